@@ -44,8 +44,8 @@ class Slow(Dataset):
 
 def halves(x):
     total = 0
-    for n in range(200):
-        total += n * x
+    for n in range(200):  # culprit
+        total += n * x  # culprit
     return total
 
 def main(rank, world):

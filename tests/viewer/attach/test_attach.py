@@ -140,6 +140,19 @@ def test_who_computes_all_the_time_is_in_no_call(
     assert {one.waited_ns for one in taken} == {3_000_000_000}
 
 
+def test_steps_of_two_seconds_are_no_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits is looked at again while another one is elsewhere."""
+    looks = [
+        {1: Look(at_s, read(collective()), woken), 2: Look(at_s, read([frame("load", 9)]))}
+        for at_s, woken in ((0.0, 0), (1.0, 1), (3.0, 20))
+    ]
+    monkeypatch.setattr(samples, "_looks", lambda _: looks.pop(0))
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    taken, _ = samples.sample([Found(pid, 1, pid - 1, frozenset(), 0) for pid in (1, 2)])
+    assert [one.moved for one in taken] == [True, False]
+    assert reported(taken).healthy
+
+
 def test_what_are_no_stacks_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("Thread 1: x")
     told = from_files([str(tmp_path / "a"), str(tmp_path / "b")])

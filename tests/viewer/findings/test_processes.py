@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from disttrace_viewer.analysis.error_texts import is_connection_error
 from disttrace_viewer.analysis.liveness import Seen
-from disttrace_viewer.analysis.process_ends import is_connection_error
 from disttrace_viewer.api.verdict import diagnose
 from disttrace_viewer.trace.model import Process
 from support.journals import MS, Journal

@@ -13,13 +13,12 @@ that, and how they end, says nothing about the program.
 
 from __future__ import annotations
 
-import math
-import re
 import signal
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from disttrace.journal.format import ABORTED, HEARTBEAT_NS, STOPPED
+from disttrace_viewer.analysis.error_texts import because_of_others, is_closed, is_connection_error
 from disttrace_viewer.analysis.liveness import DISK, Seen
 from disttrace_viewer.analysis.operation import Op, is_library
 from disttrace_viewer.trace.model import JOURNAL, Failure, Group, Process, Stack
@@ -58,22 +57,6 @@ CRASHES = tuple(
     for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 )
 """Ends that a process brings about by itself, in native code."""
-
-_CLOSED = re.compile(
-    r"closed by peer|reset by peer|broken pipe|connection (was )?(likely )?(refused|aborted|closed)"
-    r"|connection reset|failed to recv, got 0 bytes|socket error|disconnected"
-    r"|remote (end|peer|process)|failed to send|this error originated at tensorpipe",
-    re.IGNORECASE,
-)
-_TIME_OUT = re.compile(r"timed? ?out|timeout", re.IGNORECASE)
-_BROKEN = re.compile(
-    rf"{_TIME_OUT.pattern}|monitored ?barrier|connectfullmesh|abort(ed)? by"
-    r"|communicator was aborted|stop_waiting|waitforinput|heartbeat monitor"
-    r"|detected mismatch between collectives|rpc ran for more than set timeout",
-    re.IGNORECASE,
-)
-_ANSWERED = re.compile(r"\bOn WorkerInfo\(id=\d+, name=")
-"""How torch's ``rpc/internal.py`` begins the text of an exception that a function raised there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,47 +139,6 @@ class End:
     def runs(self) -> bool:
         """Whether it is known to live: only then clocks run."""
         return self.state in (RUNNING, STOPPED) or (self.lingers and self.silent_ns is None)
-
-
-def is_closed(text: str | None) -> bool:
-    """Whether an operation's error says that a connection was closed by the other end."""
-    return text is not None and _CLOSED.search(text) is not None
-
-
-def is_time_out(text: str | None) -> bool:
-    """Whether an operation's error says that somebody waited for as long as it may, no more."""
-    return text is not None and not is_closed(text) and _TIME_OUT.search(text) is not None
-
-
-def is_own_limit(text: str | None) -> bool:
-    """Whether an error says that a wait has reached the limit which its caller set: the work goes
-    on, and nothing is broken. The text is that of ``Work::wait`` (Work.cpp), for that alone.
-    """
-    return text is not None and text.endswith("Operation timed out!")
-
-
-def because_of_others(op: Op) -> bool:
-    """Whether an operation's error says no more than that others went away or did not come.
-
-    A collective or P2P operation that had begun ends badly for no other reason, or because of
-    arguments that do not fit, which has rules of its own. One that raised on issue, a store
-    operation and a constructor may have been called wrongly: there the text decides.
-    """
-    if op.error is None:
-        return False
-    if op.call.kind in ("collective", "message") and not op.refused:
-        return True
-    return is_connection_error(op.error)
-
-
-def is_connection_error(text: str | None) -> bool:
-    """Whether the error of an operation is about others that went away, or did not come.
-
-    An exception that a remote call brought back is an answer, whatever it says of a time-out there.
-    """
-    if text is None or _ANSWERED.search(text):
-        return False
-    return bool(_CLOSED.search(text) or _BROKEN.search(text))
 
 
 def ends(
@@ -416,56 +358,6 @@ def _in_torch(stack: Stack) -> bool:
     return bool(stack) and is_library(stack[0].file) and "/torch/utils/data/" not in stack[0].file
 
 
-INTERRUPT_SLACK_NS = 1_000_000_000
-"""A child may be gone before its parent, interrupted at the same moment, has said so."""
-
-
-def interrupted_ns(processes: Iterable[Process]) -> int | None:
-    """When the job was interrupted, in unix nanoseconds; None if it was not, or only one rank was.
-
-    A launcher that was interrupted stands for all that it started, and for the job where no rank
-    was started yet. Without one it takes two: a single rank may have been sent a signal, and its
-    peers follow from that.
-    """
-    processes = tuple(processes)
-    found = {p.index: at_ns for p in processes if (at_ns := _interrupt_ns(p)) is not None}
-    launchers = {p.id for p in processes if p.index in found}
-    started = [p for p in processes if p.parent in launchers]
-    if len(found) < 2 and not (started or (found and _all_launch(processes))):
-        return None
-    # Those of an attempt before were ended when it failed, and that was nobody's interrupt.
-    newest = {p.parent: p.attempt for p in sorted(started, key=lambda p: p.attempt or 0)}
-    last = (p for p in started if p.attempt == newest[p.parent])
-    told = [p.told.t_ns for p in last if p.told is not None and p.told.event == "killed"]
-    return min([*found.values(), *told])
-
-
-def _all_launch(processes: Iterable[Process]) -> bool:
-    return all(process.role == "agent" for process in processes)
-
-
-def _interrupt_ns(process: Process) -> int | None:
-    for failure in process.failures:
-        if failure.thread == 0 and (failure.type == STOPPED_AGENT or is_interrupt(failure)):
-            return failure.t_ns
-    last = process.exit
-    if last is not None and (last.how, last.code) == ("exception", None) and not process.failures:
-        return last.t_ns
-    return None
-
-
-def undone(op: Op, at_ns: int) -> Op:
-    """An operation as it was when the job was interrupted: what broke since was in flight."""
-    if (
-        op.error is None
-        or op.end_ns is None
-        or op.end_ns < at_ns - INTERRUPT_SLACK_NS
-        or op.refused
-    ):
-        return op
-    return replace(op, error=None, end_ns=None, complete_ns=None)
-
-
 _LEFT = ("SystemExit", INTERRUPT)
 _GIVEN_UP_NS = 1_500_000_000
 """A handler that raises after so long a wait (an alarm for each step, say) gives up on others."""
@@ -513,27 +405,3 @@ def _by_handler(stack: Stack) -> bool:
     return any(
         not is_library(one.file) or "/torch/utils/data/" in one.file for one in stack[: inner or 0]
     )
-
-
-def since_interrupt(found: Sequence[End], at_ns: int | None) -> tuple[End, ...]:
-    """The ends of processes; those since the job was interrupted are due to that."""
-    if at_ns is None:
-        return tuple(found)
-    return tuple(_since(end, at_ns) for end in found)
-
-
-def since_told(found: Sequence[End], ended_from: Mapping[int, float]) -> tuple[End, ...]:
-    """The ends of processes; what they fail of while they are being ended follows from that."""
-    return tuple(
-        replace(end, how=CASCADE)
-        if end.how == OWN and end.t_ns >= ended_from.get(process, math.inf)
-        else end
-        for process, end in enumerate(found)
-    )
-
-
-def _since(end: End, at_ns: int) -> End:
-    slack = 0 if end.how == OWN else INTERRUPT_SLACK_NS
-    if end.how == ALIVE or end.t_ns < at_ns - slack:
-        return end
-    return replace(end, how=SILENT, told_to_end=True, interrupted=True)

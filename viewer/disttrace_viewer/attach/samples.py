@@ -1,6 +1,6 @@
 """Looks at the stacks of all ranks, a second apart: who has moved since waits for nobody.
 
-Where somebody computes while others wait there is a third look, two seconds later: a job that gets
+Where some wait and somebody is elsewhere there is a third look, two seconds later: a job that gets
 on has come to its next call by then.
 """
 
@@ -44,8 +44,8 @@ def sample(found: Sequence[Found]) -> tuple[list[Sample], dict[int, str]]:
     for apart_s in (APART_S, LATER_S):
         time.sleep(apart_s)
         looks.append(_looks(found))
-        moved = [_moved([taken[one.pid] for taken in looks]) for one in found]
-        if all(moved) or not any(moved):
+        waits = {_waits([taken[one.pid] for taken in looks]) for one in found}
+        if len(waits) == 1:
             break
     now = time.time_ns()
     samples, troubles = [], {}
@@ -70,6 +70,10 @@ def sample(found: Sequence[Found]) -> tuple[list[Sample], dict[int, str]]:
             )
         )
     return samples, troubles
+
+
+def _waits(seen: Sequence[Look]) -> bool:
+    return is_in_call(seen[-1].frames) and not _moved(seen)
 
 
 def _moved(seen: Sequence[Look]) -> bool:

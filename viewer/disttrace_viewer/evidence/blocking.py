@@ -10,8 +10,9 @@ from functools import cached_property
 
 from disttrace.journal.format import COLLECTIVE, RPC_WAITS
 from disttrace_viewer.analysis import process_ends
+from disttrace_viewer.analysis.error_texts import is_closed
 from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.analysis.process_ends import ALIVE, CASCADE, OWN, SILENT, is_closed
+from disttrace_viewer.analysis.process_ends import ALIVE, CASCADE, OWN, SILENT
 from disttrace_viewer.analysis.sample import Stream
 from disttrace_viewer.evidence.endings import Endings
 from disttrace_viewer.evidence.recorded import AWAITED, DRAINING, GROUPED, SHUTDOWN, underway

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 
+from disttrace_viewer.analysis.error_texts import because_of_others, is_closed
 from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.analysis.process_ends import because_of_others, is_closed
 from disttrace_viewer.evidence.recorded import AWAITED, Recorded, latest
 
 

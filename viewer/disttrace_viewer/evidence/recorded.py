@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from disttrace.journal.format import RPC_WAITS
-from disttrace_viewer.analysis import last_calls, process_ends, thread_stacks
+from disttrace_viewer.analysis import interrupts, last_calls, process_ends, thread_stacks
 from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.sample import Course, Sample, Stream, stand_in
@@ -64,7 +64,7 @@ class Recorded:
             for of in (processes[op.process],)
         )
         if at_ns is not None:
-            ops = tuple(process_ends.undone(op, at_ns) for op in ops)
+            ops = tuple(interrupts.undone(op, at_ns) for op in ops)
         ops = tuple(thread_stacks.awaited(op, processes[op.process]) for op in ops)
         if not all(map(operator.is_, ops, found.ops)):
             found = replace(found, ops=ops)
@@ -78,7 +78,7 @@ class Recorded:
     @cached_property
     def interrupted_ns(self) -> int | None:
         """When the whole job was interrupted from outside (Ctrl-C, a signal to the launcher)."""
-        return process_ends.interrupted_ns(self.trace.processes)
+        return interrupts.interrupted_ns(self.trace.processes)
 
     @cached_property
     def last(self) -> Mapping[int, Op]:

@@ -7,8 +7,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from disttrace_viewer.analysis.error_texts import because_of_others
 from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.analysis.process_ends import because_of_others
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.merge.store_servers import begun_anew

@@ -12,14 +12,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cached_property
 
+from disttrace_viewer.analysis.error_texts import is_closed
 from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.analysis.process_ends import (
-    CASCADE,
-    MISSED_NS,
-    SILENT,
-    TOGETHER_NS,
-    is_closed,
-)
+from disttrace_viewer.analysis.process_ends import CASCADE, MISSED_NS, SILENT, TOGETHER_NS
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.evidence.waits.wait import Wait

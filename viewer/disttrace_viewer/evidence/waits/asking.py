@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from disttrace_viewer.analysis.error_texts import is_closed
 from disttrace_viewer.analysis.operation import Op, frame
-from disttrace_viewer.analysis.process_ends import SILENT, is_closed
+from disttrace_viewer.analysis.process_ends import SILENT
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.evidence.recorded import GROUPED

@@ -11,8 +11,8 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from disttrace.journal.format import COMPOSED, RPC_WAITS
+from disttrace_viewer.analysis.error_texts import is_closed
 from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.analysis.process_ends import is_closed
 from disttrace_viewer.analysis.sample import BATCHES, STAND_IN, message_stream
 from disttrace_viewer.evidence import rpc_rounds
 from disttrace_viewer.evidence.evidence import Evidence

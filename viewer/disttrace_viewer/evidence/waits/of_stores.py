@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 
+from disttrace_viewer.analysis.error_texts import is_closed
 from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.analysis.process_ends import SILENT, is_closed
+from disttrace_viewer.analysis.process_ends import SILENT
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.store_keys import AWAITING, Key, Setters
 from disttrace_viewer.evidence.waits.asking import asking, tries_again

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from disttrace_viewer.analysis.process_ends import is_connection_error
+from disttrace_viewer.analysis.error_texts import is_connection_error
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, Finding
 from disttrace_viewer.trace.model import Failure

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from disttrace.journal.format import REPLAYED
-from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN, is_closed
+from disttrace_viewer.analysis.error_texts import is_closed
+from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN
 from disttrace_viewer.evidence.blocking import LED
 from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.evidence.recorded import DRAINING

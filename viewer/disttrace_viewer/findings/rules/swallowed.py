@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from disttrace.journal.format import COLLECTIVE, COMPOSED
+from disttrace_viewer.analysis.error_texts import is_connection_error
 from disttrace_viewer.analysis.operation import Op, frame
 from disttrace_viewer.analysis.out_of_step import Shift
-from disttrace_viewer.analysis.process_ends import is_connection_error
 from disttrace_viewer.analysis.sample import Stream
 from disttrace_viewer.evidence.courses import Place, place_of
 from disttrace_viewer.findings.case import Case
