@@ -144,7 +144,7 @@ def test_steps_of_two_seconds_are_no_stall(monkeypatch: pytest.MonkeyPatch) -> N
     """Whoever waits is looked at again while another one is elsewhere."""
     looks = [
         {1: Look(at_s, read(collective()), woken), 2: Look(at_s, read([frame("load", 9)]))}
-        for at_s, woken in ((0.0, 0), (1.0, 1), (3.0, 20))
+        for at_s, woken in ((0.0, 7), (1.0, 7), (3.0, 8))
     ]
     monkeypatch.setattr(samples, "_looks", lambda _: looks.pop(0))
     monkeypatch.setattr(time, "sleep", lambda _: None)
