@@ -109,6 +109,25 @@ def test_who_does_nothing_in_what_may_be_a_collective_waits(idle: bool) -> None:
     assert all("never joined a collective of" in f.summary for f in found)
 
 
+@pytest.mark.parametrize("idle", [False, None])
+def test_who_stays_at_a_line_that_waits_for_a_device(tmp_path: Path, idle: bool | None) -> None:
+    """A wait for a device takes a processor. Of one moment nobody knows whether they stay."""
+    (tmp_path / "train.py").write_text("loss = step()\nprint(loss.item())\n")
+    at = frame("main", 2, str(tmp_path / "train.py"))
+    frames = {0: [at], 1: [at], 2: [frame("load", 9)]}
+    taken = [
+        Sample(str(rank), 100 + rank, read(of), rank, idle=idle) for rank, of in frames.items()
+    ]
+    (found,) = reported(taken).findings
+    if idle is None:
+        assert found.culprit_ranks == ()
+        assert found.summary.startswith(
+            "Ranks 0, 1 in a collective at train.py:2 may wait there for others."
+        )
+    else:
+        assert (found.kind, found.culprit_ranks) == ("missing_participant", (2,))
+
+
 def test_who_are_all_in_the_creation_of_a_group_wait_for_the_other(tmp_path: Path) -> None:
     make = collective("new_group", 30)
     told = from_files(stacks(tmp_path, {0: make, 1: [frame("load", 9)], 2: make}))

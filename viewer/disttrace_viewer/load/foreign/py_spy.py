@@ -136,9 +136,13 @@ def translated(samples: Sequence[Sample]) -> Iterator[Translated]:
     runs = {r for r, call in calls.items() if ranks[r].moved or (call and call.computes)}
     calls = {rank: call for rank, call in calls.items() if rank not in runs}
     known = [call for call in calls.values() if call and call.op in TOGETHER]
-    # Who does nothing in what may wait for a collective waits for one, if nobody is in a known one.
-    idle = [call for r, call in calls.items() if call and call.unknown and ranks[r].idle]
-    places = Counter((call.op, call.where) for call in known or idle)
+    # Who stays in what may wait for a collective waits for one, if nobody is in a known one.
+    stays = [
+        call
+        for rank, call in calls.items()
+        if call is not None and call.op == UNKNOWN_OP and ranks[rank].idle is not None
+    ]
+    places = Counter((call.op, call.where) for call in known or stays)
     common = places.most_common(1)[0][0] if places else None
     outside = [rank for rank, call in calls.items() if call is None]
     alone = len(places) == 1 or bool(outside)
@@ -158,13 +162,8 @@ class _Call:
     peer: int | None
     where: tuple[str, int]
     frames: tuple[tuple[str, int, str], ...]
-
     computes: bool = False
     """What it is in may wait, and it does not: it takes a processor all the time."""
-
-    @property
-    def unknown(self) -> bool:
-        return self.op == UNKNOWN_OP
 
 
 def is_in_call(frames: Sequence[Frame]) -> bool:

@@ -91,6 +91,11 @@ def apart(trace: Trace, waits: Sequence[Wait]) -> str:
         for wait in waits
     )
     parts = [f"{sentences.processes(trace, who)} in {where}" for where, who in alike.items()]
+    if len(parts) == 1:
+        return (
+            f"{sentences.capital(parts[0])} may wait there for others. Stacks have no sequence"
+            " numbers, so nobody knows for whom."
+        )
     return (
         f"These wait at different places: {sentences.listed(parts)}. Stacks have no sequence"
         " numbers, so nobody knows which of them should be elsewhere."
