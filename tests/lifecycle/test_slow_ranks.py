@@ -27,7 +27,7 @@ from disttrace_viewer.companion.slow.live_file import LiveFile
 from disttrace_viewer.companion.slow.ranks import GONE_S, Ranks, Slow, own_delays
 from disttrace_viewer.companion.slow.telling import AGAIN_S, TOGETHER_S, Telling
 from disttrace_viewer.load.definitions import Definitions
-from disttrace_viewer.trace.model import Frame
+from disttrace_viewer.trace.process import Frame
 from support import networks
 from support.processes import ROOT, clean_environ, run_program, wait_until
 

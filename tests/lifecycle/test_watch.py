@@ -20,7 +20,7 @@ from disttrace_viewer.companion.log import Log
 from disttrace_viewer.companion.service import Order
 from disttrace_viewer.companion.watch import Watch
 from disttrace_viewer.merge.reader import load
-from disttrace_viewer.trace.model import Process
+from disttrace_viewer.trace.process import Process
 from support.journals import MS, Journal
 from support.scenes import PEER_GONE, S, beat, fail, stand, steps
 

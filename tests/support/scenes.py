@@ -17,7 +17,7 @@ from disttrace_viewer.merge.reader import load
 from disttrace_viewer.states import merge, pack, reduce, unpack
 from disttrace_viewer.states import verdict as judge_states
 from disttrace_viewer.states.verdict import Verdict
-from disttrace_viewer.trace.model import Process
+from disttrace_viewer.trace.process import Process
 from support.journals import MS, Journal, workers
 
 S = 1000 * MS

@@ -11,7 +11,7 @@ from disttrace_viewer.analysis.difference.align import Side, compare
 from disttrace_viewer.analysis.difference.period import opening, runs, steps
 from disttrace_viewer.analysis.difference.slower import medians_if_slower
 from disttrace_viewer.analysis.difference.tokens import Callers, Seen, tokens
-from disttrace_viewer.trace.model import Frame
+from disttrace_viewer.trace.process import Frame
 
 MS = 1_000_000
 

@@ -9,7 +9,7 @@ import pytest
 from disttrace_viewer.analysis.operation import innermost, inside
 from disttrace_viewer.analysis.thread_stacks import latest_samples
 from disttrace_viewer.merge.reader import load
-from disttrace_viewer.trace.model import Frame
+from disttrace_viewer.trace.process import Frame
 from support.journals import MS, Journal
 from support.scenes import S, all_gone, beat, findings, only, stand, steps
 

@@ -8,7 +8,7 @@ import pytest
 
 from disttrace_viewer.analysis.liveness import Seen
 from disttrace_viewer.diagnosis.positions import positions
-from disttrace_viewer.trace.model import Process
+from disttrace_viewer.trace.process import Process
 from support.journals import MS, Journal
 from support.scenes import (
     PEER_GONE,

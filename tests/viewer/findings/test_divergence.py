@@ -10,7 +10,7 @@ from disttrace_viewer.api.verdict import diagnose
 from disttrace_viewer.evidence.courses import habits_of
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.states import job
-from disttrace_viewer.trace.model import Frame
+from disttrace_viewer.trace.process import Frame
 from support.journals import MS
 from support.scenes import beat, create, leave, only, steps
 

@@ -25,7 +25,7 @@ from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.states import merge, pack, reduce, unpack
 from disttrace_viewer.states.job import judged
-from disttrace_viewer.trace.model import Process
+from disttrace_viewer.trace.process import Process
 from support.journals import MS, Journal
 from support.scenes import OF_HISTORY, PEER_GONE, S, beat, fail, leave, stand, steps, store_call
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from disttrace_viewer.analysis.liveness import UNKNOWN, Look, Seen
-from disttrace_viewer.trace.model import Process
+from disttrace_viewer.trace.process import Process
 from support.journals import MS, Journal, workers
 from support.scenes import S, beat, create, findings, leave, only, ranks, stand, steps, store_call
 

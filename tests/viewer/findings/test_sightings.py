@@ -20,7 +20,7 @@ from disttrace_viewer.load.discover import named
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.folder import of_journals
 from disttrace_viewer.states.reduce import WINDOW
-from disttrace_viewer.trace.model import Process
+from disttrace_viewer.trace.process import Process
 from support.journals import MS, Journal
 from support.processes import wait_until
 from support.scenes import (

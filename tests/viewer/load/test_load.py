@@ -11,7 +11,7 @@ import pytest
 from disttrace_viewer.load.columns import batch, segments
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.columns import CALLS, COMPLETIONS, IN_FLIGHT, OPERATIONS
-from disttrace_viewer.trace.model import Frame
+from disttrace_viewer.trace.process import Frame
 from support.journals import MS, UNIX_NS, Journal, bulk, training, workers
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from disttrace_viewer.analysis.process_ends import FAILED, SILENT, End
-from disttrace_viewer.trace.model import Failure
+from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording.ends import ended
 
 

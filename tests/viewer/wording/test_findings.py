@@ -8,7 +8,8 @@ from typing import cast
 import pytest
 
 from disttrace_viewer.analysis.process_ends import ALIVE, CLEAN, SILENT, End
-from disttrace_viewer.trace.model import Frame, Trace, Worker
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.process import Frame, Worker
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.ends import ended
 from disttrace_viewer.wording.findings import outside, process_failed, unseen_workers, world_size

@@ -19,7 +19,7 @@ from disttrace_viewer.analysis.process_ends import (
     End,
     is_interrupt,
 )
-from disttrace_viewer.trace.model import Process
+from disttrace_viewer.trace.process import Process
 
 INTERRUPT_SLACK_NS = 1_000_000_000
 """A child may be gone before its parent, interrupted at the same moment, has said so."""

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from disttrace_viewer.analysis.sample import Sample
-from disttrace_viewer.trace.model import Process
 from disttrace_viewer.trace.operation import Op
+from disttrace_viewer.trace.process import Process
 
 STOPPING = "stop_workers"
 """What an agent records while it ends its workers."""

@@ -23,7 +23,7 @@ from typing import Any
 
 from disttrace.journal.format import SEEN_GONE, STOPPED
 from disttrace.journal.proc import ROOT, Here, Who, find
-from disttrace_viewer.trace.model import Process
+from disttrace_viewer.trace.process import Process
 
 
 @dataclass(frozen=True, slots=True)

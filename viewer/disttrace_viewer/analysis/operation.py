@@ -10,8 +10,9 @@ from disttrace.journal.code_files import (
     is_program,
     programs_frame,
 )
-from disttrace_viewer.trace.model import Call, Frame, Stack
+from disttrace_viewer.trace.model import Call
 from disttrace_viewer.trace.operation import Op, ops
+from disttrace_viewer.trace.process import Frame, Stack
 
 __all__ = ["Op", "frame", "innermost", "is_library", "ops"]
 

@@ -21,7 +21,8 @@ from disttrace.journal.format import ABORTED, HEARTBEAT_NS, STOPPED
 from disttrace_viewer.analysis.error_texts import because_of_others, is_closed, is_connection_error
 from disttrace_viewer.analysis.liveness import DISK, Seen
 from disttrace_viewer.analysis.operation import Op, is_library
-from disttrace_viewer.trace.model import JOURNAL, Failure, Group, Process, Stack
+from disttrace_viewer.trace.model import Group
+from disttrace_viewer.trace.process import JOURNAL, Failure, Process, Stack
 
 ALIVE, CLEAN, OWN, CASCADE, SILENT = "alive", "clean", "own", "cascade", "silent"
 RUNNING, EXITED, FAILED, KILLED, UNKNOWN = "running", "exited", "failed", "killed", "unknown"

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from disttrace_viewer.analysis.operation import Op, innermost, is_library
-from disttrace_viewer.trace.model import Process, Stack, StackSample, Trace
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.process import Process, Stack, StackSample
 
 _MAIN = 0
 """The number of the thread that opened the journal."""

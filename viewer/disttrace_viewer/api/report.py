@@ -16,7 +16,7 @@ from disttrace_viewer.diagnosis import settled as reread
 from disttrace_viewer.diagnosis.several import SEVERITIES, combined
 from disttrace_viewer.evidence.recorded import STALL_NS
 from disttrace_viewer.load.said import said_beside
-from disttrace_viewer.trace import model
+from disttrace_viewer.trace.process import Process
 
 if TYPE_CHECKING:
     from disttrace_viewer.findings import finding as findings
@@ -143,7 +143,7 @@ class Report:
         own = report.report(self.case, self.found, full=full)
         return [own, *(values for one in self.others for values in one.each(full=full))]
 
-    def _position(self, one: model.Process) -> Position:
+    def _position(self, one: Process) -> Position:
         case = self.case
         last = report.current(case, one.index)
         where = (

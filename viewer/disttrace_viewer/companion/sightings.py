@@ -16,7 +16,7 @@ import orjson
 from disttrace.journal.format import DEF, SEEN_GONE, STOPPED, definitions_name, opened_own
 from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.companion.machine.answer import Answer
-from disttrace_viewer.trace.model import Process
+from disttrace_viewer.trace.process import Process
 
 _AGENT = "agent"
 

@@ -31,7 +31,8 @@ from disttrace_viewer.states.form.alike import Like, Position, pending
 from disttrace_viewer.states.form.state import State, checked, encoded
 from disttrace_viewer.states.merged import Merged
 from disttrace_viewer.states.reduce import WINDOW
-from disttrace_viewer.trace.model import Process, Trace
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.process import Process
 
 MOST_STATE = 8 << 10
 """Bytes of a packed state; of a longer one half of the operations are told, and so on."""

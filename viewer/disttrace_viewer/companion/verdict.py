@@ -67,7 +67,8 @@ from disttrace_viewer.states.job import in_full, judged
 from disttrace_viewer.states.merged import Merged, merge, newest_try
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.verdict import Verdict
-from disttrace_viewer.trace.model import Job, Process
+from disttrace_viewer.trace.model import Job
+from disttrace_viewer.trace.process import Process
 from disttrace_viewer.views.terminal.diagnosis import lines as report_lines
 from disttrace_viewer.wording import sentences
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from disttrace_viewer.analysis.sample import Sample
-from disttrace_viewer.trace.model import JOURNAL, Group, Process, Trace
+from disttrace_viewer.trace.model import Group, Trace
 from disttrace_viewer.trace.operation import SYNCHRONIZING, Op
+from disttrace_viewer.trace.process import JOURNAL, Process
 
 REAL = ("gloo", "nccl", "mpi", "ucc", "xccl", "hccl")
 """Backends of which that is true; ``fake`` completes alone."""

@@ -16,7 +16,7 @@ from disttrace_viewer.findings.rules import unheard
 from disttrace_viewer.findings.rules.communicator_creation import is_creation
 from disttrace_viewer.findings.rules.getting_on import is_waiting
 from disttrace_viewer.findings.rules.starting import is_start
-from disttrace_viewer.trace.model import Process
+from disttrace_viewer.trace.process import Process
 
 HABIT = 2
 """Who has waited at a place for so long before is given as many times that."""

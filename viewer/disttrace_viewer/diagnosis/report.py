@@ -12,7 +12,8 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, Finding
 from disttrace_viewer.merge.clock import UNKNOWN_NS
 from disttrace_viewer.merge.jobs import newest
-from disttrace_viewer.trace.model import JOURNAL, Job, Location, Process
+from disttrace_viewer.trace.model import Job, Location
+from disttrace_viewer.trace.process import JOURNAL, Process
 
 FORMAT = 1
 NO_HISTORY = (

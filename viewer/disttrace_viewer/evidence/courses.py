@@ -10,7 +10,8 @@ from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.analysis.out_of_step import SWAPPED, Shift, first_shift
 from disttrace_viewer.analysis.sample import Course, Stream
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.trace.model import Call, Frame
+from disttrace_viewer.trace.model import Call
+from disttrace_viewer.trace.process import Frame
 
 Place = tuple[str, Frame | None]
 """Operation and the user's line: behind a framework all of its calls are of one line."""

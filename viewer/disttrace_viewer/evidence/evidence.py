@@ -11,7 +11,8 @@ from disttrace_viewer.analysis.process_ends import ALIVE, SILENT
 from disttrace_viewer.analysis.thread_stacks import latest_samples
 from disttrace_viewer.evidence.blocking import Blocking
 from disttrace_viewer.evidence.recorded import ANNOTATION, GATHERING
-from disttrace_viewer.trace.model import Frame, Location, Stack, StackSample
+from disttrace_viewer.trace.model import Location
+from disttrace_viewer.trace.process import Frame, Stack, StackSample
 
 SEEN_NS = 10_000_000_000
 """At least so often one looks whether a thread that is quiet has moved."""

@@ -14,7 +14,7 @@ from functools import cached_property
 from disttrace_viewer.analysis.error_texts import because_of_others
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.trace.model import Process
+from disttrace_viewer.trace.process import Process
 
 AGENT = "agent"
 UNNAMED = "none"

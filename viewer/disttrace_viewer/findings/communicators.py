@@ -14,8 +14,8 @@ from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.sample import BATCHES, message_stream
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.waits.wait import COLLECTIVE, MESSAGE, OTHER, RENDEZVOUS, Wait
-from disttrace_viewer.trace.model import JOURNAL
 from disttrace_viewer.trace.operation import CREATING
+from disttrace_viewer.trace.process import JOURNAL
 
 TIMEOUT_NS = 600_000_000_000
 """Of a group that does not tell its own: torch's default for NCCL."""

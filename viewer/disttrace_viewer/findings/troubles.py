@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from disttrace.journal.format import DEVICE, HOST, LINK
 from disttrace_viewer.evidence.waits.wait import Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.trace.model import Trouble
+from disttrace_viewer.trace.process import Trouble
 
 BEFORE_NS = 60_000_000_000
 """So long before a wait began it may have come about: a device is at work later than its host."""

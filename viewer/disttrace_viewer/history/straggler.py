@@ -12,7 +12,8 @@ from disttrace_viewer.analysis.timing import delays
 from disttrace_viewer.analysis.timing.delays import SHARE_OF_SPAN, WARN_NS, Delay
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding
-from disttrace_viewer.trace.model import Frame, Location, Trace
+from disttrace_viewer.trace.model import Location, Trace
+from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording.findings import straggler as words
 
 

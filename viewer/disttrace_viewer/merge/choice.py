@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from disttrace_viewer.merge.jobs import closure, newest
 from disttrace_viewer.trace import model
 from disttrace_viewer.trace.errors import ViewerError
+from disttrace_viewer.trace.process import Problem, Process
 
 DEFAULT_DIR = "disttrace-out"
 DIR_VARIABLE = "DISTTRACE_DIR"
 NEWEST, ALL = "newest", "all"
-Lives = Callable[[model.Process], bool | None]
+Lives = Callable[[Process], bool | None]
 """Whether a process runs, as far as this host can tell."""
 
 
@@ -25,7 +26,7 @@ def folders(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | No
     return [os.fspath(one) for one in path]
 
 
-def nothing(where: Sequence[str], problems: Sequence[model.Problem]) -> ViewerError:
+def nothing(where: Sequence[str], problems: Sequence[Problem]) -> ViewerError:
     """The error for folders without a journal."""
     if [problem.path for problem in problems] == list(where) and len(where) == 1:
         why = problems[0].sentence.removeprefix(f"{where[0]}: ")
@@ -58,7 +59,7 @@ def chooser(job: str | None) -> Callable[[Sequence[model.Job]], Sequence[str]]:
 
 
 def beside(
-    jobs: Sequence[model.Job], processes: Sequence[model.Process], lives: Lives
+    jobs: Sequence[model.Job], processes: Sequence[Process], lives: Lives
 ) -> list[tuple[str, ...]]:
     """The jobs that are judged besides the newest one and those that it met, newest first, each
     with those that it met in turn: which lived while the newest did, or started it.
@@ -96,9 +97,7 @@ def _above(jobs: Sequence[model.Job], first: model.Job) -> set[str]:
     return found
 
 
-def _until(
-    job: model.Job, first: model.Job, processes: Sequence[model.Process], lives: Lives
-) -> bool:
+def _until(job: model.Job, first: model.Job, processes: Sequence[Process], lives: Lives) -> bool:
     """Whether a job that was launched before another one lived while that one did."""
     if job.last_ns >= first.start_ns:
         return job.start_ns <= first.last_ns

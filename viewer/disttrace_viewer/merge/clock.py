@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from disttrace_viewer.trace.model import Clock, Group, Member, Process, Tables, Trace
+from disttrace_viewer.trace.model import Group, Member, Tables, Trace
+from disttrace_viewer.trace.process import Clock, Process
 
 UNKNOWN_NS = 1 << 62
 """Error of a clock of which no journal has a reading: of a process without definitions."""

@@ -20,8 +20,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from operator import ge, le
 
-from disttrace_viewer.trace.model import Clock, Process
 from disttrace_viewer.trace.operation import SYNCHRONIZING
+from disttrace_viewer.trace.process import Clock, Process
 
 JOINING = (*SYNCHRONIZING, "monitored_barrier")
 """Collectives that nobody leaves before everybody came."""

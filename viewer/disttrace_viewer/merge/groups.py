@@ -7,7 +7,8 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from disttrace_viewer.merge.store_servers import Life, clusters, identifier
-from disttrace_viewer.trace.model import Group, Member, Process
+from disttrace_viewer.trace.model import Group, Member
+from disttrace_viewer.trace.process import Process
 
 
 @dataclass(frozen=True, slots=True)

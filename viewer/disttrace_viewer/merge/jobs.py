@@ -10,7 +10,8 @@ from disttrace_viewer.load.journals import in_name
 from disttrace_viewer.merge.launches import launches
 from disttrace_viewer.merge.store_servers import Life
 from disttrace_viewer.trace.ancestry import started_by
-from disttrace_viewer.trace.model import Group, Job, Place, Process
+from disttrace_viewer.trace.model import Group, Job, Place
+from disttrace_viewer.trace.process import Process
 
 TOGETHER_NS = 60_000_000_000
 """Processes started one by one, as by a shell loop, are one launch within this time."""

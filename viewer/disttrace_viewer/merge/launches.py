@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from disttrace_viewer.merge.store_servers import SLACK_NS, Life
-from disttrace_viewer.trace.model import Process
+from disttrace_viewer.trace.process import Process
 
 APART_NS = 60_000_000_000
 """Hosts whose clocks are further apart are not brought together by their ranks."""

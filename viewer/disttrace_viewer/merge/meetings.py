@@ -10,7 +10,8 @@ from typing import Any
 
 import disttrace.journal.format as fmt
 from disttrace_viewer.merge.clock_fit import JOINING, Bounds, Point, Tree, place
-from disttrace_viewer.trace.model import Clock, Group, Process
+from disttrace_viewer.trace.model import Group
+from disttrace_viewer.trace.process import Clock, Process
 
 Meeting = tuple[str | None, int, "str | int | None", "int | None"]
 """A stream of exchanges: of collectives (None, group, backend), else the side of a message, group,

@@ -12,7 +12,7 @@ from disttrace_viewer.load.definitions import NONE, number_in
 from disttrace_viewer.load.journals import Journal, in_name
 from disttrace_viewer.load.schema import Record
 from disttrace_viewer.merge.clock import UNKNOWN_NS, Anchor, from_anchors, to_unix
-from disttrace_viewer.trace.model import (
+from disttrace_viewer.trace.process import (
     JOURNAL,
     Clock,
     Digest,

@@ -22,7 +22,8 @@ from disttrace_viewer.merge.narrow import completions as completions_of
 from disttrace_viewer.merge.processes import stack_of
 from disttrace_viewer.merge.survey import Survey, restrict, survey
 from disttrace_viewer.trace.columns import COMPLETIONS, OPERATIONS, TIMES, empty
-from disttrace_viewer.trace.model import Job, Process, StackSample, Tables, Trace
+from disttrace_viewer.trace.model import Job, Tables, Trace
+from disttrace_viewer.trace.process import Process, StackSample
 
 Progress = Callable[[int, int], None]
 """Called with bytes read so far and bytes to read."""

@@ -14,7 +14,8 @@ from disttrace_viewer.merge.jobs import as_called
 from disttrace_viewer.merge.processes import Clocks
 from disttrace_viewer.merge.surveying import Surveying
 from disttrace_viewer.merge.tables import stores_of
-from disttrace_viewer.trace.model import Clock, Group, Job, Place, Process, Store
+from disttrace_viewer.trace.model import Group, Job, Place, Store
+from disttrace_viewer.trace.process import Clock, Process
 
 
 @dataclass(slots=True)

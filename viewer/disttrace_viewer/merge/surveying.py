@@ -15,7 +15,8 @@ from disttrace_viewer.merge import processes as processing
 from disttrace_viewer.merge.clock import moved_definitions, to_unix
 from disttrace_viewer.merge.store_servers import Life, places_of, until_restarts
 from disttrace_viewer.merge.tables import seen, store_of
-from disttrace_viewer.trace.model import Clock, Group, Job, Place, Process, Store
+from disttrace_viewer.trace.model import Group, Job, Place, Store
+from disttrace_viewer.trace.process import Clock, Process
 
 UNINSTALLED = "uninstalled"
 """The word of an exit record after which the process may go on."""

@@ -13,7 +13,8 @@ from disttrace_viewer.load.journals import Journal
 from disttrace_viewer.load.schema import Record
 from disttrace_viewer.merge.groups import Seen
 from disttrace_viewer.merge.processes import stack_of
-from disttrace_viewer.trace.model import Group, Stack, Store
+from disttrace_viewer.trace.model import Group, Store
+from disttrace_viewer.trace.process import Stack
 
 if TYPE_CHECKING:
     import polars as pl

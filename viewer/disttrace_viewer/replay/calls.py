@@ -13,7 +13,7 @@ from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.replay.sequences import ISSUE, JOINS, MAKES, WAIT, Action, Key, Made, Script
-from disttrace_viewer.trace.model import Process
+from disttrace_viewer.trace.process import Process
 
 STAYS, ENDS, FAILS, KILLED = "stays", "ends", "fails", "killed"
 

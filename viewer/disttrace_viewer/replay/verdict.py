@@ -16,7 +16,7 @@ from disttrace_viewer.replay.sequences import Script, script
 from disttrace_viewer.replay.strict import Replay, Standing
 from disttrace_viewer.states import job
 from disttrace_viewer.states.verdict import Verdict
-from disttrace_viewer.trace.model import Process
+from disttrace_viewer.trace.process import Process
 from disttrace_viewer.wording.would_hang import hint, summary
 
 KIND = "would_hang"

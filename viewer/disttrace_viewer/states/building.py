@@ -32,21 +32,9 @@ from disttrace_viewer.states.history import History, courses_differ
 from disttrace_viewer.states.merged import Merged
 from disttrace_viewer.states.packed import batches_of
 from disttrace_viewer.states.survey import StateSurvey, journal_of, survey
-from disttrace_viewer.trace.model import (
-    Call,
-    Frame,
-    Group,
-    Job,
-    Key,
-    Problem,
-    Process,
-    Signature,
-    Stack,
-    StackSample,
-    Store,
-    Trace,
-)
+from disttrace_viewer.trace.model import Call, Group, Job, Key, Signature, Store, Trace
 from disttrace_viewer.trace.operation import Op
+from disttrace_viewer.trace.process import Frame, Problem, Process, Stack, StackSample
 
 T = TypeVar("T")
 Jobs = tuple[Job, ...]

@@ -15,8 +15,9 @@ from disttrace.journal.format import COLLECTIVE, MESSAGE
 from disttrace_viewer.analysis.sample import Stream
 from disttrace_viewer.states.form.alike import Like, names_of_groups
 from disttrace_viewer.states.form.state import State
-from disttrace_viewer.trace.model import Call, Group, Job, Member, Process, Signature
+from disttrace_viewer.trace.model import Call, Group, Job, Member, Signature
 from disttrace_viewer.trace.operation import Op
+from disttrace_viewer.trace.process import Process
 
 _AMBIGUOUS = -1
 _UNKNOWN: dict[str, Any] = {"ppid": None, "ticks": None, "paths": ()}

@@ -22,7 +22,8 @@ from disttrace_viewer.merge.meetings import Met, aligned
 from disttrace_viewer.merge.surveying import Surveyed, Surveying
 from disttrace_viewer.states.form.state import State
 from disttrace_viewer.states.packed import batches_of
-from disttrace_viewer.trace.model import Clock, Group, Problem, Process
+from disttrace_viewer.trace.model import Group
+from disttrace_viewer.trace.process import Clock, Problem, Process
 
 OF_PROCESSES = ("stack", "store", "group")
 """Kinds of definitions from which processes and groups are made; names of threads nobody asks for

@@ -16,7 +16,7 @@ from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.findings.past import Past
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.merged import Merged
-from disttrace_viewer.trace.model import Problem
+from disttrace_viewer.trace.process import Problem
 
 
 @dataclass(frozen=True)

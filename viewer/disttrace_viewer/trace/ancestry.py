@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from disttrace_viewer.trace.model import Process
+from disttrace_viewer.trace.process import Process
 
 INIT = 1
 """Whoever lost its parent is a child of this one, which started nobody."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from disttrace.journal.format import COLLECTIVE, MESSAGE, ends_on_device
-from disttrace_viewer.trace.model import Call, Stack, Trace
+from disttrace_viewer.trace.model import Call, Trace
+from disttrace_viewer.trace.process import Stack
 
 if TYPE_CHECKING:
     import polars as pl

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from disttrace_viewer.trace.model import Call, Group, Process, Store, Trace
+from disttrace_viewer.trace.model import Call, Group, Store, Trace
+from disttrace_viewer.trace.process import Process
 
 FRAME = pl.Struct({"file": pl.String(), "line": pl.Int64(), "function": pl.String()})
 _RANKS = pl.List(pl.Int64())

@@ -8,7 +8,8 @@ from typing import Any
 import polars as pl
 
 from disttrace_viewer.analysis.operation import innermost
-from disttrace_viewer.trace.model import Process, Trace
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.process import Process
 from disttrace_viewer.views.call_fields import FRAME
 
 Column = tuple[type[pl.DataType], Callable[[Process], Any]]

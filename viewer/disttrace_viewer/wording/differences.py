@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from disttrace_viewer.analysis.difference import align
 from disttrace_viewer.analysis.operation import innermost
-from disttrace_viewer.trace.model import Call, Frame, Group
+from disttrace_viewer.trace.model import Call, Group
+from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording.quantities import duration, number, size, tensors
 from disttrace_viewer.wording.sentences import capital, place, ranks
 

@@ -7,7 +7,7 @@ import re
 from disttrace.journal.format import ABORTED, EXEC, STOPPED
 from disttrace_viewer.analysis.liveness import DISK, signal_name
 from disttrace_viewer.analysis.process_ends import SILENT, UNINSTALLED, UNKNOWN, End
-from disttrace_viewer.trace.model import Failure
+from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording.quantities import roughly
 
 BY = "SIGSTOP, or a debugger"

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from disttrace_viewer.analysis.operation import innermost
-from disttrace_viewer.trace.model import Group, Process, Stack, Trace
+from disttrace_viewer.trace.model import Group, Trace
+from disttrace_viewer.trace.process import Process, Stack
 from disttrace_viewer.wording.places import file_name
 from disttrace_viewer.wording.quantities import few, spans
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence, Sized
 from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.operation import frame as frame_of
-from disttrace_viewer.trace.model import Frame, Group, Location, Trace
+from disttrace_viewer.trace.model import Group, Location, Trace
+from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording.places import file_name
 from disttrace_viewer.wording.quantities import few, first_runs
 

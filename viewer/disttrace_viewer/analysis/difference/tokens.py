@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from disttrace.journal.code_files import in_package, is_program
 from disttrace_viewer.analysis.operation import innermost
-from disttrace_viewer.trace.model import Frame, Stack
+from disttrace_viewer.trace.process import Frame, Stack
 
 Function = tuple[str, str]
 """File, without the folder in which the program lies, and function."""

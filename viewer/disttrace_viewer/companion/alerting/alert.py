@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from disttrace_viewer.findings.finding import Finding
-from disttrace_viewer.trace.model import Process
+from disttrace_viewer.trace.process import Process
 
 MOST_BYTES = 60_000
 MOST_PROCESSES = 64

@@ -12,7 +12,7 @@ from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, Finding
-from disttrace_viewer.trace.model import Process
+from disttrace_viewer.trace.process import Process
 from disttrace_viewer.wording import quantities, sentences
 
 MOST_FINDINGS = 3

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import disttrace.journal.format as fmt
 from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.load.definitions import Definitions
-from disttrace_viewer.trace.model import Frame
 from disttrace_viewer.trace.operation import SYNCHRONIZING
+from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording.places import file_name
 
 _HOLD = (fmt.COLLECTIVE, fmt.MESSAGE, fmt.STORE)

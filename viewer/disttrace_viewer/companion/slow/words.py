@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from disttrace_viewer.companion.slow.ranks import RANK_HOURS, Slow
-from disttrace_viewer.trace.model import Frame
+from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.places import file_name
 

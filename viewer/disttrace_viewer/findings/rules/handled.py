@@ -12,7 +12,7 @@ from dataclasses import replace
 from disttrace_viewer.analysis.error_texts import is_connection_error
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, Finding
-from disttrace_viewer.trace.model import Failure
+from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording.findings import handled as words
 
 _KINDS = frozenset(

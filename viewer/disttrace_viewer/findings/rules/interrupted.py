@@ -9,7 +9,7 @@ from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, Finding, Scope
 from disttrace_viewer.findings.rules import outside
-from disttrace_viewer.trace.model import Failure
+from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording.findings import interrupted as words
 
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, LIKELY, NOTE, Finding
-from disttrace_viewer.trace.model import JOURNAL
 from disttrace_viewer.trace.operation import SYNCHRONIZING
+from disttrace_viewer.trace.process import JOURNAL
 from disttrace_viewer.wording.findings import missing_evidence as words
 
 RECORDED = frozenset({"op_mismatch", "shape_mismatch", "dtype_mismatch", "size_mismatch"})

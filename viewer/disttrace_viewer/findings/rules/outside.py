@@ -11,7 +11,8 @@ from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.evidence.waits.wait import Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.rules import late_arrivals
-from disttrace_viewer.trace.model import Failure, Location
+from disttrace_viewer.trace.model import Location
+from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording.findings import outside as words
 from disttrace_viewer.wording.findings.outside import Doing
 

@@ -16,7 +16,8 @@ from disttrace_viewer.evidence.rpc_rounds import callee, is_of, round_of, thread
 from disttrace_viewer.evidence.waits.wait import RPC, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, Finding, Scope
-from disttrace_viewer.trace.model import Frame, Location
+from disttrace_viewer.trace.model import Location
+from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording.findings import rpc_unanswered as words
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from disttrace_viewer.trace.model import Trace, Worker
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.process import Worker
 from disttrace_viewer.wording.findings.unseen_workers import KILLED, STARTED
 
 FAILED, EXITED = "failed", "exited"

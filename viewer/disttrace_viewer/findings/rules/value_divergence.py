@@ -8,7 +8,8 @@ from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding
-from disttrace_viewer.trace.model import Digest, Location
+from disttrace_viewer.trace.model import Location
+from disttrace_viewer.trace.process import Digest
 from disttrace_viewer.wording.findings import value_divergence as words
 
 _Kind = tuple[str, str, str | None]

@@ -8,7 +8,7 @@ from disttrace_viewer.load.discover import Files, discover
 from disttrace_viewer.load.files import is_held
 from disttrace_viewer.load.foreign.table import take
 from disttrace_viewer.load.problems import Problems
-from disttrace_viewer.trace.model import Problem
+from disttrace_viewer.trace.process import Problem
 
 
 def evidence(paths: Sequence[str | Files], problems: Problems) -> list[Files]:

@@ -18,7 +18,7 @@ from disttrace_viewer.load.foreign.py_spy import PySpy
 from disttrace_viewer.load.foreign.reader import Reader, Translated
 from disttrace_viewer.load.foreign.watchdog_log import WatchdogLog
 from disttrace_viewer.load.problems import Problems
-from disttrace_viewer.trace.model import Problem
+from disttrace_viewer.trace.process import Problem
 
 READERS: tuple[Reader, ...] = (
     Kineto(),

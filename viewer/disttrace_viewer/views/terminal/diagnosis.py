@@ -14,7 +14,7 @@ from disttrace_viewer.diagnosis.positions import Place, places
 from disttrace_viewer.diagnosis.report import NO_HISTORY, coverage, healthy
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, Finding
-from disttrace_viewer.trace.model import Stack
+from disttrace_viewer.trace.process import Stack
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.findings.missing_evidence import TIMELESS, TIMES
 from disttrace_viewer.wording.quantities import clock_time, number

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.trace.model import Group, Job, Process, Trace
+from disttrace_viewer.trace.model import Group, Job, Trace
+from disttrace_viewer.trace.process import Process
 from disttrace_viewer.wording.names import Names
 from disttrace_viewer.wording.quantities import duration, few, number, spans
 

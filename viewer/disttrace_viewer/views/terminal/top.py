@@ -16,7 +16,8 @@ from disttrace_viewer.diagnosis.report import by_rank
 from disttrace_viewer.diagnosis.several import Other
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, Finding
-from disttrace_viewer.trace.model import Process, Trace
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.process import Process
 from disttrace_viewer.views.terminal.diagnosis import not_yet
 from disttrace_viewer.wording.quantities import number
 

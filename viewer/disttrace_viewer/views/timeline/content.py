@@ -21,7 +21,8 @@ from disttrace_viewer.history.verdict import verdict_on
 from disttrace_viewer.load.said import said_beside
 from disttrace_viewer.trace.bandwidth import BUS
 from disttrace_viewer.trace.columns import IN_FLIGHT
-from disttrace_viewer.trace.model import Call, Frame, Group, Stack, Trace
+from disttrace_viewer.trace.model import Call, Group, Trace
+from disttrace_viewer.trace.process import Frame, Stack
 from disttrace_viewer.views.call_fields import shared
 from disttrace_viewer.views.timeline.columns import Columns
 from disttrace_viewer.views.timeline.gains import gains

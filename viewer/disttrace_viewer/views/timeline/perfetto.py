@@ -23,7 +23,8 @@ from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.history.verdict import verdict_on
-from disttrace_viewer.trace.model import Process, Trace
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.process import Process
 from disttrace_viewer.views.timeline.arrows import ends
 from disttrace_viewer.views.timeline.counters import counters
 from disttrace_viewer.views.timeline.slices import Clock, Event, Slices, pid, tid

@@ -8,7 +8,7 @@ import stat
 
 from disttrace.journal.code_files import is_library
 from disttrace.redact import Masker
-from disttrace_viewer.trace.model import Frame
+from disttrace_viewer.trace.process import Frame
 
 LONGEST = 160
 """Characters of a line that are shown."""

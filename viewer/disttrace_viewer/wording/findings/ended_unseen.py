@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from disttrace_viewer.trace.model import Worker
+from disttrace_viewer.trace.process import Worker
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.findings.process_failed import look_for
 from disttrace_viewer.wording.findings.unseen_workers import words

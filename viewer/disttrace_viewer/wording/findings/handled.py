@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from disttrace_viewer.analysis.operation import innermost
-from disttrace_viewer.trace.model import Failure, Trace
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.ends import raised
 

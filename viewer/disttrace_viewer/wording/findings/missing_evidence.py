@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from disttrace_viewer.trace.model import JOURNAL, Trace
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.process import JOURNAL
 from disttrace_viewer.wording import sentences
 
 EARLY = "let it hang for longer before ending it: all was ended after a short wait"

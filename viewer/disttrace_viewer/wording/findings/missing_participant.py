@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence.waits.wait import RENDEZVOUS, Wait
-from disttrace_viewer.trace.model import Failure, Trace
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.findings import late_arrivals, missing_evidence, outside
 from disttrace_viewer.wording.findings.late_arrivals import Held

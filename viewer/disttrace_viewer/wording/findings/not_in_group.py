@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 
 from disttrace_viewer.evidence.waits.wait import Wait
-from disttrace_viewer.trace.model import Location, Process, Trace
+from disttrace_viewer.trace.model import Location, Trace
+from disttrace_viewer.trace.process import Process
 from disttrace_viewer.wording import sentences
 
 HINT = (

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from disttrace_viewer.analysis.process_ends import End
-from disttrace_viewer.trace.model import Process, Trace
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.process import Process
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.ends import ended
 

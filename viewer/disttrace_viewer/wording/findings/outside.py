@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from disttrace_viewer.analysis.operation import Op, innermost
 from disttrace_viewer.analysis.process_ends import SILENT, End
 from disttrace_viewer.evidence.recorded import DRAINING
-from disttrace_viewer.trace.model import Failure, Frame, Location, Trace
+from disttrace_viewer.trace.model import Location, Trace
+from disttrace_viewer.trace.process import Failure, Frame
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.ends import HELD, NOWHERE, ended
 from disttrace_viewer.wording.findings import missing_evidence

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import End
 from disttrace_viewer.evidence.waits.wait import Wait
-from disttrace_viewer.trace.model import Frame, Location, Trace
+from disttrace_viewer.trace.model import Location, Trace
+from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.ends import ended
 

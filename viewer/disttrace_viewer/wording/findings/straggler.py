@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from disttrace_viewer.analysis.operation import innermost
-from disttrace_viewer.trace.model import Frame, Trace
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording import sentences
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from disttrace.journal.format import DEVICE, HOST, LINK
-from disttrace_viewer.trace.model import Trace, Trouble
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.process import Trouble
 from disttrace_viewer.wording import sentences
 
 HINTS = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from disttrace_viewer.analysis.liveness import signal_name
-from disttrace_viewer.trace.model import Worker
+from disttrace_viewer.trace.process import Worker
 
 STARTED, KILLED = "started", "killed"
 

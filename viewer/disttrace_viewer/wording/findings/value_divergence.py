@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from disttrace_viewer.trace.model import Digest, Group, Location, Trace
+from disttrace_viewer.trace.model import Group, Location, Trace
+from disttrace_viewer.trace.process import Digest
 from disttrace_viewer.wording import sentences
 
 HINT = (

@@ -1,0 +1,268 @@
+"""A traced process and what is known of it, as values. Times are unix nanoseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+
+class Frame(NamedTuple):
+    """One Python frame of a call site."""
+
+    file: str
+    line: int
+    function: str
+
+
+Stack = tuple[Frame, ...]
+"""Frames, innermost first, starting at the user's frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something about the input that did not read as it should; ``sentence`` says it in full."""
+
+    path: str
+    kind: str
+    """A short stable word for the kind of damage (``torn``, ``noise``, ``newer format``, ...)."""
+    sentence: str
+    """Which file, what is wrong, what was still used, what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """The last word of a process about itself."""
+
+    how: str
+    code: int | None
+    t_ns: int
+    stack: Stack = ()
+    """Where the program asked for it (``sys.exit``, ``os._exit``)."""
+    causes: tuple[str, ...] = ()
+    """``Type: first line`` of what was being handled then, nearest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception that nobody caught, or that a thread handles."""
+
+    t_ns: int
+    type: str
+    text: str
+    stack: Stack
+    thread: int
+    causes: tuple[str, ...] = ()
+    """``Type: first line`` of the exceptions that it was raised from, nearest first."""
+
+    @property
+    def chain(self) -> tuple[str, ...]:
+        """Itself as ``Type: first line``, then its causes."""
+        return (f"{self.type}: {self.text}" if self.text else self.type, *self.causes)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something of disttrace itself failed or was left out in a process."""
+
+    t_ns: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """A thread of a process, by the journal's number (0 opened the journal)."""
+
+    number: int
+    name: str
+    native: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StackSample:
+    """Where a thread stood when nothing had begun or ended for a while."""
+
+    t_ns: int
+    stack: Stack
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A segment that was given up to stay within ``DISTTRACE_MAX_MB``."""
+
+    segment: int
+    from_ns: int | None
+    to_ns: int | None
+    operations: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """What a process knows of one that it launched."""
+
+    t_ns: int
+    pid: int
+    event: str
+    """``started``, ``exited``, ``failed`` (by itself) or ``killed`` (told to end)."""
+    rank: int | None
+    attempt: int | None
+    code: int | None
+    """Exit code; -N for signal N."""
+    error: str | None
+    """Text of its error file."""
+    left_journal: bool = True
+    """False: its launcher found none when it had ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What the companion of a process's host saw of it, and wrote down for later."""
+
+    t_ns: int
+    state: str
+    """``gone`` or ``stopped`` (``disttrace.journal.format``)."""
+    code: int | None
+    """Exit code of one that was a zombie then; -N for signal N."""
+    others: int
+    """So many other processes of the job lived on that host then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What somebody who needs no program's help said of a process's host, at a stall."""
+
+    t_ns: int
+    """When that came about, or was asked."""
+    by: str
+    """``kernel log``, ``nvidia-smi`` or ``NCCL RAS``."""
+    where: str
+    """``host``, ``device`` or ``link`` (``disttrace.journal.format``)."""
+    name: str | None
+    """Of the device, interface or node, as they call it."""
+    code: int | None
+    """Number of an Xid."""
+    mine: bool
+    """Whether it names this very process; else it is of the whole host."""
+    text: str | None
+    """Its own words; None where they were not told to other hosts."""
+
+
+JOURNAL = "journal"
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """A checksum of what has to be equal in all members of a group."""
+
+    t_ns: int
+    group: str
+    """The group's id."""
+    op: str
+    """Whose result it is of; ``expect_equal``: of what the program gave."""
+    name: str | None
+    number: int
+    """Of the call, counted by group, ``op`` and ``name``."""
+    value: int
+    stack: Stack
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One traced process; ``index`` is its place in ``Trace.processes``."""
+
+    id: str
+    index: int
+    job: str
+    role: str
+    """``agent``, ``worker``, ``child``, ``main``, or ``unknown`` without a definition."""
+    rank: int | None
+    local_rank: int | None
+    world_size: int | None
+    host: str
+    boot_id: str | None
+    pid: int | None
+    ppid: int | None
+    parent: str | None
+    attempt: int | None
+    run: str | None
+    argv: tuple[str, ...]
+    cwd: str | None
+    start_ns: int
+    last_ns: int
+    """Newest sign of life: of any record that bears a time, heartbeats included."""
+    heartbeat_ns: int | None
+    exit: Exit | None
+    failures: tuple[Failure, ...]
+    threads: Mapping[int, Thread]
+    latest_samples: Mapping[int, StackSample]
+    """The latest sample per thread number."""
+    samples: tuple[StackSample, ...]
+    """Every stack sample of the main thread, by time."""
+    notes: tuple[Note, ...]
+    dropped: tuple[Dropped, ...]
+    workers: tuple[Worker, ...]
+    told: Worker | None
+    """How it ended, by the word of the traced process that launched it; null: not a word."""
+    node: str | None
+    """What torchrun's rendezvous calls the agent's node."""
+    versions: Mapping[str, Any]
+    """``torch``, ``backends``, ``not_captured``, ``parts`` as the journal has them."""
+    env: Mapping[str, str]
+    """The rank variables present at start: inherited by children, so claims and no facts."""
+    settings: Mapping[str, Any]
+    damage: tuple[str, ...]
+    """Sentences of the problems in this process's own files."""
+    losses: tuple[str, ...]
+    """Sentences about what is lost of its journal: what is in no record may have happened."""
+    paths: tuple[str, ...]
+    clock: int
+    """Index into ``Trace.clocks``."""
+    t0: int
+    """Absolute monotonic reading from which the journal's ``t`` counts."""
+    pid_ns: int | None = None
+    """Inode of its namespace of pids."""
+    time_ns: int | None = None
+    """Inode of its namespace of time."""
+    ticks: int | None = None
+    """Clock ticks from boot to its start; with ``boot_id``, ``pid_ns`` and ``pid`` it is one
+    process only of all that ever were."""
+    source: str = JOURNAL
+    """What it was read from: ``journal``, or the kind of another tool's evidence."""
+    lacks: frozenset[str] = frozenset()
+    """What that evidence does not hold (``docs/journal.md``); of a journal nothing is named."""
+    sightings: tuple[Sighting, ...] = ()
+    """What was seen of it from outside, by time."""
+    troubles: tuple[Trouble, ...] = ()
+    """Of its host; in the journal of one of its processes each."""
+    handling: tuple[Failure, ...] = ()
+    """What its threads handled when they were last looked at, ``t_ns`` when that was first seen."""
+    digests: tuple[Digest, ...] = ()
+    """Of what it had that others have to have equal, by time."""
+
+    @property
+    def failure(self) -> Failure | None:
+        """The first uncaught exception, or None."""
+        return self.failures[0] if self.failures else None
+
+    @property
+    def label(self) -> str:
+        """``rank 3``, ``agent 4711`` or ``child 4712``: how to call it in a sentence."""
+        return (
+            f"rank {self.rank}"
+            if self.rank is not None
+            else f"{self.role} {self.pid or self.id[:8]}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The clock shared by all processes of one boot: unix = monotonic + offset (+ drift)."""
+
+    boot_id: str
+    host: str
+    offset_ns: int
+    error_ns: int
+    drift: float = 0.0
+    """Seconds gained per second against the reference clock, counted from ``origin_ns``."""
+    origin_ns: int = 0
+    """Monotonic reading at which ``offset_ns`` holds exactly."""
