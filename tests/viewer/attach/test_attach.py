@@ -169,7 +169,9 @@ def test_steps_of_two_seconds_are_no_stall(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(time, "sleep", lambda _: None)
     taken, _ = samples.sample([Found(pid, 1, pid - 1, frozenset(), 0) for pid in (1, 2)])
     assert [one.moved for one in taken] == [True, False]
-    assert reported(taken).healthy
+    told = reported(taken)
+    assert told.healthy
+    assert "last a collective of the default group at train.py:19" in str(told)
 
 
 def test_what_are_no_stacks_is_a_sentence(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import orjson
 from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.load import files
 from disttrace_viewer.load.foreign.reader import Translated
-from disttrace_viewer.load.foreign.records import Records, identity
+from disttrace_viewer.load.foreign.records import Frames, Records, identity
 from disttrace_viewer.load.problems import Problems
 
 NAME = "py-spy"
@@ -161,7 +161,7 @@ class _Call:
     op: str
     peer: int | None
     where: tuple[str, int]
-    frames: tuple[tuple[str, int, str], ...]
+    frames: Frames
     computes: bool = False
     """What it is in may wait, and it does not: it takes a processor all the time."""
 
@@ -173,8 +173,8 @@ def is_in_call(frames: Sequence[Frame]) -> bool:
 
 def _call(sample: Sample) -> _Call | None:
     frames = sample.frames
-    inner = next((n for n, f in enumerate(frames) if not _LIBRARY.search(f["file"])), len(frames))
-    user = tuple((f["file"], f["line"], f["name"]) for f in frames[inner:])
+    user = _user(frames)
+    inner = len(frames) - len(user)
     where = (user[0][0], user[0][1]) if user else ("?", 0)
     for frame in reversed(frames[:inner]):  # the outermost call of the program's own
         if not _DISTRIBUTED.search(frame["file"]):
@@ -191,7 +191,17 @@ def _call(sample: Sample) -> _Call | None:
     return _Call(UNKNOWN_OP, None, where, user) if _waits(user) else None  # for a device it spins
 
 
-def _waits(user: Sequence[tuple[str, int, str]]) -> bool:
+def _places(frames: Sequence[Frame]) -> Frames:
+    return tuple((f["file"], f["line"], f["name"]) for f in frames)
+
+
+def _user(frames: Sequence[Frame]) -> Frames:
+    """From the innermost frame of the program's own on."""
+    inner = next((n for n, f in enumerate(frames) if not _LIBRARY.search(f["file"])), len(frames))
+    return _places(frames[inner:])
+
+
+def _waits(user: Frames) -> bool:
     """Whether the line that a process is at may wait for a Work, or for a device that does."""
     if not user:
         return False
@@ -250,12 +260,12 @@ def _journal(
     begin = now - sample.waited_ns
     records.define("identity", t=0, rank=rank, world_size=world, role="worker")
     records.define("group", n=1, name="0", ranks=list(range(world)), rank=rank, default=True)
-    if runs:
-        begun = records.begin(records.call(op="barrier", kind="collective", group=1), begin, q=1)
-        records.after("e", begun, 1)
+    if runs:  # it has been through one since
+        user = records.stack(_user(sample.frames))
+        went = records.call(op=UNKNOWN_OP, kind="collective", group=1, stack=user, origin="python")
+        records.after("e", records.begin(went, begin, q=1), 1)
     elif call is None:
-        user = tuple((f["file"], f["line"], f["name"]) for f in sample.frames)
-        records.stands(now, records.stack(user))
+        records.stands(now, records.stack(_places(sample.frames)))
     else:
         message = call.op in MESSAGES
         number = records.call(
