@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from disttrace.testing.ranks import environment, free_port
 from disttrace_viewer.api.attached import from_files, reported
-from disttrace_viewer.attach import permission, samples
+from disttrace_viewer.attach import permission, processes, samples
 from disttrace_viewer.attach.processes import Found
 from disttrace_viewer.attach.samples import Look
 from disttrace_viewer.load.foreign.py_spy import Frame, Sample
@@ -152,7 +153,7 @@ def test_who_computes_all_the_time_is_in_no_call(
     ]
     monkeypatch.setattr(samples, "_looks", lambda _: looks.pop(0))
     monkeypatch.setattr(time, "sleep", lambda _: None)
-    found = [Found(pid, 1, pid - 1, frozenset(), 0) for pid in (1, 2)]
+    found = [Found(pid, pid - 1, 0, frozenset(), 0) for pid in (1, 2)]
     taken, troubles = samples.sample(found)
     assert (looks, troubles) == ([], {})
     assert [(one.moved, one.idle) for one in taken] == [(False, True), (moved, False)]
@@ -167,7 +168,7 @@ def test_steps_of_two_seconds_are_no_stall(monkeypatch: pytest.MonkeyPatch) -> N
     ]
     monkeypatch.setattr(samples, "_looks", lambda _: looks.pop(0))
     monkeypatch.setattr(time, "sleep", lambda _: None)
-    taken, _ = samples.sample([Found(pid, 1, pid - 1, frozenset(), 0) for pid in (1, 2)])
+    taken, _ = samples.sample([Found(pid, pid - 1, 0, frozenset(), 0) for pid in (1, 2)])
     assert [one.moved for one in taken] == [True, False]
     told = reported(taken)
     assert told.healthy
@@ -232,6 +233,45 @@ def test_a_job_that_hangs_untraced_is_told_and_goes_on(tmp_path: Path, by_pid: b
         for one in ranks:
             one.kill()
             one.wait()
+
+
+def test_who_of_a_tree_of_processes_is_a_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the kernel tells of them: agents of torchrun that Slurm started, on the node of its task
+    1, with ranks below them, and a loader's worker below one; launchers by spawn, that pass on the
+    variables of their task.
+    """
+    groups = ("python", "pt_gloo_runloop")
+
+    def process(pid: int, parent: int, threads: Sequence[str] = ("python",), **env: str) -> None:
+        folder = tmp_path / str(pid)
+        (folder / "task").mkdir(parents=True)
+        (folder / "maps").write_text("libtorch_cpu.so" if env else "bash")
+        (folder / "environ").write_text("\0".join(f"{key}={value}" for key, value in env.items()))
+        (folder / "stat").write_text(f"{pid} (python) S {parent} " + " ".join(["0"] * 17 + ["5"]))
+        for number, name in enumerate(threads):
+            (folder / "task" / str(number)).mkdir()
+            (folder / "task" / str(number) / "comm").write_text(name)
+
+    agents = {"SLURM_PROCID": "1", "SLURM_JOB_ID": "7"}
+    process(10, 1, **agents)
+    process(11, 10)  # a shell between them
+    process(12, 11, groups, RANK="8", **agents)
+    process(13, 10, groups, RANK="9", **agents)
+    process(14, 13, RANK="9", **agents)
+    assert [(one.pid, one.rank) for one in _ranks(tmp_path, monkeypatch)] == [(12, 8), (13, 9)]
+    spawning = {"SLURM_PROCID": "1", "SLURM_JOB_ID": "8"}
+    process(20, 1, **spawning)
+    for pid in (21, 22):
+        process(pid, 20, groups, **spawning)
+    found = _ranks(tmp_path, monkeypatch, job="8")
+    assert [(one.pid, one.rank) for one in found] == [(21, None), (22, None)]
+
+
+def _ranks(root: Path, monkeypatch: pytest.MonkeyPatch, job: str = "7") -> list[Found]:
+    monkeypatch.setattr(processes, "ROOT", str(root))
+    return processes.ranks(job=job)
 
 
 def test_nobody_there_is_a_sentence_and_two() -> None:

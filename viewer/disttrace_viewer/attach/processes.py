@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 ROOT = "/proc"
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+"""Who sets the first of them may itself have been started with another one."""
 _OF_GROUPS = (b"pt_gloo", b"gloo_", b"pt_nccl", b"pt_ucc")
 """How threads of a process group are named, from torch 2.6 on."""
 _RUNS = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_PORT")
@@ -16,12 +18,12 @@ _RUNS = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_PORT")
 @dataclass(frozen=True, slots=True)
 class Found:
     """A process that has torch. ``rank`` is that of the environment at its start: children by
-    fork or spawn have none of their own there.
+    fork or spawn have none of their own there. ``of``: which of the variables it is from.
     """
 
     pid: int
-    parent: int
     rank: int | None
+    of: int
     run: frozenset[str]
     started: int
 
@@ -32,19 +34,19 @@ def ranks(below: Iterable[int] = (), job: str | None = None) -> list[Found]:
     everybody = {int(name): _parent(int(name)) for name in os.listdir(ROOT) if name.isdigit()}
     found = [
         one
-        for pid, parent in everybody.items()
+        for pid in everybody
         if (not wanted or _descends(pid, wanted, everybody))
-        and (one := _look(pid, parent)) is not None
+        and (one := _look(pid)) is not None
         and (job is None or job in one.run)
     ]
-    found = _that_communicate([one for one in found if one.rank is not None] or found)
+    found = _that_communicate([one for one in found if one.rank is not None] or found, everybody)
     newest = max(found, key=lambda one: one.started, default=None)
     if newest is None or job is not None or wanted:
         return sorted(found, key=lambda one: one.pid)
     return sorted((o for o in found if o.run == newest.run), key=lambda one: one.pid)
 
 
-def _look(pid: int, parent: int) -> Found | None:
+def _look(pid: int) -> Found | None:
     if pid == os.getpid():
         return None
     try:
@@ -60,23 +62,33 @@ def _look(pid: int, parent: int) -> Found | None:
     except (OSError, ValueError, IndexError):
         return None
     env = {key.decode(errors="replace"): value.decode(errors="replace") for key, _, value in pairs}
-    rank = next((int(env[key]) for key in _RANKS if env.get(key, "").isdigit()), None)
+    of = next((n for n, key in enumerate(_RANKS) if env.get(key, "").isdigit()), len(_RANKS))
+    rank = int(env[_RANKS[of]]) if of < len(_RANKS) else None
     run = frozenset(env[key] for key in _RUNS if key in env)
-    return Found(pid, parent, rank, run, started)
+    return Found(pid, rank, of, run, started)
 
 
-def _that_communicate(found: Sequence[Found]) -> list[Found]:
-    """Of a process and its child, which has its variables, the one that is the rank: a rank starts
-    the workers of a loader, and a launcher starts ranks.
+def _that_communicate(found: Sequence[Found], parents: Mapping[int, int]) -> list[Found]:
+    """Of a process and one below it, which has its variables, the one that is the rank: a rank
+    starts the workers of a loader, and a launcher starts ranks. What several have tells none apart.
     """
     pids, others = {one.pid: one for one in found}, set[int]()
     for child in found:
-        parent = pids.get(child.parent)
-        if parent is not None and parent.rank == child.rank:
+        above = parents.get(child.pid, 0)
+        while above > 1 and above not in pids:
+            above = parents.get(above, 0)
+        parent = pids.get(above)
+        if parent is None:
+            continue
+        if parent.of > child.of:
+            others.add(parent.pid)
+        elif parent.rank == child.rank:
             of_parent, of_child = _threads(parent.pid), _threads(child.pid)
             launches = of_parent < of_child or (of_parent == of_child and child.rank is None)
             others.add(parent.pid if launches else child.pid)
-    return [one for one in found if one.pid not in others]
+    left = [one for one in found if one.pid not in others]
+    several = Counter((one.run, one.rank) for one in left)
+    return [replace(one, rank=None) if several[one.run, one.rank] > 1 else one for one in left]
 
 
 def _threads(pid: int) -> tuple[bool, int]:
@@ -93,7 +105,7 @@ def _threads(pid: int) -> tuple[bool, int]:
     return any(name.startswith(_OF_GROUPS) for name in names), len(names)
 
 
-def _descends(pid: int, wanted: set[int], parents: dict[int, int]) -> bool:
+def _descends(pid: int, wanted: set[int], parents: Mapping[int, int]) -> bool:
     while pid > 1:
         if pid in wanted:
             return True
