@@ -90,6 +90,19 @@ def test_a_message_whose_sender_is_outside_is_unmatched(tmp_path: Path) -> None:
     assert "but rank 1 never sends; it is at train.py:99 in save" in found.summary
 
 
+@pytest.mark.parametrize("silent", [False, True])
+def test_who_fell_silent_before_it_sends_may_have_ended(tmp_path: Path, *, silent: bool) -> None:
+    """Nobody saw whether rank 1 still lived."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            journal.begin(journal.message(group, "recv", 1), 200 * MS, q=1)
+        beat(journal, 2 if silent and journal.rank else 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("unmatched_recv", [1])
+    assert found.certainty == ("likely" if silent else "certain")
+    assert ["still lived" in told for told in found.settles] == [True] * silent
+
+
 def test_a_send_that_nobody_receives_is_unmatched(tmp_path: Path) -> None:
     """The receiver has ended."""
     for journal, group in steps(tmp_path, 2):

@@ -16,7 +16,7 @@ from disttrace_viewer.findings.rules import crossed, late_arrivals, outside, swa
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
 from disttrace_viewer.wording.findings import missing_participant as words
 from disttrace_viewer.wording.findings.crossed import asked
-from disttrace_viewer.wording.findings.missing_evidence import EARLY, journals, lived
+from disttrace_viewer.wording.findings.missing_evidence import journals
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -107,7 +107,9 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
             roots=frozenset(sinks),
             absent=frozenset((wait.op.call.group, r) for r in wait.absent),
         ),
-        settles=_settles(case, wait, outside.mute(case, sinks), early=early),
+        settles=(journals(wait.absent),)
+        if wait.absent
+        else outside.settles(case, sinks, early=early),
     )
     return swallowed.told(case, finding, raised)
 
@@ -126,14 +128,6 @@ def _left(case: Case, wait: Wait, sinks: Sequence[int]) -> list[int]:
     inside = case.evidence.sample.members(wait.stream, wait.op.seq).values()
     left = {op.process for op in inside if op.id in case.evidence.left}
     return [process for process in sinks if process in left]
-
-
-def _settles(case: Case, wait: Wait, mute: Sequence[int], *, early: bool) -> tuple[str, ...]:
-    if wait.absent:
-        return (journals(wait.absent),)
-    if mute:
-        return (lived(case.evidence.trace, mute),)
-    return (EARLY,) if early else ()
 
 
 def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:

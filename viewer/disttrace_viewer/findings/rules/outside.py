@@ -14,6 +14,7 @@ from disttrace_viewer.findings.rules import late_arrivals
 from disttrace_viewer.trace.model import Location
 from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording.findings import outside as words
+from disttrace_viewer.wording.findings.missing_evidence import EARLY, lived
 from disttrace_viewer.wording.findings.outside import Doing
 
 
@@ -97,6 +98,14 @@ def locations(case: Case, processes: Iterable[int]) -> tuple[Location, ...]:
     """Where they stand, or called last."""
     found = (case.evidence.whereabouts(p) for p in processes)
     return tuple(place for place in found if place is not None)
+
+
+def settles(case: Case, sinks: Sequence[int], *, early: bool) -> tuple[str, ...]:
+    """What would make certain who does not come: whether it lived, or a longer wait."""
+    silent = mute(case, sinks)
+    if silent:
+        return (lived(case.evidence.trace, silent),)
+    return (EARLY,) if early else ()
 
 
 def mute(case: Case, sinks: Sequence[int]) -> list[int]:

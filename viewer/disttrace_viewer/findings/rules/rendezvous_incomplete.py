@@ -13,7 +13,6 @@ from disttrace_viewer.findings.rules import late_arrivals, left_over, outside
 from disttrace_viewer.findings.rules.starting import may_come
 from disttrace_viewer.findings.rules.unseen_workers import EXITED, Unseen, unseen_workers
 from disttrace_viewer.wording.findings import rendezvous_incomplete as words
-from disttrace_viewer.wording.findings.missing_evidence import EARLY, lived
 from disttrace_viewer.wording.findings.unseen_workers import KILLED
 
 
@@ -114,7 +113,6 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
     )
     # Who asks somebody for something is on its way here, once it is told.
     away = [s for s in sinks if case.at_work(s) is None]
-    mute = [] if elsewhere else outside.mute(case, sinks)
     hopeless = elsewhere or ended or world_size is not None
     start = not hopeless and may_come(case, same, sinks)
     return Finding(
@@ -123,7 +121,10 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
         summary=(words.start if start else words.summary)(case.evidence.trace, found),
         certainty=CERTAIN
         if elsewhere
-        or not (lost or early or start or mute or rendezvous.uncertain or away != sinks)
+        or (
+            not (lost or early or start or rendezvous.uncertain or away != sinks)
+            and not outside.mute(case, sinks)
+        )
         else LIKELY,
         hint=words.CLIENTS
         if world_size is not None and not elsewhere
@@ -146,11 +147,9 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
         ),
         settles=(words.settles(lost),)
         if lost and world_size is None
-        else (lived(evidence.trace, mute),)
-        if mute
-        else (EARLY,)
-        if early and not elsewhere
-        else (),
+        else ()
+        if elsewhere
+        else outside.settles(case, sinks, early=early),
     )
 
 

@@ -14,7 +14,6 @@ from disttrace_viewer.findings.rules import crossed, late_arrivals, outside
 from disttrace_viewer.wording.findings import unmatched as words
 from disttrace_viewer.wording.findings.crossed import asked
 from disttrace_viewer.wording.findings.late_arrivals import HINT
-from disttrace_viewer.wording.findings.missing_evidence import EARLY
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -118,7 +117,11 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         kind="unmatched_recv" if op.call.op == "recv" else "unmatched_send",
         summary=asked(summary, evidence.trace, wait, other),
         certainty=CERTAIN
-        if whole and not nobody and not early and not case.evidence.asks(op)
+        if whole
+        and not nobody
+        and not early
+        and not evidence.asks(op)
+        and not outside.mute(case, sinks)
         else LIKELY,
         hint=HINT if wait.lateness else outside.stopped_hint(case, sinks) or words.hint(op),
         culprits=() if nobody else away,
@@ -137,7 +140,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
             roots=frozenset(sinks),
             absent=frozenset((op.call.group, r) for r in wait.absent),
         ),
-        settles=(EARLY,) if early else (),
+        settles=outside.settles(case, sinks, early=early),
     )
 
 
