@@ -86,16 +86,20 @@ def test_the_last_node_has_just_come(tmp_path: Path, age_s: int, kinds: list[str
     assert [found.kind for found in findings(tmp_path)] == kinds
 
 
-def test_a_node_that_does_not_come_back_is_no_start(tmp_path: Path) -> None:
-    """It was in an earlier round, so nobody imports there."""
+@pytest.mark.parametrize(("until_s", "certainty"), [(30, "certain"), (12, "likely")])
+def test_a_node_that_does_not_come_back_is_no_start(
+    tmp_path: Path, until_s: int, certainty: str
+) -> None:
+    """It was in an earlier round, so nobody imports there; one that fell silent may have ended."""
     for number in (0, 1):
         journal = node(tmp_path, number)
         journal.end(meet(journal, 2 * S), 3 * S)
         if number == 0:
             meet(journal, 10 * S)
-        beat(journal, 30)
+        beat(journal, until_s if number else 30)
     found = only(findings(tmp_path))
     assert (found.kind, found.severity) == ("rendezvous_incomplete", "error")
+    assert (found.certainty, bool(found.settles)) == (certainty, certainty == "likely")
 
 
 def test_the_node_that_listens_may_come_last(tmp_path: Path) -> None:

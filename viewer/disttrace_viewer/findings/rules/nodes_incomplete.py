@@ -29,6 +29,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
     there = {a.op.id for a in elsewhere}
     others = [w for w in case.open() if w.kind == NODES and w.op.id in there]
     late = [a for a in agents.late(attempt) if a.process in wait.targets]
+    away = [a.process for a in late]
     who = [a.process for a in arrived]
     disagree = len({(a.least, a.most) for a in (*arrived, *late)}) > 1
     found = words.Nodes(
@@ -36,7 +37,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
         arrived=arrived,
         elsewhere=elsewhere,
         late=late,
-        doing=outside.doing(case, [a.process for a in late]),
+        doing=outside.doing(case, away),
         waited_ns=max(case.evidence.age_ns(w.op) for w in same),
     )
     # Nodes are started one after another by hand or by a scheduler: seconds apart, as a rule.
@@ -45,18 +46,24 @@ def _finding(case: Case, wait: Wait) -> Finding:
         kind="rendezvous_incomplete",
         severity=NOTE if start else ERROR,
         summary=words.summary(case.evidence.trace, found),
-        certainty=CERTAIN if elsewhere or disagree or not wait.unknown else LIKELY,
+        certainty=CERTAIN
+        if elsewhere or disagree or not (wait.unknown or outside.mute(case, away))
+        else LIKELY,
         hint=words.APART if elsewhere else words.DISAGREE if disagree else words.START,
         culprits=tuple(a.process for a in late if not disagree and _stayed_away(case, a)),
         waiting=tuple(sorted({*who, *(w.process for w in others)})),
         op=wait.op.call.op,
-        locations=outside.locations(case, [a.process for a in late]),
+        locations=outside.locations(case, away),
         at_ns=wait.op.begin_ns,
         scope=Scope(
             exchanges=frozenset(w.exchange for w in [*same, *others]),
-            roots=frozenset(a.process for a in late),
+            roots=frozenset(away),
         ),
-        settles=(words.SETTLES,) if wait.unknown and not elsewhere and not disagree else (),
+        settles=()
+        if elsewhere or disagree
+        else (words.SETTLES,)
+        if wait.unknown
+        else outside.settles(case, away, early=False),
     )
 
 
