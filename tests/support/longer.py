@@ -49,6 +49,7 @@ LONGER = (
     "lifecycle/test_gil_free_stacks.py::test_forked_children_have_neither",
     "lifecycle/test_gil_free_stacks.py::test_the_program_has_the_signal_if_it_wants_it",
     "lifecycle/test_listeners.py::test_every_rank_of_a_host_hears_of_a_hang",
+    "viewer/attach/test_attach.py::test_a_job_that_hangs_untraced_is_told_and_goes_on[False]",
     "viewer/views/test_view_command.py::test_a_real_run_under_torchrun",
     "jobs/test_activation.py::test_children_have_journals_of_their_own[spawn]",
     "torch_suite/test_slice.py::test_the_same_outcome_with_and_without_tracing",
