@@ -341,6 +341,8 @@ def _diagnosed(faulty: Faulty, journals: Path, when: str, began: float) -> Said:
         none: dict[str, Any] = {"culprit_ranks": [], "locations": [], "hint": None}
         nothing = {**none, "kind": text[-300:], "certainty": "likely", "summary": text}
         return Said(when, (nothing,), code, age_s)
+    if when == "post mortem" and {one["state"] for one in report["processes"]} == {"exited"}:
+        when = "ended"  # between the last look at it and its end from outside
     serious = [f for f in report["findings"] if f["severity"] in ("error", "warning")]
     ignored = SLOWNESS - faulty.truth.kinds
     kept = tuple(f for f in serious if f["kind"] not in ignored)

@@ -171,6 +171,18 @@ def test_who_asks_for_a_lock_meanwhile_is_not_blamed(tmp_path: Path) -> None:
     assert len(found.consequences) == 1
 
 
+def test_who_became_another_program_answers_no_more(tmp_path: Path) -> None:
+    """It has no threads that could run anything, so none are advised to be looked at."""
+    caller, callee = job(tmp_path)
+    callee.define("exit", t=300 * MS, how="exec")
+    caller.begin(composed(caller, "rpc_sync", 12, to="worker1", func="load"), 400 * MS)
+    beat(caller, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("rpc_unanswered", [1])
+    assert found.summary.endswith("worker1 (rank 1) became another program (exec).")
+    assert found.hint == "See why that worker is gone while others still call it."
+
+
 def test_a_call_that_was_not_begun_is_told(tmp_path: Path) -> None:
     """By its id; nothing runs there."""
     caller, callee = job(tmp_path)

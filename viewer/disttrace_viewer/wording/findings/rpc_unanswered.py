@@ -23,6 +23,7 @@ WAITS = (
     " never comes back."
 )
 MISSING = "Look at what those do that have not come."
+ENDED = "See why that worker is gone while others still call it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,4 +126,6 @@ def hint(found: Unanswered) -> str:
         return RUNS if found.meanwhile else MISSING
     if found.blocked is not None:
         return WAITS
-    return RUNS if found.running is not None else BUSY
+    if found.running is not None:
+        return RUNS
+    return ENDED if found.end is not None and found.end.over else BUSY
