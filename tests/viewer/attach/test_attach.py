@@ -157,7 +157,21 @@ def test_who_computes_all_the_time_is_in_no_call(
     taken, troubles = samples.sample(found)
     assert (looks, troubles) == ([], {})
     assert [(one.moved, one.idle) for one in taken] == [(False, True), (moved, False)]
-    assert {one.waited_ns for one in taken} == {3_000_000_000}
+    assert {one.waited_ns for one in taken} == {2_000_000_000}
+
+
+def test_who_came_while_it_was_looked_at_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 has just come to its call at the second look, and stays there."""
+    places = ([frame("make", 4)], collective(), collective())
+    looks = [
+        {1: Look(at_s, read(here), woken), 2: Look(at_s, read([frame("load", 9)]))}
+        for at_s, woken, here in zip((0.0, 1.0, 3.0), (1, 9, 9), places, strict=True)
+    ]
+    monkeypatch.setattr(samples, "_looks", lambda _: looks.pop(0))
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    taken, _ = samples.sample([Found(pid, pid - 1, 0, frozenset(), 0) for pid in (1, 2)])
+    (found,) = reported(taken).findings
+    assert (found.kind, found.culprit_ranks) == ("missing_participant", (1,))
 
 
 def test_steps_of_two_seconds_are_no_stall(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """Looks at the stacks of all ranks, a second apart: who has moved since waits for nobody.
 
-Where some wait and somebody is elsewhere there is a third look, two seconds later: a job that gets
-on has come to its next call by then.
+Where not all stay in their calls there is a third look, two seconds later, and the last two count:
+a job that gets on has come to its next call by then, and who had just come stays.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
 
 from disttrace_viewer.attach.permission import py_spy
 from disttrace_viewer.attach.processes import Found, busy_s, switches
@@ -42,8 +41,10 @@ def sample(found: Sequence[Found]) -> tuple[list[Sample], dict[int, str]]:
     for apart_s in (APART_S, LATER_S):
         time.sleep(apart_s)
         looks.append(_looks(found))
-        waits = {_waits([taken[one.pid] for taken in looks]) for one in found}
-        if len(waits) == 1:
+        before, after = looks[-2:]
+        inside = [one for one in found if is_in_call(after[one.pid].frames)]
+        moved = any(_went_on(before[one.pid], after[one.pid]) for one in inside)
+        if not inside or (len(inside) == len(found) and not moved):
             break
     now = time.time_ns()
     samples, troubles = [], {}
@@ -53,7 +54,7 @@ def sample(found: Sequence[Found]) -> tuple[list[Sample], dict[int, str]]:
         if trouble is not None:
             troubles[one.pid] = trouble
             continue
-        first, last = seen[0], seen[-1]
+        first, last = seen[-2:]
         samples.append(
             Sample(
                 f"process {one.pid}",
@@ -61,7 +62,7 @@ def sample(found: Sequence[Found]) -> tuple[list[Sample], dict[int, str]]:
                 last.frames,
                 one.rank,
                 # Who is in no call all the time does not come, whatever it computes.
-                moved=_moved(seen) and any(is_in_call(look.frames) for look in seen),
+                moved=_went_on(first, last) and any(is_in_call(look.frames) for look in seen),
                 idle=last.busy_s - first.busy_s < IDLE * (last.at_s - first.at_s),
                 at_ns=now,
                 waited_ns=int((last.at_s - first.at_s) * 1e9),
@@ -70,16 +71,8 @@ def sample(found: Sequence[Found]) -> tuple[list[Sample], dict[int, str]]:
     return samples, troubles
 
 
-def _waits(seen: Sequence[Look]) -> bool:
-    return is_in_call(seen[-1].frames) and not _moved(seen)
-
-
-def _moved(seen: Sequence[Look]) -> bool:
-    """Whether it is in another call, or in the same one of another step."""
-    return any(_went_on(before, after) for before, after in pairwise(seen))
-
-
 def _went_on(before: Look, after: Look) -> bool:
+    """Whether it is in another call, or in the same one of another step."""
     if after.switches != before.switches:  # who waits in one call does not wake up in between
         return True
     place = (
