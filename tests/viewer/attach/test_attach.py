@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -226,6 +227,7 @@ def test_a_job_that_hangs_untraced_is_told_and_goes_on(tmp_path: Path, by_pid: b
             [sys.executable, "train.py", str(tmp_path)],
             cwd=tmp_path,
             env={**bare, **environment(rank, 2, port)},
+            start_new_session=True,  # with the worker that it starts
         )
         for rank in range(2)
     ]
@@ -245,7 +247,7 @@ def test_a_job_that_hangs_untraced_is_told_and_goes_on(tmp_path: Path, by_pid: b
         assert [one.poll() for one in ranks] == [None, None]
     finally:
         for one in ranks:
-            one.kill()
+            os.killpg(one.pid, signal.SIGKILL)
             one.wait()
 
 
