@@ -231,19 +231,15 @@ def attach(pids: list[int], *more: str) -> tuple[int, dict[str, Any], float, str
 
 
 def ended(group: list[subprocess.Popen[bytes]], pids: list[int]) -> None:
-    """End what was started here."""
-    for pid in pids:
-        _kill(pid, group=False)
+    """End what was started here, and what that has started."""
+    for pid in [*pids, *(one.pid for one in group)]:
+        try:
+            # torchrun gives each rank a group of its own, in which a loader's worker is as well.
+            os.killpg(os.getpgid(pid), signal.SIGKILL)
+        except ProcessLookupError:
+            continue
     for one in group:
-        _kill(one.pid, group=True)
         one.wait()
-
-
-def _kill(pid: int, *, group: bool) -> None:
-    try:
-        (os.killpg if group else os.kill)(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def tried(hang: Hang, launcher: str, ranks: int) -> str | None:

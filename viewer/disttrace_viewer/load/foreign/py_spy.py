@@ -51,8 +51,8 @@ TOGETHER = frozenset(
         "scatter_object_list",
     ]
 )
-MESSAGES = {"send": ("dst", "group_dst"), "recv": ("src", "group_src")}
 """What all ranks call."""
+MESSAGES = {"send": ("dst", "group_dst"), "recv": ("src", "group_src")}
 BATCH = "batch_isend_irecv"
 _DISTRIBUTED = re.compile(r"[/\\]torch[/\\]distributed[/\\]")
 _LIBRARY = re.compile(r"[/\\](torch|torchvision|lightning|accelerate)[/\\]|[/\\]site-packages[/\\]")
