@@ -15,7 +15,6 @@ import pytest
 from benchmarks.recorder import (
     beside_version,
     child,
-    ddp_step,
     journal_bytes,
     one_process,
     overhead,
@@ -237,16 +236,6 @@ def test_a_start_that_fails_or_hangs_is_no_figure(tmp_path: Path) -> None:
 
 
 @pytest.mark.long  # as test_one_process
-def test_ddp_step() -> None:
-    """Our journal holds the reducer's all-reduces: a bucket per layer in the small model."""
-    (table,) = ddp_step.measure(TINY).tables
-    assert names(table) == ["bare", "disttrace", "profiler", "profiler, stacks"]
-    found = re.search(r"([\d.]+) all-reduces per step", table.note)
-    assert found is not None
-    assert float(found[1]) >= 1
-
-
-@pytest.mark.long  # as test_one_process
 def test_peak_memory() -> None:
     """Sharded training gives a peak, or this torch is said to have none."""
     (table,) = peak_memory.measure(TINY).tables
@@ -296,7 +285,7 @@ def test_parts_are_chosen_by_name() -> None:
     """A wrong name is one sentence with the right ones, before anything is measured."""
     outcome = run("--parts", "fake,nothing")
     assert outcome.returncode == 2
-    assert "--parts takes fake, stores, gloo, ddp, startup, bytes, memory, segments" in (
+    assert "--parts takes fake, stores, gloo, startup, bytes, memory, segments" in (
         outcome.stderr
     )
 

@@ -22,7 +22,6 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[0:1] = [str(ROOT), str(ROOT / "viewer"), str(ROOT / "tests")]
 
 from benchmarks.recorder import (  # noqa: E402
-    ddp_step,
     journal_bytes,
     one_process,
     peak_memory,
@@ -39,7 +38,6 @@ PARTS: Mapping[str, Callable[[Scale], Report]] = {
     "fake": one_process.measure,
     "stores": store_operations.measure,
     "gloo": two_processes.measure,
-    "ddp": ddp_step.measure,
     "startup": startup_time.measure,
     "bytes": journal_bytes.measure,
     "memory": peak_memory.measure,

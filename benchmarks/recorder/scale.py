@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SMALL, MEDIUM = "small", "medium"
 DDP, FSDP = "DDP", "FSDP2"
 
 
@@ -19,9 +18,6 @@ class Scale:
     starts: int  # of `python -c pass`
     imports: int  # of `python -c "import torch"`; 0 leaves it out
     journal_operations: int
-    steps: int  # of a model, in one round
-    step_rounds: int
-    models: tuple[str, ...]
     trainings: tuple[str, ...]  # whose peak memory is taken
     memory_runs: int
     lines: int  # put into a segment, in one round
@@ -35,9 +31,6 @@ FULL = Scale(
     starts=60,
     imports=7,
     journal_operations=100_000,
-    steps=8,
-    step_rounds=9,
-    models=(SMALL, MEDIUM),
     trainings=(DDP, FSDP),
     memory_runs=2,
     lines=50_000,
@@ -50,9 +43,6 @@ QUICK = Scale(
     starts=20,
     imports=2,
     journal_operations=20_000,
-    steps=3,
-    step_rounds=3,
-    models=(SMALL,),
     trainings=(FSDP,),
     memory_runs=1,
     lines=20_000,
@@ -65,9 +55,6 @@ TINY = Scale(
     starts=1,
     imports=0,
     journal_operations=50,
-    steps=1,
-    step_rounds=1,
-    models=(SMALL,),
     trainings=(FSDP,),
     memory_runs=1,
     lines=2000,

@@ -17,8 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[0:1] = [str(ROOT), str(ROOT / "tests")]
 
-from benchmarks.recorder.ddp_step import training  # noqa: E402
-from benchmarks.recorder.scale import SMALL  # noqa: E402
+from benchmarks.steps.training import SMALL, training  # noqa: E402
 
 _SERIES = 5
 _STEPS = 500
@@ -32,7 +31,7 @@ def main() -> int:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=0, world_size=1)
-        step, _ = training(SMALL, dist.group.WORLD)
+        step = training(SMALL, dist.group.WORLD)
         tensor = torch.ones(1)
         print(f"a step of small DDP: {_least(step, _STEPS):.0f} us")
         print(f"all_reduce beside it: {_least(lambda: dist.all_reduce(tensor), 4 * _STEPS):.1f} us")

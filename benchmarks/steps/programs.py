@@ -10,18 +10,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from benchmarks.recorder.ddp_step import training
-from benchmarks.recorder.scale import MEDIUM, SMALL
+from benchmarks.steps.training import MEDIUM, SMALL, training
 
 Step = Callable[[], object]
 _WIDTH = 256
 _MICRO = 4
 """Parts of a batch in the pipeline."""
-
-
-def _ddp(size: str) -> Step:
-    step, _ = training(size, dist.group.WORLD)
-    return step
 
 
 def _mesh() -> Any:
@@ -90,7 +84,7 @@ def _four_bytes() -> Step:
 
 def _beside_ddp() -> Step:
     """The same in a process whose DDP has trained."""
-    train = _ddp(SMALL)
+    train = training(SMALL, dist.group.WORLD)
     for _ in range(3):
         train()
     return _four_bytes()
@@ -120,8 +114,8 @@ def _checkpoint() -> Step:
 
 
 PROGRAMS: Mapping[str, Callable[[], Step]] = {
-    "DDP, small": lambda: _ddp(SMALL),
-    "DDP, medium": lambda: _ddp(MEDIUM),
+    "DDP, small": lambda: training(SMALL, dist.group.WORLD),
+    "DDP, medium": lambda: training(MEDIUM, dist.group.WORLD),
     "FSDP2": _fsdp2,
     "TP": _tensor_parallel,
     "1F1B": _pipeline,
