@@ -25,6 +25,9 @@ SLICE = (
     "test_send_recv_any_source",
     "test_send_recv_with_tag",
     "test_sparse_all_reduce_sum",
+    "RpcTest.test_async_function_nested_remote",
+    "RpcTest.test_py_rref_args_user_share",
+    "TensorPipeAgentRpcTest.test_infer_backend_from_options",
 )
 
 
