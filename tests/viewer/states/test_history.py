@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from disttrace_viewer.analysis.sample import Stream
 from disttrace_viewer.companion.alerting import divergence
 from disttrace_viewer.companion.channel.rounds import Answer
 from disttrace_viewer.companion.told import MOST_WHOLE, packed, unpacked
+from disttrace_viewer.evidence.recorded import Recorded
 from disttrace_viewer.history.verdict import verdict_on
 from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems
@@ -25,6 +27,7 @@ from disttrace_viewer.states.history import packed as packed_history
 from disttrace_viewer.states.merged import merge
 from disttrace_viewer.states.reduce import WINDOW, reduce
 from disttrace_viewer.trace.model import Job
+from disttrace_viewer.trace.operation import Op
 from support.journals import MS
 from support.scenes import PEER_GONE, beat, fail, nobody_knows, steps, told
 
@@ -241,3 +244,26 @@ def test_who_passed_what_stands_in_no_call_is_not_told_with_sizes(tmp_path: Path
     assert "rank 0 all_reduce with 3 elements" in found.summary
     assert "rank 1 all_reduce with 4 elements" in found.summary
     assert "rank 2" not in found.summary
+
+
+def test_who_went_on_is_asked_once_for_each_collective(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by each of those who wait in it: they are thousands, and so are its members."""
+    for journal, group in steps(tmp_path, 8, 1):
+        if journal.rank:
+            journal.begin(journal.collective(group), 300 * MS, q=2)
+        beat(journal, 30)
+    asked: list[tuple[Stream, int]] = []
+    exchange = Recorded.exchange
+
+    def counted(self: Recorded, stream: Stream, seq: int) -> Mapping[int, Op]:
+        asked.append((stream, seq))
+        return exchange(self, stream, seq)
+
+    monkeypatch.setattr(Recorded, "exchange", counted)
+    evidence = job.judged([str(tmp_path)]).case.evidence
+    evidence.__dict__.pop("went_on", None)
+    asked.clear()
+    assert evidence.went_on == ()
+    assert len(asked) == 1

@@ -142,14 +142,19 @@ class Recorded:
     @cached_property
     def went_on(self) -> tuple[int, ...]:
         """Processes of which it is to be asked what they called where others wait."""
+        awaited = {
+            (op.call.group, op.call.backend, op.seq): None
+            for op in self.sample.ops
+            if op.call.kind == "collective" and op.status != "ok"
+        }
         found: dict[int, None] = {}
-        for op in self.sample.ops:
-            stream = (op.call.group, op.call.backend)
-            if op.call.kind == "collective" and op.seq is not None and op.status != "ok":
-                known = self.exchange(stream, op.seq)
-                for rank, kept in self.sample.streams.get(stream, {}).items():
-                    if rank not in known and (kept[-1].seq or 0) > op.seq:
-                        found[kept[-1].process] = None
+        for group, backend, seq in awaited:
+            if seq is None:
+                continue
+            known = self.exchange((group, backend), seq)
+            for rank, kept in self.sample.streams.get((group, backend), {}).items():
+                if rank not in known and (kept[-1].seq or 0) > seq:
+                    found[kept[-1].process] = None
         return tuple(found)
 
     def longest_ns(self, op: Op) -> int:
