@@ -29,7 +29,7 @@ from benchmarks.recorder.scale import TINY
 from benchmarks.recorder.series import Spread, added, ratio, relative, spread
 from benchmarks.report import BEGIN, END, Report, Table, Verdict, document, markdown, replaced
 from benchmarks.steps import whole_steps
-from benchmarks.viewer import latency
+from benchmarks.viewer import latency, live_judge
 from benchmarks.viewer.growth import exponent
 from benchmarks.viewer.jobs import Shape, make
 from disttrace_viewer.api import load
@@ -285,9 +285,7 @@ def test_parts_are_chosen_by_name() -> None:
     """A wrong name is one sentence with the right ones, before anything is measured."""
     outcome = run("--parts", "fake,nothing")
     assert outcome.returncode == 2
-    assert "--parts takes fake, stores, gloo, startup, bytes, memory, segments" in (
-        outcome.stderr
-    )
+    assert "--parts takes fake, stores, gloo, startup, bytes, memory, segments" in (outcome.stderr)
 
 
 @pytest.mark.parametrize("fault", ["tp", "dp", "mp", "world"])
@@ -299,6 +297,12 @@ def test_a_simulated_job_hangs_where_it_should(tmp_path: Path, fault: str) -> No
     (error,) = [one for one in found["findings"] if one["severity"] == "error"]
     assert (error["kind"], error["culprit_ranks"]) == ("missing_participant", [3])
     assert found["coverage"]["problems"] == []
+
+
+def test_who_leads_judges_what_others_tell_as_one() -> None:
+    """Of 40 hosts 39 tell: what 32 of them tell is one answer, and the verdict names the rank."""
+    row = live_judge.measured(40, 1, "world")
+    assert re.match(r"\| 40 \| 2, [\d,]+ kB \| [\d.]+ \| stalled: Rank \d+ never joined", row)
 
 
 def test_exponents_are_slopes_of_logarithms() -> None:
