@@ -85,13 +85,17 @@ class Coordinator:
         if one == self.leader and (mute or rests):
             self._vacate()
 
+    def is_open(self, now: float) -> bool:
+        """Whether anybody may lead: those who were about to come have come."""
+        return now >= self._open_at
+
     def claim(self, one: str, now: float) -> int | None:
         """The term in which it leads, or None."""
         member = self.members.get(one)
         if member is None:
             return None
         self.heard(one, now)
-        if member.mute or member.rests or now < self._open_at:
+        if member.mute or member.rests or not self.is_open(now):
             return None
         if self.leader == one:
             return self.term

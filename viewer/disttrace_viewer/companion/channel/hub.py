@@ -100,6 +100,8 @@ class Hub:
         self._deputies: tuple[Deputy, ...] = ()
         self.coordinator = Coordinator(term, place, now)
         self.rounds = Rounds()
+        self._early: list[tuple[Sequence[str], Done]] = []
+        """What was asked here before anybody may lead."""
         self.coordinator.join(me, order, now)
 
     @property
@@ -160,6 +162,10 @@ class Hub:
     def turn(self, now: float) -> None:
         """Beat, see that there are deputies, and that a round ends."""
         self.coordinator.heard(self._me, now)
+        if self._early and self.coordinator.is_open(now):
+            early, self._early = self._early, []
+            for wanted, done in early:
+                self.gather(wanted, now, done)
         if self._again_at and now >= self._again_at:
             self._ask_again(now)
         self.rounds.turn(now)
@@ -170,6 +176,14 @@ class Hub:
             if now >= self._choose_at:
                 self._choose()
                 self._arrange()
+            else:
+                self._due = min(self._due, self._choose_at)
+
+    def close(self) -> None:
+        """Nobody is asked any more."""
+        self.rounds.close()
+        for _, done in self._early:
+            done(None)
 
     def due(self) -> float:
         """When ``turn`` has something to do at the latest."""
@@ -178,7 +192,10 @@ class Hub:
     # -- what is asked here, of this one or of a member ----------------------------------------
 
     def gather(self, wanted: Sequence[str], now: float, done: Done) -> None:
-        """Ask all members, if this one leads."""
+        """Ask all members, if this one leads; as soon as anybody may."""
+        if not self.coordinator.is_open(now):
+            self._early.append((wanted, done))
+            return
         term = self.coordinator.claim(self._me, now)
         if term is None:
             done(None)
@@ -244,6 +261,7 @@ class Hub:
             self._tree.add(guest.number)
         if len(self._guests) == 1:
             self._choose_at = now + CHOOSE_S
+            self._due = min(self._due, self._choose_at)
         self.coordinator.join(name, order, now, term=term)
         mute, rests = message.flag("mute"), message.flag("rests")
         self.coordinator.change(name, mute=mute, rests=rests)

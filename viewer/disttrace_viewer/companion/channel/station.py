@@ -31,6 +31,8 @@ from disttrace_viewer.companion.channel.transport import Transport
 IDLE, SEEKING, GUEST, HUB, ALONE = "idle", "seeking", "guest", "hub", "alone"
 SEEK_S, SEEK_AGAIN_S = 2.0, 1.0
 """So long a phase may take; where a hub was there before and does not answer."""
+UNREACHED_S = 0.5
+"""The same, where no connection comes about: a kernel makes them, however slow its process is."""
 BUSY_S, MOST_BUSY = 0.5, 12
 """A deputy that still hears the hub is asked again after so long, and so often."""
 TAKEN_S, TAKEN_TIMES = 0.2, 2
@@ -52,6 +54,8 @@ class _Stream:
     called: bool
     """They called us."""
     known: bool = False
+    opened: bool = False
+    """The other end's kernel answered."""
 
 
 class Station:
@@ -89,7 +93,7 @@ class Station:
         self._calls: set[int] = set()
         """Streams of the phase, or of the look whether those before us are back."""
         self._phases: list[tuple[Address, ...] | None] = []
-        self._phase_until = self._again_at = 0.0
+        self._phase_until = self._called_at = self._again_at = 0.0
         self._busy = 0
         self._met = self._stood = False
         self._taken = self._taken_times = 0
@@ -212,6 +216,7 @@ class Station:
     def opened(self, stream: int) -> None:
         """Whom we called is there."""
         if stream in self._streams:
+            self._streams[stream].opened = True
             self._streams[stream].peer = self._transport.peer(stream)
 
     def received(self, stream: int, data: bytes) -> None:
@@ -249,7 +254,7 @@ class Station:
             if self._again_at and now >= self._again_at:
                 self._again_at = 0.0
                 self._call()
-            elif not self._again_at and now >= self._phase_until:
+            elif not self._again_at and now >= self._seek_until:
                 self._next_phase()
         elif self.state == ALONE and now >= self._again_at:
             self._seek(again=self._met)
@@ -396,6 +401,12 @@ class Station:
                     break
         self._call()
 
+    @property
+    def _seek_until(self) -> float:
+        if self._met and not any(self._streams[one].opened for one in self._calls):
+            return min(self._phase_until, self._called_at + UNREACHED_S)
+        return self._phase_until
+
     def _call(self) -> None:
         """Begin the phase that is first in line."""
         self._close_calls()
@@ -407,6 +418,7 @@ class Station:
         if addresses is None:
             self._become_hub()
             return
+        self._called_at = self._now
         self._phase_until = self._now + (SEEK_AGAIN_S if self._met else SEEK_S)
         self._open_calls(addresses)
 
@@ -507,7 +519,7 @@ class Station:
         hub, self.hub = self.hub, None
         if hub is not None:
             self._term = max(self._term, hub.coordinator.term)
-            hub.rounds.close()
+            hub.close()
         for stream, one in [*self._streams.items()]:
             if one.called and self._taken_out(stream):
                 self._transport.close(stream)
