@@ -2,6 +2,10 @@
 
     python tests/reliability/attached.py [--only NAME ...] [--ranks 4]
     python tests/reliability/attached.py --size 64
+    python tests/reliability/attached.py --server path
+
+With a worker server of torch in each rank (``--server``: at a path, or at a port) Flight Recorder's
+numbers are there too, and who calls something else is to be named.
 
 Of each job it is known who does not come, and where that one is. It is looked at once, goes on as
 it was, and how long the look took is told: 5 s are allowed for 4 ranks, 15 s for 64 processes.
@@ -50,6 +54,13 @@ def halves(x):
 
 def main(rank, world):
     dist.init_process_group("gloo", rank=rank, world_size=world)
+    if os.environ["HANG_SERVER"] == "path":
+        from torch.distributed.elastic import control_plane
+        server = control_plane._worker_server(f"{os.environ['HANG_FOLDER']}/{rank}.sock")
+        server.__enter__()
+    elif os.environ["HANG_SERVER"] == "port":
+        from torch._C._distributed_c10d import _WorkerServer
+        server = _WorkerServer("::", 0)
     guilty = rank == world // 2
     here = pathlib.Path(os.environ["HANG_FOLDER"])
     group = dist.new_group(list(range(world)))
@@ -57,6 +68,7 @@ def main(rank, world):
     store = dist.distributed_c10d._get_default_store()
     for _ in range(3):
         dist.all_reduce(torch.ones(4))
+        dist.all_reduce(torch.ones(4), group=group)
     (here / f"ready-{os.getpid()}").touch()
 """
 TAIL = """
@@ -93,6 +105,9 @@ WAITS = {
 }
 """What the others wait in."""
 
+UNRECORDED = ("monitored", "creation", "recv_idle")
+"""What is in no Flight Recorder of gloo."""
+
 PLACES = {
     "loader": "next(iter(DataLoader(Slow(), num_workers=1)))  # culprit",
     "dataset": "next(iter(DataLoader(Slow())))",
@@ -113,9 +128,9 @@ PLACES = {
 BODIES: dict[str, tuple[str, str | None]] = {
     "recv": ("if guilty:\n    dist.recv(torch.ones(4), (rank + 1) % world)\ndist.barrier()", None),
     "recv_idle": ("if guilty:\n    dist.recv(torch.ones(4), src=0)\ntime.sleep(600)", "peer"),
-    "other_op": ("if guilty:\n    dist.broadcast(ones, 0)\ndist.all_reduce(ones)", None),
-    "one_more": ("if guilty:\n    dist.barrier()\ndist.barrier()\ndist.all_reduce(ones)", None),
-    "left_out": ("if not guilty:\n    dist.all_reduce(torch.ones(4))\ndist.barrier()", None),
+    "other_op": ("if guilty:\n    dist.broadcast(ones, 0)\ndist.all_reduce(ones)", "number"),
+    "one_more": ("if guilty:\n    dist.barrier()\ndist.barrier()\ndist.all_reduce(ones)", "number"),
+    "left_out": ("if not guilty:\n    dist.all_reduce(torch.ones(4))\ndist.barrier()", "number"),
     "key": ("if guilty:\n    store.wait(['nobody sets it'])\ndist.all_gather_object(x, 1)", None),
     "two_groups": ("if guilty:\n    dist.barrier(group)\ndist.barrier()", None),
     "healthy": ("while True:\n    time.sleep(0.001)\n    dist.barrier()", "healthy"),
@@ -124,12 +139,14 @@ BODIES: dict[str, tuple[str, str | None]] = {
     "idle": ("time.sleep(600)", "healthy"),
     "computes": ("while True:\n    halves(3)", "healthy"),
 }
-"""What all do, and who is to be told: ``peer`` is who does not send, ``healthy`` is no stall."""
+"""What all do, and who is to be told: ``peer`` is who does not send, ``healthy`` is no stall,
+``number`` is the guilty one where there are numbers, and else nobody.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """A program that hangs; ``told``: ``culprit`` (who and where), ``peer``, nobody, or nothing."""
+    """A program that hangs. ``told``: ``culprit`` (who and where), ``peer``, ``number``, nobody."""
 
     name: str
     body: str
@@ -160,9 +177,9 @@ def hangs() -> list[Hang]:
 LAUNCHERS = ("torchrun", "spawn", "fork", "variables")
 
 
-def started(folder: Path, launcher: str, ranks: int) -> list[subprocess.Popen[bytes]]:
+def started(folder: Path, launcher: str, ranks: int, server: str) -> list[subprocess.Popen[bytes]]:
     """The processes that start the job, in a session of their own each."""
-    environ = clean_environ(HANG_FOLDER=str(folder), OMP_NUM_THREADS="1")
+    environ = clean_environ(HANG_FOLDER=str(folder), HANG_SERVER=server, OMP_NUM_THREADS="1")
     port = str(free_port())
     commands: list[tuple[list[str], dict[str, str]]]
     if launcher == "torchrun":
@@ -197,7 +214,7 @@ def come(folder: Path, ranks: int) -> list[int]:
     raise TimeoutError((folder / "output").read_text(errors="replace")[-2000:])
 
 
-def wrong(hang: Hang, ranks: int, report: dict[str, Any], code: int) -> str | None:
+def wrong(hang: Hang, ranks: int, report: dict[str, Any], code: int, server: str) -> str | None:
     """What is not right about what was told."""
     findings = report["findings"]
     named = sorted({rank for one in findings for rank in one["culprit_ranks"]})
@@ -207,11 +224,14 @@ def wrong(hang: Hang, ranks: int, report: dict[str, Any], code: int) -> str | No
     if code != 1:
         return f"exit code {code}: {said}"
     guilty = ranks // 2
-    if hang.told is None:
+    if hang.told is None or (hang.told == "number" and not server):
         return f"rank {named} named: {said}" if named else None
     wanted = [0] if hang.told == "peer" else []
     if named != (wanted or [guilty]):
         return f"{named} named for {wanted or [guilty]}: {said}"
+    way = hang.name.partition("/")[2] or hang.name
+    if server and "stopped" not in hang.name and way not in UNRECORDED and " #" not in said:
+        return f"no number told: {said}"
     if hang.told == "culprit":
         lines = text(hang).splitlines()
         places = {f"train.py:{n}" for n, line in enumerate(lines, 1) if "# culprit" in line}
@@ -242,18 +262,18 @@ def ended(group: list[subprocess.Popen[bytes]], pids: list[int]) -> None:
         one.wait()
 
 
-def tried(hang: Hang, launcher: str, ranks: int) -> str | None:
+def tried(hang: Hang, launcher: str, ranks: int, server: str) -> str | None:
     """Run a job, look at it, end it; prints a line and gives what was wrong."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "train.py").write_text(text(hang) + TAIL)
-        group = started(folder, launcher, ranks)
+        group = started(folder, launcher, ranks, server)
         pids: list[int] = []
         try:
             pids = come(folder, ranks)
-            code, report, took, said = attach([one.pid for one in group])
+            code, report, took, said = attach([one.pid for one in group], *["--ask"] * bool(server))
             gone = [pid for pid in pids if not Path(f"/proc/{pid}").exists()]
-            problem = wrong(hang, ranks, report, code)
+            problem = wrong(hang, ranks, report, code, server)
             if gone:
                 problem = f"{len(gone)} ranks did not go on"
         finally:
@@ -270,6 +290,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", metavar="NAME")
     parser.add_argument("--launcher", choices=LAUNCHERS)
+    parser.add_argument("--server", choices=("path", "port"), default="")
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--size", type=int, help="this one job of so many ranks alone")
     args = parser.parse_args()
@@ -277,7 +298,12 @@ def main() -> None:
     if args.size:
         chosen = [hang for hang in hangs() if hang.name == "sleep/all_reduce"]
     problems = [
-        tried(hang, args.launcher or LAUNCHERS[n % len(LAUNCHERS)], args.size or args.ranks)
+        tried(
+            hang,
+            args.launcher or LAUNCHERS[n % len(LAUNCHERS)],
+            args.size or args.ranks,
+            args.server,
+        )
         for n, hang in enumerate(chosen)
     ]
     bad = sum(problem is not None for problem in problems)

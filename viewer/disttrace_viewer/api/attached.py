@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from disttrace_viewer.api.report import Report
-from disttrace_viewer.attach import permission, processes, samples
-from disttrace_viewer.load.foreign.py_spy import Sample, read_frames, translated
+from disttrace_viewer.attach import permission, processes, recorders, samples
+from disttrace_viewer.attach.recorders import NOTHING, Asked
+from disttrace_viewer.load.foreign.looked_at import looked_at
+from disttrace_viewer.load.foreign.py_spy import Sample, by_rank, read_frames, translated
 from disttrace_viewer.load.foreign.table import held
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.states import job
@@ -24,8 +26,11 @@ class Attached:
     troubles: tuple[str, ...] = ()
 
 
-def attached(pids: Sequence[int] = (), of_job: str | None = None) -> Attached:
-    """Look at the ranks that run here, below ``pids`` (default: all of the newest job)."""
+def attached(pids: Sequence[int] = (), of_job: str | None = None, *, ask: bool = False) -> Attached:
+    """Look at the ranks that run here, below ``pids`` (default: all of the newest job).
+
+    ``ask``: also for what their recorders hold.
+    """
     refused = permission.refusal()
     if refused is not None:
         return Attached(None, (f"{refused}.",))
@@ -39,7 +44,11 @@ def attached(pids: Sequence[int] = (), of_job: str | None = None) -> Attached:
             "some processes do not say which rank they are: ranks are by a variable of the"
             " program, else guessed by the order of pids."
         )
-    return Attached(reported(taken) if taken else None, tuple(told))
+    alive = [one for one in found if one.pid not in troubles]
+    asked = recorders.ask(alive) if ask else NOTHING
+    if asked.trouble is not None:
+        told.append(asked.trouble)
+    return Attached(reported(taken, asked) if taken else None, tuple(told))
 
 
 def from_files(paths: Iterable[str]) -> Attached:
@@ -54,8 +63,15 @@ def from_files(paths: Iterable[str]) -> Attached:
     return Attached(reported(taken) if taken else None, told)
 
 
-def reported(taken: Sequence[Sample]) -> Report:
-    """The verdict on one job's ranks."""
-    journals = [held(one, 0) for one in translated(taken)]
-    found = job.judged(journals, choose=lambda jobs: [j.id for j in jobs], stall_ns=_STALL_NS)
+def reported(taken: Sequence[Sample], asked: Asked = NOTHING) -> Report:
+    """The verdict on one job's ranks, by their stacks and what their recorders said."""
+    stall_ns, foreign = _STALL_NS, translated(taken)
+    if asked.dumps:
+        samples = by_rank(taken)
+        dumps = {rank: asked.dumps[sample.pid] for rank, sample in samples.items()}
+        foreign = looked_at(dumps, samples, asked.at_ns)
+        # Who came to a call between the last two looks is of a job that gets on.
+        stall_ns = max(sample.waited_ns for sample in taken) * 9 // 10
+    journals = [held(one, 0) for one in foreign]
+    found = job.judged(journals, choose=lambda jobs: [j.id for j in jobs], stall_ns=stall_ns)
     return Report(found.case, found.findings)

@@ -55,17 +55,39 @@ def _look(pid: int) -> Found | None:
         with open(f"{ROOT}/{pid}/maps", "rb") as file:
             if b"libtorch" not in file.read():
                 return None
-        with open(f"{ROOT}/{pid}/environ", "rb") as file:
-            pairs = [text.partition(b"=") for text in file.read().split(b"\0")]
+        env = environment(pid)
         with open(f"{ROOT}/{pid}/stat", "rb") as file:
             started = int(file.read().rpartition(b")")[2].split()[19])
     except (OSError, ValueError, IndexError):
         return None
-    env = {key.decode(errors="replace"): value.decode(errors="replace") for key, _, value in pairs}
     of = next((n for n, key in enumerate(_RANKS) if env.get(key, "").isdigit()), len(_RANKS))
     rank = int(env[_RANKS[of]]) if of < len(_RANKS) else None
     run = frozenset(env[key] for key in _RUNS if key in env)
     return Found(pid, rank, of, run, started)
+
+
+def environment(pid: int) -> dict[str, str]:
+    """The variables with which a process was started. Raises OSError."""
+    with open(f"{ROOT}/{pid}/environ", "rb") as file:
+        pairs = [text.partition(b"=") for text in file.read().split(b"\0")]
+    return {os.fsdecode(key): os.fsdecode(value) for key, _, value in pairs}
+
+
+def path_in(pid: int, path: str) -> str:
+    """A path as a process means it: of its root, or from where it is."""
+    return f"{ROOT}/{pid}/{f'root{path}' if os.path.isabs(path) else f'cwd/{path}'}"
+
+
+def thread_names(pid: int) -> list[bytes]:
+    """How the kernel calls the threads of a process; none of one that is gone."""
+    names = []
+    try:
+        for thread in os.listdir(f"{ROOT}/{pid}/task"):
+            with open(f"{ROOT}/{pid}/task/{thread}/comm", "rb") as file:
+                names.append(file.read().strip())
+    except OSError:
+        pass
+    return names
 
 
 def _that_communicate(found: Sequence[Found], parents: Mapping[int, int]) -> list[Found]:
@@ -95,13 +117,7 @@ def _threads(pid: int) -> tuple[bool, int]:
     """Whether a process has threads of a process group, and how many threads it has: a fork has one
     of them.
     """
-    names = []
-    try:
-        for thread in os.listdir(f"{ROOT}/{pid}/task"):
-            with open(f"{ROOT}/{pid}/task/{thread}/comm", "rb") as file:
-                names.append(file.read())
-    except OSError:
-        pass
+    names = thread_names(pid)
     return any(name.startswith(_OF_GROUPS) for name in names), len(names)
 
 

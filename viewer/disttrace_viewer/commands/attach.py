@@ -29,6 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         help="outputs of py-spy dump --json made anywhere, one file per process",
     )
+    parser.add_argument(
+        "--ask",
+        action="store_true",
+        help="ask each rank for its Flight Recorder too, where torch's worker server or NCCL's pipe"
+        " is there (docs/hang.md says what that may cost)",
+    )
     parser.add_argument("--json", action="store_true", help="the report as JSON (docs/json.md)")
     common.add_look(parser)
 
@@ -37,7 +43,7 @@ def execute(args: argparse.Namespace) -> int:
     """0: no stall seen, 1: one was found, 2: no rank was found, or none may be looked at."""
     from disttrace_viewer.api.attached import attached, from_files
 
-    report = from_files(args.stacks) if args.stacks else attached(args.pids, args.job)
+    report = from_files(args.stacks) if args.stacks else attached(args.pids, args.job, ask=args.ask)
     for sentence in report.troubles:
         sys.stderr.write(f"disttrace: {sentence}\n")
     if report.report is None:

@@ -148,6 +148,8 @@ class Trouble:
 
 
 JOURNAL = "journal"
+ATTACHED = "flight recorder and py-spy"
+"""Of ranks that were looked at while they ran, and whose recorders were asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,11 +36,11 @@ _OPS = {
 }
 """torch's names of kernels, and of operation types, as those of its public functions."""
 _ON_HOST = ("gloo", "mpi", "ucc")
-_MESSAGE = re.compile(r"(send|recv) (\d+)(->|<-)(\d+|\?)")
+MESSAGE = re.compile(r"(send|recv) (\d+)(->|<-)(\d+|\?)")
 _LIBRARY = re.compile(
     r"[/\\](torch|torchvision)[/\\]|^<frozen|^<string>|\.(c|cc|cpp|h|hpp|cu)$|^\?\?"
 )
-_RELATIVE = 1 << 20
+RELATIVE = 1 << 20
 """Messages are counted from here where rings have lost the first ones: the last one that is over is
 the same for both ends.
 """
@@ -60,7 +60,7 @@ class FlightRecorder:
         found = [dump for path in paths if (dump := read_dump(path, problems)) is not None]
         for one in sets_of(found, problems):
             for rank, dump in one.dumps.items():
-                yield _Translating(one, rank, dump).done()
+                yield Translating(one, rank, dump).done()
 
 
 @dataclass(slots=True)
@@ -74,8 +74,10 @@ class _Launch:
         return self.entries[-1]
 
 
-class _Translating:
+class Translating:
     """One dump on its way to being a journal."""
+
+    kind = NAME.lower()
 
     def __init__(self, of: DumpSet, rank: int, dump: Dump) -> None:
         self.of, self.rank, self.dump = of, rank, dump
@@ -89,9 +91,9 @@ class _Translating:
             clock=clock,
             base_ns=of.base_ns,
             source={
-                "kind": NAME.lower(),
+                "kind": self.kind,
                 "version": dump.version,
-                "lacks": sorted(self._lacks(made_ns)),
+                "lacks": sorted(self.lacks(made_ns)),
                 "cut_ns": made_ns,
                 "lost": dump.lost,
             },
@@ -100,7 +102,8 @@ class _Translating:
         self.threads: dict[str, int] = {}
         self.sent: dict[tuple[object, ...], int] = {}
 
-    def _lacks(self, made_ns: int | None) -> Iterator[str]:
+    def lacks(self, made_ns: int | None) -> Iterator[str]:
+        """What the dump does not hold."""
         yield from ("root", "reduce_op", "position", "store")
         known = any(entry.p2p for one in self.of.dumps.values() for entry in one.entries)
         if not known and all(e.backend in _ON_HOST for e in self.dump.entries):
@@ -121,8 +124,7 @@ class _Translating:
         self._define()
         for launch in self._launches():
             self._write(launch)
-        if not self.dump.entries:
-            self._from_counts()
+        self.rest()
         self.records.lived(self.cut_ns)
         return Translated(self.dump.path, *self.records.files(), self.rank)
 
@@ -170,7 +172,7 @@ class _Translating:
         if not newest.p2p:
             self._operation(newest, newest, None)
             return
-        messages = [e for e in launch.entries if _MESSAGE.fullmatch(e.name)]
+        messages = [e for e in launch.entries if MESSAGE.fullmatch(e.name)]
         if len(messages) == 1 == len(launch.entries):
             self._operation(messages[0], newest, None)
             return
@@ -180,7 +182,7 @@ class _Translating:
             op="batch_isend_irecv",
             kind="composed",
             group=self.groups.get((newest.group, newest.desc)),
-            stack=self._stack(messages[0]),
+            stack=self.stack(messages[0]),
             args={},
         )
         first = messages[0].created_ns
@@ -192,7 +194,7 @@ class _Translating:
 
     def _operation(self, entry: Entry, bears: Entry, parent: int | None) -> None:
         """One operation; ``bears`` is the entry that has its launch's state."""
-        of_message = _MESSAGE.fullmatch(entry.name) if entry.p2p else None
+        of_message = MESSAGE.fullmatch(entry.name) if entry.p2p else None
         if entry.p2p and of_message is None:
             return
         group = self.groups.get((entry.group, entry.desc))
@@ -204,7 +206,7 @@ class _Translating:
             args["started"] = True
         fields = {
             "kind": "message" if of_message else "collective",
-            "op": of_message[1] if of_message else _op(entry),
+            "op": of_message[1] if of_message else op_of(entry),
             "peer": int(of_message[4]) if of_message and of_message[4] != "?" else None,
             "group": group,
             "backend": entry.backend or None,
@@ -212,7 +214,7 @@ class _Translating:
             "shapes": [list(shape) for shape in shapes] or None,
             "dtypes": list(entry.input_dtypes) or None,
             "args": args or None,
-            "stack": self._stack(entry),
+            "stack": self.stack(entry),
             "origin": "python",
         }
         number = self.records.begin(
@@ -235,7 +237,7 @@ class _Translating:
                 if (one.group, one.name) == (entry.group, entry.name)
                 and not in_flight(self.dump, launch.newest)
             )
-            self.sent[key] = _RELATIVE - over
+            self.sent[key] = RELATIVE - over
         self.sent[key] = self.sent.get(key, 0) + 1
         return self.sent[key]
 
@@ -279,8 +281,10 @@ class _Translating:
             self._later_of = found
         return found
 
-    def _from_counts(self) -> None:
+    def rest(self) -> None:
         """Where only counts were dumped: who is behind whom, and nothing of what they called."""
+        if self.dump.entries:
+            return
         names = {str(number): key for key, number in self.groups.items()}
         if len(self.dump.status) == 1 == len(self.groups):
             (number,), (key,) = self.dump.status, self.groups
@@ -299,7 +303,8 @@ class _Translating:
                 self.records.after("i", begun, 0)
                 self.records.after("w", begun, 0)
 
-    def _stack(self, entry: Entry) -> int | None:
+    def stack(self, entry: Entry) -> int | None:
+        """Where an operation was called."""
         frames = entry.frames
         first = next((i for i, f in enumerate(frames) if not _LIBRARY.search(f[0])), None)
         return None if first is None else self.records.stack(frames[first:])
@@ -311,7 +316,7 @@ class _Translating:
         return self.threads[entry.thread]
 
 
-def _op(entry: Entry) -> str:
+def op_of(entry: Entry) -> str:
     """The public function of an entry's name."""
     name = entry.name
     if name.upper() == name or name.endswith("_coalesced"):

@@ -131,8 +131,8 @@ def translated(samples: Sequence[Sample]) -> Iterator[Translated]:
     """The journals of one job's processes."""
     if not samples:
         return
-    ranks = _ranks(samples)
-    calls = {rank: _call(sample) for rank, sample in ranks.items()}
+    ranks = by_rank(samples)
+    calls = {rank: call_of(sample) for rank, sample in ranks.items()}
     runs = {r for r, call in calls.items() if ranks[r].moved or (call and call.computes)}
     calls = {rank: call for rank, call in calls.items() if rank not in runs}
     known = [call for call in calls.values() if call and call.op in TOGETHER]
@@ -142,10 +142,10 @@ def translated(samples: Sequence[Sample]) -> Iterator[Translated]:
         for rank, call in calls.items()
         if call is not None and call.op == UNKNOWN_OP and ranks[rank].idle is not None
     ]
-    places = Counter((call.op, call.where) for call in known or stays)
-    common = places.most_common(1)[0][0] if places else None
+    counts = Counter((call.op, call.where) for call in known or stays)
+    common = counts.most_common(1)[0][0] if counts else None
     outside = [rank for rank, call in calls.items() if call is None]
-    alone = len(places) == 1 or bool(outside)
+    alone = len(counts) == 1 or bool(outside)
     world = max(max(ranks) + 1, len(ranks))
     now = max((s.at_ns for s in samples), default=0) or time.time_ns()
     for rank, sample in ranks.items():
@@ -155,7 +155,7 @@ def translated(samples: Sequence[Sample]) -> Iterator[Translated]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class Call:
     """What a process is in; ``op`` is ``?`` where nobody can tell whether it waits for others."""
 
     op: str
@@ -168,10 +168,11 @@ class _Call:
 
 def is_in_call(frames: Sequence[Frame]) -> bool:
     """Whether a thread is in a call that may wait for others."""
-    return _call(Sample("", 0, tuple(frames))) is not None
+    return call_of(Sample("", 0, tuple(frames))) is not None
 
 
-def _call(sample: Sample) -> _Call | None:
+def call_of(sample: Sample) -> Call | None:
+    """The call that a process is in; None where it is in none that may wait for others."""
     frames = sample.frames
     user = _user(frames)
     inner = len(frames) - len(user)
@@ -183,22 +184,28 @@ def _call(sample: Sample) -> _Call | None:
         if name in MESSAGES:
             values = (frame["locals"].get(key) for key in MESSAGES[name])
             peer = next((int(v) for v in values if v and v.isdigit()), None)
-            return _Call(name, peer, where, user)
+            return Call(name, peer, where, user)
         if name in TOGETHER or name == BATCH:
-            return _Call(name, None, where, user)
+            return Call(name, None, where, user)
     if any(_DISTRIBUTED.search(f["file"]) or _MAY_WAIT.search(f["file"]) for f in frames[:inner]):
-        return _Call(UNKNOWN_OP, None, where, user, computes=sample.idle is False)
-    return _Call(UNKNOWN_OP, None, where, user) if _waits(user) else None  # for a device it spins
+        return Call(UNKNOWN_OP, None, where, user, computes=sample.idle is False)
+    return Call(UNKNOWN_OP, None, where, user) if _waits(user) else None  # for a device it spins
 
 
-def _places(frames: Sequence[Frame]) -> Frames:
+def names_in(frames: Sequence[Frame]) -> frozenset[str]:
+    """The functions of torch.distributed that a thread is in."""
+    return frozenset(f["name"] for f in frames if _DISTRIBUTED.search(f["file"]))
+
+
+def places(frames: Sequence[Frame]) -> Frames:
+    """Frames as records have them."""
     return tuple((f["file"], f["line"], f["name"]) for f in frames)
 
 
 def _user(frames: Sequence[Frame]) -> Frames:
     """From the innermost frame of the program's own on."""
     inner = next((n for n, f in enumerate(frames) if not _LIBRARY.search(f["file"])), len(frames))
-    return _places(frames[inner:])
+    return places(frames[inner:])
 
 
 def _waits(user: Frames) -> bool:
@@ -213,7 +220,7 @@ def _waits(user: Frames) -> bool:
     return _WAITING_LINE.search(line) is not None
 
 
-def _ranks(samples: Sequence[Sample]) -> dict[int, Sample]:
+def by_rank(samples: Sequence[Sample]) -> dict[int, Sample]:
     """The samples by rank: as told, by a local variable of the program, or by the order of pids."""
     found: dict[int, Sample] = {}
     rest = []
@@ -244,7 +251,7 @@ def _journal(
     sample: Sample,
     rank: int,
     world: int,
-    call: _Call | None,
+    call: Call | None,
     now: int,
     *,
     runs: bool,
@@ -265,7 +272,7 @@ def _journal(
         went = records.call(op=UNKNOWN_OP, kind="collective", group=1, stack=user, origin="python")
         records.after("e", records.begin(went, begin, q=1), 1)
     elif call is None:
-        records.stands(now, records.stack(_places(sample.frames)))
+        records.stands(now, records.stack(places(sample.frames)))
     else:
         message = call.op in MESSAGES
         number = records.call(

@@ -14,7 +14,7 @@ from disttrace_viewer.diagnosis.positions import Place, places
 from disttrace_viewer.diagnosis.report import NO_HISTORY, coverage, healthy
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, Finding
-from disttrace_viewer.trace.process import Stack
+from disttrace_viewer.trace.process import JOURNAL, Stack
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.findings.missing_evidence import TIMELESS, TIMES
 from disttrace_viewer.wording.quantities import clock_time, number
@@ -275,7 +275,10 @@ def _coverage(case: Case) -> Iterator[Line]:
     count = sum(case.evidence.sample.counts.values())
     journals, jobs = len(trace.processes), len(trace.jobs)
     yield Line("")
-    read = f"{number(journals, 'journal')}, {number(count, 'operation')} of {number(jobs, 'job')}"
+    of = sorted({p.source for p in trace.processes} - {JOURNAL})
+    other = f" ({', '.join(of)})" if of else ""
+    count_of = f"{number(count, 'operation')} of {number(jobs, 'job')}"
+    read = f"{number(journals, 'journal')}{other}, {count_of}"
     yield Line(f"Read: {read}.", style=DIM)
     if found["missing_ranks"]:
         yield Line(f"No journal of {sentences.ranks(found['missing_ranks'])}.", style=WAIT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from disttrace_viewer.trace.model import Trace
-from disttrace_viewer.trace.process import JOURNAL
+from disttrace_viewer.trace.process import ATTACHED, JOURNAL
 from disttrace_viewer.wording import sentences
 
 EARLY = "let it hang for longer before ending it: all was ended after a short wait"
@@ -28,6 +28,9 @@ def unseen(trace: Trace, ranks: Sequence[int]) -> str:
     they = "they" if len(ranks) > 1 else "it"
     if _all_of(trace, "log"):
         return f"of {sentences.ranks(ranks)} the log has no line"
+    if _all_of(trace, ATTACHED):
+        does = "do" if len(ranks) > 1 else "does"
+        return f"{sentences.ranks(ranks)} {does} not run here, so nobody knows whether {they} came"
     if _all_of(trace, "NCCL RAS"):
         return f"NCCL could not reach {sentences.ranks(ranks)}, so nobody knows whether {they} came"
     if trace.processes and all(p.source != JOURNAL for p in trace.processes):
@@ -42,6 +45,8 @@ def not_found(trace: Trace) -> str:
     """Of a rank of which nothing was found, by itself."""
     if _all_of(trace, "log"):
         return "the log has no line of it"
+    if _all_of(trace, ATTACHED):
+        return "does not run here (on another host, or it ended)"
     if _all_of(trace, "NCCL RAS"):
         return "NCCL could not reach it (it died, or its host or network did)"
     if trace.processes and all(p.source != JOURNAL for p in trace.processes):

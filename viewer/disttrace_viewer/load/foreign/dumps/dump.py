@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import orjson
@@ -72,7 +73,7 @@ class Status:
     completed: int
 
 
-@dataclass(slots=True)
+@dataclass
 class Dump:
     """One file."""
 
@@ -100,7 +101,7 @@ class Dump:
         """Whether older entries were overwritten."""
         return min((entry.id for entry in self.entries), default=0) > 0
 
-    @property
+    @cached_property
     def ends_told(self) -> bool:
         """Whether completion is recorded; else ``retired`` is the only end."""
         return any(
@@ -158,6 +159,11 @@ def read(path: str, problems: Problems) -> Dump | None:
         stacks=any(entry.frames for entry in found),
         lost=lost,
     )
+
+
+def empty(path: str, at_ns: int) -> Dump:
+    """Of a recorder that holds nothing."""
+    return Dump(path, "", "", [], {}, {}, {}, modified_ns=at_ns, stacks=False)
 
 
 def rank_in(path: str) -> int | None:

@@ -29,6 +29,8 @@ class DumpSet:
 
     dumps: dict[int, Dump]
     folders: set[str] = field(default_factory=set)
+    asked_ns: int | None = None
+    """When they were asked for; None of files that were found."""
 
     @property
     def newest_ns(self) -> int:
@@ -57,6 +59,8 @@ class DumpSet:
         """When the dumps were made, the first of them; None where the files' times cannot tell:
         they do not fit what is in them, or are those of a copy, made file after file.
         """
+        if self.asked_ns is not None:
+            return self.asked_ns
         late_ns = self.patience_ns + LATE_NS
         fit = all(0 <= d.modified_ns - d.newest_ns <= late_ns for d in self.dumps.values())
         if not self.newest_ns or not fit or self._copied:

@@ -1,0 +1,329 @@
+"""``disttrace attach --ask``, for what Flight Recorder holds: jobs of torchrun whose ranks have the
+worker server of torch; servers and pipes that answer nothing, too much, or evil.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from disttrace_viewer.api.attached import reported
+from disttrace_viewer.attach import control_plane, nccl_pipe, permission, recorders
+from disttrace_viewer.attach.processes import Found
+from disttrace_viewer.load.foreign.py_spy import Sample
+from disttrace_viewer.load.problems import Problems
+
+may_look = pytest.mark.skipif(permission.refusal() is not None, reason="nobody may look here")
+
+PROGRAM = """
+import os, pathlib, signal, sys, time
+import torch, torch.distributed as dist
+from torch.distributed.elastic.control_plane import worker_main
+here, how, rank = pathlib.Path(sys.argv[1]), sys.argv[2], int(os.environ["RANK"])
+if sys.argv[3] == "path":
+    os.environ["TORCH_WORKER_SERVER_SOCKET"] = str(here / f"{rank}.sock")
+
+def load():
+    while not (here / "go").exists():
+        time.sleep(0.1)
+
+@worker_main()
+def main():
+    dist.init_process_group("gloo")
+    if sys.argv[3] == "port":  # as torch.distributed.debug.start_debug_server does
+        from torch._C._distributed_c10d import _WorkerServer
+        server = _WorkerServer("::", 0)
+    one = torch.ones(4)
+    for _ in range(3):
+        dist.all_reduce(one)
+    (here / f"ready{rank}-{os.getpid()}").touch()
+    if how == "healthy":
+        while True:
+            dist.barrier()
+            time.sleep(0.02)
+    if rank == 2 and how == "load":
+        load()
+    elif rank == 2 and how == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif rank == 2 and how == "mismatch":
+        dist.broadcast(one, 0)
+    dist.all_reduce(one)
+    dist.destroy_process_group()  # without it torch 2.13 may abort at the end if it was asked
+    if sys.argv[3] == "port":
+        server.shutdown()
+main()
+"""
+
+
+class Job:
+    """Four ranks under torchrun."""
+
+    def __init__(self, folder: Path, how: str, server: str) -> None:
+        self.folder = folder
+        (folder / "train.py").write_text(PROGRAM)
+        bare = {k: v for k, v in os.environ.items() if not k.startswith("DISTTRACE")}
+        run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
+        self.launcher = subprocess.Popen(
+            [*run, "train.py", str(folder), how, server],
+            cwd=folder,
+            env={**bare, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """The ranks that are where they hang, by rank."""
+        names = (path.name[len("ready") :].split("-") for path in self.folder.glob("ready*"))
+        return {int(rank): int(pid) for rank, pid in names}
+
+    def attached(self, until: Callable[[int, str], bool]) -> tuple[int, dict[str, Any], str]:
+        """Exit code, report and stderr, once all ranks have come and stay there."""
+        deadline = time.monotonic() + 150
+        while len(self.pids) < 4:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        look = [sys.executable, "-m", "disttrace", "attach", "--ask", "--json"]
+        command = [*look, str(self.launcher.pid)]
+        while True:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            if until(done.returncode, done.stderr) or time.monotonic() > deadline:
+                return done.returncode, json.loads(done.stdout), done.stderr
+
+    def goes_on(self) -> int:
+        """torchrun's exit code, when nothing holds the ranks any more."""
+        (self.folder / "go").touch()
+        return self.launcher.wait(120)
+
+    def kill(self) -> None:
+        """End what is left of it; torchrun gives each rank a group of its own."""
+        for pid in (*self.pids.values(), self.launcher.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(os.getpgid(pid), signal.SIGKILL)
+        self.launcher.wait()
+
+
+@contextlib.contextmanager
+def job(folder: Path, how: str, server: str = "path") -> Iterator[Job]:
+    """A job that is over when the block is."""
+    made = Job(folder, how, server)
+    try:
+        yield made
+    finally:
+        made.kill()
+
+
+def found_one(code: int, _: str) -> bool:
+    """A stall."""
+    return code == 1
+
+
+@may_look
+@pytest.mark.parametrize("server", ["path", "port"])
+def test_who_does_not_come_is_told_with_its_number_and_line_and_goes_on(
+    tmp_path: Path, server: str
+) -> None:
+    with job(tmp_path, "load", server) as one:
+        _, report, _ = one.attached(found_one)
+        (found,) = report["findings"]
+        assert (found["kind"], found["culprit_ranks"]) == ("missing_participant", [2])
+        assert found["summary"].startswith("Rank 2 never joined all_reduce #4 of the default group")
+        assert "in load" in found["summary"]
+        assert report["evidence"] == ["flight recorder and py-spy"]
+        assert one.goes_on() == 0
+
+
+@may_look
+def test_who_calls_something_else_is_named_by_number(tmp_path: Path) -> None:
+    with job(tmp_path, "mismatch") as one:
+        _, report, _ = one.attached(found_one)
+        (found,) = report["findings"]
+        assert (found["kind"], found["certainty"]) == ("op_mismatch", "certain")
+        assert (found["culprit_ranks"], found["seq"]) == ([2], 4)
+        assert one.launcher.poll() is None
+
+
+@may_look
+def test_a_job_that_gets_on_is_no_stall(tmp_path: Path) -> None:
+    with job(tmp_path, "healthy") as one:
+        code, report, said = one.attached(lambda *_: True)
+        assert (code, report["findings"], said) == (0, [], "")
+        assert one.launcher.poll() is None
+
+
+@may_look
+def test_a_server_that_does_not_answer_is_a_sentence_and_stacks_decide(tmp_path: Path) -> None:
+    with job(tmp_path, "stop") as one:
+        _, report, said = one.attached(found_one)
+        (found,) = report["findings"]
+        assert (found["kind"], found["culprit_ranks"]) == ("missing_participant", [2])
+        assert (said.count("\n"), "does not answer within 3 s" in said) == (1, True)
+        assert report["evidence"] == ["py-spy"]
+        os.kill(one.pids[2], signal.SIGCONT)
+        assert one.goes_on() == 0
+
+
+def test_ranks_of_other_hosts_left_no_dump_since_they_do_not_run_here() -> None:
+    """Four ranks in the group, two of them on this host, both in the call."""
+    now = time.time_ns()
+    call = {
+        "record_id": 0,
+        "collective_seq_id": 7,
+        "process_group": ["0", "default_pg"],
+        "profiling_name": "gloo:all_reduce",
+        "time_created_ns": now - 60_000_000_000,
+        "state": "scheduled",
+    }
+    group = {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}
+    data = json.dumps({"entries": [call], "pg_config": {"0": group}, "version": "2.10"}).encode()
+    problems = Problems()
+    dumps = {pid: recorders._dump(pid, data, now, problems) for pid in (100, 101)}
+    inner = {"file": "/venv/torch/distributed/distributed_c10d.py", "name": "all_reduce"}
+    frames = ({**inner, "line": 9, "locals": {}}, {"file": "/t.py", "line": 5, "name": "step"})
+    stacks = [Sample("", pid, frames, rank=pid - 100, at_ns=now) for pid in dumps]
+    report = reported(stacks, recorders.Asked(dumps, now))
+    assert "ranks 2, 3 do not run here, so nobody knows whether they came" in str(report)
+    assert not any(found.culprits for found in report.findings)
+
+
+# -- what cannot be trusted -------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def answering(folder: Path, piece: bytes, *, again: float | None = None) -> Iterator[str]:
+    """A socket at which whoever asks gets some bytes; then the same ones once more, and so on."""
+    path = str(folder / "socket")
+    over = threading.Event()
+
+    def serve() -> None:
+        while not over.is_set():
+            with contextlib.suppress(OSError):
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(1 << 16)
+                    connection.sendall(piece)
+                    while again is not None and not over.wait(again):
+                        connection.sendall(b"x" * 1000)
+
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        server.settimeout(0.1)
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield path
+        finally:
+            over.set()
+            thread.join()
+
+
+class Evil:
+    """Asks whoever unpickles it for a command."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch {self.path}",)
+
+
+OK = b"HTTP/1.1 200 OK\r\n\r\n"
+
+
+def asked_of_us(monkeypatch: pytest.MonkeyPatch, path: str) -> recorders.Asked:
+    """What comes of an answer, as if it were this process's."""
+    monkeypatch.setattr(control_plane, "address", lambda _: path)
+    return recorders.ask([Found(os.getpid(), 0, 0, frozenset(), 0)])
+
+
+def test_an_answer_that_asks_for_a_call_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evil = pickle.dumps({"entries": [Evil(tmp_path / "run")], "version": "2.10"}, protocol=2)
+    with answering(tmp_path, OK + evil) as path:
+        asked = asked_of_us(monkeypatch, path)
+    assert not asked.dumps
+    assert asked.trouble is not None
+    assert "asks for" in asked.trouble
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_answer_that_is_cut_off_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may lack the very operation by which a rank has come."""
+    call = {"record_id": 0, "profiling_name": "gloo:all_reduce", "time_created_ns": 9}
+    text = json.dumps({"entries": [call, call], "version": "2.10"}).encode()
+    with answering(tmp_path, OK + text[:-40]) as path:
+        asked = asked_of_us(monkeypatch, path)
+    assert not asked.dumps
+    assert asked.trouble is not None
+    assert "damaged JSON" in asked.trouble
+
+
+@pytest.mark.parametrize(
+    ("piece", "again", "why"),
+    [
+        (b"", None, "something else"),
+        (b"HTTP/1.1 500 Oh\r\n\r\n", None, "something else"),
+        (OK, 0.05, "within"),
+        (OK, 0.0, "something else"),
+    ],
+)
+def test_what_never_ends_or_says_something_else_is_no_answer(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    piece: bytes,
+    again: float | None,
+    why: str,
+) -> None:
+    monkeypatch.setattr(control_plane, "LIMIT_S", 1.0)
+    monkeypatch.setattr(control_plane, "MOST_BYTES", 100_000)
+    refused = pytest.raises(control_plane.NoAnswer, match=why)
+    with answering(tmp_path, piece, again=again) as path, refused:
+        control_plane.dumps(path, os.getpid())
+
+
+def test_a_path_at_which_another_process_listens_is_not_asked(tmp_path: Path) -> None:
+    """Ranks that were all told one path: the last one has it, and would answer for all."""
+    with answering(tmp_path, OK) as path, pytest.raises(control_plane.NoAnswer, match="another"):
+        control_plane.dumps(path, os.getppid())
+
+
+def test_a_pipe_is_written_to_only_where_the_process_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What torch made for another process, or what is no pipe, is left alone."""
+    one = Found(os.getpid(), 3, 0, frozenset(), 0)
+    env = {nccl_pipe.VARIABLE: f"{tmp_path}/pipe_", nccl_pipe.FILES[0]: f"{tmp_path}/dump_"}
+    monkeypatch.setattr(nccl_pipe, "environment", lambda _: env)
+    monkeypatch.setattr(nccl_pipe, "LIMIT_S", 1.0)
+    path = tmp_path / "pipe_3.pipe"
+    path.write_text("")
+    assert nccl_pipe.pipe(one) is None
+    path.unlink()
+    os.mkfifo(path)
+    assert nccl_pipe.pipe(one) is None
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        is_it = nccl_pipe.pipe(one)
+        assert is_it is not None
+        (tmp_path / "dump_3").write_bytes(b"an older one.")
+        assert nccl_pipe.dump(one, is_it) is None
+        assert os.read(reader, 9) == b"1"
+    finally:
+        os.close(reader)
+    assert nccl_pipe.dump(one, is_it) is None

@@ -1,0 +1,98 @@
+"""Flight Recorder's dumps of ranks that run: asked for once, of all at the same time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from disttrace_viewer.attach import control_plane, nccl_pipe
+from disttrace_viewer.attach.processes import Found
+from disttrace_viewer.load import files
+from disttrace_viewer.load.foreign.dumps.dump import Dump, empty, read
+from disttrace_viewer.load.foreign.dumps.dump_set import in_flight
+from disttrace_viewer.load.problems import Problems
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The dumps by pid, as of one moment; none unless there is one of each process."""
+
+    dumps: Mapping[int, Dump] = field(default_factory=dict)
+    at_ns: int = 0
+    trouble: str | None = None
+
+
+NOTHING = Asked()
+
+
+def ask(found: Sequence[Found]) -> Asked:
+    """What the recorders of these processes hold that have a way to be asked."""
+    at_ns = time.time_ns()
+    with ThreadPoolExecutor(max_workers=64) as pool:
+        answers = dict(zip((o.pid for o in found), pool.map(_ask, found), strict=True))
+    if all(one is None for one in answers.values()):
+        return NOTHING
+    alone = "so the verdict is by stacks alone, without sequence numbers"
+    for pid, answer in answers.items():
+        if isinstance(answer, str):
+            return Asked(trouble=f"process {pid} {answer}, {alone}.")
+    mute = [pid for pid, answer in answers.items() if answer is None]
+    if mute:
+        some = f"process{'es' * (len(mute) > 1)} {', '.join(map(str, mute[:8]))}"
+        return Asked(trouble=f"other ranks have a worker server of torch, but not {some}, {alone}.")
+    return _chosen({pid: a for pid, a in answers.items() if isinstance(a, list)}, at_ns, alone)
+
+
+def _ask(one: Found) -> list[bytes | None] | str | None:
+    """What the recorders of a process hold, NCCL's first; a clause where it does not tell, None
+    where it has no way to.
+    """
+    where = control_plane.address(one.pid)
+    if where is not None:
+        try:
+            return control_plane.dumps(where, one.pid)
+        except control_plane.NoAnswer as error:
+            return f"has a worker server of torch, which {error}"
+    path = nccl_pipe.pipe(one)
+    if path is None:
+        return None
+    data = nccl_pipe.dump(one, path)
+    return "has been asked for a dump by NCCL's pipe and wrote none" if data is None else [data]
+
+
+def _chosen(answers: Mapping[int, list[bytes | None]], at_ns: int, alone: str) -> Asked:
+    """The dumps of the recorder that holds what has been in flight for longest: that of NCCL and
+    that of gloo have numbers of their own, also in a group that has both. None where nothing is in
+    flight: what is waited for is in no recorder.
+    """
+    problems = Problems()
+    best: tuple[int, dict[int, Dump]] | None = None
+    for number in range(max(map(len, answers.values()))):
+        dumps = {}
+        for pid, said in answers.items():
+            data = said[number] if number < len(said) else None
+            dumps[pid] = _dump(pid, data, at_ns, problems)
+        since = min(
+            (e.created_ns for d in dumps.values() for e in d.entries if in_flight(d, e)),
+            default=None,
+        )
+        if since is not None and (best is None or since < best[0]):
+            best = since, dumps
+    lost = next((p.sentence for p in problems.found() if p.kind != "foreign"), None)
+    if lost is not None:
+        return Asked(trouble=f"{lost.removesuffix('.')}, {alone}.")
+    return Asked(best[1], at_ns) if best is not None else NOTHING
+
+
+def _dump(pid: int, data: bytes | None, at_ns: int, problems: Problems) -> Dump:
+    """A process's dump as of a moment: what it enqueued later, others may have as well."""
+    path = f"the Flight Recorder of process {pid}"
+    files.hold(path, data or b"", at_ns)
+    dump = read(path, problems) if data else None
+    if dump is None:
+        return empty(path, at_ns)
+    if dump.lost is not None:  # the newest operations may be what is lost
+        problems.add(path, "torn", dump.lost)
+    return replace(dump, entries=[one for one in dump.entries if one.created_ns <= at_ns])
