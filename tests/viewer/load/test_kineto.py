@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -99,6 +100,21 @@ def test_who_comes_late_is_in_the_statistics(tmp_path: Path, backend: str) -> No
     assert row["last_to_arrive"] == [{"rank": 1, "count": 10}]
     waited = {one["rank"]: one["waiting_ns"] for one in found.ranks.to_dicts()}
     assert waited == {0: pytest.approx(200e6, rel=0.01), 1: 0}
+
+
+def test_packed_ones_are_read_too(tmp_path: Path) -> None:
+    """``export_chrome_trace("rank0.json.gz")``; one that is cut is a sentence."""
+    (tmp_path / "plain").mkdir()
+    late_rank_1(tmp_path / "plain", nccl)
+    for path in (tmp_path / "plain").iterdir():
+        (tmp_path / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    (row,) = stats(tmp_path).operations.to_dicts()
+    assert (row["calls"], row["last_to_arrive"]) == (20, [{"rank": 1, "count": 10}])
+    for path in tmp_path.glob("*.gz"):
+        path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(ViewerError, match=r"rank0\.json\.gz: is no whole profile"):
+        stats(tmp_path)
 
 
 def test_nothing_is_said_of_a_hang(tmp_path: Path) -> None:

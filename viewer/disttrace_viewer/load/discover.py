@@ -20,6 +20,7 @@ from disttrace_viewer.trace.plain_text import plain
 _SEGMENT = re.compile(r"^(?P<base>.+)\.(?P<number>\d+)" + re.escape(OPS_SUFFIX) + "$")
 _JSON = (".json", ".jsonl", ".ndjson")
 _OURS = (*_JSON, DEFS_SUFFIX + ".gz", OPS_SUFFIX + ".gz")
+_REMOTE = (*_OURS, ".json.gz")
 """Names that are looked at on remote file systems."""
 _NO_EVIDENCE = (
     *(VERDICTS_SUFFIX, ANNOUNCEMENTS_SUFFIX, ".py", ".pyc", ".so", ".pt", ".pth", ".safetensors"),
@@ -77,7 +78,7 @@ def discover(paths: Sequence[str | Files], problems: Problems, take: Take = nobo
         if name.endswith(_NO_EVIDENCE) or name.startswith("."):
             continue
         if files.is_remote(path):
-            if name.endswith(_OURS):
+            if name.endswith(_REMOTE):
                 _sort(path, found, others, problems)
             continue
         if not _inside(path, roots, problems):

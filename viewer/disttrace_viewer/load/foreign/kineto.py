@@ -1,4 +1,4 @@
-"""Traces of ``torch.profiler`` (Kineto) as journals: one JSON file of each rank.
+"""Traces of ``torch.profiler`` (Kineto) as journals: one JSON file of each rank, or its gzip.
 
 NCCL's operations are events ``record_param_comms`` with group, number and size, and kernels with
 the same. gloo's are calls without a group, and what its threads did: of these only jobs with one
@@ -9,6 +9,7 @@ window of what ended: of a hang it tells nothing.
 from __future__ import annotations
 
 import re
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -65,6 +66,10 @@ class Kineto:
 
     def recognises(self, path: str, head: bytes) -> bool:
         """By the keys that Kineto writes first."""
+        try:
+            head = _unpacked(head, len(head))[0]
+        except zlib.error:
+            return False
         return head.lstrip().startswith(b"{") and b'"schemaVersion"' in head
 
     def read(self, paths: Sequence[str], problems: Problems) -> Iterator[Translated]:
@@ -86,9 +91,11 @@ class Kineto:
 def _profile(path: str, problems: Problems) -> Profile | None:
     try:
         data, beyond = files.read(path, MOST_BYTES)
+        data, more = _unpacked(data, MOST_BYTES)
+        beyond = beyond or more
         value = {} if beyond else orjson.loads(data)
         info, events = value.get("distributedInfo"), value.get("traceEvents")
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, zlib.error) as error:
         problems.add(path, "unreadable", f"is no whole profile ({error}); left out.")
         return None
     if beyond:
@@ -119,6 +126,17 @@ def _profile(path: str, problems: Problems) -> Profile | None:
     if not any(problem.path == path for problem in problems.found()):
         problems.add(path, "silent", "is a profile without collectives; left out.")
     return None
+
+
+def _unpacked(data: bytes, most: int) -> tuple[bytes, int]:
+    """What gzip packed, up to ``most`` bytes, and whether there is more; what is none, as it is.
+
+    Raises zlib.error.
+    """
+    if not data.startswith(b"\x1f\x8b"):
+        return data, 0
+    part = zlib.decompressobj(zlib.MAX_WBITS | 16)  # gzip's format
+    return part.decompress(data, most), len(part.unconsumed_tail)
 
 
 def _groups(listed: object) -> Iterator[tuple[str, tuple[str, tuple[int, ...]]]]:
