@@ -108,11 +108,11 @@ def running(words: list[str], environ: dict[str, str], folder: Path) -> Iterator
             process.wait()
 
 
-def wait_for(said: Path, pattern: str) -> str:
+def wait_for(pattern: str, *said: Path) -> str:
     """What ``pattern`` finds; AssertionError with everything that was said after the limit."""
     until = time.monotonic() + LIMIT_S
     while True:
-        text = said.read_text(errors="replace")
+        text = "".join(one.read_text(errors="replace") for one in said)
         found = re.search(pattern, text, re.MULTILINE)
         if found is not None:
             return found[0]
@@ -150,7 +150,7 @@ def test_a_hang_is_told_by_the_programs_line(framework: Framework, tmp_path: Pat
     out = tmp_path / "out"
     words = framework.command("hang")
     with running(words, framework.environ(out), tmp_path / "run") as said:
-        told = wait_for(said, r"^.*disttrace: stalled.*never joined.*$")
+        told = wait_for(r"^.*disttrace: stalled.*never joined.*$", said)
     assert f"rank 1 is at {framework.line()}" in told
     prove(framework, out)
 
@@ -165,7 +165,7 @@ def test_the_verdict_is_below_the_exception(framework: Framework, tmp_path: Path
         rf"(\[rank0\]: ?)?disttrace: stalled: Rank 1 never joined .*{re.escape(framework.line())}"
     )
     with running(words, framework.environ(out), tmp_path / "run") as said:
-        wait_for(said, note)
+        wait_for(note, said)
 
 
 @pytest.mark.parametrize("framework", [LIGHTNING, TRANSFORMERS, ACCELERATE], ids=name)
