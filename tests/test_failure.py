@@ -138,7 +138,7 @@ def test_versions_are_compared_by_their_numbers(
 @pytest.mark.parametrize(
     "words",
     [
-        ["check", "-n", "2", "--keep", "{gone}", "--", "examples/pingpong_allreduce.py"],
+        ["check", "-n", "2", "--keep", "{gone}", "--", "{program}"],
         ["collect", "{traces}", "-o", "{gone}/x.tar.gz"],
         ["export", "{traces}", "-o", "{gone}/x.html"],
         ["reduce", "{traces}", "-o", "{gone}/x.states.jsonl.gz"],
@@ -152,8 +152,10 @@ def test_what_cannot_be_written_is_named(
     """Below a file there is no folder, root or not."""
     training(tmp_path / "traces", 2, 3)
     (tmp_path / "file").write_text("")
+    (tmp_path / "program.py").write_text("")
+    named = {"traces": tmp_path / "traces", "program": tmp_path / "program.py"}
     gone = tmp_path / "file" / "gone"
-    assert cli.main([word.format(gone=gone, traces=tmp_path / "traces") for word in words]) == 2
+    assert cli.main([word.format(gone=gone, **named) for word in words]) == 2
     said = capsys.readouterr().err
     assert str(tmp_path / "file") in said
     assert "Not a directory" in said
