@@ -11,6 +11,7 @@ on gloo each time, in folders of their own.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import random
 import re
@@ -127,7 +128,10 @@ def changed(lines: list[Line], change: str, dice: random.Random) -> tuple[list[L
     i = dice.choice(places)
     one, after = lines[i], lines[i + 1 :]
     if change == "drop":
-        return [*lines[:i], *after], {one.number}
+        # Of equal neighbours nobody can tell which one is gone.
+        runs = itertools.groupby(lines, key=lambda other: replace(other, number=0))
+        alike = next(run for _, found in runs if one in (run := [*found]))
+        return [*lines[:i], *after], {other.number for other in alike}
     if change == "add":
         new = Line(dice.choice(list(CALLS)), 16, every=one.every, number=90)
         return [*lines[:i], new, *lines[i:]], {90}

@@ -17,21 +17,24 @@ STEPS = 20
 
 def run(folder: Path, *names: str, moved: int = 0, late: int = 0, world_size: int = 4) -> Path:
     """A job whose ranks call these in each step, each from a line of its own, a function's name
-    before a line's; rank 2 comes ``late`` ns later to the last one.
+    before a line's; rank 2 comes ``late`` ns later to the last one. ``+``: of twice the size; a
+    dtype comes behind a colon.
     """
-    lines = {"all_reduce": 10, "barrier": 12, "broadcast": 14}
+    lines = {"all_reduce": 10, "barrier": 12, "broadcast": 14, "all_gather": 16}
     jobs = workers(folder, world_size, job=folder.name, host=folder.name)
     for journal in jobs:
         group = journal.world()
         calls = [
             journal.collective(
                 group,
-                name.rstrip("+"),
-                stack=journal.stack(("train.py", lines[name.rstrip("+")] + moved, "main")),
+                op,
+                stack=journal.stack(("train.py", lines[op] + moved, "main")),
+                dtypes=[dtype or "float32"],
                 shapes=[[8 if name.endswith("+") else 4]],
                 bytes=32 if name.endswith("+") else 16,
             )
             for name in names
+            for op, _, dtype in [name.rstrip("+").partition(":")]
         ]
         t, q = 100 * MS, 0
         for _ in range(STEPS):
@@ -101,6 +104,15 @@ def test_slower_says_who_is_waited_for(tmp_path: Path) -> None:
     assert (only.kind, only.ranks, only.b) == ("slower", (0, 1, 3), "train.py:10")
     assert (only.a_ns, only.b_ns) == (MS, 21 * MS)
     assert "20.0 ms of that waiting for rank 2" in only.summary
+
+
+def test_one_of_the_calls_that_a_line_makes_is_slower(tmp_path: Path) -> None:
+    """As of ``all_gather_object``, which tells sizes and then what it is given: half are slower."""
+    a = run(tmp_path / "a", "all_gather:int64", "all_gather:uint8")
+    b = run(tmp_path / "b", "all_gather:int64", "all_gather:uint8", late=20 * MS)
+    (only,) = disttrace.diff(a, b).differences
+    assert (only.kind, only.ranks, only.b) == ("slower", (0, 1, 3), "train.py:16")
+    assert (only.a_ns, only.b_ns) == (MS, 21 * MS)
 
 
 def test_ranks_of_one_run_alone_are_told(tmp_path: Path) -> None:

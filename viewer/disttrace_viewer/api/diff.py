@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from statistics import median, mode
-from typing import Any
+from typing import Any, TypeAlias
 
 import polars as pl
 
@@ -24,6 +25,7 @@ from disttrace_viewer.wording import differences as words
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.differences import Slower, Told
 
+_Kinds: TypeAlias = "dict[Hashable, list[int]]"
 ALONE = ("groups", "ranks")
 """Kinds of what only one run has."""
 
@@ -163,19 +165,32 @@ class Diff:
     def _slower(self, key: Key, a: Side, b: Side) -> Iterator[tuple[Told, Slower]]:
         """The calls of a rank in a group that take longer in the second run."""
         of_a, of_b = (streams.of[key] for streams in self._streams)
-        before, after = _places(a), _places(b)
-        for token, places in after.items():
-            if token not in before:
+        before, after = self._places(0, of_a, a), self._places(1, of_b, b)
+        for token in filter(before.__contains__, after):
+            pairs = [*_pairs(before[token], after[token])]
+            times = ((_times(of_a, one), _times(of_b, other)) for one, other in pairs)
+            slower = [
+                (medians[0] - medians[1], *medians, *pair)
+                for pair, taken in zip(pairs, times, strict=True)
+                if (medians := medians_if_slower(*taken)) is not None
+            ]
+            if not slower:
                 continue
-            times = [_times(of_a, before[token]), _times(of_b, places)]
-            medians = medians_if_slower(*times)
-            if medians is None:
-                continue
-            calls = self._call(0, of_a, before[token][0]), self._call(1, of_b, places[0])
+            _, first, second, (was, *_), places = min(slower)
+            calls = self._call(0, of_a, was), self._call(1, of_b, places[0])
             shown = self._shown(0, calls[0], calls[0]), self._shown(1, calls[1], calls[1])
             waits, by = self._waits(of_b, [of_b.numbers[i] for i in places])
             told = Told(align.SLOWER, self._group(key), *shown)
-            yield told, Slower(*medians, waits, by)
+            yield told, Slower(first, second, waits, by)
+
+    def _places(self, which: int, stream: Stream, side: Side) -> dict[int, _Kinds]:
+        """Where each call stands, by its token and its dtypes."""
+        model = self._traces[which].model
+        dtypes = {call: model.call(call).signature.dtypes for call in {*stream.calls}}
+        found: dict[int, _Kinds] = defaultdict(lambda: defaultdict(list))
+        for place, (token, call) in enumerate(zip(side.tokens, stream.calls, strict=True)):
+            found[token][dtypes[call]].append(place)
+        return found
 
     def _waits(self, stream: Stream, numbers: Sequence[int]) -> tuple[int, int | None]:
         """The median of what operations of the second run wait (ns), and mostly for which rank."""
@@ -252,11 +267,14 @@ def _gained(one: Difference) -> int:
     return (one.b_ns or 0) - (one.a_ns or 0)
 
 
-def _places(side: Side) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = defaultdict(list)
-    for i, token in enumerate(side.tokens):
-        found[token].append(i)
-    return found
+def _pairs(a: _Kinds, b: _Kinds) -> Iterator[tuple[list[int], list[int]]]:
+    """What of one line is to be compared: the calls that one of its functions makes of each kind
+    (``all_gather_object`` tells sizes first); all of them where the kinds differ.
+    """
+    if a.keys() == b.keys():
+        yield from ((places, b[dtypes]) for dtypes, places in a.items())
+    else:
+        yield sorted(itertools.chain(*a.values())), sorted(itertools.chain(*b.values()))
 
 
 def _times(stream: Stream, places: Sequence[int]) -> list[int]:
