@@ -78,7 +78,10 @@ step(3)
 threading.Thread(target=dump, daemon=True).start()
 def rest():
     time.sleep(600)
-exec(open(program).read())
+try:
+    exec(open(program).read())
+except RuntimeError:
+    pass  # whose peer has died is to be there until it has dumped
 rest()
 """
 
