@@ -190,6 +190,69 @@ def test_steps_of_two_seconds_are_no_stall(monkeypatch: pytest.MonkeyPatch) -> N
     assert "last a collective of the default group at train.py:19" in str(told)
 
 
+PY_SPY = """Process {pid}: python -c
+import train
+train.main()
+Python v3.11.7 (/usr/bin/python3.11)
+
+Thread {side} (idle): "pt_autograd_0"
+    futex_wait (libc.so.6)
+Thread {pid} (idle): "MainThread"
+"""
+WAITING = """    all_reduce (torch/distributed/distributed_c10d.py:3252)
+    _exception_logger.<locals>.wrapper (torch/distributed/c10d_logger.py:83)
+    step (train.py:19)
+        Locals:
+            rank: {rank}
+    <module> (train.py:90)
+"""
+LOADING = """    load (train.py:9)
+        Arguments:
+            rank: {rank}
+    <module> (train.py:90)
+"""
+FAULTHANDLER = """Thread 0x00007fa2d1 [pt_autograd_0] (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 982 in run
+
+Current thread 0x00007fa2d587eb80 [python] (most recent call first):
+"""
+ITS_WAITING = """  File "{torch}/distributed_c10d.py", line 3252 in all_reduce
+  File "{torch}/c10d_logger.py", line 83 in wrapper
+  File "/app/train.py", line 19 in step
+  File "/app/train.py", line 90 in <module>
+"""
+ITS_LOADING = """  File "/app/train.py", line 9 in load
+  File "/app/train.py", line 90 in <module>
+"""
+
+
+def test_stacks_may_be_text(tmp_path: Path) -> None:
+    """As ``py-spy dump --locals`` prints them: variables tell the ranks, whatever the pids are."""
+    for rank in range(3):
+        text = PY_SPY.format(pid=200 - rank, side=900) + (LOADING if rank == 2 else WAITING)
+        (tmp_path / f"{rank}.txt").write_text(text.replace("{rank}", str(rank)))
+    told = from_files(sorted(map(str, tmp_path.iterdir())))
+    assert told.report is not None
+    (found,) = told.report.findings
+    assert (found.kind, found.culprit_ranks, told.troubles) == ("missing_participant", (2,), ())
+    assert "rank 2 is at train.py:9 in load" in str(told.report)
+
+
+def test_stacks_may_be_of_faulthandler(tmp_path: Path) -> None:
+    """Of which ranks are guessed by the files' names, and that is said."""
+    torch = "/usr/lib/python3/site-packages/torch/distributed"
+    for rank in range(3):
+        text = FAULTHANDLER + (ITS_LOADING if rank == 2 else ITS_WAITING).format(torch=torch)
+        (tmp_path / f"stacks.{rank}").write_text(text)
+    told = from_files(sorted(map(str, tmp_path.iterdir()), reverse=True))
+    assert told.report is not None
+    (found,) = told.report.findings
+    assert (found.kind, found.culprit_ranks) == ("missing_participant", (2,))
+    assert "rank 2 is at train.py:9 in load" in str(told.report)
+    (guessed,) = told.troubles
+    assert "guessed by the order" in guessed
+
+
 def test_what_are_no_stacks_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("Thread 1: x")
     told = from_files([str(tmp_path / "a"), str(tmp_path / "b")])

@@ -7,15 +7,26 @@ from dataclasses import dataclass
 
 from disttrace_viewer.api.report import Report
 from disttrace_viewer.attach import permission, processes, recorders, samples
+from disttrace_viewer.attach.looked_at import looked_at
 from disttrace_viewer.attach.recorders import NOTHING, Asked
-from disttrace_viewer.load.foreign.looked_at import looked_at
-from disttrace_viewer.load.foreign.py_spy import Sample, by_rank, read_frames, translated
+from disttrace_viewer.load.foreign.py_spy import (
+    Sample,
+    by_rank,
+    local_rank,
+    read_frames,
+    translated,
+)
 from disttrace_viewer.load.foreign.table import held
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.states import job
 
 _STALL_NS = 900_000_000
 """Two looks are a second apart: whoever has not moved between them is taken for waiting."""
+
+_GUESSED = (
+    "some processes do not say which rank they are: ranks are by a variable of the program, else"
+    " guessed by the order of {}."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +51,7 @@ def attached(pids: Sequence[int] = (), of_job: str | None = None, *, ask: bool =
     taken, troubles = samples.sample(found)
     told = [f"process {pid} could not be looked at: {why}" for pid, why in troubles.items()]
     if taken and any(sample.rank is None for sample in taken):
-        told.append(
-            "some processes do not say which rank they are: ranks are by a variable of the"
-            " program, else guessed by the order of pids."
-        )
+        told.append(_GUESSED.format("pids"))
     alive = [one for one in found if one.pid not in troubles]
     asked = recorders.ask(alive) if ask else NOTHING
     if asked.trouble is not None:
@@ -59,8 +67,10 @@ def from_files(paths: Iterable[str]) -> Attached:
         frames = read_frames(path, problems)
         if frames is not None:
             taken.append(Sample(path, *frames))
-    told = tuple(problem.sentence for problem in problems.found())
-    return Attached(reported(taken) if taken else None, told)
+    told = [problem.sentence for problem in problems.found()]
+    if any(local_rank(sample) is None for sample in taken):
+        told.append(_GUESSED.format("pids (of faulthandler, of the numbers in the files' names)"))
+    return Attached(reported(taken) if taken else None, tuple(told))
 
 
 def reported(taken: Sequence[Sample], asked: Asked = NOTHING) -> Report:

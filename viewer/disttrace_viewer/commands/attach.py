@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stacks",
         metavar="FILE",
         nargs="+",
-        help="outputs of py-spy dump --json made anywhere, one file per process",
+        help="what py-spy dump (text or --json) or faulthandler wrote anywhere, a file per process",
     )
     parser.add_argument(
         "--ask",

@@ -1,4 +1,5 @@
-"""Stacks of py-spy (``py-spy dump --json [--locals]``) as the journals of the ranks they are of.
+"""Stacks of py-spy (``py-spy dump [--json] [--locals]``) and of ``faulthandler`` as journals of the
+ranks that they are of.
 
 A stack says in which call a rank is and not which one: there are no sequence numbers. So those who
 are in one call at one line are in one exchange, and who is in none while they wait is missing,
@@ -19,8 +20,10 @@ import orjson
 
 from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.load import files
+from disttrace_viewer.load.foreign import stack_texts
 from disttrace_viewer.load.foreign.reader import Translated
 from disttrace_viewer.load.foreign.records import Frames, Records, identity
+from disttrace_viewer.load.foreign.stack_texts import PY_SPY
 from disttrace_viewer.load.problems import Problems
 
 NAME = "py-spy"
@@ -54,9 +57,14 @@ TOGETHER = frozenset(
 """What all ranks call."""
 MESSAGES = {"send": ("dst", "group_dst"), "recv": ("src", "group_src")}
 BATCH = "batch_isend_irecv"
-_DISTRIBUTED = re.compile(r"[/\\]torch[/\\]distributed[/\\]")
-_LIBRARY = re.compile(r"[/\\](torch|torchvision|lightning|accelerate)[/\\]|[/\\]site-packages[/\\]")
-_MAY_WAIT = re.compile(r"[/\\]torch[/\\](autograd|nn[/\\]parallel|_ops|_functional_collectives)")
+# py-spy's text leaves out the folders of packages.
+_DISTRIBUTED = re.compile(r"(^|[/\\])torch[/\\]distributed[/\\]")
+_LIBRARY = re.compile(
+    r"(^|[/\\])(torch|torchvision|lightning|accelerate)[/\\]|[/\\]site-packages[/\\]"
+)
+_MAY_WAIT = re.compile(
+    r"(^|[/\\])torch[/\\](autograd|nn[/\\]parallel|_ops|_functional_collectives)"
+)
 _WAITING_LINE = re.compile(r"\.(wait|synchronize|item|cpu|tolist|numpy|backward)\(")
 _RANKS = ("rank", "global_rank", "local_rank")
 Frame = Mapping[str, Any]
@@ -85,7 +93,9 @@ class PySpy:
     name = NAME
 
     def recognises(self, path: str, head: bytes) -> bool:
-        """By the keys of a thread."""
+        """By the keys of a thread, or as py-spy's text begins."""
+        if PY_SPY.match(head.decode(errors="replace")) is not None:
+            return True
         return head.lstrip().startswith(b"[") and b'"frames"' in head and b'"thread_id"' in head
 
     def read(self, paths: Sequence[str], problems: Problems) -> Iterator[Translated]:
@@ -102,18 +112,27 @@ def read_frames(path: str, problems: Problems) -> tuple[int, tuple[Frame, ...]] 
     """Pid and main thread of a file; None, and a sentence, where there is none."""
     try:
         data, _ = files.read(path, MOST_BYTES)
-        return main_thread(data)
+        digits = re.findall(r"\d+", os.path.basename(path))
+        return main_thread(data, int(digits[-1][:9]) if digits else 0)
     except (OSError, ValueError, TypeError, KeyError) as error:
-        problems.add(path, "unreadable", f"is no output of py-spy dump --json ({error}); left out.")
+        problems.add(
+            path,
+            "unreadable",
+            f"is no output of py-spy dump or of faulthandler ({error}); left out.",
+        )
         return None
 
 
-def main_thread(data: bytes) -> tuple[int, tuple[Frame, ...]]:
+def main_thread(data: bytes, number: int = 0) -> tuple[int, tuple[Frame, ...]]:
     """Pid and frames of the main thread, innermost first. Raises ValueError, KeyError, TypeError.
 
-    py-spy prints ``MainThread`` only where Python named it so; its number is the process's.
+    ``number`` stands for a pid that is not told: ranks are in the order of pids where nothing tells
+    them. py-spy prints ``MainThread`` only where Python named it so; its number is the process's.
     """
-    threads = orjson.loads(data)
+    if data.lstrip().startswith((b"[", b"{")):
+        threads = orjson.loads(data)
+    else:
+        threads = stack_texts.threads(data.decode(errors="replace"), number)
     main = next((t for t in threads if t.get("os_thread_id") == t["pid"]), threads[-1])
     frames = [
         {
@@ -225,7 +244,7 @@ def by_rank(samples: Sequence[Sample]) -> dict[int, Sample]:
     found: dict[int, Sample] = {}
     rest = []
     for sample in sorted(samples, key=lambda s: s.pid):
-        rank = _local_rank(sample) if sample.rank is None else sample.rank
+        rank = local_rank(sample) if sample.rank is None else sample.rank
         if rank is None or rank in found:
             rest.append(sample)
         else:
@@ -236,7 +255,7 @@ def by_rank(samples: Sequence[Sample]) -> dict[int, Sample]:
     return dict(sorted(found.items()))
 
 
-def _local_rank(sample: Sample) -> int | None:
+def local_rank(sample: Sample) -> int | None:
     """By a variable in a frame of the program's own, outermost first."""
     for frame in reversed(sample.frames):
         if not _LIBRARY.search(frame["file"]):
