@@ -14,13 +14,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from disttrace_viewer.api.attached import reported
+from disttrace_viewer.api.report import Report
 from disttrace_viewer.attach import control_plane, nccl_pipe, permission, recorders
 from disttrace_viewer.attach.processes import Found
 from disttrace_viewer.load.foreign.py_spy import Sample
@@ -175,27 +176,44 @@ def test_a_server_that_does_not_answer_is_a_sentence_and_stacks_decide(tmp_path:
         assert one.goes_on() == 0
 
 
+def asked(ops: Sequence[str], size: int, *, guessed: bool = False) -> Report:
+    """What is said of ranks of a group of ``size`` here, each in its operation."""
+    now = time.time_ns()
+    group = {"name": "0", "desc": "default_pg", "ranks": str([*range(size)])}
+    problems = Problems()
+    dumps, stacks = {}, []
+    for pid, op in enumerate(ops, 100):
+        call = {
+            "record_id": 0,
+            "collective_seq_id": 7,
+            "process_group": ["0", "default_pg"],
+            "profiling_name": f"gloo:{op}",
+            "time_created_ns": now - 60_000_000_000,
+            "state": "scheduled",
+        }
+        whole = {"entries": [call], "pg_config": {"0": group}, "version": "2.10"}
+        dumps[pid] = recorders._dump(pid, json.dumps(whole).encode(), now, problems)
+        inner = {"file": "/venv/torch/distributed/distributed_c10d.py", "name": op}
+        outer = {"file": "/t.py", "line": 5, "name": "step", "locals": {}}
+        frames = ({**inner, "line": 9, "locals": {}}, outer)
+        rank = None if guessed else pid - 100
+        stacks.append(Sample("", pid, frames, rank=rank, at_ns=now))
+    return reported(stacks, recorders.Asked(dumps, now))
+
+
 def test_ranks_of_other_hosts_left_no_dump_since_they_do_not_run_here() -> None:
     """Four ranks in the group, two of them on this host, both in the call."""
-    now = time.time_ns()
-    call = {
-        "record_id": 0,
-        "collective_seq_id": 7,
-        "process_group": ["0", "default_pg"],
-        "profiling_name": "gloo:all_reduce",
-        "time_created_ns": now - 60_000_000_000,
-        "state": "scheduled",
-    }
-    group = {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}
-    data = json.dumps({"entries": [call], "pg_config": {"0": group}, "version": "2.10"}).encode()
-    problems = Problems()
-    dumps = {pid: recorders._dump(pid, data, now, problems) for pid in (100, 101)}
-    inner = {"file": "/venv/torch/distributed/distributed_c10d.py", "name": "all_reduce"}
-    frames = ({**inner, "line": 9, "locals": {}}, {"file": "/t.py", "line": 5, "name": "step"})
-    stacks = [Sample("", pid, frames, rank=pid - 100, at_ns=now) for pid in dumps]
-    report = reported(stacks, recorders.Asked(dumps, now))
+    report = asked(["all_reduce"] * 2, 4)
     assert "ranks 2, 3 do not run here, so nobody knows whether they came" in str(report)
     assert not any(found.culprits for found in report.findings)
+
+
+@pytest.mark.parametrize(("guessed", "certainty"), [(False, "certain"), (True, "likely")])
+def test_nobody_is_named_for_certain_by_a_guessed_rank(*, guessed: bool, certainty: str) -> None:
+    """Though it is certain that somebody calls something else."""
+    (found,) = asked(["all_reduce", "broadcast", "all_reduce"], 3, guessed=guessed).findings
+    assert (found.kind, found.culprit_ranks) == ("op_mismatch", (1,))
+    assert found.certainty == certainty
 
 
 # -- what cannot be trusted -------------------------------------------------------------------

@@ -17,6 +17,7 @@ from disttrace_viewer.load.foreign.py_spy import (
     MESSAGES,
     Sample,
     call_of,
+    local_rank,
     names_in,
     places,
 )
@@ -42,13 +43,15 @@ class _LookedAt(Translating):
     kind = ATTACHED
 
     def __init__(self, of: DumpSet, rank: int, dump: Dump, sample: Sample) -> None:
-        super().__init__(of, rank, dump)
         self.sample, self.call = sample, call_of(sample)
+        super().__init__(of, rank, dump)
         self.open = [entry for entry in dump.entries if in_flight(dump, entry)]
 
     def lacks(self, made_ns: int | None) -> Iterator[str]:
         """What neither holds."""
-        return (word for word in super().lacks(made_ns) if word not in _TOLD)
+        yield from (word for word in super().lacks(made_ns) if word not in _TOLD)
+        if self.sample.rank is None and local_rank(self.sample) is None:
+            yield "rank"
 
     def stack(self, entry: Entry) -> int | None:
         """Where an operation was called; of the one that the main thread is in, where that is."""

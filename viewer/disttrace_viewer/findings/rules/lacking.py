@@ -33,7 +33,7 @@ def tempered(case: Case, finding: Finding) -> Finding | None:
         return None
     if finding.kind == "missing_participant" and _came_later(case, finding):
         return None
-    if finding.kind not in RECORDED or not case.knows("order", of):
+    if finding.kind not in RECORDED or not all(case.knows(what, of) for what in ("order", "rank")):
         finding = replace(finding, certainty=LIKELY)
     if finding.kind not in OF_ABSENCE:
         return finding
