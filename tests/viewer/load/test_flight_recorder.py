@@ -158,7 +158,9 @@ def test_one_order_over_two_groups_is_a_deadlock_of_nobody(tmp_path: Path) -> No
     assert (found.kind, found.certainty, found.culprit_ranks) == ("deadlock", "likely", ())
 
 
-def test_both_send_is_a_deadlock(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("made_s", "severity"), [(60.0, "error"), (None, "note")])
+def test_both_send_is_a_deadlock(tmp_path: Path, made_s: float | None, severity: str) -> None:
+    """Unless nobody knows whether the dumps are of one moment: ranks that get on look so, too."""
     dumps = {
         rank: dump(
             [
@@ -169,8 +171,8 @@ def test_both_send_is_a_deadlock(tmp_path: Path) -> None:
         )
         for rank in (0, 1)
     }
-    (found,) = diagnose(write(tmp_path / "dumps", dumps)).findings
-    assert (found.kind, found.culprit_ranks) == ("deadlock", ())
+    (found,) = diagnose(write(tmp_path / "dumps", dumps, made_s=made_s)).findings
+    assert (found.kind, found.culprit_ranks, found.severity) == ("deadlock", (), severity)
 
 
 def batch(*messages: str, seq: int, state: str, at_s: float) -> list[dict[str, Any]]:

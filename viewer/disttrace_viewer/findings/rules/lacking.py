@@ -22,6 +22,8 @@ OF_ENDS = frozenset({"straggler", "late_sender", "unwaited_work"})
 """Kinds that rest on when, or whether, operations ended."""
 OF_ABSENCE = frozenset({"missing_participant", "unmatched_send", "unmatched_recv"})
 """Kinds that say that somebody did not come, which takes time to be true."""
+OF_TIME = OF_ABSENCE | {"deadlock"}
+"""Kinds of which it has to be known that the evidence of all is of one moment."""
 
 
 def tempered(case: Case, finding: Finding) -> Finding | None:
@@ -35,9 +37,9 @@ def tempered(case: Case, finding: Finding) -> Finding | None:
         return None
     if finding.kind not in RECORDED or not all(case.knows(what, of) for what in ("order", "rank")):
         finding = replace(finding, certainty=LIKELY)
-    if finding.kind not in OF_ABSENCE:
+    if finding.kind not in OF_TIME:
         return finding
-    if len(finding.culprits) > 1 and not case.knows("messages", of):
+    if finding.kind in OF_ABSENCE and len(finding.culprits) > 1 and not case.knows("messages", of):
         # One of them may be in a receive from another one.
         finding = replace(finding, culprits=())
     if case.knows("time", of):
