@@ -10,21 +10,10 @@ import pytest
 from disttrace_viewer.api.statistics import stats
 from frameworks.libraries import environment
 from support.processes import clean_environ, run_program, torchrun
+from support.profiled import PROGRAM
 
 pytestmark = pytest.mark.long
 
-PROFILED = """
-import sys, time, torch, torch.distributed as dist
-from torch.profiler import ProfilerActivity, profile
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as p:
-    for step in range(6):
-        time.sleep(0.1 * rank)
-        dist.all_reduce(torch.ones(8))
-        dist.broadcast(torch.ones(4), 0)
-p.export_chrome_trace(f"{sys.argv[1]}/rank{rank}.json.gz")
-"""
 ASKED = """
 import json, sys
 from hta.trace_analysis import TraceAnalysis
@@ -45,9 +34,9 @@ def test_both_read_one_folder(tmp_path: Path) -> None:
     """The same ranks and calls; without a device's kernels HTA has no times, disttrace has."""
     made = tmp_path / "made"
     made.mkdir()
-    for name, text in (("profiled.py", PROFILED), ("asked.py", ASKED)):
+    for name, text in (("profiled.py", PROGRAM), ("asked.py", ASKED)):
         (tmp_path / name).write_text(text)
-    torchrun(tmp_path / "profiled.py", 2, str(made)).check()
+    torchrun(tmp_path / "profiled.py", 2, str(made), ".gz").check()
     hta = environment("HolisticTraceAnalysis==0.5.0") / "python"
     outcome = run_program([hta, tmp_path / "asked.py", made], clean_environ(), 120.0).check()
     (answer,) = (line for line in outcome.stdout.splitlines() if line.startswith("ANSWER "))

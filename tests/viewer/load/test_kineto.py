@@ -14,6 +14,7 @@ from disttrace_viewer.api.statistics import stats
 from disttrace_viewer.api.verdict import diagnose
 from disttrace_viewer.trace.errors import ViewerError
 from support.processes import torchrun
+from support.profiled import PROGRAM
 
 BASE_NS = 1_790_857_026_000_000_000
 WORLD = [{"pg_name": "0", "pg_desc": "default_pg", "pg_size": 2, "ranks": [0, 1]}]
@@ -157,20 +158,6 @@ def test_what_is_no_profile_is_a_sentence(tmp_path: Path, text: str) -> None:
     (tmp_path / "rank0.json").write_text(text.replace("STRANGE", strange))
     with pytest.raises(ViewerError, match=r"rank0\.json: is a|rank0\.json: is no|rank0\.json: has"):
         stats(tmp_path)
-
-
-PROGRAM = """
-import sys, time, torch, torch.distributed as dist
-from torch.profiler import ProfilerActivity, profile
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as p:
-    for step in range(6):
-        time.sleep(0.1 * rank)
-        dist.all_reduce(torch.ones(8))
-        dist.broadcast(torch.ones(4), 0)
-p.export_chrome_trace(f"{sys.argv[1]}/rank{rank}.json")
-"""
 
 
 @pytest.mark.long
