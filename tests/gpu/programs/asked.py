@@ -9,6 +9,7 @@ worker server of torch; ``pipe``: torch dumps when its pipe is written to. Print
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -45,13 +46,21 @@ def rank(folder: Path, how: str, fault: str) -> None:
     torch.cuda.synchronize()
 
 
+def free_port() -> int:
+    """One that nobody uses: where this runs, only torch may be installed."""
+    with socket.socket() as one:
+        one.bind(("", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
 def main(how: str, fault: str) -> int:
     """Exit code of ``attach``, or 3 if a rank did not go on."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         settings = {
             "MASTER_ADDR": "localhost",
-            "MASTER_PORT": "29655",
+            "MASTER_PORT": str(free_port()),
             "WORLD_SIZE": str(WORLD),
             "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
             "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",  # torch 2.5 looks at its pipe only then
@@ -68,7 +77,6 @@ def main(how: str, fault: str) -> int:
             deadline = time.monotonic() + 120
             while len(list(folder.glob("ready*"))) < WORLD and time.monotonic() < deadline:
                 time.sleep(0.1)
-            time.sleep(3)
             pids = [str(one.pid) for one in ranks]
             look = [
                 os.environ.get("LOOKER", sys.executable),
@@ -80,6 +88,8 @@ def main(how: str, fault: str) -> int:
             ]
             bare = {key: value for key, value in os.environ.items() if not key.startswith("LD_")}
             told = subprocess.run(look, env=bare, timeout=60)
+            while told.returncode == 0 and time.monotonic() < deadline:  # not all are there yet
+                told = subprocess.run(look, env=bare, timeout=60)
             return told.returncode if all(one.poll() is None for one in ranks) else 3
         finally:
             for one in ranks:
