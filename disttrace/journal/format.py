@@ -127,7 +127,7 @@ _ON_HOST = frozenset({"gloo", "mpi", "fake", "threaded"})
 _HOST_DEVICES = frozenset({"cpu", "meta"})
 
 UNKNOWN_PREFIX = "?"
-UNKNOWN_OP = "?"
+UNKNOWN_OP = "collective"
 """Of an operation of which other evidence than a journal does not tell what it is."""
 
 HEARTBEAT_NS = 2_000_000_000

@@ -27,7 +27,7 @@ def ddp(steps: int, held: float) -> None:
     """A loader, forward, backward with its all_reduces."""
     model = DistributedDataParallel(torch.nn.Sequential(*[torch.nn.Linear(64, 64)] * 4))
     for _ in range(steps):
-        work(0.01)
+        work(0.03)
         loader(held)
         model(torch.ones(8, 64)).sum().backward()
 
@@ -45,14 +45,14 @@ def pipeline(steps: int, held: float) -> None:
         for _ in range(4):
             if rank > 0:
                 dist.recv(ball, rank - 1)
-            work(0.002)
+            work(0.006)
             loader(held / 4)
             if rank < world - 1:
                 dist.send(ball, rank + 1)
         for _ in range(4):
             if rank < world - 1:
                 dist.recv(ball, rank + 1)
-            work(0.004)
+            work(0.012)
             if rank > 0:
                 dist.send(ball, rank - 1)
     dist.barrier()
@@ -62,7 +62,7 @@ def tp(steps: int, held: float) -> None:
     """Three layers, each with its all_reduce; the second is the slow one."""
     for _ in range(steps):
         for layer in range(3):
-            work(0.004)
+            work(0.012)
             if layer == 1:
                 loader(held)
             dist.all_reduce(torch.ones(1024))
@@ -74,10 +74,10 @@ def moe(steps: int, held: float) -> None:
     for _ in range(steps):
         tokens, out = torch.ones(world * 64), torch.empty(world * 64)
         dist.all_to_all_single(out, tokens)
-        work(0.005)
+        work(0.015)
         loader(held)
         dist.all_to_all_single(tokens, out)
-        work(0.003)
+        work(0.009)
         dist.all_reduce(torch.ones(1024))
 
 

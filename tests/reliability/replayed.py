@@ -1,6 +1,6 @@
 """Runs faults, replays their journals, shrunk, and says how many hang in the same way.
 
-python tests/reliability/replayed.py                 all rows of the table (hours on two cores)
+python tests/reliability/replayed.py --jobs 3        all rows of the table, three at a time
 python tests/reliability/replayed.py --one-each      the first row of each number
 python tests/reliability/replayed.py --match ring --program
 """
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -46,12 +47,16 @@ def replay(row: Row, *, program: bool) -> tuple[bool, int, str]:
         command = [sys.executable, "-m", "disttrace", "replay", str(_journals(row, folder))]
         if program:
             subprocess.run([*command, "--shrink", "-o", "/dev/stdout"], check=False)
-        done = subprocess.run(
-            [*command, "--shrink"], capture_output=True, text=True, check=False, timeout=300
-        )
+        try:
+            done = subprocess.run(
+                [*command, "--shrink"], capture_output=True, text=True, check=False, timeout=300
+            )
+        except subprocess.TimeoutExpired:
+            return False, 0, "not over after 300 s"
     said = _SAID.search(done.stdout)
     if said is None:
-        return False, 0, (done.stderr.strip() or done.stdout.strip()).splitlines()[-1]
+        output = done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}"
+        return False, 0, output.splitlines()[-1]
     return done.returncode == 0, int(said[1]), done.stdout.strip().splitlines()[-1]
 
 
@@ -61,12 +66,15 @@ def main() -> None:
     parser.add_argument("--match", default="", help="only rows whose name has this in it")
     parser.add_argument("--one-each", action="store_true")
     parser.add_argument("--program", action="store_true", help="print the programs too")
+    parser.add_argument("--jobs", type=int, default=1, help="rows at a time")
     options = parser.parse_args()
+    rows = list(chosen(options))
     same = short = count = 0
-    for row in chosen(options):
-        right, calls, said = replay(row, program=options.program)
-        count, same, short = count + 1, same + right, short + (right and calls <= MOST_CALLS)
-        print(f"{'same ' if right else 'OTHER'} {row.number:3} {row.name}: {said}", flush=True)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        results = pool.map(lambda row: replay(row, program=options.program), rows)
+        for row, (right, calls, said) in zip(rows, results, strict=True):
+            count, same, short = count + 1, same + right, short + (right and calls <= MOST_CALLS)
+            print(f"{'same ' if right else 'OTHER'} {row.number:3} {row.name}: {said}", flush=True)
     print(f"{same} of {count} hang in the same way, {short} of these with at most 10 calls")
 
 

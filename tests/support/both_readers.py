@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.otlp.follow.journal import JournalReader, Operation
 from disttrace_viewer.trace.columns import STATUS
@@ -85,7 +86,7 @@ def _streamed(reader: JournalReader, op: Operation) -> dict[str, Any]:
     group = call.get("group")
     return {
         **{name: call.get(name) for name in _OF_CALL},
-        "op": call.get("op") or "?",
+        "op": call.get("op") or UNKNOWN_OP,
         "kind": call.get("kind") or "unknown",
         "args": call.get("args") or {},
         "group": None if group is None else definitions.group_id(group),

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import disttrace
-from disttrace_viewer.analysis.timing import what_if
+from disttrace_viewer.analysis.timing import schedule as scheduling
 from disttrace_viewer.analysis.timing.projection import Projection
 from disttrace_viewer.analysis.timing.schedule import Schedule
-from disttrace_viewer.analysis.timing.what_if import WhatIf, Without
+from disttrace_viewer.analysis.timing.what_if import WhatIf
 from disttrace_viewer.api import Stats, ViewerError
 from support.journals import MS, workers
 from support.scenes import leave
@@ -112,12 +112,21 @@ def test_a_stage_of_a_pipeline_that_is_slow_now_and_then(tmp_path: Path) -> None
 def test_windows_of_a_long_run_stand_for_all_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where not all events are projected, the gain is that of the windows, scaled."""
-    steps(tmp_path, [10, 10, 50], steps=400)
-    whole = disttrace.stats(tmp_path).without("rank=2")["saved_ns"]
-    monkeypatch.setattr(what_if, "MOST_EVENTS", 600)
-    part = WhatIf(schedule(disttrace.stats(tmp_path))).of(Without(rank=2)).saved_ns
-    assert part == pytest.approx(whole, rel=0.02)
+    """Where not all events are looked at, gains and critical path are those of windows, scaled."""
+    end = steps(tmp_path, [10, 10, 50], transfer=2 * MS, steps=400)
+    whole = disttrace.stats(tmp_path)
+    of_whole, every = whole.without("rank=2")["saved_ns"], schedule(whole).events.height
+    monkeypatch.setattr(scheduling, "MOST_OPERATIONS", 300)
+    part = disttrace.stats(tmp_path)
+    of_part = part.without("rank=2")["saved_ns"]
+    assert schedule(part).events.height < every / 3
+    assert of_part == pytest.approx(of_whole, rel=0.02)
+    assert part.without("line=train.py:10")["saved_ns"] == of_part
+    assert int(part.critical_path["time_ns"].sum()) == pytest.approx(end, abs=10)
+    longest = [one.critical_path.row(0, named=True) for one in (part, whole)]
+    for name in ("rank", "kind", "line"):
+        assert longest[0][name] == longest[1][name]
+    assert longest[0]["time_ns"] == pytest.approx(longest[1]["time_ns"], rel=0.02)
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def _known(key: str, value: str, schedule: Schedule) -> Any:
                 if name:
                     names.setdefault(name, group.index)
         return _one(key, value, names)
-    lines = schedule.events["line"].drop_nulls().unique().sort().to_list()
+    lines = schedule.known_lines
     ends = {line: line for line in lines if line == value or line.endswith(f"/{value}")}
     return _one(key, value, {value: next(iter(ends.values()))} if len(ends) == 1 else ends, lines)
 

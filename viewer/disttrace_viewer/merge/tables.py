@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.load.definitions import completed
 from disttrace_viewer.load.journals import Journal
 from disttrace_viewer.load.schema import Record
@@ -158,7 +159,7 @@ class Calls:
         kind = record.get("kind")
         row: dict[str, Any] = {
             "process": process,
-            "op": record.get("op") or "?",
+            "op": record.get("op") or UNKNOWN_OP,
             "kind": kind if kind in KINDS else "unknown",
             "group": group,
             "group_rank": None if group is None else self._own_rank.get((process, group)),

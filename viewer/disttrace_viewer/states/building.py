@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from disttrace.journal.format import COLLECTIVE, MESSAGE, ranks_of
+from disttrace.journal.format import COLLECTIVE, MESSAGE, UNKNOWN_OP, ranks_of
 from disttrace_viewer.analysis.sample import Course, Sample, Stream
 from disttrace_viewer.load.journals import Journal
 from disttrace_viewer.load.problems import Problems
@@ -365,7 +365,7 @@ class _Alike:
             store=record.get("store", -1),
             stack=record.get("stack"),
             signature=Signature(
-                op=_one(record.get("op") or "?"),
+                op=_one(record.get("op") or UNKNOWN_OP),
                 kind=_one(kind) if kind in KINDS else "unknown",
                 backend=_one(record.get("backend") or None),
                 device=_one(record.get("device") or None),

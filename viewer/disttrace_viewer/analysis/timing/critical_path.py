@@ -7,6 +7,7 @@ lies on it, and nothing else, made the run as long as it was.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import polars as pl
@@ -39,44 +40,64 @@ class _Event(NamedTuple):
     is_root: bool
 
 
+Stretches = dict[tuple[int, str, str | None, str | None], int]
+"""Nanoseconds by process, kind, operation and line."""
+
+
 def critical_path(schedule: Schedule) -> pl.DataFrame:
     """``process kind op line time_ns``, summed and largest first: the stretches of the path.
 
     ``OUTSIDE`` is what a process did before ``op`` at ``line``, or after it at the end of its life
-    (then both are null); ``TRANSFER`` and ``INSIDE`` are the operation's own.
+    (then both are null); ``TRANSFER`` and ``INSIDE`` are the operation's own. Where the schedule
+    holds windows of the run, their paths stand for all of it.
     """
-    events = list(map(_Event._make, schedule.events.select(*_COLUMNS).iter_rows()))
-    before, last, root = _links(events)
     lives = {p: (low, high) for p, low, high in schedule.waits.lives.iter_rows()}
+    found: Stretches = {}
+    seen: set[int] = set()
+    for piece in schedule.pieces:
+        events = list(map(_Event._make, piece.select(*_COLUMNS).iter_rows()))
+        seen |= {event.process for event in events}
+        _walk(events, None if schedule.is_sampled else lives, found)
+    if schedule.is_sampled and (walked := sum(found.values())):
+        wall = max(lives[p][1] for p in seen) - min(lives[p][0] for p in seen)
+        found = {key: round(time * wall / walked) for key, time in found.items()}
+    rows = [(*key, time) for key, time in found.items()]
+    table = pl.DataFrame(rows, schema=STRETCHES, orient="row")
+    return table.sort("time_ns", "process", "line", descending=[True, False, False])
+
+
+def _walk(
+    events: list[_Event], lives: Mapping[int, tuple[int, int]] | None, found: Stretches
+) -> None:
+    """Add the path through events that hang together; ``lives``: from the end of the run on."""
+    before, last, root = _links(events)
     newest: dict[int, int] = {event.process: place for place, event in enumerate(events)}
-    found: dict[tuple[int, str, str | None, str | None], int] = {}
 
     def add(process: int, kind: str, op: str | None, line: str | None, time: int) -> None:
         if time > 0:
             key = (process, kind, op, line)
             found[key] = found.get(key, 0) + time
 
-    if events:
+    if lives is None:
+        end = max(newest, key=lambda process: events[newest[process]].at)
+    else:
         end = max(newest, key=lambda process: lives[process][1])
         add(end, OUTSIDE, None, None, lives[end][1] - events[newest[end]].at)
-        place: int | None = newest[end]
-        while place is not None:
-            event = events[place]
-            came = (last if event.needs == ALL else root).get(event.exchange)
-            waited = event.kind == COMPLETION and event.needs != NOBODY and came is not None
-            if waited and came is not None and events[came].at > event.before + event.gap:
-                # Nothing that this one did would have let it go earlier.
-                add(event.process, TRANSFER, event.op, event.line, event.at - events[came].at)
-                place = came
-                continue
-            start = event.before + event.gap
-            kind = TRANSFER if waited else INSIDE
-            add(event.process, kind, event.op, event.line, event.at - start)
-            add(event.process, OUTSIDE, event.op, event.line, event.gap)
-            place = before[place]
-    rows = [(*key, time) for key, time in found.items()]
-    table = pl.DataFrame(rows, schema=STRETCHES, orient="row")
-    return table.sort("time_ns", "process", "line", descending=[True, False, False])
+    place: int | None = newest[end]
+    while place is not None:
+        event = events[place]
+        came = (last if event.needs == ALL else root).get(event.exchange)
+        waited = event.kind == COMPLETION and event.needs != NOBODY and came is not None
+        if waited and came is not None and events[came].at > event.before + event.gap:
+            # Nothing that this one did would have let it go earlier.
+            add(event.process, TRANSFER, event.op, event.line, event.at - events[came].at)
+            place = came
+            continue
+        start = event.before + event.gap
+        kind = TRANSFER if waited else INSIDE
+        add(event.process, kind, event.op, event.line, event.at - start)
+        add(event.process, OUTSIDE, event.op, event.line, event.gap)
+        place = before[place]
 
 
 def _links(

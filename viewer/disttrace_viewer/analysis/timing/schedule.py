@@ -8,6 +8,8 @@ run would have taken without something (Scalasca's replay, scalasca.org; What-if
 
 What C++ or a device waits for holds its process up only where the process did nothing else
 meanwhile: a bucket of DDP's that ended while the next one began was hidden behind backward.
+
+Of a run of many operations those of windows stand for all; see ``Schedule.pieces``.
 """
 
 from __future__ import annotations
@@ -30,6 +32,11 @@ NOBODY, ROOT, ALL = 0, 1, 2
 BLOCKED_NS = 200_000
 """A wait that returns sooner found its work done: how long that took is not known. A process
 that begins to wait sooner did nothing between."""
+MOST_OPERATIONS = 500_000
+"""Of more, those of windows that are spread evenly over the run."""
+WINDOWS = 20
+_LEAD = 0.1
+"""The first part of a window shows only what its processes did before."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,26 @@ class Schedule:
     """``call``, ``line`` (``file:line`` of the user's frame, or null)."""
 
     @cached_property
+    def is_sampled(self) -> bool:
+        """Whether the events are those of windows only."""
+        return self.waits.parts.height > MOST_OPERATIONS
+
+    @property
+    def known_lines(self) -> list[str]:
+        """All lines that communicate, sorted."""
+        calls = self.waits.parts["call"].unique()
+        found = self.lines.filter(pl.col("call").is_in(calls.implode()))
+        return [str(line) for line in found["line"].drop_nulls().unique().sort()]
+
+    @cached_property
+    def pieces(self) -> list[pl.DataFrame]:
+        """The events that hang together: all, or those of each window."""
+        if not self.events.height:
+            return []
+        found = self.events.partition_by("window", maintain_order=True)
+        return [piece.drop("window") for piece in found]
+
+    @cached_property
     def events(self) -> pl.DataFrame:
         """One row per event, by time, arrivals first.
 
@@ -48,8 +75,8 @@ class Schedule:
         for messages), ``group``, ``call``, ``line``, ``is_root``; ``at_ns`` (it is over then),
         ``before_ns`` (so was the process's event before), ``gap_ns`` (what it did since),
         ``excess_ns`` (of that, what others did not need), ``own_ns`` (what the event
-        takes by itself), ``needs`` (``ALL``, ``ROOT``, ``NOBODY``) and ``transfer_ns`` (from the
-        arrival of those to the completion).
+        takes by itself), ``needs`` (``ALL``, ``ROOT``, ``NOBODY``), ``transfer_ns`` (from the
+        arrival of those to the completion) and ``window`` (its number; 0 for all events).
         """
         rows = self._rows
         hidden = _UNSEEN & pl.col("wait_begin_ns").is_null() & (pl.col("_next_ns") < _END)
@@ -86,17 +113,20 @@ class Schedule:
             pl.when(idle).then(transfer).otherwise(known.fill_null(0)).alias("transfer_ns"),
         )
         events = pl.concat([arrivals, completions]).sort("_order", "event", "process")
-        before = pl.col("at_ns").shift(1).over("process").fill_null(pl.col("from_ns"))
+        before = pl.col("at_ns").shift(1).over(_COURSE).fill_null(pl.col("from_ns"))
         events = events.with_columns(before_ns=before, gap_ns=pl.col("_start") - before)
-        return self._with_excess(events).drop("_start", "_order", "from_ns").collect()
+        events = events.filter(~pl.col("_leads"))
+        return self._with_excess(events).drop("_start", "_order", "from_ns", "_leads").collect()
 
     @cached_property
     def _rows(self) -> pl.LazyFrame:
         """Operations that were over, with whom they needed and when those had come."""
+        chosen = self.waits.parts.lazy().join(self._windows, on=["kind", "exchange"])
         parts = _as_early_as_known(
-            self.waits.parts.lazy().filter(~pl.col("in_flight") & ~pl.col("never")),
+            chosen.filter(~pl.col("in_flight") & ~pl.col("never")),
             self.waits.exchanges.trace.completions,
         )
+        begun = pl.col("begin_ns").min().over(_COURSE)
         first = self.waits.exchanges.collectives.height
         number = pl.when(pl.col("kind") == "message").then(pl.col("exchange") + first)
         rooted = pl.col("op").is_in(FROM_ROOT) & ~pl.col("is_root")
@@ -123,8 +153,47 @@ class Schedule:
             .with_columns(_met=met, _needs=needs)
             .join(self.lines.lazy(), on="call", how="left", maintain_order="left")
             .join(self.waits.lives.lazy().select("process", "from_ns"), on="process")
+            .with_columns(from_ns=begun if self.is_sampled else pl.col("from_ns"))
             .sort("process", "begin_ns", "number")
-            .with_columns(_next_ns=pl.col("begin_ns").shift(-1).over("process"))
+            .with_columns(_next_ns=pl.col("begin_ns").shift(-1).over(_COURSE))
+        )
+
+    @property
+    def _windows(self) -> pl.LazyFrame:
+        """``kind``, ``exchange``, ``window`` and ``_leads`` of the exchanges that are looked at."""
+        ends = pl.col("send_number").is_not_null().cast(pl.UInt32) + pl.col(
+            "recv_number"
+        ).is_not_null().cast(pl.UInt32)
+        exchanges = self.waits.exchanges
+        kinds = (
+            ("collective", exchanges.collectives.lazy(), "exchange", pl.col("arrived")),
+            ("message", exchanges.messages.lazy(), "message", ends),
+        )
+        every = pl.concat(
+            [
+                table.select(
+                    pl.lit(kind).alias("kind"),
+                    pl.col(number).cast(pl.UInt32).alias("exchange"),
+                    "first_ns",
+                    count.cast(pl.Int64).alias("_count"),
+                )
+                for kind, table, number, count in kinds
+            ]
+        )
+        if not self.is_sampled:
+            nothing = {"window": pl.lit(0, pl.Int64), "_leads": pl.lit(value=False)}
+            return every.select("kind", "exchange", **nothing)
+        size, stride = MOST_OPERATIONS // WINDOWS, self.waits.parts.height // WINDOWS
+        place = pl.col("_count").cum_sum() - pl.col("_count")
+        low, high = pl.lit(self.waits.from_ns, pl.Int64), pl.lit(self.waits.to_ns, pl.Int64)
+        inside = (pl.col("first_ns") >= low).fill_null(value=True)
+        inside &= (pl.col("first_ns") < high).fill_null(value=True)
+        return (
+            every.filter(inside)
+            .sort("first_ns", "kind", "exchange")
+            .with_columns(window=place // stride, _place=place % stride)
+            .filter((pl.col("_place") < size) & (pl.col("window") < WINDOWS))
+            .select("kind", "exchange", "window", _leads=pl.col("_place") < _LEAD * size)
         )
 
     def _with_excess(self, events: pl.LazyFrame) -> pl.LazyFrame:
@@ -183,4 +252,8 @@ _WHOLE = (
     | (pl.col("wait_begin_ns") - pl.col("issued_ns") <= BLOCKED_NS).fill_null(value=False)
 )
 """Its process was in it from begin to end; else until it was issued, and while it waited."""
-_KEPT = ("process", "exchange", "kind", "op", "group", "call", "line", "is_root", "from_ns")
+_KEPT = (
+    *("process", "exchange", "kind", "op", "group", "call", "line", "is_root", "from_ns"),
+    *("window", "_leads"),
+)
+_COURSE = ("process", "window")

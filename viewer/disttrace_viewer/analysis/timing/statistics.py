@@ -77,7 +77,7 @@ class Statistics:
             .alias("clock"),
         )
         last = (
-            rows.filter(pl.col("_is_last"))
+            rows.filter("is_last")
             .group_by(*keys, "process")
             .agg(pl.len().alias("count"))
             .sort("count", "process", descending=[True, False])
@@ -210,12 +210,10 @@ class Statistics:
 
     @cached_property
     def _parts(self) -> pl.LazyFrame:
-        key = ["kind", "exchange"]
         rows = self.waits.parts.lazy().join(self.lines.lazy(), on="call", how="left")
         rows = by_device(rows, self.waits.exchanges.trace.completions)
         rows = rows.join(self._families, on="group", how="left", maintain_order="left")
-        newest = pl.struct("begin_ns", "process").rank("ordinal", descending=True).over(key)
-        return with_shapes(rows).with_columns(_is_last=(newest == 1) & (pl.col("arrived") > 1))
+        return with_shapes(rows)
 
 
 def _family(group: Group) -> str:

@@ -48,12 +48,12 @@ class WaitStates:
         ``kind``, ``exchange`` (row of the table of its kind), ``process number call begin_ns
         issued_ns wait_begin_ns end_ns`` (in flight: the last sign of life of its process),
         ``in_flight unseen`` (C++ or a device waits for it) ``op group expected arrived is_root
-        bytes``, ``came_ns`` (when the last one began), ``until_ns`` (when the partner began for
-        which it waited; null where it waited for none), ``by`` (that process; null where it is
-        not known), ``state``, ``busy_ns`` (from the last arrival to its end; null in flight, and
-        where it never completed), ``never`` (whether it did not, for this member),
-        ``blocked_ns``, ``wait_ns`` (its share of its process's time) and ``never_ns`` (the part
-        of that since the last came).
+        bytes``, ``came_ns`` (when the last one began), ``is_last`` (of several this one was it),
+        ``until_ns`` (when the partner began for which it waited; null where it waited for none),
+        ``by`` (that process; null where it is not known), ``state``, ``busy_ns`` (from the last
+        arrival to its end; null in flight, and where it never completed), ``never`` (whether it
+        did not, for this member), ``blocked_ns``, ``wait_ns`` (its share of its process's time)
+        and ``never_ns`` (the part of that since the last came).
         """
         rows = self._windowed(pl.concat([self._collectives(), self._messages()]).collect())
         rows = rows.with_row_index("_row")
@@ -199,6 +199,8 @@ class WaitStates:
             .then(pl.lit(EARLY_REDUCE))
             .otherwise(pl.lit(AT_COLLECTIVE))
         )
+        newest = (pl.col("process") == pl.col("last_process")) & (pl.col("arrived") > 1)
+        rows = rows.with_columns(is_last=newest)
         return _parts(rows, "collective", until, by, state, last, broken=broken, never=never)
 
     def _messages(self) -> pl.LazyFrame:
@@ -241,6 +243,9 @@ class WaitStates:
         until = pl.when(never).then(end).when(~pl.col("_sends") | (end >= partner)).then(partner)
         state = pl.when("_sends").then(pl.lit(LATE_RECEIVER)).otherwise(pl.lit(LATE_SENDER))
         last = pl.max_horizontal("begin_ns", partner)
+        begin, tied = pl.col("begin_ns"), pl.col("process") > pl.col("_other")
+        newest = (begin > partner) | ((begin == partner) & tied)
+        rows = rows.with_columns(is_last=newest.fill_null(value=False))
         return _parts(
             rows, "message", until, pl.col("_other"), state, last, broken=never, never=never
         )
@@ -322,6 +327,7 @@ def _parts(
         expected=pl.col("expected").cast(pl.UInt32),
         arrived=pl.col("arrived").cast(pl.UInt32),
         is_root="is_root",
+        is_last="is_last",
         bytes=pl.coalesce("bytes", "_bytes"),
         until_ns=pl.when(later).then(until),
         by=pl.when(later).then(by),

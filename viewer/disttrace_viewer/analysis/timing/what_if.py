@@ -22,9 +22,6 @@ from disttrace_viewer.analysis.timing.projection import Projection
 from disttrace_viewer.analysis.timing.schedule import Schedule
 
 KEYS = ("rank", "line", "host", "group")
-MOST_EVENTS = 1_000_000
-"""Of more, windows are projected that are spread evenly over the run."""
-WINDOWS = 20
 CANDIDATES = 5
 """Of each key, those of the largest excess are tried."""
 LEAST = 0.005
@@ -146,19 +143,8 @@ class WhatIf:
 
     @cached_property
     def _pieces(self) -> list[Piece]:
-        events = self.schedule.events
-        if not events.height:
-            return []
-        if events.height <= MOST_EVENTS:
-            return [Piece(events, self._lives)]
-        size, stride = MOST_EVENTS // WINDOWS, events.height // WINDOWS
-        place = pl.int_range(pl.len()).min().over("exchange")
-        placed = events.with_columns(_window=place // stride, _place=place % stride)
-        chosen = placed.filter((pl.col("_place") < size) & (pl.col("_window") < WINDOWS))
-        return [
-            Piece(window.drop("_window", "_place"), self._lives, part=True)
-            for window in chosen.partition_by("_window", maintain_order=True)
-        ]
+        part = self.schedule.is_sampled
+        return [Piece(events, self._lives, part=part) for events in self.schedule.pieces]
 
 
 @dataclass(frozen=True)
