@@ -24,7 +24,8 @@ from faults.harness import _journals, run_row  # noqa: E402
 from faults.table import ROWS  # noqa: E402
 
 MOST_CALLS = 10
-_SAID = re.compile(r"Replayed (\d+) calls of (\d+) ranks: (.*)\.")
+_NO_ERROR = "no fault was found in this job"
+_SAID = re.compile(r"Replayed ([\d,]+) calls? of (\d+) ranks?: (.*)\.")
 
 
 def chosen(options: argparse.Namespace) -> Iterator[Row]:
@@ -69,13 +70,20 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="rows at a time")
     options = parser.parse_args()
     rows = list(chosen(options))
-    same = short = count = 0
+    same = short = count = well = 0
     with ThreadPoolExecutor(options.jobs) as pool:
         results = pool.map(lambda row: replay(row, program=options.program), rows)
         for row, (right, calls, said) in zip(rows, results, strict=True):
+            if _NO_ERROR in said:
+                well += 1
+                print(f"none  {row.number:3} {row.name}", flush=True)
+                continue
             count, same, short = count + 1, same + right, short + (right and calls <= MOST_CALLS)
             print(f"{'same ' if right else 'OTHER'} {row.number:3} {row.name}: {said}", flush=True)
-    print(f"{same} of {count} hang in the same way, {short} of these with at most 10 calls")
+    print(
+        f"{same} of {count} hang in the same way, {short} of these with at most {MOST_CALLS} calls;"
+        f" {well} more had no error in their journals (late ranks)"
+    )
 
 
 if __name__ == "__main__":

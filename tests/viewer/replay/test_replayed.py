@@ -13,7 +13,7 @@ from disttrace_viewer.api.replayed import replayed
 from disttrace_viewer.trace.errors import ViewerError
 from support.journals import MS, Journal, training, workers
 from support.processes import clean_environ, run_program
-from support.scenes import S, beat, join, mesh, stand, steps
+from support.scenes import S, beat, fail, join, mesh, stand, steps
 
 
 def missing(folder: Path, world: int = 4) -> None:
@@ -145,6 +145,114 @@ def test_a_key_that_nobody_sets_is_waited_for(tmp_path: Path) -> None:
     assert (found.kind, found.calls) == ("store_key_missing", 1)
     assert "    store.get('app/ready')" in found.text
     assert "store = dist.PrefixStore(" in found.text
+
+
+TIMED_OUT = "RuntimeError: Timed out waiting 6000ms for recv operation to complete"
+
+
+def test_who_comes_after_others_gave_up_comes_late_here(tmp_path: Path) -> None:
+    """All groups give up soon, so that the program is over soon."""
+    for journal, group in steps(tmp_path, 3):
+        call = journal.collective(group)
+        if journal.rank == 1:
+            stand(journal, 3 * S, "/src/loader.py", 28, "load")
+            number = journal.begin(call, 14 * S, q=3)
+            journal.end(number, MS, x=journal.string("RuntimeError: Connection closed by peer"))
+            fail(journal, 15 * S, "RuntimeError", "Connection closed by peer")
+        else:
+            number = journal.begin(call, 200 * MS, q=3)
+            journal.end(number, 6 * S, x=journal.string(TIMED_OUT))
+            fail(journal, 7 * S, "RuntimeError", TIMED_OUT.partition(": ")[2])
+    found = replayed(tmp_path, shrink=True)
+    assert found.kind == "missing_participant"
+    assert 'dist.init_process_group("gloo", timeout=TIMEOUT)' in found.text
+    assert "TIMEOUT = timedelta(seconds=" in found.text
+    of = found.text.split("def rank")[1:]
+    assert ["time.sleep(15)" in one for one in of] == [False, True]
+    compile(found.text, "repro.py", "exec")
+
+
+def test_a_monitored_barrier_that_gives_up_is_called(tmp_path: Path) -> None:
+    """Its error is raised by the call itself, as that of what torch refuses."""
+    for journal, group in steps(tmp_path, 3):
+        call = journal.collective(group, "monitored_barrier")
+        number = journal.begin(call, 9 * S if journal.rank == 1 else 200 * MS, q=3)
+        late = "RuntimeError: timed out"
+        journal.end(number, MS if journal.rank == 1 else 6 * S, x=journal.string(late), f=1)
+        journal.define("exit", t=16 * S, how="excepthook")
+    text = replayed(tmp_path).text
+    assert text.count("dist.monitored_barrier(timeout=TIMEOUT)") == 3
+    assert text.count("time.sleep(15)") == 1
+
+
+def test_the_attempt_that_hangs_is_called(tmp_path: Path) -> None:
+    """And not the one before it, in which somebody failed."""
+    for attempt in (0, 1):
+        for rank in (0, 1):
+            journal = Journal(
+                tmp_path, 5010 - 10 * attempt + rank, rank=rank, keys={"attempt": attempt}
+            )
+            call = journal.collective(
+                journal.world(29500 + attempt), ["all_reduce", "barrier"][attempt]
+            )
+            at = attempt * 20 * S
+            journal.run(call, at + MS, MS, q=1)
+            if attempt == 0:
+                journal.define("exit", t=at + S, how="excepthook")
+            elif rank == 0:
+                journal.begin(call, at + 9 * MS, q=2)
+                beat(journal, 60)
+            else:
+                stand(journal, at + S, "/src/train.py", 7, "load")
+                beat(journal, 60)
+    found = replayed(tmp_path, shrink=True)
+    assert "barrier" in found.text
+    assert "all_reduce" not in found.text
+    assert "# stays at train.py:7" in found.text
+
+
+def test_threads_come_in_the_recorded_order(tmp_path: Path) -> None:
+    """Where they share a group; and the main thread stays where it was, whoever else waits."""
+    for journal, group in steps(tmp_path, 3):
+        call, barrier = journal.collective(group), journal.collective(group, "barrier")
+        first, second = (barrier, call) if journal.rank == 2 else (call, barrier)
+        journal.begin(first, 200 * MS, q=3, h=1)
+        journal.begin(second, 201 * MS, q=4, h=2)
+        stand(journal, 3 * S, "/src/train.py", 45, "main")
+        beat(journal, 60)
+    found = replayed(tmp_path, shrink=True)
+    assert found.kind == "op_mismatch"
+    for rank in found.text.split("def rank")[1:]:
+        before, after = rank.split("def thread2")
+        assert "time.sleep(0.5)" in after
+        assert "time.sleep(0.5)" not in before
+        assert "    time.sleep(86400)  # stays at train.py:45" in after
+    compile(found.text, "repro.py", "exec")
+
+
+def test_a_message_that_is_over_stays_where_it_is_what_is_wrong(tmp_path: Path) -> None:
+    """The receiver's tensor is larger than what was sent, and nobody waits."""
+    for journal, group in steps(tmp_path, 2):
+        op, size = (("send", 8), ("recv", 16))[journal.rank or 0]
+        shapes = {"shapes": [[size]], "bytes": 4 * size, "async": False}
+        message = journal.message(group, op, 1 - (journal.rank or 0), **shapes)
+        journal.run(message, 300 * MS, MS, q=1)
+        journal.define("exit", t=S, how="atexit")
+    found = replayed(tmp_path, shrink=True)
+    assert (found.kind, found.calls) == ("size_mismatch", 2)
+    assert "dist.send(tensor(8), 1)" in found.text
+
+
+def test_what_torch_refused_since_members_differ_is_called(tmp_path: Path) -> None:
+    """With TORCH_DISTRIBUTED_DEBUG=DETAIL it is refused, and hangs without."""
+    for journal, group in steps(tmp_path, 3):
+        call, gather = journal.collective(group), journal.collective(group, "all_gather")
+        number = journal.begin(gather if journal.rank == 0 else call, 200 * MS, q=3)
+        text = "RuntimeError: Detected mismatch between collectives on ranks."
+        journal.end(number, MS, x=journal.string(text), f=1)
+        journal.define("exit", t=S, how="excepthook")
+    found = replayed(tmp_path, shrink=True)
+    assert (found.kind, found.calls) == ("op_mismatch", 3)
 
 
 @pytest.mark.long

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from disttrace.journal.format import COLLECTIVE, MESSAGE
 from disttrace_viewer.api.verdict import diagnose
-from disttrace_viewer.findings.finding import ERROR
+from disttrace_viewer.findings.finding import ERROR, Finding
 from disttrace_viewer.merge.choice import folders
 from disttrace_viewer.replay.calls import job_of, named
 from disttrace_viewer.replay.program import text
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from disttrace_viewer.api.reading import Paths
 
 MOST_CALLS = 200_000
+_MESSAGES = ("send", "recv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def replayed(
     if shrink and not errors:
         raise ViewerError("no fault was found in this job: there is nothing to shrink to.")
     if shrink:
-        told = {(one.group, one.seq) for one in errors}
+        told = {(_what(one), one.group, one.seq) for one in errors}
         made = shrunk(made, named(errors, evidence), told)
     if made.count > MOST_CALLS:
         raise ViewerError(f"these are {made.count:,} calls, too many for a program; try --shrink.")
@@ -84,3 +86,7 @@ def replayed(
         summary=summary,
         incomplete=report.incomplete,
     )
+
+
+def _what(finding: Finding) -> str:
+    return MESSAGE if finding.op in _MESSAGES else COLLECTIVE

@@ -11,6 +11,7 @@ import tempfile
 
 from disttrace.journal.proc import end_with
 from disttrace_viewer.commands import common
+from disttrace_viewer.wording.quantities import number
 
 SAME, OTHER = 0, 1
 
@@ -33,7 +34,7 @@ def execute(args: argparse.Namespace) -> int:
 
     name = os.path.basename(args.o) if args.o else "repro.py"
     made = replayed(args.dirs, args.job, shrink=args.shrink, speed=args.speed, name=name)
-    about = f"{made.calls} calls of {made.ranks} ranks"
+    about = f"{number(made.calls, 'call')} of {number(made.ranks, 'rank')}"
     sys.stderr.writelines(f"Incomplete: {sentence}\n" for sentence in made.incomplete)
     if args.o:
         made.write(args.o)
@@ -52,7 +53,8 @@ def execute(args: argparse.Namespace) -> int:
             preexec_fn=functools.partial(end_with, os.getpid()),
         )
     if done.returncode not in (0, 1):
-        sys.stderr.write(done.stderr.decode("utf-8", "replace"))
+        said = done.stderr.decode("utf-8", "replace").splitlines(keepends=True)
+        sys.stderr.writelines(line for line in said if folder not in line)  # it is gone by now
     return _compare(done, made.kind, about)
 
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import disttrace.journal.format as fmt
 from disttrace_viewer.analysis.process_ends import CLEAN
 from disttrace_viewer.evidence.evidence import Evidence
+from disttrace_viewer.evidence.mismatches import KINDS
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.replay.sequences import ISSUE, JOINS, MAKES, WAIT, Action, Key, Made, Script
 from disttrace_viewer.trace.process import Process
 
 STAYS, ENDS, FAILS, KILLED = "stays", "ends", "fails", "killed"
+MONITORED = "monitored_barrier"
+"""It waits for all and gives up in its call, which ends as that of a refused one does."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +44,10 @@ class Call:
     begin_ns: int
     over: bool
     """It ended well in the recording."""
+    gave_up_ns: int | None = None
+    """When it ended in an error, unix ns."""
+    late: bool = False
+    """It began after another member had given up."""
     ranks: Sequence[int] | None = None
     """Of ``new_group`` the members it asked for."""
 
@@ -59,6 +66,8 @@ class Rank:
     """
     port: int = 0
     """How far its port is from that of the others."""
+    late: bool = False
+    """It joined after others had given up."""
 
 
 @dataclass(slots=True)
@@ -69,6 +78,18 @@ class Job:
     groups: list[tuple[int, ...]]
     joined: bool = True
     """All ranks have joined, each in its place."""
+
+    @property
+    def calls(self) -> Iterator[Call]:
+        """Those of all ranks and threads, each where it is issued and where it is waited for."""
+        for rank in self.ranks.values():
+            for steps in rank.threads.values():
+                yield from (call for _, call in steps)
+
+    @property
+    def some_come_late(self) -> bool:
+        """Somebody comes after others have given up."""
+        return any(r.late for r in self.ranks.values()) or any(c.late for c in self.calls)
 
     @property
     def count(self) -> int:
@@ -88,7 +109,12 @@ def job_of(scripts: Sequence[Script], evidence: Evidence, findings: Sequence[Fin
     members: list[tuple[int, ...]] = []
     found: dict[int, Rank] = {}
     pending = {(op.process, op.number) for op in evidence.pending}
+    # What torch refuses since members differ (TORCH_DISTRIBUTED_DEBUG=DETAIL) hangs without that.
+    differing = {one.seq for one in findings if one.kind in KINDS}
+    refused = {op for op, seq in evidence.sample.refused.items() if seq in differing}
     workers = [one for one in scripts if processes[one.journal.id].rank is not None]
+    attempt = _attempt([processes[one.journal.id] for one in workers], evidence, findings)
+    workers = [one for one in workers if (processes[one.journal.id].attempt or 0) == attempt]
     world = _world(processes[one.journal.id] for one in workers)
     joined = all(one.over for script in workers for one in script.made.values() if one.op == JOINS)
     alike = joined and _made_alike(workers)
@@ -103,10 +129,12 @@ def job_of(scripts: Sequence[Script], evidence: Evidence, findings: Sequence[Fin
             if gid is not None and ranks and gid not in groups:
                 groups[gid] = len(members)
                 members.append(tuple(ranks))
-        threads = _steps(script, groups, members, process.index, pending, alike=alike)
+        threads = _steps(script, groups, members, process.index, pending, refused, alike=alike)
         rank = found[place] = Rank(threads)
         _end(rank, evidence, process.index, failed)
         rank.joins = _joining(script, process, place, world)
+        rank.late = _joins_late(script, workers)
+    _mark_late(found.values())
     if joined or not found:
         return Job(found, members)
     members = members or [tuple(range(world))]
@@ -121,6 +149,34 @@ def job_of(scripts: Sequence[Script], evidence: Evidence, findings: Sequence[Fin
 
 
 _FAILURES = ("process_failed", "not_in_group")
+
+
+def _attempt(workers: Sequence[Process], evidence: Evidence, findings: Sequence[Finding]) -> int:
+    """Of a job that was started again: the attempt that the first finding is about."""
+    known = {one.index: one.attempt or 0 for one in workers}
+    about = [i for one in findings[:1] for i in (*one.culprits, *one.waiting) if i in known]
+    return max((known[i] for i in about or known), default=0)
+
+
+def _joins_late(script: Script, workers: Sequence[Script]) -> bool:
+    """Whether a process joined after another one had given up."""
+    gave_up = [at for one in workers for _, at in _joins(one) if at is not None]
+    return bool(gave_up) and any(at_ns > min(gave_up) for at_ns, _ in _joins(script))
+
+
+def _joins(script: Script) -> Iterator[tuple[int, int | None]]:
+    return ((one.at_ns, one.gave_up_ns) for one in script.made.values() if one.op == JOINS)
+
+
+def _mark_late(ranks: Iterable[Rank]) -> None:
+    """Mark the calls that began after another member of the same exchange had given up."""
+    calls = [call for r in ranks for steps in r.threads.values() for _, call in steps]
+    gave_up: dict[Key, int] = {}
+    for call in calls:
+        if call.key is not None and call.gave_up_ns is not None:
+            gave_up[call.key] = min(call.gave_up_ns, gave_up.get(call.key, call.gave_up_ns))
+    for call in calls:
+        call.late = call.key in gave_up and call.begin_ns > gave_up[call.key]
 
 
 def _world(processes: Iterable[Process]) -> int:
@@ -162,6 +218,7 @@ def _steps(
     members: Sequence[tuple[int, ...]],
     process: int,
     pending: set[tuple[int, int]],
+    differing: set[tuple[int, int]],
     *,
     alike: bool,
 ) -> dict[int, list[tuple[str, Call]]]:
@@ -173,7 +230,9 @@ def _steps(
             action = step.action
             gid = definitions.group_id(action.call.get("group", -1))
             stored = action.key is not None and action.key[0] == "store"
-            if action.refused or action.inside or not (stored or gid in groups):
+            taken = action.call.get("op") == MONITORED or (process, action.number) in differing
+            refused = action.refused and not taken
+            if refused or action.inside or not (stored or gid in groups):
                 continue
             if id(action) not in calls:
                 over = (process, action.number) not in pending and not action.broken
@@ -227,6 +286,7 @@ def _making(
                 where="",
                 begin_ns=made.at_ns,
                 over=made.over,
+                gave_up_ns=made.gave_up_ns,
                 ranks=ranks,
             ),
         )
@@ -262,6 +322,7 @@ def _call(
         where=f"{frames[0][0].rpartition('/')[2]}:{frames[0][1]}" if frames else "",
         begin_ns=action.at_ns,
         over=over,
+        gave_up_ns=action.gave_up_ns,
     )
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from disttrace_viewer.replay.calls import ENDS, FAILS, KILLED, STAYS, Call, Job, Rank
+from disttrace_viewer.replay.calls import ENDS, FAILS, KILLED, MONITORED, STAYS, Call, Job, Rank
 from disttrace_viewer.replay.sequences import ISSUE, MAKES
 
 _HEAD = '''"""{title}
@@ -36,6 +37,11 @@ STORED = {
 }
 _MODULES = ("os", "signal", "threading", "time")
 _GAP_NS = 1_000_000
+_TIMEOUT = "TIMEOUT = timedelta(seconds=10)  # so long nobody waits for those that come late"
+_LATE = "time.sleep(15)  # comes after the others have given up"
+_MAIN = 0
+_TURN_S = 0.5
+"""Between the first calls of threads that share a group, so that they come in their order."""
 
 
 def text(job: Job, *, title: str, name: str = "repro.py", speed: float | None = None) -> str:
@@ -48,11 +54,15 @@ def text(job: Job, *, title: str, name: str = "repro.py", speed: float | None = 
     functions = ", ".join(f"rank{n}" for n in sorted(job.ranks))
     lines += [f"[{functions}][{which}]()", "dist.destroy_process_group()", ""]
     used = [one for one in _MODULES if any(f"{one}." in line for line in lines)]
+    imports = [f"import {one}" for one in used]
+    if job.some_come_late:
+        imports.append("from datetime import timedelta")
+        lines[:0] = [_TIMEOUT, ""]
     head = _HEAD.format(
         title="\n".join(textwrap.wrap(title.replace("\\", "/").replace('"', "'"), 95)),
         world=len(job.ranks),
         name=name,
-        imports="\n".join(f"import {one}" for one in used),
+        imports="\n".join(imports),
     )
     lines.insert(0, head.replace('"""\n\n\n\n', '"""\n\n'))
     return "\n".join(lines)
@@ -61,20 +71,19 @@ def text(job: Job, *, title: str, name: str = "repro.py", speed: float | None = 
 def _begin(job: Job) -> Iterator[str]:
     """What all do before anything else."""
     if job.joined:
-        yield 'dist.init_process_group("gloo")'
-    if any(call.op in STORED for call in _calls(job)):
+        yield f'dist.init_process_group("gloo"{_timeout(job)})'
+    if any(call.op in STORED for call in job.calls):
         yield _STORE
     yield "groups = [None]"
-    made = {call.group for call in _calls(job) if call.op == MAKES}
+    made = {call.group for call in job.calls if call.op == MAKES}
     for number, group in enumerate(job.groups[1:], 1):
         is_made = number in made or not job.joined
-        yield f"groups.append({None if is_made else f'dist.new_group({_members(group)})'})"
+        new = f"dist.new_group({_members(group)}{_timeout(job)})"
+        yield f"groups.append({None if is_made else new})"
 
 
-def _calls(job: Job) -> Iterator[Call]:
-    for rank in job.ranks.values():
-        for steps in rank.threads.values():
-            yield from (call for _, call in steps)
+def _timeout(job: Job) -> str:
+    return ", timeout=TIMEOUT" if job.some_come_late else ""
 
 
 def _members(group: Sequence[int]) -> str:
@@ -87,27 +96,51 @@ def _rank(job: Job, number: int, rank: Rank, speed: float | None) -> Iterator[st
         yield '    port = int(os.environ["MASTER_PORT"]) + 1  # another one than the others have'
         yield '    os.environ["MASTER_PORT"] = str(port)'
     if not job.joined and rank.joins is not None:
-        yield f'    dist.init_process_group("gloo"{rank.joins})'
-    threads = sorted(rank.threads.items())
-    for thread, steps in threads[1:]:
+        if rank.late:
+            yield f"    {_LATE}"
+        yield f'    dist.init_process_group("gloo"{rank.joins}{_timeout(job)})'
+    main = rank.threads.get(_MAIN, [])
+    others = sorted(item for item in rank.threads.items() if item[0] != _MAIN)
+    turns = _turns(rank) if not speed else {}
+    for thread, steps in others:
         yield f"    def thread{thread}():"
+        yield from (f"        {line}" for line in turns.get(thread, ()))
         yield from (f"        {line}" for line in _steps(job, number, steps, speed))
-    for thread, _ in threads[1:]:
+    for thread, _ in others:
         yield f"    started{thread} = threading.Thread(target=thread{thread})"
         yield f"    started{thread}.start()"
-    if threads:
-        yield from (f"    {line}" for line in _steps(job, number, threads[0][1], speed))
-    yield from (f"    started{thread}.join()" for thread, _ in threads[1:])
-    if rank.end == STAYS and not any(
-        not call.over for steps in rank.threads.values() for _, call in steps
-    ):
+    if main:
+        yield from (f"    {line}" for line in turns.get(_MAIN, ()))
+        yield from (f"    {line}" for line in _steps(job, number, main, speed))
+    if rank.end == STAYS and all(call.over for _, call in main):
         yield f"    time.sleep(86400)  # stays at {rank.word or 'a line that nobody knows'}"
-    elif rank.end == FAILS:
+        return
+    yield from (f"    started{thread}.join()" for thread, _ in others)
+    if rank.end == FAILS:
         yield f"    raise RuntimeError({rank.word!r})"
     elif rank.end == KILLED:
         yield "    os.kill(os.getpid(), signal.SIGKILL)"
-    elif not threads and rank.end == ENDS:
+    elif not rank.threads and rank.end == ENDS:
         yield "    pass"
+
+
+def _turns(rank: Rank) -> dict[int, list[str]]:
+    """What threads do before their first call in a group that others call in as well, so that
+    they come to it in the recorded order.
+    """
+    first: dict[int, int] = {}
+    users: Counter[int] = Counter()
+    for thread, steps in rank.threads.items():
+        issued = [call for what, call in steps if what == ISSUE and not call.message]
+        users.update({call.group for call in issued if call.op not in STORED})
+        if issued:
+            first[thread] = issued[0].begin_ns
+    if not any(count > 1 for count in users.values()):
+        return {}
+    order = sorted(first, key=lambda thread: first[thread])
+    return {
+        thread: [f"time.sleep({place * _TURN_S})"] for place, thread in enumerate(order) if place
+    }
 
 
 def _steps(
@@ -122,6 +155,8 @@ def _steps(
                 yield f"time.sleep({(call.begin_ns - last_ns) / 1e9 / speed:.4f})"
             last_ns = call.begin_ns
             comment = f"  # {call.where}" if call.where else ""
+            if call.late:
+                yield _LATE
             if call.asynchronous:
                 names[id(call)] = f"work{place}"
                 yield f"work{place} = {_issue(job, number, call)}{comment}"
@@ -135,7 +170,7 @@ def _steps(
 
 def _issue(job: Job, number: int, call: Call) -> str:
     if call.op == MAKES:
-        made = f"dist.new_group({_members(call.ranks or ())})"
+        made = f"dist.new_group({_members(call.ranks or ())}{_timeout(job)})"
         return f"groups[{call.group}] = {made}" if call.group else made
     if call.op in STORED:
         return STORED[call.op].format(key=repr((call.key or ("",))[-1]))
@@ -147,6 +182,8 @@ def _issue(job: Job, number: int, call: Call) -> str:
         peer = "" if call.peer is None else f", {call.peer}"
         tag = f", tag={call.tag}" if call.tag else ""
         return f"dist.{name}({_tensor(call)}{peer}{group}{tag})"
+    if call.op == MONITORED:
+        return f"dist.monitored_barrier({(group + _timeout(job)).removeprefix(', ')})"
     work = f"{group}, async_op=True" if call.asynchronous else group
     tensor = _tensor(call)
     root = members[0] if call.root is None else call.root

@@ -48,6 +48,8 @@ class Action:
     """Torch would not make the call: it takes no part in anything."""
     broken: bool = False
     """It ended in an error, for which nobody can wait again."""
+    gave_up_ns: int | None = None
+    """When it did, unix ns."""
     inside: bool = False
     """It is a part of another operation, which would make it again."""
 
@@ -63,6 +65,8 @@ class Made:
     at_ns: int
     over: bool = False
     """It ended well."""
+    gave_up_ns: int | None = None
+    """When it ended in an error, unix ns."""
 
 
 @dataclass(slots=True)
@@ -190,12 +194,14 @@ class _Reader:
         number = record["e"]
         if (made := self.found.made.get(number)) is not None:
             made.over = "x" not in record
+            made.gave_up_ns = None if made.over else made.at_ns + record.get("d", 0)
         action = self.found.actions.get(number)
         waited = self._waits.pop(number, None)
         for one in self._stored.pop(number, ()) if action is None else (action,):
             one.refused |= "f" in record
             one.at_ns += record.get("d", 0) if one.member < 0 else 0
             one.broken |= "x" in record and "r" not in record
+            one.gave_up_ns = one.at_ns + record.get("d", 0) if one.broken else None
         if action is None or "r" in record or action.refused:
             return
         if action.key is None and "q" in record and action.call.get("kind") == fmt.MESSAGE:

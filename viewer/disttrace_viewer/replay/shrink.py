@@ -16,13 +16,13 @@ from disttrace_viewer.replay.calls import STAYS, Call, Job, Rank
 from disttrace_viewer.replay.sequences import ISSUE, MAKES, WAIT
 
 _ALIKE = 2
+Told = tuple[str, str | None, int | None]
+"""``collective`` or ``message``, the id of a group, and a number."""
 
 
-def shrunk(
-    job: Job, blamed: Collection[int], told: Collection[tuple[str | None, int | None]] = ()
-) -> Job:
-    """``blamed``: ranks that stay; ``told``: collectives that stay although they are over, by the
-    ids of their groups and their numbers.
+def shrunk(job: Job, blamed: Collection[int], told: Collection[Told] = ()) -> Job:
+    """``blamed``: ranks that stay; ``told``: collectives and messages that stay although they are
+    over: by which they are, the ids of their groups and their numbers.
     """
     found = _without_what_is_over(job, told)
     stands = _standing(found)
@@ -44,7 +44,7 @@ def _calls(job: Job) -> Iterator[tuple[int, str, Call]]:
                 yield number, what, call
 
 
-def _without_what_is_over(job: Job, told: Collection[tuple[str | None, int | None]]) -> Job:
+def _without_what_is_over(job: Job, told: Collection[Told]) -> Job:
     open_ = {call.key for _, _, call in _calls(job) if not call.over}
     sides = Counter(call.key for _, what, call in _calls(job) if what == ISSUE)
 
@@ -54,7 +54,7 @@ def _without_what_is_over(job: Job, told: Collection[tuple[str | None, int | Non
         whole = _whole(job, call)
         if call.key is None or call.key in open_ or sides[call.key] < whole:
             return True
-        return call.key[0] == "collective" and (call.key[1], call.key[3]) in told
+        return (call.key[0], call.key[1], call.key[-1]) in told
 
     return Job(
         {
