@@ -14,6 +14,7 @@ from disttrace_viewer.replay.program import text
 from disttrace_viewer.replay.shrink import shrunk
 from disttrace_viewer.replay.verdict import scripts_of
 from disttrace_viewer.trace.errors import ViewerError
+from disttrace_viewer.wording.quantities import number
 
 if TYPE_CHECKING:
     from disttrace_viewer.api.reading import Paths
@@ -33,6 +34,11 @@ class Replayed:
     kind: str | None
     summary: str | None
     incomplete: tuple[str, ...]
+
+    @property
+    def about(self) -> str:
+        """``3 calls of 2 ranks``."""
+        return f"{number(self.calls, 'call')} of {number(self.ranks, 'rank')}"
 
     def write(self, path: str) -> None:
         """The program, into a file.

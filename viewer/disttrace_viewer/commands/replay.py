@@ -11,7 +11,6 @@ import tempfile
 
 from disttrace.journal.proc import end_with
 from disttrace_viewer.commands import common
-from disttrace_viewer.wording.quantities import number
 
 SAME, OTHER = 0, 1
 
@@ -34,7 +33,7 @@ def execute(args: argparse.Namespace) -> int:
 
     name = os.path.basename(args.o) if args.o else "repro.py"
     made = replayed(args.dirs, args.job, shrink=args.shrink, speed=args.speed, name=name)
-    about = f"{number(made.calls, 'call')} of {number(made.ranks, 'rank')}"
+    about = made.about
     sys.stderr.writelines(f"Incomplete: {sentence}\n" for sentence in made.incomplete)
     if args.o:
         made.write(args.o)
