@@ -105,33 +105,40 @@ class WaitStates:
             .otherwise(pl.max_horizontal("until_ns", "begin_ns"))
         )
         before = let_go.shift(1).over("process").fill_null(start if start is not None else 0)
-        gaps = self.parts.lazy().with_columns(away=pl.col("begin_ns") - before)
         key = ["kind", "exchange"]
-        begin, mine = pl.col("begin_ns"), pl.col("process") == pl.col("_last")
-        last = pl.col("process").sort_by("begin_ns", "process").last().over(key)
+        gaps = self.parts.lazy().with_columns(away=pl.col("begin_ns") - before)
+        last = gaps.filter("is_last").select(
+            *key, "call", _last="process", _begun="begin_ns", _away="away"
+        )
         return (
-            gaps.with_columns(_last=last)
-            .filter(pl.len().over(key) > 1)
+            gaps.filter(~pl.col("is_last"))
+            .select(
+                *key,
+                "begin_ns",
+                "by",
+                _usual=pl.when(pl.col("away") >= 0).then("away"),
+                _wait="wait_ns",
+            )
+            .join(last, on=key)
+            .with_columns(_wait=pl.when(pl.col("by") == pl.col("_last")).then("_wait"))
             .group_by(key)
             .agg(
                 pl.col("_last").first().alias("process"),
-                pl.col("call").filter(mine).first(),
-                (begin.max() - begin.filter(~mine).max()).alias("_behind"),
-                (
-                    pl.col("away").filter(mine).first()
-                    - pl.col("away").filter(~mine & (pl.col("away") >= 0)).median()
-                ).alias("_longer"),
-                pl.col("wait_ns").filter(~mine & (pl.col("by") == pl.col("_last"))).alias("_waits"),
+                pl.col("call", "_begun", "_away").first(),
+                pl.col("begin_ns").max(),
+                pl.col("_usual").median(),
+                pl.col("_wait").sum().alias("_waits"),
+                pl.col("_wait").count().alias("_waiting"),
+            )
+            .with_columns(
+                _behind=pl.col("_begun") - pl.col("begin_ns"),
+                _longer=(pl.col("_away") - pl.col("_usual")).cast(pl.Int64),
             )
             .drop_nulls(["_behind", "_longer"])
-            .with_columns(
-                pl.min_horizontal("_behind", pl.col("_longer").cast(pl.Int64)).alias("delay_ns")
-            )
+            .with_columns(delay_ns=pl.min_horizontal("_behind", "_longer"))
             .filter(pl.col("delay_ns") > 0)
             .with_columns(
-                pl.min_horizontal(
-                    pl.col("_waits").list.sum(), pl.col("delay_ns") * pl.col("_waits").list.len()
-                ).alias("caused_ns")
+                caused_ns=pl.min_horizontal("_waits", pl.col("delay_ns") * pl.col("_waiting"))
             )
             .select(*key, "process", "call", "delay_ns", "caused_ns")
             .sort(key)
