@@ -126,3 +126,30 @@ def test_waits_that_followed_one_another_are_no_cycle(tmp_path: Path) -> None:
     found = only(findings(tmp_path))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("store_key_missing", [1])
     assert "rank 1 set it 2.8 s later; rank 1 was last seen at loader.py:7" in found.summary
+
+
+@pytest.mark.parametrize("begun_ms", [190, 1_000], ids=["before", "after"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "KeyError: 'layer 7'",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.",
+        "torch.AcceleratorError: CUDA error: device-side assert triggered",
+        "DistBackendError: NCCL error in: NCCLUtils.cpp:77, unhandled cuda error",
+    ],
+)
+def test_who_breaks_by_itself_in_a_collective_has_not_given_up(
+    tmp_path: Path, text: str, begun_ms: int
+) -> None:
+    """Whether the others come to it before or after that: it is what failed."""
+    for journal, group in steps(tmp_path, 3):
+        at = begun_ms * MS if journal.rank else 200 * MS
+        number = journal.begin(journal.collective(group), at, q=3)
+        if journal.rank == 0:
+            journal.end(number, MS, x=journal.string(text))
+            kind, _, message = text.partition(": ")
+            fail(journal, 300 * MS, kind, message)
+        else:
+            journal.record(hb=60 * S)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [0])

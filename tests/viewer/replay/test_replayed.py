@@ -172,6 +172,20 @@ def test_who_comes_after_others_gave_up_comes_late_here(tmp_path: Path) -> None:
     compile(found.text, "repro.py", "exec")
 
 
+def test_nobody_is_late_for_who_failed_by_itself(tmp_path: Path) -> None:
+    """Rank 0 is killed by an error of its own; the others come afterwards."""
+    for journal, group in steps(tmp_path, 3):
+        number = journal.begin(journal.collective(group), S if journal.rank else 200 * MS, q=3)
+        if journal.rank == 0:
+            journal.end(number, MS, x=journal.string("KeyError: 'layer 7'"))
+            fail(journal, 300 * MS, "KeyError", "'layer 7'")
+        else:
+            beat(journal, 60)
+    found = replayed(tmp_path, shrink=True)
+    assert found.kind == "process_failed"
+    assert "TIMEOUT" not in found.text
+
+
 def test_a_monitored_barrier_that_gives_up_is_called(tmp_path: Path) -> None:
     """Its error is raised by the call itself, as that of what torch refuses."""
     for journal, group in steps(tmp_path, 3):

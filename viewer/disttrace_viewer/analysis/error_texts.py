@@ -22,6 +22,13 @@ _BROKEN = re.compile(
     r"|detected mismatch between collectives|rpc ran for more than set timeout",
     re.IGNORECASE,
 )
+_OWN = re.compile(
+    r"^(\w+\.)*(ArithmeticError|AssertionError|AttributeError|FloatingPointError|ImportError"
+    r"|IndexError|KeyError|MemoryError|ModuleNotFoundError|NameError|NotImplementedError"
+    r"|OutOfMemoryError|OverflowError|TypeError|ValueError|ZeroDivisionError|AcceleratorError):"
+    r"|(CUDA|HIP) (error:|out of memory)|unhandled cuda error|duplicate gpu",
+)
+"""Python's mistakes, memory that is not there, and devices that are broken: not of others."""
 _ANSWERED = re.compile(r"\bOn WorkerInfo\(id=\d+, name=")
 """How torch's ``rpc/internal.py`` begins the text of an exception that a function raised there."""
 
@@ -46,14 +53,15 @@ def is_own_limit(text: str | None) -> bool:
 def because_of_others(op: Op) -> bool:
     """Whether an operation's error says no more than that others went away or did not come.
 
-    A collective or P2P operation that had begun ends badly for no other reason, or because of
-    arguments that do not fit, which has rules of its own. One that raised on issue, a store
+    A collective or P2P operation that had begun ends badly for no other reason, unless its text
+    says so (``_OWN``), or because of arguments that do not fit, which has rules of its own. One
+    that raised on issue, a store
     operation and a constructor may have been called wrongly: there the text decides.
     """
     if op.error is None:
         return False
     if op.call.kind in ("collective", "message") and not op.refused:
-        return True
+        return is_connection_error(op.error) or _OWN.search(op.error) is None
     return is_connection_error(op.error)
 
 

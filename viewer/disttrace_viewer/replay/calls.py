@@ -115,6 +115,8 @@ def job_of(scripts: Sequence[Script], evidence: Evidence, findings: Sequence[Fin
     workers = [one for one in scripts if processes[one.journal.id].rank is not None]
     attempt = _attempt([processes[one.journal.id] for one in workers], evidence, findings)
     workers = [one for one in workers if (processes[one.journal.id].attempt or 0) == attempt]
+    # Who failed by itself did not give up since others did not come.
+    waited = [one for one in workers if processes[one.journal.id].index not in failed]
     world = _world(processes[one.journal.id] for one in workers)
     joined = all(one.over for script in workers for one in script.made.values() if one.op == JOINS)
     alike = joined and _made_alike(workers)
@@ -133,7 +135,7 @@ def job_of(scripts: Sequence[Script], evidence: Evidence, findings: Sequence[Fin
         rank = found[place] = Rank(threads)
         _end(rank, evidence, process.index, failed)
         rank.joins = _joining(script, process, place, world)
-        rank.late = _joins_late(script, workers)
+        rank.late = _joins_late(script, waited)
     _mark_late(found.values())
     if joined or not found:
         return Job(found, members)
@@ -158,9 +160,9 @@ def _attempt(workers: Sequence[Process], evidence: Evidence, findings: Sequence[
     return max((known[i] for i in about or known), default=0)
 
 
-def _joins_late(script: Script, workers: Sequence[Script]) -> bool:
+def _joins_late(script: Script, others: Sequence[Script]) -> bool:
     """Whether a process joined after another one had given up."""
-    gave_up = [at for one in workers for _, at in _joins(one) if at is not None]
+    gave_up = [at for one in others for _, at in _joins(one) if at is not None]
     return bool(gave_up) and any(at_ns > min(gave_up) for at_ns, _ in _joins(script))
 
 
@@ -170,12 +172,12 @@ def _joins(script: Script) -> Iterator[tuple[int, int | None]]:
 
 def _mark_late(ranks: Iterable[Rank]) -> None:
     """Mark the calls that began after another member of the same exchange had given up."""
-    calls = [call for r in ranks for steps in r.threads.values() for _, call in steps]
+    calls = [(rank, call) for rank in ranks for steps in rank.threads.values() for _, call in steps]
     gave_up: dict[Key, int] = {}
-    for call in calls:
-        if call.key is not None and call.gave_up_ns is not None:
+    for rank, call in calls:
+        if rank.end not in (FAILS, KILLED) and call.key is not None and call.gave_up_ns is not None:
             gave_up[call.key] = min(call.gave_up_ns, gave_up.get(call.key, call.gave_up_ns))
-    for call in calls:
+    for _, call in calls:
         call.late = call.key in gave_up and call.begin_ns > gave_up[call.key]
 
 
