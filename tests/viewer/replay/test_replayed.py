@@ -257,16 +257,33 @@ def test_a_message_that_is_over_stays_where_it_is_what_is_wrong(tmp_path: Path) 
     assert "dist.send(tensor(8), 1)" in found.text
 
 
+MISMATCH = "RuntimeError: Detected mismatch between collectives on ranks."
+OWN_MISTAKE = "RuntimeError: ProcessGroupGloo::scatter: Incorrect input list size 1."
+
+
 def test_what_torch_refused_since_members_differ_is_called(tmp_path: Path) -> None:
     """With TORCH_DISTRIBUTED_DEBUG=DETAIL it is refused, and hangs without."""
     for journal, group in steps(tmp_path, 3):
         call, gather = journal.collective(group), journal.collective(group, "all_gather")
         number = journal.begin(gather if journal.rank == 0 else call, 200 * MS, q=3)
-        text = "RuntimeError: Detected mismatch between collectives on ranks."
-        journal.end(number, MS, x=journal.string(text), f=1)
+        journal.end(number, MS, x=journal.string(MISMATCH), f=1)
         journal.define("exit", t=S, how="excepthook")
     found = replayed(tmp_path, shrink=True)
     assert (found.kind, found.calls) == ("op_mismatch", 3)
+
+
+def test_what_torch_refused_since_it_was_called_wrongly_is_not(tmp_path: Path) -> None:
+    """Rank 0 goes on with the next call, which meets what the other one is in."""
+    for journal, group in steps(tmp_path, 2):
+        call = journal.collective(group, "scatter", root=0)
+        number = journal.begin(call, 200 * MS, q=3)
+        if journal.rank == 0:
+            journal.end(number, MS, x=journal.string(OWN_MISTAKE), f=1)
+            journal.begin(journal.collective(group, "barrier"), 300 * MS, q=3)
+        beat(journal, 60)
+    found = replayed(tmp_path, shrink=True)
+    assert (found.kind, found.calls) == ("op_mismatch", 2)
+    assert "time.sleep(15)" not in found.text
 
 
 @pytest.mark.long

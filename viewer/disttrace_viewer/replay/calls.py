@@ -111,7 +111,7 @@ def job_of(scripts: Sequence[Script], evidence: Evidence, findings: Sequence[Fin
     pending = {(op.process, op.number) for op in evidence.pending}
     # What torch refuses since members differ (TORCH_DISTRIBUTED_DEBUG=DETAIL) hangs without that.
     differing = {one.seq for one in findings if one.kind in KINDS}
-    refused = {op for op, seq in evidence.sample.refused.items() if seq in differing}
+    refused = {op.id for op in evidence.raised_in_call if op.seq in differing}
     workers = [one for one in scripts if processes[one.journal.id].rank is not None]
     attempt = _attempt([processes[one.journal.id] for one in workers], evidence, findings)
     workers = [one for one in workers if (processes[one.journal.id].attempt or 0) == attempt]

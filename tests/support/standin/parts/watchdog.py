@@ -13,7 +13,7 @@ from typing import Any
 
 import torch._C._distributed_c10d as c10d
 
-from .semantics import ASYNC_ERRORS, NOTICES
+from .semantics import ASYNC_ERRORS, BLOCKING_WAIT, NOTICES
 from .wire import start, wire
 
 _PERIOD_S = 0.1
@@ -24,7 +24,7 @@ _running: list[bool] = []
 def watch(group: Any) -> None:
     """Look after what the group has in flight."""
     _groups.add(group)
-    if ASYNC_ERRORS and not _running:
+    if ASYNC_ERRORS and not BLOCKING_WAIT and not _running:  # torch starts none then
         _running.append(True)
         start(_run)
 
