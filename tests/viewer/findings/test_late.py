@@ -136,6 +136,7 @@ def test_waits_that_followed_one_another_are_no_cycle(tmp_path: Path) -> None:
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.",
         "torch.AcceleratorError: CUDA error: device-side assert triggered",
         "DistBackendError: NCCL error in: NCCLUtils.cpp:77, unhandled cuda error",
+        "DistBackendError: NCCL error: Duplicate GPU detected : rank 0 and rank 1 both on device 0",
     ],
 )
 def test_who_breaks_by_itself_in_a_collective_has_not_given_up(

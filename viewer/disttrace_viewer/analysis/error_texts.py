@@ -26,7 +26,7 @@ _OWN = re.compile(
     r"^(\w+\.)*(ArithmeticError|AssertionError|AttributeError|FloatingPointError|ImportError"
     r"|IndexError|KeyError|MemoryError|ModuleNotFoundError|NameError|NotImplementedError"
     r"|OutOfMemoryError|OverflowError|TypeError|ValueError|ZeroDivisionError|AcceleratorError):"
-    r"|(CUDA|HIP) (error:|out of memory)|unhandled cuda error|duplicate gpu",
+    r"|(CUDA|HIP) (error:|out of memory)|(?i:unhandled cuda error|duplicate gpu detected)",
 )
 """Python's mistakes, memory that is not there, and devices that are broken: not of others."""
 _ANSWERED = re.compile(r"\bOn WorkerInfo\(id=\d+, name=")

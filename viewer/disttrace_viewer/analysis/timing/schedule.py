@@ -121,7 +121,11 @@ class Schedule:
     @cached_property
     def _rows(self) -> pl.LazyFrame:
         """Operations that were over, with whom they needed and when those had come."""
-        chosen = self.waits.parts.lazy().join(self._windows, on=["kind", "exchange"])
+        every = self.waits.parts.lazy()
+        if self.is_sampled:
+            chosen = every.join(self._windows, on=["kind", "exchange"])
+        else:
+            chosen = every.with_columns(window=pl.lit(0, pl.Int64), _leads=pl.lit(value=False))
         parts = _as_early_as_known(
             chosen.filter(~pl.col("in_flight") & ~pl.col("never")),
             self.waits.exchanges.trace.completions,
@@ -160,7 +164,7 @@ class Schedule:
 
     @property
     def _windows(self) -> pl.LazyFrame:
-        """``kind``, ``exchange``, ``window`` and ``_leads`` of the exchanges that are looked at."""
+        """``kind``, ``exchange``, ``window`` and ``_leads`` of the exchanges in windows."""
         ends = pl.col("send_number").is_not_null().cast(pl.UInt32) + pl.col(
             "recv_number"
         ).is_not_null().cast(pl.UInt32)
@@ -180,9 +184,6 @@ class Schedule:
                 for kind, table, number, count in kinds
             ]
         )
-        if not self.is_sampled:
-            nothing = {"window": pl.lit(0, pl.Int64), "_leads": pl.lit(value=False)}
-            return every.select("kind", "exchange", **nothing)
         size, stride = MOST_OPERATIONS // WINDOWS, self.waits.parts.height // WINDOWS
         place = pl.col("_count").cum_sum() - pl.col("_count")
         low, high = pl.lit(self.waits.from_ns, pl.Int64), pl.lit(self.waits.to_ns, pl.Int64)
