@@ -23,6 +23,8 @@ _TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _PAUSE_S = 0.005
 _ASLEEP = 0.1
 """A job that uses less than this share of one CPU does nothing but wait."""
+_POLLING = ("TP_SHM_reactor", "TP_IBV_reactor")
+"""Threads of TensorPipe (remote calls) that ask for messages again and again, also in a hang."""
 _END_S = 2.0
 
 
@@ -166,8 +168,10 @@ def _wants_cpu(pid: int) -> bool:
     return _stat(pid)[:1] in (["R"], ["D"])
 
 
-def _stat(pid: int) -> Sequence[str]:
-    """What the kernel says of a process, from its state on; nothing where it is gone."""
+def _stat(pid: int | str) -> Sequence[str]:
+    """What the kernel says of a process, or a thread of it (``7/task/8``), from its state on;
+    nothing where it is gone.
+    """
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             return file.read().rpartition(")")[2].split()
@@ -176,8 +180,22 @@ def _stat(pid: int) -> Sequence[str]:
 
 
 def _cpu_s(pid: int) -> float:
+    """What a process has computed, without its threads that only poll for messages."""
+    polls, others = False, 0.0
     try:
-        parts = _stat(pid)
+        for thread in os.scandir(f"/proc/{pid}/task"):
+            with open(f"{thread.path}/comm", encoding="ascii", errors="replace") as file:
+                if file.read().strip() in _POLLING:
+                    polls = True
+                else:
+                    others += _used_s(_stat(f"{pid}/task/{thread.name}"))
+    except OSError:  # it, or a thread of it, is gone
+        pass
+    return others if polls else _used_s(_stat(pid))
+
+
+def _used_s(parts: Sequence[str]) -> float:
+    try:
         return (int(parts[11]) + int(parts[12])) / _TICK
     except (IndexError, ValueError):
         return 0.0

@@ -9,8 +9,8 @@ from disttrace.journal.format import COLLECTIVE, MESSAGE
 from disttrace_viewer.api.verdict import diagnose
 from disttrace_viewer.findings.finding import ERROR, Finding
 from disttrace_viewer.merge.choice import folders
-from disttrace_viewer.replay.calls import job_of, named
 from disttrace_viewer.replay.program import text
+from disttrace_viewer.replay.recorded import job_of, named
 from disttrace_viewer.replay.shrink import shrunk
 from disttrace_viewer.replay.verdict import scripts_of
 from disttrace_viewer.trace.errors import ViewerError

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
-import disttrace.journal.format as fmt
-from disttrace_viewer.analysis.process_ends import CLEAN
-from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.evidence.mismatches import KINDS
-from disttrace_viewer.findings.finding import Finding
-from disttrace_viewer.load.definitions import Definitions
-from disttrace_viewer.replay.sequences import ISSUE, JOINS, MAKES, WAIT, Action, Key, Made, Script
-from disttrace_viewer.trace.process import Process
+from disttrace_viewer.replay.sequences import COMES, ISSUE, Key
 
 STAYS, ENDS, FAILS, KILLED = "stays", "ends", "fails", "killed"
+LATER = "later"
+"""A function has returned, and what it answers is a future that is not set."""
 MONITORED = "monitored_barrier"
 """It waits for all and gives up in its call, which ends as that of a refused one does."""
 
@@ -28,35 +22,48 @@ class Call:
     """
 
     op: str
-    group: int
     key: Key | None
-    message: bool
-    asynchronous: bool
-    shapes: Sequence[Sequence[int]]
-    dtypes: Sequence[str]
-    reduce_op: str | None
-    root: int | None
-    peer: int | None
-    tag: int
-    batch: int | None
-    where: str
-    """``train.py:137``."""
     begin_ns: int
     over: bool
     """It ended well in the recording."""
+    group: int = 0
+    message: bool = False
+    asynchronous: bool = False
+    shapes: Sequence[Sequence[int]] = ()
+    dtypes: Sequence[str] = ()
+    reduce_op: str | None = None
+    root: int | None = None
+    peer: int | None = None
+    """Of a message the other end, of a remote call whoever answers it."""
+    tag: int = 0
+    batch: int | None = None
+    where: str = ""
+    """``train.py:137``."""
     gave_up_ns: int | None = None
     """When it ended in an error, unix ns."""
     late: bool = False
     """It began after another member had given up."""
     ranks: Sequence[int] | None = None
     """Of ``new_group`` the members it asked for."""
+    function: str | None = None
+    """Of a remote call the function of the other worker that answers it."""
+    args: Mapping[str, Any] = field(default_factory=dict)
+    """Of remote calls what was given to them, and of ``init_rpc``."""
+
+
+Steps: TypeAlias = list[tuple[str, Call]]
+"""Whether a call is issued or waited for, and which."""
 
 
 @dataclass(slots=True)
 class Rank:
-    """What one rank does: by thread whether it issues a call or waits for one, and its end."""
+    """What one rank does: by thread whether it issues a call or waits for one, and its end. What
+    it runs for remote calls is in ``threads`` too, by the name of the function.
+    """
 
-    threads: dict[int, list[tuple[str, Call]]] = field(default_factory=dict)
+    threads: dict[int | str, Steps] = field(default_factory=dict)
+    ends: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Of its functions ``end`` and ``word``."""
     end: str = ENDS
     word: str = ""
     """Where it stays, or with what it fails."""
@@ -78,6 +85,8 @@ class Job:
     groups: list[tuple[int, ...]]
     joined: bool = True
     """All ranks have joined, each in its place."""
+    has_default: bool = True
+    """There is a default group; workers of remote calls may do without."""
 
     @property
     def calls(self) -> Iterator[Call]:
@@ -95,255 +104,6 @@ class Job:
     def count(self) -> int:
         """Calls of all ranks; that all join is none of them."""
         joining = sum(rank.joins is not None for rank in self.ranks.values())
-        issued = (
-            what for r in self.ranks.values() for steps in r.threads.values() for what, _ in steps
-        )
-        return sum(what == ISSUE for what in issued) + (0 if self.joined else joining)
-
-
-def job_of(scripts: Sequence[Script], evidence: Evidence, findings: Sequence[Finding]) -> Job:
-    """The calls of the ranks of a job."""
-    failed = {i for one in findings if one.kind in _FAILURES for i in one.culprits}
-    processes = {process.id: process for process in evidence.trace.processes}
-    groups: dict[str, int] = {}
-    members: list[tuple[int, ...]] = []
-    found: dict[int, Rank] = {}
-    pending = {(op.process, op.number) for op in evidence.pending}
-    # What torch refuses since members differ (TORCH_DISTRIBUTED_DEBUG=DETAIL) hangs without that.
-    differing = {one.seq for one in findings if one.kind in KINDS}
-    refused = {op.id for op in evidence.raised_in_call if op.seq in differing}
-    workers = [one for one in scripts if processes[one.journal.id].rank is not None]
-    attempt = _attempt([processes[one.journal.id] for one in workers], evidence, findings)
-    workers = [one for one in workers if (processes[one.journal.id].attempt or 0) == attempt]
-    # Who failed by itself did not give up since others did not come.
-    waited = [one for one in workers if processes[one.journal.id].index not in failed]
-    world = _world(processes[one.journal.id] for one in workers)
-    joined = all(one.over for script in workers for one in script.made.values() if one.op == JOINS)
-    alike = joined and _made_alike(workers)
-    for script in sorted(workers, key=lambda one: not _has_default(one.journal.definitions)):
-        process = processes[script.journal.id]
-        place = next((n for n in (process.rank, *range(world)) if n not in found), None)
-        if place is None or process.rank is None or (joined and place != process.rank):
-            continue
-        definitions = script.journal.definitions
-        for number, group in sorted(definitions.numbered["group"].items()):
-            gid, ranks = definitions.group_id(number), group.get("ranks")
-            if gid is not None and ranks and gid not in groups:
-                groups[gid] = len(members)
-                members.append(tuple(ranks))
-        threads = _steps(script, groups, members, process.index, pending, refused, alike=alike)
-        rank = found[place] = Rank(threads)
-        _end(rank, evidence, process.index, failed)
-        rank.joins = _joining(script, process, place, world)
-        rank.late = _joins_late(script, waited)
-    _mark_late(found.values())
-    if joined or not found:
-        return Job(found, members)
-    members = members or [tuple(range(world))]
-    ports = Counter(port for one in workers if (port := _port(processes[one.journal.id])))
-    for script in workers:
-        place = processes[script.journal.id].rank or 0
-        port = _port(processes[script.journal.id])
-        if port and place in found:
-            found[place].port = port != ports.most_common(1)[0][0]
-    absent = {n: Rank(end=STAYS, word="a line that nobody knows") for n in range(world)}
-    return Job({**absent, **found}, members, joined=False)
-
-
-_FAILURES = ("process_failed", "not_in_group")
-
-
-def _attempt(workers: Sequence[Process], evidence: Evidence, findings: Sequence[Finding]) -> int:
-    """Of a job that was started again: the attempt that the first finding is about."""
-    known = {one.index: one.attempt or 0 for one in workers}
-    about = [i for one in findings[:1] for i in (*one.culprits, *one.waiting) if i in known]
-    return max((known[i] for i in about or known), default=0)
-
-
-def _joins_late(script: Script, others: Sequence[Script]) -> bool:
-    """Whether a process joined after another one had given up."""
-    gave_up = [at for one in others for _, at in _joins(one) if at is not None]
-    return bool(gave_up) and any(at_ns > min(gave_up) for at_ns, _ in _joins(script))
-
-
-def _joins(script: Script) -> Iterator[tuple[int, int | None]]:
-    return ((one.at_ns, one.gave_up_ns) for one in script.made.values() if one.op == JOINS)
-
-
-def _mark_late(ranks: Iterable[Rank]) -> None:
-    """Mark the calls that began after another member of the same exchange had given up."""
-    calls = [(rank, call) for rank in ranks for steps in rank.threads.values() for _, call in steps]
-    gave_up: dict[Key, int] = {}
-    for rank, call in calls:
-        if rank.end not in (FAILS, KILLED) and call.key is not None and call.gave_up_ns is not None:
-            gave_up[call.key] = min(call.gave_up_ns, gave_up.get(call.key, call.gave_up_ns))
-    for _, call in calls:
-        call.late = call.key in gave_up and call.begin_ns > gave_up[call.key]
-
-
-def _world(processes: Iterable[Process]) -> int:
-    """How many ranks most say that there are."""
-    sizes = Counter(one.world_size for one in processes if one.world_size)
-    return max(sizes, key=lambda size: (sizes[size], size), default=0)
-
-
-def _port(process: Process) -> str | None:
-    return process.env.get("MASTER_PORT")
-
-
-def _made_alike(scripts: Sequence[Script]) -> bool:
-    """Whether all made the same groups in the same order, so that a program may do so before
-    anything else.
-    """
-    made = [[one for one in script.made.values() if one.op == MAKES] for script in scripts]
-    if any(not one.over for of in made for one in of):
-        return False
-    return len({repr([one.args.get("ranks") for one in of]) for of in made}) <= 1
-
-
-def _joining(script: Script, process: Process, place: int, world: int) -> str | None:
-    if not any(one.op == JOINS for one in script.made.values()) and not script.groups:
-        return None
-    claims = ""
-    if process.rank != place or (process.world_size or world) != world:
-        claims = f", rank={process.rank}, world_size={process.world_size or world}"
-    return claims
-
-
-def _has_default(definitions: Definitions) -> bool:
-    return any(group.get("default") for group in definitions.numbered["group"].values())
-
-
-def _steps(
-    script: Script,
-    groups: Mapping[str, int],
-    members: Sequence[tuple[int, ...]],
-    process: int,
-    pending: set[tuple[int, int]],
-    differing: set[tuple[int, int]],
-    *,
-    alike: bool,
-) -> dict[int, list[tuple[str, Call]]]:
-    definitions = script.journal.definitions
-    calls: dict[int, Call] = {}
-    found: dict[int, list[tuple[int, str, Call]]] = {}
-    for thread, steps in script.threads.items():
-        for step in steps:
-            action = step.action
-            gid = definitions.group_id(action.call.get("group", -1))
-            stored = action.key is not None and action.key[0] == "store"
-            taken = action.call.get("op") == MONITORED or (process, action.number) in differing
-            refused = action.refused and not taken
-            if refused or action.inside or not (stored or gid in groups):
-                continue
-            if id(action) not in calls:
-                over = (process, action.number) not in pending and not action.broken
-                group = 0 if stored else groups[gid or ""]
-                calls[id(action)] = _call(action, group, members, definitions, over)
-            whats = (ISSUE, WAIT) if stored else (step.what,)
-            rows = [(step.place, what, calls[id(action)]) for what in whats]
-            found.setdefault(thread, []).extend(rows)
-    for made, call in () if alike else _making(script, groups, members):
-        rows = found.setdefault(made.thread, [])
-        rows += [(made.place, ISSUE, call), (made.place, WAIT, call)]
-    threads = {
-        thread: [(what, call) for _, what, call in sorted(rows, key=lambda row: row[0])]
-        for thread, rows in found.items()
-    }
-    for issued in threads.values():
-        # Whatever C++ waits for (DDP's reducer) is waited for without a word.
-        waited = {id(call) for what, call in issued if what == WAIT}
-        issued += [(WAIT, call) for _, call in issued if not call.over and id(call) not in waited]
-    return threads
-
-
-def _making(
-    script: Script, groups: Mapping[str, int], members: Sequence[tuple[int, ...]]
-) -> Iterable[tuple[Made, Call]]:
-    """The groups that a process made, or was about to make."""
-    known = [groups[gid] for gid in script.groups if gid in groups]
-    times: Counter[tuple[int, ...]] = Counter()
-    for made in script.made.values():
-        if made.op != MAKES:
-            continue
-        given = made.args.get("ranks")
-        ranks = tuple(given) if isinstance(given, (list, tuple)) else members[0] if members else ()
-        same = [group for group in known if group and members[group] == tuple(sorted(ranks))]
-        place, times[ranks] = times[ranks], times[ranks] + 1
-        yield (
-            made,
-            Call(
-                op=MAKES,
-                group=same[place] if place < len(same) else 0,
-                key=("made", ranks, place),
-                message=False,
-                asynchronous=False,
-                shapes=(),
-                dtypes=(),
-                reduce_op=None,
-                root=None,
-                peer=None,
-                tag=0,
-                batch=None,
-                where="",
-                begin_ns=made.at_ns,
-                over=made.over,
-                gave_up_ns=made.gave_up_ns,
-                ranks=ranks,
-            ),
-        )
-
-
-def _call(
-    action: Action,
-    group: int,
-    members: Sequence[tuple[int, ...]],
-    definitions: Definitions,
-    over: bool,
-) -> Call:
-    call: Mapping[str, Any] = action.call
-    ranks = members[group] if members else ()
-
-    def everywhere(rank: int | None) -> int | None:
-        return ranks[rank] if rank is not None and 0 <= rank < len(ranks) else None
-
-    frames = definitions.frames(call.get("stack"))
-    return Call(
-        op=call.get("op") or "barrier",
-        group=group,
-        key=action.key,
-        message=call.get("kind") == "message",
-        asynchronous=call.get("kind") != fmt.STORE and call.get("async") is not False,
-        shapes=call.get("shapes") or (),
-        dtypes=call.get("dtypes") or (),
-        reduce_op=call.get("reduce_op"),
-        root=everywhere(call.get("root")),
-        peer=everywhere(call.get("peer")),
-        tag=call.get("tag") or 0,
-        batch=action.batch,
-        where=f"{frames[0][0].rpartition('/')[2]}:{frames[0][1]}" if frames else "",
-        begin_ns=action.at_ns,
-        over=over,
-        gave_up_ns=action.gave_up_ns,
-    )
-
-
-def _end(rank: Rank, evidence: Evidence, process: int, failed: Collection[int]) -> None:
-    """Who was ended from outside, or since others were, stood until then."""
-    end = evidence.ends[process]
-    if process in failed and end.failure is not None:
-        rank.end, rank.word = FAILS, f"{end.failure.type}: {end.failure.text}"
-    elif process in failed and end.how != CLEAN:
-        rank.end = KILLED if end.code is None or end.code < 0 else FAILS
-        rank.word = f"exit code {end.code}"
-    elif end.how != CLEAN:
-        at = evidence.whereabouts(process)
-        rank.end, rank.word = STAYS, "" if at is None else f"{at.file.rpartition('/')[2]}:{at.line}"
-
-
-def named(found: Sequence[Finding], evidence: Evidence) -> frozenset[int]:
-    """The ranks that findings blame."""
-    processes = evidence.trace.processes
-    ranks = (processes[i].rank for one in found for i in one.culprits)
-    absent = (rank for one in found for rank in one.absent_ranks)
-    return frozenset(rank for rank in (*ranks, *absent) if rank is not None)
+        steps = [step for r in self.ranks.values() for of in r.threads.values() for step in of]
+        issued = sum(what == ISSUE and call.op != COMES for what, call in steps)
+        return issued + (0 if self.joined else joining)

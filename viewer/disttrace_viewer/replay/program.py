@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from disttrace_viewer.replay.calls import ENDS, FAILS, KILLED, MONITORED, STAYS, Call, Job, Rank
-from disttrace_viewer.replay.sequences import ISSUE, MAKES
+from disttrace_viewer.replay.calls import (
+    ENDS,
+    FAILS,
+    KILLED,
+    LATER,
+    MONITORED,
+    STAYS,
+    Call,
+    Job,
+    Rank,
+    Steps,
+)
+from disttrace_viewer.replay.sequences import CALLS, COMES, ISSUE, LEAVES, MAKES
 
 _HEAD = '''"""{title}
 
@@ -18,13 +30,17 @@ Run: torchrun --nproc-per-node {world} {name}
 {imports}
 
 import torch
-import torch.distributed as dist
+import torch.distributed as dist{remote}
 
 
 def tensor(*shape, dtype=torch.float32):
     return torch.ones(shape, dtype=dtype)
 
 '''
+_REMOTE = """\
+def threads(count):
+    return rpc.TensorPipeRpcBackendOptions(num_worker_threads=count)
+""".splitlines()
 _STORE = 'store = dist.PrefixStore("replay", dist.distributed_c10d._get_default_store())'
 STORED = {
     "store.set": 'store.set({key}, "1")',
@@ -47,14 +63,20 @@ _TURN_S = 0.5
 def text(job: Job, *, title: str, name: str = "repro.py", speed: float | None = None) -> str:
     """The program. ``speed``: with the pauses between calls, so many times as fast as recorded."""
     lines = []
+    for function in sorted({call.function for call in job.calls if call.function is not None}):
+        lines += ["", *_function(job, function, speed), ""]
     for number, rank in sorted(job.ranks.items()):
         lines += ["", *_rank(job, number, rank, speed), ""]
     lines += ["", *_begin(job)]
-    which = "dist.get_rank()" if job.joined else 'int(os.environ["RANK"])'
+    in_group = job.joined and job.has_default
+    which = "dist.get_rank()" if in_group else 'int(os.environ["RANK"])'
     functions = ", ".join(f"rank{n}" for n in sorted(job.ranks))
-    lines += [f"[{functions}][{which}]()", "dist.destroy_process_group()", ""]
+    lines += [f"[{functions}][{which}]()"]
+    lines += ["dist.destroy_process_group()", ""] if job.has_default else [""]
     used = [one for one in _MODULES if any(f"{one}." in line for line in lines)]
     imports = [f"import {one}" for one in used]
+    if any(call.op == COMES for call in job.calls):
+        lines[:0] = [*_REMOTE, ""]
     if job.some_come_late:
         imports.append("from datetime import timedelta")
         lines[:0] = [_TIMEOUT, ""]
@@ -63,6 +85,7 @@ def text(job: Job, *, title: str, name: str = "repro.py", speed: float | None = 
         world=len(job.ranks),
         name=name,
         imports="\n".join(imports),
+        remote="\nfrom torch.distributed import rpc" if _REMOTE[0] in lines else "",
     )
     lines.insert(0, head.replace('"""\n\n\n\n', '"""\n\n'))
     return "\n".join(lines)
@@ -70,11 +93,12 @@ def text(job: Job, *, title: str, name: str = "repro.py", speed: float | None = 
 
 def _begin(job: Job) -> Iterator[str]:
     """What all do before anything else."""
-    if job.joined:
+    if job.joined and job.has_default:
         yield f'dist.init_process_group("gloo"{_timeout(job)})'
     if any(call.op in STORED for call in job.calls):
         yield _STORE
-    yield "groups = [None]"
+    if job.has_default:
+        yield "groups = [None]"
     made = {call.group for call in job.calls if call.op == MAKES}
     for number, group in enumerate(job.groups[1:], 1):
         is_made = number in made or not job.joined
@@ -99,8 +123,9 @@ def _rank(job: Job, number: int, rank: Rank, speed: float | None) -> Iterator[st
         if rank.late:
             yield f"    {_LATE}"
         yield f'    dist.init_process_group("gloo"{rank.joins}{_timeout(job)})'
-    main = rank.threads.get(_MAIN, [])
-    others = sorted(item for item in rank.threads.items() if item[0] != _MAIN)
+    threads = {one: steps for one, steps in rank.threads.items() if isinstance(one, int)}
+    main = threads.pop(_MAIN, [])
+    others = sorted(threads.items())
     turns = _turns(rank) if not speed else {}
     for thread, steps in others:
         yield f"    def thread{thread}():"
@@ -113,25 +138,55 @@ def _rank(job: Job, number: int, rank: Rank, speed: float | None) -> Iterator[st
         yield from (f"    {line}" for line in turns.get(_MAIN, ()))
         yield from (f"    {line}" for line in _steps(job, number, main, speed))
     if rank.end == STAYS and all(call.over for _, call in main):
-        yield f"    time.sleep(86400)  # stays at {rank.word or 'a line that nobody knows'}"
+        yield f"    {_staying(rank.word)}"
         return
     yield from (f"    started{thread}.join()" for thread, _ in others)
     if rank.end == FAILS:
-        yield f"    raise RuntimeError({rank.word!r})"
+        yield f"    {_raising(rank.word)}"
     elif rank.end == KILLED:
         yield "    os.kill(os.getpid(), signal.SIGKILL)"
     elif not rank.threads and rank.end == ENDS:
         yield "    pass"
 
 
-def _turns(rank: Rank) -> dict[int, list[str]]:
+def _staying(word: str) -> str:
+    return f"time.sleep(86400)  # stays at {word or 'a line that nobody knows'}"
+
+
+def _raising(word: str) -> str:
+    return f"raise RuntimeError({word!r})"
+
+
+def _function(job: Job, name: str, speed: float | None) -> Iterator[str]:
+    """What a worker runs for a remote call; of one that was not taken up nothing is known."""
+    runs = [(number, rank) for number, rank in job.ranks.items() if name in rank.ends]
+    if not runs:
+        yield from (f"def {name}():", "    pass  # nobody has begun it")
+        return
+    number, rank = runs[0]
+    steps, (end, word) = rank.threads.get(name, []), rank.ends[name]
+    if end == LATER:
+        yield "@rpc.functions.async_execution"
+    yield f"def {name}():"
+    yield from (f"    {line}" for line in (_steps(job, number, steps, speed) if steps else ()))
+    if end == FAILS:
+        yield f"    {_raising(word)}"
+    elif end == STAYS and all(call.over for _, call in steps):
+        yield f"    {_staying(word)}"
+    elif end == LATER:
+        yield "    return torch.futures.Future()  # what it answers with was not there"
+    elif not steps:
+        yield "    pass"
+
+
+def _turns(rank: Rank) -> dict[int | str, list[str]]:
     """What threads do before their first call in a group that others call in as well, so that
     they come to it in the recorded order.
     """
-    first: dict[int, int] = {}
+    first: dict[int | str, int] = {}
     users: Counter[int] = Counter()
     for thread, steps in rank.threads.items():
-        issued = [call for what, call in steps if what == ISSUE and not call.message]
+        issued = [call for what, call in steps if what == ISSUE and _is_collective(call)]
         users.update({call.group for call in issued if call.op not in STORED})
         if issued:
             first[thread] = issued[0].begin_ns
@@ -143,9 +198,11 @@ def _turns(rank: Rank) -> dict[int, list[str]]:
     }
 
 
-def _steps(
-    job: Job, number: int, steps: Sequence[tuple[str, Call]], speed: float | None
-) -> Iterator[str]:
+def _is_collective(call: Call) -> bool:
+    return not call.message and call.key is not None and call.key[0] != "remote"
+
+
+def _steps(job: Job, number: int, steps: Steps, speed: float | None) -> Iterator[str]:
     names: dict[int, str] = {}
     last_ns = 0
     waits = {id(call) for what, call in steps if what != ISSUE}
@@ -163,7 +220,7 @@ def _steps(
             else:
                 yield f"{_issue(job, number, call)}{comment}"
         elif id(call) in names:
-            yield f"{names[id(call)]}.wait()"
+            yield f"{names[id(call)]}.{'to_here' if call.op == 'remote' else 'wait'}()"
     if not waits and not steps:
         yield "pass"
 
@@ -174,6 +231,8 @@ def _issue(job: Job, number: int, call: Call) -> str:
         return f"groups[{call.group}] = {made}" if call.group else made
     if call.op in STORED:
         return STORED[call.op].format(key=repr((call.key or ("",))[-1]))
+    if call.op in (COMES, LEAVES, *CALLS):
+        return _remote(job, number, call)
     members = job.groups[call.group]
     size = len(members)
     group = f", group=groups[{call.group}]" if call.group else ""
@@ -215,6 +274,20 @@ def _issue(job: Job, number: int, call: Call) -> str:
     if given is None:  # what has no form of its own stands for itself as a barrier
         return f"dist.barrier({work.removeprefix(', ')})"
     return f"dist.{call.op}({given}{work})"
+
+
+def _remote(job: Job, number: int, call: Call) -> str:
+    """A remote call, or what workers begin and end with."""
+    given = call.args
+    timeout = f", timeout={given['timeout']}" if given.get("timeout") is not None else ""
+    if call.op in CALLS:
+        return f"rpc.{call.op}({json.dumps(given.get('to'))}, {call.function}{timeout})"
+    if call.op == LEAVES:
+        return f"rpc.shutdown(graceful={given.get('graceful', True)})"
+    own = f"{json.dumps(given.get('name'))}, rank={number}, world_size={len(job.ranks)}"
+    count = given.get("threads")
+    options = "" if count is None else f", rpc_backend_options=threads({count})"
+    return f"rpc.init_rpc({own}{options})"
 
 
 def _tensor(call: Call) -> str:

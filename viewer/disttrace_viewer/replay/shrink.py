@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from disttrace_viewer.replay.calls import STAYS, Call, Job, Rank
-from disttrace_viewer.replay.sequences import ISSUE, MAKES, WAIT
+from disttrace_viewer.replay.sequences import COMES, ISSUE, LEAVES, MAKES, WAIT
 
 _ALIKE = 2
 Told = tuple[str, str | None, int | None]
@@ -47,30 +47,42 @@ def _calls(job: Job) -> Iterator[tuple[int, str, Call]]:
 def _without_what_is_over(job: Job, told: Collection[Told]) -> Job:
     open_ = {call.key for _, _, call in _calls(job) if not call.over}
     sides = Counter(call.key for _, what, call in _calls(job) if what == ISSUE)
+    remote = any(_is_remote(call) and not call.over for _, _, call in _calls(job))
 
     def stays(call: Call) -> bool:
-        if _is_stored(call):
+        if _is_remote(call) and call.op in (COMES, LEAVES):
+            return remote
+        if _is_stored(call) or _is_remote(call):
             return call.key in open_
         whole = _whole(job, call)
         if call.key is None or call.key in open_ or sides[call.key] < whole:
             return True
         return (call.key[0], call.key[1], call.key[-1]) in told
 
-    return Job(
-        {
-            number: replace(
-                rank,
-                threads={
-                    thread: kept
-                    for thread, steps in rank.threads.items()
-                    if (kept := [(what, call) for what, call in steps if stays(call)])
-                },
-            )
-            for number, rank in job.ranks.items()
-        },
-        job.groups,
-        job.joined,
-    )
+    ranks = {
+        number: replace(
+            rank,
+            threads={
+                thread: kept
+                for thread, steps in rank.threads.items()
+                if (kept := [(what, call) for what, call in steps if stays(call)])
+            },
+        )
+        for number, rank in job.ranks.items()
+    }
+    found = replace(job, ranks=ranks)
+    called = {call.function for call in found.calls}
+    for rank in ranks.values():
+        rank.threads = {
+            one: steps
+            for one, steps in rank.threads.items()
+            if isinstance(one, int) or one in called
+        }
+    return found
+
+
+def _is_remote(call: Call) -> bool:
+    return call.key is not None and call.key[0] == "remote"
 
 
 def _is_stored(call: Call) -> bool:
@@ -87,7 +99,8 @@ def _standing(job: Job) -> set[int]:
     begun = Counter(call.key for _, what, call in _calls(job) if what == ISSUE)
     found = set()
     for number, what, call in _calls(job):
-        alone = not _is_stored(call) and begun[call.key] < _whole(job, call)
+        shared = not _is_stored(call) and not _is_remote(call)
+        alone = shared and begun[call.key] < _whole(job, call)
         if what == WAIT and (not call.over or alone):
             found.add(number)
     return found
@@ -98,7 +111,9 @@ def _is_needed(job: Job, rank: int) -> bool:
     last two that do what it does.
     """
     for number, _, call in _calls(job):
-        if (call.message and rank in (number, call.peer)) or call.root == rank:
+        if call.peer is not None and rank in (number, call.peer):
+            return True
+        if (call.message and rank == number) or call.root == rank:
             return True
         if rank in (call.ranks or ()):
             return True
@@ -117,7 +132,7 @@ def _does(rank: Rank) -> object:
 def without(job: Job, rank: int) -> Job:
     """The job with one rank less, also in all groups."""
     groups = [tuple(one for one in members if one != rank) for members in job.groups]
-    return Job({n: r for n, r in job.ranks.items() if n != rank}, groups, job.joined)
+    return replace(job, ranks={n: r for n, r in job.ranks.items() if n != rank}, groups=groups)
 
 
 def _without_idle_groups(job: Job) -> Job:
@@ -125,7 +140,7 @@ def _without_idle_groups(job: Job) -> Job:
     places = {group: place for place, group in enumerate(used)}
     for call in {id(call): call for _, _, call in _calls(job)}.values():
         call.group = places[call.group]
-    return Job(job.ranks, [job.groups[group] for group in used], job.joined)
+    return replace(job, groups=[job.groups[group] for group in used])
 
 
 def _numbered_anew(job: Job) -> Job:
@@ -136,4 +151,5 @@ def _numbered_anew(job: Job) -> Job:
         if call.ranks is not None:
             call.ranks = [ranks[one] for one in call.ranks if one in ranks]
     groups = [tuple(ranks[one] for one in members if one in ranks) for members in job.groups]
-    return Job({ranks[number]: rank for number, rank in job.ranks.items()}, groups, job.joined)
+    found = {ranks[number]: rank for number, rank in job.ranks.items()}
+    return replace(job, ranks=found, groups=groups)

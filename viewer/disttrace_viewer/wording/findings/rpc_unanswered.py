@@ -15,8 +15,8 @@ from disttrace_viewer.wording.ends import ended
 
 RUNS = "Look at what that function does there: a lock, a loader, a call that waits for the caller."
 BUSY = (
-    "See whether all threads of that worker (num_worker_threads) run calls that wait, or whether it"
-    " is stopped."
+    "See whether all threads of that worker (num_worker_threads) run calls that wait, whether it is"
+    " stopped, and who sets the future of a function that answers later (async_execution)."
 )
 WAITS = (
     "Follow what it waits in: a call that waits for its own caller, or for one who waits for it,"
@@ -95,7 +95,7 @@ def _there(trace: Trace, found: Unanswered) -> str:
     if found.end is not None and found.end.over and found.running is None:
         return f"{worker} {ended(found.end)}"
     if found.running is None:
-        return f"{worker} has not begun it"
+        return f"{worker} has not begun it, or has answered with a future that is not set yet"
     if found.running.process != found.callee:
         caller = trace.processes[found.running.process].label
         worker = f"no thread of {caller} is free to take the answer in: it"
