@@ -13,7 +13,7 @@ from disttrace_viewer.api.replayed import replayed
 from disttrace_viewer.trace.errors import ViewerError
 from support.journals import MS, Journal, training, workers
 from support.processes import clean_environ, run_program
-from support.scenes import S, beat, fail, join, mesh, stand, steps
+from support.scenes import S, beat, fail, join, leave, mesh, stand, steps
 
 
 def missing(folder: Path, world: int = 4) -> None:
@@ -284,6 +284,60 @@ def test_what_torch_refused_since_it_was_called_wrongly_is_not(tmp_path: Path) -
     found = replayed(tmp_path, shrink=True)
     assert (found.kind, found.calls) == ("op_mismatch", 2)
     assert "time.sleep(15)" not in found.text
+
+
+@pytest.mark.parametrize("within", [True, False])
+def test_who_is_stopped_is_so_here(tmp_path: Path, *, within: bool) -> None:
+    """In a collective that it has begun, which goes on without it, or before that."""
+    for journal, group in steps(tmp_path, 3):
+        call = journal.collective(group, **{"async": False})
+        if journal.rank != 1:
+            journal.begin(call, 200 * MS, q=3)
+            beat(journal, 60)
+            continue
+        if within:
+            journal.begin(call, 200 * MS, q=3)
+        journal.record(hb=S)
+        journal.define("seen", t=20 * S, state="stopped", others=2)
+    found = replayed(tmp_path, shrink=True)
+    assert found.kind == ("no_progress" if within else "missing_participant")
+    stops = "    os.kill(os.getpid(), signal.SIGSTOP)  # is stopped\n"
+    _, _, body = found.text.partition("def rank1():\n")
+    if within:
+        issued, _, after = body.partition(stops)
+        assert issued.endswith("async_op=True)  # train.py:10\n")
+        assert after.startswith("    work0.wait()\n")
+    else:
+        assert body.startswith(stops)
+
+
+LOST = "DistNetworkError: Connection was likely closed."
+
+
+@pytest.mark.parametrize("op", ["new_group", "store.get"])
+def test_who_needs_a_store_whose_server_has_left_comes_after_that(tmp_path: Path, op: str) -> None:
+    """Here too it fails, where it would have had its answer."""
+    for journal, _ in steps(tmp_path, 3):
+        if journal.rank == 0:
+            journal.tcp_store(29500, server=True)
+            leave(journal, S)
+            continue
+        lost = journal.string(LOST)
+        if op == "new_group":
+            args = {"ranks": [1, 2]}
+            call = journal.call(op, kind="composed", origin="python", args=args)
+            number = journal.begin(call, 5 * S)
+        else:
+            store = journal.tcp_store(29500, server=False)
+            call = journal.call(op, kind="store", store=store, origin="python")
+            number = journal.begin(call, 5 * S, k="epoch")
+        journal.end(number, MS, x=lost, f=1)
+        fail(journal, 5 * S + 2 * MS, "DistNetworkError", LOST.partition(": ")[2])
+    found = replayed(tmp_path, shrink=True)
+    assert (found.kind, found.calls) == ("process_failed", 2)
+    of = found.text.split("def rank")[1:]
+    assert [one.count("somebody has left who served the store") for one in of] == [0, 1, 1]
+    compile(found.text, "repro.py", "exec")
 
 
 @pytest.mark.long

@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 
 from disttrace_viewer.replay.sequences import COMES, ISSUE, Key
 
-STAYS, ENDS, FAILS, KILLED = "stays", "ends", "fails", "killed"
+STAYS, STOPS, ENDS, FAILS, KILLED = "stays", "stops", "ends", "fails", "killed"
+"""It stands at a line, is stopped (SIGSTOP), ends well, raises, is killed."""
 LATER = "later"
 """A function has returned, and what it answers is a future that is not set."""
 MONITORED = "monitored_barrier"
@@ -41,8 +42,12 @@ class Call:
     """``train.py:137``."""
     gave_up_ns: int | None = None
     """When it ended in an error, unix ns."""
+    lost: bool = False
+    """It ended since the other end was gone."""
     late: bool = False
-    """It began after another member had given up."""
+    """It began after another member had given up, or after the end of somebody whose store it
+    needed.
+    """
     ranks: Sequence[int] | None = None
     """Of ``new_group`` the members it asked for."""
     function: str | None = None
@@ -75,6 +80,8 @@ class Rank:
     """How far its port is from that of the others."""
     late: bool = False
     """It joined after others had given up."""
+    left_ns: int | None = None
+    """When it had ended, unix ns."""
 
 
 @dataclass(slots=True)

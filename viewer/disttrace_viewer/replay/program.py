@@ -15,6 +15,7 @@ from disttrace_viewer.replay.calls import (
     LATER,
     MONITORED,
     STAYS,
+    STOPS,
     Call,
     Job,
     Rank,
@@ -55,6 +56,8 @@ _MODULES = ("os", "signal", "threading", "time")
 _GAP_NS = 1_000_000
 _TIMEOUT = "TIMEOUT = timedelta(seconds=10)  # so long nobody waits for those that come late"
 _LATE = "time.sleep(15)  # comes after the others have given up"
+_LATER = "time.sleep(15)  # comes after somebody has left who served the store"
+_STOP = "os.kill(os.getpid(), signal.SIGSTOP)  # is stopped"
 _MAIN = 0
 _TURN_S = 0.5
 """Between the first calls of threads that share a group, so that they come in their order."""
@@ -136,10 +139,13 @@ def _rank(job: Job, number: int, rank: Rank, speed: float | None) -> Iterator[st
         yield f"    started{thread}.start()"
     if main:
         yield from (f"    {line}" for line in turns.get(_MAIN, ()))
-        yield from (f"    {line}" for line in _steps(job, number, main, speed))
+        stops = rank.end == STOPS
+        yield from (f"    {line}" for line in _steps(job, number, main, speed, stops=stops))
     if rank.end == STAYS and all(call.over for _, call in main):
         yield f"    {_staying(rank.word)}"
         return
+    if rank.end == STOPS and all(call.over for _, call in main):
+        yield f"    {_STOP}"
     yield from (f"    started{thread}.join()" for thread, _ in others)
     if rank.end == FAILS:
         yield f"    {_raising(rank.word)}"
@@ -202,7 +208,9 @@ def _is_collective(call: Call) -> bool:
     return not call.message and call.key is not None and call.key[0] != "remote"
 
 
-def _steps(job: Job, number: int, steps: Steps, speed: float | None) -> Iterator[str]:
+def _steps(
+    job: Job, number: int, steps: Steps, speed: float | None, *, stops: bool = False
+) -> Iterator[str]:
     names: dict[int, str] = {}
     last_ns = 0
     waits = {id(call) for what, call in steps if what != ISSUE}
@@ -213,13 +221,15 @@ def _steps(job: Job, number: int, steps: Steps, speed: float | None) -> Iterator
             last_ns = call.begin_ns
             comment = f"  # {call.where}" if call.where else ""
             if call.late:
-                yield _LATE
+                yield _LATER if call.lost else _LATE
             if call.asynchronous:
                 names[id(call)] = f"work{place}"
                 yield f"work{place} = {_issue(job, number, call)}{comment}"
             else:
                 yield f"{_issue(job, number, call)}{comment}"
         elif id(call) in names:
+            if stops and not call.over:
+                yield _STOP
             yield f"{names[id(call)]}.{'to_here' if call.op == 'remote' else 'wait'}()"
     if not waits and not steps:
         yield "pass"

@@ -12,7 +12,18 @@ from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.mismatches import KINDS
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.load.definitions import Definitions
-from disttrace_viewer.replay.calls import FAILS, KILLED, MONITORED, STAYS, Call, Job, Rank, Steps
+from disttrace_viewer.replay.calls import (
+    ENDS,
+    FAILS,
+    KILLED,
+    MONITORED,
+    STAYS,
+    STOPS,
+    Call,
+    Job,
+    Rank,
+    Steps,
+)
 from disttrace_viewer.replay.remote import Remote
 from disttrace_viewer.replay.sequences import (
     COMES,
@@ -88,6 +99,7 @@ def job_of(scripts: Sequence[Script], evidence: Evidence, findings: Sequence[Fin
     return Job({**absent, **found}, members, joined=False)
 
 
+_WORK = ("collective", "message")
 _FAILURES = ("process_failed", "not_in_group")
 
 
@@ -109,7 +121,11 @@ def _joins(script: Script) -> Iterator[tuple[int, int | None]]:
 
 
 def _mark_late(ranks: Iterable[Rank]) -> None:
-    """Mark the calls that began after another member of the same exchange had given up."""
+    """Mark the calls that began after another member of the same exchange had given up, and those
+    that ended since somebody had left.
+    """
+    ranks = list(ranks)
+    left = [one.left_ns for one in ranks if one.end == ENDS and one.left_ns is not None]
     calls = [(rank, call) for rank in ranks for steps in rank.threads.values() for _, call in steps]
     gave_up: dict[Key, int] = {}
     for rank, call in calls:
@@ -117,6 +133,7 @@ def _mark_late(ranks: Iterable[Rank]) -> None:
             gave_up[call.key] = min(call.gave_up_ns, gave_up.get(call.key, call.gave_up_ns))
     for _, call in calls:
         call.late = call.key in gave_up and call.begin_ns > gave_up[call.key]
+        call.late |= call.lost and any(left_ns < call.begin_ns for left_ns in left)
 
 
 def _world(processes: Iterable[Process]) -> int:
@@ -231,6 +248,7 @@ def _making(
                 over=made.over,
                 group=same[place] if place < len(same) else 0,
                 gave_up_ns=made.gave_up_ns,
+                lost=made.lost,
                 ranks=ranks,
             ),
         )
@@ -266,17 +284,24 @@ def _call(
         begin_ns=action.at_ns,
         over=over,
         gave_up_ns=action.gave_up_ns,
+        lost=action.lost,
     )
 
 
 def _end(rank: Rank, evidence: Evidence, process: int, failed: Collection[int]) -> None:
     """Who was ended from outside, or since others were, stood until then."""
     end = evidence.ends[process]
+    rank.left_ns = evidence.trace.processes[process].last_ns if end.over else None
     if process in failed and end.failure is not None:
         rank.end, rank.word = FAILS, f"{end.failure.type}: {end.failure.text}"
     elif process in failed and end.how != CLEAN:
         rank.end = KILLED if end.code is None or end.code < 0 else FAILS
         rank.word = f"exit code {end.code}"
+    elif end.held == fmt.STOPPED:
+        rank.end = STOPS
+        for _, call in (step for steps in rank.threads.values() for step in steps):
+            if not call.over and call.key is not None and call.key[0] in _WORK:
+                call.asynchronous |= call.op != MONITORED  # what it is in goes on without it
     elif end.how != CLEAN:
         at = evidence.whereabouts(process)
         rank.end, rank.word = STAYS, "" if at is None else f"{at.file.rpartition('/')[2]}:{at.line}"

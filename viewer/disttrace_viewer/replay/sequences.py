@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import disttrace.journal.format as fmt
+from disttrace_viewer.analysis.error_texts import is_connection_error
 from disttrace_viewer.load import text as texts
 from disttrace_viewer.load.definitions import Definitions, completed
 from disttrace_viewer.load.journals import Journal
@@ -56,6 +57,8 @@ class Action:
     """It ended in an error, for which nobody can wait again."""
     gave_up_ns: int | None = None
     """When it did, unix ns."""
+    lost: bool = False
+    """It ended since the other end was gone."""
     inside: bool = False
     """It is a part of another operation, which would make it again."""
     run: int | None = None
@@ -81,6 +84,8 @@ class Composed:
     """It ended well."""
     gave_up_ns: int | None = None
     """When it ended in an error, unix ns."""
+    lost: bool = False
+    """It ended since the other end was gone."""
 
 
 @dataclass(slots=True)
@@ -231,13 +236,16 @@ class _Reader:
 
     def _end(self, place: int, record: Record) -> None:
         number = record["e"]
+        lost = is_connection_error(self.definitions.string(record.get("x")))
         if (composed := self.found.composed.get(number)) is not None:
             composed.over = "x" not in record
+            composed.lost = lost
             composed.gave_up_ns = None if composed.over else composed.at_ns + record.get("d", 0)
         action = self.found.actions.get(number)
         waited = self._waits.pop(number, None)
         for one in self._stored.pop(number, ()) if action is None else (action,):
-            one.refused |= "f" in record
+            one.lost = lost
+            one.refused |= "f" in record and not (lost and action is None)
             one.at_ns += record.get("d", 0) if one.member < 0 else 0
             one.broken |= "x" in record and "r" not in record
             one.gave_up_ns = one.at_ns + record.get("d", 0) if one.broken else None
