@@ -108,7 +108,7 @@ class Session:
         self.capture.store_trace = config.store_trace
         self.capture.asks_devices = config.device != "off"
         # What is over must not look hung.
-        self.capture.unseen_s = min(self.capture.unseen_s, config.stall / 3)
+        self.capture.unseen_s = min(self.capture.unseen_s, 0.4 * config.stall)
         self.capture.digest_every = config.digest
         self.capture.when_imported = self._hook.when_imported
         self._last = LastWord(config)

@@ -43,7 +43,7 @@ class Capture:
         self.calls = Calls(self.sites)  # of what is not called all the time
         self.store_trace: frozenset[str] = frozenset()  # backends that get a delegating store
         self.asks_devices = True  # when they have finished what was issued
-        self.unseen_s = 3.0  # so long at most is an end on a device not looked for
+        self.unseen_s = 4.0  # so long at most is an end on a device not looked for
         self.digest_every = 0  # calls of which one has a digest of its result taken; 0: none
         self.digests: Any = None  # who takes them
         self.broken: set[str] = set()  # parts taken out of service

@@ -8,7 +8,7 @@ A sample comes with the states of processes.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -81,9 +81,16 @@ class Sample:
         place = bisect.bisect_left(kept, number, key=lambda op: op.number)
         return kept[place] if place < len(kept) and kept[place].number == number else None
 
-    def of_kind(self, *kinds: str) -> Iterator[Op]:
+    @cached_property
+    def _of_kinds(self) -> dict[tuple[str, ...], tuple[Op, ...]]:
+        return {}
+
+    def of_kind(self, *kinds: str) -> tuple[Op, ...]:
         """The kept operations of some kinds, by process and number."""
-        return (op for op in self.ops if op.call.kind in kinds)
+        found = self._of_kinds.get(kinds)
+        if found is None:
+            found = self._of_kinds[kinds] = tuple(op for op in self.ops if op.call.kind in kinds)
+        return found
 
     @cached_property
     def newest(self) -> Mapping[int, Op]:

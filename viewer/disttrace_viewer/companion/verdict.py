@@ -183,6 +183,7 @@ class Judge:
         elif not self._is_ready:
             self.ready()
 
+    @folder.no_cycles()
     def verdict(self) -> dict[str, Any]:
         """What is to be said now.
 

@@ -62,7 +62,8 @@ class _Doing:
     age_ns: int = 0
     """For how long that has lasted."""
     op: Op | None = None
-    briefly: tuple[str, ...] = ()
+    named: tuple[str, Op] | None = None
+    """Of what ``text`` is the long name: ``in`` or ``last``, and the operation."""
     pattern: str = ""
     """What those that are told as one have in common, where not ``text``."""
 
@@ -112,7 +113,8 @@ def places(case: Case, findings: Sequence[Finding]) -> list[Place]:
         culprit, _, at, how, attempt = keys[0]
         doing = does[keys[0]].text + " (numbers differ)" * (keys[0] in differ)
         members = tuple(sorted(process for key in keys for process in found[key]))
-        briefly = does[keys[0]].briefly
+        named = does[keys[0]].named
+        briefly = () if named is None else _brief(case.evidence.trace, *named)
         if len(keys) > 1:
             doing = _in_groups(case, [op for key in keys if (op := does[key].op) is not None])
             briefly = ()
@@ -183,7 +185,7 @@ def _doing(case: Case, index: int) -> _Doing:
     if op is not None:
         where = frame(op)
         at = "" if where is None else sentences.is_at(where)
-        return _Doing(_named(trace, "in", op), at, evidence.age_ns(op), op, _brief(trace, "in", op))
+        return _Doing(_named(trace, "in", op), at, evidence.age_ns(op), op, ("in", op))
     end = evidence.ends[index]
     if end.over and end.how != SILENT:
         gone = end_of(evidence, index)
@@ -206,7 +208,7 @@ def _doing(case: Case, index: int) -> _Doing:
         return _Doing("no operation yet")
     done = "in" if last.pending else "last"
     at = sentences.line(last)
-    return _Doing(_named(trace, done, last), at, briefly=_brief(trace, done, last))
+    return _Doing(_named(trace, done, last), at, named=(done, last))
 
 
 def _named(trace: Trace, done: str, op: Op, *, brief: bool = False) -> str:

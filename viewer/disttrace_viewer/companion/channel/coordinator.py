@@ -14,6 +14,8 @@ FIRST_S = 1.5
 """So long the lowest order has to begin to lead, before the next ones may."""
 GATHER_S = 1.5
 """So long nobody leads after a meeting began, or two became one: others are about to come."""
+ALL_S = 0.8
+"""The same, where all who met before have come: it is known by then who answers by way of whom."""
 PLACES = 8
 STEP_S, MOST_STEPS = 0.2, 10
 """The second one may after that, the third one later by a step, and so on."""
@@ -35,13 +37,15 @@ class Member:
 class Coordinator:
     """The members of a meeting, and the one that leads."""
 
-    def __init__(self, term: int, place: int, now: float) -> None:
+    def __init__(self, term: int, place: int, now: float, *, former: int = 0) -> None:
         """``term``: the newest of former meetings; ``place``: of the one that decides among those
         that may, from 0. Where the network has fallen apart several do, so each gives terms that
-        no other one gives.
+        no other one gives. ``former``: how many are left of the meeting before.
         """
         self.term = term
         self._place = place
+        self._former = former
+        self._all_at = now + ALL_S
         self._open_at = now + GATHER_S
         self.leader: str | None = None
         self.members: dict[str, Member] = {}
@@ -57,7 +61,10 @@ class Coordinator:
         if term > self.term:  # of another part of the job that was cut off: neither lead counts
             self.term = term
             self._open_at = now + GATHER_S
+            self._former = 0
             self._vacate()
+        elif self._former and len(self.members) >= self._former:
+            self._open_at = min(self._open_at, self._all_at)
 
     def heard(self, one: str, now: float) -> None:
         """It lives."""

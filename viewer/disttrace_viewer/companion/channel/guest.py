@@ -31,6 +31,8 @@ class Guest:
         self.heard_at = now
         self.leads = False
         self.term = 0
+        self.others = 0
+        """How many have joined the hub, as far as is known."""
         self.deputies: tuple[Deputy, ...] = ()
 
     @property
@@ -43,6 +45,7 @@ class Guest:
         self.heard_at = now
         if message.kind == "beat":
             self.term = max(self.term, message.number("term"))
+            self.others = message.number("of")
         elif message.kind == "ask":
             wanted = tuple(str(one)[:64] for one in message.items("wanted", 64))
             self._asked(message.number("round"), wanted, known)

@@ -80,9 +80,12 @@ class Hub:
         term: int,
         place: int,
         now: float,
+        former: int = 0,
         folds: bool = False,
     ) -> None:
-        """``folds``: answers of several may come as one."""
+        """``former``: how many are left of the meeting before; ``folds``: answers of several may
+        come as one.
+        """
         self._me = me
         self._say = say
         self._asked = asked
@@ -98,7 +101,7 @@ class Hub:
         self._again_at = 0.0
         self._question = Message("ask")
         self._deputies: tuple[Deputy, ...] = ()
-        self.coordinator = Coordinator(term, place, now)
+        self.coordinator = Coordinator(term, place, now, former=former)
         self.rounds = Rounds()
         self._early: list[tuple[Sequence[str], Done]] = []
         """What was asked here before anybody may lead."""
@@ -171,8 +174,9 @@ class Hub:
         self.rounds.turn(now)
         if now >= self._due:
             self._due = now + BEAT_S
+            beat = Message("beat", {"term": self.coordinator.term, "of": len(self._guests)})
             for stream in [*self._guests] if now >= self._beat_at else ():
-                self._say(stream, Message("beat", {"term": self.coordinator.term}))
+                self._say(stream, beat)
             if now >= self._choose_at:
                 self._choose()
                 self._arrange()

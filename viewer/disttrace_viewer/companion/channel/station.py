@@ -100,7 +100,7 @@ class Station:
         """Ports of ours that are other programs', and how often the next one was not to be had."""
         self._hub_stream = -1
         self._deputies: tuple[Deputy, ...] = ()
-        self._term = 0
+        self._term = self._former = 0
         self._left: bytes | None = None
         self._leaving = False
         self.state = IDLE
@@ -290,6 +290,7 @@ class Station:
                 one.talk.most_body = self.guest.most_body
                 self._term = max(self._term, self.guest.term)
                 self._deputies = self.guest.deputies or self._deputies
+                self._former = self.guest.others or self._former
         elif stream == self._above.stream:
             if message.kind != "welcome":
                 self._drop(stream)
@@ -461,6 +462,7 @@ class Station:
             term=self._term,
             place=1 + len(self._before_us()) if self._stood else 0,
             now=now,
+            former=self._former if self._stood else 0,
             folds=self._together is not None,
         )
         self.hub.coordinator.change(self._me, mute=self._mute, rests=self._rests)
