@@ -290,7 +290,7 @@ def test_what_torch_refused_since_it_was_called_wrongly_is_not(tmp_path: Path) -
 def test_who_is_stopped_is_so_here(tmp_path: Path, *, within: bool) -> None:
     """In a collective that it has begun, which goes on without it, or before that."""
     for journal, group in steps(tmp_path, 3):
-        call = journal.collective(group, **{"async": False})
+        call = journal.collective(group, "all_reduce", **{"async": False})
         if journal.rank != 1:
             journal.begin(call, 200 * MS, q=3)
             beat(journal, 60)
