@@ -23,7 +23,7 @@ TICK_S = 0.1
 DELAY_S = 0.001
 HOST_BYTES, FOLDED_BYTES, EACH_BYTES = 5_000, 20_000, 500
 """What a host of eight ranks tells; what several do, and each of them more."""
-JUDGE_S, JUDGE_EACH_S = 0.05, 0.0025
+JUDGE_S, JUDGE_EACH_S = 0.05, 0.0021
 """What a verdict takes, and for each host of eight ranks more, from bytes to words. All as measured
 by ``benchmarks/viewer/live_judge.py`` on two quiet cores.
 """
