@@ -1,6 +1,6 @@
 """What following a device costs while operations are issued at a steady rate.
 
-    python benchmarks/recorder/following_devices.py [--rounds 5] [--seconds 6] [--rates 1000,5000]
+    python benchmarks/recorder/following_devices.py [--rounds 5] [--seconds 20] [--rates 1000,5000]
 
 No device is needed: gloo is taken for a backend that only enqueues, and its flight recorder, whose
 code is NCCL's, is asked as NCCL's is. Each round runs every rate with DISTTRACE_DEVICE=off, then
@@ -186,7 +186,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--rates", default="1000,5000")
     chosen = parser.parse_args()
     print(f"a note takes the issuing thread {note_us():.2f} us\n")

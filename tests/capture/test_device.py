@@ -899,7 +899,7 @@ def test_between_two_questions_notes_wait() -> None:
     assert device.ends(operation) == [b"c"]
 
 
-@pytest.mark.parametrize(("cost_ms", "pause_s"), [(5, 1.0), (1_000, 3.0)])
+@pytest.mark.parametrize(("cost_ms", "pause_s"), [(5, 1.0), (1_000, 4.0)])
 def test_asking_takes_half_a_hundredth_of_a_core(cost_ms: int, pause_s: float) -> None:
     """By a pause, which has its limit: what is over must not look hung."""
     device = Device()

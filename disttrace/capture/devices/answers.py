@@ -89,7 +89,7 @@ class Answers:
         return True
 
     def _still_active(self, each: Running, answer: Answer, entries: Entries) -> None:
-        if not each.entries:
+        if not each.entries and answer.records:
             each.entries = entries.claim(each)
         if any(key in answer.records for key in each.entries):
             each.seen, each.gone = answer.asked, 0
