@@ -8,14 +8,17 @@ import os
 import random
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
+import polars as pl
 import pytest
 
+import disttrace
 from disttrace_viewer.companion.slow import told, words
 from disttrace_viewer.companion.slow.blocks import Block, Blocks
 from disttrace_viewer.companion.slow.detector import Detector
@@ -24,6 +27,7 @@ from disttrace_viewer.companion.slow.follower import Follower
 from disttrace_viewer.companion.slow.holds import Held, Holds
 from disttrace_viewer.companion.slow.later import Later
 from disttrace_viewer.companion.slow.live_file import LiveFile
+from disttrace_viewer.companion.slow.minutes import MINUTE_NS
 from disttrace_viewer.companion.slow.ranks import GONE_S, Ranks, Slow, own_delays
 from disttrace_viewer.companion.slow.telling import AGAIN_S, TOGETHER_S, Telling
 from disttrace_viewer.load.definitions import Definitions
@@ -533,6 +537,30 @@ def test_a_job_that_is_well_says_nothing(tmp_path: Path) -> None:
     assert "disttrace: " not in stderr
     assert [one["slow"] for one in known] == [[], [], []]
     assert all(0 < one["waiting_share"] < 0.5 for one in known)
+    counted_by_the_minute(tmp_path / "out")
+
+
+def counted_by_the_minute(out: Path) -> None:
+    """What the companion counted is what the journals hold, in each minute that it saw whole."""
+    minute = (pl.col("end_ns") // MINUTE_NS).alias("m")
+    ops = disttrace.load(out).operations.filter(pl.col("kind") == "collective")
+    held = {
+        (rank, m): count
+        for rank, m, count in ops.group_by("rank", minute).len().sort("m").iter_rows()
+    }
+    whole = 0
+    for path in out.glob("*.minutes.jsonl"):
+        definitions = Definitions()
+        for line in Path(str(path).replace(".minutes.", ".defs.")).read_bytes().splitlines():
+            definitions.add(json.loads(line))
+        counted: Counter[int] = Counter()
+        for one in map(json.loads, path.read_text().splitlines()):
+            call = definitions.get("call", one["s"]) or {}
+            if call["kind"] == "collective" and "p" not in one:
+                counted[one["m"]] += one["n"]
+        whole += len(counted)
+        assert {m: held[definitions.rank, m] for m in counted} == counted
+    assert whole >= 3, "each of three ranks has a minute that was seen whole"
 
 
 @pytest.fixture

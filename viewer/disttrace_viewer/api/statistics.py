@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import io
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
@@ -19,11 +20,13 @@ from disttrace_viewer.analysis.timing.wait_states import WaitStates
 from disttrace_viewer.analysis.timing.what_if import WhatIf
 from disttrace_viewer.api import what_if
 from disttrace_viewer.api.reading import Paths, read
+from disttrace_viewer.history.minutes import Older, older
 from disttrace_viewer.trace import model
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.views import tables
 from disttrace_viewer.views.terminal.filters import parse_time
 from disttrace_viewer.views.terminal.paint.console import TextConsole, paper
+from disttrace_viewer.views.terminal.paint.older import paint_older
 from disttrace_viewer.views.terminal.paint.stats import paint
 from disttrace_viewer.views.terminal.paint.what_if import paint_critical_path, paint_what_if
 
@@ -44,6 +47,13 @@ NUMBERS = (
     "busbw",
     "clock",
 )
+OLDER = {
+    **dict.fromkeys(("op", "group", "line"), pl.String),
+    **dict.fromkeys(
+        ("ranks", "calls", "total_ns", "held_ns", "max_ns", "from_ns", "to_ns"), pl.Int64
+    ),
+    "partial": pl.Boolean,
+}
 
 
 class Stats:
@@ -146,6 +156,23 @@ class Stats:
         return self.statistics.states
 
     @cached_property
+    def older(self) -> pl.DataFrame:
+        """What ranks called before the oldest operations that their journals still hold, where a
+        companion counted it by the minute, longest ``total_ns`` first: ``op group line ranks calls
+        total_ns held_ns max_ns from_ns to_ns partial``.
+
+        ``held_ns`` is the part of the total in which ranks were held up; the counts are of whole
+        minutes from ``from_ns`` to ``to_ns`` (unix), of which not all was seen where ``partial``.
+        No other table has any of it.
+        """
+        rows = [{**asdict(one), "ranks": len(one.ranks)} for one in self._older]
+        return pl.DataFrame(rows, schema=OLDER)
+
+    @cached_property
+    def _older(self) -> list[Older]:
+        return older(self._trace.processes)
+
+    @cached_property
     def what_if(self) -> pl.DataFrame:
         """What the run would have taken without something, largest gain first: ``without`` (a
         struct of ``rank``, ``line``, ``host``, ``group``, of which one is not null) ``wall_ns
@@ -225,6 +252,7 @@ class Stats:
             "wait_states": self.wait_states.to_dicts(),
             "what_if": self._answers(asked),
             "critical_path": self.critical_path.to_dicts(),
+            "older": self.older.to_dicts(),
             "incomplete": [problem.sentence for problem in self._trace.problems],
         }
 
@@ -250,6 +278,7 @@ class Stats:
         paint(self.statistics, out, by=by)
         paint_what_if(self._what_if, answers or self._what_if.best, out)
         paint_critical_path(critical_path(self._schedule), self._trace, out)
+        paint_older(self._older, out)
         if self._trace.problems:
             out.blank()
         for problem in self._trace.problems:

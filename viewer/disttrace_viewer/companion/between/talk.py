@@ -117,6 +117,8 @@ class Talk:
         if self._thread.ident is not None:
             self._thread.join(2 * TURN_S)
         self._meeting.close()
+        for one in self._followers.values() if not self._thread.is_alive() else ():
+            one.close()
         if self._slowness is not None:
             self._slowness.finish()
 

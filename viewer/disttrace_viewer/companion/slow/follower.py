@@ -11,6 +11,7 @@ import orjson
 import disttrace.journal.format as fmt
 from disttrace_viewer.companion.slow.blocks import Block, Blocks
 from disttrace_viewer.companion.slow.holds import Holds
+from disttrace_viewer.companion.slow.minutes import Minutes
 from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.load.schema import json_object
 from disttrace_viewer.otlp.follow.tail import Tail
@@ -26,8 +27,9 @@ class Follower:
         """``shifts``: of all journals of this host together, see ``Blocks``."""
         self.base = base
         self.definitions = Definitions()
-        self.holds = Holds(self.definitions)
         self._path = os.path.join(directory, base)
+        self._minutes = Minutes(self._path + fmt.MINUTES_SUFFIX, self.definitions)
+        self.holds = Holds(self.definitions, self._minutes)
         self._shifts = shifts
         self._defined: Tail | None = None
         self._fd, self._number, self._position = -1, 0, 0
@@ -80,6 +82,7 @@ class Follower:
 
     def close(self) -> None:
         """Let go of the files."""
+        self._minutes.write()
         if self._defined is not None:
             self._defined.close()
         if self._fd >= 0:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import disttrace.journal.format as fmt
 from disttrace_viewer.analysis.operation import innermost
+from disttrace_viewer.companion.slow.minutes import Minutes
 from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.trace.operation import SYNCHRONIZING
 from disttrace_viewer.trace.process import Frame
@@ -42,6 +43,7 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Call:
+    number: int
     group: int | None
     place: str
     holds: bool
@@ -63,7 +65,8 @@ class _Open:
 class Holds:
     """Of one journal, from any point of it on."""
 
-    def __init__(self, definitions: Definitions) -> None:
+    def __init__(self, definitions: Definitions, minutes: Minutes | None = None) -> None:
+        """``minutes`` counts what is over."""
         self.places: dict[str, tuple[str, Frame | None]] = {}
         """Operation and the program's line by what stands for both."""
         self.away_ns = self.held_ns = 0
@@ -71,6 +74,7 @@ class Holds:
         self.last_ns = 0
         """Newest time that was seen, on the journal's clock."""
         self._definitions = definitions
+        self._minutes = minutes
         self._calls: dict[int, _Call] = {}
         self._open: dict[int, _Open] = {}
         self._newest = 0
@@ -80,6 +84,8 @@ class Holds:
         """What comes next does not follow on what was taken."""
         self._open.clear()
         self._release = None
+        if self._minutes is not None:
+            self._minutes.missed()
 
     def take(self, records: Iterable[dict[str, Any]]) -> Iterator[Held]:
         """The exchanges that these records end. What is none of the format is passed over."""
@@ -132,11 +138,16 @@ class Holds:
         elif (one.issued or one.call.on_device) and number != self._newest:
             since = None  # the program went on meanwhile
         away = inside = 0
+        before: int | None = None
         if since is not None:
             before, self._release = self._release, max(self._release or 0, end)
+            inside = max(0, end - max(since, before or 0))
+        if self._minutes is not None:
+            self._minutes.add(one.call.number, one.begin, end, inside)
+        if since is not None:
             if before is None:
                 return None  # nobody knows how long it was away
-            away, inside = max(0, since - before), max(0, end - max(since, before))
+            away = max(0, since - before)
             self.away_ns += away
             self.held_ns += inside
         seq = record.get("q", one.seq)
@@ -150,6 +161,7 @@ class Holds:
             kind, op = call.get("kind"), str(call.get("op"))
             place = self._place(op, call.get("stack")) if op in SYNCHRONIZING else ""
             found = self._calls[number] = _Call(
+                number=number,
                 group=call.get("group") if kind == fmt.COLLECTIVE else None,
                 place=place if kind == fmt.COLLECTIVE else "",
                 holds=kind in _HOLD,
