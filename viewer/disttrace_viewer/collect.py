@@ -9,6 +9,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from disttrace.journal.format import MINUTES_SUFFIX
 from disttrace_viewer.load import archives
 from disttrace_viewer.load.journals import in_name
 from disttrace_viewer.merge.choice import chooser, folders, nothing
@@ -50,7 +51,9 @@ def pack(paths: Sequence[str], *, job: str | None = None, output: str | None = N
         raise ViewerError(f"-o {target}: a file to pack into ends in .tar.gz")
     journals = restrict(whole, chosen).journals
     try:
-        count = archives.pack((path for j in journals for path in j.files.paths), target)
+        files = (one.files for one in journals)
+        all_of = (path for of in files for path in (*of.paths, of.base + MINUTES_SUFFIX))
+        count = archives.pack(all_of, target)
     except OSError as error:
         raise _failed(error, target) from None
     return Packed(target, chosen[-1], len(journals), count)

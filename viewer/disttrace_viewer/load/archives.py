@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from disttrace.journal.format import DEFS_SUFFIX, OPS_SUFFIX
+from disttrace.journal.format import DEFS_SUFFIX, MINUTES_SUFFIX, OPS_SUFFIX
 from disttrace_viewer.load.files import MOST_BYTES, open_regular, read, size
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.trace.plain_text import plain
@@ -37,7 +37,7 @@ a disk from a file that can be sent by mail shrinks to a thousandth.
 _PART = r"[A-Za-z0-9._]{1,60}"
 _NAME = re.compile(
     rf"{_PART}-{_PART}-\d{{1,20}}-[0-9a-f]{{12}}"
-    rf"({re.escape(DEFS_SUFFIX)}|\.\d{{1,12}}{re.escape(OPS_SUFFIX)})"
+    rf"({re.escape(DEFS_SUFFIX)}|\.\d{{1,12}}{re.escape(OPS_SUFFIX)}|{re.escape(MINUTES_SUFFIX)})"
 )
 """Job, host, pid and process, as ``disttrace/identity.py`` puts them together."""
 _REGULAR = (tarfile.REGTYPE, tarfile.AREGTYPE)
