@@ -92,7 +92,7 @@ class Remote:
 
     def _end(self, script: Script, run: Composed, *, answered: bool) -> tuple[str, str]:
         if run.gave_up_ns is not None:
-            return FAILS, "as it did"
+            return FAILS, run.error
         if not run.over:
             sample = self._processes[script.journal.id].latest_samples.get(run.thread)
             at = None if sample is None else innermost(sample.stack)

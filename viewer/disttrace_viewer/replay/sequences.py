@@ -84,6 +84,8 @@ class Composed:
     """It ended well."""
     gave_up_ns: int | None = None
     """When it ended in an error, unix ns."""
+    error: str = ""
+    """``Type: text`` of that."""
     lost: bool = False
     """It ended since the other end was gone."""
 
@@ -236,10 +238,11 @@ class _Reader:
 
     def _end(self, place: int, record: Record) -> None:
         number = record["e"]
-        lost = is_connection_error(self.definitions.string(record.get("x")))
+        error = self.definitions.string(record.get("x"))
+        lost = is_connection_error(error)
         if (composed := self.found.composed.get(number)) is not None:
             composed.over = "x" not in record
-            composed.lost = lost
+            composed.error, composed.lost = error or "", lost
             composed.gave_up_ns = None if composed.over else composed.at_ns + record.get("d", 0)
         action = self.found.actions.get(number)
         waited = self._waits.pop(number, None)
