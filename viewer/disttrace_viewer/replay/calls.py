@@ -84,6 +84,11 @@ class Rank:
     """When it had ended, unix ns."""
 
 
+def is_remote(call: Call) -> bool:
+    """Whether it is of ``torch.distributed.rpc``."""
+    return call.key is not None and call.key[0] == "remote"
+
+
 @dataclass(slots=True)
 class Job:
     """Ranks by number, and the members of each group; the first one is the default group."""

@@ -20,6 +20,7 @@ from disttrace_viewer.replay.calls import (
     Job,
     Rank,
     Steps,
+    is_remote,
 )
 from disttrace_viewer.replay.sequences import CALLS, COMES, ISSUE, LEAVES, MAKES
 
@@ -56,7 +57,7 @@ _MODULES = ("os", "signal", "threading", "time")
 _GAP_NS = 1_000_000
 _TIMEOUT = "TIMEOUT = timedelta(seconds=10)  # so long nobody waits for those that come late"
 _LATE = "time.sleep(15)  # comes after the others have given up"
-_LATER = "time.sleep(15)  # comes after somebody has left who served the store"
+_WITHOUT_SERVER = "time.sleep(15)  # comes after somebody has left who served the store"
 _STOP = "os.kill(os.getpid(), signal.SIGSTOP)  # is stopped"
 _MAIN = 0
 _TURN_S = 0.5
@@ -205,7 +206,7 @@ def _turns(rank: Rank) -> dict[int | str, list[str]]:
 
 
 def _is_collective(call: Call) -> bool:
-    return not call.message and call.key is not None and call.key[0] != "remote"
+    return not call.message and not is_remote(call)
 
 
 def _steps(
@@ -221,7 +222,7 @@ def _steps(
             last_ns = call.begin_ns
             comment = f"  # {call.where}" if call.where else ""
             if call.late:
-                yield _LATER if call.lost else _LATE
+                yield _WITHOUT_SERVER if call.lost else _LATE
             if call.asynchronous:
                 names[id(call)] = f"work{place}"
                 yield f"work{place} = {_issue(job, number, call)}{comment}"

@@ -23,6 +23,7 @@ from disttrace_viewer.replay.calls import (
     Job,
     Rank,
     Steps,
+    is_remote,
 )
 from disttrace_viewer.replay.remote import Remote
 from disttrace_viewer.replay.sequences import (
@@ -81,9 +82,10 @@ def job_of(scripts: Sequence[Script], evidence: Evidence, findings: Sequence[Fin
         rank.late = _joins_late(script, waited)
     _mark_late(found.values())
     if joined or not found:
-        only_remote = _only_remote(workers)
-        members = [tuple(sorted(found))] if only_remote and not members else members
-        job = Job(found, members, has_default=not only_remote)
+        job = Job(found, members)
+        if _only_remote(workers):
+            job.groups = members or [tuple(sorted(found))]
+            job.has_default = not all(map(is_remote, job.calls))  # anything else needs it
         for call in job.calls:
             if call.function is not None:
                 call.peer = places.get(remote.worker(call.args.get("to")) or "")

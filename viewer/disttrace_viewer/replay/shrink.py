@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from disttrace_viewer.replay.calls import STAYS, Call, Job, Rank
+from disttrace_viewer.replay.calls import STAYS, Call, Job, Rank, is_remote
 from disttrace_viewer.replay.sequences import COMES, ISSUE, LEAVES, MAKES, WAIT
 
 _ALIKE = 2
@@ -47,12 +47,12 @@ def _calls(job: Job) -> Iterator[tuple[int, str, Call]]:
 def _without_what_is_over(job: Job, told: Collection[Told]) -> Job:
     open_ = {call.key for _, _, call in _calls(job) if not call.over}
     sides = Counter(call.key for _, what, call in _calls(job) if what == ISSUE)
-    remote = any(_is_remote(call) and not call.over for _, _, call in _calls(job))
+    remote = any(is_remote(call) and not call.over for _, _, call in _calls(job))
 
     def stays(call: Call) -> bool:
-        if _is_remote(call) and call.op in (COMES, LEAVES):
+        if is_remote(call) and call.op in (COMES, LEAVES):
             return remote
-        if _is_stored(call) or _is_remote(call):
+        if _is_stored(call) or is_remote(call):
             return call.key in open_
         whole = _whole(job, call)
         if call.key is None or call.key in open_ or sides[call.key] < whole:
@@ -81,10 +81,6 @@ def _without_what_is_over(job: Job, told: Collection[Told]) -> Job:
     return found
 
 
-def _is_remote(call: Call) -> bool:
-    return call.key is not None and call.key[0] == "remote"
-
-
 def _is_stored(call: Call) -> bool:
     return call.key is not None and call.key[0] == "store"
 
@@ -99,7 +95,7 @@ def _standing(job: Job) -> set[int]:
     begun = Counter(call.key for _, what, call in _calls(job) if what == ISSUE)
     found = set()
     for number, what, call in _calls(job):
-        shared = not _is_stored(call) and not _is_remote(call)
+        shared = not _is_stored(call) and not is_remote(call)
         alone = shared and begun[call.key] < _whole(job, call)
         if what == WAIT and (not call.over or alone):
             found.add(number)
