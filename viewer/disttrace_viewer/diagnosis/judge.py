@@ -24,7 +24,7 @@ def judge(evidence: Evidence, past: Past = NOTHING) -> tuple[Case, tuple[Finding
     for rule in (*RULES, *past.rules):
         for finding in rule(case):
             _take(case, finding)
-    found = (left_over.traced_to(case, one) for one in case.findings)
+    found = left_over.traced_to(case, case.findings)
     case.findings = [overcome(case, traced_back(case, one)) for one in found]
     findings, case.incomplete = doubt.judged(case, consequences.fold(case))
     case.incomplete += lacking.sentences(case, findings)

@@ -34,6 +34,8 @@ class Launch:
     """When the last of them had ended, as far as is known."""
     ranks: dict[int, int] = field(default_factory=dict)
     """Until when each rank lived, as far as known."""
+    last_ns: int | None = None
+    """The latest of these."""
     boots: set[str | None] = field(default_factory=set)
     world: int = 0
 
@@ -41,7 +43,7 @@ class Launch:
         """Whether one that began later, on the same boot, is of this launch. ``begun``: when each
         rank began there for the last time.
         """
-        last_ns = max(self.ranks.values(), default=other.start_ns)
+        last_ns = other.start_ns if self.last_ns is None else self.last_ns
         if last_ns < other.start_ns and any(begun[r] > last_ns for r in self.ranks):
             return False  # all ranks had given their last sign, and one of them begins again
         if any(self.ranks.get(rank, other.start_ns) < other.start_ns for rank in other.ranks):
@@ -56,6 +58,7 @@ class Launch:
         self.until_ns = max(self.until_ns, other.until_ns)
         for rank, end in other.ranks.items():
             self.ranks[rank] = max(end, self.ranks.get(rank, end))
+            self.last_ns = max(end, self.last_ns or end)
         self.boots |= other.boots
         self.world = max(self.world, other.world)
 
@@ -105,6 +108,7 @@ def _alone(process: Process, life: Life) -> Launch:
         end_ns=life.end_ns,
         until_ns=life.until(life.boot),
         ranks={process.rank or 0: life.sign_ns} if claimed else {},
+        last_ns=life.sign_ns if claimed else None,
         boots={life.boot},
         world=process.world_size or 0,
     )

@@ -100,6 +100,8 @@ def newest_try(merged: Merged, name: str) -> Merged:
 
 def parts_of(merged: Merged, parts: Sequence[Collection[str]]) -> list[Merged]:
     """The states of some jobs apart (by id, each in one part): they are gone through once."""
+    if not parts:
+        return []
     of_job = {job: number for number, part in enumerate(parts) for job in part}
     called = {p.id: p.job for p in merged.survey.processes if p.job in of_job}
     found: list[dict[str, State]] = [{} for _ in parts]

@@ -4,7 +4,7 @@ have: its addresses are of processes long gone.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 from disttrace_viewer.analysis.operation import Op
@@ -24,27 +24,39 @@ GROUPS = "ProcessGroup"
 """How the constructors of backends begin."""
 
 
-def traced_to(case: Case, finding: Finding) -> Finding:
-    """The finding; of one about a rendezvous in a file that was written before any of its processes
-    began with that file, of one about keys that an earlier attempt set too with these, and nobody
-    to blame.
+def traced_to(case: Case, findings: Sequence[Finding]) -> list[Finding]:
+    """The findings; one about a rendezvous in a file that was written before any of its processes
+    began with that file, one about keys that an earlier attempt set too with these, and nobody to
+    blame.
     """
-    if finding.severity != ERROR or finding.kind not in KINDS:
-        return finding
+    if not any(_may_be(one) for one in findings):
+        return [*findings]
+    before = {stuck: [*met_before(case, stuck=stuck)] for stuck in (False, True)}
+    left = [(store, {op.process for op in _broken(case, store)}) for store in _left_over(case)]
+    return [_traced(one, before, left) if _may_be(one) else one for one in findings]
+
+
+def _may_be(finding: Finding) -> bool:
+    return finding.severity == ERROR and finding.kind in KINDS
+
+
+def _traced(
+    finding: Finding,
+    before: Mapping[bool, Sequence[tuple[Op, int]]],
+    left: Sequence[tuple[Op, Set[int]]],
+) -> Finding:
     concerned = {*finding.culprits, *finding.waiting, *finding.scope.members}
-    stuck = finding.kind == "no_progress"
-    for op, before in met_before(case, stuck=stuck):
+    for op, attempt in before[finding.kind == "no_progress"]:
         if op.process in concerned:
             return replace(
                 finding,
-                summary=words.of_attempt(finding.summary, before),
+                summary=words.of_attempt(finding.summary, attempt),
                 hint=words.OWN_STORE,
                 culprits=(),
                 certainty=LIKELY,
             )
-    for store in _left_over(case):
-        inside = {op.process for op in _broken(case, store)} & concerned
-        if inside:
+    for store, inside in left:
+        if inside & concerned:
             return replace(
                 finding,
                 summary=words.summary(finding.summary, str(store.call.args.get("path"))),

@@ -49,7 +49,8 @@ def find(case: Case) -> Iterator[Finding]:
     for first in order:
         if first in told or first in case.ends:
             continue
-        like = {*same[_signature(case, first)], *_silent_with(case, first)} & place.keys() - told
+        like = {*same[_signature(case, first)], *_silent_with(case, first)}
+        like = {one for one in like if one in place and one not in told}
         alike = sorted(like - case.ends.keys(), key=place.__getitem__)
         told.update(alike)
         yield _finding(case, first, alike)
@@ -195,7 +196,7 @@ def _finding(case: Case, first: int, alike: list[int]) -> Finding:
             first=_is_first(case, first, alike),
         ),
         certainty=CERTAIN if sure else LIKELY,
-        hint=words.hint(end, others=bool(_others(case, alike))),
+        hint=words.hint(end, others=_has_others(case, alike)),
         culprits=tuple(alike) if odd is None else odd,
         op=None if last is None else last.call.op,
         locations=outside.locations(case, alike),
@@ -211,13 +212,14 @@ def _is_first(case: Case, process: int, alike: list[int]) -> bool:
     """Whether others ran too, and none of them is known to have failed before."""
     if any(found.kind == "process_failed" and found.severity == ERROR for found in case.findings):
         return False
-    return bool(_others(case, alike))
+    return _has_others(case, alike)
 
 
-def _others(case: Case, alike: list[int]) -> list[int]:
-    """All that ran beside some processes, but for launchers."""
+def _has_others(case: Case, alike: list[int]) -> bool:
+    """Whether any ran beside some processes, but for launchers."""
+    these = {*alike}
     processes = case.evidence.trace.processes
-    return [p.index for p in processes if p.role != AGENT and p.index not in alike]
+    return any(p.role != AGENT and p.index not in these for p in processes)
 
 
 def _surely_over(case: Case, process: int, alike: Set[int]) -> bool:
