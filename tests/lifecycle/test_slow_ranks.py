@@ -543,7 +543,8 @@ def test_a_job_that_is_well_says_nothing(tmp_path: Path) -> None:
 def counted_by_the_minute(out: Path) -> None:
     """What the companion counted is what the journals hold, in each minute that it saw whole."""
     minute = (pl.col("end_ns") // MINUTE_NS).alias("m")
-    ops = disttrace.load(out).operations.filter(pl.col("kind") == "collective")
+    called = ("all_reduce", "broadcast")
+    ops = disttrace.load(out).operations.filter(pl.col("op").is_in(called))
     held = {
         (rank, m): count
         for rank, m, count in ops.group_by("rank", minute).len().sort("m").iter_rows()
@@ -556,7 +557,7 @@ def counted_by_the_minute(out: Path) -> None:
         counted: Counter[int] = Counter()
         for one in map(json.loads, path.read_text().splitlines()):
             call = definitions.get("call", one["s"]) or {}
-            if call["kind"] == "collective" and "p" not in one:
+            if call["op"] in called and "p" not in one:
                 counted[one["m"]] += one["n"]
         whole += len(counted)
         assert {m: held[definitions.rank, m] for m in counted} == counted
