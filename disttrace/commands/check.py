@@ -288,7 +288,12 @@ def _room_for(n: int) -> None:
 def _scratch() -> str:
     """Go on in a copy of the current directory, which shares its blocks where that is possible."""
     found = tempfile.mkdtemp(prefix="disttrace-scratch-")
-    subprocess.run(["cp", "-a", "--reflink=auto", ".", found], check=True)
+    here = os.path.realpath(".")
+    # Where TMPDIR is below it, what holds the copy is left out of it.
+    own = os.path.relpath(os.path.realpath(found), here).split(os.sep)[0]
+    names = [f"./{name}" for name in os.listdir(here) if name != own]
+    if names:
+        subprocess.run(["cp", "-a", "--reflink=auto", *names, found], check=True)
     os.chdir(found)
     return found
 

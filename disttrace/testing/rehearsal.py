@@ -27,6 +27,7 @@ from typing import Any
 
 from disttrace import session
 from disttrace.journal.code_files import is_library
+from disttrace.lifecycle.meeting import place
 
 _HOST = ("gloo", "mpi", "fake", "cpu:gloo", "undefined")
 _UNSEEN = "<frozen disttrace.testing.rehearsal>"
@@ -167,9 +168,8 @@ def _unseen(function: Any) -> Any:
 
 def _watch_files(rank: int, notes: Notes, inside: str) -> None:
     """Note files that are opened to be written outside of a folder, and of what is for nobody."""
-    ours = tuple(
-        os.path.realpath(one) for one in (inside, os.environ["DISTTRACE_DIR"], "/dev", "/proc")
-    )
+    own = (os.environ["DISTTRACE_DIR"], place.own_folder() or os.devnull)
+    ours = tuple(os.path.realpath(one) for one in (inside, *own, "/dev", "/proc"))
     written: dict[str, None] = {}
 
     def look(event: str, args: Sequence[Any]) -> None:
