@@ -9,8 +9,8 @@ import pytest
 
 import disttrace
 from disttrace_viewer.companion.slow import minutes as written
-from disttrace_viewer.companion.slow.minutes import MINUTE_NS, Minutes
-from disttrace_viewer.history.minutes import Older, older
+from disttrace_viewer.companion.slow.minutes import Minutes
+from disttrace_viewer.history.minutes import MINUTE_NS, Older, older
 from disttrace_viewer.load.definitions import Definitions
 from support.journals import MS, UNIX_NS, Journal, workers
 
@@ -73,6 +73,9 @@ def test_it_is_bounded_and_raises_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     gone = Minutes(str(tmp_path / "none" / "x"), definitions())
     gone.add(1, 0, S, held=0)
     gone.write()
+    odd = Minutes(str(tmp_path / "odd"), definitions())
+    odd.add(1, 0, 1, held=1 << 70)
+    odd.write()
 
 
 def two_ranks(folder: Path, *, dropped: bool = True) -> list[Journal]:

@@ -27,9 +27,9 @@ from disttrace_viewer.companion.slow.follower import Follower
 from disttrace_viewer.companion.slow.holds import Held, Holds
 from disttrace_viewer.companion.slow.later import Later
 from disttrace_viewer.companion.slow.live_file import LiveFile
-from disttrace_viewer.companion.slow.minutes import MINUTE_NS
 from disttrace_viewer.companion.slow.ranks import GONE_S, Ranks, Slow, own_delays
 from disttrace_viewer.companion.slow.telling import AGAIN_S, TOGETHER_S, Telling
+from disttrace_viewer.history.minutes import MINUTE_NS
 from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.trace.process import Frame
 from support import networks

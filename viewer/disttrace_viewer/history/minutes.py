@@ -16,7 +16,7 @@ from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.load.schema import json_object
 from disttrace_viewer.trace.process import Frame, Process
 
-_MINUTE_NS = 60_000_000_000
+MINUTE_NS = 60_000_000_000
 _HEAD = 4_096
 """Bytes in which the first line of a segment is."""
 _NUMBERS = ("m", "s", "n", "d", "h", "x")
@@ -65,7 +65,7 @@ def _take(process: Process, found: dict[tuple[str, str | None, str], Older]) -> 
         if any(type(value) is not int or value < 0 for value in values):
             continue
         minute, call, count, took, held, longest = map(int, values)  # type: ignore[arg-type]
-        if (minute + 1) * _MINUTE_NS > until_ns:
+        if (minute + 1) * MINUTE_NS > until_ns:
             continue  # some of it is still there
         if call not in places:
             places[call] = _place(definitions, call)
@@ -75,8 +75,8 @@ def _take(process: Process, found: dict[tuple[str, str | None, str], Older]) -> 
         one.total_ns += took
         one.held_ns += held
         one.max_ns = max(one.max_ns, longest)
-        one.from_ns = min(one.from_ns, minute * _MINUTE_NS)
-        one.to_ns = max(one.to_ns, (minute + 1) * _MINUTE_NS)
+        one.from_ns = min(one.from_ns, minute * MINUTE_NS)
+        one.to_ns = max(one.to_ns, (minute + 1) * MINUTE_NS)
         one.partial |= "p" in line
 
 

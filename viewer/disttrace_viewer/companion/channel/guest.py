@@ -45,7 +45,7 @@ class Guest:
         self.heard_at = now
         if message.kind == "beat":
             self.term = max(self.term, message.number("term"))
-            self.others = message.number("of")
+            self.others = message.number("of") if "of" in message.fields else 0
         elif message.kind == "ask":
             wanted = tuple(str(one)[:64] for one in message.items("wanted", 64))
             self._asked(message.number("round"), wanted, known)

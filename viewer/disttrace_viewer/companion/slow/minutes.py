@@ -17,9 +17,9 @@ import os
 import orjson
 
 import disttrace.journal.format as fmt
+from disttrace_viewer.history.minutes import MINUTE_NS
 from disttrace_viewer.load.definitions import Definitions
 
-MINUTE_NS = 60_000_000_000
 MOST_CALLS = 200
 """Calls that are told of one minute; of more it is not told that they were made."""
 MOST_BYTES = 32 << 20
@@ -78,5 +78,5 @@ class Minutes:
                     os.write(fd, b"".join(orjson.dumps(line) + b"\n" for line in lines))
             finally:
                 os.close(fd)
-        except OSError:
-            pass  # a full disk, or the folder is gone
+        except (OSError, TypeError):
+            pass  # a full disk, or the folder is gone; times that nobody can have taken
