@@ -111,3 +111,29 @@ def test_a_worker_that_fails_before_torch_is_told_by_the_agent(tmp_path: Path) -
     sentence = "process_failed: Rank 1 ended with exit code 1 before it used torch.distributed."
     assert sentence in verdict.stdout, f"{verdict}"
     assert verdict.stdout.count("ERROR") == 1, f"{verdict}"
+
+
+KEPT_ALIVE = """
+import torch.distributed as dist
+from torch.distributed.elastic.events import construct_and_record_rdzv_event, NodeState
+
+store = dist.TCPStore("localhost", 0, is_master=True)
+event = lambda text, name="Executor.run", state=NodeState.RUNNING: construct_and_record_rdzv_event(
+    run_id="r", message=text, node_state=state, name=name)
+event("joined")
+for _ in range(50):
+    event("sent a keep-alive", name="Handler._keep_alive")
+    event("synced")
+event("failed", state=NodeState.FAILED)
+event("synced")
+"""
+
+
+def test_what_a_keep_alive_leads_to_is_noted_once(tmp_path: Path) -> None:
+    """torchrun keeps alive every five seconds, and notes are never dropped: days would be megabytes
+    that each verdict reads and tells other hosts.
+    """
+    variables = {"DISTTRACE": "1", "DISTTRACE_DIR": str(tmp_path)}
+    python("-c", KEPT_ALIVE, **variables).check()
+    (journal,) = read_journals(tmp_path)
+    assert [r["text"] for r in journal.of("rendezvous")] == ["joined", "synced", "failed", "synced"]

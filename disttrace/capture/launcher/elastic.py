@@ -136,14 +136,19 @@ def _children(capture: Capture, workers: Workers, popen: type) -> None:
 def _events(capture: Capture, record: Any) -> None:
     """The rendezvous's own events, which go to a null handler otherwise."""
     signature = inspect.signature(record)
+    newest: tuple[str, str] | None = None
 
     def told(*args: Any, **kwargs: Any) -> None:
+        nonlocal newest
         event = signature.bind(*args, **kwargs).arguments
         state = getattr(event.get("node_state"), "value", "")
-        # Keep-alives come every few seconds for as long as the job runs.
-        if state != "RUNNING" or not event.get("name", "").endswith("_keep_alive"):
-            keys = {key: event.get(name) for key, name in _TOLD.items()}
-            capture.recorder.note("rendezvous", text=str(event.get("message")), state=state, **keys)
+        if state == "RUNNING" and event.get("name", "").endswith("_keep_alive"):
+            return  # these come every few seconds for as long as the job runs
+        text = str(event.get("message"))
+        if newest == (newest := (state, text)):
+            return  # so does what a keep-alive leads to
+        keys = {key: event.get(name) for key, name in _TOLD.items()}
+        capture.recorder.note("rendezvous", text=text, state=state, **keys)
 
     capture.engine.function(PART, record, before(capture, PART, told))
 
