@@ -11,14 +11,16 @@ import random
 import zlib
 from pathlib import Path
 
+import orjson
 import pytest
 
+from disttrace_viewer.companion.telling.sound import sound
 from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.states import State, StateError, merge, pack, reduce, unpack, verdict
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.folder import SUFFIX, read
-from disttrace_viewer.states.form.state import MOST_BYTES
+from disttrace_viewer.states.form.state import MOST_BYTES, encoded
 from disttrace_viewer.trace.errors import ViewerError
 from support.journals import MS
 from support.processes import python
@@ -52,6 +54,22 @@ def test_a_verdict_needs_no_polars(tmp_path: Path) -> None:
     assert told.startswith("1. ERROR missing_participant: Rank 3 never joined all_reduce #4")
     assert "loader.py:9 in load" in told
     assert "stragglers, late senders" in told
+
+
+def test_what_is_said_for_days_is_bounded(tmp_path: Path) -> None:
+    """The first and the last of it; what is longer no other host takes for a state."""
+    hang(tmp_path)
+    definitions = next(tmp_path.glob("*.defs.jsonl"))
+    with definitions.open("a") as file:
+        for number in range(6_000):
+            for kind in ("rendezvous", "clock"):
+                record = {"def": kind, "t": number, "text": f"{number}", "unix_ns": S + number}
+                file.write(orjson.dumps(record).decode() + "\n")
+    state = max(states(tmp_path), key=lambda one: len(one.listed.get("rendezvous", ())))
+    kept = [int(one["text"]) for one in state.listed["rendezvous"]]
+    assert [*kept[:3], *kept[-3:]] == [0, 1, 2, 5997, 5998, 5999]
+    assert len(kept) == len(state.listed["clock"]) < 1_000
+    assert sound(orjson.loads(encoded(state))).listed == state.listed
 
 
 def test_the_command_needs_no_polars_for_states(tmp_path: Path) -> None:

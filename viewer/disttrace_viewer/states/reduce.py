@@ -36,8 +36,8 @@ HEAD = 64 << 10
 CHUNK = 1 << 20
 MOST_STREAMS = 4
 """Streams of collectives of which exchanges are kept, by which clocks are set right."""
-MOST_DIGESTS = 256
-"""The newest are kept."""
+MOST_LISTED = 256
+"""Of one kind of what is said again and again; of digests the newest."""
 OVERRIDES = 1 << 30
 """Calls of one operation only, with fields of its own, are numbered from here."""
 
@@ -163,7 +163,7 @@ def _state(
         versions={k: v for k, v in definitions.versions.items() if k in _VERSIONS},
         source=definitions.source,
         listed={
-            kind: found[-MOST_DIGESTS:] if kind == "digest" else found
+            kind: found[-MOST_LISTED:] if kind == "digest" else _ends(found)
             for kind, found in definitions.listed.items()
             if found
         },
@@ -332,6 +332,13 @@ def _referred(
         },
         "call": {n: _bare_of(call) for n, call in calls.items()},
     }
+
+
+def _ends(found: list[Record]) -> list[Record]:
+    """The first and the last of what may be said again and again for as long as a job runs."""
+    if len(found) <= MOST_LISTED:
+        return found
+    return found[: MOST_LISTED // 2] + found[-MOST_LISTED // 2 :]
 
 
 def _made(reading: Reading, calls: dict[int, Record]) -> int:
