@@ -11,53 +11,15 @@ from typing import Any
 import orjson
 import pytest
 
-from benchmarks.viewer.jobs import Shape, make
 from disttrace_viewer.analysis.liveness import Seen
 from disttrace_viewer.companion.channel.rounds import Answer
-from disttrace_viewer.companion.told import Told, packed, together, unpacked
+from disttrace_viewer.companion.told import packed, unpacked
 from disttrace_viewer.diagnosis.report import report
-from disttrace_viewer.states.folder import of_journals
 from disttrace_viewer.states.form.alike import FEWEST, likeness
 from disttrace_viewer.states.form.state import State, checked, encoded
-from disttrace_viewer.states.merged import Merged, merge
-from disttrace_viewer.states.reduce import WINDOW
+from disttrace_viewer.states.merged import merge
 from disttrace_viewer.states.verdict import Verdict, verdict
-
-ALIVE = Seen(alive=True, code=None, state="S")
-Hosts = dict[str, Merged]
-
-
-def hosts_of(folder: Path, **changes: Any) -> Hosts:
-    """The states of a job of 64 ranks on 8 hosts, by host: tensor, pipeline and data parallel."""
-    make(folder, replace(Shape(2, 4, 8, 3, fault="tp", hosts_apart=False), **changes))
-    found: dict[str, dict[str, State]] = {}
-    for one, state in of_journals([str(folder)], window=WINDOW).states.items():
-        found.setdefault(state.process["host"], {})[one] = state
-    return {host: Merged(states) for host, states in sorted(found.items())}
-
-
-def alive(_process: object) -> Seen:
-    return ALIVE
-
-
-def answers(hosts: Hosts, *, known: bool = True, whole: bool = True) -> list[Answer]:
-    """What all hosts but the first tell."""
-    told = [*hosts.items()][1:]
-    return [Answer(host, known, packed(of, alive, whole=whole)) for host, of in told]
-
-
-def as_one(told: list[Answer], size: int) -> list[Answer]:
-    """So many of them each as one."""
-    return [
-        Answer(f"by {told[at].sender}", True, together(told[at : at + size]))
-        for at in range(0, len(told), size)
-    ]
-
-
-def judged(hosts: Hosts, told: Told) -> Verdict:
-    local = next(iter(hosts.values()))
-    look = lambda process: ALIVE if process.id in local.states else told.look(process)  # noqa: E731
-    return verdict(merge([local, told.merged]), look=look)
+from support.alike import ALIVE, alive, answers, as_one, hosts_of, judged, timeless
 
 
 def said(found: Verdict) -> dict[str, Any]:
@@ -65,7 +27,7 @@ def said(found: Verdict) -> dict[str, Any]:
     case, findings = found.case, found.findings
     told = report(case, findings)
     ranks = {p.id: f"rank {p.rank}" for p in case.evidence.trace.processes}
-    text = orjson.dumps(told["findings"]).decode()
+    text = timeless(orjson.dumps(told["findings"]).decode())
     for one, rank in ranks.items():
         text = text.replace(one, rank)
     findings = orjson.loads(text)

@@ -64,6 +64,8 @@ class Sample:
     """Pushes and finished pops by process, store and key without prefixes."""
     alike: bool = False
     """All processes made the same groups, and came to an end: some of those calls are left out."""
+    beside: Mapping[int, Mapping[int, Sequence[int]]] = field(default_factory=dict)
+    """By group and rank in it of who tells of a crowd (``Trace.crowds``), the ranks of these."""
 
     @cached_property
     def of_process(self) -> Mapping[int, tuple[Op, ...]]:
@@ -113,12 +115,17 @@ class Sample:
             if call.kind == "collective" and op.seq is not None and call.group_rank is not None:
                 stream = found.setdefault((call.group, call.backend), {})
                 stream.setdefault(call.group_rank, []).append(op)
-        return {
+        kept = {
             stream: {
                 r: tuple(sorted(ops, key=lambda op: op.seq or 0)) for r, ops in members.items()
             }
             for stream, members in found.items()
         }
+        for (group, _), ranks in kept.items() if self.beside else ():
+            for teller, crowd in self.beside.get(-1 if group is None else group, {}).items():
+                if teller in ranks:
+                    ranks.update(dict.fromkeys(crowd, ranks[teller]))
+        return kept
 
     def members(self, stream: Stream, seq: int) -> dict[int, Op]:
         """Who has begun a collective, by group rank. Numbers rise in every member, so who has

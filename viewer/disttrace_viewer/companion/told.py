@@ -21,7 +21,7 @@ from disttrace_viewer.companion.channel.rounds import Answer
 from disttrace_viewer.companion.reading.journals import mark_of, mark_of_like
 from disttrace_viewer.companion.telling import answers
 from disttrace_viewer.companion.telling.believed import believed
-from disttrace_viewer.companion.telling.public import known_files, public, revealed
+from disttrace_viewer.companion.telling.public import hushed, known_files, public, revealed
 from disttrace_viewer.companion.telling.words import known_words
 from disttrace_viewer.load.definitions import number_in
 from disttrace_viewer.load.discover import named
@@ -95,7 +95,7 @@ def in_public(data: bytes) -> bytes:
     """What was packed, without what only those may know who have shown that they are of our job."""
     try:
         positions, seen = answers.unpacked(data)
-        told = [Position(public(one.state), one.likes) for one in positions]
+        told = [Position(public(one.state), hushed(one.likes)) for one in positions]
         return answers.packed(told, seen, folds=False)
     except answers.WRONG:
         return b""
@@ -166,6 +166,7 @@ def unknown_ranks(trace: Trace) -> tuple[int, ...]:
     """Ranks of the job of which no journal is at hand."""
     world = max(_worlds(trace.processes, trace), default=0)
     known = {p.rank for p in trace.processes if p.role != "agent" and p.rank is not None}
+    known |= trace.told_of
     return tuple(rank for rank in range(world) if rank not in known)
 
 

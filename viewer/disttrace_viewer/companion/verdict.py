@@ -421,17 +421,17 @@ def _going_on(case: Case, alive: Set[int], told: Set[tuple[str, int]], beside: S
     """Who goes on whose waits were told; empty where nobody does. Whoever was ``beside`` that does
     not tell it: a launcher, say, outlives those that fail.
     """
-    evidence = case.evidence
+    evidence, trace = case.evidence, case.evidence.trace
     if live.gave_up(case, told):
         return ""
     if {process.id for process in live.living(case)} <= beside:
         alive = frozenset()
     if alive:
-        who, count = those_of([p for p in evidence.trace.processes if p.index in alive])
+        who, count = those_of(trace, alive)
         return f"{who} {'communicates' if count == 1 else 'communicate'} again."
-    others = [p for p in evidence.trace.processes if p.role != AGENT]
+    others = [p for p in trace.processes if p.role != AGENT]
     if all(evidence.ends[p.index].how == CLEAN for p in others):
-        return f"{those_of(evidence.trace.processes)[0]} went on and ended."
+        return f"{those_of(trace, range(len(trace.processes)))[0]} went on and ended."
     return ""
 
 

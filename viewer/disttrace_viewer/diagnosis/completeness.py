@@ -66,7 +66,7 @@ def missing_ranks(trace: Trace) -> tuple[int, ...]:
     for group in trace.groups:
         if group.default and {*group.backends.values()} != {FAKE}:
             ranks = (group.global_rank(m) if group.ranks else m for m in group.missing)
-            named = {rank for rank in ranks if rank is not None}
+            named = {rank for rank in ranks if rank is not None} - trace.told_of
             found |= named - _of_other_size(trace, group) if named else named
     return tuple(sorted(found))
 
@@ -134,8 +134,8 @@ def _completed(kept: tuple[Op, ...]) -> int:
 
 def _silent(process: Process) -> bool:
     """Whether it said itself that it records no more, or its evidence is of one moment of its own,
-    as a dump is.
+    as a dump is; or nothing is known of its journal but whom it is like.
     """
-    if process.source != JOURNAL:
+    if process.source != JOURNAL or not process.paths:
         return True
     return process.exit is not None and process.exit.how == UNINSTALLED

@@ -6,14 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from disttrace_viewer.analysis.operation import frame
+from disttrace_viewer.analysis.operation import Op, frame
 from disttrace_viewer.analysis.process_ends import CLEAN
 from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.evidence.waits.wait import RPC, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, Finding
 from disttrace_viewer.findings.rules.tried_again import attempts
-from disttrace_viewer.wording import sentences
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.wording import quantities, sentences
 from disttrace_viewer.wording.ends import ended as how_ended
 from disttrace_viewer.wording.ends import pattern
 from disttrace_viewer.wording.ends import raised as how_is_raised
@@ -58,6 +59,8 @@ def _sentences(
 ) -> list[str]:
     trace, evidence = case.evidence.trace, case.evidence
     waits: dict[tuple[bool, str], list[int]] = {}
+    groups: dict[str, int | None] = {}
+    alike: list[Op] = []
     for wait in explained:
         if wait.exchange in finding.scope.exchanges:
             continue
@@ -72,10 +75,14 @@ def _sentences(
         within = evidence.within(wait.op) if beside else None
         what = f"{sentences.operation(trace, wait.op, within)}{sentences.aside(frame(wait.op))}"
         waits.setdefault((over, what), []).append(wait.process)
+        groups[what] = wait.op.call.group
+        alike.append(wait.op)
     told = [
-        f"{_who(case, who)} {'waited' if over else 'wait' if len(who) > 1 else 'waits'} in {what}."
+        f"{sentences.subject(trace, who, within=groups[what])}"
+        f" {'waited' if over else 'wait' if len(who) > 1 else 'waits'} in {what}."
         for (over, what), who in waits.items()
     ]
+    told += _in_more_groups(trace, alike)
     ended: dict[str, list[int]] = {}
     for process in ends:
         end = evidence.ends[process]
@@ -91,6 +98,25 @@ def _sentences(
         for who in ended.values()
     ]
     return told
+
+
+def _in_more_groups(trace: Trace, ops: Iterable[Op]) -> list[str]:
+    """Who waits as some do, in other groups of that make (``Crowd``)."""
+    found: dict[tuple[str, str], tuple[list[int], set[str]]] = {}
+    for op in ops:
+        for crowd in trace.crowds_by_teller.get(op.process, ()):
+            there = -1 if op.call.group is None else op.call.group
+            if names := crowd.apart.get(there):
+                what = sentences.called(op) + (f" #{op.seq}" if op.seq is not None else "")
+                kind = f" ({desc})" if (desc := trace.groups[there].desc) else ""
+                ranks, groups = found.setdefault((what, kind), ([], set()))
+                ranks += crowd.ranks
+                groups |= names
+    return [
+        f"{sentences.capital(sentences.ranks(ranks))} wait in {what} of"
+        f" {quantities.number(len(groups), 'more group', 'more groups')}{kind}."
+        for (what, kind), (ranks, groups) in found.items()
+    ]
 
 
 def _uncaught(case: Case, finding: Finding, told: Iterable[str]) -> list[str]:

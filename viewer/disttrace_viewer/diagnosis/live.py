@@ -176,7 +176,8 @@ def ages_s(case: Case) -> list[float]:
 
 def open_waits(case: Case) -> set[tuple[str, int]]:
     """Process (its id) and operation number of all that wait."""
-    return {_named(case, op, polled=False) for op in case.evidence.blocking if op.error is None} | {
+    open_ops = [op for op in case.evidence.blocking if op.error is None]
+    return {one for op in open_ops for one in _all_named(case, op)} | {
         _named(case, wait.op, polled=True) for wait in case.waits if wait.polled
     }
 
@@ -184,11 +185,10 @@ def open_waits(case: Case) -> set[tuple[str, int]]:
 def waits_of(case: Case, errors: Sequence[Finding]) -> set[tuple[str, int]]:
     """The same of the waits that findings are about."""
     found = {i for finding in errors for i in finding.waiting}
-    return {
-        _named(case, w.op, polled=w.polled)
-        for w in case.waits
-        if w.process in found and (w.polled or w in case.of_process.get(w.process, ()))
-    }
+    waits = [w for w in case.waits if w.process in found]
+    polled = {_named(case, w.op, polled=True) for w in waits if w.polled}
+    held = [w.op for w in waits if not w.polled and w in case.of_process.get(w.process, ())]
+    return polled | {one for op in held for one in _all_named(case, op)}
 
 
 def gave_up(case: Case, told: Collection[tuple[str, int]]) -> bool:
@@ -200,6 +200,13 @@ def gave_up(case: Case, told: Collection[tuple[str, int]]) -> bool:
         _named(case, op, polled=False) in told and newest.get(op.process, 0) <= op.number
         for op in case.evidence.given_up
     )
+
+
+def _all_named(case: Case, op: Op) -> Iterable[tuple[str, int]]:
+    """Who waits in it, and those of whom that one tells: another one may tell of them next time."""
+    yield _named(case, op, polled=False)
+    for crowd in case.evidence.trace.crowds_by_teller.get(op.process, ()):
+        yield from ((one, op.number) for one in crowd.ids)
 
 
 def _named(case: Case, op: Op, *, polled: bool) -> tuple[str, int]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from disttrace.journal.format import STOPPED
 from disttrace_viewer.analysis.operation import Op, frame
@@ -12,7 +13,7 @@ from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import Crowd, Trace
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.ends import BY, ENDED, HELD, NOWHERE, ended, pattern, state
 
@@ -39,11 +40,18 @@ class Place:
     """Words for ``doing`` where room is scarce, the shortest last; none: only those."""
     attempt: int | None = None
     """Which one they are of, where their launcher made several."""
+    told: tuple[int, ...] = ()
+    """Ranks there of whom others tell (``Crowd``)."""
+
+    @property
+    def count(self) -> int:
+        """How many are there."""
+        return len(self.processes) + len(self.told)
 
     def who(self, trace: Trace) -> str:
         """``ranks 0-60, 62, 63``, ``rank 1 (attempt 0)``."""
         of = "" if self.attempt is None else f" (attempt {self.attempt})"
-        return sentences.processes(trace, self.processes) + of
+        return sentences.processes(trace, self.processes, self.told) + of
 
     def line(self, case: Case) -> str:
         """``ranks 0-60, 62, 63  in all_reduce #6 of the default group  train.py:10  52.6 s``."""
@@ -68,6 +76,23 @@ class _Doing:
     """What those that are told as one have in common, where not ``text``."""
 
 
+@dataclass(slots=True)
+class _There:
+    """Who does the same, and who is told by these."""
+
+    doing: _Doing
+    processes: list[int] = field(default_factory=list)
+    crowds: list[Crowd] = field(default_factory=list)
+    age_ns: int = 0
+    differ: bool = False
+
+    def take(self, process: int, doing: _Doing) -> None:
+        """One more."""
+        self.processes.append(process)
+        self.age_ns = max(doing.age_ns, self.age_ns)
+        self.differ |= doing.text != self.doing.text
+
+
 _Key = tuple[bool, str, str, str, "int | None"]
 """Whether somebody is named, what is done where, the state, and the attempt where that matters."""
 
@@ -81,10 +106,7 @@ def places(case: Case, findings: Sequence[Finding]) -> list[Place]:
     """Processes that do the same in the same place, as one."""
     culprits = {i for f in findings for i in f.culprits}
     waiting = {i for f in findings for i in f.waiting}
-    found: dict[_Key, list[int]] = {}
-    ages: dict[_Key, int] = {}
-    does: dict[_Key, _Doing] = {}
-    differ = set[_Key]()
+    found: dict[_Key, _There] = {}
     of_all = case.evidence.trace.processes
     again = len({p.attempt for p in of_all if p.attempt is not None}) > 1
     for process in (of_all[i] for i in case.by_rank(range(len(of_all)))):
@@ -98,32 +120,39 @@ def places(case: Case, findings: Sequence[Finding]) -> list[Place]:
             case.evidence.ends[process.index].state,
             process.attempt if again else None,
         )
-        found.setdefault(key, []).append(process.index)
-        ages[key] = max(one.age_ns, ages.get(key, 0))
-        if does.setdefault(key, one).text != one.text:
-            differ.add(key)
+        found.setdefault(key, _There(one)).take(process.index, one)
+        for crowd in case.evidence.trace.crowds_by_teller.get(process.index, ()):
+            if one.op is None or one.op.call.group in crowd.shared:
+                found[key].crowds.append(crowd)
+            else:  # in groups of that make, of which only the number is told
+                of = (False, str(_kind(case, one.op, apart=True)), *key[2:])
+                there = found.setdefault(of, _There(one, age_ns=one.age_ns))
+                there.crowds.append(crowd)
     first = set(findings[0].waiting) if findings else set()
-    alike: dict[object, list[_Key]] = {}
-    for key in found:
-        kind = None if key[0] or first & set(found[key]) else _kind(case, does[key].op)
-        folded = kind is not None and len(found) > SEVERAL
-        alike.setdefault((kind, *key[2:]) if folded else key, []).append(key)
+    alike: dict[tuple[Any, ...], list[_There]] = {}
+    for key, there in found.items():
+        is_named = key[0] or not first.isdisjoint(there.processes)
+        kind = None if is_named else _kind(case, there.doing.op, apart=not there.processes)
+        folded = kind is not None and (len(found) > SEVERAL or not there.processes)
+        alike.setdefault((kind, *key[2:]) if folded else key, []).append(there)
     places = []
-    for keys in alike.values():
-        culprit, _, at, how, attempt = keys[0]
-        doing = does[keys[0]].text + " (numbers differ)" * (keys[0] in differ)
-        members = tuple(sorted(process for key in keys for process in found[key]))
-        named = does[keys[0]].named
+    for place, together in alike.items():
+        *_, at, how, attempt = place
+        doing = together[0].doing.text + " (numbers differ)" * together[0].differ
+        members = tuple(sorted(process for there in together for process in there.processes))
+        told = [crowd for there in together for crowd in there.crowds]
+        named = together[0].doing.named
         briefly = () if named is None else _brief(case.evidence.trace, *named)
-        if len(keys) > 1:
-            doing = _in_groups(case, [op for key in keys if (op := does[key].op) is not None])
-            briefly = ()
-        longest = max(ages[key] for key in keys)
+        if len(together) > 1 or not members:
+            doing, briefly = _in_groups(case, together), ()
+        longest = max(there.age_ns for there in together)
         waits = bool(waiting & set(members))
-        ends = [case.evidence.ends[process] for process in members]
+        ends = [case.evidence.ends[process] for process in members or told[0].tellers]
         word = state(max(ends, key=lambda end: (not end.told_to_end, end.silent_ns or 0)))
+        ranks = tuple(rank for crowd in told for rank in crowd.ranks)
+        culprit = not culprits.isdisjoint(members)
         places.append(
-            Place(doing, at, how, word, members, longest, culprit, waits, briefly, attempt)
+            Place(doing, at, how, word, members, longest, culprit, waits, briefly, attempt, ranks)
         )
     return sorted(
         places,
@@ -131,27 +160,36 @@ def places(case: Case, findings: Sequence[Finding]) -> list[Place]:
             not p.culprit,
             not p.waits,
             not first & set(p.processes),
-            len(p.processes),
+            p.count,
             p.processes,
         ),
     )
 
 
-def _kind(case: Case, op: Op | None) -> tuple[str, str] | None:
-    """What operations in groups of one kind, say all tensor-parallel ones of a mesh, share."""
+def _kind(case: Case, op: Op | None, *, apart: bool = False) -> tuple[str, str] | None:
+    """What operations in groups of one kind, say all tensor-parallel ones of a mesh, share; of
+    those who are ``apart`` from whom one knows their groups by name that is all there is to say.
+    """
     if op is None or op.call.kind != "collective" or op.call.group is None:
         return None
     group = case.evidence.trace.groups[op.call.group]
-    return (op.call.op, group.desc) if group.desc and not group.default else None
+    return (op.call.op, group.desc or "") if apart or (group.desc and not group.default) else None
 
 
-def _in_groups(case: Case, ops: Sequence[Op]) -> str:
+def _in_groups(case: Case, together: Sequence[_There]) -> str:
     """``in all_reduce #8 of 32 groups (tp)``."""
+    ops = [there.doing.op for there in together if there.doing.op is not None]
     numbers = {op.seq for op in ops}
     number = f" #{ops[0].seq}" if len(numbers) == 1 and ops[0].seq is not None else ""
-    groups = {op.call.group for op in ops}
+    groups: set[object] = {op.call.group for op in ops}
+    groups.update(
+        name
+        for there, op in zip(together, ops, strict=True)
+        for crowd in there.crowds
+        for name in crowd.apart.get(op.call.group or 0, ())
+    )
     desc = case.evidence.trace.groups[ops[0].call.group or 0].desc
-    return f"in {ops[0].call.op}{number} of {len(groups)} groups ({desc})"
+    return f"in {ops[0].call.op}{number} of {len(groups)} groups" + (f" ({desc})" if desc else "")
 
 
 def _fresh(case: Case, index: int) -> Op | None:

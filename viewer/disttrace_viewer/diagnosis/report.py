@@ -198,7 +198,7 @@ def finding(case: Case, found: Finding) -> dict[str, Any]:
         "culprits": [processes[i].id for i in found.culprits],
         "culprit_ranks": sorted({*_ranks(case, found.culprits), *found.absent_ranks}),
         "waiting": [processes[i].id for i in found.waiting],
-        "waiting_ranks": _ranks(case, found.waiting),
+        "waiting_ranks": _ranks(case, found.waiting, found.group),
         "op": found.op,
         "group": found.group,
         "seq": found.seq,
@@ -212,9 +212,10 @@ def finding(case: Case, found: Finding) -> dict[str, Any]:
     }
 
 
-def _ranks(case: Case, indices: Sequence[int]) -> list[int]:
-    found = {case.evidence.trace.processes[i].rank for i in indices}
-    return sorted(rank for rank in found if rank is not None)
+def _ranks(case: Case, indices: Sequence[int], group: str | None = None) -> list[int]:
+    trace = case.evidence.trace
+    known = trace.group_by_id.get(group or "")
+    return sorted({*trace.ranks_of(indices, None if known is None else known.index)})
 
 
 def coverage(case: Case) -> dict[str, Any]:

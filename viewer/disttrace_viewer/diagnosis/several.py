@@ -51,7 +51,8 @@ class Other:
 def other(case: Case, findings: Sequence[Finding]) -> Other:
     """A job beside the one that is shown, by the verdict on it."""
     first = next((one for one in findings if one.severity != NOTE), None)
-    count = len(case.evidence.trace.processes)
+    trace = case.evidence.trace
+    count = trace.count(range(len(trace.processes)))
     return Other(job_of(case).id, count, healthy(findings), first)
 
 

@@ -32,7 +32,7 @@ from disttrace_viewer.states.history import History, courses_differ
 from disttrace_viewer.states.merged import Merged
 from disttrace_viewer.states.packed import batches_of
 from disttrace_viewer.states.survey import StateSurvey, journal_of, survey
-from disttrace_viewer.trace.model import Call, Group, Job, Key, Signature, Store, Trace
+from disttrace_viewer.trace.model import Call, Crowd, Group, Job, Key, Signature, Store, Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame, Problem, Process, Stack, StackSample
 
@@ -81,6 +81,7 @@ def trace_of(
         problems=problems.found(),
         paths=(),
         read_ns=time.time_ns(),
+        crowds=tuple(building.crowds),
         _calls=building.calls,
     )
     merged.forget()
@@ -127,6 +128,8 @@ class _Building:
     history: dict[tuple[int, Stream], Course] = field(default_factory=dict)
     exact: set[tuple[int, Stream]] = field(default_factory=set)
     queues: dict[tuple[int, int, str], tuple[int, int]] = field(default_factory=dict)
+    crowds: list[Crowd] = field(default_factory=list)
+    beside: dict[int, dict[int, list[int]]] = field(default_factory=dict)
     _mine: dict[int, int] = field(default_factory=dict)
     """Stores of the process that is read, by its own numbers."""
     _asked: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
@@ -175,9 +178,12 @@ class _Building:
             self.longest,
             self.active,
             self.courses,
-            known.groups,
+            [*known.groups],
+            self.ids,
             known.jobs,
             known.group_index,
+            self.crowds,
+            self.beside,
         )
         return likes.add(told, self.states, more)
 
@@ -205,6 +211,7 @@ class _Building:
             exact=self.exact,
             queues=self.queues,
             alike=self.alike,
+            beside=self.beside,
         )
 
     def _process(self, index: int, state: State) -> None:

@@ -2,20 +2,23 @@
 
 Each becomes a process, a member of its groups, and somebody who waits in what the other one waits
 in. Of what the other one did before, those operations are taken over in whose groups somebody waits
-now, for they say how far it has come there; all others say nothing that is asked.
+now, for they say how far it has come there; all others say nothing that is asked. Of very many only
+some become processes, and tell of the others (``Crowd``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from disttrace.journal.format import COLLECTIVE, MESSAGE
+from disttrace.journal.format import COLLECTIVE, MESSAGE, ranks_of
 from disttrace_viewer.analysis.sample import Stream
-from disttrace_viewer.states.form.alike import Like, names_of_groups
+from disttrace_viewer.states.form import crowds
+from disttrace_viewer.states.form.alike import Like, Own, names_of_groups
 from disttrace_viewer.states.form.state import State
-from disttrace_viewer.trace.model import Call, Group, Job, Member, Signature
+from disttrace_viewer.states.history import courses_differ
+from disttrace_viewer.trace.model import Call, Crowd, Group, Job, Member, Signature
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Process
 
@@ -34,10 +37,15 @@ class Known:
     longest: dict[tuple[int, int], int]
     active: dict[tuple[int, int], int]
     courses: dict[Stream, dict[int, tuple[int, int, int]]]
-    groups: tuple[Group, ...]
+    groups: list[Group]
+    ids: list[str]
+    """Of groups."""
     jobs: tuple[Job, ...]
     group_index: Mapping[tuple[int, int], int]
     """By process and its own number of a group."""
+    crowds: list[Crowd]
+    beside: dict[int, dict[int, list[int]]]
+    """By group and rank in it of who tells of a crowd, the ranks of these."""
 
 
 @dataclass
@@ -78,24 +86,165 @@ def add(
         if op.pending and op.call.group is not None
     }
     adding.job_of = {p: job.index for job in known.jobs for p in job.processes}
-    told = {*index}
-    more: dict[int, list[int]] = {}
-    for one, found in likes.items():
-        if one not in index:
-            continue
-        model = _Model.of(adding, index[one], states[one])
+    alike = [
+        (_Model.of(adding, index[one], states[one]), of)
+        for one, of in _once(likes, index).items()
+        if one in index
+    ]
+    parted = _parted(adding, alike)
+    for number, found in parted.kept:
         for like in found:
-            if like.id not in told:
-                told.add(like.id)
-                more.setdefault(adding.job_of.get(model.process, -1), []).append(
-                    len(known.processes)
-                )
-                _add(adding, model, like)
+            _own_groups(adding, alike[number][0], like)
+    more: dict[int, list[int]] = {}
+    by_id: dict[str, int] = {}
+    for number, found in parted.kept:
+        model = alike[number][0]
+        own = more.setdefault(adding.job_of.get(model.process, -1), [])
+        for like in found:
+            by_id[like.id] = len(known.processes)
+            own.append(len(known.processes))
+            _add(adding, model, like)
+    for (number, _), rows in parted.crowds.items():
+        for crowd in rows:
+            _stand_for(adding, alike[number][0], crowd, by_id)
     groups = tuple(_grown(group, adding.members.get(group.index)) for group in known.groups)
     jobs = tuple(
         replace(job, processes=(*job.processes, *more.get(job.index, ()))) for job in known.jobs
     )
     return groups, jobs
+
+
+def _once(likes: Mapping[str, Sequence[Like]], told: Iterable[str]) -> dict[str, list[Like]]:
+    """By whom they are like; each that was told of by one only."""
+    known = {*told}
+    found: dict[str, list[Like]] = {}
+    for one, of in likes.items():
+        found[one] = []
+        for like in of:
+            if like.id not in known:
+                known.add(like.id)
+                found[one].append(like)
+    return found
+
+
+def _parted(adding: _Adding, alike: Sequence[tuple[_Model, list[Like]]]) -> crowds.Parted:
+    if sum(len(of) for _, of in alike) <= crowds.MOST_BY_THEMSELVES:
+        return crowds.Parted([(number, of) for number, (_, of) in enumerate(alike)], {})
+    return crowds.parted([of for _, of in alike], _question(adding, alike))
+
+
+def _question(adding: _Adding, alike: Sequence[tuple[_Model, Sequence[Like]]]) -> crowds.Question:
+    """What is asked of those who are like others."""
+    known, asked = adding.known, _Asked()
+    names = {group: name for name, group in adding.of_name.items() if group != _AMBIGUOUS}
+    for op in (op for ops in known.ops.values() for op in ops if op.pending):
+        name = names.get(-1 if op.call.group is None else op.call.group)
+        if name is not None:
+            asked.wait(name, op)
+            asked.message(known.groups[op.call.group or 0].ranks, op, op.call.group_rank)
+    for (group, backend), of in known.courses.items():
+        if group in names:
+            asked.courses.setdefault((names[group], backend), set()).update(of.values())
+    for model, likes in alike:
+        for op in (op for op in model.ops if op.pending):
+            place = model.place.get(-1 if op.call.group is None else op.call.group)
+            if place is None:
+                continue
+            for name in {like.groups[place] for like in likes if place < len(like.groups)}:
+                asked.wait(name, op)
+            for like in likes if op.call.kind == MESSAGE else ():
+                asked.wanted.add(like.rank)
+                for own in like.own:
+                    ranks = ranks_of(own.ranks) if like.groups.index(own.key) == place else None
+                    if ranks and like.rank in ranks:
+                        asked.message(ranks, op, ranks.index(like.rank))
+        for (group, backend), course in model.courses:
+            place = model.place.get(-1 if group is None else group)
+            if place is not None:
+                for name in {like.groups[place] for like in likes if place < len(like.groups)}:
+                    asked.courses.setdefault((name, backend), set()).add(course)
+    disputed = {name for name, waits in asked.waits.items() if len(waits) > 1}
+    disputed |= {name for (name, _), of in asked.courses.items() if courses_differ(of)}
+    return crowds.Question(asked.waits, disputed, asked.wanted, adding.of_name.keys())
+
+
+@dataclass
+class _Asked:
+    waits: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
+    courses: dict[tuple[str, str | None], set[tuple[int, int, int]]] = field(default_factory=dict)
+    wanted: set[int] = field(default_factory=set)
+
+    def wait(self, name: str, op: Op) -> None:
+        """Somebody waits in an operation like this one, in that group: for all of its members, but
+        for a message, which is of two.
+        """
+        one = op.call.signature
+        if op.call.kind != MESSAGE or op.peer is None:
+            what = (op.seq, one.op, one.shapes, one.dtypes, one.reduce_op, one.root, one.splits)
+            self.waits.setdefault(name, set()).add(tuple(map(repr, what)))
+
+    def message(self, ranks: Sequence[int] | None, op: Op, own: int | None) -> None:
+        """The member ``own`` (its rank there) of a group of ``ranks`` waits so."""
+        peer = None if op.call.kind != MESSAGE else _beside(op.peer, op.call.group_rank, own)
+        if ranks and peer is not None and 0 <= peer < len(ranks):
+            self.wanted.add(ranks[peer])
+
+
+def _own_groups(adding: _Adding, model: _Model, like: Like) -> None:
+    """Groups in which it waits and of which none is a member that was told as a whole: of the make
+    of that in which the one waits that it is like.
+    """
+    known = adding.known
+    for own in like.own:
+        if own.key in adding.of_name:
+            continue
+        place = like.groups.index(own.key)
+        of = next((group for group, at in model.place.items() if at == place), None)
+        if of is not None:
+            adding.of_name[own.key] = len(known.groups)
+            adding.awaited.add(len(known.groups))
+            known.ids.append(own.id)
+            known.groups.append(_made_like(known.groups[of], len(known.groups), own))
+
+
+def _made_like(group: Group, index: int, own: Own) -> Group:
+    prefix = (*group.prefix[:-1], None)
+    ranks = ranks_of(own.ranks)
+    return replace(
+        group, index=index, name=own.name, ranks=ranks, prefix=prefix, members=(), default=False
+    )
+
+
+def _stand_for(
+    adding: _Adding, model: _Model, found: crowds.Crowd, by_id: Mapping[str, int]
+) -> None:
+    """Take down of whom some processes tell."""
+    known = adding.known
+    tellers = [by_id[like.id] for like in found.tellers]
+    last, ranks = found.tellers[-1], tuple(like.rank for like in found.likes)
+    shared: set[int] = set()
+    apart: dict[int, frozenset[str]] = {}
+    for place, (number, name) in enumerate(zip(model.numbers, last.groups, strict=False)):
+        group = adding.of_name.get(name, _AMBIGUOUS)
+        if group == _AMBIGUOUS:
+            continue
+        if name not in found.shared:
+            if not found.whole:
+                apart[group] = frozenset(like.groups[place] for like in found.likes) - {name}
+            continue
+        shared.add(group)
+        own = _rank(adding, group, last.rank)
+        places = [_rank(adding, group, rank) for rank in ranks]
+        adding.members.setdefault(group, []).extend(
+            [Member(tellers[-1], number, place, None) for place in places]
+        )
+        if own is not None:
+            ranks_there = known.beside.setdefault(group, {}).setdefault(own, [])
+            ranks_there += [one for one in places if one is not None]
+    ids = tuple(like.id for like in found.likes)
+    known.crowds.append(
+        Crowd((tellers[0], tellers[-1]), ranks, ids, frozenset(shared), apart, found.whole)
+    )
 
 
 @dataclass

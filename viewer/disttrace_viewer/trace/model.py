@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -74,6 +74,24 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
+class Crowd:
+    """Processes that are told by two others that stand where all of them stand, and are none of
+    their own: what is said of both is said of these, too.
+    """
+
+    tellers: tuple[int, int]
+    """Where there is one, twice that."""
+    ranks: tuple[int, ...]
+    ids: tuple[str, ...]
+    shared: frozenset[int]
+    """Groups in which they are together with these."""
+    apart: Mapping[int, frozenset[str]]
+    """By group of these in which they are not: what names those in its place in which they are."""
+    whole: bool
+    """They share all groups in which anybody waits."""
+
+
+@dataclass(frozen=True, slots=True)
 class Member:
     """A process's own view of a group it is in."""
 
@@ -103,7 +121,9 @@ class Group:
     prefix: tuple[str | None, ...]
     nth: int | None
     members: tuple[Member, ...]
-    """Every traced process in it, by group rank, then process."""
+    """Every traced process in it, by group rank, then process; who stands for a crowd for each of
+    these.
+    """
     timeout_ns: int | None = None
     """After which its backend gives an operation up; of backends of devices."""
     partial: bool = False
@@ -292,6 +312,8 @@ class Trace:
     paths: tuple[str, ...]
     read_ns: int
     """Unix time at which reading began: what was written later is not here."""
+    crowds: tuple[Crowd, ...] = ()
+    """Who is told by others, of very many that stand alike."""
     _calls: dict[int, Call] | list[Call] = field(default_factory=dict, repr=False, compare=False)
     """Rows that were asked for; of states, which have no table, all of them."""
 
@@ -315,6 +337,44 @@ class Trace:
         if self.tables is None:
             raise TypeError("a trace of states has no table of all operations")
         return self.tables
+
+    def ranks_of(self, processes: Collection[int], group: int | None = None) -> list[int]:
+        """The ranks of those that have one, with those of whom they tell (``crowds_of``)."""
+        found = [rank for one in processes if (rank := self.processes[one].rank) is not None]
+        for crowd in self.crowds_of(processes, group):
+            found += crowd.ranks
+        return found
+
+    def crowds_of(self, processes: Collection[int], group: int | None = None) -> list[Crowd]:
+        """Of whom it is said as well what is said of some processes, be it of what they do in one
+        group.
+        """
+        if not self.crowds or len(processes) < 2:
+            return []
+        known = {*processes}
+        return [
+            crowd
+            for one in known
+            for crowd in self.crowds_by_teller.get(one, ())
+            if known.issuperset(crowd.tellers) and (crowd.whole or group in crowd.shared)
+        ]
+
+    @cached_property
+    def crowds_by_teller(self) -> Mapping[int, tuple[Crowd, ...]]:
+        """The crowds of which a process is the last to tell."""
+        found: dict[int, list[Crowd]] = {}
+        for crowd in self.crowds:
+            found.setdefault(crowd.tellers[-1], []).append(crowd)
+        return {teller: tuple(of) for teller, of in found.items()}
+
+    @cached_property
+    def told_of(self) -> frozenset[int]:
+        """Ranks of all crowds."""
+        return frozenset(rank for crowd in self.crowds for rank in crowd.ranks)
+
+    def count(self, processes: Collection[int], group: int | None = None) -> int:
+        """How many they are, with those of whom they tell."""
+        return len(processes) + sum(len(one.ranks) for one in self.crowds_of(processes, group))
 
     @cached_property
     def by_id(self) -> Mapping[str, Process]:

@@ -81,10 +81,12 @@ class Names:
         if group_rank is None:
             return "?"
         found = self.trace.groups[group]
+        known = found.global_rank(group_rank)
         for member in found.members:
             if member.rank == group_rank:
+                if known is not None and member.process in self.trace.crowds_by_teller:
+                    break  # or one of those that it tells of
                 return self.process(member.process)
-        known = found.global_rank(group_rank)
         return f"rank {known}" if known is not None else f"group rank {group_rank}"
 
 

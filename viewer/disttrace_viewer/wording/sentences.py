@@ -35,12 +35,17 @@ def ranks(numbers: Iterable[int]) -> str:
     return f"ranks {', '.join(shown)}" + (f" and {more:,} more" if more else "")
 
 
-def processes(trace: Trace, indices: Iterable[int], absent: Iterable[int] = ()) -> str:
-    """By rank where they have one, else by role and pid; and ranks of which there is no journal."""
-    chosen = [trace.processes[i] for i in dict.fromkeys(indices)]
-    known = [p.rank for p in chosen if p.rank is not None]
+def processes(
+    trace: Trace, indices: Iterable[int], absent: Iterable[int] = (), *, within: int | None = None
+) -> str:
+    """By rank where they have one, else by role and pid; and ranks of which there is no journal.
+    ``within``: the group in which they do what is said of them.
+    """
+    chosen = (*dict.fromkeys(indices),)
+    known = trace.ranks_of(chosen, within)
     words = [ranks([*known, *absent])] if known or absent else []
-    return listed(words + [p.label for p in chosen if p.rank is None]) or "nobody"
+    others = [trace.processes[i].label for i in chosen if trace.processes[i].rank is None]
+    return listed(words + others) or "nobody"
 
 
 def sides(trace: Trace, told: Iterable[tuple[str, int]], one: str, many: str) -> str:
@@ -53,14 +58,14 @@ def sides(trace: Trace, told: Iterable[tuple[str, int]], one: str, many: str) ->
     )
 
 
-def subject(trace: Trace, indices: Iterable[int]) -> str:
+def subject(trace: Trace, indices: Iterable[int], *, within: int | None = None) -> str:
     """Processes, to begin a sentence."""
-    return capital(processes(trace, indices))
+    return capital(processes(trace, indices, within=within))
 
 
-def have_been(trace: Trace, who: Sequence[int]) -> str:
+def have_been(trace: Trace, who: Sequence[int], *, within: int | None = None) -> str:
     """``Rank 2 has been``, ``Ranks 0, 1 have been``."""
-    return f"{subject(trace, who)} {have(who)} been"
+    return f"{subject(trace, who, within=within)} {have(who)} been"
 
 
 def together(told: Iterable[tuple[str, int]]) -> dict[str, list[int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from typing import Any
 
 from disttrace_viewer.analysis.process_ends import TOGETHER_NS
@@ -12,6 +12,7 @@ from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, Finding
+from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.wording import quantities, sentences
 
@@ -48,13 +49,13 @@ def objects(case: Case, found: Sequence[Finding]) -> list[dict[str, Any]]:
     return [{**{key: one[key] for key in keys}, "finding": one} for one in values]
 
 
-def those_of(job: Sequence[Process]) -> tuple[str, int]:
+def those_of(trace: Trace, job: Collection[int]) -> tuple[str, int]:
     """``Ranks 0-2``, and how many they are; launchers, which are in no group, count only where
     nobody has a rank.
     """
-    ranks = {process.rank for process in job if process.role != AGENT} - {None}
+    ranks = {*trace.ranks_of([i for i in job if trace.processes[i].role != AGENT])}
     if ranks:
-        return sentences.capital(sentences.ranks(n for n in ranks if n is not None)), len(ranks)
+        return sentences.capital(sentences.ranks(ranks)), len(ranks)
     return f"{quantities.number(len(job), 'process', 'processes')} of the job", len(job)
 
 

@@ -136,7 +136,7 @@ def _values(
     if not order.failed:
         if stands is None or first is not None:
             return None
-        who, _ = those_of(trace.processes)
+        who, _ = those_of(trace, range(len(trace.processes)))
         return {"kind": GOING_ON, "summary": f"{who} went on and ended."}
     known = first is not None and bool(first.culprits or first.absent_ranks)
     if stands is not None and not known and (first is None or stands.get("culprit_ranks")):

@@ -1,8 +1,9 @@
 """An answer as bytes: states, who else stands where these processes do, and who lives.
 
 ``states``; ``seen``: by process what its kernel says; ``alike``: by process rows of those that are
-like it (``disttrace_viewer.states.form.alike``), with groups as places in ``groups``; ``told``: by
-process whose companion told of it, where this is the answer of several, as a place in ``senders``.
+like it (``disttrace_viewer.states.form.alike``), with groups as places in ``groups``; ``own``: of
+those groups in which they wait id, name and ranks; ``told``: by process whose companion told of it,
+where this is the answer of several, as a place in ``senders``.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import Any
 import orjson
 
 from disttrace_viewer.analysis.liveness import Seen
-from disttrace_viewer.companion.telling.sound import sound
+from disttrace_viewer.companion.telling.sound import ranges, sound
 from disttrace_viewer.load.schema import Checker, Wrong
-from disttrace_viewer.states.form.alike import Like, Position, folded
+from disttrace_viewer.states.form.alike import Like, Own, Position, folded
 from disttrace_viewer.states.form.state import State, StateError, inflated
 
 MOST_STATES, MOST_LIKES = 1 << 14, 1 << 18
@@ -33,12 +34,15 @@ def packed(positions: Iterable[Position], seen: Mapping[str, Seen], *, folds: bo
 
     told = alike(positions, seen) if folds else [*positions]
     places: dict[str, int] = {}
+    own: dict[int, Own] = {}
     by: dict[str, int] = {}
     likes = {
-        one.state.id: [_row(like, places, by) for like in one.likes] for one in told if one.likes
+        one.state.id: [_row(like, places, own, by) for like in one.likes]
+        for one in told
+        if one.likes
     }
     senders = {one.state.id: by.setdefault(one.sender, len(by)) for one in told if one.sender}
-    found = {
+    found: dict[str, Any] = {
         "states": [one.state.values() for one in told],
         "seen": {
             one.state.id: (kernel.alive, kernel.code, kernel.state)
@@ -48,6 +52,7 @@ def packed(positions: Iterable[Position], seen: Mapping[str, Seen], *, folds: bo
     }
     if likes:
         found |= {"alike": likes, "groups": [*places]}
+        found["own"] = [[place, one.id, one.name, one.ranks] for place, one in own.items()]
     if by:
         found |= {"told": senders, "senders": [*by]}
     return zlib.compress(orjson.dumps(found, option=orjson.OPT_NON_STR_KEYS), 6)
@@ -80,8 +85,11 @@ def unpacked(data: bytes) -> tuple[list[Position], dict[str, Seen]]:
     return [Position(s, likes.get(i, ()), by.get(i, "")) for s, i in one], seen
 
 
-def _row(like: Like, places: dict[str, int], by: dict[str, int]) -> list[Any]:
+def _row(like: Like, places: dict[str, int], own: dict[int, Own], by: dict[str, int]) -> list[Any]:
     groups = [places.setdefault(name, len(places)) for name in like.groups]
+    for one in like.own:
+        if one.key in places:
+            own.setdefault(places[one.key], one)
     sender = by.setdefault(like.sender, len(by)) if like.sender else None
     who = [like.id, like.host, like.pid, like.rank, like.local_rank, like.parent]
     return [*who, groups, *([] if sender is None else [sender])]
@@ -94,9 +102,14 @@ def _likes(
     if sum(map(len, rows.values())) > MOST_LIKES:
         raise StateError("is of more processes than there are")
     names = [checker.value("name", name) for name in told.get("groups", [])]
+    own = {}
+    for place, one, name, ranks in told.get("own", []):
+        checker.value("ranks", ranks)
+        texts = names[_number(place)], checker.value("id", one), checker.value("name", name)
+        own[place] = Own(*texts, ranges(ranks))
     partial = {state.id: state.partial for state in states}
     return {
-        one: tuple(_like(row, names, senders, checker, partial=partial[one]) for row in of)
+        one: tuple(_like(row, names, own, senders, checker, partial=partial[one]) for row in of)
         for one, of in rows.items()
     }
 
@@ -104,6 +117,7 @@ def _likes(
 def _like(
     row: Sequence[Any],
     names: Sequence[str],
+    own: Mapping[int, Own],
     senders: Sequence[str],
     checker: Checker,
     *,
@@ -119,7 +133,8 @@ def _like(
         rank=_number(rank),
         local_rank=None if local_rank is None else _number(local_rank),
         parent=None if parent is None else checker.value("id", parent),
-        groups=tuple(names[_number(place)] for place in groups),
+        groups=tuple([names[_number(place)] for place in groups]),
+        own=tuple([own[place] for place in groups if place in own]),
         partial=partial,
         sender=senders[_number(sender[0])] if sender else "",
     )

@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from disttrace_viewer.companion.telling.words import with_words
+from disttrace_viewer.states.form.alike import Like
 from disttrace_viewer.states.form.hidden import hidden
 from disttrace_viewer.states.form.state import State
 
@@ -69,6 +70,14 @@ def public(state: State) -> State:
         },
         built=orjson.dumps(built, option=orjson.OPT_NON_STR_KEYS).decode(),
         problems=[],
+    )
+
+
+def hushed(likes: Iterable[Like]) -> tuple[Like, ...]:
+    """Whom it is told whom they are like, without the names of their groups."""
+    return tuple(
+        replace(like, own=tuple(own._replace(name=hidden(own.name)) for own in like.own))
+        for like in likes
     )
 
 

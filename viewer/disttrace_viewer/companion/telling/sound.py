@@ -6,7 +6,7 @@ costs only that one; texts are made harmless for a terminal as everywhere else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import orjson
@@ -96,9 +96,7 @@ class _Sound:
             found = self._record(kind, {**_table(value), "n": number})
             del found["n"]
             if kind == "group" and found.get("ranks") is not None:
-                found["ranks"] = [
-                    _range(one) for one in value["ranks"]
-                ]  # a hundred thousand may be
+                found["ranks"] = ranges(value["ranks"])  # a hundred thousand may be
             return found
 
         rows = _rows([*_table(tables.get(kind, {})).items()])
@@ -180,10 +178,14 @@ class _Sound:
         return found
 
 
-def _range(value: Any) -> Any:
-    if type(value) is not dict:
-        return value
-    return {"from": value["from"], "to": value["to"], "step": value.get("step", 1)}
+def ranges(value: Iterable[Any]) -> list[Any]:
+    """Numbers and ranges that were checked, without what else these hold."""
+    return [
+        {"from": one["from"], "to": one["to"], "step": one.get("step", 1)}
+        if type(one) is dict
+        else one
+        for one in value
+    ]
 
 
 def _table(value: Any) -> dict[str, Any]:

@@ -219,7 +219,7 @@ def _collectives(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
                 ("collective", *key),
                 (group, op.call.backend),
                 *_resolve(evidence, group, missing),
-                tuple(sorted(arrivals.in_time.values())),
+                tuple(sorted({*arrivals.in_time.values()})),
                 dict(arrivals.late),
                 arrivals.late,
             )
@@ -343,7 +343,7 @@ def _resolve(evidence: Evidence, group: int, missing: Sequence[int]) -> Resolved
         else:
             known = evidence.trace.groups[group].global_rank(rank)
             absent.append(rank if known is None else known)
-    return tuple(targets), tuple(absent)
+    return tuple(dict.fromkeys(targets)), tuple(absent)  # who tells of a crowd stands for many
 
 
 def _messages(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:

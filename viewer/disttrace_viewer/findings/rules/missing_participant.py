@@ -212,11 +212,11 @@ def _alone_there(case: Case, inside: Sequence[Wait], sinks: Sequence[int]) -> bo
     """Whether fewer wait than are missing, at a line at which they never came through before, nor
     anybody else was seen: the others may be on their way to it, or it may be no call of theirs.
     """
-    evidence = case.evidence
-    if len(inside) >= len(sinks) or any(evidence.longest_ns(wait.op) for wait in inside):
+    evidence, count = case.evidence, case.evidence.trace.count
+    who = {wait.process for wait in inside}
+    if count(who) >= count(sinks) or any(evidence.longest_ns(wait.op) for wait in inside):
         return False
     places = {site(wait.op.call) for wait in inside}
-    who = {wait.process for wait in inside}
     return not any(op.process not in who and site(op.call) in places for op in evidence.sample.ops)
 
 

@@ -25,7 +25,7 @@ def find(case: Case, unknown: Sequence[int]) -> Iterator[Finding]:
     alike = [op for op in calls if (op.call.op, op.seq) == (first.call.op, first.seq)]
     who = sorted({op.process for op in alike})
     group = None if first.call.group is None else trace.groups[first.call.group]
-    members = None if group is None else group.ranks
+    members = None if group is None or group.ranks is None else {*group.ranks}
     missing = [r for r in unknown if members is None or r in members] or unknown
     yield Finding(
         kind="no_progress",

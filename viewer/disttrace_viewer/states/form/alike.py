@@ -1,8 +1,9 @@
 """Processes that stand where another one stands: told by its state, and by who they are.
 
-Of ranks that wait in one collective each differs from the others in who it is, in when it came, and
-in which groups its numbers mean. One of them is told as a whole then, and of the others only that:
-a thousand are some kilobytes. Whoever does, or lacks, anything else is told as a whole.
+Of ranks that wait in one collective, or in collectives of groups of one kind, each differs from the
+others in who it is, in when it came, and in which groups its numbers mean. One of them is told as a
+whole then, and of the others only that: a thousand are some kilobytes. Whoever does, or lacks,
+anything else is told as a whole.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
-from disttrace.journal.format import COLLECTIVE, COMPOSED, MESSAGE
+from disttrace.journal.format import COLLECTIVE, COMPOSED, MESSAGE, ranks_of
+from disttrace_viewer.load.ids import group_id
 from disttrace_viewer.states.form.hidden import hidden
 from disttrace_viewer.states.form.state import ROW, State
 
@@ -33,6 +35,17 @@ _OWN_OF_CALL = ("stack", "store", "group")
 _WORKER = "worker"
 
 
+class Own(NamedTuple):
+    """A group in which one waits that may be in no state: all that tells it from others."""
+
+    key: str
+    """What names it in all of its members (``names_of_groups``)."""
+    id: str
+    name: str
+    ranks: Any
+    """Numbers and ranges."""
+
+
 @dataclass(frozen=True, slots=True)
 class Like:
     """Who stands where another one does."""
@@ -46,6 +59,8 @@ class Like:
     parent: str | None
     groups: tuple[str, ...]
     """What names its groups (``names_of_groups``), in the order of the other one's."""
+    own: tuple[Own, ...]
+    """Those of them in which it waits, and others of which that was told."""
     partial: bool
     """Only a part of its journal was read."""
     sender: str = ""
@@ -101,6 +116,7 @@ def like(state: State, sender: str = "") -> Like:
         local_rank=identity.get("local_rank"),
         parent=process.get("parent"),
         groups=tuple(name or "" for name in names_of_groups(state).values()),
+        own=_own(state),
         partial=state.partial,
         sender=sender,
     )
@@ -142,11 +158,43 @@ def likeness(state: State) -> bytes | None:
         [state.state, state.format, state.made, state.partial],
         [_without(group, _OWN_OF_GROUP) for group in defined.values()],
         rows,
-        met,
         sorted([order.get(n, -1), str(backend), *rest] for n, backend, *rest in state.courses),
         stood,
     ]
     return hashlib.sha256(orjson.dumps(told, option=_OPTIONS)).digest()[:16]
+
+
+def _own(state: State) -> tuple[Own, ...]:
+    numbered = state.numbered
+    calls = {int(n): call for n, call in numbered["call"].items()}
+    stores = {int(n): store for n, store in numbered["store"].items()}
+    groups = _in_order(numbered["group"])
+    waited = {
+        call.get("group")
+        for row in state.ops
+        if is_pending(row) and (call := calls.get(row[_CALL], {})).get("kind") != COMPOSED
+    }
+    found = []
+    of_name: dict[Any, int] = {}
+    for number, key in names_of_groups(state).items():
+        group = groups[number]
+        name = group.get("name")
+        of_name[name] = of_name.get(name, 0) + 1
+        if number not in waited or key is None:
+            continue
+        store = stores.get(group.get("store", -1))
+        base = None if store is None else stores.get(store.get("base", -1))
+        known = {**group, "ranks": ranks_of(group.get("ranks"))}
+        one = group_id(
+            known,
+            store,
+            base,
+            process=state.id,
+            attempt=state.identity.get("attempt", state.process.get("attempt")),
+            like_named=of_name[name],
+        )
+        found.append(Own(key, one, name or "", group.get("ranks")))
+    return tuple(found)
 
 
 def names_of_groups(state: State) -> dict[int, str | None]:

@@ -220,7 +220,7 @@ def _where(
             f"{'▶' if place.culprit else ' '} {label:<{room}}  {place.word:<7}  ",
             BAD if place.culprit else WAIT if waits else PLAIN,
         )
-    rest = sum(len(place.processes) for place in found[most:])
+    rest = sum(place.count for place in found[most:])
     if rest:
         yield Line(f"and {number(rest, 'process', 'processes')} at {len(found) - most} more places")
 
@@ -273,7 +273,7 @@ def _coverage(case: Case) -> Iterator[Line]:
     found = coverage(case)
     trace = case.evidence.trace
     count = sum(case.evidence.sample.counts.values())
-    journals, jobs = len(trace.processes), len(trace.jobs)
+    journals, jobs = trace.count(range(len(trace.processes))), len(trace.jobs)
     yield Line("")
     of = sorted({p.source for p in trace.processes} - {JOURNAL})
     other = f" ({', '.join(of)})" if of else ""

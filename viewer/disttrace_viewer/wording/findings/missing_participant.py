@@ -45,7 +45,8 @@ class Missing:
 def summary(trace: Trace, found: Missing) -> str:
     """Who never joined, arrived too late or left too early, and who waits for that."""
     wait, late = found.wait, dict(found.wait.lateness)
-    waiting = [w.process for w in found.inside]
+    waiting, group = [w.process for w in found.inside], found.wait.op.call.group
+    who = sentences.processes(trace, waiting, within=group)
     lines = dict.fromkeys(sentences.line(w.op) for w in found.inside)
     lasting = f"at {sentences.listed(list(lines))}"
     if found.waited_ns is not None:
@@ -56,13 +57,13 @@ def summary(trace: Trace, found: Missing) -> str:
     if found.extra is not None:
         call = f"{found.extra.call.op} #{found.extra.seq} at {sentences.line(found.extra)}"
         return (
-            f"{sentences.subject(trace, waiting)} made one more call ({call}) than"
+            f"{sentences.capital(who)} made one more call ({call}) than"
             f" {sentences.processes(trace, found.missing)}, and {sentences.have(waiting)} been"
             f" waiting alone in {name} {lasting}{outside.where(trace, found.missing)}."
         )
     gave_up = all(w.op.error is not None for w in found.inside)
     verb = "waited" if gave_up else f"{sentences.have(waiting)} been waiting"
-    waited = f"{sentences.processes(trace, waiting)} {verb}"
+    waited = f"{who} {verb}"
     came = [p for p in found.missing if p in late]
     never = {p: doing for p, doing in found.missing.items() if p not in late}
     if came and not never and not wait.absent:
@@ -85,7 +86,7 @@ def summary(trace: Trace, found: Missing) -> str:
     if found.waited_ns is None:
         return (
             f"{sentences.subject(trace, never)} had not come to {name} when this was written:"
-            f" {sentences.processes(trace, waiting)} {'were' if len(waiting) > 1 else 'was'} in it"
+            f" {who} {'were' if len(waiting) > 1 else 'was'} in it"
             f" {lasting}{f'; {unseen}' * bool(wait.absent)}."
         )
     return (

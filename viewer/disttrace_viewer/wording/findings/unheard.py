@@ -15,8 +15,8 @@ def summary(
     """Who waits in what, for how long, and who may be missing."""
     where = frame(op)
     at = "" if where is None else f" at {sentences.is_at(where)}"
-    call = sentences.operation(trace, op)
+    call, group = sentences.operation(trace, op), op.call.group
     return (
-        f"{sentences.have_been(trace, who)} waiting in {call}{at} for {sentences.span(waited_ns)};"
-        f" {sentences.ranks(missing)} may be missing there."
+        f"{sentences.have_been(trace, who, within=group)} waiting in {call}{at} for"
+        f" {sentences.span(waited_ns)}; {sentences.ranks(missing)} may be missing there."
     )
