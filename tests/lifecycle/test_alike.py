@@ -17,7 +17,7 @@ from disttrace_viewer.companion.told import packed, unpacked
 from disttrace_viewer.diagnosis.report import report
 from disttrace_viewer.states.form.alike import FEWEST, likeness
 from disttrace_viewer.states.form.state import State, checked, encoded
-from disttrace_viewer.states.merged import merge
+from disttrace_viewer.states.merged import Merged, merge
 from disttrace_viewer.states.verdict import Verdict, verdict
 from support.alike import ALIVE, alive, answers, as_one, hosts_of, judged, timeless
 
@@ -147,3 +147,52 @@ def test_what_is_no_row_costs_the_answer(tmp_path: Path, row: list[Any]) -> None
     wrong = replace(first, data=zlib.compress(orjson.dumps(value)))
     assert unpacked([wrong], next(iter(hosts.values()))).ids == set()
     assert len(unpacked([wrong, others[0]], next(iter(hosts.values()))).ids) == 8
+
+
+def with_agents(of: Merged, **changes: Any) -> Merged:
+    """The same with the launcher that started them, as its state is while they run."""
+    first = next(iter(of.states.values()))
+    found = checked(orjson.loads(encoded(first)))
+    found.id = "a" * 20 + f"{first.process['pid']:012}"
+    found.process = {**found.process, "process": found.id, "role": "agent", "pid": 1, "env": {}}
+    found.identity, found.ops, found.courses, found.stands = {}, [], [], []
+    found.numbered = {**found.numbered, "group": {}, "call": {}, "store": {}}
+    pids = [one.process["pid"] for one in of.states.values()]
+    started = [{"t": 1, "pid": pid, "event": "started", "attempt": 1} for pid in pids]
+    before = [{"t": 1, "pid": 5, "event": "killed", "attempt": 0}]
+    found.listed = {"worker": [*before, *started], "rendezvous": [{"t": 1, "text": "joined"}]}
+    for name, value in changes.items():
+        if isinstance(value, dict):
+            value = {**getattr(found, name), **value}
+        setattr(found, name, value)
+    children = {one.id: checked(orjson.loads(encoded(one))) for one in of.states.values()}
+    for child in children.values():
+        child.process = {**child.process, "parent": found.id}
+    return Merged({**children, found.id: found})
+
+
+STRANGER = [{"t": 1, "pid": 77, "event": "started", "attempt": 1}]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, 0),
+        ({"listed": {"worker": STRANGER}}, 7),
+        ({"listed": {"worker": [{**STRANGER[0], "event": "failed"}]}}, 7),
+        ({"listed": {"failure": [{"t": 1, "type": "ValueError", "text": "x"}]}}, 7),
+        ({"numbered": {"store": {1: {"type": "TCPStore", "server": True, "prefix": []}}}}, 7),
+        ({"ops": [[1, 1, 5]]}, 7),
+    ],
+)
+def test_launchers_of_which_nobody_asks_are_not_told(
+    tmp_path: Path, changes: dict[str, Any], told: int
+) -> None:
+    """One of each host would be as many states as there are hosts."""
+    plain = hosts_of(tmp_path)
+    hosts = {host: with_agents(of, **changes) for host, of in plain.items()}
+    found = unpacked(answers(hosts), next(iter(hosts.values())))
+    assert len(found.ids) == 56 + told
+    if not told:
+        every = judged(plain, unpacked(answers(plain), next(iter(plain.values()))))
+        assert said(judged(hosts, found))["findings"] == said(every)["findings"]

@@ -22,6 +22,7 @@ from disttrace_viewer.companion.reading.journals import mark_of, mark_of_like
 from disttrace_viewer.companion.telling import answers
 from disttrace_viewer.companion.telling.believed import believed
 from disttrace_viewer.companion.telling.public import hushed, known_files, public, revealed
+from disttrace_viewer.companion.telling.quiet import without_quiet
 from disttrace_viewer.companion.telling.words import known_words
 from disttrace_viewer.load.definitions import number_in
 from disttrace_viewer.load.discover import named
@@ -86,9 +87,11 @@ def packed(
     """
     trace, _ = trace_of(merged)
     seen = {p.id: see(p) for p in trace.processes}
-    states = [_bounded(state, most) for state in merged.states.values()]
+    folds = most == MOST_STATE
+    asked = without_quiet(merged.states.values(), seen) if folds else merged.states.values()
+    states = [_bounded(state, most) for state in asked]
     told = states if whole else [public(_as_told(s)) for s in states]
-    return answers.packed(map(Position, told), seen, folds=most == MOST_STATE)
+    return answers.packed(map(Position, told), seen, folds=folds)
 
 
 def in_public(data: bytes) -> bytes:
