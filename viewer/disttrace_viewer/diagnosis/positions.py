@@ -82,7 +82,9 @@ class _There:
 
     doing: _Doing
     processes: list[int] = field(default_factory=list)
-    crowds: list[Crowd] = field(default_factory=list)
+    told: list[Crowd] = field(default_factory=list)
+    groups: set[object] = field(default_factory=set)
+    """In which they are."""
     age_ns: int = 0
     differ: bool = False
 
@@ -91,6 +93,8 @@ class _There:
         self.processes.append(process)
         self.age_ns = max(doing.age_ns, self.age_ns)
         self.differ |= doing.text != self.doing.text
+        if doing.op is not None:
+            self.groups.add(doing.op.call.group)
 
 
 _Key = tuple[bool, str, str, str, "int | None"]
@@ -122,12 +126,14 @@ def places(case: Case, findings: Sequence[Finding]) -> list[Place]:
         )
         found.setdefault(key, _There(one)).take(process.index, one)
         for crowd in case.evidence.trace.crowds_by_teller.get(process.index, ()):
-            if one.op is None or one.op.call.group in crowd.shared:
-                found[key].crowds.append(crowd)
+            group = -1 if one.op is None or one.op.call.group is None else one.op.call.group
+            if group not in crowd.apart:
+                found[key].told.append(crowd)
             else:  # in groups of that make, of which only the number is told
                 of = (False, str(_kind(case, one.op, apart=True)), *key[2:])
                 there = found.setdefault(of, _There(one, age_ns=one.age_ns))
-                there.crowds.append(crowd)
+                there.told.append(crowd)
+                there.groups.update(crowd.apart[group])
     first = set(findings[0].waiting) if findings else set()
     alike: dict[tuple[Any, ...], list[_There]] = {}
     for key, there in found.items():
@@ -140,7 +146,7 @@ def places(case: Case, findings: Sequence[Finding]) -> list[Place]:
         *_, at, how, attempt = place
         doing = together[0].doing.text + " (numbers differ)" * together[0].differ
         members = tuple(sorted(process for there in together for process in there.processes))
-        told = [crowd for there in together for crowd in there.crowds]
+        told = [crowd for there in together for crowd in there.told]
         named = together[0].doing.named
         briefly = () if named is None else _brief(case.evidence.trace, *named)
         if len(together) > 1 or not members:
@@ -181,13 +187,7 @@ def _in_groups(case: Case, together: Sequence[_There]) -> str:
     ops = [there.doing.op for there in together if there.doing.op is not None]
     numbers = {op.seq for op in ops}
     number = f" #{ops[0].seq}" if len(numbers) == 1 and ops[0].seq is not None else ""
-    groups: set[object] = {op.call.group for op in ops}
-    groups.update(
-        name
-        for there, op in zip(together, ops, strict=True)
-        for crowd in there.crowds
-        for name in crowd.apart.get(op.call.group or 0, ())
-    )
+    groups = {group for there in together for group in there.groups}
     desc = case.evidence.trace.groups[ops[0].call.group or 0].desc
     return f"in {ops[0].call.op}{number} of {len(groups)} groups" + (f" ({desc})" if desc else "")
 

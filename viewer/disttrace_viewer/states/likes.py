@@ -17,7 +17,6 @@ from disttrace_viewer.analysis.sample import Stream
 from disttrace_viewer.states.form import crowds
 from disttrace_viewer.states.form.alike import Like, Own, names_of_groups
 from disttrace_viewer.states.form.state import State
-from disttrace_viewer.states.history import courses_differ
 from disttrace_viewer.trace.model import Call, Crowd, Group, Job, Member, Signature
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Process
@@ -164,7 +163,10 @@ def _question(adding: _Adding, alike: Sequence[tuple[_Model, Sequence[Like]]]) -
                 for name in {like.groups[place] for like in likes if place < len(like.groups)}:
                     asked.courses.setdefault((name, backend), set()).add(course)
     disputed = {name for name, waits in asked.waits.items() if len(waits) > 1}
-    disputed |= {name for (name, _), of in asked.courses.items() if courses_differ(of)}
+    for (name, _), courses in asked.courses.items():
+        numbers = {newest for newest, _, _ in courses}
+        if len(numbers) < len(courses):  # they came to the same number by other calls
+            disputed.add(name)
     return crowds.Question(asked.waits, disputed, asked.wanted, adding.of_name.keys())
 
 
