@@ -65,8 +65,9 @@ def missing_ranks(trace: Trace) -> tuple[int, ...]:
     found: set[int] = set()
     for group in trace.groups:
         if group.default and {*group.backends.values()} != {FAKE}:
-            ranks = (group.global_rank(m) if group.ranks else m for m in group.missing)
-            named = {rank for rank in ranks if rank is not None} - trace.told_of
+            ranks = (group.ranks or range(group.size or 0))[: group.size]
+            places = (m.rank for m in group.members if m.rank is not None)
+            named = {*ranks} - {ranks[at] for at in places if at < len(ranks)} - trace.told_of
             found |= named - _of_other_size(trace, group) if named else named
     return tuple(sorted(found))
 

@@ -272,7 +272,9 @@ def _inside(
     for group, backend, seq in {(op.call.group, op.call.backend, op.seq) for op in numbered}:
         if group is not None and seq is not None:
             members = evidence.sample.members((group, backend), seq)
-            found[group, backend, seq] = {r: op for r, op in members.items() if op.id not in held}
+            if held:
+                members = {r: op for r, op in members.items() if op.id not in held}
+            found[group, backend, seq] = members
     for op in evidence.raised_in_call:  # they are in no table of exchanges
         if op.call.group is not None and op.call.group_rank is not None:
             key = (op.call.group, op.call.backend, op.seq or 0)
