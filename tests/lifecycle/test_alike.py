@@ -149,6 +149,23 @@ def test_what_is_no_row_costs_the_answer(tmp_path: Path, row: list[Any]) -> None
     assert len(unpacked([wrong, others[0]], next(iter(hosts.values()))).ids) == 8
 
 
+def test_nobody_tells_what_a_group_is_but_what_names_it(tmp_path: Path) -> None:
+    """Its name is a hash of its members and its store: other ranks under it are not believed."""
+    hosts = hosts_of(tmp_path, fault="tp")
+    local = next(iter(hosts.values()))
+    first, *_ = as_one(answers(hosts), 8)
+
+    def known(data: bytes) -> set[str]:
+        told = unpacked([replace(first, data=data)], local)
+        return {own.key for of in told.likes.values() for like in of for _, own in like.own}
+
+    value = orjson.loads(zlib.decompress(first.data))
+    assert known(first.data) == {value["groups"][row[0]] for row in value["own"]} != set()
+    for row in value["own"]:
+        row[4] = [0, 1]
+    assert known(zlib.compress(orjson.dumps(value))) == set()
+
+
 def with_agents(of: Merged, **changes: Any) -> Merged:
     """The same with the launcher that started them, as its state is while they run."""
     first = next(iter(of.states.values()))

@@ -21,11 +21,12 @@ from disttrace_viewer.companion.channel.station import ALONE, GUEST, HUB, IDLE, 
 LIMIT_S = 10.0
 TICK_S = 0.1
 DELAY_S = 0.001
-HOST_BYTES, FOLDED_BYTES, EACH_BYTES = 5_000, 20_000, 500
+HOST_BYTES, FOLDED_BYTES, EACH_BYTES = 5_000, 10_000, 380
 """What a host of eight ranks tells; what several do, and each of them more."""
-JUDGE_S, JUDGE_EACH_S = 0.05, 0.0021
-"""What a verdict takes, and for each host of eight ranks more, from bytes to words. All as measured
-by ``benchmarks/viewer/live_judge.py`` on two quiet cores.
+JUDGE_S, JUDGE_EACH_S = 0.06, 0.0002
+"""What a verdict takes, and for each host of eight ranks more, from bytes to words, with what the
+folding of answers takes on the way. All as measured by ``benchmarks/viewer/live_judge.py`` on two
+quiet cores.
 """
 _COUNT = struct.Struct("!I")
 PORTS = (22_000, 22_001, 22_002, 22_003)

@@ -61,6 +61,8 @@ class _Adding:
     members: dict[int, list[Member]] = field(default_factory=dict)
     places: dict[int, dict[int, int]] = field(default_factory=dict)
     """By group the place of each rank in it."""
+    places_of: dict[str, dict[int, int]] = field(default_factory=dict)
+    """The same by its name."""
     job_of: dict[int, int] = field(default_factory=dict)
 
 
@@ -153,10 +155,10 @@ def _question(adding: _Adding, alike: Sequence[tuple[_Model, Sequence[Like]]]) -
                 asked.wait(name, op)
             for like in likes if op.call.kind == MESSAGE else ():
                 asked.wanted.add(like.rank)
-                for own in like.own:
-                    ranks = ranks_of(own.ranks) if like.groups.index(own.key) == place else None
-                    if ranks and like.rank in ranks:
-                        asked.message(ranks, op, ranks.index(like.rank))
+                for at, own in like.own:
+                    if at == place:
+                        key = like.groups[place]
+                        asked.message(ranks_of(own.ranks), op, _place(adding, key, own, like.rank))
         for (group, backend), course in model.courses:
             place = model.place.get(-1 if group is None else group)
             if place is not None:
@@ -197,24 +199,35 @@ def _own_groups(adding: _Adding, model: _Model, like: Like) -> None:
     of that in which the one waits that it is like.
     """
     known = adding.known
-    for own in like.own:
-        if own.key in adding.of_name:
-            continue
-        place = like.groups.index(own.key)
+    for place, own in like.own:
+        key = like.groups[place]
         of = next((group for group, at in model.place.items() if at == place), None)
-        if of is not None:
-            adding.of_name[own.key] = len(known.groups)
+        if key not in adding.of_name and of is not None:
+            adding.of_name[key] = len(known.groups)
             adding.awaited.add(len(known.groups))
             known.ids.append(own.id)
             known.groups.append(_made_like(known.groups[of], len(known.groups), own))
 
 
 def _made_like(group: Group, index: int, own: Own) -> Group:
-    prefix = (*group.prefix[:-1], None)
-    ranks = ranks_of(own.ranks)
     return replace(
-        group, index=index, name=own.name, ranks=ranks, prefix=prefix, members=(), default=False
+        group,
+        index=index,
+        name=own.name,
+        ranks=ranks_of(own.ranks),
+        prefix=(*group.prefix[:-1], None),
+        members=(),
+        default=False,
     )
+
+
+def _place(adding: _Adding, key: str, own: Own, rank: int) -> int | None:
+    """The place of a rank in a group that may be in no state."""
+    places = adding.places_of.get(key)
+    if places is None:
+        ranks = ranks_of(own.ranks) or ()
+        places = adding.places_of[key] = {r: place for place, r in enumerate(ranks)}
+    return places.get(rank)
 
 
 def _stand_for(

@@ -2,8 +2,8 @@
 
 ``states``; ``seen``: by process what its kernel says; ``alike``: by process rows of those that are
 like it (``disttrace_viewer.states.form.alike``), with groups as places in ``groups``; ``own``: of
-those groups in which they wait id, name and ranks; ``told``: by process whose companion told of it,
-where this is the answer of several, as a place in ``senders``.
+those in which they wait what these are; ``told``: by process whose companion told of it, where this
+is the answer of several, as a place in ``senders``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def packed(positions: Iterable[Position], seen: Mapping[str, Seen], *, folds: bo
     }
     if likes:
         found |= {"alike": likes, "groups": [*places]}
-        found["own"] = [[place, one.id, one.name, one.ranks] for place, one in own.items()]
+        found["own"] = [[place, *one] for place, one in own.items()]
     if by:
         found |= {"told": senders, "senders": [*by]}
     return zlib.compress(orjson.dumps(found, option=orjson.OPT_NON_STR_KEYS), 6)
@@ -87,9 +87,8 @@ def unpacked(data: bytes) -> tuple[list[Position], dict[str, Seen]]:
 
 def _row(like: Like, places: dict[str, int], own: dict[int, Own], by: dict[str, int]) -> list[Any]:
     groups = [places.setdefault(name, len(places)) for name in like.groups]
-    for one in like.own:
-        if one.key in places:
-            own.setdefault(places[one.key], one)
+    for place, one in like.own:
+        own.setdefault(groups[place], one)
     sender = by.setdefault(like.sender, len(by)) if like.sender else None
     who = [like.id, like.host, like.pid, like.rank, like.local_rank, like.parent]
     return [*who, groups, *([] if sender is None else [sender])]
@@ -103,15 +102,28 @@ def _likes(
         raise StateError("is of more processes than there are")
     names = [checker.value("name", name) for name in told.get("groups", [])]
     own = {}
-    for place, one, name, ranks in told.get("own", []):
-        checker.value("ranks", ranks)
-        texts = names[_number(place)], checker.value("id", one), checker.value("name", name)
-        own[place] = Own(*texts, ranges(ranks))
+    for place, *told_of in told.get("own", []):
+        group = _own(told_of, checker)
+        if group.key == names[_number(place)]:
+            own[place] = group
     partial = {state.id: state.partial for state in states}
     return {
         one: tuple(_like(row, names, own, senders, checker, partial=partial[one]) for row in of)
         for one, of in rows.items()
     }
+
+
+def _own(told: Sequence[Any], checker: Checker) -> Own:
+    one, name, prefix, ranks, size, nth = told
+    checker.value("ranks", ranks)
+    return Own(
+        id=checker.value("id", one),
+        name=checker.value("name", name),
+        prefix=[checker.value("name", word) for word in prefix],
+        ranks=ranges(ranks),
+        size=None if size is None else _number(size),
+        nth=None if nth is None else _number(nth),
+    )
 
 
 def _like(
@@ -134,7 +146,7 @@ def _like(
         local_rank=None if local_rank is None else _number(local_rank),
         parent=None if parent is None else checker.value("id", parent),
         groups=tuple([names[_number(place)] for place in groups]),
-        own=tuple([own[place] for place in groups if place in own]),
+        own=tuple([(at, own[place]) for at, place in enumerate(groups) if place in own]),
         partial=partial,
         sender=senders[_number(sender[0])] if sender else "",
     )

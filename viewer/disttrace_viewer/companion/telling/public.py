@@ -76,7 +76,7 @@ def public(state: State) -> State:
 def hushed(likes: Iterable[Like]) -> tuple[Like, ...]:
     """Whom it is told whom they are like, without the names of their groups."""
     return tuple(
-        replace(like, own=tuple(own._replace(name=hidden(own.name)) for own in like.own))
+        replace(like, own=tuple((at, own._replace(name=hidden(own.name))) for at, own in like.own))
         for like in likes
     )
 

@@ -38,12 +38,21 @@ _WORKER = "worker"
 class Own(NamedTuple):
     """A group in which one waits that may be in no state: all that tells it from others."""
 
-    key: str
-    """What names it in all of its members (``names_of_groups``)."""
     id: str
     name: str
-    ranks: Any
+    prefix: Sequence[str]
+    """Of its store, the words hidden."""
+    ranks: Sequence[Any]
     """Numbers and ranges."""
+    size: int | None
+    nth: int | None
+
+    @property
+    def key(self) -> str:
+        """What names it in all of its members (``names_of_groups``): a hash of what it is, so that
+        nobody can tell anything else of the group that others mean by it.
+        """
+        return _hashed(self.prefix, self.ranks, self.size, self.nth)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +68,8 @@ class Like:
     parent: str | None
     groups: tuple[str, ...]
     """What names its groups (``names_of_groups``), in the order of the other one's."""
-    own: tuple[Own, ...]
-    """Those of them in which it waits, and others of which that was told."""
+    own: tuple[tuple[int, Own], ...]
+    """Those of them in which it waits, and others of which that was told, with their places."""
     partial: bool
     """Only a part of its journal was read."""
     sender: str = ""
@@ -164,7 +173,7 @@ def likeness(state: State) -> bytes | None:
     return hashlib.sha256(orjson.dumps(told, option=_OPTIONS)).digest()[:16]
 
 
-def _own(state: State) -> tuple[Own, ...]:
+def _own(state: State) -> tuple[tuple[int, Own], ...]:
     numbered = state.numbered
     calls = {int(n): call for n, call in numbered["call"].items()}
     stores = {int(n): store for n, store in numbered["store"].items()}
@@ -176,14 +185,14 @@ def _own(state: State) -> tuple[Own, ...]:
     }
     found = []
     of_name: dict[Any, int] = {}
-    for number, key in names_of_groups(state).items():
+    for place, (number, key) in enumerate(names_of_groups(state).items()):
         group = groups[number]
         name = group.get("name")
         of_name[name] = of_name.get(name, 0) + 1
-        if number not in waited or key is None:
-            continue
         store = stores.get(group.get("store", -1))
-        base = None if store is None else stores.get(store.get("base", -1))
+        if number not in waited or key is None or store is None:
+            continue
+        base = stores.get(store.get("base", -1))
         known = {**group, "ranks": ranks_of(group.get("ranks"))}
         one = group_id(
             known,
@@ -193,7 +202,9 @@ def _own(state: State) -> tuple[Own, ...]:
             attempt=state.identity.get("attempt", state.process.get("attempt")),
             like_named=of_name[name],
         )
-        found.append(Own(key, one, name or "", group.get("ranks")))
+        prefix = [hidden(word) for word in store.get("prefix", [])]
+        own = Own(one, name or "", prefix, group["ranks"], group.get("size"), group.get("nth"))
+        found.append((place, own))
     return tuple(found)
 
 
@@ -282,8 +293,12 @@ def _name(group: dict[str, Any], store: dict[str, Any] | None) -> str | None:
     ranks = group.get("ranks")
     if prefix is None or None in prefix or not ranks or group.get("rank") is None:
         return None
-    told = [[hidden(word) for word in prefix], ranks, group.get("size"), group.get("nth")]
-    return hashlib.sha256(orjson.dumps(told, option=_OPTIONS)).hexdigest()[:16]
+    return _hashed([hidden(w) for w in prefix], ranks, group.get("size"), group.get("nth"))
+
+
+def _hashed(prefix: Sequence[str], ranks: Sequence[Any], size: int | None, nth: int | None) -> str:
+    told = orjson.dumps([prefix, ranks, size, nth], option=_OPTIONS)
+    return hashlib.sha256(told).hexdigest()[:16]
 
 
 def _only(record: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
