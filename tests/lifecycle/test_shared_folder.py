@@ -21,15 +21,26 @@ from disttrace_viewer.states.merged import Merged
 HOSTS, RANKS = 3, 2
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(params=["flat", "by host", "mixed"])
+def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """A job of three hosts, two tries before it, and journals of other jobs."""
     shared_folder.write(tmp_path, HOSTS, RANKS, tries=2, old=10)
+    apart = {"flat": [], "by host": [0, 1, 2], "mixed": [1]}[request.param]
+    for host in (f"host{number}" for number in apart):
+        own = tmp_path / "job" / host
+        own.mkdir(parents=True)
+        for path in tmp_path.glob(f"job-{host}-*"):
+            path.rename(own / path.name)
     return tmp_path
 
 
+def where(folder: Path, host: int) -> Path:
+    own = folder / "job" / f"host{host}"
+    return own if own.exists() else folder
+
+
 def of_host(folder: Path, host: int) -> Merged:
-    own = OwnJournals(str(folder), "job", f"host{host}")
+    own = OwnJournals(str(where(folder, host)), "job", f"host{host}")
     return of_journals(own.files())
 
 
@@ -43,7 +54,7 @@ def test_a_host_reads_its_own(folder: Path) -> None:
 
 def test_of_a_try_without_anybody_left_the_newest_is_read(folder: Path) -> None:
     """All have failed, and their launcher is about to begin anew."""
-    for path in folder.glob(f"job-host0-{os.getpid()}-*"):
+    for path in folder.rglob(f"job-host0-{os.getpid()}-*"):
         path.unlink()
     pids = {state.process["pid"] for state in of_host(folder, 0).states.values()}
     assert pids == {4_000_001}
@@ -59,15 +70,20 @@ def test_what_was_told_is_not_read(folder: Path) -> None:
         told = unpacked([Answer("host1", True, packed(other, whole=whole))], own).marks
         found = untold(str(folder), "job", own, told)
         assert {Path(one.base).name.split("-")[1] for one in found} == {"host2"}
-    for path in folder.glob("job-host2-4000005-*.defs.jsonl"):
+    for path in folder.rglob("job-host2-4000005-*.defs.jsonl"):
         path.rename(folder / "elsewhere")
         path.symlink_to(folder / "elsewhere")
     found = untold(str(folder), "job", own, told)
     assert [Path(one.base).name.split("-")[2] for one in found] == ["4000004"]
+    if (folder / "job").exists():  # nor what lies where a link leads
+        (folder / "job").rename(folder / "elsewhere2")
+        (folder / "job").symlink_to(folder / "elsewhere2")
+        found = untold(str(folder), "job", own, [])
+        assert all(Path(one.base).parent == folder for one in found)
 
 
 def judge(folder: Path, answers: list[Answer] | None) -> Judge:
-    found = Judge(str(folder), "job", "job", 10.0, "host0")
+    found = Judge(str(where(folder, 0)), "job", "job", 10.0, "host0", root=str(folder))
     exchange = found.exchange
     exchange.join = lambda *_: answers is not None  # type: ignore[method-assign]
     exchange.gather = lambda *_: answers  # type: ignore[method-assign]
@@ -80,13 +96,15 @@ def test_one_of_those_that_nobody_answers_reads_all(folder: Path) -> None:
     first, second = judge(folder, None), judge(folder, None)
     told = first.verdict()
     assert told["lines"][0].startswith("stalled: Rank 5 never joined all_reduce #4")
+    assert told["lines"][-1] == f"more: disttrace diagnose {folder}"
+    assert told["alert"]["directory"] == str(folder)
     assert told["voices"]
     assert not second.verdict()["signature"]
     assert second.verdict()["waiting"]
     first.close()
     assert second.verdict()["lines"][0].startswith("stalled: Rank 5 never joined all_reduce #4")
     second.close()
-    assert not list(folder.glob("*.lead"))
+    assert not list(folder.rglob("*.lead"))
 
 
 def test_what_nobody_lacks_is_not_looked_for(folder: Path) -> None:

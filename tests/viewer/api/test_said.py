@@ -27,12 +27,12 @@ TOLD: dict[str, object] = {
 }
 
 
-def keep(folder: Path, *said: dict[str, object]) -> None:
+def keep(folder: Path, *said: dict[str, object], root: Path | None = None) -> None:
     """As a companion of the job keeps it."""
     registry = folder / "job-host-1.otlp"
     order = Order(
         directory=str(folder), registry=str(registry), job="job", in_names="job-", exports=False,
-        pending_s=1.0, keep=True, watches=True, stall_s=1.0, quiet_since=None,
+        pending_s=1.0, keep=True, watches=True, stall_s=1.0, quiet_since=None, root=str(root or ""),
     )  # fmt: skip
     log = os.open(folder / "log", os.O_CREAT | os.O_WRONLY)
     watch = Watch(order, Log(log))
@@ -59,6 +59,20 @@ def test_it_is_shown(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["view", str(tmp_path)]) == 0
     assert "Rank 3 never came" in capfd.readouterr().out
     assert disttrace.load(tmp_path).problems == ()
+
+
+def test_all_hosts_keep_it_in_one_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Where each has a folder, in that of the job: found from the folder of all and from theirs."""
+    for number in range(2):
+        own = tmp_path / "all" / "job" / f"host{number}"
+        Journal(own, number + 1, host=own.name, rank=number, world_size=2).world()
+        keep(own, TOLD, root=tmp_path / "all")
+    (path,) = tmp_path.rglob(f"*{fmt.VERDICTS_SUFFIX}")
+    assert path.parent == tmp_path / "all" / "job"
+    for folder in (tmp_path / "all", path.parent, own):
+        main(["diagnose", str(folder), "--json"])
+        told = orjson.loads(capfd.readouterr().out)["said"]
+        assert [one["summary"] for one in told] == [TOLD["summary"]] * 2
 
 
 def test_nobody_else_may_read_it_and_no_link_is_followed(tmp_path: Path) -> None:

@@ -51,6 +51,9 @@ class Order:
     """The file in which processes of this host say which journals are theirs; none: not known."""
     host: str = ""
     """What follows ``in_names`` in those of this host; none: all that lie there are of it."""
+    root: str = ""
+    """The folder of all journals, below which ``directory`` is that of one job and host, or which
+    it is itself; none: it is."""
     slow: float = 0.0
     """The share of their time from which ranks that make others wait are told; 0: never."""
 

@@ -204,13 +204,13 @@ def order(trace: Trace) -> int:
     return 2 * lowest + (0 if agents else 1)
 
 
-def beside(directory: str, job: str, local: Merged, told: Told) -> list[State]:
+def beside(root: str, job: str, local: Merged, told: Told) -> list[State]:
     """Of those who use a store of ours and have told nothing: the states, by journals that lie in
-    the same folder under another job's name than ``job``.
+    the folder of all under another job's name than ``job``.
 
     Bare processes have no launcher that names their job, so each draws a name and has a companion
-    of its own. One that is stopped, or holds the GIL, or whose store's server is, answers nobody.
-    What another user put into the folder is not read.
+    of its own, and no folder of its own for journals. One that is stopped, or holds the GIL, or
+    whose store's server is, answers nobody. What another user put into the folder is not read.
     """
     trace, _ = trace_of(local)
     ours = _meet_at(local, trace.processes)
@@ -219,7 +219,7 @@ def beside(directory: str, job: str, local: Merged, told: Told) -> list[State]:
     known = {*local.states, *told.ids}
     began = min((p.start_ns for p in trace.processes), default=0)
     marks = {*map(mark_of, _bases(local.states.values())), *told.marks}
-    found = named(entry.path for entry in os.scandir(directory) if not is_of_job(entry.name, job))
+    found = named(entry.path for entry in os.scandir(root) if not is_of_job(entry.name, job))
     newest = sorted(
         (_modified_ns(one.definitions), one.base, one) for one in found if one.definitions
     )

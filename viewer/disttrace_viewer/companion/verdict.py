@@ -1,4 +1,4 @@
-"""Works out verdicts on a job that stands still: ``DIR JOB IN_NAMES STALL_S HOST ROLL``.
+"""Works out verdicts on a job that stands still: ``DIR JOB IN_NAMES STALL_S HOST ROLL ROOT``.
 
 It answers each line on standard input with one line of JSON, but for ``ready``, ``mute`` and
 ``farewell``, which it only does; ``diverged`` asks whether ranks are out of step, here and where
@@ -98,18 +98,19 @@ class Judge:
         stall_s: float,
         host: str = "",
         roll: str = "",
+        root: str = "",
     ) -> None:
         """``host``: as names of journals have it; all that lie in the folder are ours without.
-        ``roll``: the file that lists those of this host.
+        ``roll``: the file that lists those of this host. ``root``: the folder of all journals.
         """
-        self._directory = directory
+        self._root = root or directory
         self._job = job
         self._in_names = in_names
         self._stall_s = stall_s
         self._host = host
         self._own = OwnJournals(directory, in_names, host, roll)
         self._ours: set[str] = set()
-        self._folder = FolderLead(directory, in_names)
+        self._folder = FolderLead(self._root, in_names)
         self._beyond: Merged = Merged({})
         """What was read of the journals of others, the last time."""
         self._beyond_files: list[Files] = []
@@ -157,7 +158,7 @@ class Judge:
         told = unpacked(answers, local)
         found = divergence.judged(local, self._own.files(), told.states, told.look)
         elsewhere = {state.id for state in told.states}
-        return divergence.told(found, known, self._job, self._directory, elsewhere)
+        return divergence.told(found, known, self._job, self._root, elsewhere)
 
     def calls(self) -> bytes:
         """What another host needs of ours for that."""
@@ -247,7 +248,7 @@ class Judge:
 
     def _found_by(self, told: Told, local: Merged, *, joined: bool) -> dict[str, Any]:
         if not self._all_here:
-            silent = beside(self._directory, self._in_names, local, told)
+            silent = beside(self._root, self._in_names, local, told)
             told = replace(told, states=(*told.states, *silent))
             found = merge([local, Merged({state.id: state for state in silent})])
             sightings.note(trace_of(found)[0].processes, but=local.states)
@@ -255,7 +256,7 @@ class Judge:
         judgement = self._settled(told)
         files: list[Files] = []
         if self._lacks(judgement, joined=joined):
-            files = untold(self._directory, self._in_names, local, told.marks)
+            files = untold(self._root, self._in_names, local, told.marks)
         if not files:
             self._folder.release()
             return self._found(judgement, told, joined=joined)
@@ -328,7 +329,7 @@ class Judge:
             starved=lambda pid: self._load.share(pid).starved,
         )
         errors, notes = now.errors, now.notes
-        said = lines(case, errors, self._directory)
+        said = lines(case, errors, self._root)
         if said and unknown:
             whom = sentences.ranks(unknown)
             it, them = ("it", "it") if len(unknown) == 1 else ("they", "them")
@@ -346,14 +347,12 @@ class Judge:
             "signature": now.signature(case),
             "lines": said,
             "said": objects(case, errors or notes),
-            "notes": lines(
-                case, notes, self._directory, word="starting" if now.starting else "waiting"
-            ),
+            "notes": lines(case, notes, self._root, word="starting" if now.starting else "waiting"),
             "noted": now.noted(case),
             "going_on": _going_on(case, alive, self._stalled, self._beside),
             "alert": {
                 "job": self._job,
-                "directory": self._directory,
+                "directory": self._root,
                 "processes": processes(
                     trace.processes, errors, lambda p: p.id not in elsewhere and bool(look(p).alive)
                 ),
@@ -489,8 +488,8 @@ def _may_be_of(state: State, here: Here) -> bool:
 
 def main(argv: list[str]) -> None:
     """Do what each line on standard input asks for until it ends, and answer others meanwhile."""
-    directory, job, in_names, stall_s, host, roll = argv
-    judge = Judge(directory, job, in_names, float(stall_s), host, roll)
+    directory, job, in_names, stall_s, *where = argv
+    judge = Judge(directory, job, in_names, float(stall_s), *where)
     asked = b""
     while True:
         readable, _, _ = select.select([0, judge.exchange.fileno()], [], [], judge.pause_s())

@@ -365,8 +365,9 @@ class Watch:
         self._say([*lines[:1], *lines[1:][-1:]], verdict["voices"], said, keep=False)
 
     def _keep(self, said: list[dict[str, Any]]) -> None:
+        order = self._order
         try:
-            keep(path_of(self._order.directory, self._order.in_names.removesuffix("-")), said)
+            keep(path_of(order.directory, order.in_names.removesuffix("-"), order.root), said)
         except OSError as error:
             self._log.say(f"a verdict could not be kept: {error}")
 
@@ -463,7 +464,7 @@ def command_of(order: Order) -> list[str]:
     """What starts a process that works out verdicts: it answers each line with one."""
     command = [sys.executable, "-c", _VERDICTS]
     command += [order.directory, order.job, order.in_names, repr(order.stall_s)]
-    return [*command, order.host, order.roll]
+    return [*command, order.host, order.roll, order.root]
 
 
 def _start(order: Order) -> subprocess.Popen[bytes]:

@@ -30,16 +30,28 @@ MOST = 100
 MOST_BYTES = 4 << 20
 
 
-def path_of(directory: str, job: str) -> str:
-    """The file of a job's verdicts in a folder."""
-    return os.path.join(directory, in_name(job) + VERDICTS_SUFFIX)
+def path_of(directory: str, job: str, root: str = "") -> str:
+    """The file of a job's verdicts, in the folder of its journals. Where that is of one host, below
+    ``root``, it is in the job's, so that all hosts have one.
+    """
+    folder = directory if root in ("", directory) else os.path.dirname(directory)
+    return os.path.join(folder, in_name(job) + VERDICTS_SUFFIX)
+
+
+def _paths(directory: str, job: str) -> Iterator[str]:
+    yield path_of(directory, job)
+    above = os.path.dirname(os.path.abspath(directory))
+    if os.path.basename(above) == in_name(job):
+        yield path_of(above, job)
 
 
 def said(directories: Iterable[str], jobs: Iterable[str]) -> tuple[dict[str, Any], ...]:
-    """The objects that were kept of some jobs, oldest first; what is none is left out."""
-    wanted = sorted({*jobs})
-    paths = [path_of(one, job) for one in sorted({*directories}) for job in wanted]
-    found = [one for path in paths if not files.is_remote(path) for one in _read(path)]
+    """The objects that were kept of some jobs, oldest first, by the folders of their journals; what
+    is none is left out.
+    """
+    places = [one for one in {*directories} if not files.is_remote(one)]
+    paths = {path for one in places for job in {*jobs} for path in _paths(one, job)}
+    found = [one for path in sorted(paths) for one in _read(path)]
     return tuple(sorted(found, key=lambda one: float(one["at"]))[-MOST:])
 
 

@@ -87,7 +87,8 @@ def _known(folders: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 def _files(place: str) -> Iterable[str]:
-    return glob.iglob(os.path.join(glob.escape(place), f"*{LIVE_SUFFIX}"))
+    where, own = glob.escape(place), f"*{LIVE_SUFFIX}"
+    return (p for at in ("", "*/*/") for p in glob.iglob(os.path.join(where, at + own)))
 
 
 def _values(known: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], float]]:

@@ -54,6 +54,14 @@ class Order:
     """Whether the job ended badly, as far as that process knows."""
     alone: bool
     """Say nothing while others of the job live here: they end later."""
+    root: str = ""
+    """The folder of all journals, below which ``directory`` is that of one job and host, or which
+    it is itself; none: it is."""
+
+    @property
+    def of_all(self) -> str:
+        """The folder of all journals."""
+        return self.root or self.directory
 
 
 def word(order: Order) -> dict[str, Any] | None:
@@ -74,7 +82,7 @@ def word(order: Order) -> dict[str, Any] | None:
     if order.failed:  # what the verdict rests on is for those who judge later too
         sightings.note(trace.processes)
     found = judged(
-        of_job(order.directory, order.in_names),
+        of_job(order.of_all, order.in_names),
         choose=lambda jobs: [job.id for job in closure(jobs, _jobs(jobs, trace, order.process))],
         stall_ns=round(order.stall_s * 1e9),
         local=local,
@@ -86,10 +94,10 @@ def word(order: Order) -> dict[str, Any] | None:
 
 def _read(order: Order) -> tuple[Merged, Sequence[State]]:
     """The states of the job's processes; and of those that use its store under other names."""
-    files = of_job(order.directory, order.in_names)
+    files = of_job(order.of_all, order.in_names)
     local = newest_try(folder.of_journals(files, window=WINDOW), order.job)
     trace, _ = trace_of(local)
-    return local, beside(order.directory, order.in_names, local, Told()) if is_alone(trace) else ()
+    return local, beside(order.of_all, order.in_names, local, Told()) if is_alone(trace) else ()
 
 
 def _jobs(jobs: Sequence[Any], trace: Trace, process: str) -> list[str]:
@@ -117,7 +125,7 @@ def _kept(
     if values is None:
         return None
     one = {"disttrace": 1, "at": time.time(), **values}
-    if not keep_once(path_of(order.directory, names[0]), [one], is_said):
+    if not keep_once(path_of(order.directory, names[0], order.root), [one], is_said):
         return None
     unsure = " (likely)" if one.get("certainty") == LIKELY and one["kind"] == FAILED else ""
     if len(json.dumps(one)) > _LONGEST:

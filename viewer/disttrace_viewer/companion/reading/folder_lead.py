@@ -20,7 +20,9 @@ UNHEARD_S = 75.0
 
 
 class FolderLead:
-    """This host's part in it, for the job with names that begin with ``job``."""
+    """This host's part in it, for the job with names that begin with ``job``. ``directory`` is that
+    of all journals, so that hosts meet there whose journals lie in folders of their own.
+    """
 
     def __init__(self, directory: str, job: str) -> None:
         self._path = os.path.join(directory, f"{job}{SUFFIX}")

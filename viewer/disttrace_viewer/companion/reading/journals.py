@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection
+from contextlib import suppress
 
 import orjson
 
@@ -68,7 +69,7 @@ class OwnJournals:
         else:
             ours = {
                 one.base: one
-                for one in of_job(self._directory, self._job)
+                for one in _inside(self._directory, self._job)
                 if one.base not in self._earlier and _parts(one.base)[-3] == self._host
             }
             living = {base for base in ours if os.path.exists(f"{ROOT}/{_parts(base)[-2]}")}
@@ -125,14 +126,34 @@ class OwnJournals:
         return min(began) - RECENT_S - max(0.0, time.time() - newest)
 
 
-def of_job(directory: str, job: str) -> list[Files]:
-    """The journals of ``job`` (as names have it): other jobs in the folder are nobody's business
-    here."""
-    names = (name for name in os.listdir(directory) if is_of_job(name, job))
-    return named(os.path.join(directory, name) for name in names)
+def of_job(root: str, job: str) -> list[Files]:
+    """The journals of ``job`` (as names have it) in the folder of all, and in those of its hosts
+    below it: other jobs are nobody's business here."""
+    found = _inside(root, job)
+    for folder in _of_hosts(root, job):
+        with suppress(OSError):  # it is not for us to read, or was taken away
+            found += _inside(folder, job)
+    return found
 
 
-def untold(directory: str, job: str, own: Merged, told: Collection[tuple[str, ...]]) -> list[Files]:
+def _of_hosts(root: str, job: str) -> list[str]:
+    """``ROOT/JOB/HOST`` of all hosts that have one. No link is followed: others may write there."""
+    folder = os.path.join(root, job)
+    if os.path.islink(folder) or not is_plain_name(job):
+        return []
+    try:
+        with os.scandir(folder) as found:
+            return [one.path for one in found if one.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []  # none has
+
+
+def _inside(folder: str, job: str) -> list[Files]:
+    names = (name for name in os.listdir(folder) if is_of_job(name, job))
+    return named(os.path.join(folder, name) for name in names)
+
+
+def untold(root: str, job: str, own: Merged, told: Collection[tuple[str, ...]]) -> list[Files]:
     """The job's journals that are neither ours nor ``told`` (``mark_of``), but for such as
     were written last before our own processes began. What others put there is not read."""
     known = {*told, *(mark_of(state.base) for state in own.states.values())}
@@ -141,7 +162,7 @@ def untold(directory: str, job: str, own: Merged, told: Collection[tuple[str, ..
     since = min(starts, default=time.time()) - RECENT_S
     return [
         files
-        for files in of_job(directory, job)
+        for files in of_job(root, job)
         if mark_of(files.base) not in known
         and written_s(files) >= since
         and all(is_own(path) for path in files.paths)
