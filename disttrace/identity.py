@@ -12,12 +12,13 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from types import ModuleType
     from typing import Any
 
 # Handed to children: id, role and job of the traced process that started them; and where that is no
-# launcher itself, the id of the one above it (``ID,ROLE@LAUNCHER,JOB``).
+# launcher itself, the id of the one above it (``ID,ROLE@LAUNCHER,JOB``). It is ``ROLE/`` where its
+# journal lies in a folder of its host: theirs belong there too.
 PARENT_VARIABLE = "DISTTRACE_PARENT"
 JOB_VARIABLE = "DISTTRACE_JOB"
 
@@ -62,6 +63,10 @@ _AGENT_MODULES = frozenset(
 _AGENT_SCRIPTS = frozenset({"torchrun", "torchrun.exe"})
 
 _WITH_VALUE = frozenset({"-X", "-W", "--check-hash-based-pycs"})  # the interpreter's options
+_FLAGS = frozenset(
+    {"standalone", "m", "module", "no_python", "run_path", "virtual_local_rank", "h"}
+)
+"""Options of torchrun without a value."""
 
 
 class Clock:
@@ -95,6 +100,7 @@ class Identity:
         "rank",
         "role",
         "run",
+        "spread",
     )
 
     def __init__(
@@ -111,6 +117,7 @@ class Identity:
         role: str,
         rank: int | None,
         env: "Mapping[str, str]",
+        spread: bool,
     ) -> None:
         self.process = process
         self.parent = parent
@@ -127,11 +134,30 @@ class Identity:
         self.role = role
         self.rank = rank
         self.env = env
+        self.spread = spread
         self.clock = read_clock()
 
     def base_name(self) -> str:
         """Name of the journal's files, without suffix."""
         return self.name_of(self.pid) + file_part(self.process[:12])
+
+    @property
+    def by_host(self) -> bool:
+        """Whether its journal lies in a folder of its job and host: of a job that is known to have
+        several hosts, which all call it the same.
+        """
+        named = self.job_source != DRAWN and {self.job, self.host}.isdisjoint(("", ".", ".."))
+        return self.spread and named
+
+    def folder(self, root: str) -> str:
+        """Where its journal lies below the folder of all journals.
+
+        A hundred thousand ranks would put four files each into one folder, and file systems that
+        hosts share take long over such a one.
+        """
+        if not self.by_host:
+            return root
+        return os.path.join(root, file_part(self.job), file_part(self.host))
 
     def name_of(self, pid: int) -> str:
         """How the names of journals of this job's process ``pid`` on this host begin."""
@@ -168,10 +194,10 @@ def identify(
     """
     process = os.urandom(16).hex()
     if forked_from is None:
-        parent, parent_role, launcher, parent_job = _parent(environ)
+        parent, parent_role, launcher, parent_job, by_host = _parent(environ)
     else:
         parent, parent_role, parent_job = forked_from.process, forked_from.role, forked_from.job
-        launcher = forked_from.launcher
+        launcher, by_host = forked_from.launcher, forked_from.by_host
     role, rank = _role(environ, parent_role)
     # An agent is a launch of its own, whoever started it.
     job_id, source = _job(environ, job, None if role == AGENT else parent_job, process)
@@ -191,6 +217,7 @@ def identify(
         role=role,
         rank=rank,
         env={name: environ[name] for name in recorded if name in environ},
+        spread=_is_spread(environ, role, by_host),
     )
 
 
@@ -237,18 +264,20 @@ def command_line() -> list[str]:
 def handed_down(identity: Identity, role: str) -> str:
     """Value of ``PARENT_VARIABLE`` for the children of ``identity``."""
     above = f"@{identity.launcher}" if identity.launcher and role != AGENT else ""
-    return f"{identity.process},{role}{above},{identity.job}"
+    return f"{identity.process},{role}{'/' if identity.by_host else ''}{above},{identity.job}"
 
 
 def _parent(
     environ: "Mapping[str, str]",
-) -> tuple[str | None, str | None, str | None, str | None]:
-    """Id and role of the parent, id of the launcher, and the job."""
+) -> tuple[str | None, str | None, str | None, str | None, bool | None]:
+    """Id and role of the parent, id of the launcher, the job, and whether it lies by host."""
     parent, _, rest = environ.get(PARENT_VARIABLE, "").partition(",")
     role, _, job = rest.partition(",")
     role, _, launcher = role.partition("@")
+    by_host = role.endswith("/") if parent else None
+    role = role.removesuffix("/")
     above = parent if role == AGENT else launcher
-    return (parent or None, role or None, above or None, job or None)
+    return (parent or None, role or None, above or None, job or None, by_host)
 
 
 def _job(
@@ -262,7 +291,7 @@ def _job(
     named: tuple[str, str] | None = None if told is None else told.job(environ)
     if named is not None:
         return named
-    if _is_agent() and (run := _option(command_line(), "rdzv_id")) not in (None, "", "none"):
+    if (run := (_torchrun() or {}).get("rdzv_id")) not in (None, "", "none"):
         # torchrun gives its run id to the workers only; its hosts agree on it all the same.
         return str(run), "--rdzv-id"
     return f"job_{process[:12]}", DRAWN
@@ -270,7 +299,7 @@ def _job(
 
 def _role(environ: "Mapping[str, str]", parent_role: str | None) -> tuple[str, int | None]:
     """Role at start; RANK counts only where a launcher set it for this very process."""
-    if _is_agent():
+    if _torchrun() is not None:
         return AGENT, None
     rank = integer(environ.get("RANK"))
     if rank is not None and "WORLD_SIZE" in environ and parent_role in (None, AGENT):
@@ -293,27 +322,51 @@ def _launchers(environ: "Mapping[str, str]") -> "ModuleType | None":
     return launchers
 
 
-def _is_agent() -> bool:
+def _is_spread(environ: "Mapping[str, str]", role: str, parents: bool | None) -> bool:
+    """Whether the job is known to have several hosts. ``parents``: whether the journal of the
+    traced parent lies by host, as both lie in one folder; but an agent is a launch of its own.
+    """
+    if role == AGENT:
+        nodes = (_torchrun() or {}).get("nnodes") or environ.get("PET_NNODES") or ""
+        return (integer(nodes.rpartition(":")[2]) or 1) > 1
+    if parents is not None:
+        return parents
+    ranks, here = (integer(environ.get(name)) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    if ranks is not None and here is not None:
+        return 0 < here < ranks
+    told = _launchers(environ)
+    return told is not None and bool(told.has_several_hosts(environ))
+
+
+def _torchrun() -> "dict[str, str] | None":
+    """The options with which this process is torchrun's agent, their names with underscores; None:
+    it is none.
+    """
     arguments = iter(command_line()[1:])
     for argument in arguments:
         if argument == "-m":
-            return next(arguments, None) in _AGENT_MODULES
-        if argument == "-c":
-            return False
-        if argument in _WITH_VALUE:
+            name, agents = next(arguments, ""), _AGENT_MODULES
+        elif argument in _WITH_VALUE:
             next(arguments, None)
-        elif not argument.startswith("-"):
-            return os.path.basename(argument) in _AGENT_SCRIPTS
-    return False
-
-
-def _option(argv: list[str], name: str) -> str | None:
-    """Value of a long option, which torchrun takes with hyphens and with underscores."""
-    for position, argument in enumerate(argv):
-        option, equals, value = argument.partition("=")
-        if option.startswith("--") and option[2:].replace("-", "_") == name:
-            return value if equals else next(iter(argv[position + 1 :]), None)
+            continue
+        elif argument.startswith("-") and argument != "-c":
+            continue
+        else:
+            name, agents = os.path.basename(argument), _AGENT_SCRIPTS
+        return _options(arguments) if name in agents else None
     return None
+
+
+def _options(arguments: "Iterator[str]") -> dict[str, str]:
+    """Those before the program that torchrun starts: what follows it is the program's own."""
+    found = {}
+    for argument in arguments:
+        option, equals, value = argument.partition("=")
+        name = option.lstrip("-").replace("-", "_")
+        if not option.startswith("-"):
+            break
+        found[name] = value if equals or name in _FLAGS else next(arguments, "")
+    return found
 
 
 def integer(text: str | None) -> int | None:

@@ -56,7 +56,7 @@ class DisttraceInstrumentor(BaseInstrumentor):
         if found is not None:
             config, _ = resolve(settings, os.environ, project.read())
             make = importlib.import_module(_FEED).Feed
-            where = (config.dir, found.base_name())
+            where = (found.folder(config.dir), found.base_name())
             self._feed = make(provider, meters, *where, pending_s=config.pending)
 
     def _uninstrument(self, **kwargs: Any) -> None:

@@ -28,12 +28,13 @@ from disttrace.identity import (
 )
 from disttrace.import_hook import ImportHook
 from disttrace.journal import proc, standard_library
+from disttrace.journal.descriptors import is_kernels
 from disttrace.journal.format import DEF, FORMAT
 from disttrace.journal.own_file import OfParent
 from disttrace.journal.segment import filesystem
 from disttrace.journal.slow_writes import SlowWrites
 from disttrace.journal.standard_library import StandardLibrary
-from disttrace.journal.writer import Journal
+from disttrace.journal.writer import Journal, make_folder_below
 from disttrace.lifecycle import abort, detached, spans
 from disttrace.lifecycle.closing.last_word import LastWord
 from disttrace.lifecycle.closing.summary import Summary
@@ -187,14 +188,19 @@ class Session:
         except OSError:
             return {}  # the folder is gone
 
+    @property
+    def _folder(self) -> str:
+        return self.identity.folder(self.config.dir)
+
     def _syncing(self) -> Syncing | None:
         if self._without_gil is None or filesystem(self.config.dir) in IN_MEMORY:
             return None
         return Syncing(self.capture, self._without_gil)
 
     def _open_journal(self) -> Journal:
+        folder, instead_of = self._made_folder()
         journal = Journal(
-            self.config.dir,
+            folder,
             self.identity.base_name(),
             max_bytes=self.config.max_mb * 2**20,
             slow_write=self.config.slow_write,
@@ -202,6 +208,11 @@ class Session:
             window=self.recorder.core.new_window,
         )
         self._journal = journal
+        if instead_of is not None:
+            self._reporter.say(
+                "folder",
+                f"the journal of process {os.getpid()} lies in {folder} itself, for {instead_of}",
+            )
         if self._without_gil is not None:
             self._without_gil.start(journal.definitions)
         if self._voice is not None:
@@ -213,6 +224,22 @@ class Session:
         if self._companion.exports:
             self._companion.start(self.identity)
         return journal
+
+    def _made_folder(self) -> tuple[str, str | None]:
+        """The folder of the journal; that of all of them where its own cannot be used, and why."""
+        root, mode = self.config.dir, int(self.config.file_mode, 8)
+        folder = self.identity.folder(root)
+        if folder == root:
+            return root, None
+        try:
+            make_folder_below(root, folder, mode)
+        except OSError as error:
+            if not is_kernels(error):
+                raise
+            self.identity.spread = False
+            self._is(self.role)  # whom it starts needs not try
+            return root, f"{folder} cannot be used ({errors.first_line(error)})"
+        return folder, None
 
     def _close(self) -> None:
         """Before the interpreter finalizes, or at uninstall: no thread, no journal."""
@@ -307,7 +334,7 @@ class Session:
         """Whether a process launched here has a journal; ``unknown`` where there is no telling."""
         name = self.identity.name_of(pid)
         try:
-            return any(file.startswith(name) for file in os.listdir(self.config.dir))
+            return any(file.startswith(name) for file in os.listdir(self._folder))
         except OSError:
             return unknown
 
@@ -315,7 +342,7 @@ class Session:
         """Writing is over: say so once and get out of the program's way."""
         if isinstance(error, OfParent):
             return  # nothing is known of such a copy's locks: stderr's may be held for ever
-        journal = f"its journal in {self.config.dir}"
+        journal = f"its journal in {self._folder}"
         if isinstance(error, SlowWrites):
             self._leave_word()
             why = f"{journal} holds the program up ({error}; DISTTRACE_SLOW_WRITE is the bound)"
@@ -329,7 +356,7 @@ class Session:
     def _segment_lost(self, why: str) -> None:
         self._reporter.say(
             "segments",
-            f"a file of the journal of process {os.getpid()} in {self.config.dir} is lost ({why}); "
+            f"a file of the journal of process {os.getpid()} in {self._folder} is lost ({why}); "
             "it goes on in the next one",
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import functools
 import os
+import stat
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -36,11 +37,33 @@ def make_folder(directory: str, mode: int) -> None:
     """The folder of files with ``mode``: who may read those may also list it. Raises OSError."""
     if not os.path.isdir(directory):
         os.makedirs(directory, exist_ok=True)
+        _let_in(directory, mode)
+
+
+def make_folder_below(root: str, folder: str, mode: int) -> None:
+    """``folder``, two levels below ``root``, for this user alone to change: anybody can foretell
+    its name, and whoever has a folder can put others' files into it. Raises OSError.
+    """
+    make_folder(root, mode)
+    owners = (os.geteuid(), os.stat(root).st_uid)
+    for path in (os.path.dirname(folder), folder):
         try:
-            os.chmod(directory, mode | (mode & 0o444) >> 2)
-        except OSError as error:  # a file system without permissions
+            os.mkdir(path, 0o700)
+            _let_in(path, mode)
+        except FileExistsError as error:
             if not is_kernels(error):
                 raise
+        found = os.lstat(path)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in owners:
+            raise fmt.ForeignFile(f"{path} is no folder of this user's")
+
+
+def _let_in(folder: str, mode: int) -> None:
+    try:
+        os.chmod(folder, mode | (mode & 0o444) >> 2)
+    except OSError as error:  # a file system without permissions
+        if not is_kernels(error):
+            raise
 
 
 class Journal:

@@ -96,7 +96,8 @@ class Companion:
 
     def announcements(self, identity: Identity) -> str:
         """The file in which the companion asks a process of the job to speak for it."""
-        return f"{place(self._config.dir)}{_group_of(identity)}{ANNOUNCEMENTS_SUFFIX}"
+        where = place(identity.folder(self._config.dir))
+        return f"{where}{_group_of(identity)}{ANNOUNCEMENTS_SUFFIX}"
 
     def live(self, identity: Identity) -> str:
         """The file in which the companion says what it knows of the ranks of this host."""
@@ -115,11 +116,10 @@ class Companion:
         ``quiet_since``: nothing has moved here since (``time.monotonic_ns``). Nothing here raises
         for what is ours: without a companion the program goes on.
         """
-        base = identity.base_name()
-        path = os.path.join(self._config.dir, f"{_group_of(identity)}{_REGISTRY}")
+        path = os.path.join(identity.folder(self._config.dir), f"{_group_of(identity)}{_REGISTRY}")
         try:
-            owner = self._owner = self._owner_of(base)
-            line = f"{os.getpid()} {proc.mark(proc.stat('self'))} {base}\n"
+            owner = self._owner = self._owner_of(identity)
+            line = f"{os.getpid()} {proc.mark(proc.stat('self'))} {identity.base_name()}\n"
             order = self._order(path, identity, quiet_since)
             starter = adopters.first(self._config.dir, owner)
             by_us = starter in (None, os.getpid())
@@ -141,20 +141,26 @@ class Companion:
     def look(self, identity: Identity) -> None:
         """Now and then: start those that others ask for, where this process would adopt them."""
         try:
-            for order in self._adopter.look(lambda: self._owner_of(identity.base_name())):
+            for order in self._adopter.look(lambda: self._owner_of(identity)):
                 path, on_stall = str(order.get("registry")), str(order.pop(_ON_STALL, ""))
-                folder, name = os.path.split(path)
-                if folder == self._config.dir and is_plain_name(name) and name.endswith(_REGISTRY):
-                    self._owner = self._owner_of(identity.base_name())
+                if path.endswith(_REGISTRY) and self._is_below(path):
+                    self._owner = self._owner_of(identity)
                     with _registered(path, "", self._owner) as descriptor:
                         if descriptor is not None:
                             self._spawn(order, on_stall, descriptor, kept=True)
         except (OSError, RuntimeError) as error:
             self._say("companion", f"{self._lost}: {error}; the program goes on")
 
-    def _owner_of(self, base: str) -> int:
+    def _is_below(self, path: str) -> bool:
+        """Whether a file lies where journals do: in the folder of all, or of one job and host."""
+        root = os.path.join(self._config.dir, "")
+        names = path.removeprefix(root).split(os.sep)
+        return path.startswith(root) and len(names) in (1, 3) and all(map(is_plain_name, names))
+
+    def _owner_of(self, identity: Identity) -> int:
         """This user as the file system sees it: on a network it may map users. Raises OSError."""
-        return os.lstat(definitions_name(os.path.join(self._config.dir, base))).st_uid
+        path = os.path.join(identity.folder(self._config.dir), identity.base_name())
+        return os.lstat(definitions_name(path)).st_uid
 
     def is_alone(self, identity: Identity) -> bool:
         """Whether this is the only rank on its host, of several."""
@@ -199,7 +205,8 @@ class Companion:
     def _order(self, path: str, identity: Identity, quiet_since: int | None) -> dict[str, Any]:
         """What the companion is to do: ``Order`` of ``disttrace_viewer.companion.service``."""
         return {
-            "directory": self._config.dir,
+            "directory": os.path.dirname(path),
+            "root": self._config.dir,
             "registry": path,
             "says": self.announcements(identity),
             "roll": self._roll.path(identity),

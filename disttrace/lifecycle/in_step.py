@@ -36,10 +36,11 @@ LOOK_NS = 450_000_000
 class InStep:
     """This process beside the first one of its job on this host."""
 
-    def __init__(self, courses: Courses, journals: str) -> None:
+    def __init__(self, courses: Courses, root: str) -> None:
+        """``root``: the folder of all journals."""
         self._courses = courses
-        self._journals = journals
-        self._roll = Roll(journals)
+        self._root = root
+        self._roll = Roll(root)
         self._streams: dict[tuple[str, int], Compared] = {}
         self._due = 0
         self._identity: Identity | None = None
@@ -48,7 +49,7 @@ class InStep:
         """There is a journal from now on. Raises OSError."""
         self._identity = identity
         self._streams.clear()
-        self._courses.start(self._path(identity.base_name()))
+        self._courses.start(self._path(identity, identity.base_name()))
 
     def look(self) -> bool:
         """Whether the companion has to judge. Raises OSError."""
@@ -63,23 +64,23 @@ class InStep:
             if base == own or not mine:
                 break  # whoever comes later looks at us
             if is_plain_name(base):
-                found = self._beside(base, mine, words) or found
+                found = self._beside(self._path(identity, base), mine, words) or found
         return found
 
-    def _path(self, base: str) -> str:
-        return f"{place(self._journals)}{base}{CALLS_SUFFIX}"
+    def _path(self, identity: Identity, base: str) -> str:
+        return f"{place(identity.folder(self._root))}{base}{CALLS_SUFFIX}"
 
-    def _beside(self, base: str, mine: dict[int, int], words: memoryview) -> bool:
+    def _beside(self, path: str, mine: dict[int, int], words: memoryview) -> bool:
         """Compare what one other process shows; what it has of ours is done with then."""
         found = False
         try:
-            with opened_own(self._path(base), os.O_RDONLY) as fd:
+            with opened_own(path, os.O_RDONLY) as fd:
                 head = _words(fd, 0, PAGE)
                 for stream in range(min(head[COUNT], STREAMS)):
                     name = head[FIRST_ID + stream]
                     at = mine.pop(name, None)
                     if at is not None:
-                        known = self._streams.setdefault((base, name), Compared())
+                        known = self._streams.setdefault((path, name), Compared())
                         own = words[at // WORD : (at + STREAM_BYTES) // WORD]
                         found = _look(known, own, fd, offset(stream)) or found
         except OSError as error:

@@ -62,6 +62,17 @@ def rank(environ: "Mapping[str, str]") -> "dict[str, int] | None":
     return None
 
 
+def has_several_hosts(environ: "Mapping[str, str]") -> bool:
+    """Whether MPI or srun started this process as one of several hosts'."""
+    for names in _RANKS:
+        number, size, _, beside = (_leading(environ.get(name)) for name in names)
+        if number is not None and size is not None and beside is not None:
+            return beside < size
+    is_step = "SLURM_STEP_NUM_TASKS" in environ  # a batch script is started on one of its hosts
+    nodes = _leading(environ.get("SLURM_NNODES") or environ.get("SLURM_JOB_NUM_NODES"))
+    return is_step and nodes is not None and nodes > 1
+
+
 def job(environ: "Mapping[str, str]") -> tuple[str, str] | None:
     """The job's name, and the variable that told it; None where none does."""
     if (slurm := _slurm(environ)) is not None:

@@ -187,7 +187,15 @@ def test_an_earlier_process_of_its_pid_is_not_asked(adopter: Adopter, tmp_path: 
     assert python("-c", code).check().stdout == f"{os.getpid()}\n"
 
 
-@pytest.mark.parametrize("registry", ["/elsewhere/x.otlp", "{folder}/../x.otlp", "{folder}/x.txt"])
+@pytest.mark.parametrize(
+    "registry",
+    [
+        "/elsewhere/x.otlp",
+        "{folder}/../x.otlp",
+        "{folder}/job/../x.otlp",
+        "{folder}/job/host/x.txt",
+    ],
+)
 def test_it_starts_only_what_belongs_into_the_folder(
     adopter: Adopter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry: str
 ) -> None:
@@ -204,9 +212,11 @@ def test_it_starts_only_what_belongs_into_the_folder(
     Path(definitions_name(str(tmp_path / identity.base_name()))).touch()
     ours = Companion(config, lambda part, sentence: True)
     ours.look(identity)
-    for path in (registry.format(folder=tmp_path), f"{tmp_path}/j.otlp"):
+    (tmp_path / "j" / "host").mkdir(parents=True)
+    own = [f"{tmp_path}/j.otlp", f"{tmp_path}/j/host/j.otlp"]  # of whoever lies by host
+    for path in (registry.format(folder=tmp_path), *own):
         adopters.ask(str(tmp_path), os.getpid(), {"registry": path}, US)
     ours.look(identity)
     ours.stop()
-    assert started == [True]
+    assert started == [True, True]
     assert companion._log_of(f"{tmp_path}/j.otlp") == f"{tmp_path}/j.log"

@@ -71,26 +71,28 @@ class LastWord:
         """Whether a process that this one started has failed, although this one has not."""
         return any(map(self._tells_of_failure, self._journals(identity)[:_MOST_LOOKED_AT]))
 
-    def _tells_of_failure(self, name: str) -> bool:
+    def _tells_of_failure(self, path: str) -> bool:
         try:
-            with opened_own(os.path.join(self._config.dir, name), os.O_RDONLY) as fd:
+            with opened_own(path, os.O_RDONLY) as fd:
                 end = os.pread(fd, _TAIL, max(0, os.fstat(fd).st_size - _TAIL))
         except OSError:
             return False
         return any(sign in end for sign in _BAD)
 
     def _journals(self, identity: Identity) -> list[str]:
-        job = file_part(identity.job)
+        job, folder = file_part(identity.job), identity.folder(self._config.dir)
         try:
-            names = os.listdir(self._config.dir)
+            names = os.listdir(folder)
         except OSError:
             return []
-        return [n for n in names if is_of_job(n, job) and n.endswith(DEFS_SUFFIX)]
+        ours = (name for name in names if is_of_job(name, job) and name.endswith(DEFS_SUFFIX))
+        return [os.path.join(folder, name) for name in ours]
 
     def _order(self, identity: Identity, *, failed: bool, alone: bool) -> dict[str, Any]:
         """``Order`` of ``disttrace_viewer.companion.ending.last_word``."""
         return {
-            "directory": self._config.dir,
+            "directory": identity.folder(self._config.dir),
+            "root": self._config.dir,
             "job": identity.job,
             "in_names": file_part(identity.job),
             "stall_s": self._config.stall,

@@ -21,10 +21,10 @@ _MOST = 1 << 20
 
 
 class Roll:
-    """Of the folder ``journals``."""
+    """Of those below the folder of all, ``root``."""
 
-    def __init__(self, journals: str) -> None:
-        self._journals = journals
+    def __init__(self, root: str) -> None:
+        self._root = root
         self._size = 0
         self._entered: list[tuple[int, str, str]] = []
         """What ``first`` has read, but for those that have ended."""
@@ -66,23 +66,26 @@ class Roll:
         for what in (file_part(identity.job), _BARE):
             path = self._of(identity, what)
             if not _lives_one(self._lines(path)):
-                self._sweep(path)
+                self._sweep(path, identity)
                 try:
                     os.unlink(path)
                 except FileNotFoundError:
                     continue
 
-    def _sweep(self, path: str) -> None:
+    def _sweep(self, path: str, identity: Identity) -> None:
         """Of those that were killed something is left."""
         with contextlib.suppress(FileNotFoundError), opened_own(path, os.O_RDONLY) as fd:
             for _, _, base in _entries(os.pread(fd, _MOST, 0)):
                 with contextlib.suppress(FileNotFoundError):
                     if is_plain_name(base):
-                        os.unlink(f"{place(self._journals)}{base}{CALLS_SUFFIX}")
+                        os.unlink(f"{self._place(identity)}{base}{CALLS_SUFFIX}")
 
     def _of(self, identity: Identity, what: str) -> str:
         name = "-".join((what, file_part(identity.host), namespace()))
-        return f"{place(self._journals)}{name}{ROLL_SUFFIX}"
+        return f"{self._place(identity)}{name}{ROLL_SUFFIX}"
+
+    def _place(self, identity: Identity) -> str:
+        return place(identity.folder(self._root))
 
     def _lines(self, path: str) -> Iterator[tuple[int, str]]:
         try:
