@@ -104,5 +104,6 @@ def test_a_run_id_names_the_job_of_the_agent(
     command = ["python", "/usr/bin/torchrun", *given, "train.py"]
     monkeypatch.setattr(sys, "orig_argv", command)
     assert (identify({}).job, identify({}).job_source) == ("r7", "--rdzv-id")
-    monkeypatch.setattr(sys, "orig_argv", [*command[:2], "--rdzv-id=none", "train.py"])
-    assert identify({}).job_source == "drawn"
+    for own in (["--rdzv-id=none", "train.py"], ["--standalone", "train.py", *given]):
+        monkeypatch.setattr(sys, "orig_argv", [*command[:2], *own])  # or it is the program's
+        assert identify({}).job_source == "drawn"

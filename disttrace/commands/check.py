@@ -214,7 +214,7 @@ class Rehearsal:
             return TIMED_OUT
         in_order = sorted(running.codes, key=lambda rank: running.ended_s[rank])
         failed = {rank: running.codes[rank] for rank in in_order if running.codes[rank]}
-        definitions = (self.folder / "journals").glob("*.defs.jsonl")
+        definitions = (self.folder / "journals").rglob("*.defs.jsonl")
         if not any(b'"def":"group"' in path.read_bytes() for path in definitions) and not failed:
             self._show(failed)
             sys.stderr.write("disttrace: cannot be rehearsed: no rank used torch.distributed\n")

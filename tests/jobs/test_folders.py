@@ -14,7 +14,7 @@ import pytest
 
 from disttrace.cli import main
 from disttrace.identity import PARENT_VARIABLE, handed_down, identify
-from support.processes import ROOT, clean_environ, companions, free_port, python, wait_until
+from support.processes import ROOT, clean_environ, companions, free_port, run_program, wait_until
 
 HOST = os.uname().nodename
 TWO_HOSTS = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "r7"}
@@ -113,11 +113,10 @@ print(*(path for path, in listed if str(path).startswith(os.environ["DISTTRACE_D
 
 def rank(out: Path, *, umask: int = 0o22, **variables: str) -> str:
     """What a rank on one of two hosts says on standard error; it lists no folder of journals."""
+    environ = {**TWO_HOSTS, "DISTTRACE": "1", "DISTTRACE_DIR": str(out), **variables}
     before = os.umask(umask)
     try:
-        ran = python(
-            "-c", RANK, DISTTRACE="1", DISTTRACE_DIR=str(out), **{**TWO_HOSTS, **variables}
-        )
+        ran = run_program([sys.executable, "-c", RANK], clean_environ(**environ))
     finally:
         os.umask(before)
     assert ran.check().stdout == "\n"

@@ -1,4 +1,4 @@
-"""Every command reads journals by job and host as it reads flat ones, from each folder above them."""
+"""Every command reads journals by job and host as it reads flat ones, whichever folder is named."""
 
 from __future__ import annotations
 
