@@ -4,7 +4,8 @@ python benchmarks/viewer/shared_folder.py --hosts 64 --ranks 8 --old 20000
 
 A verdict by this host's companion, which is heard of by nobody and leads: files that it opened of
 its own host and of others, and processor seconds. ``--old`` journals of other jobs, and ``--tries``
-earlier tries of this job on this host, lie there as well.
+earlier tries of this job on this host, lie there as well. With ``--by-host`` each host has a folder
+in it, as in a job over hosts that has a name.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,14 @@ STALL_S = 10.0
 DAY_S = 86_400
 
 
-def write(folder: Path, hosts: int, ranks: int, tries: int, old: int) -> None:
+def of_host(folder: Path, host: int, apart: Container[int]) -> Path:
+    """Where the journals of a host lie, if those of the hosts ``apart`` have folders of theirs."""
+    return folder / "job" / f"host{host}" if host in apart else folder
+
+
+def write(
+    folder: Path, hosts: int, ranks: int, tries: int, old: int, apart: Container[int] = ()
+) -> None:
     """A job in which all but the last rank wait, and what lies beside it."""
     here, own = proc.here(), proc.own()
     now = time.perf_counter_ns() - round(30e9)
@@ -39,8 +48,8 @@ def write(folder: Path, hosts: int, ranks: int, tries: int, old: int) -> None:
     def one(rank: int, pid: int, host: int, began_ns: int, **keys: Any) -> Journal:
         boot = here.boot_id if host == 0 else f"boot of {host}"
         journal = Journal(
-            folder, pid, rank=rank, world_size=world, host=f"host{host}", boot_id=str(boot),
-            offset_ns=offset, t0=began_ns, keys={**own, **keys},
+            of_host(folder, host, apart), pid, rank=rank, world_size=world, host=f"host{host}",
+            boot_id=str(boot), offset_ns=offset, t0=began_ns, keys={**own, **keys},
         )  # fmt: skip
         store = journal.tcp_store(29500, host="node0", server=rank == 0)
         world_group = journal.group(journal.prefix_store(store, "default_pg", "0/"))
@@ -59,7 +68,7 @@ def write(folder: Path, hosts: int, ranks: int, tries: int, old: int) -> None:
             journal = one(rank, past, 0, now - DAY_S * 10**9 + attempt)
             for path in (journal.definitions, *journal.segments):
                 os.utime(path, (time.time() - DAY_S,) * 2)
-    template = next(folder.glob("*.defs.jsonl"))
+    template = next(folder.rglob("*.defs.jsonl"))
     for number in range(old):  # of a day ago
         name = f"old{number // 100}-host0-{6_000_000 + number}-{number:012x}"
         shutil.copyfile(template, folder / f"{name}.defs.jsonl")
@@ -74,19 +83,22 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--tries", type=int, default=0)
     parser.add_argument("--old", type=int, default=0)
+    parser.add_argument("--by-host", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        write(folder, options.hosts, options.ranks, options.tries, options.old)
+        apart = range(options.hosts if options.by_host else 0)
+        write(folder, options.hosts, options.ranks, options.tries, options.old, apart)
         opened = {"own": 0, "others": 0, "listings": 0}
 
         def audit(event: str, arguments: tuple[Any, ...]) -> None:
             if event in ("os.listdir", "os.scandir"):
-                opened["listings"] += str(arguments[0]) == made
+                opened["listings"] += str(arguments[0]).startswith(made)
             elif event == "open" and str(arguments[0]).startswith(made):
                 opened["own" if "-host0-" in str(arguments[0]) else "others"] += 1
 
-        judge = Judge(made, "job", "job", STALL_S, "host0")
+        own = str(of_host(folder, 0, apart))
+        judge = Judge(own, "job", "job", STALL_S, "host0", root=made)
         judge.exchange.join = lambda *_: True  # type: ignore[method-assign]
         judge.exchange.gather = lambda *_: None  # type: ignore[method-assign]
         sys.addaudithook(audit)

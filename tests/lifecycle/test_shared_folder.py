@@ -21,21 +21,18 @@ from disttrace_viewer.states.merged import Merged
 HOSTS, RANKS = 3, 2
 
 
-@pytest.fixture(params=["flat", "by host", "mixed"])
+APART = {"flat": [], "by host": range(HOSTS), "mixed": [1]}
+
+
+@pytest.fixture(params=[*APART])
 def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """A job of three hosts, two tries before it, and journals of other jobs."""
-    shared_folder.write(tmp_path, HOSTS, RANKS, tries=2, old=10)
-    apart = {"flat": [], "by host": [0, 1, 2], "mixed": [1]}[request.param]
-    for host in (f"host{number}" for number in apart):
-        own = tmp_path / "job" / host
-        own.mkdir(parents=True)
-        for path in tmp_path.glob(f"job-{host}-*"):
-            path.rename(own / path.name)
+    shared_folder.write(tmp_path, HOSTS, RANKS, tries=2, old=10, apart=APART[request.param])
     return tmp_path
 
 
 def where(folder: Path, host: int) -> Path:
-    own = folder / "job" / f"host{host}"
+    own = shared_folder.of_host(folder, host, [host])
     return own if own.exists() else folder
 
 
