@@ -188,7 +188,7 @@ def nodes(out: Path, said: list[Path]) -> Iterator[None]:
         own = [f"--local-addr=127.0.0.{node + 1}", str(HANG), "--culprit=2"]
         command = [sys.executable, "-m", "torch.distributed.run", *options, *own]
         environ = clean_environ(
-            DISTTRACE="1", DISTTRACE_DIR=str(out), DISTTRACE_STALL="3",
+            DISTTRACE="1", DISTTRACE_DIR=str(out), DISTTRACE_STALL="5",
             DISTTRACE_QUIET="0", OMP_NUM_THREADS="1",
         )  # fmt: skip
         with said[node].open("wb") as stderr:
@@ -209,6 +209,12 @@ def nodes(out: Path, said: list[Path]) -> Iterator[None]:
 VERDICT = "Rank 2 never joined all_reduce #3 of the default group"
 
 
+def told(said: list[Path]) -> list[str]:
+    """What those say who have told the verdict, to its last line."""
+    texts = [path.read_text().partition(f"disttrace: stalled: {VERDICT}")[2] for path in said]
+    return [text for text in texts if "disttrace: more:" in text]
+
+
 @pytest.mark.parametrize(
     "layout", ["by host", pytest.param("one host's cannot be made", marks=pytest.mark.long)]
 )
@@ -223,10 +229,9 @@ def test_a_hang_over_hosts_has_one_verdict(
         own[1].touch()  # where nobody may rename itself, it is that of both
         own = [out if folder == own[1] else folder for folder in own]
     with nodes(out, said):
-        wait_until(lambda: any("disttrace: more:" in path.read_text() for path in said), 90)
-        (told,) = (p.read_text() for p in said if "disttrace: stalled:" in p.read_text())
-    assert f"disttrace: stalled: {VERDICT}" in told
-    assert f"disttrace: more: disttrace diagnose {out}" in told.splitlines()
+        wait_until(lambda: told(said), 90)
+    (text,) = told(said)
+    assert f"disttrace: more: disttrace diagnose {out}" in text.splitlines()
     wait_until(lambda: not companions(out), 60)
     journals = [*out.rglob("*.defs.jsonl")]
     assert {path.parent for path in journals} == {*own}
