@@ -333,12 +333,9 @@ class Session:
     def _left_journal(self, pid: int, unknown: bool) -> bool:
         """Whether a process launched here has a journal; ``unknown`` where there is no telling."""
         name = self.identity.name_of(pid)
-        where = {
-            self._folder: None,
-            self.config.dir: None,
-        }  # for it may not have had one of its own
+        folders = {self._folder, self.config.dir}  # its own may not have been to be made
         try:
-            return any(file.startswith(name) for one in where for file in os.listdir(one))
+            return any(file.startswith(name) for one in folders for file in os.listdir(one))
         except OSError:
             return unknown
 
