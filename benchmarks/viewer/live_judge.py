@@ -12,6 +12,7 @@ processor time of the first host's verdict, less what the others did for it, the
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -76,6 +77,11 @@ class Hosts:
             if data := judge._answer(wanted, True) if wanted else packed(judge._local(), living):
                 told.append(Answer(f"host{number}", True, data))
             judge.close()
+            for end in (
+                judge.exchange._ear,
+                judge.exchange._mouth,
+            ):  # of one that goes on they stay
+                os.close(end)
         if wanted:
             return told
         while len(told) > FAN or len(told) == len(self._folders) - 1:
