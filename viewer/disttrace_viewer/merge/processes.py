@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import starmap
+from typing import NamedTuple
 
 from disttrace.journal.format import EXEC
 from disttrace_viewer.load.definitions import NONE, number_in
@@ -34,6 +35,22 @@ _NO_SAMPLES: dict[int, StackSample] = {}
 _NO_THREADS: dict[int, Thread] = {}
 
 
+class OwnClock(NamedTuple):
+    """What one journal says of its clock."""
+
+    key: str
+    """Processes of one boot share theirs."""
+    host: str
+    anchor: Anchor | None
+    """The best of its own."""
+
+
+def clock_of(journal: Journal) -> OwnClock:
+    """What a journal says of its clock."""
+    best = min(_anchors(journal), key=_rank, default=None)
+    return OwnClock(_clock_key(journal), _host(journal), best)
+
+
 class Clocks:
     """The clocks of journals, seen one by one: processes of one boot share theirs."""
 
@@ -43,12 +60,21 @@ class Clocks:
 
     def add(self, journal: Journal) -> None:
         """One more journal."""
-        key = _clock_key(journal)
-        host, best = self._best.get(key) or (_host(journal), None)
-        for anchor in _anchors(journal):
-            if best is None or _rank(anchor) < _rank(best):
-                best = anchor
+        self.take(clock_of(journal))
+
+    def take(self, clock: OwnClock) -> None:
+        """What one more journal says."""
+        key, host, anchor = clock
+        host, best = self._best.get(key) or (host, None)
+        if best is None or (anchor is not None and _rank(anchor) < _rank(best)):
+            best = anchor
         self._best[key] = (host, best)
+
+    def copy(self) -> Clocks:
+        """The same, seen so far."""
+        found = Clocks()
+        found._best = {**self._best}
+        return found
 
     def found(self) -> tuple[Clock, ...]:
         """All clocks; ``place`` says which is which from then on."""

@@ -27,11 +27,12 @@ from disttrace_viewer.merge.surveying import base_stores
 from disttrace_viewer.merge.tables import KINDS, store_of
 from disttrace_viewer.states import likes, packed
 from disttrace_viewer.states.form.alike import Like
+from disttrace_viewer.states.form.journal import journal_of
 from disttrace_viewer.states.form.state import ROW, ByIdentity, State
 from disttrace_viewer.states.history import History, courses_differ
 from disttrace_viewer.states.merged import Merged
 from disttrace_viewer.states.packed import batches_of
-from disttrace_viewer.states.survey import StateSurvey, journal_of, survey
+from disttrace_viewer.states.survey import StateSurvey, survey
 from disttrace_viewer.trace.model import Call, Crowd, Group, Job, Key, Signature, Store, Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame, Problem, Process, Stack, StackSample

@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from disttrace.journal.format import ranks_of
-from disttrace_viewer.load.definitions import LISTED, NUMBERED, Definitions
-from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.journals import Journal
 from disttrace_viewer.load.problems import CUT_OFF, Problems
 from disttrace_viewer.merge import processes as processing
 from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.merge.meetings import Met, aligned
 from disttrace_viewer.merge.surveying import Surveyed, Surveying
+from disttrace_viewer.states.form.journal import journal_of
 from disttrace_viewer.states.form.state import State
-from disttrace_viewer.states.packed import batches_of
+from disttrace_viewer.states.packed import Packed, batches_of, first_of
 from disttrace_viewer.trace.model import Group
 from disttrace_viewer.trace.process import Clock, Problem, Process
 
@@ -72,19 +70,11 @@ class StateSurvey(Surveyed):
 
 def survey(states: Mapping[str, State], only: Collection[str] | None = None) -> StateSurvey:
     """What all states say, or those of some processes."""
-    order: list[tuple[int, str]] = []
-    clocks = processing.Clocks()
-    told: list[tuple[str, list[Any]]] = []
-    for batch in batches_of(states):
-        for state in batch:
-            if only is not None and state.id not in only:
-                continue
-            journal = journal_of(state, ())
-            start = state.process.get("start_ns", state.modified_ns)
-            order.append((start, journal.id))
-            clocks.add(journal)
-            if state.problems:
-                told.append((state.id, state.problems))
+    if isinstance(states, Packed) and only is None:
+        order = [(start_ns, identity) for identity, start_ns in states.starts.items()]
+        clocks, told = states.clocks, [*states.problems.items()]
+    else:
+        order, clocks, told = _firsts(states, only)
     order.sort()
     index = {identity: place for place, (_, identity) in enumerate(order)}
     del order
@@ -96,55 +86,21 @@ def survey(states: Mapping[str, State], only: Collection[str] | None = None) -> 
     return building.done(_problems(told))
 
 
-def journal_of(state: State, kinds: Collection[str] = NUMBERED) -> Journal:
-    """A journal with as much of its definitions as the state has, of some kinds."""
-    definitions = _Known(state.base)
-    definitions.process = state.process
-    definitions.identity = state.identity
-    definitions.versions = state.versions
-    definitions.source = state.source
-    definitions.last_t = state.last_t
-    definitions.listed = {**_NONE_LISTED, **state.listed} if state.listed else _NONE_LISTED
-    numbered = definitions.numbered
-    for kind in kinds:
-        record = _RECORDS.get(kind)
-        numbered[kind] = {
-            int(n): value if record is None else record(value)
-            for n, value in state.numbered.get(kind, {}).items()
-        }
-    return Journal(
-        id=sys.intern(state.id),
-        files=Files(state.base, state.base),
-        definitions=definitions,
-        from_name=state.named,
-        modified_ns=state.modified_ns,
-        head_t=state.head_t,
-    )
-
-
-_NONE_LISTED: dict[str, list[Any]] = {kind: [] for kind in LISTED}
-
-
-class _Known(Definitions):
-    """Definitions whose stacks bear names already."""
-
-    __slots__ = ()
-
-    def frames(self, number: int | None) -> list[tuple[str, int, str]]:
-        """The frames of a stack."""
-        found = self.get("stack", number)
-        return [] if found is None else [(file, line, name) for file, line, name in found["frames"]]
-
-
-def _group(value: dict[str, Any]) -> dict[str, Any]:
-    return {**value, "ranks": ranks_of(value["ranks"])} if "ranks" in value else value
-
-
-_RECORDS: dict[str, Callable[[Any], dict[str, Any]]] = {
-    "string": lambda value: {"v": value},
-    "stack": lambda value: {"frames": value},
-    "group": _group,
-}
+def _firsts(
+    states: Mapping[str, State], only: Collection[str] | None
+) -> tuple[list[tuple[int, str]], processing.Clocks, list[tuple[str, list[list[str]]]]]:
+    order: list[tuple[int, str]] = []
+    clocks = processing.Clocks()
+    told: list[tuple[str, list[list[str]]]] = []
+    for batch in batches_of(states):
+        for state in batch:
+            if only is None or state.id in only:
+                first = first_of(state)
+                order.append((first.start_ns, sys.intern(state.id)))
+                clocks.take(first.clock)
+                if first.problems:
+                    told.append((state.id, first.problems))
+    return order, clocks, told
 
 
 def _problems(told: list[tuple[str, list[Any]]]) -> Problems:
