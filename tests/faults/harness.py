@@ -19,7 +19,7 @@ from faults.clocks import shift_clocks
 from faults.expectation import EXAMPLES, NODES, REPOSITORY, Row
 from faults.judge import brief, judge, serious
 from support.losses import FEW, wrong_verdicts
-from support.processes import free_port, run_program
+from support.processes import family, free_port, run_program
 from support.scenes import all_gone
 from support.splits import differing
 
@@ -182,15 +182,6 @@ def started(
             yield process
         finally:
             kill(process)
-
-
-def family(pid: int) -> list[int]:
-    """A process and all its descendants: torchrun gives each worker a session of its own."""
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return [pid]
-    return [pid, *(one for child in children for one in family(int(child)))]
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.processes import ROOT, clean_environ, companions, free_port, wait_until
+from support.processes import ROOT, clean_environ, companions, family, free_port, wait_until
 
 HANG = ROOT / "examples" / "faults" / "slow_loader.py"
 GOES_ON = """
@@ -53,20 +53,12 @@ def job(tmp_path: Path, *program: str, **variables: str) -> Iterator[subprocess.
         try:
             yield process
         finally:
-            for pid in _family(process.pid):
+            for pid in family(process.pid):
                 try:
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:
                     pass
             process.wait()
-
-
-def _family(pid: int) -> list[int]:
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return [pid]
-    return [pid, *(one for child in children for one in _family(int(child)))]
 
 
 def stderr(tmp_path: Path) -> str:
@@ -156,7 +148,7 @@ def test_a_failure_elsewhere_is_told(tmp_path: Path) -> None:
             tmp_path
         )
     finally:
-        for pid in _family(process.pid):
+        for pid in family(process.pid):
             os.kill(pid, signal.SIGKILL)
         process.wait()
     wait_until(lambda: not any(companions(tmp_path / str(n)) for n in range(2)), timeout=60)

@@ -127,6 +127,23 @@ def descendant_groups(ancestor: int) -> set[int]:
     return {parents[pid][1] for pid in ours if pid != ancestor}
 
 
+def family(pid: int) -> list[int]:
+    """A process and all its descendants, whatever sessions and groups they have made."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return [pid]
+    return [pid, *(one for child in children for one in family(int(child)))]
+
+
+def command_line(pid: int) -> list[str]:
+    """The arguments of a process; nothing where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")[:-1]
+    except OSError:
+        return []
+
+
 def python(*args: str | os.PathLike[str], timeout: float = 60.0, **variables: str) -> Outcome:
     """Run this interpreter with `args` in a clean environment plus `variables`."""
     return run_program([sys.executable, *args], clean_environ(**variables), timeout)

@@ -12,7 +12,7 @@ import pytest
 from disttrace_viewer.api.replayed import replayed
 from disttrace_viewer.trace.errors import ViewerError
 from support.journals import MS, Journal, training, workers
-from support.processes import clean_environ, run_program
+from support.processes import clean_environ, command_line, family, is_running, run_program
 from support.scenes import S, beat, fail, join, leave, mesh, stand, steps
 
 
@@ -362,22 +362,18 @@ def test_nothing_outlives_it(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "disttrace", "replay", str(tmp_path)]
     running = subprocess.Popen(command, env=clean_environ(), stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
-    checks, ranks = list[str](), list[str]()
-
-    def started(pid: int | str) -> list[str]:
-        return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-
+    started = list[int]()
+    ranks = list[int]()  # and the check that forked them, whose arguments they keep
     try:
-        while time.monotonic() < deadline:
-            checks = started(running.pid)
-            if checks and len(ranks := started(checks[0])) == 3:
-                break
+        while len(ranks) < 4 and time.monotonic() < deadline:
             time.sleep(0.1)
+            started = family(running.pid)[1:]
+            ranks = [pid for pid in started if "check" in command_line(pid)]
     finally:
         running.kill()
         running.wait()
-    assert len(ranks) == 3
+    assert len(ranks) == 4
     deadline = time.monotonic() + 3  # by itself it takes ten seconds to see a stall
-    while left := [pid for pid in (*checks, *ranks) if Path(f"/proc/{pid}").exists()]:
+    while left := [pid for pid in started if is_running(pid)]:
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
