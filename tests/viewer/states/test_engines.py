@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -123,3 +124,26 @@ def test_suspects_are_read_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     found = job.judged([str(tmp_path)], choose=lambda jobs: [one.id for one in jobs])
     (one,) = found.findings
     assert (one.kind, one.certainty) == ("missing_participant", "certain")
+
+
+@pytest.mark.parametrize(("few", "pools"), [(job.FEW_BYTES, []), (0, [2])])
+def test_few_suspects_are_read_in_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int, pools: list[int]
+) -> None:
+    """A pool takes longer to start than their journals to be read; others are shared by one."""
+    hang(tmp_path, count=400)
+    started: list[int] = []
+    pool = engines._pool
+
+    def counted(workers: int) -> ProcessPoolExecutor:
+        started.append(workers)
+        return pool(workers)
+
+    for module, name, value in [
+        (job, "WINDOW", 4_000), (job, "FEW_BYTES", few),
+        (engines, "WORKERS", 2), (engines, "_pool", counted),
+    ]:  # fmt: skip
+        monkeypatch.setattr(module, name, value)
+    (one,) = job.judged([str(tmp_path)], engine=engine_of(None)).findings
+    assert (one.kind, one.certainty) == ("missing_participant", "certain")
+    assert started == pools

@@ -17,7 +17,7 @@ from disttrace_viewer.load.files import size
 from disttrace_viewer.load.foreign.evidence import evidence, troubles
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.choice import nothing
-from disttrace_viewer.states import folder
+from disttrace_viewer.states import engines, folder
 from disttrace_viewer.states.engines import Engine, here
 from disttrace_viewer.states.form.alike import pending
 from disttrace_viewer.states.form.state import State
@@ -40,6 +40,8 @@ SOON_BYTES = 1 << 23
 """Of those that are read whatever is wrong: that takes a third of a second, and jobs wait at their
 end for the verdict.
 """
+FEW_BYTES = 1 << 22
+"""Of those that are read in this process: processes for them would take as long to start."""
 NOBODY = Merged({})
 Choose = Callable[[Sequence[Job]], Sequence[str]]
 Fetch = Callable[[Sequence[str]], Sequence[State]]
@@ -215,6 +217,8 @@ def in_full(
     the order of their collectives.
     """
     bases = {merged.states[identity].base for identity in suspects}
+    if engine is engines.local and sum(merged.states[one].size for one in suspects) <= FEW_BYTES:
+        engine = here
     files: list[Files] = [f for f in evidence(paths, Problems()) if f.base in bases]
     parts = folder.reduced_files(files, window=None, history=True, engine=engine, batch=1)
     return merge([merged, Merged(folder.merged(parts).states)])
