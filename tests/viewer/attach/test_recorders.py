@@ -33,12 +33,12 @@ PROGRAM = """
 import os, pathlib, signal, sys, time
 import torch, torch.distributed as dist
 from torch.distributed.elastic.control_plane import worker_main
-here, how, rank = pathlib.Path(sys.argv[1]), sys.argv[2], int(os.environ["RANK"])
+here, scenes, rank = pathlib.Path(sys.argv[1]), sys.argv[2].split(","), int(os.environ["RANK"])
 if sys.argv[3] == "path":
     os.environ["TORCH_WORKER_SERVER_SOCKET"] = str(here / f"{rank}.sock")
 
 def load():
-    while not (here / "go").exists():
+    while not (here / "go load").exists():
         time.sleep(0.1)
 
 @worker_main()
@@ -50,18 +50,20 @@ def main():
     one = torch.ones(4)
     for _ in range(3):
         dist.all_reduce(one)
-    (here / f"ready{rank}-{os.getpid()}").touch()
-    if how == "healthy":
-        while True:
-            dist.barrier()
+    for scene in scenes:
+        (here / f"{scene} {rank} {os.getpid()}").touch()
+        if rank == 2 and scene == "load":
+            load()
+        elif rank == 2 and scene == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif rank == 2 and scene == "mismatch":
+            dist.broadcast(one, 0)
+        one.zero_()
+        while scene == "healthy" and not one.any():
+            one += (here / "go healthy").exists()
+            dist.all_reduce(one)
             time.sleep(0.02)
-    if rank == 2 and how == "load":
-        load()
-    elif rank == 2 and how == "stop":
-        os.kill(os.getpid(), signal.SIGSTOP)
-    elif rank == 2 and how == "mismatch":
-        dist.broadcast(one, 0)
-    dist.all_reduce(one)
+        dist.all_reduce(one)
     dist.destroy_process_group()  # without it torch 2.13 may abort at the end if it was asked
     if sys.argv[3] == "port":
         server.shutdown()
@@ -70,31 +72,30 @@ main()
 
 
 class Job:
-    """Four ranks under torchrun."""
+    """Three ranks under torchrun, which play one scene after the other."""
 
-    def __init__(self, folder: Path, how: str, server: str) -> None:
+    def __init__(self, folder: Path, scenes: Sequence[str], server: str) -> None:
         self.folder = folder
+        self.pids: dict[int, int] = {}
         (folder / "train.py").write_text(PROGRAM)
         bare = {k: v for k, v in os.environ.items() if not k.startswith("DISTTRACE")}
-        run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
+        run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
         self.launcher = subprocess.Popen(
-            [*run, "train.py", str(folder), how, server],
+            [*run, "train.py", str(folder), ",".join(scenes), server],
             cwd=folder,
             env={**bare, "OMP_NUM_THREADS": "1"},
             start_new_session=True,
         )
 
-    @property
-    def pids(self) -> dict[int, int]:
-        """The ranks that are where they hang, by rank."""
-        names = (path.name[len("ready") :].split("-") for path in self.folder.glob("ready*"))
-        return {int(rank): int(pid) for rank, pid in names}
-
-    def attached(self, until: Callable[[int, str], bool]) -> tuple[int, dict[str, Any], str]:
-        """Exit code, report and stderr, once all ranks have come and stay there."""
+    def attached(
+        self, scene: str, until: Callable[[int, str], bool]
+    ) -> tuple[int, dict[str, Any], str]:
+        """Exit code, report and stderr, once all ranks have come to a scene and stay there."""
         deadline = time.monotonic() + 150
-        while len(self.pids) < 4:
+        while len(self.pids) < 3 or len([*self.folder.glob(f"{scene} *")]) < 3:
             assert time.monotonic() < deadline
+            names = (path.name.split() for path in self.folder.glob("* * *"))
+            self.pids = {int(rank): int(pid) for _, rank, pid in names}
             time.sleep(0.1)
         look = [sys.executable, "-m", "disttrace", "attach", "--ask", "--json"]
         command = [*look, str(self.launcher.pid)]
@@ -103,10 +104,9 @@ class Job:
             if until(done.returncode, done.stderr) or time.monotonic() > deadline:
                 return done.returncode, json.loads(done.stdout), done.stderr
 
-    def goes_on(self) -> int:
-        """torchrun's exit code, when nothing holds the ranks any more."""
-        (self.folder / "go").touch()
-        return self.launcher.wait(120)
+    def goes_on(self, scene: str) -> None:
+        """Nothing holds the ranks in a scene any more."""
+        (self.folder / f"go {scene}").touch()
 
     def kill(self) -> None:
         """End what is left of it; torchrun gives each rank a group of its own."""
@@ -117,9 +117,9 @@ class Job:
 
 
 @contextlib.contextmanager
-def job(folder: Path, how: str, server: str = "path") -> Iterator[Job]:
+def job(folder: Path, *scenes: str, server: str) -> Iterator[Job]:
     """A job that is over when the block is."""
-    made = Job(folder, how, server)
+    made = Job(folder, scenes, server)
     try:
         yield made
     finally:
@@ -131,49 +131,50 @@ def found_one(code: int, _: str) -> bool:
     return code == 1
 
 
-@may_look
-@pytest.mark.parametrize("server", ["path", "port"])
-def test_who_does_not_come_is_told_with_its_number_and_line_and_goes_on(
-    tmp_path: Path, server: str
-) -> None:
-    with job(tmp_path, "load", server) as one:
-        _, report, _ = one.attached(found_one)
-        (found,) = report["findings"]
-        assert (found["kind"], found["culprit_ranks"]) == ("missing_participant", [2])
-        assert found["summary"].startswith("Rank 2 never joined all_reduce #4 of the default group")
-        assert "in load" in found["summary"]
-        assert report["evidence"] == ["flight recorder and py-spy"]
-        assert one.goes_on() == 0
+def expect_who_does_not_come(one: Job) -> None:
+    """Rank 2 is told with its number and line; then it comes."""
+    _, report, _ = one.attached("load", found_one)
+    (found,) = report["findings"]
+    assert (found["kind"], found["culprit_ranks"]) == ("missing_participant", [2])
+    assert found["summary"].startswith("Rank 2 never joined all_reduce #4 of the default group")
+    assert "in load" in found["summary"]
+    assert report["evidence"] == ["flight recorder and py-spy"]
+    one.goes_on("load")
 
 
 @may_look
-def test_who_calls_something_else_is_named_by_number(tmp_path: Path) -> None:
-    with job(tmp_path, "mismatch") as one:
-        _, report, _ = one.attached(found_one)
-        (found,) = report["findings"]
-        assert (found["kind"], found["certainty"]) == ("op_mismatch", "certain")
-        assert (found["culprit_ranks"], found["seq"]) == ([2], 4)
-        assert one.launcher.poll() is None
+def test_a_job_that_is_asked_at_a_path_again_and_again_goes_on(tmp_path: Path) -> None:
+    """Who does not come is told; of a server that does not answer a sentence, and stacks decide;
+    that it gets on is no stall.
+    """
+    with job(tmp_path, "load", "stop", "healthy", server="path") as one:
+        expect_who_does_not_come(one)
 
-
-@may_look
-def test_a_job_that_gets_on_is_no_stall(tmp_path: Path) -> None:
-    with job(tmp_path, "healthy") as one:
-        code, report, said = one.attached(lambda *_: True)
-        assert (code, report["findings"], said) == (0, [], "")
-        assert one.launcher.poll() is None
-
-
-@may_look
-def test_a_server_that_does_not_answer_is_a_sentence_and_stacks_decide(tmp_path: Path) -> None:
-    with job(tmp_path, "stop") as one:
-        _, report, said = one.attached(found_one)
+        _, report, said = one.attached("stop", found_one)
         (found,) = report["findings"]
         assert (found["kind"], found["culprit_ranks"]) == ("missing_participant", [2])
         assert (said.count("\n"), "does not answer within 3 s" in said) == (1, True)
         assert report["evidence"] == ["py-spy"]
         os.kill(one.pids[2], signal.SIGCONT)
-        assert one.goes_on() == 0
+
+        code, report, said = one.attached("healthy", lambda *_: True)
+        assert (code, report["findings"], said) == (0, [], "")
+        assert one.launcher.poll() is None
+        one.goes_on("healthy")
+        assert one.launcher.wait(120) == 0
+
+
+@may_look
+def test_a_job_that_is_asked_at_a_port_goes_on_to_its_mismatch(tmp_path: Path) -> None:
+    """Who does not come is told, and then who calls something else, by its number."""
+    with job(tmp_path, "load", "mismatch", server="port") as one:
+        expect_who_does_not_come(one)
+
+        _, report, _ = one.attached("mismatch", found_one)
+        (found,) = report["findings"]
+        assert (found["kind"], found["certainty"]) == ("op_mismatch", "certain")
+        assert (found["culprit_ranks"], found["seq"]) == ([2], 5)
+        assert one.launcher.poll() is None
 
 
 def asked(ops: Sequence[str], size: int, *, guessed: bool = False) -> Report:
