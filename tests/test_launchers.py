@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from pathlib import Path
 
@@ -11,7 +10,8 @@ import pytest
 from disttrace.identity import LAUNCHERS, identify
 from disttrace.surroundings import launchers
 from disttrace_viewer.merge.reader import load
-from support.processes import clean_environ, run_program
+from support.preloaded import preloaded
+from support.processes import python
 
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "5",
@@ -140,10 +140,9 @@ store.set("a", "b")
 def test_a_rank_is_known_before_it_joins(environ: dict[str, str], tmp_path: Path) -> None:
     """By the first use of a store; a program that uses none writes nothing."""
     variables = {**environ, "DISTTRACE": "1", "DISTTRACE_DIR": str(tmp_path / "out")}
-    run = functools.partial(run_program, env=clean_environ(**variables))
-    run([sys.executable, "-c", "import json"]).check()
+    python("-c", "import json", timeout=60.0, **variables).check()
     assert not (tmp_path / "out").exists()
-    run([sys.executable, "-c", STORE]).check()
+    preloaded("-c", STORE, timeout=60.0, **variables).check()
     (process,) = load([str(tmp_path / "out")]).processes
     assert (process.role, process.rank, process.world_size) == ("worker", 5, 16)
 

@@ -11,7 +11,8 @@ from disttrace.capture.objects.stores import Stores
 from disttrace.journal.writer import Journal
 from disttrace.recording import interning
 from disttrace.recording.recorder import Recorder
-from support.processes import ROOT, python
+from support.preloaded import preloaded
+from support.processes import ROOT
 from support.raw import read_journals
 
 FEW = 40
@@ -104,7 +105,7 @@ def test_calls_on_what_has_no_definition_go_on(tmp_path: Path, core: str) -> Non
     """In a real program, with both cores: every call is on record, and nothing is switched off."""
     program = ROOT / "benchmarks" / "recorder" / "different_calls.py"
     counts = "--calls", "9000", "--folder", str(tmp_path)
-    outcome = python(
+    outcome = preloaded(
         program,
         *("--work", "prefixes"),
         *counts,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from support.processes import python
+from support.preloaded import preloaded
 from support.raw import read_journals
 
 PROGRAM = Path(__file__).with_name("programs") / "delegated.py"
@@ -15,8 +15,8 @@ PROGRAM = Path(__file__).with_name("programs") / "delegated.py"
 
 def test_the_mesh_is_seen(tmp_path: Path, port: int) -> None:
     """Ports are free after `del`, the time-out has torch's text, and each key is recorded."""
-    plain = python(PROGRAM, str(port)).check()
-    traced = python(PROGRAM, str(port), DISTTRACE="1", DISTTRACE_DIR=str(tmp_path)).check()
+    plain = preloaded(PROGRAM, str(port)).check()
+    traced = preloaded(PROGRAM, str(port), DISTTRACE="1", DISTTRACE_DIR=str(tmp_path)).check()
     assert traced.stdout == plain.stdout
     assert "disttrace:" not in traced.stderr
     assert "wait timeout after 1000ms, keys: /alone/0/1" in traced.stdout
@@ -48,7 +48,7 @@ def keys(record: dict[str, object]) -> list[str]:
 def test_the_real_store_stays(tmp_path: Path, port: int, variables: dict[str, str]) -> None:
     """By setting, and where the delegate could not live as long as the backend."""
     chosen = {"DISTTRACE": "1", "DISTTRACE_DIR": str(tmp_path), **variables}
-    python(PROGRAM, str(port), timeout=60.0, **chosen).check()
+    preloaded(PROGRAM, str(port), timeout=60.0, **chosen).check()
     (journal,) = read_journals(tmp_path)
     assert not [call for call in journal.of("call") if call.get("origin") == "c++"]
 
@@ -68,7 +68,7 @@ def test_a_clone_is_another_connection_to_the_same_place(tmp_path: Path, port: i
     """With the original's prefixes, and on the original's base; what stands on it goes over it."""
     (tmp_path / "cloned.py").write_text(CLONED)
     chosen = {"DISTTRACE": "1", "DISTTRACE_DIR": str(tmp_path / "out")}
-    python(tmp_path / "cloned.py", str(port), timeout=60.0, **chosen).check()
+    preloaded(tmp_path / "cloned.py", str(port), timeout=60.0, **chosen).check()
     (journal,) = read_journals(tmp_path / "out")
     stores = {one["n"]: one for one in journal.of("store")}
     used = [stores[call["store"]] for call in journal.of("call") if call["op"] == "store.set"]

@@ -34,7 +34,7 @@ from disttrace.capture.devices.asker import AskingDevice, DeviceError
 from disttrace.capture.devices.flight_recorder import EVERYTHING, Answer, Question, advice
 from disttrace.capture.devices.recorders import SPOILT, blind
 from support.device import Device
-from support.processes import clean_environ, python, run_program
+from support.preloaded import preloaded
 
 
 def test_in_flight_until_the_device_has_finished() -> None:
@@ -465,7 +465,7 @@ def test_a_dump_without_the_gil_says_what_the_binding_says() -> None:
     torch = pytest.importorskip("torch")
     if not hasattr(torch._C._distributed_c10d, "_dump_fr_trace"):
         pytest.skip("this torch records nothing of gloo")
-    outcome = python("-c", _BOTH)
+    outcome = preloaded("-c", _BOTH)
     assert outcome.stdout.split() == ["20", "20", "True", "True"], outcome.stderr
 
 
@@ -499,9 +499,9 @@ def test_the_advice_is_true(variable: str) -> None:
             pytest.skip("this torch was built without NCCL")
         assert not any(b"TORCH_FR_BUFFER_SIZE" in text for text in texts)
         return
-    outcome = run_program([sys.executable, "-c", _ADVISED], clean_environ(**{variable: "0"}), 60)
+    outcome = preloaded("-c", _ADVISED, timeout=60.0, **{variable: "0"})
     assert outcome.stdout.splitlines() == ["True", "0", f"set {variable}=2000"], outcome.stderr
-    outcome = run_program([sys.executable, "-c", _ADVISED], clean_environ(**{variable: "2000"}), 60)
+    outcome = preloaded("-c", _ADVISED, timeout=60.0, **{variable: "2000"})
     assert outcome.stdout.splitlines()[:2] == ["False", "3"]
 
 
@@ -550,7 +550,7 @@ def test_an_exception_of_cxx_and_a_cut_name_end_and_blind_nothing() -> None:
     torch = pytest.importorskip("torch")
     if not hasattr(torch._C._distributed_c10d, "_dump_fr_trace"):
         pytest.skip("this torch records nothing of gloo")
-    outcome = python("-c", _CUT)
+    outcome = preloaded("-c", _CUT)
     assert outcome.stdout.split() == ["5", "5", "False"], outcome.stderr
 
 

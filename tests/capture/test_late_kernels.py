@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from disttrace.capture.native import functional
-from support.processes import python
+from support.preloaded import preloaded
 from support.raw import read_journals
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -24,7 +24,7 @@ AUTOGRAD = "_c10d_functional_autograd."
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], Path]:
     """What the program says of each case, and the folder of its journals."""
     folder = tmp_path_factory.mktemp("late")
-    outcome = python(PROGRAMS / "late_kernels.py", str(folder), timeout=120).check()
+    outcome = preloaded(PROGRAMS / "late_kernels.py", str(folder), timeout=120).check()
     return [json.loads(line) for line in outcome.stdout.splitlines()], folder
 
 

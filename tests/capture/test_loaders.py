@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.processes import python
+from support.preloaded import preloaded
 from support.raw import read_journals
 
 PROGRAM = """
@@ -34,7 +34,7 @@ dist.destroy_process_group()
 
 def test_forked_workers(tmp_path: Path) -> None:
     """All samples come, every operation is over, and workers that use no c10d leave no journal."""
-    outcome = python("-W", "ignore", "-c", PROGRAM, str(tmp_path)).check()
+    outcome = preloaded("-W", "ignore", "-c", PROGRAM, str(tmp_path)).check()
     assert outcome.stdout == "[0, 1, 2, 3, 4, 5, 6, 7]\n"
     assert "disttrace:" not in outcome.stderr
     (journal,) = read_journals(tmp_path)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.processes import clean_environ, run_program
+from support.preloaded import preloaded
 from support.raw import read_journals
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -20,8 +19,7 @@ def outputs(program: str, folder: Path, **variables: str) -> tuple[str, str]:
     """What a program prints without and with tracing."""
 
     def run(mode: str) -> str:
-        command = [sys.executable, str(PROGRAMS / program), mode, str(folder)]
-        return run_program(command, clean_environ(**variables), 150).check().stdout
+        return preloaded(PROGRAMS / program, mode, folder, timeout=150, **variables).check().stdout
 
     with ThreadPoolExecutor(2) as pool:
         plain, traced = pool.map(run, ("plain", "traced"))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.processes import free_port, python
+from support.preloaded import preloaded
+from support.processes import free_port
 from support.raw import read_journals
 
 PROGRAM = Path(__file__).parent / "programs" / "remote_calls.py"
@@ -12,7 +13,7 @@ PROGRAM = Path(__file__).parent / "programs" / "remote_calls.py"
 
 def test_remote_calls_are_recorded_and_undone(tmp_path: Path) -> None:
     """Results, exceptions and what is put back are as without tracing."""
-    done = python(str(PROGRAM), str(tmp_path), str(free_port()), timeout=120).check()
+    done = preloaded(str(PROGRAM), str(tmp_path), str(free_port()), timeout=120).check()
     assert done.stdout.splitlines() == ["2 3", "4 False", "5", "ValueError('no 5')", "True", "True"]
     (journal,) = read_journals(tmp_path)
     calls = {r["n"]: r for r in journal.definitions if r.get("def") == "call"}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-from support.processes import clean_environ, run_program
+from support.preloaded import preloaded
 from support.raw import read_journals
 
 PROGRAM = Path(__file__).with_name("programs") / "secrets_everywhere.py"
@@ -24,7 +23,7 @@ def test_no_secret_is_written(tmp_path: Path, mask: str, patterns: str) -> None:
     words = ["-c", start, str(PROGRAM), secret, "--password", "hunter2", "--db=pg://u:hunter2@db"]
     variables = {"DISTTRACE_DIR": str(tmp_path / "out"), "DISTTRACE_MASK": mask}
     variables |= {"DISTTRACE": "1", "DISTTRACE_REDACT": patterns, "TMPDIR": str(tmp_path)}
-    outcome = run_program([sys.executable, *words], clean_environ(**variables), 60)
+    outcome = preloaded(*words, timeout=60.0, **variables)
     assert (outcome.stdout, outcome.code) == ("done\n", 1), f"{outcome}"
     assert "disttrace" not in outcome.stderr.replace("disttrace.annotate", "")
     written = b"".join(path.read_bytes() for path in (tmp_path / "out").iterdir()).decode()

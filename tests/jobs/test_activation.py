@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from support.processes import python
+from support.preloaded import preloaded
+from support.processes import Outcome, python
 from support.raw import RawJournal, read_journals
 
 GLOO = """
@@ -20,12 +22,14 @@ def one(path):
 """
 
 
-def run(folder: Path, program: str, **variables: str) -> list[RawJournal]:
+def run(
+    folder: Path, program: str, by: Callable[..., Outcome] = python, **variables: str
+) -> list[RawJournal]:
     """Run ``program`` from a file (children must find its main module) and read what it left."""
     script = folder / "program.py"
     script.write_text(program)
     out = folder / "out"
-    python(script, str(folder / "meet"), timeout=90, DISTTRACE_DIR=str(out), **variables).check()
+    by(script, str(folder / "meet"), timeout=90, DISTTRACE_DIR=str(out), **variables).check()
     return read_journals(out)
 
 
@@ -56,7 +60,8 @@ import disttrace; disttrace.install(); disttrace.uninstall(); disttrace.install(
 )
 def test_installs_before_or_after_torch(tmp_path: Path, order: str) -> None:
     """Each operation is recorded once, whatever was imported first."""
-    (journal,) = run(tmp_path, f"{order}\n{GLOO}\nimport sys; one(sys.argv[1])")
+    by = python if order.startswith("import disttrace") else preloaded
+    (journal,) = run(tmp_path, f"{order}\n{GLOO}\nimport sys; one(sys.argv[1])", by)
     assert [op for op in names(journal) if not op.startswith("store.")] == ONE_JOB
     assert all(ended for _, _, ended in journal.operations())
     assert journal.only("process")["role"] == "worker"  # it joined a group before its first record
@@ -90,7 +95,7 @@ if __name__ == "__main__":
 def test_children_have_journals_of_their_own(tmp_path: Path, method: str) -> None:
     """Two children and their parent: three journals, one job, each with its own operations."""
     program = CHILDREN.replace("GLOO", GLOO).replace("METHOD", method)
-    journals = run(tmp_path, program)
+    journals = run(tmp_path, program, preloaded if method == "fork" else python)
     processes = {journal.only("process")["process"]: journal for journal in journals}
     assert len(processes) == 3
     assert len({journal.only("process")["job"] for journal in journals}) == 1
@@ -144,7 +149,7 @@ codes = [os.waitpid(pid, 0)[1] for pid in pids]
 stop.set(); thread.join()
 assert codes == [0] * 20, codes
 """
-    journals = run(tmp_path, program)
+    journals = run(tmp_path, program, preloaded)
     keys = sorted(
         record["k"]
         for journal in journals

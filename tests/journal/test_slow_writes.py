@@ -10,7 +10,7 @@ import pytest
 
 from disttrace.journal.segment import WrittenSegment
 from disttrace.journal.slow_writes import SlowWrites, WriteBudget
-from support.processes import python
+from support.preloaded import preloaded
 from support.raw import read_journals
 
 PROGRAM = Path(__file__).with_name("slow_disk.py")
@@ -93,7 +93,7 @@ def test_a_written_segment_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_program_goes_on(tmp_path: Path, seconds: float, why: str) -> None:
     """It is held up for some writes, then no more; the journal says that tracing was taken off."""
     pytest.importorskip("torch")
-    outcome = python(PROGRAM, tmp_path, "20", str(seconds), DISTTRACE_SLOW_WRITE="0.3").check()
+    outcome = preloaded(PROGRAM, tmp_path, "20", str(seconds), DISTTRACE_SLOW_WRITE="0.3").check()
     keys, took = outcome.stdout.splitlines()[0].split()
     assert keys == "200"
     assert float(took) < 20  # 400 writes would take 60 seconds and more

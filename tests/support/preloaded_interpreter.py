@@ -18,7 +18,7 @@ import types
 import warnings
 
 import torch._dynamo  # DistributedDataParallel imports it
-import torch.distributed  # noqa: F401
+import torch.distributed
 
 LONGEST_ORDER = 1 << 17
 
@@ -63,6 +63,7 @@ def become(args: "list[str]", env: "dict[str, str]", cwd: str) -> "tuple[types.M
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
+    torch.distributed.set_debug_level_from_env()  # as its import does
     if not env.get("PYTHONFAULTHANDLER"):
         faulthandler.disable()
     if args[:2] == ["-W", "ignore"]:
