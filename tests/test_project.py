@@ -10,6 +10,7 @@ import pytest
 
 from disttrace.config import resolve, to_environ
 from disttrace.surroundings import project
+from support.preloaded import preloaded
 from support.processes import python
 
 needs_toml = pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib is of Python 3.11")
@@ -102,7 +103,7 @@ def test_what_a_program_does_to_the_file_is_its_own_affair(
         "dist.destroy_process_group()\n"
     )
     monkeypatch.chdir(tmp_path)
-    done = python("-c", program, DISTTRACE="1", DISTTRACE_DIR="there", DISTTRACE_JOB="mine")
+    done = preloaded("-c", program, DISTTRACE="1", DISTTRACE_DIR="there", DISTTRACE_JOB="mine")
     assert (done.code, done.stdout) == (0, "1\n")
     assert "quiet" not in done.stderr
 
@@ -119,7 +120,7 @@ def test_a_program_and_the_commands_take_it(
         "dist.barrier()\ndist.destroy_process_group()\n"
     )
     monkeypatch.chdir(tmp_path)
-    done = python("-c", program, DISTTRACE="1")
+    done = preloaded("-c", program, DISTTRACE="1")
     assert (done.code, done.stderr) == (0, "")
     assert [*(tmp_path / "traces").glob("*.defs.jsonl")]
     told = python("-m", "disttrace", "diagnose")

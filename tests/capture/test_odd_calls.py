@@ -6,7 +6,6 @@ from pathlib import Path
 
 from support.cores import EACH_CORE
 from support.preloaded import preloaded
-from support.processes import python
 from support.raw import read_journals
 
 PROGRAM = """
@@ -130,8 +129,8 @@ def test_arguments_that_raise_whatever_they_are_asked(tmp_path: Path, core: str)
     """The program sees what it sees without tracing, and no part of the tracing is switched off."""
     bare = RAISING.replace("disttrace.install(", "str((").replace("core=sys.argv[2])", "))")
     bare = bare.replace("dir=sys.argv[1], ", "")
-    plain = python("-W", "ignore", "-c", bare, str(tmp_path), core).check()
-    outcome = python("-W", "ignore", "-c", RAISING, str(tmp_path), core).check()
+    plain = preloaded("-W", "ignore", "-c", bare, str(tmp_path), core).check()
+    outcome = preloaded("-W", "ignore", "-c", RAISING, str(tmp_path), core).check()
     assert outcome.stdout == plain.stdout
     assert outcome.stderr == "set()\n"
     (journal,) = read_journals(tmp_path)
