@@ -80,7 +80,7 @@ def test_hangs():
         time.sleep(600)
     dist.barrier()
 
-@pytest.mark.distributed(1, timeout=2)
+@pytest.mark.distributed(1, timeout=1)
 def test_never_ends():
     while True:
         pass
@@ -121,7 +121,7 @@ def test_what_becomes_of_a_test_in_ranks(tmp_path: Path) -> None:
     assert "rank 1 left with exit code 0" in section(told, "test_left")
     hang = section(told, "test_hangs")
     assert "Rank 1 never joined barrier #1" in hang
-    assert "took longer than 2 s" in section(told, "test_never_ends")
+    assert "took longer than 1 s" in section(told, "test_never_ends")
     assert 'name="disttrace" value="missing_participant"' in report.read_text()
 
 
