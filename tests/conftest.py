@@ -24,6 +24,13 @@ LONGEST = (
     "test_hang_page.py",
     "test_examples.py",
     "test_activation.py",
+    "test_recorders.py",
+    "test_last_word.py",
+    "test_plugin.py",
+    "test_one_word.py",
+    "test_html.py",
+    "test_view_command.py",
+    "test_page_tables.py",
 )
 """Files with which a run over several processes begins, so that none is alone at its end."""
 

@@ -26,7 +26,8 @@ def counted(engine: str, folder: Path, python: Path) -> object:
     script = folder.parent / "page.py"
     script.write_text(f"{code}\nif __name__ == '__main__':\n    print(repr(counts))\n")
     env = clean_environ(PYSPARK_PYTHON=os.fspath(python), SPARK_LOCAL_IP="127.0.0.1")
-    done = subprocess.run([python, script], env=env, capture_output=True, text=True, timeout=240)
+    # Below pytest's faulthandler_timeout: what takes too long fails by itself, and alone.
+    done = subprocess.run([python, script], env=env, capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stderr
     return eval(done.stdout)
 
