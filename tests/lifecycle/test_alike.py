@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -48,8 +49,13 @@ def said(found: Verdict) -> dict[str, Any]:
         *(pytest.param(fault, False, marks=pytest.mark.long) for fault in ("tp", "dp_scatter")),
     ],
 )
-def test_the_verdict_is_that_on_all_states(tmp_path: Path, fault: str, *, whole: bool) -> None:
+def test_the_verdict_is_that_on_all_states(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, *, whole: bool
+) -> None:
     """Whatever the others wait in, by way of none, one or several in between."""
+    wall, monotonic = time.time_ns(), time.perf_counter_ns()  # for how long they wait is said, too
+    monkeypatch.setattr(time, "time_ns", lambda: wall)
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: monotonic)
     hosts = hosts_of(tmp_path, fault=fault)
     local = next(iter(hosts.values()))
     every = said(verdict(merge([*hosts.values()]), look=alive))
