@@ -9,6 +9,7 @@ objects only as long as places may be compared.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # signal's functions have frames, which dynamo counts
 import contextlib
 import os
 import signal
@@ -199,7 +200,7 @@ def _handler(frame: types.FrameType | None) -> list[tuple[str, int, str]] | None
 
     Of calls at one place only the first is asked.
     """
-    handlers = {code_of(signal.getsignal(number)) for number in _ASKING} - {None}
+    handlers = {code_of(_signal.getsignal(number)) for number in _ASKING} - {None}
     for _ in _FURTHEST if handlers else ():
         if frame is None:
             break
