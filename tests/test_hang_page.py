@@ -24,6 +24,7 @@ from support.processes import (
     signal_group,
     wait_until,
 )
+from support.raw import read_journals
 
 PAGE = (ROOT / "docs" / "hang.md").read_text(encoding="utf-8")
 FAULTS = ROOT / "examples" / "faults"
@@ -97,6 +98,13 @@ def stalled(folder: Path, where: str) -> bool:
     return any(where in line for line in said.splitlines() if "disttrace: stalled: " in line)
 
 
+def beats(folder: Path, rank: int) -> int:
+    """How many signs of life a rank has written."""
+    journals = read_journals(folder)
+    ranks = [one for one in journals if any(i["rank"] == rank for i in one.of("identity"))]
+    return sum("hb" in record for one in ranks for record in one.records)
+
+
 def test_live(tmp_path: Path, environ: dict[str, str]) -> None:
     """A rank is in its loader: stderr says so by itself, and each command has its part."""
     (lines,) = commands("While it hangs")
@@ -124,6 +132,9 @@ def test_post_mortem(tmp_path: Path, environ: dict[str, str]) -> None:
     program += ["--culprit", "0", "--where", "loop", "--op", "broadcast"]
     with hanging(program, job, environ) as process:
         wait_until(lambda: stalled(job, "broadcast #3"), PATIENCE_S)
+        # That rank 0 lived, elsewhere, is certain of the dead only where it wrote so.
+        enough = beats(job / "disttrace-out", 0) + 2
+        wait_until(lambda: beats(job / "disttrace-out", 0) >= enough, PATIENCE_S)
         kill(process)
     later.mkdir()
     shutil.move(job / "disttrace-out", later)
