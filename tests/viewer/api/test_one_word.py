@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -16,7 +17,7 @@ from typing import Any
 import orjson
 import pytest
 
-from support.processes import ROOT, clean_environ
+from support.processes import ROOT, clean_environ, companions
 
 READER = Path(__file__).with_name("surfaces.py")
 ELSEWHERE = ("unshare", "--pid", "--fork", "--mount-proc", "--uts", "sh", "-c")
@@ -49,7 +50,10 @@ class Scene:
         return values
 
     def end(self) -> None:
-        """Kill all ranks."""
+        """Kill all ranks, and before them the companion, which might note that they have gone."""
+        for pid in companions(self.folder):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         for path in self.folder.rglob("*.defs.jsonl"):
             os.kill(int(path.name.split("-")[-2]), signal.SIGKILL)
         self.launcher.wait(30)
