@@ -148,28 +148,32 @@ def _question(adding: _Adding, alike: Sequence[tuple[_Model, Sequence[Like]]]) -
             asked.courses.setdefault((names[group], backend), set()).update(of.values())
     for model, likes in alike:
         for op in (op for op in model.ops if op.pending):
-            place = model.place.get(-1 if op.call.group is None else op.call.group)
-            if place is None:
-                continue
-            for name in {like.groups[place] for like in likes if place < len(like.groups)}:
+            for name in model.names_there(op.call.group, likes):
                 asked.wait(name, op)
-            for like in likes if op.call.kind == MESSAGE else ():
-                asked.wanted.add(like.rank)
-                for at, own in like.own:
-                    if at == place:
-                        key = like.groups[place]
-                        asked.message(ranks_of(own.ranks), op, _place(adding, key, own, like.rank))
+            if op.call.kind == MESSAGE:
+                _ask_for_messages(adding, asked, model, op, likes)
         for (group, backend), course in model.courses:
-            place = model.place.get(-1 if group is None else group)
-            if place is not None:
-                for name in {like.groups[place] for like in likes if place < len(like.groups)}:
-                    asked.courses.setdefault((name, backend), set()).add(course)
+            for name in model.names_there(group, likes):
+                asked.courses.setdefault((name, backend), set()).add(course)
     disputed = {name for name, waits in asked.waits.items() if len(waits) > 1}
     for (name, _), courses in asked.courses.items():
         numbers = {newest for newest, _, _ in courses}
         if len(numbers) < len(courses):  # they came to the same number by other calls
             disputed.add(name)
     return crowds.Question(asked.waits, disputed, asked.wanted, adding.of_name.keys())
+
+
+def _ask_for_messages(
+    adding: _Adding, asked: _Asked, model: _Model, op: Op, likes: Sequence[Like]
+) -> None:
+    """Each waits for a message of its own, of somebody who is as far from it."""
+    there = model.place.get(-1 if op.call.group is None else op.call.group)
+    for like in likes:
+        asked.wanted.add(like.rank)
+        for place, own in like.own:
+            if place == there:
+                rank = _place(adding, like.groups[place], own, like.rank)
+                asked.message(ranks_of(own.ranks), op, rank)
 
 
 @dataclass
@@ -276,6 +280,13 @@ class _Model:
     courses: Sequence[tuple[Stream, tuple[int, int, int]]]
     active: Sequence[tuple[int, int]]
     longest: Sequence[tuple[int, int]]
+
+    def names_there(self, group: int | None, likes: Sequence[Like]) -> set[str]:
+        """What names the groups that others have in the place of one of its own."""
+        place = self.place.get(-1 if group is None else group)
+        if place is None:
+            return set()
+        return {like.groups[place] for like in likes if place < len(like.groups)}
 
     @classmethod
     def of(cls, adding: _Adding, process: int, state: State) -> _Model:
