@@ -44,7 +44,7 @@ def outcome(tmp_path: Path, how: str, **variables: str) -> Outcome:
     return run_program([sys.executable, path, how], clean_environ(**variables), 120)
 
 
-@pytest.mark.parametrize("how", ["execv", "execlpe", "c"])
+@pytest.mark.parametrize("how", ["execv", pytest.param("execlpe", marks=pytest.mark.long), "c"])
 def test_what_a_program_becomes_is_told(tmp_path: Path, how: str) -> None:
     """Output and exit code are those of the twin; the journals are of two programs that follow one
     another in one process, of which only the last ended by itself.
