@@ -199,3 +199,18 @@ def test_who_tells_is_in_the_groups_that_are_shared() -> None:
     told = sum(len(c.likes) for rows in found.crowds.values() for c in rows)
     assert kept + told == 160
     assert kept < 40
+
+
+@pytest.mark.parametrize("length", [8, 30, 400])
+def test_nobody_tells_of_whom_something_else_holds_up(length: int) -> None:
+    """In a row of pairs that wait for one another each is as far from the end as no other one, so
+    no two are of one make; and where the row is longer than what is looked at, all are.
+    """
+    from_the_middle = [*range(length // 2, length), *range(length // 2)]
+    likes = [a_like(rank, f"pair{rank}", f"pair{rank + 1}") for rank in from_the_middle]
+    waits = [f"pair{n}" for n in range(length + 1)]
+    found = parted([likes], a_question(*waits, known="pair0"))
+    assert sorted(r for _, of in found.kept for r in ranks_of(of)) == [*range(length)]
+    assert not found.crowds
+    settled = crowds._coloured({(0, one.groups): [one] for one in likes}, {"pair0"})
+    assert (settled is None) == (length == 400)

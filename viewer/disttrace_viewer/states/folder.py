@@ -20,7 +20,7 @@ from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.states.engines import Engine, here
 from disttrace_viewer.states.form.state import MOST_BYTES, StateError, inflated, pack_batch
 from disttrace_viewer.states.merged import Merged
-from disttrace_viewer.states.packed import Packed, Told, told_of
+from disttrace_viewer.states.packed import Head, Packed, head_of
 from disttrace_viewer.states.reduce import reduce
 from disttrace_viewer.trace.errors import ViewerError
 
@@ -40,8 +40,8 @@ class Part:
     states: bytes | None
     count: int
     lost: tuple[str, ...] = ()
-    told: Told = ()
-    """What has to be known of the states before they are unpacked."""
+    heads: Sequence[Head] = ()
+    """Of the states, in their order."""
 
 
 Parts = Iterator[Part]
@@ -71,7 +71,8 @@ def _part(task: Task) -> Part:
         state = reduce(files, window=task.window, history=task.history)
         if state is not None:
             found.append(state)
-    return Part(zlib.compress(pack_batch(found), LEVEL), len(found), told=told_of(found))
+    heads = [head_of(state) for state in found]
+    return Part(zlib.compress(pack_batch(found), LEVEL), len(found), heads=heads)
 
 
 def reduced(
@@ -151,7 +152,7 @@ def merged(parts: Parts) -> Merged:
     unread: list[str] = []
     for part in parts:
         if part.states is not None:
-            packed.add(part.states, part.told)
+            packed.add(part.states, part.heads)
         unread += part.lost
     return Merged(packed, tuple(sorted(unread)))
 

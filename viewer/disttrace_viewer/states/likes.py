@@ -235,7 +235,7 @@ def _place(adding: _Adding, key: str, own: Own, rank: int) -> int | None:
 
 
 def _stand_for(
-    adding: _Adding, model: _Model, found: crowds.Crowd, by_id: Mapping[str, int]
+    adding: _Adding, model: _Model, found: crowds.CrowdOfLikes, by_id: Mapping[str, int]
 ) -> None:
     """Take down of whom some processes tell."""
     known = adding.known

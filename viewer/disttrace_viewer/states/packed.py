@@ -20,27 +20,21 @@ KEPT = 1 << 13
 _SHIFT = 32
 
 
-class First(NamedTuple):
-    """What has to be known of all before the first of them is looked at."""
+class Head(NamedTuple):
+    """What has to be known of all states before the first of them is looked at."""
 
+    id: str
+    rating: tuple[Any, ...]
     start_ns: int
     clock: OwnClock
     problems: list[list[str]]
 
 
-Told = Sequence[tuple[str, "tuple[Any, ...]", First]]
-"""Of the states of a batch, in its order: ids, ratings, and what is to be known first."""
-
-
-def first_of(state: State) -> First:
-    """What is to be known of a state first."""
+def head_of(state: State) -> Head:
+    """That of a state."""
     start_ns = state.process.get("start_ns", state.modified_ns)
-    return First(start_ns, clock_of(journal_of(state, ())), state.problems)
-
-
-def told_of(states: Iterable[State]) -> Told:
-    """What a batch of states is added with."""
-    return [(state.id, state.rating, first_of(state)) for state in states]
+    clock = clock_of(journal_of(state, ()))
+    return Head(sys.intern(state.id), state.rating, start_ns, clock, state.problems)
 
 
 class Packed(Mapping[str, State]):
@@ -70,19 +64,19 @@ class Packed(Mapping[str, State]):
         at = self._where[identity]
         return self._batch(at >> _SHIFT)[at & ((1 << _SHIFT) - 1)]
 
-    def add(self, data: bytes, told: Told | None = None) -> None:
-        """One more batch, as ``state.pack_batch`` has it, compressed, with what whoever made it
-        told of its states: then it is not unpacked now. Raises StateError.
+    def add(self, data: bytes, heads: Sequence[Head] = ()) -> None:
+        """One more batch, as ``state.pack_batch`` has it, compressed; with the heads of its states,
+        where whoever made it told them, it is not unpacked now. Raises StateError.
         """
         number = len(self._batches)
         self._batches.append(data)
-        for place, (one, rating, first) in enumerate(told or told_of(self._batch(number))):
-            identity = sys.intern(one)
+        for place, head in enumerate(heads or map(head_of, self._batch(number))):
+            identity = sys.intern(head.id)
             known = self._where.get(identity)
-            if known is None or rating > self[identity].rating:
+            if known is None or head.rating > self[identity].rating:
                 self._beside.pop(identity, None)
                 self._where[identity] = number << _SHIFT | place
-                self._note(identity, first)
+                self._note(identity, head)
 
     def put(self, states: Iterable[State]) -> None:
         """States that came by themselves."""
@@ -92,7 +86,7 @@ class Packed(Mapping[str, State]):
             if known is None or state.rating > self[state.id].rating:
                 self._where.setdefault(state.id, -1)
                 self._beside[state.id] = state
-                self._note(state.id, first_of(state))
+                self._note(state.id, head_of(state))
 
     def copy(self) -> Packed:
         """Another one with the same states."""
@@ -118,12 +112,12 @@ class Packed(Mapping[str, State]):
         if self._beside:
             yield [*self._beside.values()]
 
-    def _note(self, identity: str, first: First) -> None:
-        self.starts[identity] = first.start_ns
-        self.clocks.take(first.clock)
+    def _note(self, identity: str, head: Head) -> None:
+        self.starts[identity] = head.start_ns
+        self.clocks.take(head.clock)
         self.problems.pop(identity, None)
-        if first.problems:
-            self.problems[identity] = first.problems
+        if head.problems:
+            self.problems[identity] = head.problems
 
     def _batch(self, number: int) -> list[State]:
         found = self._kept.get(number)

@@ -19,7 +19,7 @@ from disttrace_viewer.merge.meetings import Met, aligned
 from disttrace_viewer.merge.surveying import Surveyed, Surveying
 from disttrace_viewer.states.form.journal import journal_of
 from disttrace_viewer.states.form.state import State
-from disttrace_viewer.states.packed import Packed, batches_of, first_of
+from disttrace_viewer.states.packed import Packed, batches_of, head_of
 from disttrace_viewer.trace.model import Group
 from disttrace_viewer.trace.process import Clock, Problem, Process
 
@@ -74,7 +74,7 @@ def survey(states: Mapping[str, State], only: Collection[str] | None = None) -> 
         order = [(start_ns, identity) for identity, start_ns in states.starts.items()]
         clocks, told = states.clocks, [*states.problems.items()]
     else:
-        order, clocks, told = _firsts(states, only)
+        order, clocks, told = _heads(states, only)
     order.sort()
     index = {identity: place for place, (_, identity) in enumerate(order)}
     del order
@@ -86,7 +86,7 @@ def survey(states: Mapping[str, State], only: Collection[str] | None = None) -> 
     return building.done(_problems(told))
 
 
-def _firsts(
+def _heads(
     states: Mapping[str, State], only: Collection[str] | None
 ) -> tuple[list[tuple[int, str]], processing.Clocks, list[tuple[str, list[list[str]]]]]:
     order: list[tuple[int, str]] = []
@@ -95,11 +95,11 @@ def _firsts(
     for batch in batches_of(states):
         for state in batch:
             if only is None or state.id in only:
-                first = first_of(state)
-                order.append((first.start_ns, sys.intern(state.id)))
-                clocks.take(first.clock)
-                if first.problems:
-                    told.append((state.id, first.problems))
+                head = head_of(state)
+                order.append((head.start_ns, head.id))
+                clocks.take(head.clock)
+                if head.problems:
+                    told.append((head.id, head.problems))
     return order, clocks, told
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from disttrace_viewer.analysis.liveness import Seen
+from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.states.form.alike import FEWEST, pending
 from disttrace_viewer.states.form.state import State
+from disttrace_viewer.wording.findings.unseen_workers import STARTED
 
 _SAID = frozenset(("clock", "rendezvous", "worker"))
-_STARTED = "started"
 
 
 def without_quiet(states: Collection[State], seen: Mapping[str, Seen]) -> list[State]:
@@ -33,7 +34,7 @@ def without_quiet(states: Collection[State], seen: Mapping[str, Seen]) -> list[S
 def _is_quiet(
     state: State, kernel: Seen | None, workers: Collection[tuple[str | None, int | None]]
 ) -> bool:
-    if (state.identity.get("role") or state.process.get("role")) != "agent":
+    if (state.identity.get("role") or state.process.get("role")) != AGENT:
         return False
     if kernel is None or not kernel.alive or kernel.is_stopped or pending(state):
         return False
@@ -47,5 +48,5 @@ def _is_quiet(
     newest = max((one.get("attempt") or 0 for one in said), default=0)
     now = [one for one in said if (one.get("attempt") or 0) == newest]  # what was before is over
     return bool(now) and all(
-        one.get("event") == _STARTED and (state.id, one.get("pid")) in workers for one in now
+        one.get("event") == STARTED and (state.id, one.get("pid")) in workers for one in now
     )

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from disttrace.journal.format import COLLECTIVE, COMPOSED, MESSAGE, ranks_of
-from disttrace_viewer.load.ids import group_id
+from disttrace.journal.format import COLLECTIVE, COMPOSED, MESSAGE
 from disttrace_viewer.states.form.hidden import hidden
+from disttrace_viewer.states.form.journal import journal_of
 from disttrace_viewer.states.form.state import ROW, State
 
 FEWEST = 64
@@ -183,28 +183,15 @@ def _own(state: State) -> tuple[tuple[int, Own], ...]:
         for row in state.ops
         if is_pending(row) and (call := calls.get(row[_CALL], {})).get("kind") != COMPOSED
     }
+    definitions = journal_of(state, ("store", "group")).definitions
     found = []
-    of_name: dict[Any, int] = {}
     for place, (number, key) in enumerate(names_of_groups(state).items()):
-        group = groups[number]
-        name = group.get("name")
-        of_name[name] = of_name.get(name, 0) + 1
-        store = stores.get(group.get("store", -1))
-        if number not in waited or key is None or store is None:
-            continue
-        base = stores.get(store.get("base", -1))
-        known = {**group, "ranks": ranks_of(group.get("ranks"))}
-        one = group_id(
-            known,
-            store,
-            base,
-            process=state.id,
-            attempt=state.identity.get("attempt", state.process.get("attempt")),
-            like_named=of_name[name],
-        )
-        prefix = [hidden(word) for word in store.get("prefix", [])]
-        own = Own(one, name or "", prefix, group["ranks"], group.get("size"), group.get("nth"))
-        found.append((place, own))
+        if number in waited and key is not None:
+            group = groups[number]
+            prefix = [hidden(word) for word in stores[group["store"]].get("prefix", [])]
+            size, nth = group.get("size"), group.get("nth")
+            name, one = group.get("name") or "", definitions.group_id(number) or ""
+            found.append((place, Own(one, name, prefix, group["ranks"], size, nth)))
     return tuple(found)
 
 

@@ -22,7 +22,7 @@ TELLERS = 2
 """So many tell of others, so that nobody's word is the only one; of groups of one make as many."""
 _FEWEST = 4
 """Of whom not all are worth it."""
-_MOST_ROUNDS = 16
+_MOST_ROUNDS = 32
 _HASH = (1 << 61) - 1
 
 Names = tuple[str, ...]
@@ -30,8 +30,8 @@ Key = tuple[int, Names]
 """Whom they are like, and the groups they are in of those in which anybody waits."""
 
 
-class Crowd(NamedTuple):
-    """Some of whom others tell."""
+class CrowdOfLikes(NamedTuple):
+    """Some of whom others tell; in the trace they are a ``Crowd``."""
 
     tellers: Sequence[Like]
     likes: Sequence[Like]
@@ -45,7 +45,7 @@ class Parted(NamedTuple):
     """Who is looked at by himself, with whom each is like, and of whom these tell."""
 
     kept: Sequence[tuple[int, Sequence[Like]]]
-    crowds: Mapping[Key, Sequence[Crowd]]
+    crowds: Mapping[Key, Sequence[CrowdOfLikes]]
 
 
 @dataclass
@@ -75,42 +75,45 @@ def parted(likes: Sequence[Sequence[Like]], asked: Question) -> Parted:
         alone.setdefault(key, []).extend(keys.pop(key))
     kept = [(number, of) for (number, _), of in alone.items()]
     here = {*asked.known, *(name for _, names in alone for name in names)}
-    colours, makes = _coloured(keys, here)
+    coloured = _coloured(keys, here)
+    if coloured is None:
+        return Parted([*kept, *((number, of) for (number, _), of in keys.items())], {})
+    colours, makes = coloured
     of_make: dict[int, list[str]] = {}
     for name, make in makes.items():
         of_make.setdefault(make, []).append(name)
     here.update(name for of in of_make.values() for name in of[:TELLERS])
     rows = _told(keys, colours, here)
-    crowds: dict[Key, list[Crowd]] = {}
+    crowds: dict[Key, list[CrowdOfLikes]] = {}
     for key, likes_of in keys.items():
         if rows.get(key, key) == key:
             few = len(likes_of) < _FEWEST
             own = likes_of if few else likes_of[:TELLERS]
             kept.append((key[0], own))
             if not few:
-                crowds.setdefault(key, []).append(
-                    Crowd(own, likes_of[TELLERS:], frozenset(key[1]), whole=True)
-                )
+                crowd = CrowdOfLikes(own, likes_of[TELLERS:], frozenset(key[1]), whole=True)
+                crowds.setdefault(key, []).append(crowd)
     apart: dict[tuple[Key, frozenset[str]], list[Like]] = {}
     for key, teller in rows.items():
         if teller != key:
             shared = frozenset(here.intersection(key[1]))
             apart.setdefault((teller, shared), []).extend(keys[key])
     for (teller, shared), of in apart.items():
-        crowd = Crowd(keys[teller][:TELLERS], of, shared, whole=False)
+        crowd = CrowdOfLikes(keys[teller][:TELLERS], of, shared, whole=False)
         crowds.setdefault(teller, []).append(crowd)
     return Parted(kept, crowds)
 
 
 def _coloured(
     keys: Mapping[Key, Sequence[Like]], here: Collection[str]
-) -> tuple[dict[Key, int], dict[str, int]]:
+) -> tuple[dict[Key, int], dict[str, int]] | None:
     """By key its colour, and by group its make: the sum of what its members are. Who is ``here``
-    for another reason is like no other one.
+    for another reason is like no other one. None where they do not settle, in long rows of groups:
+    by colours that have not settled those at its middle would seem to wait for one another.
     """
     colours = {key: key[0] for key in keys}
     single = {name: hash(name) for name in here}
-    count, makes = 0, dict(single)
+    count = 0
     for _ in range(_MOST_ROUNDS):
         makes = dict(single)
         for key, of in keys.items():
@@ -122,9 +125,9 @@ def _coloured(
             seen = (colours[key], *[makes[name] for name in key[1]])
             colours[key] = numbers.setdefault(seen, len(numbers))
         if len(numbers) == count:
-            break
+            return colours, makes
         count = len(numbers)
-    return colours, makes
+    return None
 
 
 def _told(

@@ -116,6 +116,5 @@ def unanswered(
 def _been_in(trace: Trace, who: Sequence[int], what: str, op: Op, waited_ns: int) -> str:
     return (
         f"{sentences.processes(trace, who, within=op.call.group)} {sentences.have(who)} been in"
-        f" {what} at"
-        f" {sentences.line(op)} for {sentences.span(waited_ns)}"
+        f" {what} at {sentences.line(op)} for {sentences.span(waited_ns)}"
     )
