@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 
 from disttrace.journal.code_files import (
     is_generated,
@@ -39,15 +39,26 @@ def frame(op: Op) -> Frame | None:
     return innermost(op.awaited_at or op.call.stack)
 
 
-def branch(op: Op, others: Iterable[Op]) -> Frame | None:
+Lines = Mapping[tuple[str, str], Set[int]]
+"""By file and function of the program the lines at which operations were called."""
+
+
+def lines_of(found: Iterable[Op]) -> Lines:
+    """All frames of their stacks, each stack once."""
+    lines: dict[tuple[str, str], set[int]] = {}
+    for stack in {op.call.stack for op in found}:
+        for one in stack:
+            if is_program(one.file):
+                lines.setdefault((one.file, one.function), set()).add(one.line)
+    return lines
+
+
+def branch(op: Op, others: Lines) -> Frame | None:
     """The line of a caller at which an operation parted from others that the same function made by
     another of its lines; None where that is its own line, or no caller is known to be of both.
     """
-    there: dict[tuple[str, str], set[int]] = {}
-    for one in (one for other in others for one in other.call.stack if is_program(one.file)):
-        there.setdefault((one.file, one.function), set()).add(one.line)
     for one in op.call.stack:
-        lines = there.get((one.file, one.function)) if is_program(one.file) else None
+        lines = others.get((one.file, one.function)) if is_program(one.file) else None
         if lines is not None:
             return None if one.line in lines or one == frame(op) else one
     return None

@@ -196,7 +196,7 @@ def finding(case: Case, found: Finding) -> dict[str, Any]:
         "summary": found.summary,
         "hint": found.hint,
         "culprits": [processes[i].id for i in found.culprits],
-        "culprit_ranks": sorted({*_ranks(case, found.culprits), *found.absent_ranks}),
+        "culprit_ranks": sorted({*_ranks(case, found.culprits, found.group), *found.absent_ranks}),
         "waiting": [processes[i].id for i in found.waiting],
         "waiting_ranks": _ranks(case, found.waiting, found.group),
         "op": found.op,

@@ -133,13 +133,14 @@ def _signature(call: Call) -> str:
 
 
 def _members(kept: Mapping[int, Sequence[Op]], calls: Iterable[Call], seq: int) -> dict[int, Op]:
-    """What members called under one number, as operations."""
+    """What members called under one number, as operations; of a crowd what its teller called."""
+    called = {call.group_rank: call for call in calls}
     found: dict[int, Op] = {}
-    for call in calls:
-        ops = kept.get(-1 if call.group_rank is None else call.group_rank, ())
-        if call.group_rank is not None and ops and (ops[-1].seq or 0) >= seq:
+    for rank, ops in kept.items():
+        call = called.get(ops[-1].call.group_rank)
+        if call is not None and (ops[-1].seq or 0) >= seq:
             op = stand_in(ops, seq)
-            found[call.group_rank] = op if op.number >= 0 else replace(op, call=call)
+            found[rank] = op if op.number >= 0 else replace(op, call=call)
     return found
 
 

@@ -8,7 +8,7 @@ some become processes, and tell of the others (``Crowd``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -137,25 +137,25 @@ def _parted(adding: _Adding, alike: Sequence[tuple[_Model, list[Like]]]) -> crow
 def _question(adding: _Adding, alike: Sequence[tuple[_Model, Sequence[Like]]]) -> crowds.Question:
     """What is asked of those who are like others."""
     known, asked = adding.known, _Asked()
-    names = {group: name for name, group in adding.of_name.items() if group != _AMBIGUOUS}
-    for op in (op for ops in known.ops.values() for op in ops if op.pending):
-        name = names.get(-1 if op.call.group is None else op.call.group)
-        if name is not None:
-            asked.wait(name, op)
+    names = {group: {name} for name, group in adding.of_name.items() if group != _AMBIGUOUS}
+    for op in (op for ops in known.ops.values() for op in ops):
+        asked.came(names.get(-1 if op.call.group is None else op.call.group, ()), op)
+        if op.pending and op.call.group in names:
             asked.message(known.groups[op.call.group or 0].ranks, op, op.call.group_rank)
     for (group, backend), of in known.courses.items():
-        if group in names:
-            asked.courses.setdefault((names[group], backend), set()).update(of.values())
+        for name in names.get(-1 if group is None else group, ()):
+            asked.courses.setdefault((name, backend), set()).update(of.values())
     for model, likes in alike:
-        for op in (op for op in model.ops if op.pending):
-            for name in model.names_there(op.call.group, likes):
-                asked.wait(name, op)
-            if op.call.kind == MESSAGE:
+        there = model.names_there(likes)
+        for op in model.ops:
+            asked.came(there.get(-1 if op.call.group is None else op.call.group, ()), op)
+            if op.pending and op.call.kind == MESSAGE:
                 _ask_for_messages(adding, asked, model, op, likes)
         for (group, backend), course in model.courses:
-            for name in model.names_there(group, likes):
+            for name in there.get(-1 if group is None else group, ()):
                 asked.courses.setdefault((name, backend), set()).add(course)
-    disputed = {name for name, waits in asked.waits.items() if len(waits) > 1}
+    disputed = {name for (name, _), found in asked.brought.items() if len(found) > 1}
+    disputed |= {name for name, numbers in asked.waits.items() if len(numbers) > 1}
     for (name, _), courses in asked.courses.items():
         numbers = {newest for newest, _, _ in courses}
         if len(numbers) < len(courses):  # they came to the same number by other calls
@@ -178,18 +178,25 @@ def _ask_for_messages(
 
 @dataclass
 class _Asked:
-    waits: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
+    waits: dict[str, set[int | None]] = field(default_factory=dict)
+    """By group the numbers of what somebody waits in there."""
+    brought: dict[tuple[str, int | None], set[tuple[str, ...]]] = field(default_factory=dict)
+    """By group and number what its members came with."""
     courses: dict[tuple[str, str | None], set[tuple[int, int, int]]] = field(default_factory=dict)
     wanted: set[int] = field(default_factory=set)
 
-    def wait(self, name: str, op: Op) -> None:
-        """Somebody waits in an operation like this one, in that group: for all of its members, but
-        for a message, which is of two.
+    def came(self, names: Iterable[str], op: Op) -> None:
+        """Somebody came to an operation like this one, in groups of these names: for all of their
+        members, but for a message, which is of two.
         """
+        if op.call.kind == MESSAGE and (op.peer is not None or not op.pending):
+            return
         one = op.call.signature
-        if op.call.kind != MESSAGE or op.peer is None:
-            what = (op.seq, one.op, one.shapes, one.dtypes, one.reduce_op, one.root, one.splits)
-            self.waits.setdefault(name, set()).add(tuple(map(repr, what)))
+        what = (one.op, one.shapes, one.dtypes, one.reduce_op, one.root, one.splits)
+        for name in names:
+            if op.pending:
+                self.waits.setdefault(name, set()).add(op.seq)
+            self.brought.setdefault((name, op.seq), set()).add((*map(repr, what),))
 
     def message(self, ranks: Sequence[int] | None, op: Op, own: int | None) -> None:
         """The member ``own`` (its rank there) of a group of ``ranks`` waits so."""
@@ -281,12 +288,12 @@ class _Model:
     active: Sequence[tuple[int, int]]
     longest: Sequence[tuple[int, int]]
 
-    def names_there(self, group: int | None, likes: Sequence[Like]) -> set[str]:
-        """What names the groups that others have in the place of one of its own."""
-        place = self.place.get(-1 if group is None else group)
-        if place is None:
-            return set()
-        return {like.groups[place] for like in likes if place < len(like.groups)}
+    def names_there(self, likes: Sequence[Like]) -> Mapping[int, Set[str]]:
+        """By each of its own groups what names those that others have in its place."""
+        return {
+            group: {like.groups[place] for like in likes if place < len(like.groups)}
+            for group, place in self.place.items()
+        }
 
     @classmethod
     def of(cls, adding: _Adding, process: int, state: State) -> _Model:

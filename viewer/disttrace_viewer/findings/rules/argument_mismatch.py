@@ -69,10 +69,14 @@ def _swallowed(case: Case, found: Difference) -> dict[int, Op]:
     are odd, be they most. Nobody where that holds of all.
     """
     raised: dict[int, Op] = {}
+    others: dict[str | None, list[Op]] = {}
     for rank, mine in found.members.items() if not found.raced else ():
+        if not swallowed.any_raised(case, mine.process):
+            continue
         value = found.values.get(rank)
-        others = [op for r, op in found.members.items() if found.values.get(r) != value]
-        call = swallowed.find(case, mine.process, others, mine)
+        if value not in others:
+            others[value] = [op for r, op in found.members.items() if found.values.get(r) != value]
+        call = swallowed.find(case, mine.process, others[value], mine)
         if call is not None:
             raised[rank] = call
     return raised if len(raised) < len(found.members) else {}

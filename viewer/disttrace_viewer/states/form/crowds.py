@@ -4,8 +4,8 @@ In a job of 100,000 ranks nearly all wait in a few ways. Whoever waits in the sa
 that are like it says what these say; and so do whole groups of the same make: of a thousand
 tensor-parallel groups that all wait for the same data-parallel ones two say it all. Of what make a
 group is, is told by who its members are, and by what other groups these are in (refinement of
-colours, Weisfeiler and Leman 1968). Where the members of a group contradict each other, how many
-say what decides, and none of them is left out.
+colours, Weisfeiler and Leman 1968). Where the members of a group contradict each other, no other
+group tells of it: how many of its own say what decides who of them is odd.
 """
 
 from __future__ import annotations
@@ -71,10 +71,8 @@ def parted(likes: Sequence[Sequence[Like]], asked: Question) -> Parted:
             names = tuple([name for name in one.groups if name in asked.waits])
             at = alone if one.rank in asked.wanted else keys
             at.setdefault((number, names), []).append(one)
-    for key in [key for key in keys if not asked.disputed.isdisjoint(key[1])]:
-        alone.setdefault(key, []).extend(keys.pop(key))
     kept = [(number, of) for (number, _), of in alone.items()]
-    here = {*asked.known, *(name for _, names in alone for name in names)}
+    here = {*asked.known, *asked.disputed, *(name for _, names in alone for name in names)}
     coloured = _coloured(keys, here)
     if coloured is None:
         return Parted([*kept, *((number, of) for (number, _), of in keys.items())], {})

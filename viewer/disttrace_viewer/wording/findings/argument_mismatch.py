@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from disttrace_viewer.analysis.operation import branch
+from disttrace_viewer.analysis.operation import Lines, branch, lines_of
 from disttrace_viewer.evidence.mismatches import Difference, unfitting
 from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.findings import one_call
 from disttrace_viewer.wording.findings.one_call import OneCall
@@ -50,11 +51,16 @@ def summary(trace: Trace, found: Difference, within: Mapping[int, str | None]) -
     ``within``: by group rank the operation that the program called, where that was another one.
     """
     brought = sorted(found.values.keys() & found.members, key=lambda r: (r not in found.odd, r))
+    others = _lines_of_others(found) if found.kind == "op_mismatch" else {}
     sides = sentences.together(
-        (_value(trace, found, rank, within[rank]), found.members[rank].process) for rank in brought
+        (_value(trace, found, rank, within[rank], others), found.members[rank].process)
+        for rank in brought
     )
     text = _by_pairs(trace, found, within) or few(
-        [f"{sentences.processes(trace, who)} {side}" for side, who in sides.items()]
+        [
+            f"{sentences.processes(trace, who, within=found.group)} {side}"
+            for side, who in sides.items()
+        ]
     )
     again = f", and {found.times - 1} more times" if found.times > 1 else ""
     return (
@@ -117,12 +123,24 @@ def _two_lines(trace: Trace, found: Difference) -> tuple[str, str] | None:
     return first, second
 
 
-def _value(trace: Trace, found: Difference, rank: int, within: str | None) -> str:
+def _lines_of_others(found: Difference) -> dict[str, Lines]:
+    """By what some brought the lines of those who brought anything else."""
+    sides: dict[str | None, list[Op]] = {}
+    for rank, op in found.members.items():
+        sides.setdefault(found.values.get(rank), []).append(op)
+    return {
+        value: lines_of(op for other, ops in sides.items() if other != value for op in ops)
+        for value in {*found.values.values()}
+    }
+
+
+def _value(
+    trace: Trace, found: Difference, rank: int, within: str | None, others: Mapping[str, Lines]
+) -> str:
     op, value, inside = found.members[rank], found.values[rank], sentences.inside(within)
     at = f"({sentences.line(op)})"
     if found.kind == "op_mismatch":
-        others = (one for r, one in found.members.items() if found.values.get(r) != value)
-        parted = branch(op, others)
+        parted = branch(op, others[value])
         at = at if parted is None else f"({sentences.line(op)} <- {sentences.place(parted)})"
         return f"{value}{inside} {at}"
     if found.kind == "root_mismatch":
