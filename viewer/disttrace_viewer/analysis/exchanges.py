@@ -14,9 +14,9 @@ from functools import cached_property
 import polars as pl
 
 from disttrace.journal.format import ON_DEVICE
-from disttrace_viewer.analysis.sample import SETTERS, Stream
+from disttrace_viewer.analysis.sample import SETTERS
 from disttrace_viewer.trace.columns import IN_FLIGHT
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import Stream, Trace
 
 WAITERS = ("store.get", "store.wait", "store.multi_get", "store.queue_pop", "store.barrier")
 

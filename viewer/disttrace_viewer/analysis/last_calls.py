@@ -71,7 +71,7 @@ def without(sample: Sample, ended: Mapping[int, float]) -> Sample:
         return sample
     kept = tuple(op for op in sample.ops if not late(op))
     of = {op.process for op in dropped}
-    streams = {(op.process, (op.call.group, op.call.backend)) for op in dropped}
+    streams = {(op.process, op.call.stream) for op in dropped}
     did: dict[tuple[int, int], int] = {}
     for op in kept:
         if op.process in of:

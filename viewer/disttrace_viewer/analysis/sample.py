@@ -13,11 +13,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from disttrace.journal.format import ON_DEVICE
-from disttrace_viewer.trace.model import Call
+from disttrace_viewer.trace.model import Call, Stream
 from disttrace_viewer.trace.operation import Op
 
-Stream = tuple[int | None, str | None]
-"""Group and backend: what numbers collectives."""
 Course = Sequence[tuple[int, Call]]
 """Sequence number and call of every collective of a process in a stream, by number."""
 MessageStream = tuple[int | None, int | None, int | None, int | None]
@@ -83,6 +81,10 @@ class Sample:
         place = bisect.bisect_left(kept, number, key=lambda op: op.number)
         return kept[place] if place < len(kept) and kept[place].number == number else None
 
+    def around(self, op: Op) -> Op | None:
+        """The composed operation of which one is a part; None where there is none, or not kept."""
+        return self.get(op.process, op.parent)
+
     @cached_property
     def _of_kinds(self) -> dict[tuple[str, ...], tuple[Op, ...]]:
         return {}
@@ -113,7 +115,7 @@ class Sample:
         for op in self.ops:
             call = op.call
             if call.kind == "collective" and op.seq is not None and call.group_rank is not None:
-                stream = found.setdefault((call.group, call.backend), {})
+                stream = found.setdefault(call.stream, {})
                 stream.setdefault(call.group_rank, []).append(op)
         kept = {
             stream: {

@@ -255,6 +255,6 @@ def _named(trace: Trace, done: str, op: Op, *, brief: bool = False) -> str:
 
 def _brief(trace: Trace, done: str, op: Op) -> tuple[str, ...]:
     """Of the default group the short name says all that the long one does."""
-    group = None if op.call.group is None else trace.groups[op.call.group]
+    group = trace.group_of(op.call)
     brief = _named(trace, done, op, brief=True)
     return (brief,) if group is not None and group.default else (_named(trace, done, op), brief)

@@ -162,7 +162,7 @@ def last(case: Case, op: Op | None) -> dict[str, Any] | None:
     where = case.evidence.location(op)
     return {
         "op": op.call.op,
-        "group": None if op.call.group is None else trace.groups[op.call.group].id,
+        "group": trace.group_id(op.call),
         "seq": op.seq,
         "key": trace.full_key(op.call.index, op.key),
         "status": op.status,

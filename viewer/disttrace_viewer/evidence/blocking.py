@@ -13,9 +13,9 @@ from disttrace_viewer.analysis import process_ends
 from disttrace_viewer.analysis.error_texts import is_closed
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import ALIVE, CASCADE, OWN, SILENT
-from disttrace_viewer.analysis.sample import Stream
 from disttrace_viewer.evidence.endings import Endings
 from disttrace_viewer.evidence.recorded import AWAITED, DRAINING, GROUPED, SHUTDOWN, underway
+from disttrace_viewer.trace.model import Stream
 
 LED = ("broadcast", "reduce", "gather", "scatter")
 """Collectives that one member leads: who leaves when depends on which."""
@@ -65,10 +65,10 @@ class Blocking(Endings):
         inside: dict[tuple[Stream, int], list[Op]] = {}
         for op in self.pending:
             if op.on_device and op.call.kind == COLLECTIVE and op.call.op not in LED:
-                stream = (op.call.group, op.call.backend)
+                stream = op.call.stream
                 inside.setdefault((stream, op.seq or 0), []).append(op)
         failed = Counter(
-            ((op.call.group, op.call.backend), op.seq or 0)
+            (op.call.stream, op.seq or 0)
             for op in self.sample.ops
             if op.error is not None and op.call.kind == COLLECTIVE
         )

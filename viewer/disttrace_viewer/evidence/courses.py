@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.analysis.out_of_step import SWAPPED, Shift, first_shift
-from disttrace_viewer.analysis.sample import Course, Stream
+from disttrace_viewer.analysis.sample import Course
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.trace.model import Call
+from disttrace_viewer.trace.model import Call, Stream
 from disttrace_viewer.trace.process import Frame
 
 Place = tuple[str, Frame | None]

@@ -51,7 +51,7 @@ class Evidence(Blocking):
         began = (op.begin_ns for op in self.sample.of_process.get(process, ()) if op.thread == 0)
         if where is None or (at < since_ns and any(at < ns <= until_ns for ns in began)):
             return None
-        return Location(process, where.file, where.line, where.function, None)
+        return Location.at(process, where)
 
     def stood_after(
         self, process: int, since_ns: int, until_ns: int
@@ -69,7 +69,7 @@ class Evidence(Blocking):
             inside = op.begin_ns <= at and (op.end_ns or at) > since_ns
             if op.thread == 0 and inside and op.call.kind != COMPOSED:
                 return None
-        return Location(process, where.file, where.line, where.function, None), at
+        return Location.at(process, where), at
 
     @cached_property
     def samples(self) -> Mapping[int, StackSample]:
@@ -91,19 +91,17 @@ class Evidence(Blocking):
     def location(self, op: Op) -> Location | None:
         """The call site of an operation."""
         where = frame(op)
-        if where is None:
-            return None
-        return Location(op.process, where.file, where.line, where.function, op.call.op)
+        return None if where is None else Location.at(op.process, where, op.call.op)
 
     def whereabouts(self, process: int) -> Location | None:
         """Where a process outside communication stands; else where it failed or was last seen."""
         end = self.ends[process]
         raised = innermost(end.asked_at if end.failure is None else end.failure.stack)
         if raised is not None:
-            return Location(process, raised.file, raised.line, raised.function, None)
+            return Location.at(process, raised)
         stands = self.stands(process) if end.how in (ALIVE, SILENT) else None
         if stands is not None:
-            return Location(process, stands.file, stands.line, stands.function, None)
+            return Location.at(process, stands)
         last, of_main = self.last.get(process), self.last_of_main.get(process)
         called = None if last is None else frame(last)
         if of_main is not None and called is not None and is_library(called.file):
@@ -119,9 +117,7 @@ class Evidence(Blocking):
             places.append(self.location(op))
             where = self.stands(op.process) if op.pending and op.issued_ns is not None else None
             if where is not None:
-                places.append(
-                    Location(op.process, where.file, where.line, where.function, op.call.op)
-                )
+                places.append(Location.at(op.process, where, op.call.op))
         return tuple(dict.fromkeys(p for p in places if p is not None))
 
     def within(self, op: Op) -> str | None:
@@ -129,7 +125,7 @@ class Evidence(Blocking):
         a worker runs for another one; else the name that the program gave the part of it that it is
         in, in quotes; else None.
         """
-        outer = self.sample.get(op.process, op.parent)
+        outer = self.sample.around(op)
         if outer is None or outer.call.kind != "composed" or outer.call.op in GATHERING:
             return None
         if outer.call.op == ANNOTATION:

@@ -106,8 +106,8 @@ class Agents:
         trace = self.evidence.trace
         found: dict[tuple[int, int | None], str] = {}
         for op in self.evidence.sample.ops:
-            if op.call.store is not None:
-                found.setdefault((op.process, op.parent), trace.stores[op.call.store].place)
+            if (place := trace.place_of(op.call)) is not None:
+                found.setdefault((op.process, op.parent), place)
         return found
 
 

@@ -12,8 +12,8 @@ from disttrace.journal.format import RPC_WAITS
 from disttrace_viewer.analysis import interrupts, last_calls, process_ends, thread_stacks
 from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.analysis.sample import Course, Sample, Stream, stand_in
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.analysis.sample import Course, Sample, stand_in
+from disttrace_viewer.trace.model import Stream, Trace
 from disttrace_viewer.trace.operation import CREATING, SYNCHRONIZING
 
 STUCK_NS = 1_500_000_000
@@ -183,7 +183,7 @@ class Recorded:
         """
         if not self.inferred(op) or op.call.group is None or op.seq is None:
             return False
-        members = self.sample.members((op.call.group, op.call.backend), op.seq)
+        members = self.sample.members(op.call.stream, op.seq)
         through = [
             one.end_ns is not None and one.error is None
             for one in members.values()

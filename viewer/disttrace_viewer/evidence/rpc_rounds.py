@@ -18,7 +18,7 @@ def round_of(evidence: Evidence, op: Op) -> Op | None:
     """The operation around one in which all workers come together, or that itself."""
     around: Op | None = op
     while around is not None and around.call.op not in _ROUNDS:
-        around = evidence.sample.get(around.process, around.parent)
+        around = evidence.sample.around(around)
     return around
 
 

@@ -20,6 +20,7 @@ from disttrace_viewer.analysis.sample import SETTERS
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.evidence.recorded import ANNOTATION
+from disttrace_viewer.trace.model import Trace
 
 Key = tuple[str | None, str]
 """The place, and the key with every prefix."""
@@ -44,7 +45,7 @@ def taken_connections(evidence: Evidence) -> Mapping[tuple[int, int], Op]:
     trace = evidence.trace
     by_client: dict[tuple[int, int, int | None], list[Op]] = {}
     for op in evidence.pending:
-        store = None if op.call.store is None else trace.stores[op.call.store]
+        store = trace.store_of(op.call)
         if op.call.kind != "store" or op.issued_ns is not None or store is None:
             continue
         if store.base is not None and trace.stores[store.base].type == "TCPStore":
@@ -88,7 +89,7 @@ class Setters:
         """Whether an operation is torch's own and none of the program's: C++ code, an agent, a part
         of what brings processes together, or other code of ``torch.distributed`` made it.
         """
-        around = self.evidence.sample.get(op.process, op.parent)
+        around = self.evidence.sample.around(op)
         return (
             op.call.origin == "c++"
             or self.evidence.trace.processes[op.process].role == AGENT
@@ -128,14 +129,8 @@ class Setters:
         """Kept operations on each key, by begin."""
         trace = self.evidence.trace
         keyed = [op for op in self.evidence.sample.ops if op.key is not None]
-        found: list[tuple[Key, Op]] = []
-        for op in sorted(keyed, key=lambda op: (op.begin_ns, op.id)):
-            full = trace.full_key(op.call.index, op.key)
-            store = None if op.call.store is None else trace.stores[op.call.store]
-            place = None if store is None else store.place
-            keys = [full] if isinstance(full, str) else (full or ())
-            found += [((place, key), op) for key in keys]
-        return tuple(found)
+        keyed.sort(key=lambda op: (op.begin_ns, op.id))
+        return tuple((key, op) for op in keyed for key in keys_of(trace, op))
 
     def expected(
         self, key: Key, waiter: int, waiting: Set[int], *, counted: bool = False
@@ -299,9 +294,14 @@ class Setters:
         return self._known[place]
 
 
+def keys_of(trace: Trace, op: Op) -> list[Key]:
+    """The keys that a store operation uses; none where that is not known."""
+    full = trace.full_key(op.call.index, op.key)
+    names = [full] if isinstance(full, str) else (full or ())
+    return [(trace.place_of(op.call), name) for name in names]
+
+
 def place_and_key(evidence: Evidence, op: Op) -> tuple[str | None, object]:
     """Where a store operation's key is: equal for all who use the same one."""
-    trace = evidence.trace
-    store = None if op.call.store is None else trace.stores[op.call.store]
-    key = trace.full_key(op.call.index, op.key)
-    return (None if store is None else store.place, key if isinstance(key, str) else repr(key))
+    key = evidence.trace.full_key(op.call.index, op.key)
+    return (evidence.trace.place_of(op.call), key if isinstance(key, str) else repr(key))

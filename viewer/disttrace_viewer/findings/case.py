@@ -17,7 +17,7 @@ from disttrace_viewer.analysis.process_ends import (
     SILENT,
     TOGETHER_NS,
 )
-from disttrace_viewer.analysis.sample import Course, Stream
+from disttrace_viewer.analysis.sample import Course
 from disttrace_viewer.evidence import courses
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.node_rendezvous import Agents
@@ -31,6 +31,7 @@ from disttrace_viewer.evidence.waits.wait import Wait
 from disttrace_viewer.findings.finding import ERROR, Finding
 from disttrace_viewer.findings.past import NOTHING, Past
 from disttrace_viewer.findings.witnesses import Witnesses
+from disttrace_viewer.trace.model import Stream
 
 EARLY_NS = 3_000_000_000
 """Waiting that was cut off before this may have been about to end."""
@@ -103,24 +104,16 @@ class Case:
 
     @cached_property
     def of_process(self) -> Mapping[int, tuple[Wait, ...]]:
-        """The waits of each process that waits, and by which others wait for it in turn.
-
-        Neither those of side threads, nor what was begun when the others had given it up.
-        """
+        """The waits of each process that waits, and by which others wait for it in turn."""
         found: dict[int, list[Wait]] = {}
         for wait in self.waits:
-            if wait.side or wait.late_ns is not None:
-                continue
-            found.setdefault(wait.process, []).append(wait)
+            if wait.holds:
+                found.setdefault(wait.process, []).append(wait)
         return {process: tuple(all_of) for process, all_of in found.items()}
 
     def at(self, process: int) -> list[Wait]:
         """The waits of a process by which others wait for it, and what it asks a store for."""
-        return [
-            wait
-            for wait in self._near["process", process]
-            if wait.polled or not (wait.side or wait.late_ns is not None)
-        ]
+        return [wait for wait in self._near["process", process] if wait.polled or wait.holds]
 
     def open(self) -> list[Wait]:
         """Waits that no finding explains yet."""
@@ -142,7 +135,7 @@ class Case:
 
     def oldest(self) -> list[Wait]:
         """Open waits in the order in which they began, but for those that hold up nobody."""
-        found = [w for w in self.open() if not w.side and w.late_ns is None]
+        found = [w for w in self.open() if w.holds]
         return sorted(found, key=lambda wait: (wait.op.begin_ns, wait.op.id))
 
     def old(self, wait: Wait) -> bool:
@@ -193,7 +186,7 @@ class Case:
             # Who waits for any of several does so until the last of them is reached.
             explained = [w for w in (*waits, *near[_ANY_OF]) if self._take(finding, number, w)]
             stuck |= {wait.process for wait in explained if not wait.side}
-            held = {wait.process for wait in explained if not wait.side and wait.late_ns is None}
+            held = {wait.process for wait in explained if wait.holds}
             held_up = [*held, *(wait.serves for wait in explained if wait.serves is not None)]
             keys = [key for one in held_up for key in near[_WAITED_FOR, one]]
         for process in stuck:

@@ -97,7 +97,7 @@ def _in_call(evidence: Evidence, op: Op) -> bool:
         return False  # torch makes the entry of a dump once it has the communicator
     if op.issued_ns is None:
         return True
-    around = evidence.sample.get(op.process, op.parent)
+    around = evidence.sample.around(op)
     return around is not None and around.call.op in BATCHES and around.pending
 
 

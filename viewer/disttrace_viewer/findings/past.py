@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
-from disttrace_viewer.analysis.sample import Course, Stream
+from disttrace_viewer.analysis.sample import Course
 from disttrace_viewer.evidence.mismatches import Joined
 from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.trace.model import Stream
 from disttrace_viewer.trace.operation import Op
 
 Misfit = tuple[Op, Op, int, list[Hashable]]

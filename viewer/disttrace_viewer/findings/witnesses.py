@@ -120,9 +120,7 @@ class Witnesses:
         trace = self.evidence.trace
         if op.call.group is not None:
             return op.call.group in self._groups(process)
-        if op.call.store is None:
-            return False
-        place = trace.place_by_id.get(trace.stores[op.call.store].place)
+        place = trace.place_by_id.get(trace.place_of(op.call) or "")
         return place is not None and (place.server == process or op.call.kind == "constructor")
 
     def _lost_another(self, op: Op, after_ns: int, together: Set[int]) -> bool:

@@ -13,7 +13,7 @@ from functools import cached_property, partial
 import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges, Numbers
-from disttrace_viewer.analysis.sample import Course, Stream
+from disttrace_viewer.analysis.sample import Course
 from disttrace_viewer.evidence.courses import Place, place_of
 from disttrace_viewer.evidence.mismatches import Joined
 from disttrace_viewer.findings.case import Case
@@ -21,7 +21,7 @@ from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.findings.past import Misfit, Past
 from disttrace_viewer.findings.rules.size_mismatch import fits
 from disttrace_viewer.history import late_sender, straggler, unwaited_work
-from disttrace_viewer.trace.model import Call, Trace
+from disttrace_viewer.trace.model import Call, Stream, Trace
 from disttrace_viewer.trace.operation import Op, ops
 
 RULES: tuple[Callable[..., Iterator[Finding]], ...] = (

@@ -58,10 +58,8 @@ def finding_of(trace: Trace, delay: Delay, kind: str) -> Finding:
         culprits=(delay.process,),
         waiting=delay.others,
         op=call.op,
-        group=None if call.group is None else trace.groups[call.group].id,
-        locations=()
-        if where is None
-        else (Location(delay.process, where.file, where.line, where.function, call.op),),
+        group=trace.group_id(call),
+        locations=() if where is None else (Location.at(delay.process, where, call.op),),
         at_ns=delay.first_ns,
     )
 

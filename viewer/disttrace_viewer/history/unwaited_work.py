@@ -46,7 +46,7 @@ def find(case: Case, exchanges: Exchanges) -> Iterator[Finding]:
             hint=words.HINT,
             culprits=tuple(processes),
             op=op.call.op,
-            group=None if op.call.group is None else trace.groups[op.call.group].id,
+            group=trace.group_id(op.call),
             seq=op.seq,
             locations=case.evidence.locations(found),
             at_ns=op.begin_ns,

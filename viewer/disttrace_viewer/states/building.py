@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import orjson
 
 from disttrace.journal.format import COLLECTIVE, MESSAGE, UNKNOWN_OP, ranks_of
-from disttrace_viewer.analysis.sample import Course, Sample, Stream
+from disttrace_viewer.analysis.sample import Course, Sample
 from disttrace_viewer.load.journals import Journal
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge import groups as grouping
@@ -33,7 +33,17 @@ from disttrace_viewer.states.history import History, courses_differ
 from disttrace_viewer.states.merged import Merged
 from disttrace_viewer.states.packed import batches_of
 from disttrace_viewer.states.survey import StateSurvey, survey
-from disttrace_viewer.trace.model import Call, Crowd, Group, Job, Key, Signature, Store, Trace
+from disttrace_viewer.trace.model import (
+    Call,
+    Crowd,
+    Group,
+    Job,
+    Key,
+    Signature,
+    Store,
+    Stream,
+    Trace,
+)
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame, Problem, Process, Stack, StackSample
 
@@ -193,9 +203,7 @@ class _Building:
         failed, or that differ.
         """
         kept = tuple(op for i in range(len(self.processes)) for op in self.ops.pop(i, ()))
-        in_question = {
-            (op.call.group, op.call.backend) for op in kept if op.pending or op.error is not None
-        }
+        in_question = {op.call.stream for op in kept if op.pending or op.error is not None}
         return Sample(
             ops=kept,
             counts=self.counts,

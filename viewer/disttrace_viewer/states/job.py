@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
 
 from disttrace_viewer.analysis.liveness import Look, look
-from disttrace_viewer.analysis.sample import Stream
 from disttrace_viewer.diagnosis.completeness import gaps_of
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.mismatches import KINDS
@@ -26,7 +25,7 @@ from disttrace_viewer.states.merged import Merged, merge
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.verdict import Verdict, verdict
 from disttrace_viewer.trace.errors import ViewerError
-from disttrace_viewer.trace.model import Job
+from disttrace_viewer.trace.model import Job, Stream
 
 MANY_JOURNALS = 2_000
 LARGE_BYTES = 1 << 28

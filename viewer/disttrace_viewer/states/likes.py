@@ -13,11 +13,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from disttrace.journal.format import COLLECTIVE, MESSAGE, ranks_of
-from disttrace_viewer.analysis.sample import Stream
 from disttrace_viewer.states.form import crowds
 from disttrace_viewer.states.form.alike import Like, Own, names_of_groups
 from disttrace_viewer.states.form.state import State
-from disttrace_viewer.trace.model import Call, Crowd, Group, Job, Member, Signature
+from disttrace_viewer.trace.model import Call, Crowd, Group, Job, Member, Signature, Stream
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Process
 

@@ -22,6 +22,7 @@ import orjson
 from disttrace.journal.format import ranks_of
 from disttrace_viewer.trace.process import (
     Clock,
+    Frame,
     Problem,
     Process,
     Stack,
@@ -165,6 +166,10 @@ class Job:
     """Ids of other jobs of which a process started one of this job's."""
 
 
+Stream = tuple[int | None, str | None]
+"""Group and backend: what numbers collectives."""
+
+
 @dataclass(frozen=True, slots=True)
 class Signature:
     """What calls of many processes share: all but whose they are, and by which objects."""
@@ -214,6 +219,10 @@ class Call:
     @property
     def backend(self) -> str | None:
         return self.signature.backend
+
+    @property
+    def stream(self) -> Stream:
+        return self.group, self.signature.backend
 
     @property
     def device(self) -> str | None:
@@ -443,6 +452,22 @@ class Trace:
             found = self._calls[index] = _call(index, row, stack)
         return found
 
+    def group_of(self, call: Call) -> Group | None:
+        """The group that a call is in."""
+        return None if call.group is None else self.groups[call.group]
+
+    def group_id(self, call: Call) -> str | None:
+        """The id of that group."""
+        return None if call.group is None else self.groups[call.group].id
+
+    def store_of(self, call: Call) -> Store | None:
+        """The store that a call uses."""
+        return None if call.store is None else self.stores[call.store]
+
+    def place_of(self, call: Call) -> str | None:
+        """The id of the ``Place`` of that store."""
+        return None if call.store is None else self.stores[call.store].place
+
     def stack(self, call: int) -> Stack:
         """The call site of a call; empty where Python had no frame."""
         return self.call(call).stack
@@ -451,8 +476,8 @@ class Trace:
         """The key of an operation with every prefix joined, ``?`` for an unknown one."""
         if key is None:
             return None
-        store = self.call(call).store
-        lead = self.stores[store].lead if store is not None else ""
+        store = self.store_of(self.call(call))
+        lead = "" if store is None else store.lead
         entry = self.keys[key]
         parts = [lead + part for part in entry.parts]
         return parts if entry.many else parts[0]
@@ -496,3 +521,8 @@ class Location:
     line: int
     function: str
     op: str | None
+
+    @classmethod
+    def at(cls, process: int, frame: Frame, op: str | None = None) -> Location:
+        """Where a frame of a process is."""
+        return cls(process, frame.file, frame.line, frame.function, op)

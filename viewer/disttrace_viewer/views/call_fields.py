@@ -132,8 +132,8 @@ def values(trace: Trace, number: int, names: tuple[str, ...]) -> dict[str, Any]:
         trace,
         call,
         trace.processes[call.process],
-        None if call.group is None else trace.groups[call.group],
-        None if call.store is None else trace.stores[call.store],
+        trace.group_of(call),
+        trace.store_of(call),
     )
     return {name: of(context) for name in names if (of := _ALL[name].of) is not None}
 

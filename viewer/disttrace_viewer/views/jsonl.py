@@ -91,7 +91,7 @@ class _Encoder:
         for number, source in pairs.iter_rows():
             call = self._trace.call(number)
             rank = call.peer if source is None else source
-            group = None if call.group is None else self._trace.groups[call.group]
+            group = self._trace.group_of(call)
             ranks.append(_json(rank))
             texts.append(_json(group.global_rank(rank) if group else None))
         named = {"_rank": ranks, "_peer": texts}

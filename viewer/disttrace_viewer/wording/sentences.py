@@ -166,7 +166,7 @@ def inside(within: str | None) -> str:
 
 def _operation(trace: Trace, op: Op, brief: bool) -> str:
     call = op.call
-    where = None if call.group is None else trace.groups[call.group]
+    where = trace.group_of(call)
     if call.kind == "message":
         return _message(op, where)
     if call.kind == "collective":

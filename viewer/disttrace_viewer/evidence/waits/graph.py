@@ -28,12 +28,12 @@ from disttrace_viewer.evidence.waits.wait import (
     OTHER,
     RENDEZVOUS,
     RPC,
-    Stream,
     Wait,
     given_up,
     given_up_ns,
     late_by_ns,
 )
+from disttrace_viewer.trace.model import Stream
 
 
 def waits(
@@ -88,7 +88,7 @@ def _remote(evidence: Evidence, op: Op, runs: Mapping[int, Sequence[Op]]) -> Wai
     """A remote call; in a round of all workers those are waited for that have not come to it, and
     then what is run. What the library calls itself in a round is the round.
     """
-    around = evidence.sample.get(op.process, op.parent)
+    around = evidence.sample.around(op)
     op = around if around is not None and around.call.op == rpc_rounds.TOGETHER else op
     if op.call.op == SHUTDOWN:  # from when on it is through with all within it
         through_ns = evidence.sample.active.get((op.process, op.thread), 0)
@@ -206,24 +206,9 @@ def _collectives(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
     if not numbered:
         return
     inside = _inside(evidence, numbered)
-    sides: dict[tuple[int, str | None, int | None], Side] = {}
+    sides = {key: _side(evidence, *key, members) for key, members in inside.items()}
     for op in numbered:
-        group = op.call.group
-        assert group is not None
-        key = (group, op.call.backend, op.seq)
-        if key not in sides:  # once for all who wait in it
-            arrivals = _arrivals(evidence, inside.get(key, {}))  # type: ignore[arg-type]
-            size = evidence.trace.groups[group].size or 0
-            missing = [r for r in range(size) if r not in arrivals.in_time]
-            sides[key] = Side(
-                ("collective", *key),
-                (group, op.call.backend),
-                *_resolve(evidence, group, missing),
-                tuple(sorted({*arrivals.in_time.values()})),
-                dict(arrivals.late),
-                arrivals.late,
-            )
-        side = sides[key]
+        side = sides[op.call.stream, op.seq or 0]
         late_ns = side.late.get(op.process)
         yield Wait(
             op,
@@ -231,7 +216,6 @@ def _collectives(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
             side.exchange,
             () if late_ns is not None else side.targets,
             () if late_ns is not None else side.absent,
-            stream=side.stream,
             arrived=side.arrived,
             late_ns=late_ns,
             lateness=side.lateness,
@@ -243,46 +227,39 @@ Resolved = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Arrivals:
-    """Who is in an exchange, by group rank, and who came when it had been given up: by how much."""
-
-    in_time: Mapping[int, int]
-    late: tuple[tuple[int, int], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Side:
     """What all who wait in one collective share, as one object: members may be thousands."""
 
     exchange: Hashable
-    stream: Stream
     targets: tuple[int, ...]
     absent: tuple[int, ...]
     arrived: tuple[int, ...]
-    late: Mapping[int, int]
     lateness: tuple[tuple[int, int], ...]
+    late: Mapping[int, int]
+    """The same, by process."""
 
 
 def _inside(
     evidence: Evidence, numbered: Sequence[Op]
-) -> Mapping[tuple[int, str | None, int], Mapping[int, Op]]:
+) -> Mapping[tuple[Stream, int], Mapping[int, Op]]:
     """The operations of the exchanges that some are in, by group rank."""
-    found: dict[tuple[int, str | None, int], dict[int, Op]] = {}
+    found: dict[tuple[Stream, int], dict[int, Op]] = {}
     held = _held_back(evidence)
-    for group, backend, seq in {(op.call.group, op.call.backend, op.seq) for op in numbered}:
-        if group is not None and seq is not None:
-            members = evidence.sample.members((group, backend), seq)
-            if held:
-                members = {r: op for r, op in members.items() if op.id not in held}
-            found[group, backend, seq] = members
+    for stream, seq in {(op.call.stream, op.seq or 0) for op in numbered}:
+        members = evidence.sample.members(stream, seq)
+        if held:
+            members = {r: op for r, op in members.items() if op.id not in held}
+        found[stream, seq] = members
     for op in evidence.raised_in_call:  # they are in no table of exchanges
-        if op.call.group is not None and op.call.group_rank is not None:
-            key = (op.call.group, op.call.backend, op.seq or 0)
-            found.setdefault(key, {}).setdefault(op.call.group_rank, op)
+        here = found.get((op.call.stream, op.seq or 0))
+        if here is not None and op.call.group_rank is not None:
+            here.setdefault(op.call.group_rank, op)
     return found
 
 
-def _arrivals(evidence: Evidence, inside: Mapping[int, Op]) -> Arrivals:
+def _side(evidence: Evidence, stream: Stream, seq: int, inside: Mapping[int, Op]) -> Side:
+    group, backend = stream
+    assert group is not None
     first = given_up(inside.values())
     late = {
         rank: by_ns
@@ -291,9 +268,17 @@ def _arrivals(evidence: Evidence, inside: Mapping[int, Op]) -> Arrivals:
         and op.number != STAND_IN
         and (by_ns := late_by_ns(evidence, first, op))
     }
-    return Arrivals(
-        {rank: op.process for rank, op in inside.items() if rank not in late},
-        tuple((inside[rank].process, by_ns) for rank, by_ns in sorted(late.items())),
+    in_time = {rank: op.process for rank, op in inside.items() if rank not in late}
+    size = evidence.trace.groups[group].size or 0
+    targets, absent = _resolve(evidence, group, [r for r in range(size) if r not in in_time])
+    lateness = tuple((inside[rank].process, by_ns) for rank, by_ns in sorted(late.items()))
+    return Side(
+        exchange=(COLLECTIVE, group, backend, seq),
+        targets=targets,
+        absent=absent,
+        arrived=tuple(sorted({*in_time.values()})),
+        lateness=lateness,
+        late=dict(lateness),
     )
 
 
@@ -315,7 +300,7 @@ def _launch(evidence: Evidence, op: Op) -> Sequence[Op]:
     """The messages in flight that a device was given as one: it is through with all, or with none
     (the AND of the AND/OR model).
     """
-    around = evidence.sample.get(op.process, op.parent)
+    around = evidence.sample.around(op)
     if op.parent is None or not op.on_device:
         return (op,)
     # Of what was launched only the newest is kept around its messages once it has returned, and

@@ -9,7 +9,7 @@ from disttrace_viewer.analysis.error_texts import is_closed
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import SILENT
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.evidence.store_keys import AWAITING, Key, Setters
+from disttrace_viewer.evidence.store_keys import AWAITING, Key, Setters, keys_of
 from disttrace_viewer.evidence.waits.asking import asking, tries_again
 from disttrace_viewer.evidence.waits.wait import KEY, SERVER, Wait, late_by_ns
 
@@ -18,26 +18,20 @@ def keys(setters: Setters, chosen: Sequence[Op], waiting: Set[int]) -> Iterator[
     """Operations in flight that wait for keys, or for the server; ``waiting``: who waits at all."""
     evidence = setters.evidence
     for op in chosen:
-        full = evidence.trace.full_key(op.call.index, op.key)
-        keys = [full] if isinstance(full, str) else (full or [])
-        store = op.call.store
-        place = None if store is None else evidence.trace.stores[store].place
+        place, keys = evidence.trace.place_of(op.call), keys_of(evidence.trace, op)
         queue = op.call.op == "store.queue_pop"
         nothing = setters.drained if queue else setters.absent
-        unset = [key for key in keys if nothing((place, key))]
+        unset = [key for key in keys if nothing(key)]
         blocks = op.call.op in AWAITING
-        exchange = ("key", place, *sorted(unset or keys))
+        exchange = (KEY, place, *sorted(name for _, name in unset or keys))
         # A connection that was closed says nothing of the key.
         missing = bool(unset) and blocks and (not is_closed(op.error) or _cut_off(evidence, op))
         # Who has filled a queue so far need not be the one to fill it once more.
         wanted = unset if missing and not queue else []
-        known = {p for k in wanted for p in setters.expected((place, k), op.process, waiting)}
+        known = {p for key in wanted for p in setters.expected(key, op.process, waiting)}
         if not missing:
-            known = {setters.begun[place, k] for k in keys if (place, k) in setters.begun}
-            known.discard(op.process)
-        late = (
-            _set_late(setters, op, [(place, key) for key in keys]) if blocks and not queue else ()
-        )
+            known = {setters.begun[key] for key in keys if key in setters.begun} - {op.process}
+        late = _set_late(setters, op, keys) if blocks and not queue else ()
         if late:
             processes = tuple(process for process, _ in late)
             yield Wait(op, KEY, exchange, processes, unknown=True, lateness=late)
@@ -60,8 +54,7 @@ def _set_late(setters: Setters, op: Op, keys: Sequence[Key]) -> tuple[tuple[int,
 
 def _server(evidence: Evidence, op: Op) -> int | None:
     """The process that serves the store of an operation, if that is known."""
-    trace, store = evidence.trace, op.call.store
-    place = None if store is None else trace.place_by_id.get(trace.stores[store].place)
+    place = evidence.trace.place_by_id.get(evidence.trace.place_of(op.call) or "")
     return None if place is None else place.server
 
 
@@ -92,23 +85,18 @@ def asked(setters: Setters, waiting: Set[int]) -> Iterator[Wait]:
     asked = list(asking(evidence))
     everybody = waiting | {op.process for op, _, _ in asked}
     for op, since, turn in asked:
-        store = op.call.store
-        place = None if store is None else evidence.trace.stores[store].place
-        keys = []
-        for one in turn:
-            full = evidence.trace.full_key(one.call.index, one.key)
-            keys += [full] if isinstance(full, str) else list(full or [])
-        keys = [key for key in keys if setters.absent((place, key))] or keys
+        keys = [key for one in turn for key in keys_of(evidence.trace, one)]
+        keys = [key for key in keys if setters.absent(key)] or keys
         expected = {
             process
             for key in (keys if len(turn) == 1 else ())  # of several any may be the awaited one
-            for process in setters.expected((place, key), op.process, everybody, counted=True)
+            for process in setters.expected(key, op.process, everybody, counted=True)
         }
         times = dict.fromkeys(("issued_ns", "wait_begin_ns", "complete_ns", "end_ns", "error"))
         yield Wait(
             replace(op, begin_ns=since, **times),  # type: ignore[arg-type]
             KEY,
-            ("key", place, *sorted(set(keys))),
+            (KEY, evidence.trace.place_of(op.call), *sorted({name for _, name in keys})),
             tuple(sorted(expected)),
             unknown=True,
             side=not (expected or tries_again(evidence, op)),
@@ -123,7 +111,6 @@ def at_still_server(evidence: Evidence, wait: Wait, leaf: Op) -> Wait:
     server = None
     if wait.complete and wait.op.error is None and leaf.call.kind == "store":
         server = _still_server(evidence, leaf)
-    if server is None or leaf.call.store is None:
+    if server is None:
         return wait
-    place = evidence.trace.stores[leaf.call.store].place
-    return Wait(leaf, SERVER, (SERVER, place), (server,))
+    return Wait(leaf, SERVER, (SERVER, evidence.trace.place_of(leaf.call)), (server,))

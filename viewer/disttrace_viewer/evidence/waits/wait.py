@@ -9,6 +9,7 @@ from disttrace_viewer.analysis.error_texts import because_of_others, is_closed
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.rendezvous import LATE_NS
+from disttrace_viewer.trace.model import Stream
 
 COLLECTIVE, MESSAGE, KEY, RENDEZVOUS, OTHER = "collective", "message", "key", "rendezvous", "other"
 RPC = "rpc"
@@ -18,8 +19,6 @@ SERVER = "server"
 """
 NODES = "nodes"
 """An agent's rendezvous, which waits for other agents."""
-Stream = tuple[int | None, str | None]
-"""Group and backend: what numbers collectives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,6 @@ class Wait:
     absent: tuple[int, ...] = ()
     any_of: bool = False
     unknown: bool = False
-    stream: Stream | None = None
     arrived: tuple[int, ...] = ()
     """Processes that have begun the same exchange."""
     late_ns: int | None = None
@@ -65,6 +63,18 @@ class Wait:
     def process(self) -> int:
         """Who waits."""
         return self.op.process
+
+    @property
+    def stream(self) -> Stream | None:
+        """What numbers it, if it is in a collective that has a number."""
+        return self.op.call.stream if self.kind == COLLECTIVE else None
+
+    @property
+    def holds(self) -> bool:
+        """Whether its process is held up by it, and others in turn: not where a side thread waits,
+        nor in what was begun when the others had given it up.
+        """
+        return not self.side and self.late_ns is None
 
     @property
     def complete(self) -> bool:

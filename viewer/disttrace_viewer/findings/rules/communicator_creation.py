@@ -70,7 +70,7 @@ def _finding(
         hint=words.hint(backend, limit_ns),
         waiting=who,
         op=op.call.op,
-        group=None if op.call.group is None else trace.groups[op.call.group].id,
+        group=trace.group_id(op.call),
         seq=op.seq,
         locations=evidence.locations(inside),
         at_ns=max(one.begin_ns for one in inside),

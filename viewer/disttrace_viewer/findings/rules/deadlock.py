@@ -9,7 +9,7 @@ from disttrace_viewer.analysis.graphs import cycles, ring
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence import rpc_rounds
 from disttrace_viewer.evidence.rendezvous import LATE_NS
-from disttrace_viewer.evidence.waits.wait import COLLECTIVE, KEY, MESSAGE, RPC, Stream, Wait
+from disttrace_viewer.evidence.waits.wait import COLLECTIVE, KEY, MESSAGE, RPC, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import crossed, outside, swallowed, unmatched
@@ -316,11 +316,8 @@ def _short(case: Case, waits: Sequence[Wait]) -> list[tuple[Wait, int, int]]:
 def _newest(case: Case, process: int, wait: Wait) -> int:
     """The newest number that a process has in the stream of a wait."""
     ops = case.evidence.sample.of_process.get(process, ())
-    return max((op.seq or 0 for op in ops if _stream(op) == wait.stream), default=0)
-
-
-def _stream(op: Op) -> Stream | None:
-    return (op.call.group, op.call.backend) if op.call.kind == COLLECTIVE else None
+    here = (op for op in ops if op.call.kind == COLLECTIVE and op.call.stream == wait.stream)
+    return max((op.seq or 0 for op in here), default=0)
 
 
 def _behind(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait] | None:

@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from disttrace_viewer.analysis.out_of_step import SKIPPED, Shift
-from disttrace_viewer.analysis.sample import Stream
 from disttrace_viewer.evidence.courses import Habit, Place, aligned, place_of
 from disttrace_viewer.evidence.waits.wait import COLLECTIVE
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, NOTE, WARNING, Finding
 from disttrace_viewer.findings.rules import swallowed
-from disttrace_viewer.trace.model import Location
+from disttrace_viewer.trace.model import Location, Stream
 from disttrace_viewer.wording.findings import divergence as words
 from disttrace_viewer.wording.findings.swallowed import THEN
 
@@ -81,7 +80,7 @@ def _habits(case: Case) -> Iterator[Finding]:
 def _at(habit: Habit) -> Iterator[Location]:
     for (op, frame), members in habit.lines:
         if frame is not None:
-            yield Location(members[0], frame.file, frame.line, frame.function, op)
+            yield Location.at(members[0], frame, op)
 
 
 def traced_back(case: Case, finding: Finding) -> Finding:
@@ -114,7 +113,7 @@ def _by_other_lines(case: Case, finding: Finding) -> Finding:
             last = parted == number - 1
             told = words.by_other_lines(trace, finding.summary, group, parted, sides, last=last)
             places = (
-                Location(members[0], frame.file, frame.line, frame.function, op)
+                Location.at(members[0], frame, op)
                 for (op, frame), members in sides
                 if frame is not None
             )
@@ -130,13 +129,9 @@ def _up_to(case: Case, finding: Finding) -> dict[Stream, int]:
     came_to = {s: _came_to(case, finding, s) for s in case.evidence.sample.streams}
     found = {stream: number for stream, number in came_to.items() if number is not None}
     for wait in case.waits:
-        if (
-            wait.kind == COLLECTIVE
-            and wait.op.seq is not None
-            and not about.isdisjoint(wait.targets)
-        ):
-            stream = (wait.op.call.group, wait.op.call.backend)
-            found[stream] = min(found.get(stream, wait.op.seq), wait.op.seq)
+        stream, seq = wait.stream, wait.op.seq
+        if stream is not None and seq is not None and not about.isdisjoint(wait.targets):
+            found[stream] = min(found.get(stream, seq), seq)
     return found
 
 
@@ -190,9 +185,7 @@ def _with_raised(case: Case, finding: Finding, stream: Stream, shift: Shift[int,
 def _mixed(case: Case, stream: Stream, shift: Shift[int, Place], before: int | None = None) -> int:
     """How many collectives are over in which members met others that were in another call."""
     open_ends = [
-        op.seq
-        for op in case.evidence.pending
-        if op.seq is not None and (op.call.group, op.call.backend) == stream
+        op.seq for op in case.evidence.pending if op.seq is not None and op.call.stream == stream
     ]
     newest = min([shift.newest, *(seq - 1 for seq in open_ends)])
     newest = newest if before is None else min(newest, before - 1)
@@ -212,5 +205,5 @@ def _locations(shift: Shift[int, Place]) -> tuple[Location, ...]:
         ((shift.others or shift.members)[0], shift.met),
     ):
         if frame is not None:
-            found.append(Location(process, frame.file, frame.line, frame.function, op))
+            found.append(Location.at(process, frame, op))
     return tuple(dict.fromkeys(found))

@@ -46,7 +46,7 @@ def _two_names(case: Case) -> Iterator[Finding]:
     same: dict[Hashable, dict[tuple[str | None, ...], list[Wait]]] = {}
     for wait in case.open():
         made = case.rendezvous.of(wait.op) if wait.kind == RENDEZVOUS else None
-        parent = case.rendezvous.parent(wait.op)
+        parent = case.evidence.sample.around(wait.op)
         if made is None or made.ranks is None or parent is None:
             continue  # however young: in the other name nobody will come, as in a cycle
         if parent.call.args.get("use_local_synchronization"):
@@ -203,7 +203,7 @@ def _made_before(
     if wait.kind != COLLECTIVE or op.seq is None:
         return False
     if wait.exchange not in known:
-        made = case.evidence.exchange((op.call.group, op.call.backend), op.seq).values()
+        made = case.evidence.exchange(op.call.stream, op.seq).values()
         known[wait.exchange] = any(
             one.process in here and one.number < here[one.process].op.number for one in made
         )

@@ -129,7 +129,7 @@ def _partners(case: Case, op: Op) -> Iterator[Op]:
     """The operations of others without which this one could not be over."""
     sample = case.evidence.sample
     if op.call.kind == "collective" and op.seq is not None:
-        members = sample.members((op.call.group, op.call.backend), op.seq).values()
+        members = sample.members(op.call.stream, op.seq).values()
         yield from (one for one in members if one.process != op.process)
     elif op.call.kind == "message":
         other = sample.other_end(op)

@@ -40,7 +40,6 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     evidence, trace = case.evidence, case.evidence.trace
     inside = [w for w in case.inside(wait.exchange) if w.late_ns is None]
     who = [w.process for w in inside]
-    group = None if wait.op.call.group is None else trace.groups[wait.op.call.group]
     raised = _swallowed(case, inside, sinks) if wait.kind == COLLECTIVE else []
     extra = None if raised else _extra(case, wait, sinks)
     other = crossed.partner(case, wait) if extra is None and not raised else None
@@ -90,7 +89,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         culprits=() if nobody else away,
         waiting=tuple(who),
         op=wait.op.call.op,
-        group=None if group is None else group.id,
+        group=trace.group_id(wait.op.call),
         seq=wait.op.seq,
         locations=late_arrivals.locations(case, wait, sinks)
         + outside.locations(case, sinks)

@@ -135,7 +135,6 @@ def _finding(case: Case, wait: Wait) -> Finding:
     members = () if wait.kind == OTHER else wait.arrived
     still = tuple(p for p in members if evidence.is_still(p, members))
     who = [w.process for w in inside]
-    group = wait.op.call.group
     waited_ns = max(evidence.age_ns(w.op) for w in inside)
     open_ = _open(case, wait)
     told = troubles.around(case, wait, {*who, *wait.arrived})
@@ -160,7 +159,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
         else words.NETWORK,
         waiting=tuple(who),
         op=wait.op.call.op,
-        group=None if group is None else trace.groups[group].id,
+        group=trace.group_id(wait.op.call),
         seq=wait.op.seq,
         locations=evidence.locations(w.op for w in inside),
         at_ns=wait.op.begin_ns,

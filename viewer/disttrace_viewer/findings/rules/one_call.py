@@ -18,7 +18,7 @@ def find(case: Case, one: Op, two: Op, *, ones: list[int], twos: list[int]) -> O
     ``one`` and ``two`` are the calls of two members under one number; ``ones`` and ``twos`` the
     processes that called like them.
     """
-    stream = (one.call.group, one.call.backend)
+    stream = one.call.stream
     mine = case.course(one.process, stream)
     theirs = case.course(two.process, stream)
     if one.seq is None or mine is None or theirs is None:

@@ -36,7 +36,7 @@ def find(case: Case) -> Iterator[Finding]:
 
 def new_group(case: Case, wait: Wait) -> bool:
     """Whether a rendezvous is that of ``new_group``, which all members of the parent must call."""
-    parent = case.rendezvous.parent(wait.op)
+    parent = case.evidence.sample.around(wait.op)
     return parent is not None and parent.call.op.startswith(("new_", "split_"))
 
 
@@ -72,7 +72,7 @@ def _where(rendezvous: Rendezvous) -> tuple[object, ...]:
 
 def _made_alike(case: Case, one: Wait, two: Wait) -> bool:
     """Whether both make a default group, or a group by hand in one store."""
-    made = [case.rendezvous.parent(wait.op) for wait in (one, two)]
+    made = [case.evidence.sample.around(wait.op) for wait in (one, two)]
     if all(parent is not None and parent.call.op == "init_process_group" for parent in made):
         return one.op.call.op == two.op.call.op
     here, there = case.rendezvous.of(one.op), case.rendezvous.of(two.op)

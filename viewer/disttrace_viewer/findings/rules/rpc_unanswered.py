@@ -127,7 +127,7 @@ def _finding(case: Case, waits: Sequence[Wait], follow: Sequence[Wait]) -> Findi
     )
     places = list(evidence.locations(w.op for w in waits))
     if running is not None and where is not None:
-        at = Location(running.process, where.file, where.line, where.function, RPC_RUN)
+        at = Location.at(running.process, where, RPC_RUN)
         places.insert(0, at)
     elif owing:
         places[:0] = [at for p in owing if (at := evidence.whereabouts(p)) is not None]

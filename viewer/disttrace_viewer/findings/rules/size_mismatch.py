@@ -46,14 +46,13 @@ def fits(send: Call, receive: Call) -> bool:
 
 def _finding(case: Case, send: Op, receive: Op, times: int, keys: list[Hashable]) -> Finding:
     trace = case.evidence.trace
-    group = None if send.call.group is None else trace.groups[send.call.group]
     return Finding(
         kind="size_mismatch",
         summary=words.summary(trace, send, receive, times),
         hint=words.HINT,
         waiting=tuple(op.process for op in (send, receive) if op.status != "ok"),
         op="send",
-        group=None if group is None else group.id,
+        group=trace.group_id(send.call),
         seq=send.seq,
         locations=case.evidence.locations([send, receive]),
         at_ns=send.begin_ns,

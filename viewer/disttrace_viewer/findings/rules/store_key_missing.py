@@ -211,7 +211,7 @@ def _held_up(case: Case, wait: Wait, who: list[int]) -> list[Wait]:
     for process in reached:
         for one in case.awaiting(process):
             new = one.process not in found and one.process not in who
-            if new and not (one.any_of or one.side or one.late_ns is not None):
+            if new and one.holds and not one.any_of:
                 found[one.process] = one
                 reached.append(one.process)
     return [found[p] for p in able] if found.keys() >= {*able} else []

@@ -13,10 +13,10 @@ from disttrace.journal.format import COLLECTIVE, COMPOSED
 from disttrace_viewer.analysis.error_texts import is_connection_error
 from disttrace_viewer.analysis.operation import Op, frame
 from disttrace_viewer.analysis.out_of_step import Shift
-from disttrace_viewer.analysis.sample import Stream
 from disttrace_viewer.evidence.courses import Place, place_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.trace.model import Stream
 from disttrace_viewer.wording.findings import swallowed as words
 
 
@@ -47,7 +47,7 @@ def at(case: Case, process: int, stream: Stream, shift: Shift[int, Place]) -> Op
     """
     refused = case.evidence.sample.refused
     for op in _raised(case, process):
-        number = refused.get(op.id, 0) if (op.call.group, op.call.backend) == stream else 0
+        number = refused.get(op.id, 0) if op.call.stream == stream else 0
         if shift.earliest <= number <= shift.number and place_of(op.call) in shift.calls:
             return op
     return None
@@ -81,7 +81,7 @@ def _around(case: Case, op: Op | None) -> Iterator[Op]:
     """An operation, and those of which it is a part."""
     while op is not None:
         yield op
-        op = case.evidence.sample.get(op.process, op.parent)
+        op = case.evidence.sample.around(op)
 
 
 def _failed_by(case: Case, op: Op) -> bool:
@@ -119,14 +119,12 @@ def _is_next(case: Case, raised: Op, wanted: Op) -> bool:
 
 def _numbered(case: Case, process: int, like: Op, seq: int) -> Op | None:
     """The kept operation of a process under a number of the stream of another one."""
-    stream = (like.call.group, like.call.backend)
+    stream = like.call.stream
     return next(
         (
             op
             for op in case.evidence.sample.of_process.get(process, ())
-            if op.seq == seq
-            and op.call.kind == COLLECTIVE
-            and (op.call.group, op.call.backend) == stream
+            if op.seq == seq and op.call.kind == COLLECTIVE and op.call.stream == stream
         ),
         None,
     )

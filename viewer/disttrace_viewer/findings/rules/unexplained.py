@@ -89,7 +89,7 @@ def _left(case: Case, broken: Sequence[Op]) -> list[Op]:
     for op in broken:
         others = [sample.other_end(op)]
         if op.call.kind == COLLECTIVE and op.seq is not None:
-            others = [*sample.members((op.call.group, op.call.backend), op.seq).values()]
+            others = [*sample.members(op.call.stream, op.seq).values()]
         for other in others:
             if other is None or not other.pending or other.on_device:
                 continue

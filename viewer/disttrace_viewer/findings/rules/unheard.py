@@ -16,7 +16,7 @@ from disttrace_viewer.wording.findings import unheard as words
 def find(case: Case, unknown: Sequence[int]) -> Iterator[Finding]:
     """Who has waited longest. ``unknown``: ranks of which nothing is known."""
     evidence, trace = case.evidence, case.evidence.trace
-    waiting = [w for w in case.waits if not w.side and w.late_ns is None and case.old(w)]
+    waiting = [w for w in case.waits if w.holds and case.old(w)]
     if not waiting:
         return
     # Those who start stand in constructors of a store or of a group, in one call of the program.
@@ -24,7 +24,7 @@ def find(case: Case, unknown: Sequence[int]) -> Iterator[Finding]:
     first = min(calls, key=lambda op: op.begin_ns)
     alike = [op for op in calls if (op.call.op, op.seq) == (first.call.op, first.seq)]
     who = sorted({op.process for op in alike})
-    group = None if first.call.group is None else trace.groups[first.call.group]
+    group = trace.group_of(first.call)
     members = None if group is None or group.ranks is None else {*group.ranks}
     missing = [r for r in unknown if members is None or r in members] or unknown
     yield Finding(
@@ -32,6 +32,6 @@ def find(case: Case, unknown: Sequence[int]) -> Iterator[Finding]:
         certainty=LIKELY,
         summary=words.summary(trace, who, first, max(map(evidence.age_ns, alike)), missing),
         waiting=tuple(who),
-        group=None if group is None else group.id,
+        group=trace.group_id(first.call),
         seq=first.seq,
     )

@@ -35,7 +35,7 @@ def _in_that_launch(case: Case, wait: Wait, target: int) -> bool:
     """Whether all that a process waits in are other ends of messages of the very launch that lacks
     this one: they are over when it is.
     """
-    around = case.evidence.sample.get(wait.process, wait.op.parent)
+    around = case.evidence.sample.around(wait.op)
     if around is None or around.call.op not in BATCHES:
         return False
     theirs = case.of_process.get(target, ())
@@ -82,7 +82,7 @@ def _facing(case: Case, wait: Wait, other: Op) -> Finding:
         hint=words.ONE_TAG,
         waiting=tuple(sorted({wait.process} | ({other.process} if other.id in blocked else set()))),
         op=wait.op.call.op,
-        group=_group(case, wait.op),
+        group=case.evidence.trace.group_id(wait.op.call),
         seq=wait.op.seq,
         locations=case.evidence.locations([wait.op, other]),
         at_ns=wait.op.begin_ns,
@@ -127,7 +127,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         culprits=() if nobody else away,
         waiting=(wait.process,) if other is None else tuple(sorted({wait.process, other.process})),
         op=op.call.op,
-        group=_group(case, op),
+        group=evidence.trace.group_id(op.call),
         seq=op.seq,
         locations=late_arrivals.locations(case, wait, sinks)
         + evidence.locations([op, *([] if other is None else [other.op])])
@@ -142,7 +142,3 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         ),
         settles=outside.settles(case, sinks, early=early),
     )
-
-
-def _group(case: Case, op: Op) -> str | None:
-    return None if op.call.group is None else case.evidence.trace.groups[op.call.group].id

@@ -39,7 +39,7 @@ def _finding(case: Case, digests: dict[int, Digest]) -> Finding:
     for process in odd or case.by_rank(digests):
         frame = innermost(digests[process].stack)
         if frame is not None:
-            places.append(Location(process, frame.file, frame.line, frame.function, one.op))
+            places.append(Location.at(process, frame, one.op))
     return Finding(
         kind="value_divergence",
         # That they differ is sure, and not that a majority is right.

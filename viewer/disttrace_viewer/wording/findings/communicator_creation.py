@@ -19,7 +19,7 @@ def summary(
     trace: Trace, op: Op, who: Sequence[int], lasts_ns: int, *, backend: str, first: bool
 ) -> str:
     """``first``: of its group, or of its pair; else the first of its sort there."""
-    group = None if op.call.group is None else trace.groups[op.call.group]
+    group = trace.group_of(op.call)
     at = f"{quantities.roughly(lasts_ns)} so far"
     call = f"{sentences.operation(trace, op)} at {sentences.line(op)}"
     if op.call.kind == "message":
