@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -61,30 +62,24 @@ class RendezvousIndex:
     evidence: Evidence
 
     @cached_property
-    def constructors(self) -> tuple[Op, ...]:
-        """Every constructor operation, by process and number."""
-        return tuple(self.evidence.sample.of_kind("constructor"))
-
-    def parent(self, op: Op) -> Op | None:
-        """The composed operation around a constructor."""
-        return self.evidence.sample.get(op.process, op.parent)
+    def constructors(self) -> tuple[tuple[Op, Store], ...]:
+        """Every constructor whose store is known, with that, by process and number."""
+        made, trace = self.evidence.sample.of_kind("constructor"), self.evidence.trace
+        return tuple((op, store) for op in made if (store := trace.store_of(op.call)) is not None)
 
     def claim(self, op: Op) -> int | None:
         """The rank under which a constructor comes: its own argument, else the process's."""
         rank = op.call.args.get("rank")
         if isinstance(rank, int) and rank >= 0:
             return rank
-        return claimed(self.evidence, op.process)
+        return self.evidence.trace.processes[op.process].rank
 
     @cached_property
     def _sorted(self) -> tuple[Mapping[Hashable, list[Op]], Mapping[tuple[int, int], Hashable]]:
         by_key: dict[Hashable, list[Op]] = {}
         key_of: dict[tuple[int, int], Hashable] = {}
         count: dict[Hashable, int] = {}
-        for op in self.constructors:
-            store = self._store(op)
-            if store is None:
-                continue
+        for op, store in self.constructors:
             kind = "store" if op.call.op in STORES else "group"
             # Agents and workers may share a store, but agents wait for nodes and workers for ranks.
             role = self.evidence.trace.processes[op.process].role == AGENT
@@ -130,27 +125,14 @@ class RendezvousIndex:
     def of(self, op: Op) -> Rendezvous | None:
         """The rendezvous that a constructor is for; None where its store is not known."""
         key = self._sorted[1].get(op.id)
-        store = self._store(op)
+        store = self.evidence.trace.store_of(op.call)
         if key is None or store is None:
             return None
         came = self._came(key)
+        is_client = op.call.op in STORES and not store.server  # and waits for the server alone
         size = op.call.args.get("size", op.call.args.get("world_size"))
-        expected = size if isinstance(size, int) and size > 0 else None
-        if op.call.op in STORES and not store.server:
-            # A client waits for nobody but the server.
-            return Rendezvous(
-                key,
-                came.ops,
-                store,
-                None,
-                came.arrived,
-                (),
-                (),
-                None,
-                came.lateness,
-                came.processes,
-            )
-        made = self._ranks(op)
+        expected = size if isinstance(size, int) and size > 0 and not is_client else None
+        made = None if is_client else self._ranks(op)
         late, absent = self._missing(op, key, expected, made)
         return Rendezvous(
             key,
@@ -197,7 +179,7 @@ class RendezvousIndex:
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Processes that should come and have not, and ranks of which no process is known."""
         mine = self.evidence.trace.processes[op.process]
-        alone = self.parent(op) is None and op.call.op not in STORES
+        alone = self.evidence.sample.around(op) is None and op.call.op not in STORES
         asked = (key, expected, made, mine.job, mine.attempt, alone)
         found = self._gone.get(asked)
         if found is not None and op.process not in found[0] and mine.rank not in found[1]:
@@ -232,14 +214,11 @@ class RendezvousIndex:
         processes = self.evidence.trace.processes
         mine = processes[op.process]
         missing = [rank for rank in range(expected) if rank not in arrived]
-        store = self._store(op)
+        place, made = self.evidence.trace.place_of(op.call), self._made_by_hand
         job = {p.index for p in processes if (p.job, p.attempt) == (mine.job, mine.attempt)}
-        clients = {
-            s.process for s in self.evidence.trace.stores if store and s.place == store.place
-        }
+        clients = {s.process for s in self.evidence.trace.stores if s.place == place}
         clients = (clients & job) - {*arrived.values()}
-        mine_made = self._made_by_hand(op.process, op)
-        fewer = sorted(p for p in clients if self._made_by_hand(p, op) < mine_made)
+        fewer = sorted(p for p in clients if made[p, place] < made[op.process, place])
         if all(processes[p].rank == rank for rank, p in arrived.items()) and (
             expected == mine.world_size or {processes[p].rank for p in clients} >= {*missing}
         ):
@@ -253,24 +232,14 @@ class RendezvousIndex:
         nobody = not clients and len(job) < expected and ranks.isdisjoint(missing)
         return (), tuple(missing) if nobody else ()
 
-    def _made_by_hand(self, process: int, op: Op) -> int:
-        """How many groups a process has begun to make by hand over the store of an operation."""
-        store = self._store(op)
-        return sum(
-            other.call.op not in STORES
-            and self.parent(other) is None
-            and (theirs := self._store(other)) is not None
-            and store is not None
-            and theirs.place == store.place
-            for other in self._of_process.get(process, ())
-        )
-
     @cached_property
-    def _of_process(self) -> Mapping[int, list[Op]]:
-        found: dict[int, list[Op]] = {}
-        for op in self.constructors:
-            found.setdefault(op.process, []).append(op)
-        return found
+    def _made_by_hand(self) -> Counter[tuple[int, str | None]]:
+        """How many groups each process has begun to make by hand, by process and place."""
+        return Counter(
+            (op.process, store.place)
+            for op, store in self.constructors
+            if op.call.op not in STORES and self.evidence.sample.around(op) is None
+        )
 
     @cached_property
     def _known(self) -> dict[Hashable, Came]:
@@ -280,11 +249,8 @@ class RendezvousIndex:
     def _gone(self) -> dict[Hashable, tuple[tuple[int, ...], tuple[int, ...]]]:
         return {}
 
-    def _store(self, op: Op) -> Store | None:
-        return None if op.call.store is None else self.evidence.trace.stores[op.call.store]
-
     def _ranks(self, op: Op) -> tuple[int, ...] | None:
-        parent = self.parent(op)
+        parent = self.evidence.sample.around(op)
         given = parent.call.args.get("ranks") if parent is not None else None
         if not isinstance(given, list) or not all(isinstance(r, int) for r in given):
             return None
@@ -305,8 +271,3 @@ class RendezvousIndex:
                 key = (process.rank, process.job, process.attempt)
                 found.setdefault(key, []).append(process.index)
         return found
-
-
-def claimed(evidence: Evidence, process: int) -> int | None:
-    """The rank a process claims: the one it joined under, or was launched with."""
-    return evidence.trace.processes[process].rank

@@ -77,13 +77,13 @@ def _left_over(case: Case) -> Iterator[Op]:
             continue
         key = store.place, one.job  # two runs are in one place where clocks do not part them
         began[key] = min(began.get(key, one.start_ns), one.start_ns)
-    for op in case.rendezvous.constructors:
+    for op, store in case.rendezvous.constructors:
         written = op.call.args.get("written")
-        if op.call.op != "FileStore" or op.call.store is None or not isinstance(written, int):
+        if op.call.op != "FileStore" or not isinstance(written, int):
             continue
         if op.process in case.evidence.followed:
             continue
-        if written < began[trace.stores[op.call.store].place, trace.processes[op.process].job]:
+        if written < began[store.place, trace.processes[op.process].job]:
             yield op
 
 
@@ -95,11 +95,10 @@ def met_before(case: Case, *, stuck: bool = False) -> Iterator[tuple[Op, int]]:
     trace = case.evidence.trace
     made: dict[Hashable, int] = {}
     broken: list[tuple[Hashable, Op]] = []
-    for op in case.rendezvous.constructors:
+    for op, store in case.rendezvous.constructors:
         attempt = trace.processes[op.process].attempt
-        if op.call.store is None or attempt is None or not op.call.op.startswith(GROUPS):
+        if attempt is None or not op.call.op.startswith(GROUPS):
             continue
-        store = trace.stores[op.call.store]
         key: Hashable = (store.place, store.prefix, trace.processes[op.process].parent)
         # One in flight may wait for a rank that does not come.
         if op.error is not None or (stuck and op.pending):
@@ -116,10 +115,7 @@ def _broken(case: Case, store: Op) -> Iterator[Op]:
     """What is in flight, or failed, of the coming together over a store: its own constructor, and
     those of groups made in the same call.
     """
-    trace = case.evidence.trace
-    place = trace.stores[store.call.store or 0].place
-    for op in case.rendezvous.constructors:
-        if op.call.store is None or (not op.pending and op.error is None):
-            continue
-        if trace.stores[op.call.store].place == place:
+    place = case.evidence.trace.place_of(store.call)
+    for op, theirs in case.rendezvous.constructors:
+        if theirs.place == place and (op.pending or op.error is not None):
             yield op

@@ -36,15 +36,14 @@ def joins(case: Case) -> Iterator[Join]:
     them apart; with as many nodes as ranks the numbers are equal.
     """
     trace = case.evidence.trace
-    for op in case.rendezvous.constructors:
-        parent = case.rendezvous.parent(op)
-        if op.call.op not in STORES or op.call.store is None or parent is None:
+    for op, store in case.rendezvous.constructors:
+        parent = case.evidence.sample.around(op)
+        if op.call.op not in STORES or parent is None:
             continue
         if parent.call.op not in ("rendezvous", "init_process_group"):
             continue
         if trace.processes[op.process].role == AGENT:
             continue
-        store = trace.stores[op.call.store]
         size = op.call.args.get("world_size")
         yield Join(
             op=op,

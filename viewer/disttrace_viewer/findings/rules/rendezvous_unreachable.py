@@ -17,14 +17,10 @@ from disttrace_viewer.wording.findings import rendezvous_unreachable as words
 
 def find(case: Case) -> Iterator[Finding]:
     """One finding per address that is dialled in vain."""
-    trace = case.evidence.trace
     dialled: dict[object, list[tuple[Op, Store]]] = {}
     answered: dict[object, int] = {}  # until when somebody certainly answered there
     given_up: set[object] = set()  # who should listen could not, and ended: that is the failure
-    for op in case.rendezvous.constructors:
-        if op.call.op != "TCPStore" or op.call.store is None:
-            continue
-        store = trace.stores[op.call.store]
+    for op, store in _of_tcp(case):
         where = address(case, store)
         if store.server and op.refused:
             if case.evidence.ends[op.process].over:
@@ -49,24 +45,15 @@ def _finding(case: Case, clients: Sequence[tuple[Op, Store]]) -> Finding:
     who = [op.process for op, _ in clients]
     op, store = clients[0]
     job = trace.processes[op.process].job
-    listeners = [
-        (o, trace.stores[o.call.store])
-        for o in case.rendezvous.constructors
-        if o.call.op == "TCPStore"
-        and o.call.store is not None
-        and trace.stores[o.call.store].server
-        and not o.refused
-        and trace.processes[o.process].job == job
-        and not evidence.ends[o.process].over
-    ] or [
-        (o, trace.stores[o.call.store])
-        for o in case.rendezvous.constructors
-        if o.call.store is not None
-        and trace.stores[o.call.store].server
-        and not o.refused
-        and trace.processes[o.process].job == job
+    served = [
+        (o, s)
+        for o, s in case.rendezvous.constructors
+        if s.server and not o.refused and trace.processes[o.process].job == job
     ]
-    culprits, absent, text, sure = _blame(case, clients, listeners)
+    listening = [
+        (o, s) for o, s in served if o.call.op == "TCPStore" and not evidence.ends[o.process].over
+    ]
+    culprits, absent, text, sure = _blame(case, clients, listening or served)
     dialling = [o for o, _ in clients]
     waits = [w for w in case.open() if w.op in dialling]
     to_come = text in (words.NOT_COME, words.NOBODY, words.NO_AGENT)
@@ -150,22 +137,18 @@ def _where_others_are(
 
 def _newest(case: Case) -> dict[int, tuple[Op, Store]]:
     """The store that each process made last, and its constructor."""
-    stores = case.evidence.trace.stores
-    return {
-        op.process: (op, stores[op.call.store])
-        for op in case.rendezvous.constructors
-        if op.call.op == "TCPStore" and op.call.store is not None
-    }
+    return {op.process: (op, store) for op, store in _of_tcp(case)}
 
 
 def _reached(case: Case, where: object) -> set[int]:
     """Those that once connected to an address."""
-    stores = case.evidence.trace.stores
     return {
         op.process
-        for op in case.rendezvous.constructors
-        if op.call.op == "TCPStore"
-        and op.call.store is not None
-        and op.status == "ok"
-        and address(case, stores[op.call.store]) == where
+        for op, store in _of_tcp(case)
+        if op.status == "ok" and address(case, store) == where
     }
+
+
+def _of_tcp(case: Case) -> list[tuple[Op, Store]]:
+    """Every TCP store that a process made, or was about to, with its constructor."""
+    return [(o, store) for o, store in case.rendezvous.constructors if o.call.op == "TCPStore"]
