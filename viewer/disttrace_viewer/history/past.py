@@ -20,15 +20,11 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.findings.past import Misfit, Past
 from disttrace_viewer.findings.rules.size_mismatch import fits
-from disttrace_viewer.history import late_sender, straggler, unwaited_work
+from disttrace_viewer.history import straggler, unwaited_work
 from disttrace_viewer.trace.model import Call, Stream, Trace
 from disttrace_viewer.trace.operation import Op, ops
 
-RULES: tuple[Callable[..., Iterator[Finding]], ...] = (
-    unwaited_work.find,
-    straggler.find,
-    late_sender.find,
-)
+RULES: tuple[Callable[..., Iterator[Finding]], ...] = (unwaited_work.find, straggler.find)
 """The rules about what is over, in order."""
 PATTERNS = 50_000
 """More different ways to be unlike than this are not looked at."""

@@ -1,4 +1,4 @@
-"""Someone makes the others wait in collectives, again and again, before the same line."""
+"""Someone makes the others wait, in collectives or for messages, again and again at one line."""
 
 from __future__ import annotations
 
@@ -21,38 +21,43 @@ def find(case: Case, exchanges: Exchanges) -> Iterator[Finding]:
     """One warning per process and line; only where nothing is broken."""
     if any(f.severity == ERROR for f in case.findings):
         return
-    for delay in delays.stragglers(exchanges):
-        if worth_telling(exchanges.trace, delay):
-            yield finding_of(exchanges.trace, delay, "straggler")
+    for kind, late in (("straggler", delays.stragglers), ("late_sender", delays.late_senders)):
+        for delay in late(exchanges):
+            if _worth_telling(exchanges.trace, delay):
+                yield _finding(exchanges.trace, delay, kind)
 
 
-def worth_telling(trace: Trace, delay: Delay) -> bool:
+def _clocks(trace: Trace, delay: Delay) -> set[int]:
+    """Of all concerned."""
+    return {trace.processes[p].clock for p in (delay.process, *delay.others)}
+
+
+def _worth_telling(trace: Trace, delay: Delay) -> bool:
     """From 5 % of the span and 10 ms on, and above what the clocks leave open."""
-    clocks = {trace.processes[p].clock for p in (delay.process, *delay.others)}
+    clocks = _clocks(trace, delay)
     error = sum(trace.clocks[c].error_ns for c in clocks) if len(clocks) > 1 else 0
     if delay.median_ns < max(WARN_NS, 2 * error):
         return False
-    return delay.total_ns >= SHARE_OF_SPAN * span_ns(trace)
+    return delay.total_ns >= SHARE_OF_SPAN * _span_ns(trace)
 
 
-def span_ns(trace: Trace) -> int:
+def _span_ns(trace: Trace) -> int:
     """From the first to the last collective or message of the trace."""
     found = trace.operations.filter(pl.col("seq").is_not_null())
     first, last = found["begin_ns"].min(), found["end_ns"].max()
     return int(last) - int(first) if isinstance(first, int) and isinstance(last, int) else 0
 
 
-def finding_of(trace: Trace, delay: Delay, kind: str) -> Finding:
+def _finding(trace: Trace, delay: Delay, kind: str) -> Finding:
     """A straggler or a late sender."""
     call = trace.call(delay.call)
     where = innermost(call.stack)
     after = None if where is None or not is_library(where.file) else _left(trace, delay)
     where = after or where
-    clocks = {trace.processes[p].clock for p in (delay.process, *delay.others)}
     return Finding(
         kind=kind,
         severity=WARNING,
-        certainty=CERTAIN if len(clocks) == 1 else LIKELY,
+        certainty=CERTAIN if len(_clocks(trace, delay)) == 1 else LIKELY,
         summary=words.summary(trace, delay, kind, after),
         hint=words.HINT if after is None else words.HINT_AFTER,
         culprits=(delay.process,),
