@@ -29,7 +29,7 @@ from disttrace.identity import (
 from disttrace.import_hook import ImportHook
 from disttrace.journal import proc, standard_library
 from disttrace.journal.descriptors import is_kernels
-from disttrace.journal.format import DEF, FORMAT
+from disttrace.journal.format import DEF, FORMAT, UNINSTALLED
 from disttrace.journal.own_file import OfParent
 from disttrace.journal.segment import filesystem
 from disttrace.journal.slow_writes import SlowWrites
@@ -138,7 +138,7 @@ class Session:
     def stop(self) -> None:
         """Take everything apart: every patched attribute is the original object again."""
         self._hook.remove()
-        self._ending.exit("uninstalled", None)
+        self._ending.exit(UNINSTALLED, None)
         self.live.stop()  # it uses what is taken apart from here on
         listeners.stop()
         if self._voice is not None:
@@ -366,7 +366,7 @@ class Session:
         if self._journal is not None:
             with contextlib.suppress(OSError):
                 self._journal.define(
-                    {DEF: "exit", "t": self.recorder.now(), "how": "uninstalled", "code": None}
+                    {DEF: "exit", "t": self.recorder.now(), "how": UNINSTALLED, "code": None}
                 )
 
     def _hand_down(self) -> None:

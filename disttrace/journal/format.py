@@ -92,6 +92,8 @@ looked."""
 EXEC = "exec"
 ABORTED = "aborted"
 RESUMED = "resumed"
+UNINSTALLED = "uninstalled"
+"""Tracing was taken off, and what came after is not known."""
 
 # What another process saw of this one (``seen`` records).
 SEEN_GONE = "gone"

@@ -8,6 +8,7 @@ import pytest
 
 from disttrace_viewer.analysis.operation import innermost, inside
 from disttrace_viewer.analysis.thread_stacks import latest_samples
+from disttrace_viewer.history.verdict import verdict_on
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.process import Frame
 from support.journals import MS, Journal
@@ -26,7 +27,7 @@ def shown(folder: Path) -> Frame | None:
     """The innermost line of rank 0's main thread."""
     trace = load([str(folder)])
     (index,) = (p.index for p in trace.processes if p.rank == 0)
-    found = latest_samples(trace).get(index)
+    found = verdict_on(trace).case.evidence.samples.get(index)
     return None if found is None else found.stack[0]
 
 

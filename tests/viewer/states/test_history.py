@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from disttrace_viewer.analysis.sample import Stream
 from disttrace_viewer.companion.alerting import divergence
 from disttrace_viewer.companion.channel.rounds import Answer
 from disttrace_viewer.companion.told import MOST_WHOLE, packed, unpacked
@@ -26,7 +25,7 @@ from disttrace_viewer.states.history import MOST_PACKED, Calls, History
 from disttrace_viewer.states.history import packed as packed_history
 from disttrace_viewer.states.merged import merge
 from disttrace_viewer.states.reduce import WINDOW, reduce
-from disttrace_viewer.trace.model import Job
+from disttrace_viewer.trace.model import Job, Stream
 from disttrace_viewer.trace.operation import Op
 from support.journals import MS
 from support.scenes import PEER_GONE, beat, fail, nobody_knows, steps, told

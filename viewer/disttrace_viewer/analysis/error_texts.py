@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from disttrace_viewer.analysis.operation import Op
+from disttrace_viewer.trace.operation import GROUPED, Op
 
 _CLOSED = re.compile(
     r"closed by peer|reset by peer|broken pipe|connection (was )?(likely )?(refused|aborted|closed)"
@@ -60,7 +60,7 @@ def because_of_others(op: Op) -> bool:
     """
     if op.error is None:
         return False
-    if op.call.kind in ("collective", "message") and not op.refused:
+    if op.call.kind in GROUPED and not op.refused:
         return is_connection_error(op.error) or _OWN.search(op.error) is None
     return is_connection_error(op.error)
 

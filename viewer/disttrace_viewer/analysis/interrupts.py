@@ -36,17 +36,13 @@ def interrupted_ns(processes: Iterable[Process]) -> int | None:
     found = {p.index: at_ns for p in processes if (at_ns := _interrupt_ns(p)) is not None}
     launchers = {p.id for p in processes if p.index in found}
     started = [p for p in processes if p.parent in launchers]
-    if len(found) < 2 and not (started or (found and _all_launch(processes))):
+    if len(found) < 2 and not (started or (found and all(p.is_agent for p in processes))):
         return None
     # Those of an attempt before were ended when it failed, and that was nobody's interrupt.
     newest = {p.parent: p.attempt for p in sorted(started, key=lambda p: p.attempt or 0)}
     last = (p for p in started if p.attempt == newest[p.parent])
     told = [p.told.t_ns for p in last if p.told is not None and p.told.event == "killed"]
     return min([*found.values(), *told])
-
-
-def _all_launch(processes: Iterable[Process]) -> bool:
-    return all(process.role == "agent" for process in processes)
 
 
 def _interrupt_ns(process: Process) -> int | None:

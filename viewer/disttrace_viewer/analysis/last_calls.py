@@ -12,14 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from disttrace_viewer.analysis.sample import Sample
-from disttrace_viewer.trace.operation import Op
+from disttrace_viewer.trace.operation import GROUPED, Op
 from disttrace_viewer.trace.process import Process
 
 STOPPING = "stop_workers"
 """What an agent records while it ends its workers."""
 STOOD_NS = 3_000_000_000
 """Who had been waiting for so long when a handler of signals called something waits for others."""
-_GROUPED = ("collective", "message")
 
 
 def ended_from(
@@ -52,7 +51,7 @@ def _stood(sample: Sample, at_ns: int, process: int) -> bool:
     """Whether another process had been waiting for long, and still was."""
     return any(
         op.process != process
-        and op.call.kind in _GROUPED
+        and op.call.kind in GROUPED
         and (op.issued_ns is None or op.wait_begin_ns is not None)
         and (op.wait_begin_ns or op.begin_ns) <= at_ns - STOOD_NS
         and (op.end_ns or math.inf) > at_ns

@@ -17,11 +17,12 @@ import signal
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from disttrace.journal.format import ABORTED, HEARTBEAT_NS, STOPPED
+from disttrace.journal.format import ABORTED, HEARTBEAT_NS, STOPPED, UNINSTALLED
 from disttrace_viewer.analysis.error_texts import because_of_others, is_closed, is_connection_error
 from disttrace_viewer.analysis.liveness import DISK, Seen
 from disttrace_viewer.analysis.operation import Op, is_library
 from disttrace_viewer.trace.model import Group
+from disttrace_viewer.trace.operation import GROUPED
 from disttrace_viewer.trace.process import JOURNAL, Failure, Process, Stack
 
 ALIVE, CLEAN, OWN, CASCADE, SILENT = "alive", "clean", "own", "cascade", "silent"
@@ -30,9 +31,6 @@ RUNNING, EXITED, FAILED, KILLED, UNKNOWN = "running", "exited", "failed", "kille
 
 NAMELESS = "unknown"
 """The role where a journal does not say which process wrote it."""
-
-UNINSTALLED = "uninstalled"
-"""An exit record's word for: tracing was taken off, and what came after is not known."""
 
 MISSED_NS = 3 * HEARTBEAT_NS
 """Silent for longer than this while others beat: it does not run any more."""
@@ -372,7 +370,7 @@ def left(op: Op, process: Process) -> Op:
     """
     if op.error is None or op.end_ns is None or op.refused:
         return op
-    if op.call.kind not in ("collective", "message", "store"):
+    if op.call.kind not in (*GROUPED, "store"):
         return op
     if op.end_ns - (op.wait_begin_ns or op.begin_ns) >= _GIVEN_UP_NS:
         return op
@@ -393,7 +391,7 @@ def unseen_error(op: Op, process: Process) -> Op:
     if op.call.origin != "c++" or op.end_ns is not None or op.on_device:
         return op
     failure = _failure(process)
-    if op.call.kind not in ("collective", "message") or failure is None:
+    if op.call.kind not in GROUPED or failure is None:
         return op
     if op.begin_ns > failure.t_ns or not _from_native(failure.chain, failure.stack):
         return op

@@ -97,11 +97,6 @@ class Sample:
         return found
 
     @cached_property
-    def newest(self) -> Mapping[int, Op]:
-        """The newest operation of each process: the innermost of nested ones."""
-        return {process: kept[-1] for process, kept in self.of_process.items()}
-
-    @cached_property
     def pending(self) -> tuple[Op, ...]:
         """Operations begun and not known to be over, by process and number."""
         return tuple(op for op in self.ops if op.pending)

@@ -54,7 +54,6 @@ from disttrace_viewer.companion.told import (
 )
 from disttrace_viewer.diagnosis import live
 from disttrace_viewer.diagnosis.settled import settled
-from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR
 from disttrace_viewer.load.discover import Files
@@ -428,7 +427,7 @@ def _going_on(case: Case, alive: Set[int], told: Set[tuple[str, int]], beside: S
     if alive:
         who, count = those_of(trace, alive)
         return f"{who} {'communicates' if count == 1 else 'communicate'} again."
-    others = [p for p in trace.processes if p.role != AGENT]
+    others = [p for p in trace.processes if not p.is_agent]
     if all(evidence.ends[p.index].how == CLEAN for p in others):
         return f"{those_of(trace, range(len(trace.processes)))[0]} went on and ended."
     return ""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from disttrace.journal.format import UNINSTALLED
 from disttrace_viewer.analysis.sample import Sample
 from disttrace_viewer.trace.model import Group, Trace
 from disttrace_viewer.trace.operation import SYNCHRONIZING, Op
@@ -14,7 +15,6 @@ from disttrace_viewer.trace.process import JOURNAL, Process
 REAL = ("gloo", "nccl", "mpi", "ucc", "xccl", "hccl")
 """Backends of which that is true; ``fake`` completes alone."""
 FAKE = "fake"
-UNINSTALLED = "uninstalled"
 ORDERLY = ("normal", "exit")
 """Ways to leave in which no call of the main thread is left without an end."""
 SLACK = 1

@@ -8,14 +8,13 @@ from typing import Any
 
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import ALIVE
-from disttrace_viewer.evidence.node_rendezvous import AGENT
-from disttrace_viewer.evidence.recorded import GROUPED
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, Finding
 from disttrace_viewer.findings.rules import unheard
 from disttrace_viewer.findings.rules.communicator_creation import is_creation
 from disttrace_viewer.findings.rules.getting_on import is_waiting
 from disttrace_viewer.findings.rules.starting import is_start
+from disttrace_viewer.trace.operation import GROUPED
 from disttrace_viewer.trace.process import Process
 
 HABIT = 2
@@ -160,7 +159,7 @@ def living(case: Case) -> list[Process]:
 
 def workers(case: Case) -> set[int]:
     """Those of them that launch no others."""
-    return {process.index for process in living(case) if process.role != AGENT}
+    return {process.index for process in living(case) if not process.is_agent}
 
 
 def waits(case: Case) -> list[Op]:

@@ -9,7 +9,6 @@ from typing import Any
 from disttrace.journal.format import STOPPED
 from disttrace_viewer.analysis.operation import Op, frame
 from disttrace_viewer.analysis.process_ends import RUNNING, SILENT
-from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
@@ -114,7 +113,7 @@ def places(case: Case, findings: Sequence[Finding]) -> list[Place]:
     of_all = case.evidence.trace.processes
     again = len({p.attempt for p in of_all if p.attempt is not None}) > 1
     for process in (of_all[i] for i in case.by_rank(range(len(of_all)))):
-        if process.role == AGENT and process.index not in culprits | waiting:
+        if process.is_agent and process.index not in culprits | waiting:
             continue  # it looks after its workers, wherever it is
         one = _doing(case, process.index)
         key = (

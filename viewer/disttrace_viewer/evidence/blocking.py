@@ -14,8 +14,9 @@ from disttrace_viewer.analysis.error_texts import is_closed
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import ALIVE, CASCADE, OWN, SILENT
 from disttrace_viewer.evidence.endings import Endings
-from disttrace_viewer.evidence.recorded import AWAITED, DRAINING, GROUPED, SHUTDOWN, underway
+from disttrace_viewer.evidence.recorded import AWAITED, DRAINING, SHUTDOWN, underway
 from disttrace_viewer.trace.model import Stream
+from disttrace_viewer.trace.operation import GROUPED
 
 LED = ("broadcast", "reduce", "gather", "scatter")
 """Collectives that one member leads: who leaves when depends on which."""

@@ -21,8 +21,9 @@ from disttrace_viewer.analysis.process_ends import (
     End,
 )
 from disttrace_viewer.evidence.failures import Failures
-from disttrace_viewer.evidence.recorded import DRAINING, GROUPED, STUCK_NS, latest
+from disttrace_viewer.evidence.recorded import DRAINING, STUCK_NS, latest
 from disttrace_viewer.merge.clock import to_unix
+from disttrace_viewer.trace.operation import GROUPED
 
 
 class Endings(Failures):
@@ -93,7 +94,7 @@ class Endings(Failures):
         """
         found, began = set(), dict[object, int]()
         for one in sorted(self.trace.processes, key=lambda p: -p.start_ns):
-            if one.rank is None or one.role == "agent":
+            if not one.is_rank:
                 continue
             key = (one.job, one.attempt, one.clock, one.rank)
             if one.last_ns < began.setdefault(key, one.start_ns):

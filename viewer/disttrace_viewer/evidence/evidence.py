@@ -74,10 +74,7 @@ class Evidence(Blocking):
     @cached_property
     def samples(self) -> Mapping[int, StackSample]:
         """Where the main thread of each process stands, if that was noted since it did anything."""
-        at_work: dict[int, set[int]] = {}
-        for op in self.sample.of_kind("collective", "message"):
-            at_work.setdefault(op.process, set()).add(op.thread)
-        found = {**latest_samples(self.trace, self.sample.active, at_work)}
+        found = {**latest_samples(self.trace, self.sample.active, self.at_work)}
         for process, at_ns in self.ended_from.items():
             if process in found and found[process].t_ns >= at_ns:  # where its end was handled
                 before = [s for s in self.trace.processes[process].samples if s.t_ns < at_ns]

@@ -86,16 +86,12 @@ class Failures(Recorded):
 
     @cached_property
     def raised(self) -> Mapping[int, Op]:
-        """The last thing a process did, where that ended in an error."""
-        return {p: op for p, op in self._last_leaves.items() if op.error is not None}
+        """The newest operation of each process, but for composed ones, if it ended in an error."""
+        leaves = {op.process: op for op in self.sample.ops if op.call.kind != "composed"}
+        return {process: op for process, op in leaves.items() if op.error is not None}
 
     @cached_property
     def closed(self) -> tuple[Op, ...]:
         """Operations whose error says that the other end closed the connection, by time."""
         found = [op for failed in self.failed.values() for op in failed if is_closed(op.error)]
         return tuple(sorted(found, key=lambda op: (op.end_ns or 0, op.id)))
-
-    @cached_property
-    def _last_leaves(self) -> Mapping[int, Op]:
-        """The newest operation of each process that is made of no others."""
-        return {op.process: op for op in self.sample.ops if op.call.kind != "composed"}

@@ -16,7 +16,6 @@ from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.process import Process
 
-AGENT = "agent"
 UNNAMED = "none"
 """What torchrun calls a rendezvous without an id."""
 
@@ -51,7 +50,7 @@ class Agents:
     @cached_property
     def attempts(self) -> tuple[Attempt, ...]:
         """In the order in which they began."""
-        agents = {p.index for p in self.evidence.trace.processes if p.role == AGENT}
+        agents = {p.index for p in self.evidence.trace.processes if p.is_agent}
         found = [
             op
             for op in self.evidence.sample.of_kind("composed")

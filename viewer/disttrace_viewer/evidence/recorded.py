@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,12 +15,11 @@ from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.sample import Course, Sample, stand_in
 from disttrace_viewer.trace.model import Stream, Trace
-from disttrace_viewer.trace.operation import CREATING, SYNCHRONIZING
+from disttrace_viewer.trace.operation import CREATING, GROUPED, SYNCHRONIZING
 
 STUCK_NS = 1_500_000_000
 """Blocked for longer than this is stuck: communication of a healthy step takes less."""
 STALL_NS = 10_000_000_000
-GROUPED = ("collective", "message")
 GATHERING = (*CREATING, "rendezvous")
 AWAITED = (*GATHERING, *RPC_WAITS)
 """Composed operations that wait for others by themselves."""
@@ -83,7 +83,7 @@ class Recorded:
     @cached_property
     def last(self) -> Mapping[int, Op]:
         """The newest operation of each process (by its number: the innermost of nested ones)."""
-        return self.sample.newest
+        return {process: kept[-1] for process, kept in self.sample.of_process.items()}
 
     @cached_property
     def last_of_main(self) -> Mapping[int, Op]:
@@ -92,10 +92,20 @@ class Recorded:
         """
         return {op.process: op for op in self.sample.ops if op.thread == 0}
 
-    @cached_property
+    @property
     def pending(self) -> tuple[Op, ...]:
         """Operations begun and not known to be over, by process and number."""
         return self.sample.pending
+
+    @cached_property
+    def at_work(self) -> Mapping[int, frozenset[int]]:
+        """The threads by which each process takes part in the operations of groups: what it is at
+        is told by them. Where there are none, that is its main thread (0).
+        """
+        found: dict[int, set[int]] = defaultdict(set)
+        for op in self.sample.of_kind(*GROUPED):
+            found[op.process].add(op.thread)
+        return {process: frozenset(threads) for process, threads in found.items()}
 
     def course(self, process: int, stream: Stream) -> Course | None:
         """All collectives of a process in a stream, or of one that made the same; None where they

@@ -11,7 +11,6 @@ from functools import cached_property
 from disttrace_viewer.analysis.error_texts import because_of_others
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.merge.store_servers import begun_anew
 from disttrace_viewer.trace.model import Store
 
@@ -82,7 +81,7 @@ class RendezvousIndex:
         for op, store in self.constructors:
             kind = "store" if op.call.op in STORES else "group"
             # Agents and workers may share a store, but agents wait for nodes and workers for ranks.
-            role = self.evidence.trace.processes[op.process].role == AGENT
+            role = self.evidence.trace.processes[op.process].is_agent
             where = (kind, op.call.op, role, store.place, store.prefix)
             nth = count[op.process, where] = count.get((op.process, where), 0) + 1
             key = (*where, nth)

@@ -18,7 +18,6 @@ from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import CLEAN
 from disttrace_viewer.analysis.sample import SETTERS
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.evidence.recorded import ANNOTATION
 from disttrace_viewer.trace.model import Trace
 
@@ -92,7 +91,7 @@ class Setters:
         around = self.evidence.sample.around(op)
         return (
             op.call.origin == "c++"
-            or self.evidence.trace.processes[op.process].role == AGENT
+            or self.evidence.trace.processes[op.process].is_agent
             or (around is not None and around.call.op != ANNOTATION)
             or any("/torch/distributed/" in one.file for one in op.call.stack[:1])
         )
@@ -289,7 +288,7 @@ class Setters:
             whole = not any(p.dropped or p.damage for p in clients) and {
                 p.rank for p in clients
             } >= set(range(max(sizes, default=0)))
-            able = (p.index for p in clients if ends[p.index].how != CLEAN and p.role != AGENT)
+            able = (p.index for p in clients if ends[p.index].how != CLEAN and not p.is_agent)
             self._known[place] = known is not None and whole, frozenset(able)
         return self._known[place]
 

@@ -21,7 +21,7 @@ from disttrace_viewer.analysis.sample import Course
 from disttrace_viewer.evidence import courses
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.node_rendezvous import Agents
-from disttrace_viewer.evidence.recorded import GROUPED, STUCK_NS
+from disttrace_viewer.evidence.recorded import STUCK_NS
 from disttrace_viewer.evidence.rendezvous import RendezvousIndex
 from disttrace_viewer.evidence.store_keys import Setters
 from disttrace_viewer.evidence.waits import importing
@@ -32,6 +32,7 @@ from disttrace_viewer.findings.finding import ERROR, Finding
 from disttrace_viewer.findings.past import NOTHING, Past
 from disttrace_viewer.findings.witnesses import Witnesses
 from disttrace_viewer.trace.model import Stream
+from disttrace_viewer.trace.operation import GROUPED
 
 EARLY_NS = 3_000_000_000
 """Waiting that was cut off before this may have been about to end."""
@@ -91,11 +92,6 @@ class Case:
     def steps(self) -> courses.Steps:
         """What members of groups called, number by number, beside each other."""
         return courses.steps(self.evidence, self.past.courses())
-
-    @property
-    def shifts(self) -> courses.Shifts:
-        """By stream of collectives where its members are out of step."""
-        return self.steps.shifts
 
     @cached_property
     def witnesses(self) -> Witnesses:
@@ -298,7 +294,7 @@ class Case:
             return None
         if last.call.kind == "store":
             newest_ns, cut_ns = last.begin_ns, self.evidence.until_ns(process)
-        elif last.call.kind in ("collective", "message") and last.status == "ok":
+        elif last.call.kind in GROUPED and last.status == "ok":
             newest_ns, cut_ns = last.end_ns or last.begin_ns, self.evidence.cut_ns
         else:
             return None
@@ -311,9 +307,7 @@ class Case:
         """Whether a thread did it that has no part in the exchanges of its process: what that asks
         a store for all day is no sign that the one which others wait for is on its way.
         """
-        kept = self.evidence.sample.of_process[op.process]
-        at_work = {one.thread for one in kept if one.call.kind in GROUPED}
-        if op.thread in (at_work or {MAIN}) or op.thread == MAIN:
+        if op.thread == MAIN or op.thread in self.evidence.at_work.get(op.process, ()):
             return False
         # Who waits for a thread comes when that is through with what it asks for.
         return not any(

@@ -16,7 +16,6 @@ from disttrace_viewer.analysis.error_texts import is_closed
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import CASCADE, MISSED_NS, SILENT, TOGETHER_NS
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.evidence.waits.wait import Wait
 
 Told = Mapping[int, tuple[tuple[int, int], ...]]
@@ -159,9 +158,7 @@ class Witnesses:
             if not wait.side or wait.polled:
                 began_ns = self.evidence.since_ns(wait.op)
                 since[wait.process] = min(began_ns, since.get(wait.process, began_ns))
-        workers = (
-            p.index for p in self.evidence.trace.processes if p.rank is not None and p.role != AGENT
-        )
+        workers = (p.index for p in self.evidence.trace.processes if p.is_rank)
         return sorted(((since.get(p, math.inf), p) for p in workers), reverse=True)
 
     @cached_property

@@ -10,6 +10,7 @@ from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.operation import ops
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, NOTE, Finding
+from disttrace_viewer.trace.operation import GROUPED
 from disttrace_viewer.wording.findings import unwaited_work as words
 
 
@@ -18,9 +19,7 @@ def find(case: Case, exchanges: Exchanges) -> Iterator[Finding]:
     trace = exchanges.trace
     calls = trace.calls.lazy().with_row_index("call")
     wanted = calls.filter(
-        (pl.col("kind").is_in(["collective", "message"]))
-        & (pl.col("op") != "send")
-        & (pl.col("origin") == "python")
+        (pl.col("kind").is_in(GROUPED)) & (pl.col("op") != "send") & (pl.col("origin") == "python")
     ).select("call")
     lost = (
         trace.operations.lazy()

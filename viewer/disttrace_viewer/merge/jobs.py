@@ -54,7 +54,7 @@ def families(processes: Sequence[Process]) -> Union:
     union = Union(len(processes))
     unseen: dict[str, list[int]] = {}
     for process in processes:
-        if process.parent is None or process.role == "agent":
+        if process.parent is None or process.is_agent:
             continue
         if process.parent in index:
             union.join((process.index, index[process.parent]))
@@ -88,13 +88,13 @@ def _attempts(launch: Sequence[Process], roots: Sequence[int]) -> dict[int, int 
     """
     counted: dict[int, set[int]] = {}
     for process in launch:
-        if process.role != "agent":
+        if not process.is_agent:
             counted.setdefault(roots[process.index], set()).add(process.attempt or 0)
     orders = {root: sorted(found) for root, found in counted.items()}
     alike = len({len(order) for order in orders.values()}) < 2
     return {
         p.index: None
-        if p.role == "agent"
+        if p.is_agent
         else orders[roots[p.index]].index(p.attempt or 0)
         if alike
         else -1

@@ -101,14 +101,13 @@ def launches(
 
 
 def _alone(process: Process, life: Life) -> Launch:
-    claimed = process.rank is not None and process.role != "agent"
     return Launch(
         members=[process.index],
         start_ns=life.start_ns,
         end_ns=life.end_ns,
         until_ns=life.until(life.boot),
-        ranks={process.rank or 0: life.sign_ns} if claimed else {},
-        last_ns=life.sign_ns if claimed else None,
+        ranks={process.rank or 0: life.sign_ns} if process.is_rank else {},
+        last_ns=life.sign_ns if process.is_rank else None,
         boots={life.boot},
         world=process.world_size or 0,
     )

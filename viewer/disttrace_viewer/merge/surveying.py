@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from disttrace.journal.format import SEEN_GONE
+from disttrace.journal.format import SEEN_GONE, UNINSTALLED
 from disttrace_viewer.load.journals import Journal
 from disttrace_viewer.merge import groups as grouping
 from disttrace_viewer.merge import jobs as launching
@@ -17,9 +17,6 @@ from disttrace_viewer.merge.store_servers import Life, places_of, until_restarts
 from disttrace_viewer.merge.tables import seen, store_of
 from disttrace_viewer.trace.model import Group, Job, Place, Store
 from disttrace_viewer.trace.process import Clock, Process
-
-UNINSTALLED = "uninstalled"
-"""The word of an exit record after which the process may go on."""
 
 
 @dataclass(slots=True)
@@ -164,7 +161,7 @@ def life_of(process: Process, journal: Journal, clock: Clock) -> Life:
         end_ns,
         process.boot_id,
         ended,
-        rank=None if process.role == "agent" else process.rank,
+        rank=None if process.is_agent else process.rank,
         sign_ns=min(sign_ns, end_ns),
     )
 

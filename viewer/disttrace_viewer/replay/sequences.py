@@ -328,7 +328,7 @@ def script(index: int, journal: Journal, *, streams: bool = False) -> Script:
     numbers = sorted(journal.files.segments)
     found.whole = (
         definitions.exit is not None
-        and definitions.exit.get("how") != "uninstalled"
+        and definitions.exit.get("how") != fmt.UNINSTALLED
         and not definitions.listed["dropped"]
         and numbers == list(range(1, len(numbers) + 1))
         and not problems.found()

@@ -29,6 +29,8 @@ SYNCHRONIZING = (
     "barrier",
 )
 """Collectives that nobody completes before all members have begun them."""
+GROUPED = (COLLECTIVE, MESSAGE)
+"""Kinds of operations that members of a group do together."""
 CREATING = ("init_process_group", "new_group", "split_group")
 """Operations that make a group."""
 
@@ -79,7 +81,7 @@ class Op:
     def on_device(self) -> bool:
         """A collective or P2P operation that is over when a device says so: its call returned."""
         call = self.call
-        return call.kind in (COLLECTIVE, MESSAGE) and ends_on_device(call.backend, call.device)
+        return call.kind in GROUPED and ends_on_device(call.backend, call.device)
 
     @property
     def peer(self) -> int | None:

@@ -147,6 +147,8 @@ class Trouble:
     """Its own words; None where they were not told to other hosts."""
 
 
+AGENT = "agent"
+"""The role of a launcher: torchrun's agent."""
 JOURNAL = "journal"
 ATTACHED = "flight recorder and py-spy"
 """Of ranks that were looked at while they ran, and whose recorders were asked."""
@@ -240,6 +242,16 @@ class Process:
     """What its threads handled when they were last looked at, ``t_ns`` when that was first seen."""
     digests: tuple[Digest, ...] = ()
     """Of what it had that others have to have equal, by time."""
+
+    @property
+    def is_agent(self) -> bool:
+        """Whether it is a launcher."""
+        return self.role == AGENT
+
+    @property
+    def is_rank(self) -> bool:
+        """Whether it is one of the job's ranks: a number that a launcher bears is not its own."""
+        return self.rank is not None and not self.is_agent
 
     @property
     def failure(self) -> Failure | None:

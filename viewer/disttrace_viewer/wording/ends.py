@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from disttrace.journal.format import ABORTED, EXEC, STOPPED
+from disttrace.journal.format import ABORTED, EXEC, STOPPED, UNINSTALLED
 from disttrace_viewer.analysis.liveness import DISK, signal_name
-from disttrace_viewer.analysis.process_ends import SILENT, UNINSTALLED, UNKNOWN, End
+from disttrace_viewer.analysis.process_ends import SILENT, UNKNOWN, End
 from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording.quantities import roughly
 

@@ -106,7 +106,7 @@ def _short(trace: Trace, process: Process, letters: Mapping[str, str]) -> str:
     letter = letters.get(process.job, "")
     if process.rank is not None:
         return f"{letter}{process.rank}"
-    if process.role == "agent":
+    if process.is_agent:
         return f"{letter}ag"
     parent = trace.by_id.get(process.parent or "")
     if process.role == "child" and parent is not None and parent.rank is not None:
@@ -126,7 +126,7 @@ def lanes_of(names: Names, wanted: Iterable[int], limit: int = LANES) -> tuple[L
         process = trace.processes[index]
         key = (
             names.letters.get(process.job, ""),
-            process.role != "agent",
+            not process.is_agent,
             process.rank if process.rank is not None else 1 << 30,
             "" if process.rank is not None else process.id,
         )

@@ -15,10 +15,10 @@ from typing import TypeAlias
 
 import polars as pl
 
-from disttrace.journal.format import COLLECTIVE, MESSAGE
 from disttrace_viewer.analysis.difference.align import Side
 from disttrace_viewer.analysis.difference.tokens import Callers, Seen, tokens
 from disttrace_viewer.trace.model import Call, Group, Trace
+from disttrace_viewer.trace.operation import GROUPED
 
 Key: TypeAlias = "tuple[int, Hashable]"
 """Rank, and what its group is known by."""
@@ -52,7 +52,7 @@ class Streams:
     def of(self) -> Mapping[Key, Stream]:
         """By rank and group. Of a rank that was started anew its last process counts."""
         calls = self.trace.calls.lazy().with_row_index("call")
-        calls = calls.filter(pl.col("kind").is_in([COLLECTIVE, MESSAGE])).select("call", "group")
+        calls = calls.filter(pl.col("kind").is_in(GROUPED)).select("call", "group")
         rows = (
             self.trace.operations.lazy()
             .filter(~pl.col("refused").fill_null(value=False))
@@ -98,7 +98,7 @@ class Streams:
         count = dict(active.iter_rows())
         last: dict[int, int] = {}
         for p in sorted(self.trace.processes, key=lambda p: (p.attempt or 0, p.start_ns)):
-            if p.rank is not None and p.role != "agent" and count.get(p.index):
+            if p.rank is not None and not p.is_agent and count.get(p.index):
                 last[p.rank] = p.index
         return {process: rank for rank, process in last.items()}
 

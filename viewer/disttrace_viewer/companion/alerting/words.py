@@ -9,7 +9,6 @@ from disttrace_viewer.analysis.process_ends import TOGETHER_NS
 from disttrace_viewer.diagnosis.live import living
 from disttrace_viewer.diagnosis.positions import positions
 from disttrace_viewer.diagnosis.report import finding as as_values
-from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, Finding
 from disttrace_viewer.trace.model import Trace
@@ -53,7 +52,7 @@ def those_of(trace: Trace, job: Collection[int]) -> tuple[str, int]:
     """``Ranks 0-2``, and how many they are; launchers, which are in no group, count only where
     nobody has a rank.
     """
-    ranks = {*trace.ranks_of([i for i in job if trace.processes[i].role != AGENT])}
+    ranks = {*trace.ranks_of([i for i in job if not trace.processes[i].is_agent])}
     if ranks:
         return sentences.capital(sentences.ranks(ranks)), len(ranks)
     return f"{quantities.number(len(job), 'process', 'processes')} of the job", len(job)
@@ -78,7 +77,7 @@ def voices(case: Case, elsewhere: Set[str], *, anywhere: bool) -> list[str]:
         held = ends[process.index].held is not None or ends[process.index].lingers
         silent = held or newest - process.last_ns > TOGETHER_NS
         rank = process.rank
-        return silent, process.role != AGENT, rank is None, rank or 0, process.start_ns
+        return silent, not process.is_agent, rank is None, rank or 0, process.start_ns
 
     able.sort(key=order)
     here = [p for p in able if p.id not in elsewhere and evidence.look(p).alive]

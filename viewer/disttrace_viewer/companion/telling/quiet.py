@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from disttrace_viewer.analysis.liveness import Seen
-from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.states.form.alike import FEWEST, pending
 from disttrace_viewer.states.form.state import State
+from disttrace_viewer.trace.process import AGENT
 from disttrace_viewer.wording.findings.unseen_workers import STARTED
 
 _SAID = frozenset(("clock", "rendezvous", "worker"))

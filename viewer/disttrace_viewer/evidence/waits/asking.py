@@ -15,8 +15,6 @@ from disttrace_viewer.analysis.error_texts import is_closed
 from disttrace_viewer.analysis.operation import Op, frame
 from disttrace_viewer.analysis.process_ends import SILENT
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.evidence.node_rendezvous import AGENT
-from disttrace_viewer.evidence.recorded import GROUPED
 from disttrace_viewer.evidence.store_keys import AWAITING, place_and_key
 from disttrace_viewer.trace.operation import CREATING
 
@@ -34,7 +32,7 @@ def asking(evidence: Evidence) -> Iterator[tuple[Op, int, tuple[Op, ...]]]:
     """
     found = {}
     for process, op in evidence.last.items():
-        if evidence.trace.processes[process].role == AGENT:
+        if evidence.trace.processes[process].is_agent:
             continue
         for newest in dict.fromkeys((evidence.last_of_main.get(process, op), op)):
             asked = _asked_in_turn(evidence, newest)
@@ -63,10 +61,9 @@ def tries_again(evidence: Evidence, op: Op) -> bool:
     process is judged: then it is that wait, and as old as the first try.
     """
     of_process = evidence.sample.of_process[op.process]
-    at_work = {one.thread for one in of_process if one.call.kind in GROUPED} or {0}
     return (
         op.call.op in AWAITING
-        and (op.thread in at_work or _between(of_process, op))
+        and (op.thread in evidence.at_work.get(op.process, {0}) or _between(of_process, op))
         and any(
             (one.call.index, one.key, one.thread) == (op.call.index, op.key, op.thread)
             and one.error is not None
@@ -167,9 +164,8 @@ def _gets_on(evidence: Evidence, waiting: set[int]) -> bool:
         if end.over and end.how != SILENT:
             newest[process] = max(end.t_ns, newest.get(process, 0))
     from_ns = evidence.cut_ns - evidence.stall_ns
-    roles = [process.role for process in evidence.trace.processes]
     return any(
-        ns > from_ns and roles[process] != AGENT
+        ns > from_ns and not evidence.trace.processes[process].is_agent
         for process, ns in newest.items()
         if process not in waiting
     )

@@ -16,7 +16,7 @@ from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.sample import BATCHES, STAND_IN, message_stream
 from disttrace_viewer.evidence import rpc_rounds
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.evidence.node_rendezvous import AGENT, Agents
+from disttrace_viewer.evidence.node_rendezvous import Agents
 from disttrace_viewer.evidence.recorded import SHUTDOWN
 from disttrace_viewer.evidence.rendezvous import LATE_NS, RendezvousIndex
 from disttrace_viewer.evidence.store_keys import Setters, taken_connections
@@ -135,14 +135,11 @@ def _side_threads(evidence: Evidence) -> frozenset[tuple[int, int]]:
     chosen = [op for op in evidence.blocking if op.call.kind == "store"]
     if not chosen:
         return frozenset()
-    at_work: dict[int, set[int]] = {}
-    for op in evidence.sample.of_kind("collective", "message"):
-        at_work.setdefault(op.process, set()).add(op.thread)
     busy = {(op.process, op.thread) for op in evidence.blocking}
     active = evidence.sample.active
 
     def beside(op: Op) -> bool:
-        threads = at_work.get(op.process, {0})
+        threads = evidence.at_work.get(op.process, {0})
         if op.thread in threads:
             return False
         return op.thread != 0 or any(
@@ -159,7 +156,7 @@ def _of_agents(evidence: Evidence) -> set[tuple[int, int]]:
     A rendezvous has a rule of its own; at the end they wait for one another for as long as the
     workers of any of them run.
     """
-    agents = {p.index for p in evidence.trace.processes if p.role == AGENT}
+    agents = {p.index for p in evidence.trace.processes if p.is_agent}
     own = {op.id for op in evidence.blocking if op.process in agents and op.call.kind == COMPOSED}
     inside = {op.id for op in evidence.blocking if op.process in agents and op.parent is not None}
     return own | inside

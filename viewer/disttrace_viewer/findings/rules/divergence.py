@@ -37,7 +37,7 @@ _IN_THE_END = _AT_LAST | {"deadlock", "group_mismatch", "store_key_missing"}
 
 def find(case: Case) -> Iterator[Finding]:
     """Groups that are out of step and in which no error says so."""
-    for stream, shift in case.shifts.items():
+    for stream, shift in case.steps.shifts.items():
         group = case.evidence.trace.groups[stream[0] or 0]
         mixed = _mixed(case, stream, shift)
         came_to = (_came_to(case, f, stream) for f in case.findings)
@@ -85,7 +85,7 @@ def _at(habit: Habit) -> Iterator[Location]:
 
 def traced_back(case: Case, finding: Finding) -> Finding:
     """An error with the call since which its group was out of step, where that was before it."""
-    for stream, shift in case.shifts.items():
+    for stream, shift in case.steps.shifts.items():
         number = _came_to(case, finding, stream)
         mixed = 0 if number is None else _mixed(case, stream, shift, before=number)
         if number is not None and shift.number < number and mixed:

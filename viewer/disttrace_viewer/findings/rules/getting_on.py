@@ -17,6 +17,7 @@ from disttrace_viewer.evidence.waits.asking import ASKED_NS
 from disttrace_viewer.evidence.waits.wait import KEY, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, LIKELY, NOTE, Finding
+from disttrace_viewer.trace.operation import GROUPED
 from disttrace_viewer.wording.findings import getting_on as words
 
 KINDS = frozenset(
@@ -84,7 +85,7 @@ def _newest(case: Case, process: int) -> Op | None:
     kept = [
         op
         for op in case.evidence.sample.of_process.get(process, ())
-        if op.call.kind in ("collective", "message") or op.call.op in RPC_WAITS
+        if op.call.kind in GROUPED or op.call.op in RPC_WAITS
     ]
     main = [op for op in kept if op.thread == 0]
     return max(main or kept, key=lambda op: op.number, default=None)

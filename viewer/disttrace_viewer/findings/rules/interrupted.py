@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from disttrace_viewer.analysis.process_ends import STOPPED_AGENT
-from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, Finding, Scope
 from disttrace_viewer.findings.rules import outside
@@ -27,7 +26,7 @@ def find(case: Case) -> Iterator[Finding]:
         return
     # Which of its ranks seem to have lived until then depends on when they last wrote anything.
     stopped = [i for i in found if any(map(_stopped, trace.processes[i].failures))]
-    ranks = [i for i in found if trace.processes[i].role != AGENT]
+    ranks = [i for i in found if not trace.processes[i].is_agent]
     if found:
         yield _finding(case, stopped or ranks or found, whole=True)
 

@@ -8,7 +8,6 @@ from disttrace.journal.format import REPLAYED
 from disttrace_viewer.analysis.error_texts import is_closed
 from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN
 from disttrace_viewer.evidence.blocking import LED
-from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.evidence.recorded import DRAINING
 from disttrace_viewer.evidence.waits import importing
 from disttrace_viewer.evidence.waits.wait import (
@@ -64,7 +63,7 @@ def _drains(case: Case, wait: Wait) -> bool:
     if evidence.age_ns(wait.op) >= importing.limit_ns(evidence) or _held_by_graphs(case, wait):
         return False
     inside = {w.process for w in case.open() if w.op.call.op == DRAINING}
-    ranks = (p for p in evidence.trace.processes if p.rank is not None and p.role != AGENT)
+    ranks = (p for p in evidence.trace.processes if p.is_rank)
     return all(p.index in inside for p in ranks if not evidence.ends[p.index].over)
 
 

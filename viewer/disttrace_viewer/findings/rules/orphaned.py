@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from disttrace_viewer.analysis.process_ends import MISSED_NS, SILENT
-from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, Finding
 from disttrace_viewer.wording.findings import orphaned as words
@@ -16,7 +15,7 @@ def find(case: Case) -> Iterator[Finding]:
     trace, evidence = case.evidence.trace, case.evidence
     for launcher in trace.processes:
         end, gone_ns = evidence.ends[launcher.index], evidence.seen[launcher.index].gone_ns
-        if launcher.role != AGENT or end.how != SILENT or end.interrupted or not gone_ns:
+        if not launcher.is_agent or end.how != SILENT or end.interrupted or not gone_ns:
             continue
         left = [
             p

@@ -6,7 +6,6 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.evidence.rendezvous import STORES
 from disttrace_viewer.evidence.waits.wait import RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
@@ -42,7 +41,7 @@ def joins(case: Case) -> Iterator[Join]:
             continue
         if parent.call.op not in ("rendezvous", "init_process_group"):
             continue
-        if trace.processes[op.process].role == AGENT:
+        if trace.processes[op.process].is_agent:
             continue
         size = op.call.args.get("world_size")
         yield Join(

@@ -21,7 +21,6 @@ from disttrace_viewer.analysis.process_ends import (
     TOGETHER_NS,
 )
 from disttrace_viewer.evidence.mismatches import minority
-from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, Finding, Scope
@@ -63,7 +62,7 @@ def counts(case: Case, process: int) -> bool:
     trace = case.evidence.trace
     mine = trace.processes[process]
     failure = case.evidence.ends[process].failure
-    if mine.role == AGENT and failure is not None and failure.type == STOPPED_AGENT:
+    if mine.is_agent and failure is not None and failure.type == STOPPED_AGENT:
         return False
     return not any(
         case.evidence.ends[c].how in (OWN, CASCADE, SILENT)
@@ -112,9 +111,7 @@ def _gone(case: Case) -> list[int]:
     broken = {
         p.index
         for p in evidence.trace.processes
-        if p.rank is not None
-        and p.role != AGENT
-        and (evidence.ends[p.index].how in (OWN, SILENT) or p.index in case.ends)
+        if p.is_rank and (evidence.ends[p.index].how in (OWN, SILENT) or p.index in case.ends)
     }
     silent = {
         i
@@ -122,7 +119,7 @@ def _gone(case: Case) -> list[int]:
         if end.how == SILENT
         and not end.interrupted
         and (not end.told_to_end or (broken <= {i} and _singled_out(case, i)))
-        and evidence.trace.processes[i].role != "agent"
+        and not evidence.trace.processes[i].is_agent
         and i not in case.ends
         and i not in evidence.followed
     }
@@ -136,7 +133,7 @@ def _singled_out(case: Case, process: int) -> bool:
     others, each with a journal, broke when they lost it.
     """
     trace = case.evidence.trace
-    workers = sum(p.rank is not None and p.role != AGENT for p in trace.processes)
+    workers = sum(p.is_rank for p in trace.processes)
     workers += len(trace.told_of)
     size = max((group.size or 0 for group in trace.groups if group.default), default=0)
     return workers >= size and case.witnesses.noticed(process)
@@ -171,7 +168,7 @@ def _after_its_launcher(case: Case, process: int) -> bool:
     """Whether its launcher was gone without a word when it was seen to be gone, or soon after."""
     trace, seen = case.evidence.trace, case.evidence.seen
     launcher = trace.by_id.get(trace.processes[process].parent or "")
-    if launcher is None or launcher.role != AGENT:
+    if launcher is None or not launcher.is_agent:
         return False
     end = case.evidence.ends[launcher.index]
     gone_ns = seen[launcher.index].gone_ns or end.t_ns
@@ -220,7 +217,7 @@ def _has_others(case: Case, alike: list[int]) -> bool:
     """Whether any ran beside some processes, but for launchers."""
     these = {*alike}
     processes = case.evidence.trace.processes
-    return any(p.role != AGENT and p.index not in these for p in processes)
+    return any(not p.is_agent and p.index not in these for p in processes)
 
 
 def _surely_over(case: Case, process: int, alike: Set[int]) -> bool:

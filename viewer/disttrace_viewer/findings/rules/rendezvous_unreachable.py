@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, NOTE, Finding, Scope
@@ -102,7 +101,7 @@ def _blame(
             culprits, dialled = [op.process], words.NOBODY_DIALS
         return culprits, [], words.listens(trace, op.process, store, dialled), True
     job = trace.processes[clients[0][0].process].job
-    if all(trace.processes[op.process].role == AGENT for op, _ in clients):
+    if all(trace.processes[op.process].is_agent for op, _ in clients):
         return [], [], words.NO_AGENT, False
     zero = [p for p in trace.processes if p.rank == 0 and p.job == job]
     made = _newest(case).get(zero[0].index) if zero else None

@@ -14,6 +14,7 @@ from disttrace_viewer.evidence.waits.wait import Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, Finding
 from disttrace_viewer.findings.rules.communicator_creation import is_creation
+from disttrace_viewer.trace.operation import GROUPED
 
 
 def may_come(case: Case, waits: Sequence[Wait], sinks: Iterable[int]) -> bool:
@@ -45,7 +46,4 @@ def _met(case: Case) -> bool:
     are connected.
     """
     evidence = case.evidence
-    return any(
-        evidence.ends[op.process].how == ALIVE
-        for op in evidence.sample.of_kind("collective", "message")
-    )
+    return any(evidence.ends[op.process].how == ALIVE for op in evidence.sample.of_kind(*GROUPED))

@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Hashable, Iterator, Mapping
 
 from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.evidence.store_keys import ALIKE, NUMBER, Key
 from disttrace_viewer.evidence.waits.wait import KEY, Wait
 from disttrace_viewer.findings.case import Case
@@ -109,7 +108,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
         apart = _in_another(case, wait.process, place, key, setters.first)
     store = trace.place_by_id.get(str(place))
     out = sorted({*(store.processes if store else ())} - case.of_process.keys() - {*who})
-    others = [p for p in out if trace.processes[p].role != AGENT]
+    others = [p for p in out if not trace.processes[p].is_agent]
     early = all(case.early(w) for w in inside)
     held = [] if behind or (near, before, apart) != (None,) * 3 else _held_up(case, wait, who)
     found = words.Awaited(

@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN, SILENT
-from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, Finding
 from disttrace_viewer.trace.model import Trace
@@ -57,7 +56,7 @@ def _went_on(case: Case, finding: Finding) -> int | None:
     concerned = [trace.processes[i] for i in _concerned(finding)]
     parents = {one.parent for one in concerned}
     starter = trace.by_id.get(parents.pop() or "") if len(parents) == 1 else None
-    if starter is None or starter.role == AGENT or ends[starter.index].how != CLEAN:
+    if starter is None or starter.is_agent or ends[starter.index].how != CLEAN:
         return None
     over_ns = max(ends[one.index].t_ns for one in concerned)
     begun = (trace.processes[i] for i in trace.children[starter.id])
