@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import (
     ALIVE,
     CASCADE,
@@ -19,6 +18,7 @@ from disttrace_viewer.analysis.process_ends import (
     End,
     is_interrupt,
 )
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Process
 
 INTERRUPT_SLACK_NS = 1_000_000_000

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
 
-from disttrace.journal.code_files import (
-    is_generated,
-    is_library,
-    is_program,
-    programs_frame,
-)
+from disttrace.journal.code_files import is_generated, is_program, programs_frame
 from disttrace_viewer.trace.model import Call
-from disttrace_viewer.trace.operation import Op, ops
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame, Stack
-
-__all__ = ["Op", "frame", "innermost", "is_library", "ops"]
 
 Site = tuple[str, Stack | Frame | None]
 """Operation and stack of a call, or the user's line: what makes two calls the same one."""

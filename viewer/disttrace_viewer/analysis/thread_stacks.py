@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import replace
 
-from disttrace_viewer.analysis.operation import Op, innermost, is_library
+from disttrace.journal.code_files import is_library
+from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Process, Stack, StackSample
 
 _MAIN = 0

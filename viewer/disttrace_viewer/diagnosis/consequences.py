@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from disttrace_viewer.analysis.operation import Op, frame
+from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.analysis.process_ends import CLEAN
 from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.evidence.waits.wait import RPC, Wait
@@ -14,6 +14,7 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, Finding
 from disttrace_viewer.findings.rules.tried_again import attempts
 from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import quantities, sentences
 from disttrace_viewer.wording.ends import ended as how_ended
 from disttrace_viewer.wording.ends import pattern

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import ALIVE
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, Finding
@@ -14,7 +13,7 @@ from disttrace_viewer.findings.rules import unheard
 from disttrace_viewer.findings.rules.communicator_creation import is_creation
 from disttrace_viewer.findings.rules.getting_on import is_waiting
 from disttrace_viewer.findings.rules.starting import is_start
-from disttrace_viewer.trace.operation import GROUPED
+from disttrace_viewer.trace.operation import GROUPED, Op
 from disttrace_viewer.trace.process import Process
 
 HABIT = 2

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from disttrace.journal.format import STOPPED
-from disttrace_viewer.analysis.operation import Op, frame
+from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.analysis.process_ends import RUNNING, SILENT
 from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.trace.model import Crowd, Trace
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.ends import BY, ENDED, HELD, NOWHERE, ended, pattern, state
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from disttrace.journal.format import ranges_of
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.diagnosis.completeness import missing_ranks
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, Finding
 from disttrace_viewer.merge.clock import UNKNOWN_NS
 from disttrace_viewer.merge.jobs import newest
 from disttrace_viewer.trace.model import Job, Location
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import JOURNAL, Process
 
 FORMAT = 1

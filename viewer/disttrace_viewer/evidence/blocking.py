@@ -11,12 +11,11 @@ from functools import cached_property
 from disttrace.journal.format import COLLECTIVE, RPC_WAITS
 from disttrace_viewer.analysis import process_ends
 from disttrace_viewer.analysis.error_texts import is_closed
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import ALIVE, CASCADE, OWN, SILENT
 from disttrace_viewer.evidence.endings import Endings
 from disttrace_viewer.evidence.recorded import AWAITED, DRAINING, SHUTDOWN, underway
 from disttrace_viewer.trace.model import Stream
-from disttrace_viewer.trace.operation import GROUPED
+from disttrace_viewer.trace.operation import GROUPED, Op
 
 LED = ("broadcast", "reduce", "gather", "scatter")
 """Collectives that one member leads: who leaves when depends on which."""

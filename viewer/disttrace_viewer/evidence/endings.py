@@ -10,7 +10,6 @@ from disttrace.journal.format import COLLECTIVE, STOPPED
 from disttrace_viewer.analysis import interrupts, process_ends
 from disttrace_viewer.analysis.error_texts import because_of_others, is_own_limit
 from disttrace_viewer.analysis.liveness import Seen, remembered
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import (
     ALIVE,
     CASCADE,
@@ -23,7 +22,7 @@ from disttrace_viewer.analysis.process_ends import (
 from disttrace_viewer.evidence.failures import Failures
 from disttrace_viewer.evidence.recorded import DRAINING, STUCK_NS, latest
 from disttrace_viewer.merge.clock import to_unix
-from disttrace_viewer.trace.operation import GROUPED
+from disttrace_viewer.trace.operation import GROUPED, Op
 
 
 class Endings(Failures):

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
+from disttrace.journal.code_files import is_library
 from disttrace.journal.format import COMPOSED, RPC_RUN
-from disttrace_viewer.analysis.operation import Op, frame, innermost, inside, is_library
+from disttrace_viewer.analysis.operation import frame, innermost, inside
 from disttrace_viewer.analysis.process_ends import ALIVE, SILENT
 from disttrace_viewer.analysis.thread_stacks import latest_samples
 from disttrace_viewer.evidence.blocking import Blocking
 from disttrace_viewer.evidence.recorded import ANNOTATION, GATHERING
 from disttrace_viewer.trace.model import Location
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame, Stack, StackSample
 
 SEEN_NS = 10_000_000_000

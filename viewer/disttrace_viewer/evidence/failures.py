@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import cached_property
 
 from disttrace_viewer.analysis.error_texts import because_of_others, is_closed
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence.recorded import AWAITED, Recorded, latest
+from disttrace_viewer.trace.operation import Op
 
 
 class Failures(Recorded):

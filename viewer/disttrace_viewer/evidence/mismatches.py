@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from disttrace.journal.format import EQUAL_SIZES, UNKNOWN_OP
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.sample import Course, stand_in
 from disttrace_viewer.evidence.courses import aligned
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.model import Call, Stream
+from disttrace_viewer.trace.operation import Op
 
 Members = Mapping[int, Op]
 """Operations of one collective by group rank."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from disttrace_viewer.analysis.error_texts import because_of_others
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence.evidence import Evidence
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Process
 
 UNNAMED = "none"

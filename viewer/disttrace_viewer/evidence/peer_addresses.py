@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from disttrace_viewer.analysis.error_texts import is_connection_error
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import End
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.merge.store_servers import is_loopback
 from disttrace_viewer.trace.numbers import whole
+from disttrace_viewer.trace.operation import Op
 
 _ADDRESS = re.compile(
     r"\[(?P<a>[^\]\s]+)\]:(?P<a_port>\d+)"

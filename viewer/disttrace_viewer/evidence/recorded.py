@@ -12,10 +12,9 @@ from typing import Any
 from disttrace.journal.format import RPC_WAITS
 from disttrace_viewer.analysis import interrupts, last_calls, process_ends, thread_stacks
 from disttrace_viewer.analysis.liveness import Look, look
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.sample import Course, Sample, stand_in
 from disttrace_viewer.trace.model import Stream, Trace
-from disttrace_viewer.trace.operation import CREATING, GROUPED, SYNCHRONIZING
+from disttrace_viewer.trace.operation import CREATING, GROUPED, SYNCHRONIZING, Op
 
 STUCK_NS = 1_500_000_000
 """Blocked for longer than this is stuck: communication of a healthy step takes less."""

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from disttrace_viewer.analysis.error_texts import because_of_others
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.merge.store_servers import begun_anew
 from disttrace_viewer.trace.model import Store
+from disttrace_viewer.trace.operation import Op
 
 LATE_NS = 1_000_000_000
 """Whoever begins so long after the first one's time-out was not waited for any more."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from disttrace.journal.format import RPC_RUN
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.recorded import SHUTDOWN
+from disttrace_viewer.trace.operation import Op
 
 TOGETHER = "rpc.all_gather"
 """What workers exchange at the begin and the end, over calls to one of them."""

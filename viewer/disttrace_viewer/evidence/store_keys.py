@@ -14,12 +14,12 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import CLEAN
 from disttrace_viewer.analysis.sample import SETTERS
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.recorded import ANNOTATION
 from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.operation import Op
 
 Key = tuple[str | None, str]
 """The place, and the key with every prefix."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import (
     CASCADE,
     CLEAN,
@@ -32,7 +31,7 @@ from disttrace_viewer.findings.finding import ERROR, Finding
 from disttrace_viewer.findings.past import NOTHING, Past
 from disttrace_viewer.findings.witnesses import Witnesses
 from disttrace_viewer.trace.model import Stream
-from disttrace_viewer.trace.operation import GROUPED
+from disttrace_viewer.trace.operation import GROUPED, Op
 
 EARLY_NS = 3_000_000_000
 """Waiting that was cut off before this may have been about to end."""

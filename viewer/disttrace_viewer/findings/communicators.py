@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from disttrace.journal.format import COMPOSED, CONSTRUCTOR, ON_DEVICE, ends_on_device
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.sample import BATCHES, message_stream
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.waits.wait import COLLECTIVE, MESSAGE, OTHER, RENDEZVOUS, Wait
-from disttrace_viewer.trace.operation import CREATING
+from disttrace_viewer.trace.operation import CREATING, Op
 from disttrace_viewer.trace.process import JOURNAL
 
 TIMEOUT_NS = 600_000_000_000

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cached_property
 
 from disttrace_viewer.analysis.error_texts import is_closed
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import CASCADE, MISSED_NS, SILENT, TOGETHER_NS
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.waits.wait import Wait
+from disttrace_viewer.trace.operation import Op
 
 Told = Mapping[int, tuple[tuple[int, int], ...]]
 """Per process, what the two others that tell most of it tell, each with who does."""

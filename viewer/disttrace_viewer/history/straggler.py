@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from disttrace.journal.code_files import is_library
 from disttrace_viewer.analysis.exchanges import Exchanges
-from disttrace_viewer.analysis.operation import innermost, is_library
+from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.analysis.timing import delays
 from disttrace_viewer.analysis.timing.delays import SHARE_OF_SPAN, WARN_NS, Delay
 from disttrace_viewer.findings.case import Case

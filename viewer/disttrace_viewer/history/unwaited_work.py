@@ -7,10 +7,9 @@ from collections.abc import Iterator
 import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
-from disttrace_viewer.analysis.operation import ops
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, NOTE, Finding
-from disttrace_viewer.trace.operation import GROUPED
+from disttrace_viewer.trace.operation import GROUPED, ops
 from disttrace_viewer.wording.findings import unwaited_work as words
 
 

@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from disttrace_viewer.analysis.error_texts import is_closed
-from disttrace_viewer.analysis.operation import Op, frame
+from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.analysis.process_ends import SILENT
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.store_keys import AWAITING, place_and_key
-from disttrace_viewer.trace.operation import CREATING
+from disttrace_viewer.trace.operation import CREATING, Op
 
 _READING = ("store.get", "store.wait", "store.multi_get", "store.check")
 """What changes nothing in a store: of several keys that are asked for in turn each is one."""

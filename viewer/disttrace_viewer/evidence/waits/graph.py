@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from disttrace.journal.format import COMPOSED, RPC_WAITS
 from disttrace_viewer.analysis.error_texts import is_closed
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.sample import BATCHES, STAND_IN, message_stream
 from disttrace_viewer.evidence import rpc_rounds
 from disttrace_viewer.evidence.evidence import Evidence
@@ -34,6 +33,7 @@ from disttrace_viewer.evidence.waits.wait import (
     late_by_ns,
 )
 from disttrace_viewer.trace.model import Stream
+from disttrace_viewer.trace.operation import Op
 
 
 def waits(

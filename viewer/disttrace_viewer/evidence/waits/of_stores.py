@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 
 from disttrace_viewer.analysis.error_texts import is_closed
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import SILENT
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.store_keys import AWAITING, Key, Setters, keys_of
 from disttrace_viewer.evidence.waits.asking import asking, tries_again
 from disttrace_viewer.evidence.waits.wait import KEY, SERVER, Wait, late_by_ns
+from disttrace_viewer.trace.operation import Op
 
 
 def keys(setters: Setters, chosen: Sequence[Op], waiting: Set[int]) -> Iterator[Wait]:

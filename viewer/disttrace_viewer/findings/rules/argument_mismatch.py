@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from disttrace_viewer.analysis.operation import Op, frame, is_of_generated, site
+from disttrace_viewer.analysis.operation import frame, is_of_generated, site
 from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.mismatches import Difference
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import one_call, swallowed
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording.findings import argument_mismatch as words
 from disttrace_viewer.wording.findings.one_call import OneCall
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import ALIVE
 from disttrace_viewer.evidence.waits.wait import Wait
 from disttrace_viewer.findings import communicators
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, NOTE, Finding, Scope
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording.findings import communicator_creation as words
 
 OF_TIMEOUT = 4

@@ -6,13 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from disttrace_viewer.analysis.graphs import cycles, ring
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence import rpc_rounds
 from disttrace_viewer.evidence.rendezvous import LATE_NS
 from disttrace_viewer.evidence.waits.wait import COLLECTIVE, KEY, MESSAGE, RPC, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import crossed, outside, swallowed, unmatched
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording.findings import deadlock as words
 from disttrace_viewer.wording.findings.crossed import question
 from disttrace_viewer.wording.sentences import capital

@@ -10,14 +10,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from disttrace.journal.format import RPC_WAITS
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import ALIVE, SILENT
 from disttrace_viewer.evidence.recorded import STUCK_NS
 from disttrace_viewer.evidence.waits.asking import ASKED_NS
 from disttrace_viewer.evidence.waits.wait import KEY, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, LIKELY, NOTE, Finding
-from disttrace_viewer.trace.operation import GROUPED
+from disttrace_viewer.trace.operation import GROUPED, Op
 from disttrace_viewer.wording.findings import getting_on as words
 
 KINDS = frozenset(

@@ -6,13 +6,13 @@ from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.waits.wait import COLLECTIVE, MESSAGE, RENDEZVOUS, RPC, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Scope
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
 from disttrace_viewer.trace.model import Group
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording.findings import group_mismatch as words
 
 Ranks = tuple[int, ...]

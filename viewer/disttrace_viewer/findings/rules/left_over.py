@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, LIKELY, Finding
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording.findings import left_over as words
 
 KINDS = (

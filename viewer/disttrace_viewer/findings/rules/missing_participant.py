@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from disttrace_viewer.analysis.operation import Op, Site, is_library, site
+from disttrace.journal.code_files import is_library
+from disttrace_viewer.analysis.operation import Site, site
 from disttrace_viewer.analysis.process_ends import CLEAN, TOGETHER_NS
 from disttrace_viewer.analysis.sample import STAND_IN, Course
 from disttrace_viewer.evidence.recorded import DRAINING
@@ -14,6 +15,7 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import crossed, late_arrivals, outside, swallowed
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording.findings import missing_participant as words
 from disttrace_viewer.wording.findings.crossed import asked
 from disttrace_viewer.wording.findings.missing_evidence import journals

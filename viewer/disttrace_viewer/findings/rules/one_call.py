@@ -6,9 +6,10 @@ after the same call, one side did what always came next, and the other one did s
 
 from __future__ import annotations
 
-from disttrace_viewer.analysis.operation import Op, Site, site
+from disttrace_viewer.analysis.operation import Site, site
 from disttrace_viewer.evidence.courses import aligned
 from disttrace_viewer.findings.case import Case
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording.findings.one_call import OneCall
 
 

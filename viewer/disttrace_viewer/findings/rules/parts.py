@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence.rendezvous import STORES
 from disttrace_viewer.evidence.waits.wait import RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.merge.store_servers import is_loopback
 from disttrace_viewer.trace.model import Store
+from disttrace_viewer.trace.operation import Op
 
 
 @dataclass(frozen=True, slots=True)

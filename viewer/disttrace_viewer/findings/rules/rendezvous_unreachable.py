@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, NOTE, Finding, Scope
 from disttrace_viewer.findings.rules.parts import address
 from disttrace_viewer.findings.rules.starting import may_come
 from disttrace_viewer.trace.model import Store
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording.findings import rendezvous_unreachable as words
 
 

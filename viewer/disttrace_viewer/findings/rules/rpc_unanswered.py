@@ -10,13 +10,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from disttrace.journal.format import RPC_RUN, RPC_WAITS
-from disttrace_viewer.analysis.operation import Op, innermost
+from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.evidence import rpc_rounds
 from disttrace_viewer.evidence.rpc_rounds import callee, is_of, round_of, threads
 from disttrace_viewer.evidence.waits.wait import RPC, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, Finding, Scope
 from disttrace_viewer.trace.model import Location
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording.findings import rpc_unanswered as words
 

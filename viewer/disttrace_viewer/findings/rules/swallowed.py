@@ -11,12 +11,13 @@ from dataclasses import replace
 
 from disttrace.journal.format import COLLECTIVE, COMPOSED
 from disttrace_viewer.analysis.error_texts import is_connection_error
-from disttrace_viewer.analysis.operation import Op, frame
+from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.analysis.out_of_step import Shift
 from disttrace_viewer.evidence.courses import Place, place_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.trace.model import Stream
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording.findings import swallowed as words
 
 

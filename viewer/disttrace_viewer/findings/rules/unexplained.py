@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 
 from disttrace.journal.format import COLLECTIVE, EXEC
 from disttrace_viewer.analysis.error_texts import is_time_out
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN
 from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import process_failed
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording.findings import unexplained as words
 
 

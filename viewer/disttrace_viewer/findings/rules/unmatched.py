@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from disttrace.journal.format import ON_DEVICE
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.sample import BATCHES
 from disttrace_viewer.evidence.waits.wait import MESSAGE, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import crossed, late_arrivals, outside
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording.findings import unmatched as words
 from disttrace_viewer.wording.findings.crossed import asked
 from disttrace_viewer.wording.findings.late_arrivals import HINT

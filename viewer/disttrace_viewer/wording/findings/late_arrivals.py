@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.trace.model import Location, Trace
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 
 HINT = "Find what held it up before that call, or allow more time: timeout= of the group."

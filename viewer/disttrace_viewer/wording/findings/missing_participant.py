@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence.waits.wait import RENDEZVOUS, Wait
 from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.findings import late_arrivals, missing_evidence, outside

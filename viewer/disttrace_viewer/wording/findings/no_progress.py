@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence.waits.wait import OTHER, RENDEZVOUS, Wait
 from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.findings import outside
 from disttrace_viewer.wording.findings.outside import Doing

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from disttrace_viewer.analysis.operation import Op, innermost
+from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.analysis.process_ends import SILENT, End
 from disttrace_viewer.evidence.recorded import DRAINING
 from disttrace_viewer.trace.model import Location, Trace
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Failure, Frame
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.ends import HELD, NOWHERE, ended

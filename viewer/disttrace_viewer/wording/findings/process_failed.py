@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from disttrace.journal.format import ABORTED
 from disttrace_viewer.analysis.liveness import signal_name
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import SILENT, End
 from disttrace_viewer.trace.model import Location, Trace
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.ends import came_about, ended, raised

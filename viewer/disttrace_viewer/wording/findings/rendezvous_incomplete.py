@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence.rendezvous import Rendezvous
 from disttrace_viewer.evidence.waits.wait import Wait
 from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Worker
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.findings import missing_evidence, outside, unseen_workers

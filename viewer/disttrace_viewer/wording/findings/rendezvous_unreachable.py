@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import End
 from disttrace_viewer.trace.model import Store, Trace
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.ends import ended
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import End
 from disttrace_viewer.evidence.waits.wait import Wait
 from disttrace_viewer.trace.model import Location, Trace
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.ends import ended

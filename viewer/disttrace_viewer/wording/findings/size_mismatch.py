@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 
 HINT = "Give both ends tensors of one size and dtype; the rest of the receiver's is stale."

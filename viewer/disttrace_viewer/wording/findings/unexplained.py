@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from disttrace_viewer.analysis.operation import Op, frame
+from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.analysis.process_ends import End
 from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.ends import ended
 

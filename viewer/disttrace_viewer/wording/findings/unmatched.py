@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence.waits.wait import Wait
 from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.findings import late_arrivals, outside
 from disttrace_viewer.wording.findings.late_arrivals import Held
