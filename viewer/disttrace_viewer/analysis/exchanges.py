@@ -139,9 +139,7 @@ class Exchanges:
             {
                 "store": [s.index for s in trace.stores],
                 "place": [s.place for s in trace.stores],
-                "_prefix": [
-                    "".join(f"{'?' if p is None else p}/" for p in s.prefix) for s in trace.stores
-                ],
+                "_prefix": [s.lead for s in trace.stores],
             },
             schema={"store": pl.UInt32, "place": pl.String, "_prefix": pl.String},
         )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -46,6 +46,11 @@ class Place:
     processes: tuple[int, ...]
 
 
+def lead_of(prefix: Iterable[str | None]) -> str:
+    """Every prefix with a slash, ``?`` for an unknown one: what stands before a key."""
+    return "".join(f"{'?' if part is None else part}/" for part in prefix)
+
+
 @dataclass(frozen=True, slots=True)
 class Store:
     """A store object of one process; ``index`` is its place in ``Trace.stores``."""
@@ -70,8 +75,8 @@ class Store:
 
     @property
     def lead(self) -> str:
-        """Every prefix with a slash, ``?`` for an unknown one: what stands before a key."""
-        return "".join(f"{'?' if p is None else p}/" for p in self.prefix)
+        """What stands before its keys."""
+        return lead_of(self.prefix)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from disttrace.journal.format import COLLECTIVE, MESSAGE, ends_on_device
@@ -103,25 +103,8 @@ class Op:
         return sum(math.prod(shape) for shape in self.call.shapes)
 
 
-COLUMNS = (
-    "process",
-    "number",
-    "call",
-    "thread",
-    "parent",
-    "seq",
-    "key",
-    "source",
-    "error",
-    "refused",
-    "lost",
-    "asked",
-    "begin_ns",
-    "issued_ns",
-    "wait_begin_ns",
-    "complete_ns",
-    "end_ns",
-)
+COLUMNS = tuple(field.name for field in fields(Op) if field.name != "awaited_at")
+"""What is read of a row of the operations table, as ``Op`` has it."""
 
 
 def ops(trace: Trace, rows: pl.DataFrame) -> Iterator[Op]:

@@ -114,11 +114,11 @@ def _short(trace: Trace, process: Process, letters: Mapping[str, str]) -> str:
     return f"{letter}{process.role[:2]}"
 
 
-def lanes_of(names: Names, wanted: Iterable[int], limit: int = LANES) -> tuple[Lane, ...]:
+def lanes_of(names: Names, wanted: Iterable[int]) -> tuple[Lane, ...]:
     """Lanes for these processes: by job, agents first, then ranks, then the rest.
 
-    Restarts of a rank share its lane. Above ``limit`` neighbours share lanes, each headed by the
-    first of them.
+    Restarts of a rank share its lane. Where there are more than ``LANES``, neighbours share lanes,
+    each headed by the first of them.
     """
     trace = names.trace
     kept: dict[tuple[str, bool, int, str], list[int]] = {}
@@ -132,7 +132,7 @@ def lanes_of(names: Names, wanted: Iterable[int], limit: int = LANES) -> tuple[L
         )
         kept.setdefault(key, []).append(index)
     single = [tuple(kept[key]) for key in sorted(kept)]
-    share = -(-len(single) // limit) if single else 1
+    share = -(-len(single) // LANES) if single else 1
     buckets = [single[i : i + share] for i in range(0, len(single), share)]
     return tuple(
         Lane(names.short[bucket[0][0]], tuple(i for lane in bucket for i in lane))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence, Sized
+from typing import TypeVar
 
 from disttrace.journal.format import UNKNOWN_OP
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.operation import frame as frame_of
 from disttrace_viewer.trace.model import Group, Location, Trace
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording.places import file_name
 from disttrace_viewer.wording.quantities import few, first_runs
+
+T = TypeVar("T")
 
 MANY = 8
 """More items than this are counted and not listed."""
@@ -68,11 +71,11 @@ def have_been(trace: Trace, who: Sequence[int], *, within: int | None = None) ->
     return f"{subject(trace, who, within=within)} {have(who)} been"
 
 
-def together(told: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+def together(told: Iterable[tuple[T, int]]) -> dict[T, list[int]]:
     """The processes of which the same is told, by what it is, in the order in which it came."""
-    found: dict[str, list[int]] = {}
-    for text, process in told:
-        found.setdefault(text, []).append(process)
+    found: dict[T, list[int]] = {}
+    for what, process in told:
+        found.setdefault(what, []).append(process)
     return found
 
 

@@ -18,6 +18,7 @@ from disttrace_viewer.findings.rules import swallowed
 from disttrace_viewer.trace.model import Location, Stream
 from disttrace_viewer.wording.findings import divergence as words
 from disttrace_viewer.wording.findings.swallowed import THEN
+from disttrace_viewer.wording.sentences import together
 
 _AT_LAST = frozenset(
     {
@@ -157,9 +158,7 @@ def _parted_before(
     known = {here[0] for here in places[:at]}
     if at == before or len({*places[-1]}) == 1 or not known.issuperset(places[at]):
         return nothing
-    sides: dict[Place, list[int]] = {}
-    for p, place in zip(members, places[at], strict=True):
-        sides.setdefault(place, []).append(p)
+    sides = together(zip(places[at], members, strict=True))
     return first + at, sorted(sides.items(), key=lambda side: -len(side[1]))
 
 

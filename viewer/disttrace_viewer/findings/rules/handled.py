@@ -13,6 +13,7 @@ from disttrace_viewer.analysis.error_texts import is_connection_error
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, Finding
 from disttrace_viewer.trace.process import Failure
+from disttrace_viewer.wording.ends import raised
 from disttrace_viewer.wording.findings import handled as words
 
 _KINDS = frozenset(
@@ -31,7 +32,7 @@ def told(case: Case, finding: Finding) -> Finding:
         return finding
     about = finding.culprits or (*sorted(finding.scope.roots), *finding.waiting)
     found = dict(_handled(case, dict.fromkeys(about)))
-    new = {p: one for p, one in found.items() if words.raised(one) not in finding.summary}
+    new = {p: one for p, one in found.items() if raised(one) not in finding.summary}
     if not new:
         return finding
     trace = case.evidence.trace

@@ -6,12 +6,13 @@ import difflib
 import itertools
 from collections.abc import Hashable, Iterator, Mapping
 
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence.store_keys import ALIKE, NUMBER, Key
 from disttrace_viewer.evidence.waits.wait import KEY, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import late_arrivals, outside
+from disttrace_viewer.trace.model import lead_of
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording.findings import store_key_missing as words
 from disttrace_viewer.wording.findings.missing_evidence import EARLY
 
@@ -247,7 +248,7 @@ def _near(case: Case, op: Op, wanted: Key) -> tuple[str, int] | None:
 
 def _shared(case: Case, one: Op, two: Op) -> str:
     """The prefixes with which the stores of two operations begin alike, as in front of a key."""
-    stores = case.evidence.trace.stores
-    chains = ([] if op.call.store is None else stores[op.call.store].prefix for op in (one, two))
+    stores = (case.evidence.trace.store_of(op.call) for op in (one, two))
+    chains = (() if store is None else store.prefix for store in stores)
     same = itertools.takewhile(lambda parts: parts[0] == parts[1], zip(*chains, strict=False))
-    return "".join(f"{'?' if part is None else part}/" for part, _ in same)
+    return lead_of(part for part, _ in same)

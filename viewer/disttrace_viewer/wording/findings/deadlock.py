@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence.waits.wait import KEY, MESSAGE, Wait
 from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.findings import outside
@@ -180,9 +180,7 @@ def other_threads(trace: Trace, failed: tuple[int, Failure] | None, who: Iterabl
 
 def all_came(trace: Trace, wait: Wait, sent: Mapping[int, int]) -> str:
     """Who receives from any source has all that was sent to it, and wants more."""
-    by_count: dict[int, list[int]] = {}
-    for process, count in sent.items():
-        by_count.setdefault(count, []).append(process)
+    by_count = sentences.together((count, process) for process, count in sent.items())
     told = sentences.listed(
         [
             f"{f'{count:,}' if count else 'none'} from {sentences.processes(trace, who)}"

@@ -10,8 +10,6 @@ from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.ends import raised
 
-__all__ = ["hint", "raised", "sentence"]
-
 
 def sentence(trace: Trace, found: Mapping[int, Failure]) -> str:
     """``Rank 1 handles ValueError: bad batch (train.py:12) there.``"""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence.waits.wait import Wait
 from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.findings import late_arrivals, outside
 from disttrace_viewer.wording.findings.deadlock import SET_FIRST
@@ -145,10 +145,11 @@ def hint(found: Awaited, *, popped: bool) -> str:
 
 
 def _series(trace: Trace, found: Awaited) -> str:
-    told: dict[str, list[int]] = {}
-    for wait in found.series:
+    def awaited(wait: Wait) -> str:
         names = " and ".join(repr(key) for key in wait.exchange[2:5])  # type: ignore[index]
-        told.setdefault(f"{names} ({sentences.line(wait.op)})", []).append(wait.process)
+        return f"{names} ({sentences.line(wait.op)})"
+
+    told = sentences.together((awaited(wait), wait.process) for wait in found.series)
     waits = [
         f"{sentences.processes(trace, who)} {'wait' if len(who) > 1 else 'waits'} for {names}"
         for names, who in told.items()
@@ -178,10 +179,7 @@ def _able(trace: Trace, found: Awaited) -> str:
 
 
 def _behind(trace: Trace, behind: Sequence[Wait]) -> str:
-    calls: dict[tuple[str, str], list[int]] = {}
-    for wait in behind:
-        call = wait.op.call.op, sentences.line(wait.op)
-        calls.setdefault(call, []).append(wait.process)
+    calls = sentences.together(((w.op.call.op, sentences.line(w.op)), w.process) for w in behind)
     shown = [f"{op} of {sentences.processes(trace, who)} ({at})" for (op, at), who in calls.items()]
     if not shown:
         return ""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.ends import cut
 from disttrace_viewer.wording.quantities import few
@@ -23,13 +23,14 @@ def sentence(
     """What raised where, on whom. ``within``: of each the operation that the program called;
     ``lead``: when that was.
     """
-    calls: dict[tuple[str, str], list[int]] = {}
-    for op in raised:
-        call = f"{op.call.op}{sentences.inside(within[op.id])} ({sentences.line(op)})"
-        calls.setdefault((call, cut(op.error or "")), []).append(op.process)
+
+    def call(op: Op) -> str:
+        return f"{op.call.op}{sentences.inside(within[op.id])} ({sentences.line(op)})"
+
+    calls = sentences.together(((call(op), cut(op.error or "")), op.process) for op in raised)
     told = [
-        f"{call} raised on {sentences.processes(trace, who)}, which went on without it: {error}"
-        for (call, error), who in calls.items()
+        f"{text} raised on {sentences.processes(trace, who)}, which went on without it: {error}"
+        for (text, error), who in calls.items()
     ]
     return f"{lead}{few(told, sentences.MANY, '; ')}."
 

@@ -32,6 +32,5 @@ def summary(
         whom = sentences.processes(trace, members)
         return f"Values differ that have to be equal: {what} is not the same in {whom}{number}."
     rest = sentences.processes(trace, [p for p in members if p not in odd])
-    have = "has" if len(odd) == 1 else "have"
-    who = sentences.subject(trace, odd)
+    who, have = sentences.subject(trace, odd), sentences.have(odd)
     return f"{who} {have} other values than {rest}, where they have to be equal: {what}{number}."
