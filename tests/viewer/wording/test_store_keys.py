@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import pytest
 
+from disttrace_viewer.trace.model import Group
 from disttrace_viewer.wording.store_keys import describe
 
 
-@dataclass(frozen=True)
-class Group:
-    """What `describe` asks of a group."""
+def group(
+    name: str = "0",
+    desc: str | None = None,
+    prefix: tuple[str | None, ...] = ("default_pg", "0/"),
+    ranks: tuple[int, ...] | None = (0, 1),
+    backends: Mapping[str, str] | None = None,
+) -> Group:
+    """A group, as far as `describe` asks for it."""
+    return Group(
+        "", 0, name, desc, None, backends or {"cpu": "gloo", "cuda": "nccl"}, ranks, None,
+        default=False, place=None, prefix=prefix, nth=None, members=(),
+    )  # fmt: skip
 
-    name: str = "0"
-    desc: str | None = None
-    prefix: tuple[str | None, ...] = ("default_pg", "0/")
-    ranks: tuple[int, ...] | None = (0, 1)
-    backends: Mapping[str, str] = field(default_factory=lambda: {"cpu": "gloo", "cuda": "nccl"})
 
-
-WORLD = Group(desc="default_pg")
-DATA = Group(name="7", desc="dp", prefix=("default_pg", "7/"), ranks=(4, 6))
-HAND = Group(name="", prefix=("replica_0",), ranks=None, backends={"*": "gloo"})
-UNKNOWN = Group(prefix=(None, "9/"))
+WORLD = group(desc="default_pg")
+DATA = group(name="7", desc="dp", prefix=("default_pg", "7/"), ranks=(4, 6))
+HAND = group(name="", prefix=("replica_0",), ranks=None, backends={"*": "gloo"})
+UNKNOWN = group(prefix=(None, "9/"))
 
 WORDS = [
     ("default_pg/0//cpu//0/1", "rank 1's gloo address in group default_pg"),

@@ -31,6 +31,10 @@ UNMET_NS = 50_000_000
 """How far wall clocks of hosts may be apart that never exchanged anything."""
 
 
+Point = tuple[float, float]
+"""(time, bound)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """What exchanges say of ``clock - reference`` at some times of that clock (ns after
@@ -38,9 +42,8 @@ class Bounds:
     """
 
     origin_ns: int
-    upper: tuple[tuple[float, float], ...]
-    """(time, bound)."""
-    lower: tuple[tuple[float, float], ...]
+    upper: tuple[Point, ...]
+    lower: tuple[Point, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +55,6 @@ class Line:
     error_ns: float
 
 
-Point = tuple[float, float]
-"""(time, bound)."""
 Tree = Sequence[tuple[int, int]]
 """(placed clock, clock that is placed by it), outwards."""
 
@@ -72,7 +73,6 @@ def place(
         return tuple(clocks)
     root = _reference(processes)
     found = list(clocks)
-    placed: set[int] = set()
     rejected: set[tuple[int, int]] = set()
     while True:
         edges = _tree(root, joined, rejected)
@@ -84,8 +84,7 @@ def place(
     for reference, clock in edges:
         edge = bounds[reference, clock]
         found[clock] = _shifted(clocks, found, reference, clock, edge, fit(edge))
-        placed.add(clock)
-    for clock in set(used) - placed - {root}:
+    for clock in {*used} - {clock for _, clock in edges} - {root}:
         error = max(found[clock].error_ns, UNMET_NS)
         found[clock] = dataclasses.replace(found[clock], error_ns=error)
     return tuple(found)
@@ -181,10 +180,10 @@ def _width(bounds: Bounds, drift: float) -> float:
 
 
 def _hull(
-    points: Sequence[tuple[float, float]], *, turns_back: Callable[[float, float], bool]
-) -> tuple[tuple[float, float], ...]:
+    points: Sequence[Point], *, turns_back: Callable[[float, float], bool]
+) -> tuple[Point, ...]:
     """The points that can be the sharpest bound of a line: one side of the convex hull."""
-    kept: list[tuple[float, float]] = []
+    kept: list[Point] = []
     for t, bound in sorted(points):
         while len(kept) > 1:
             (t0, b0), (t1, b1) = kept[-2:]

@@ -70,8 +70,11 @@ def aligned(
                     sent[group, own, of, tag, seq] = (clock, begin)
                 else:
                     received.append(((group, of, own, tag, seq), clock, end))
-    bounds = _bounds_of_collectives(sides)
-    joined = {frozenset(of_stream) for of_stream in _streams(sides)}
+    between = {key: here for key, here in sides.items() if len(here) > 1}
+    streams: dict[tuple[object, ...], set[int]] = {}
+    for key, here in between.items():
+        streams.setdefault(key[:2], set()).update(here)
+    joined = {frozenset(of_stream) for of_stream in streams.values()}
     ways: dict[tuple[int, int], list[Point]] = {}
     for key, clock, end in received:
         first = sent.get(key)
@@ -84,7 +87,7 @@ def aligned(
         for above, clock in tree:
             upper = [(t + bound, bound) for t, bound in ways.get((above, clock), ())]
             lower = [(t, -bound) for t, bound in ways.get((clock, above), ())]
-            for here in bounds:
+            for here in between.values():
                 if above in here and clock in here:
                     (begin_above, end_above), (begin, end) = here[above], here[clock]
                     upper.append((float(end), float(end - begin_above)))
@@ -100,17 +103,3 @@ def aligned(
 
     order = sorted((one for one in joined if len(one) > 1), key=sorted)
     return place(clocks, processes, order, bounds_of)
-
-
-def _bounds_of_collectives(
-    sides: Mapping[tuple[object, ...], Mapping[int, Side]],
-) -> list[Mapping[int, Side]]:
-    return [here for here in sides.values() if len(here) > 1]
-
-
-def _streams(sides: Mapping[tuple[object, ...], Mapping[int, Side]]) -> Iterable[set[int]]:
-    found: dict[tuple[object, ...], set[int]] = {}
-    for key, here in sides.items():
-        if len(here) > 1:
-            found.setdefault(key[:2], set()).update(here)
-    return found.values()

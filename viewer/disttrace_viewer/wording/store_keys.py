@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
+from disttrace_viewer.trace.model import Group
 from disttrace_viewer.trace.numbers import whole
 
 
-class GroupLike(Protocol):
-    """What is asked of a group: `disttrace_viewer.trace.model.Group` has it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def desc(self) -> str | None: ...
-    @property
-    def prefix(self) -> tuple[str | None, ...]: ...
-    @property
-    def ranks(self) -> tuple[int, ...] | None: ...
-    @property
-    def backends(self) -> Mapping[str, str]: ...
-
-
-def describe(key: str, groups: Sequence[GroupLike] = ()) -> str | None:
+def describe(key: str, groups: Sequence[Group] = ()) -> str | None:
     """What ``key`` (with every prefix, as in the export) holds; None where that is not known.
 
     ``groups`` tell whose key it is: the one with the longest prefix in front of it.
@@ -49,7 +34,7 @@ class _Form:
 
     pattern: re.Pattern[str]
     backend: str
-    words: Callable[[re.Match[str], GroupLike], str]
+    words: Callable[[re.Match[str], Group], str]
 
 
 # Below a group's prefix stands the device with the slash that torch adds, unless it was hand-made.
@@ -112,7 +97,7 @@ _ANYWHERE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = 
 )
 
 
-def _owner(key: str, groups: Sequence[GroupLike]) -> tuple[GroupLike | None, str]:
+def _owner(key: str, groups: Sequence[Group]) -> tuple[Group | None, str]:
     """The group under whose prefix the key stands, and the key below it."""
     best, length = None, -1
     for group in groups:
@@ -124,20 +109,20 @@ def _owner(key: str, groups: Sequence[GroupLike]) -> tuple[GroupLike | None, str
     return best, key[max(length, 0) :]
 
 
-def _serves(group: GroupLike, device: str | None, backend: str) -> bool:
+def _serves(group: Group, device: str | None, backend: str) -> bool:
     """Whether the group's backend for a device is this one; if unknown, the key's form decides."""
     backends = group.backends
     name = backends.get(device or "", backends.get("*")) or next(iter(backends.values()), backend)
     return name == backend
 
 
-def _rank(group_rank: str, group: GroupLike) -> str:
+def _rank(group_rank: str, group: Group) -> str:
     number = whole(group_rank)
     if number is None or group.ranks is None or number >= len(group.ranks):
         return f"group rank {group_rank}"
     return f"rank {group.ranks[number]}"
 
 
-def _group(group: GroupLike) -> str:
+def _group(group: Group) -> str:
     label = group.desc if group.desc and group.desc != "undefined" else group.name
     return f"group {label}" if label else "a group made by hand"

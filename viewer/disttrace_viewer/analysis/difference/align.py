@@ -98,33 +98,27 @@ def _counted(
 ) -> list[Difference]:
     """Calls that come on one side alone, or more often there."""
     found = []
-    for token in sorted(unlike, key=lambda t: _place(a if counts[0][t] else b, t)):
+    for token in sorted(unlike, key=lambda t: (a if counts[0][t] else b).tokens.index(t)):
         of_a, of_b = counts[0][token], counts[1][token]
         less = of_a / max(1, number[0]) > of_b / max(1, number[1])
         gone, fewer = (VANISHED, RARER) if less else (APPEARED, OFTENER)
         kind = fewer if of_a and of_b else gone
         place = _extra(a, b, token) if of_a and of_b else (None, None)
-        at_a = place[0] if place[0] is not None else _place(a, token) if of_a else None
-        at_b = place[1] if place[1] is not None else _place(b, token) if of_b else None
+        at_a = place[0] if place[0] is not None else a.tokens.index(token) if of_a else None
+        at_b = place[1] if place[1] is not None else b.tokens.index(token) if of_b else None
         found.append(Difference(kind, at_a, at_b, of_a, of_b, *number))
     return found
 
 
-def _place(side: Side, token: int) -> int:
-    return list(side.tokens).index(token)
-
-
 def _extra(a: Side, b: Side, token: int) -> tuple[int | None, int | None]:
     """Of a call that both sides have: one whose arguments only one side has, where there is one."""
-    of_a, of_b = ({s.arguments[i]: i for i in _places(s, token)} for s in (a, b))
+    of_a, of_b = (
+        {s.arguments[i]: i for i, one in enumerate(s.tokens) if one == token} for s in (a, b)
+    )
     return (
         min((place for value, place in of_a.items() if value not in of_b), default=None),
         min((place for value, place in of_b.items() if value not in of_a), default=None),
     )
-
-
-def _places(side: Side, token: int) -> list[int]:
-    return [i for i, one in enumerate(side.tokens) if one == token]
 
 
 def _changed(a: Side, b: Side, unlike: set[int]) -> list[Difference]:
@@ -177,7 +171,7 @@ def _moved(
 
 
 def _order(a: Side, b: Side, tokens: Iterable[int]) -> list[Difference]:
-    return [Difference(ORDER, _place(a, t), _place(b, t), 1, 1) for t in tokens]
+    return [Difference(ORDER, a.tokens.index(t), b.tokens.index(t), 1, 1) for t in tokens]
 
 
 def _crossed(step: Step, others: Sequence[Step]) -> list[int]:

@@ -27,13 +27,14 @@ STRETCHES = {
 
 
 class _Event(NamedTuple):
-    kind: int
+    """Some columns of ``Schedule.events``."""
+
+    event: int
     process: int
     exchange: int
-    at: int
-    before: int
-    gap: int
-    own: int
+    at_ns: int
+    before_ns: int
+    gap_ns: int
     needs: int
     op: str
     line: str | None
@@ -55,7 +56,7 @@ def critical_path(schedule: Schedule) -> pl.DataFrame:
     found: Stretches = {}
     seen: set[int] = set()
     for piece in schedule.pieces:
-        events = list(map(_Event._make, piece.select(*_COLUMNS).iter_rows()))
+        events = list(map(_Event._make, piece.select(_Event._fields).iter_rows()))
         seen |= {event.process for event in events}
         _walk(events, None if schedule.is_sampled else lives, found)
     if schedule.is_sampled and (walked := sum(found.values())):
@@ -79,24 +80,24 @@ def _walk(
             found[key] = found.get(key, 0) + time
 
     if lives is None:
-        end = max(newest, key=lambda process: events[newest[process]].at)
+        end = max(newest, key=lambda process: events[newest[process]].at_ns)
     else:
         end = max(newest, key=lambda process: lives[process][1])
-        add(end, OUTSIDE, None, None, lives[end][1] - events[newest[end]].at)
+        add(end, OUTSIDE, None, None, lives[end][1] - events[newest[end]].at_ns)
     place: int | None = newest[end]
     while place is not None:
         event = events[place]
         came = (last if event.needs == ALL else root).get(event.exchange)
-        waited = event.kind == COMPLETION and event.needs != NOBODY and came is not None
-        if waited and came is not None and events[came].at > event.before + event.gap:
+        waited = event.event == COMPLETION and event.needs != NOBODY and came is not None
+        if waited and came is not None and events[came].at_ns > event.before_ns + event.gap_ns:
             # Nothing that this one did would have let it go earlier.
-            add(event.process, TRANSFER, event.op, event.line, event.at - events[came].at)
+            add(event.process, TRANSFER, event.op, event.line, event.at_ns - events[came].at_ns)
             place = came
             continue
-        start = event.before + event.gap
+        start = event.before_ns + event.gap_ns
         kind = TRANSFER if waited else INSIDE
-        add(event.process, kind, event.op, event.line, event.at - start)
-        add(event.process, OUTSIDE, event.op, event.line, event.gap)
+        add(event.process, kind, event.op, event.line, event.at_ns - start)
+        add(event.process, OUTSIDE, event.op, event.line, event.gap_ns)
         place = before[place]
 
 
@@ -114,24 +115,9 @@ def _links(
     for place, event in enumerate(events):
         before.append(newest.get(event.process))
         newest[event.process] = place
-        if event.kind != COMPLETION:
+        if event.event != COMPLETION:
             # By time, so the last one stays.
             last[event.exchange] = place
             if event.is_root:
                 root[event.exchange] = place
     return before, last, root
-
-
-_COLUMNS = (
-    "event",
-    "process",
-    "exchange",
-    "at_ns",
-    "before_ns",
-    "gap_ns",
-    "own_ns",
-    "needs",
-    "op",
-    "line",
-    "is_root",
-)

@@ -165,10 +165,9 @@ class Piece:
 
     def saved(self, gap_cut: pl.Series, transfer_cut: pl.Series) -> int:
         """By how many ns all would have been through earlier; attempts summed."""
-        earlier = self._projection.run(self._begins, gap_cut, transfer_cut)
-        after = pl.Series("_after", [earlier[p] for p in self._spans["process"].to_list()])
         # What follows the last event takes as long as it did.
-        ends = self._spans.with_columns(_after=after + pl.col("end_ns") - pl.col("_seen"))
+        rest = self._spans["end_ns"] - self._seen
+        ends = self._spans.with_columns(_after=self._through(gap_cut, transfer_cut) + rest)
         gained = ends.group_by("attempt").agg(pl.col("end_ns").max() - pl.col("_after").max())
         return int(gained["end_ns"].sum())
 
@@ -176,23 +175,26 @@ class Piece:
     def _projection(self) -> Projection:
         return Projection.of(self.events)
 
-    @cached_property
-    def _begins(self) -> list[int]:
+    def _through(self, *cuts: pl.Series) -> pl.Series:
+        """When each of ``_spans`` would have been through its last event, in ns."""
         known = dict(self._spans.select("process", "begin_ns").iter_rows())
-        return [known.get(index, 0) for index in range(1 + max(known))]
+        begins = [known.get(index, 0) for index in range(1 + max(known))]
+        found = self._projection.run(begins, *cuts)
+        return pl.Series([found[p] for p in self._spans["process"].to_list()])
+
+    @cached_property
+    def _seen(self) -> pl.Series:
+        """When each was, with nothing left out."""
+        return self._through()
 
     @cached_property
     def _spans(self) -> pl.DataFrame:
-        """``process attempt begin_ns end_ns``, ``_seen`` (when the projection has it through)."""
+        """``process attempt begin_ns end_ns``."""
         ends = self.events.group_by("process").agg(
             pl.col("before_ns").first().alias("begin_ns"), pl.col("at_ns").last()
         )
         spans = self.lives.join(ends, on="process").sort("process")
-        spans = spans.with_columns(end_ns="at_ns" if self.part else "to_ns")
-        known = dict(spans.select("process", "begin_ns").iter_rows())
-        begins = [known.get(index, 0) for index in range(1 + max(known))]
-        seen = self._projection.run(begins)
-        return spans.with_columns(_seen=pl.Series([seen[p] for p in spans["process"].to_list()]))
+        return spans.with_columns(end_ns="at_ns" if self.part else "to_ns")
 
 
 def _sums(rows: pl.DataFrame, key: str) -> list[Any]:
