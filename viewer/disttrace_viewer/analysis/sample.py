@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from disttrace.journal.format import ON_DEVICE
+from disttrace.journal.format import COLLECTIVE, ON_DEVICE
 from disttrace_viewer.trace.model import Call, Stream
 from disttrace_viewer.trace.operation import Op
 
@@ -162,6 +162,14 @@ class Sample:
         if op.seq is None or not kept or (kept[-1].seq or 0) < op.seq:
             return None
         return stand_in(kept, op.seq)
+
+    def partners(self, op: Op) -> list[Op]:
+        """What others have begun of the exchange of a collective or a message, or stand-ins."""
+        if op.call.kind == COLLECTIVE and op.seq is not None:
+            here = self.members(op.call.stream, op.seq).values()
+            return [one for one in here if one.process != op.process]
+        other = self.other_end(op)
+        return [] if other is None else [other]
 
 
 def stand_in(kept: Sequence[Op], seq: int) -> Op:

@@ -45,6 +45,16 @@ class Signs:
                 self.stands[thread] = sample
         self.last_t = max(self.last_t, t)
 
+    def join(self, later: Signs) -> None:
+        """The signs of a later part of the journal."""
+        self.last_t = max(self.last_t, later.last_t)
+        if later.beat is not None:
+            self.beat = max(later.beat, self.beat or 0)
+        self.samples.extend(later.samples)
+        for thread, stand in later.stands.items():
+            if stand[0] >= self.stands.get(thread, stand)[0]:
+                self.stands[thread] = stand
+
 
 def write_end(begin: Record, end: Record) -> int:
     """Write down in a begin what its end says of times; how long it took."""

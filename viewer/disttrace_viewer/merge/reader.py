@@ -99,11 +99,8 @@ class _Reading:
     progress: Progress
     engine: Engine | None
     narrowing: Narrowing = field(init=False)
-    _last_t: dict[int, int] = field(default_factory=dict)
+    _signs: dict[int, Signs] = field(default_factory=dict)
     _last_end: dict[int, int] = field(default_factory=dict)
-    _beat: dict[int, int] = field(default_factory=dict)
-    _stands: dict[int, dict[int, tuple[int, int]]] = field(default_factory=dict)
-    _samples: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     _files: list[batch.Segment] = field(default_factory=list)
     """Every segment, in order."""
 
@@ -125,7 +122,7 @@ class _Reading:
             self.survey.problems.extend(part.problems)
             bad.update(part.bad)
             for process, signs in part.signs:
-                self._take_signs(process, signs)
+                self._signs.setdefault(process, Signs()).join(signs)
             operations.append(self.narrowing.narrow(part.matched.operations))
             completions.append(completions_of(part.matched.operations))
             self._take_ends(operations[-1])
@@ -146,32 +143,31 @@ class _Reading:
 
     def processes(self) -> Iterator[Process]:
         """The processes with what the segments told of them."""
-        for process in self.survey.processes:
-            clock = self.survey.clocks[process.clock]
-            last = process.last_ns
-            if process.index in self._last_t:
-                last = max(last, to_unix(clock, process.t0 + self._last_t[process.index]))
-            beat = self._beat.get(process.index)
-            # One stack may be sampled a million times.
-            stack = cache(partial(stack_of, self.survey.journals[process.index]))
-            last = max(last, self._last_end.get(process.index, last))
-            stands = {
-                thread: StackSample(to_unix(clock, process.t0 + t), stack(number))
-                for thread, (t, number) in self._stands.get(process.index, {}).items()
-            }
-            dumped = self.survey.journals[process.index].definitions.dumped
-            if dumped is not None:  # after the last word of the process itself
-                stands[0] = StackSample(last, stack(dumped))
-            yield dataclasses.replace(
-                process,
-                last_ns=last,
-                heartbeat_ns=None if beat is None else to_unix(clock, process.t0 + beat),
-                latest_samples=stands,
-                samples=tuple(
-                    StackSample(to_unix(clock, process.t0 + t), stack(number))
-                    for t, number in sorted(self._samples.get(process.index, ()), key=_time)
-                ),
-            )
+        return map(self._told, self.survey.processes)
+
+    def _told(self, process: Process) -> Process:
+        clock, signs = self.survey.clocks[process.clock], self._signs.get(process.index, Signs())
+        # One stack may be sampled a million times.
+        stack = cache(partial(stack_of, self.survey.journals[process.index]))
+
+        def unix(t: int) -> int:
+            return to_unix(clock, process.t0 + t)
+
+        def sample(t: int, number: int) -> StackSample:
+            return StackSample(unix(t), stack(number))
+
+        last = max(process.last_ns, unix(signs.last_t), self._last_end.get(process.index, 0))
+        stands = {thread: sample(*stand) for thread, stand in signs.stands.items()}
+        dumped = self.survey.journals[process.index].definitions.dumped
+        if dumped is not None:  # after the last word of the process itself
+            stands[0] = StackSample(last, stack(dumped))
+        return dataclasses.replace(
+            process,
+            last_ns=last,
+            heartbeat_ns=None if signs.beat is None else unix(signs.beat),
+            latest_samples=stands,
+            samples=tuple(sample(*one) for one in sorted(signs.samples, key=_time)),
+        )
 
     def _batches(self) -> Iterator[batch.Batch]:
         total = sum(size(path) for _, path in self._files) or 1
@@ -202,17 +198,6 @@ class _Reading:
                         yield ready
                     turn += 1
         self.progress(total, total)
-
-    def _take_signs(self, process: int, signs: Signs) -> None:
-        self._last_t[process] = max(signs.last_t, self._last_t.get(process, 0))
-        if signs.beat is not None:
-            self._beat[process] = max(signs.beat, self._beat.get(process, 0))
-        if signs.samples:
-            self._samples.setdefault(process, []).extend(signs.samples)
-        stands = self._stands.setdefault(process, {})
-        for thread, stand in signs.stands.items():
-            if stand[0] >= stands.get(thread, stand)[0]:
-                stands[thread] = stand
 
     def _take_ends(self, operations: pl.DataFrame) -> None:
         newest = pl.max_horizontal(pl.col(*TIMES).max()).alias("t")

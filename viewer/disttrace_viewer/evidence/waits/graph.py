@@ -64,7 +64,7 @@ def waits(
     found += [_remote(evidence, op, runs) for op in remote]
     by_kind[COMPOSED] = [op for op in by_kind.get(COMPOSED, ()) if op not in remote]
     for rest in by_kind.values():
-        found += [Wait(op, OTHER, ("other", *op.id)) for op in rest]
+        found += [_alone(op) for op in rest]
     found += _nodes(evidence, agents)
     waiting = {op.process for op in (*keys, *behind) if op.id not in side}
     waiting |= {wait.process for wait in found}
@@ -199,7 +199,7 @@ def _carrier(evidence: Evidence, op: Op) -> Op:
 def _collectives(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
     numbered = [op for op in chosen if op.seq is not None and op.call.group is not None]
     known = {op.id for op in numbered}
-    yield from (Wait(op, OTHER, ("other", *op.id)) for op in chosen if op.id not in known)
+    yield from (_alone(op) for op in chosen if op.id not in known)
     if not numbered:
         return
     inside = _inside(evidence, numbered)
@@ -336,7 +336,7 @@ def _messages(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
         op = _lacking(evidence, found, held)
         group = op.call.group
         if group is None:
-            yield Wait(op, OTHER, ("other", *op.id))
+            yield _alone(op)
             continue
         if op.peer is None:
             size = evidence.trace.groups[group].size or 0
@@ -391,6 +391,11 @@ def _one_end(evidence: Evidence, op: Op, key: Hashable) -> Wait:
     return Wait(op, MESSAGE, key, targets, absent, arrived=(op.process,))
 
 
+def _alone(op: Op) -> Wait:
+    """Of what nobody knows for whom it waits."""
+    return Wait(op, OTHER, (OTHER, *op.id))
+
+
 def _faces(one: Op, two: Op) -> bool:
     """Whether they are the two ends of one direction in one group."""
     a, b = one.call, two.call
@@ -405,7 +410,7 @@ def _faces(one: Op, two: Op) -> bool:
 def _rendezvous(index: RendezvousIndex, op: Op) -> Wait:
     rendezvous = index.of(op)
     if rendezvous is None:
-        return Wait(op, OTHER, ("other", *op.id))
+        return _alone(op)
     late_ns = rendezvous.lateness.get(op.process)
     return Wait(
         op,

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from disttrace_viewer.analysis.out_of_step import SKIPPED, Shift
+from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.courses import Habit, Place, aligned, place_of
 from disttrace_viewer.evidence.waits.wait import COLLECTIVE
 from disttrace_viewer.findings.case import Case
@@ -20,17 +21,7 @@ from disttrace_viewer.wording.findings import divergence as words
 from disttrace_viewer.wording.findings.swallowed import THEN
 from disttrace_viewer.wording.sentences import together
 
-_AT_LAST = frozenset(
-    {
-        "missing_participant",
-        "op_mismatch",
-        "shape_mismatch",
-        "dtype_mismatch",
-        "reduce_op_mismatch",
-        "root_mismatch",
-        "no_progress",
-    }
-)
+_AT_LAST = mismatches.KINDS | {"missing_participant", "no_progress"}
 """What a call too many or too few comes to."""
 _IN_THE_END = _AT_LAST | {"deadlock", "group_mismatch", "store_key_missing"}
 """The same, in a group or outside of it."""

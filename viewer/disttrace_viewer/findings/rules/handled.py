@@ -10,20 +10,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from disttrace_viewer.analysis.error_texts import is_connection_error
+from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, Finding
 from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording.ends import raised
 from disttrace_viewer.wording.findings import handled as words
 
-_KINDS = frozenset(
-    {
-        *("missing_participant", "op_mismatch", "shape_mismatch", "dtype_mismatch"),
-        *("reduce_op_mismatch", "root_mismatch", "size_mismatch", "unmatched_send"),
-        *("unmatched_recv", "deadlock", "store_key_missing", "rendezvous_incomplete"),
-        *("group_mismatch", "rpc_unanswered"),
-    }
-)
+_KINDS = mismatches.KINDS | {
+    *("missing_participant", "size_mismatch", "unmatched_send", "unmatched_recv", "deadlock"),
+    *("store_key_missing", "rendezvous_incomplete", "group_mismatch", "rpc_unanswered"),
+}
 
 
 def told(case: Case, finding: Finding) -> Finding:

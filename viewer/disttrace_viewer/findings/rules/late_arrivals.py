@@ -5,7 +5,7 @@ A process that is late for one exchange may have waited all the while in another
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from disttrace.journal.format import COMPOSED
 from disttrace_viewer.analysis.process_ends import CASCADE
@@ -114,33 +114,26 @@ def _held(case: Case, process: int, over_ns: int, arrived_ns: int) -> Held | Non
     if not before:
         return None
     first = min(before, key=lambda op: op.begin_ns)
-    partners = list(_partners(case, first))
+    partners = _partners(case, first)
     if first.begin_ns <= over_ns:
         by = tuple(op for op in partners if op.begin_ns > over_ns)
         return Held(first, by, case.evidence.within(first))
     if partners and all(op.begin_ns <= over_ns for op in partners):
         return None  # it was late there as well
-    return Held(
-        first, (), case.evidence.within(first)
-    )  # it got on in between, and what came before is not at hand
+    # It got on in between, and what came before is not at hand.
+    return Held(first, (), case.evidence.within(first))
 
 
-def _partners(case: Case, op: Op) -> Iterator[Op]:
+def _partners(case: Case, op: Op) -> list[Op]:
     """The operations of others without which this one could not be over."""
     sample = case.evidence.sample
-    if op.call.kind == "collective" and op.seq is not None:
-        members = sample.members(op.call.stream, op.seq).values()
-        yield from (one for one in members if one.process != op.process)
-    elif op.call.kind == "message":
-        other = sample.other_end(op)
-        if other is not None:
-            yield other
-    elif op.call.kind == "store":
-        wanted = place_and_key(case.evidence, op)
-        yield from (
-            one
-            for one in sample.of_kind("store")
-            if one.process != op.process
-            and one.call.op in SETTERS
-            and place_and_key(case.evidence, one) == wanted
-        )
+    if op.call.kind != "store":
+        return sample.partners(op)
+    wanted = place_and_key(case.evidence, op)
+    return [
+        one
+        for one in sample.of_kind("store")
+        if one.process != op.process
+        and one.call.op in SETTERS
+        and place_and_key(case.evidence, one) == wanted
+    ]

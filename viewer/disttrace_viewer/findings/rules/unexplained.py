@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from disttrace.journal.format import COLLECTIVE, EXEC
+from disttrace.journal.format import EXEC
 from disttrace_viewer.analysis.error_texts import is_time_out
 from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN
 from disttrace_viewer.evidence.peer_addresses import end_of
@@ -84,14 +84,11 @@ def _left(case: Case, broken: Sequence[Op]) -> list[Op]:
     """What those did not wait for who ended well before others lost contact in that very exchange:
     with the process went its part in it, of which nothing may have been sent yet.
     """
-    sample, ends = case.evidence.sample, case.evidence.ends
+    ends = case.evidence.ends
     found: dict[int, Op] = {}
     for op in broken:
-        others = [sample.other_end(op)]
-        if op.call.kind == COLLECTIVE and op.seq is not None:
-            others = [*sample.members(op.call.stream, op.seq).values()]
-        for other in others:
-            if other is None or not other.pending or other.on_device:
+        for other in case.evidence.sample.partners(op):
+            if not other.pending or other.on_device:
                 continue
             unwaited = other.issued_ns is not None and other.wait_begin_ns is None
             end, seen = ends[other.process], other.call.origin != "c++"
