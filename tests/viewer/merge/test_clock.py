@@ -5,14 +5,19 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from disttrace_viewer.merge.clock import Anchor, from_anchors, realign, to_unix
+from disttrace_viewer.merge.clock import realign, to_unix
+from disttrace_viewer.merge.processes import Clocks, OwnClock
 from disttrace_viewer.merge.reader import load
+from disttrace_viewer.trace.process import Clock
 from support.journals import MS, T0, UNIX_NS, Journal, workers
 
 
-def test_the_anchor_read_fastest_gives_the_offset() -> None:
+def test_the_reading_that_was_taken_fastest_gives_the_offset() -> None:
     """Its error is the error of the clock."""
-    clock = from_anchors("boot", "host", [Anchor(100, 5100, 9), Anchor(200, 5203, 2)])
+    clocks = Clocks()
+    for offset_ns, error_ns, at_ns in ((5000, 9, 100), (5003, 2, 200), (5001, 2, 300)):
+        clocks.take(OwnClock("boot", Clock(offset_ns, error_ns, origin_ns=at_ns)))
+    (clock,) = clocks.found()
     assert (clock.offset_ns, clock.error_ns) == (5003, 2)
     assert to_unix(clock, 300) == 5303
 
@@ -35,9 +40,10 @@ def test_realigning_moves_operations_and_processes_of_one_host(tmp_path: Path) -
         journal.run(journal.collective(journal.world()), pid * MS, MS, q=1)
         journal.define("exit", t=9 * MS, how="normal", code=0)
     trace = load([str(tmp_path)])
+    (theirs,) = (p.clock for p in trace.processes if p.host == "a")
     moved = tuple(
-        dataclasses.replace(c, offset_ns=c.offset_ns + (5 * MS if c.host == "a" else 0))
-        for c in trace.clocks
+        dataclasses.replace(c, offset_ns=c.offset_ns + (5 * MS if number == theirs else 0))
+        for number, c in enumerate(trace.clocks)
     )
     again = realign(trace, moved)
     hosts = [trace.processes[p].host for p in again.operations["process"]]

@@ -20,7 +20,7 @@ def group(
     """A group, as far as `describe` asks for it."""
     return Group(
         "", 0, name, desc, None, backends or {"cpu": "gloo", "cuda": "nccl"}, ranks, None,
-        default=False, place=None, prefix=prefix, nth=None, members=(),
+        default=False, place=None, prefix=prefix, members=(),
     )  # fmt: skip
 
 

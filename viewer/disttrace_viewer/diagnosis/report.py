@@ -225,7 +225,7 @@ def coverage(case: Case) -> dict[str, Any]:
     sentences: dict[str, None] = {}
     for one in trace.processes:
         sentences.update(dict.fromkeys(one.versions.get("not_captured") or ()))
-        sentences.update(dict.fromkeys(note.text for note in one.notes))
+        sentences.update(dict.fromkeys(one.notes))
     if not case.past.known:
         sentences[NO_HISTORY] = None
     counts = case.evidence.sample.counts

@@ -3,43 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from disttrace_viewer.trace.model import Group, Member, Tables, Trace
 from disttrace_viewer.trace.process import Clock, Process
 
 UNKNOWN_NS = 1 << 62
 """Error of a clock of which no journal has a reading: of a process without definitions."""
-
-
-@dataclass(frozen=True, slots=True)
-class Anchor:
-    """A monotonic reading and a unix time that were taken together."""
-
-    monotonic_ns: int
-    unix_ns: int
-    error_ns: int
-
-
-def from_anchors(boot_id: str, host: str, anchors: Iterable[Anchor]) -> Clock:
-    """The clock of one boot from the anchors of all of its processes.
-
-    Processes of one boot share the monotonic clock exactly, so they need one offset between them;
-    the anchor that was read fastest is the best one. How far anchors differ tells how far the wall
-    clock was corrected meanwhile, which shifts all of them alike.
-    """
-    ordered = sorted(anchors, key=lambda a: (a.error_ns, a.monotonic_ns))
-    if not ordered:
-        return Clock(boot_id=boot_id, host=host, offset_ns=0, error_ns=0)
-    best = ordered[0]
-    return Clock(
-        boot_id=boot_id,
-        host=host,
-        offset_ns=best.unix_ns - best.monotonic_ns,
-        error_ns=best.error_ns,
-        origin_ns=best.monotonic_ns,
-    )
 
 
 def to_unix(clock: Clock, monotonic_ns: int) -> int:
@@ -125,14 +95,10 @@ def _moved(process: Process, old: Clock, new: Clock) -> Process:
         exit=None if ended is None else dataclasses.replace(ended, t_ns=at(ended.t_ns)),
         failures=tuple(dataclasses.replace(f, t_ns=at(f.t_ns)) for f in process.failures),
         handling=tuple(dataclasses.replace(f, t_ns=at(f.t_ns)) for f in process.handling),
-        notes=tuple(dataclasses.replace(n, t_ns=at(n.t_ns)) for n in process.notes),
         latest_samples={
             thread: dataclasses.replace(s, t_ns=at(s.t_ns))
             for thread, s in process.latest_samples.items()
         },
         samples=tuple(dataclasses.replace(s, t_ns=at(s.t_ns)) for s in process.samples),
-        dropped=tuple(
-            dataclasses.replace(d, from_ns=maybe(d.from_ns), to_ns=maybe(d.to_ns))
-            for d in process.dropped
-        ),
+        dropped=tuple(dataclasses.replace(d, to_ns=maybe(d.to_ns)) for d in process.dropped),
     )

@@ -147,7 +147,6 @@ def _group(index: int, seen: Sequence[Seen], places: Mapping[int, str]) -> tuple
         default=any(s.default for s in seen),
         place=None if first.base is None else places.get(first.base, ""),
         prefix=first.prefix,
-        nth=first.nth,
         members=tuple(Member(s.process, s.number, s.rank, s.t_ns) for s in ordered),
         timeout_ns=next((s.timeout_ns for s in seen if s.timeout_ns), None),
         partial=any(s.partial for s in seen),

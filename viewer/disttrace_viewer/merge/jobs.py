@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
 from disttrace_viewer.load.journals import in_name
 from disttrace_viewer.merge.launches import launches
@@ -133,14 +133,10 @@ def jobs_of(
     the launch of that name whose files were written at about the same time (``modified_ns``).
     """
     union = families(processes)
-    reason = dict.fromkeys(range(len(processes)), "ancestor")
-    for members, why in _launches(processes, groups, lives, sources):
-        if len({union.find(m) for m in members}) > 1:
-            union.join(members)
-            reason.update(dict.fromkeys(members, why))
-    for orphan, other in _assigned(processes, orphans, modified_ns).items():
-        union.join((orphan, other))
-        reason.setdefault(orphan, "name")
+    for members in _launches(processes, groups, lives, sources):
+        union.join(members)
+    for pair in _assigned(processes, orphans, modified_ns).items():
+        union.join(pair)
     sets: dict[int, list[int]] = {}
     for index, root in enumerate(union.all()):
         sets.setdefault(root, []).append(index)
@@ -163,7 +159,6 @@ def jobs_of(
             start_ns=min(processes[i].start_ns for i in _told(members, orphans)),
             last_ns=max(processes[i].last_ns for i in members),
             linked=tuple(names[other] for other in sorted(linked[number])),
-            source=reason[members[0]],
             known=any(i not in orphans for i in members),
             names=tuple(sorted({processes[i].job for i in members})),
             parents=tuple(names[other] for other in sorted(above.get(number, ()))),
@@ -203,17 +198,15 @@ def _launches(
     groups: Sequence[Group],
     lives: Sequence[Life],
     sources: Sequence[str],
-) -> Iterable[tuple[list[int], str]]:
-    for key, together in _same(processes, lambda p: _scheduled(p, sources)).items():
+) -> Iterator[list[int]]:
+    for together in _same(processes, lambda p: _scheduled(p, sources)).values():
         of_launch: dict[object, list[int]] = {}
         for index in together:
             of_launch.setdefault(lives[index].launch, []).append(index)
-        for launch in of_launch.values():
-            yield launch, f"id {key}"
+        yield from of_launch.values()
     for group in groups:
         if group.default and group.place is not None:
-            launched = [m.process for m in group.members if _claims(processes[m.process])]
-            yield launched, "default group"
+            yield [m.process for m in group.members if _claims(processes[m.process])]
     roots = families(processes).all()
     for together in _same(processes, _program).values():
         together.sort(key=lambda i: processes[i].start_ns)
@@ -224,8 +217,7 @@ def _launches(
                 runs.append([])
             runs[-1].append(index)
         for run in runs:
-            for launch in launches(processes, roots, lives, run):
-                yield launch, "program and time"
+            yield from launches(processes, roots, lives, run)
 
 
 def _told(members: Sequence[int], orphans: Collection[int]) -> Sequence[int]:

@@ -12,7 +12,7 @@ from disttrace.journal.format import EXEC
 from disttrace_viewer.load.definitions import NONE, number_in
 from disttrace_viewer.load.journals import Journal, in_name
 from disttrace_viewer.load.schema import Record
-from disttrace_viewer.merge.clock import UNKNOWN_NS, Anchor, from_anchors, to_unix
+from disttrace_viewer.merge.clock import UNKNOWN_NS, to_unix
 from disttrace_viewer.trace.process import (
     JOURNAL,
     Clock,
@@ -21,18 +21,16 @@ from disttrace_viewer.trace.process import (
     Exit,
     Failure,
     Frame,
-    Note,
     Process,
     Sighting,
     Stack,
     StackSample,
-    Thread,
     Trouble,
     Worker,
 )
 
 _NO_SAMPLES: dict[int, StackSample] = {}
-_NO_THREADS: dict[int, Thread] = {}
+_NO_THREADS: dict[int, str] = {}
 
 
 class OwnClock(NamedTuple):
@@ -40,22 +38,25 @@ class OwnClock(NamedTuple):
 
     key: str
     """Processes of one boot share theirs."""
-    host: str
-    anchor: Anchor | None
-    """The best of its own."""
+    best: Clock | None
+    """By the best of its own readings of both times."""
 
 
 def clock_of(journal: Journal) -> OwnClock:
     """What a journal says of its clock."""
-    best = min(_anchors(journal), key=_rank, default=None)
-    return OwnClock(_clock_key(journal), _host(journal), best)
+    return OwnClock(_clock_key(journal), min(_readings(journal), key=_rank, default=None))
 
 
 class Clocks:
-    """The clocks of journals, seen one by one: processes of one boot share theirs."""
+    """The clocks of journals, seen one by one.
+
+    Processes of one boot share the monotonic clock exactly, so they need one offset between them;
+    the reading of both times that was taken fastest is the best one. How far readings differ tells
+    how far the wall clock was corrected meanwhile, which shifts all of them alike.
+    """
 
     def __init__(self) -> None:
-        self._best: dict[str, tuple[str, Anchor | None]] = {}
+        self._best: dict[str, Clock | None] = {}
         self.place: dict[str, int] = {}
 
     def add(self, journal: Journal) -> None:
@@ -64,11 +65,10 @@ class Clocks:
 
     def take(self, clock: OwnClock) -> None:
         """What one more journal says."""
-        key, host, anchor = clock
-        host, best = self._best.get(key) or (host, None)
-        if best is None or (anchor is not None and _rank(anchor) < _rank(best)):
-            best = anchor
-        self._best[key] = (host, best)
+        key, own = clock
+        best = self._best.get(key)
+        if best is None or (own is not None and _rank(own) < _rank(best)):
+            self._best[key] = own
 
     def copy(self) -> Clocks:
         """The same, seen so far."""
@@ -79,14 +79,14 @@ class Clocks:
     def found(self) -> tuple[Clock, ...]:
         """All clocks; ``place`` says which is which from then on."""
         self.place = {key: place for place, key in enumerate(self._best)}
-        return tuple(
-            from_anchors(key, host, () if best is None else (best,))
-            for key, (host, best) in self._best.items()
-        )
+        return tuple(best or _NO_CLOCK for best in self._best.values())
 
 
-def _rank(anchor: Anchor) -> tuple[int, int]:
-    return (anchor.error_ns, anchor.monotonic_ns)
+_NO_CLOCK = Clock(offset_ns=0, error_ns=0)
+
+
+def _rank(clock: Clock) -> tuple[int, int]:
+    return (clock.error_ns, clock.origin_ns)
 
 
 def tell(processes: list[Process], orphaned: Iterable[int]) -> None:
@@ -167,19 +167,24 @@ def _host(journal: Journal) -> str:
     return journal.definitions.process.get("host") or journal.from_name.get("host") or "?"
 
 
-def _anchors(journal: Journal) -> list[Anchor]:
+def _readings(journal: Journal) -> list[Clock]:
+    """The clock by each monotonic reading and unix time that were taken together."""
     record = journal.definitions.process
     t0 = record.get("t0")
     if t0 is None:
         # Only the head of a segment is known: its file was begun before it was last written.
-        return [Anchor(journal.head_t or 0, journal.modified_ns, UNKNOWN_NS)]
+        return [_read(journal.head_t or 0, journal.modified_ns, UNKNOWN_NS)]
     pairs = [(t0, record)]
     pairs += [(t0 + r.get("t", 0), r) for r in journal.definitions.listed["clock"]]
     return [
-        Anchor(monotonic, r["unix_ns"], r.get("error_ns", 0))
+        _read(monotonic, r["unix_ns"], r.get("error_ns", 0))
         for monotonic, r in pairs
         if "unix_ns" in r
     ]
+
+
+def _read(monotonic_ns: int, unix_ns: int, error_ns: int) -> Clock:
+    return Clock(offset_ns=unix_ns - monotonic_ns, error_ns=error_ns, origin_ns=monotonic_ns)
 
 
 def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clock]) -> Process:
@@ -219,7 +224,6 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
         ppid=record.get("ppid"),
         parent=record.get("parent"),
         attempt=definitions.attempt,
-        run=definitions.run,
         argv=tuple(record.get("argv") or ()),
         cwd=record.get("cwd"),
         start_ns=start_ns,
@@ -237,17 +241,15 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
         failures=tuple(map(failure, listed["failure"])),
         handling=tuple(failure(item) for item in handled.values() if "type" in item),
         threads={
-            number: Thread(number, item.get("name") or "?", item.get("native"))
+            number: item.get("name") or "?"
             for number, item in definitions.numbered["thread"].items()
         }
         or _NO_THREADS,
         latest_samples=_NO_SAMPLES,
         samples=(),
-        notes=tuple(Note(unix(item), item.get("text") or "") for item in listed["note"]),
+        notes=tuple(item.get("text") or "" for item in listed["note"]),
         dropped=tuple(
             Dropped(
-                segment=item.get("segment", 0),
-                from_ns=unix(item, "from_t") if "from_t" in item else None,
                 to_ns=unix(item, "to_t") if "to_t" in item else None,
                 operations=item.get("operations"),
             )

@@ -125,7 +125,6 @@ class Group:
     place: str | None
     """Id of the ``Place`` it met in; None where the store is unknown."""
     prefix: tuple[str | None, ...]
-    nth: int | None
     members: tuple[Member, ...]
     """Every traced process in it, by group rank, then process; who stands for a crowd for each of
     these.
@@ -159,8 +158,6 @@ class Job:
     last_ns: int
     linked: tuple[str, ...]
     """Ids of other jobs whose processes met processes of this one."""
-    source: str
-    """How its members were found to belong together."""
     known: bool = True
     """Whether a process of it is known by more than the names of its files."""
     names: tuple[str, ...] = ()

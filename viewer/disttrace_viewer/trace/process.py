@@ -62,23 +62,6 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """Something of disttrace itself failed or was left out in a process."""
-
-    t_ns: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Thread:
-    """A thread of a process, by the journal's number (0 opened the journal)."""
-
-    number: int
-    name: str
-    native: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class StackSample:
     """Where a thread stood when nothing had begun or ended for a while."""
 
@@ -90,9 +73,8 @@ class StackSample:
 class Dropped:
     """A segment that was given up to stay within ``DISTTRACE_MAX_MB``."""
 
-    segment: int
-    from_ns: int | None
     to_ns: int | None
+    """When the last of its records was written."""
     operations: int | None
 
 
@@ -188,7 +170,6 @@ class Process:
     ppid: int | None
     parent: str | None
     attempt: int | None
-    run: str | None
     argv: tuple[str, ...]
     cwd: str | None
     start_ns: int
@@ -197,12 +178,14 @@ class Process:
     heartbeat_ns: int | None
     exit: Exit | None
     failures: tuple[Failure, ...]
-    threads: Mapping[int, Thread]
+    threads: Mapping[int, str]
+    """Names by the journal's numbers (0 opened the journal)."""
     latest_samples: Mapping[int, StackSample]
     """The latest sample per thread number."""
     samples: tuple[StackSample, ...]
     """Every stack sample of the main thread, by time."""
-    notes: tuple[Note, ...]
+    notes: tuple[str, ...]
+    """What of disttrace itself failed in it, or was left out."""
     dropped: tuple[Dropped, ...]
     workers: tuple[Worker, ...]
     told: Worker | None
@@ -272,8 +255,6 @@ class Process:
 class Clock:
     """The clock shared by all processes of one boot: unix = monotonic + offset (+ drift)."""
 
-    boot_id: str
-    host: str
     offset_ns: int
     error_ns: int
     drift: float = 0.0

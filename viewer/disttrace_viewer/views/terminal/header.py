@@ -184,7 +184,7 @@ def _problems(trace: Trace, names: Names) -> list[str]:
     notes: dict[str, list[int]] = {}
     for process in trace.processes:
         for note in process.notes:
-            notes.setdefault(note.text, []).append(process.index)
+            notes.setdefault(note, []).append(process.index)
     found.extend(f"{names.processes(who)}: {text}" for text, who in notes.items())
     return list(dict.fromkeys(found))
 

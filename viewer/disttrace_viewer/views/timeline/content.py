@@ -162,8 +162,7 @@ class _Content:
     def _track(self, process: int, thread: int | None) -> str:
         if thread is None:
             return "asynchronous"
-        known = self._trace.processes[process].threads.get(thread)
-        return known.name if known is not None else f"thread {thread}"
+        return self._trace.processes[process].threads.get(thread, f"thread {thread}")
 
     # -- columns -----------------------------------------------------------------------------
 

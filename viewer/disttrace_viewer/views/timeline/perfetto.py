@@ -118,8 +118,7 @@ def _process_name(process: Process) -> str:
 def _track_name(trace: Trace, track: Track) -> str:
     if track.thread is None:
         return "asynchronous" if track.lane == 1 else f"asynchronous {track.lane}"
-    thread = trace.processes[track.process].threads.get(track.thread)
-    return thread.name if thread is not None else f"thread {track.thread}"
+    return trace.processes[track.process].threads.get(track.thread, f"thread {track.thread}")
 
 
 def _ends(trace: Trace, us: Clock) -> Iterator[Event]:
