@@ -81,7 +81,7 @@ class Exchanges:
             .collect()
         )
 
-    def taking_part(self, exchanges: Iterable[int] | pl.Series | None = None) -> pl.LazyFrame:
+    def taking_part(self, exchanges: Iterable[int] | pl.Series | None) -> pl.LazyFrame:
         """The same in no order, for those who want few of these columns."""
         wanted = self.collectives.lazy()
         if exchanges is not None:

@@ -269,9 +269,7 @@ def _sizes(members: Members, size: int) -> frozenset[int] | None:
             return None
         return minority(values, size)
     pairs = _pairs(members)
-    wrong = [(p.sender, p.receiver) for p in pairs if not p.fits]
-    right = [(p.sender, p.receiver) for p in pairs if p.fits]
-    return _blamed(wrong, right, size) if wrong else None
+    return None if all(pair.fits for pair in pairs) else _blamed(pairs, size)
 
 
 def unfitting(members: Members) -> list[Pair]:
@@ -284,15 +282,13 @@ def _pairs(members: Members) -> list[Pair]:
     return [] if read is None else list(read(members))
 
 
-def _blamed(
-    wrong: list[tuple[int, int]], right: list[tuple[int, int]], size: int
-) -> frozenset[int]:
+def _blamed(pairs: Iterable[Pair], size: int) -> frozenset[int]:
     """Who is in every pair that does not fit and in none that does; nobody if that is unclear."""
-    common = set(wrong[0]).intersection(*map(set, wrong))
-    innocent = {rank for pair in right if pair[0] != pair[1] for rank in pair}
-    if len(common - innocent) == 1 and size > 2:
-        return frozenset(common - innocent)
-    return frozenset(common) if len(common) == 1 and size > 2 else frozenset()
+    ends = [({pair.sender, pair.receiver}, pair.fits) for pair in pairs]
+    common = set.intersection(*(both for both, fits in ends if not fits))
+    innocent = {rank for both, fits in ends if fits and len(both) > 1 for rank in both}
+    alone = (found for found in (common - innocent, common) if len(found) == 1 and size > 2)
+    return frozenset(next(alone, ()))
 
 
 def _slots_fit(members: Members) -> bool:

@@ -135,7 +135,7 @@ def places_of(
         key = (life.boot, life.rank)
         begun[key] = max(life.start_ns, begun.get(key, life.start_ns))
     keys: dict[int, Hashable] = {}
-    pending: dict[Hashable, list[Store]] = {}
+    pending: dict[tuple[Hashable, ...], list[Store]] = {}
     for store in bases:
         process = processes[store.process]
         life = lives[store.process]
@@ -150,7 +150,7 @@ def places_of(
     for scope, waiting in pending.items():
         for together in clusters(waiting, lambda s: lives[s.process]):
             first = min(processes[s.process].id for s in together)
-            keys.update((s.index, (*_flat(scope), first)) for s in together)
+            keys.update((s.index, (*scope, first)) for s in together)
     members: dict[str, list[Store]] = {}
     ids = {index: identifier(key) for index, key in keys.items()}
     for store in bases:
@@ -216,16 +216,12 @@ def _kind(store: Store) -> str:
     return kinds.get(store.type) or (scheme if scheme in kinds.values() else "unknown")
 
 
-def _scope(store: Store, process: Process) -> Hashable:
+def _scope(store: Store, process: Process) -> tuple[Hashable, ...]:
     kind = _kind(store)
     if kind == "tcp":
         host = f"boot:{process.boot_id}" if is_loopback(store.host) else str(store.host).lower()
         return ("tcp", host, store.port)
     return (kind, store.path or store.name)
-
-
-def _flat(scope: Hashable) -> tuple[Hashable, ...]:
-    return scope if isinstance(scope, tuple) else (scope,)
 
 
 def _servers(

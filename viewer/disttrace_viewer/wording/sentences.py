@@ -157,6 +157,11 @@ def operation(trace: Trace, op: Op, within: str | None = None, *, brief: bool = 
     return _operation(trace, op, brief) + inside(within)
 
 
+def call(trace: Trace, op: Op) -> str:
+    """``all_reduce #3 of the default group (train.py:42)``: an operation, and the user's line."""
+    return f"{operation(trace, op)} ({line(op)})"
+
+
 def called(op: Op) -> str:
     """The name of an operation; other evidence than a journal may not have it."""
     return "a collective" if op.call.op == UNKNOWN_OP else op.call.op

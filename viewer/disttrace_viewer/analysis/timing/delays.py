@@ -145,8 +145,7 @@ def late_senders(exchanges: Exchanges) -> list[Delay]:
             pl.col(f"{side}_number").alias("number"),
             pl.col(f"{side}_begin_ns").alias("begin_ns"),
         )
-        none = ends.select("process", "number", pl.lit(None, pl.Int64).alias("_met")).head(0)
-        found = _with_gaps(exchanges.trace, ends, none)
+        found = _with_gaps(exchanges.trace, ends, _NOBODY)
         return found.select("exchange", pl.col("_gap").alias(f"_{side}_gap"))
 
     behind = pl.col("send_begin_ns") - pl.col("held_ns")
@@ -187,9 +186,8 @@ def _usual_gaps(exchanges: Exchanges, calls: pl.Series) -> pl.LazyFrame:
             pl.col("send_begin_ns").alias("begin_ns"),
         )
     )
-    none = sends.select("process", "number", pl.lit(None, pl.Int64).alias("_met")).head(0)
     usual = (
-        _with_gaps(exchanges.trace, sends, none)
+        _with_gaps(exchanges.trace, sends, _NOBODY)
         .group_by("stack", "process")
         .agg(pl.col("_gap").median())
         .group_by("stack")
@@ -222,6 +220,10 @@ def _held(trace: Trace, parts: pl.LazyFrame, never: pl.Expr) -> pl.LazyFrame:
         )
         .drop("issued_ns", "wait_begin_ns", "asked", "origin", "backend")
     )
+
+
+_NOBODY = pl.LazyFrame(schema={"process": pl.UInt32, "number": pl.UInt32, "_met": pl.Int64})
+"""Nobody is known to have been let go earlier than its operation was over."""
 
 
 def _with_gaps(trace: Trace, ends: pl.LazyFrame, released: pl.LazyFrame) -> pl.LazyFrame:

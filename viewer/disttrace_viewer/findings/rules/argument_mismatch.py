@@ -35,7 +35,7 @@ def _finding(case: Case, found: Difference) -> Finding:
     ends = found.kind != "reduce_op_mismatch" or any(
         op.status != "ok" for op in found.members.values()
     )
-    scope = Scope(streams=((stream, found.seq),), members=_inside(case, found, members))
+    scope = Scope(streams=((stream, found.seq),), members=_inside(case, found))
     if not ends:
         scope = Scope()
     whole = len(found.members) == group.size and case.certain_journals(members)
@@ -105,7 +105,7 @@ def _one_call(case: Case, found: Difference) -> OneCall | None:
     )
 
 
-def _inside(case: Case, found: Difference, members: frozenset[int]) -> frozenset[int]:
+def _inside(case: Case, found: Difference) -> frozenset[int]:
     """Members that were inside the exchange, or in a later one of the stream, when they ended."""
     evidence = case.evidence
     inside = set()
@@ -115,4 +115,4 @@ def _inside(case: Case, found: Difference, members: frozenset[int]) -> frozenset
         in_stream = last is not None and last.call.group == found.group
         if op.status != "ok" or (in_stream and end.over):
             inside.add(op.process)
-    return frozenset(inside) & members
+    return frozenset(inside)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.evidence.rendezvous import Rendezvous
@@ -28,10 +28,17 @@ def find(case: Case) -> Iterator[Finding]:
             continue
         if new_group(case, wait):
             continue  # a creation: see missing_participant
-        elsewhere = _elsewhere(case, wait)
+        rendezvous, elsewhere = _of(case, wait), _elsewhere(case, wait)
         sinks = [t for t in wait.targets if case.outside(t)]
-        if elsewhere or sinks or wait.absent or _uncertain(case, wait):
-            yield _finding(case, wait, sinks, elsewhere)
+        # Uncertain: somebody is missing, and nobody knows who.
+        if elsewhere or sinks or wait.absent or (rendezvous.uncertain and not wait.targets):
+            yield _finding(case, wait, rendezvous, sinks, elsewhere)
+
+
+def _of(case: Case, wait: Wait) -> Rendezvous:
+    rendezvous = case.rendezvous.of(wait.op)
+    assert rendezvous is not None  # else it is no wait of this kind
+    return rendezvous
 
 
 def new_group(case: Case, wait: Wait) -> bool:
@@ -40,30 +47,20 @@ def new_group(case: Case, wait: Wait) -> bool:
     return parent is not None and parent.call.op.startswith(("new_", "split_"))
 
 
-def _uncertain(case: Case, wait: Wait) -> bool:
-    """Whether somebody is missing, and nobody knows who."""
-    rendezvous = case.rendezvous.of(wait.op)
-    return rendezvous is not None and rendezvous.uncertain and not wait.targets
-
-
 def _elsewhere(case: Case, wait: Wait) -> list[Wait]:
     """Waits for the same group at another place: under another prefix of the same store, in
     another file, or at another store's address. The same group: of the same size, with other ranks.
     """
-    mine = case.rendezvous.of(wait.op)
-    found = []
-    for other in case.open():
-        theirs = case.rendezvous.of(other.op) if other.kind == RENDEZVOUS else None
-        if (
-            mine is not None
-            and theirs is not None
-            and _where(theirs) != _where(mine)
-            and _made_alike(case, wait, other)
-            and theirs.expected == mine.expected
-            and not set(theirs.arrived) & set(mine.arrived)
-        ):
-            found.append(other)
-    return found
+    mine = _of(case, wait)
+    return [
+        other
+        for other in case.open()
+        if other.kind == RENDEZVOUS
+        and _where(theirs := _of(case, other)) != _where(mine)
+        and _made_alike(case, wait, other)
+        and theirs.expected == mine.expected
+        and not set(theirs.arrived) & set(mine.arrived)
+    ]
 
 
 def _where(rendezvous: Rendezvous) -> tuple[object, ...]:
@@ -75,16 +72,13 @@ def _made_alike(case: Case, one: Wait, two: Wait) -> bool:
     made = [case.evidence.sample.around(wait.op) for wait in (one, two)]
     if all(parent is not None and parent.call.op == "init_process_group" for parent in made):
         return one.op.call.op == two.op.call.op
-    here, there = case.rendezvous.of(one.op), case.rendezvous.of(two.op)
-    assert here is not None
-    assert there is not None
-    return here.store.place == there.store.place
+    return _of(case, one).store.place == _of(case, two).store.place
 
 
-def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) -> Finding:
+def _finding(
+    case: Case, wait: Wait, rendezvous: Rendezvous, sinks: list[int], elsewhere: list[Wait]
+) -> Finding:
     evidence = case.evidence
-    rendezvous = case.rendezvous.of(wait.op)
-    assert rendezvous is not None
     same = [
         w
         for w in case.open()
@@ -108,7 +102,7 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
         missing=outside.doing(case, sinks),
         unseen={rank: (one.worker, one.sure) for rank, one in unseen.items()},
         elsewhere=[w.process for w in elsewhere],
-        there=case.rendezvous.of(elsewhere[0].op) if elsewhere else None,
+        there=_of(case, elsewhere[0]) if elsewhere else None,
         world_size=world_size,
     )
     # Who asks somebody for something is on its way here, once it is told.
@@ -164,16 +158,11 @@ def _minority(case: Case, same: list[Wait], elsewhere: list[Wait]) -> tuple[int,
     """Those at the place where fewer are; nobody where it is one against one, or where nobody knows
     which of the missing are where.
     """
-    where = {w.process: _place(case, w) for w in (*same, *elsewhere)}
+    where = {w.process: _where(_of(case, w)) for w in (*same, *elsewhere)}
     size = len(where)
     if size < 3:
         return ()
     return tuple(sorted(minority(where, size)))
-
-
-def _place(case: Case, wait: Wait) -> Hashable:
-    rendezvous = case.rendezvous.of(wait.op)
-    return None if rendezvous is None else _where(rendezvous)
 
 
 def _unseen(case: Case, wait: Wait) -> Mapping[int, Unseen]:

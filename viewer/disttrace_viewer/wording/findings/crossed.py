@@ -10,9 +10,7 @@ from disttrace_viewer.wording import sentences
 def question(trace: Trace, wait: Wait, other: Wait) -> str:
     """``wait`` is for somebody else than the one who waits, in ``other``, for its process."""
     one, two = (trace.processes[w.process].label for w in (wait, other))
-    here, there = (
-        f"{sentences.operation(trace, w.op)} ({sentences.line(w.op)})" for w in (wait, other)
-    )
+    here, there = (sentences.call(trace, w.op) for w in (wait, other))
     asked = "group" if wait.kind == COLLECTIVE else "source"
     if wait.kind == MESSAGE and wait.op.call.op == "send":
         asked = "destination"

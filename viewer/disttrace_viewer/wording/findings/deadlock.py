@@ -122,8 +122,8 @@ def left_out(trace: Trace, wait: Wait, instead: Wait, *, both: bool) -> str:
     """
     one = trace.processes[instead.process].label
     return (
-        f"{sentences.capital(one)} went on to {sentences.operation(trace, instead.op)}"
-        f" ({sentences.line(instead.op)}) without {sentences.operation(trace, wait.op)}, in"
+        f"{sentences.capital(one)} went on to {sentences.call(trace, instead.op)}"
+        f" without {sentences.operation(trace, wait.op)}, in"
         f" which {sentences.processes(trace, wait.arrived)} are: look for a call that it left out"
         f" (a condition on the rank or on the data){_ORDER * both}."
     )
@@ -155,8 +155,8 @@ def passed_over(trace: Trace, wait: Wait, since: Op) -> str:
     one, other = trace.processes[wait.process].label, trace.processes[since.process].label
     mine, theirs = ("send", "receive") if wait.op.call.op == "send" else ("receive", "send")
     return (
-        f"{sentences.capital(other)} came through {sentences.operation(trace, since)}"
-        f" ({sentences.line(since)}) since {one} is in that {mine}: look for the {theirs} that it"
+        f"{sentences.capital(other)} came through {sentences.call(trace, since)}"
+        f" since {one} is in that {mine}: look for the {theirs} that it"
         " left out (a condition on the rank, a batch that is shorter there), or let both post them"
         " in one order."
     )

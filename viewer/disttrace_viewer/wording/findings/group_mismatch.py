@@ -39,9 +39,7 @@ def went_past(
     who, one = sentences.processes(trace, past), len(past) == 1
     then = f"{'has' if one else 'have'} ended"
     if inside:
-        shown = dict.fromkeys(
-            f"{sentences.operation(trace, op)} ({sentences.line(op)})" for op in inside
-        )
+        shown = dict.fromkeys(sentences.call(trace, op) for op in inside)
         then = f"{'is' if one else 'are'} in {sentences.listed(list(shown))}"
     return (
         f"In call {position + 1} of new_group, {_makes(trace, made)}, but {who} went past it and"

@@ -28,7 +28,7 @@ def inherited(trace: Trace, wait: Wait, parent: Process, waited_ns: int) -> str:
     child = trace.processes[wait.process]
     return (
         f"Process {child.pid}, a forked child of {parent.label}, has been in"
-        f" {sentences.operation(trace, wait.op)} ({sentences.line(wait.op)}) for"
+        f" {sentences.call(trace, wait.op)} for"
         f" {sentences.span(waited_ns)}: it inherited that group, and nobody knows it there."
     )
 

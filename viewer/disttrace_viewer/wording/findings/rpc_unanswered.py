@@ -85,7 +85,7 @@ def summary(trace: Trace, found: Unanswered) -> str:
 def follows(trace: Trace, op: Op, wait: Wait) -> str:
     """Who waits for that in turn."""
     who = sentences.subject(trace, [wait.process])
-    return f"{who} waits in {sentences.operation(trace, op)} ({sentences.line(op)})."
+    return f"{who} waits in {sentences.call(trace, op)}."
 
 
 def _there(trace: Trace, found: Unanswered) -> str:
@@ -107,8 +107,7 @@ def _there(trace: Trace, found: Unanswered) -> str:
 def _inside(trace: Trace, found: Unanswered, running: Op) -> str:
     function = _function(running)
     if found.blocked is not None:
-        what = sentences.operation(trace, found.blocked)
-        return f"runs {function}, which waits in {what} ({sentences.line(found.blocked)})"
+        return f"runs {function}, which waits in {sentences.call(trace, found.blocked)}"
     return f"is inside {function}{_at(found.at)}"
 
 

@@ -167,10 +167,7 @@ def _near(trace: Trace, found: Awaited) -> str:
 def _able(trace: Trace, found: Awaited) -> str:
     if not found.able:
         return ""
-    told = sentences.together(
-        (f"in {sentences.operation(trace, w.op)} ({sentences.line(w.op)})", w.process)
-        for w in found.able
-    )
+    told = sentences.together((f"in {sentences.call(trace, w.op)}", w.process) for w in found.able)
     where = [f"{sentences.processes(trace, of)} {text}" for text, of in told.items()]
     return (
         f"; all others who use this store wait for {sentences.processes(trace, found.who)}"

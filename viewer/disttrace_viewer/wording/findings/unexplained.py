@@ -60,7 +60,7 @@ def summary(
         cause = sentences.listed(
             [
                 f"{trace.processes[op.process].label} had ended before without waiting for its"
-                f" {sentences.operation(trace, op)} ({sentences.line(op)})"
+                f" {sentences.call(trace, op)}"
                 for op in left[: sentences.MANY]
             ]
         )
