@@ -68,7 +68,7 @@ def _sentences(
         beside = wait.kind == RPC  # of what a worker runs, and of its own program, one was told
         if wait.process in finding.waiting and finding.kind != "process_failed" and not beside:
             continue
-        if (wait.stream, wait.op.seq) in finding.scope.streams:
+        if (wait.stream, wait.op.seq) == finding.scope.stream:
             continue  # the finding tells of it
         if wait.process in finding.waiting and not finding.culprits and not beside:
             continue

@@ -14,7 +14,6 @@ from disttrace_viewer.analysis.process_ends import (
     ALIVE,
     CASCADE,
     MISSED_NS,
-    NOTHING,
     SILENT,
     Communication,
     End,
@@ -141,14 +140,10 @@ class Endings(Failures):
                 if op.call.kind != "store" and not is_own_limit(op.error)
             ]
             found[index] = Communication(
-                errors={op.error: op.end_ns or 0 for op in broken if op.error is not None}
-                if broken
-                else NOTHING.errors,
+                errors={op.error: op.end_ns or 0 for op in broken if op.error is not None},
                 rejected=frozenset(
                     op.error for op in failed if op.error is not None and not because_of_others(op)
-                )
-                if failed
-                else NOTHING.rejected,
+                ),
                 broken_ns=min(of_group, default=None),
                 native=index in native or any(op.call.origin == "c++" for op in failed),
                 blocked=index in blocked,

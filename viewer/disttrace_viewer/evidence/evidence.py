@@ -28,13 +28,11 @@ class Evidence(Blocking):
 
         What its own thread did counts, also composed operations (``destroy_process_group``).
         """
-        sample = self.samples.get(process)
-        return None if sample is None else innermost(sample.stack)
+        return innermost(self.stack(process))
 
     def inside(self, process: int) -> Frame | None:
         """What the user's line that ``stands`` gives has called, where that is not known by it."""
-        sample = self.samples.get(process)
-        return None if sample is None else inside(sample.stack)
+        return inside(self.stack(process))
 
     def stack(self, process: int) -> Stack:
         """The recorded frames of where a process stands; empty where nothing was noted."""

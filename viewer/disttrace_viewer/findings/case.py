@@ -225,7 +225,7 @@ class Case:
         """Keys of the waits that a finding may explain at once."""
         scope = finding.scope
         keys: list[Hashable] = [("exchange", exchange) for exchange in scope.exchanges]
-        keys += [("stream", stream) for stream, _ in scope.streams]
+        keys += [] if scope.stream is None else [("stream", scope.stream[0])]
         keys += [("process", process) for process in scope.members]
         reached = scope.roots | {p for p in scope.members if self.ends.get(p) == number}
         keys += [key for p in reached for key in self._near[_WAITED_FOR, p]]
@@ -236,10 +236,10 @@ class Case:
         scope = finding.scope
         if wait.exchange in scope.exchanges:
             return True
-        if wait.stream is not None and wait.op.seq is not None:
-            for stream, seq in scope.streams:
-                if wait.stream == stream and wait.op.seq >= seq:
-                    return True
+        if scope.stream is not None:
+            stream, seq = scope.stream
+            if wait.stream == stream and (wait.op.seq or 0) >= seq:
+                return True
         if wait.process in scope.members and wait.process not in scope.roots:
             return True
         if wait.any_of:  # who ended as if all were well comes no more

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from disttrace_viewer.trace.model import Location
+from disttrace_viewer.trace.model import Location, Stream
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 CERTAIN, LIKELY = "certain", "likely"
@@ -44,14 +44,14 @@ KINDS = (
 class Scope:
     """What a finding explains: waits and ends of others that follow from it.
 
-    ``exchanges`` names single exchanges; ``streams`` maps a group's stream of collectives to the
-    sequence number from which on nothing in it is trusted; ``roots`` are the processes and
+    ``exchanges`` names single exchanges; ``stream`` a group's collectives, with the sequence number
+    from which on nothing in them is trusted; ``roots`` are the processes and
     ``absent`` the global ranks whose absence others wait for; ``members`` are processes whose
     errors and ends it explains as well.
     """
 
     exchanges: frozenset[Hashable] = frozenset()
-    streams: tuple[tuple[Hashable, int], ...] = ()
+    stream: tuple[Stream, int] | None = None
     roots: frozenset[int] = frozenset()
     absent: frozenset[tuple[int | None, int]] = frozenset()
     members: frozenset[int] = frozenset()

@@ -439,6 +439,10 @@ class Trace:
         """Newest sign of life of any process: the instant at which the picture stops."""
         return max((p.last_ns for p in self.processes), default=0)
 
+    def parent_of(self, process: Process) -> Process | None:
+        """The traced process that started one."""
+        return None if process.parent is None else self.by_id.get(process.parent)
+
     def operation_id(self, process: int, number: int) -> str:
         """The id of an operation, the same in every export and in ``diagnose``."""
         return f"{self.short_ids[process]}.{number}"

@@ -40,7 +40,7 @@ class Names:
         if process.rank is not None:
             again = f" (attempt {process.attempt})" if process.attempt else ""
             return f"{lead}rank {process.rank}{again}"
-        parent = self.trace.by_id.get(process.parent or "")
+        parent = self.trace.parent_of(process)
         if process.role == "child" and parent is not None and parent.rank is not None:
             return f"{lead}child {process.pid} of rank {parent.rank}"
         return f"{lead}{process.role} {process.pid or process.id[:8]}"
@@ -108,7 +108,7 @@ def _short(trace: Trace, process: Process, letters: Mapping[str, str]) -> str:
         return f"{letter}{process.rank}"
     if process.is_agent:
         return f"{letter}ag"
-    parent = trace.by_id.get(process.parent or "")
+    parent = trace.parent_of(process)
     if process.role == "child" and parent is not None and parent.rank is not None:
         return f"{letter}{parent.rank}'"
     return f"{letter}{process.role[:2]}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from disttrace_viewer.trace.model import Call, Trace
 from disttrace_viewer.wording.names import Names
-from disttrace_viewer.wording.quantities import few, spans, tensors
+from disttrace_viewer.wording.quantities import few, spans
 
 _UUID = re.compile(r"\b([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
 
@@ -84,10 +84,6 @@ class Describer:
         if base.type == "TCPStore":
             return f"connects to {base.host}:{base.port}"
         return place.name if place is not None else ""
-
-    def payload(self, call: Call) -> str:
-        """``float32[1024]``; several lists in a few words."""
-        return tensors(call.dtypes, call.shapes)
 
     def root(self, call: Call) -> str | None:
         """The root's name, for operations that have one."""

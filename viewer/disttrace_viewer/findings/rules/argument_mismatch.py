@@ -35,7 +35,7 @@ def _finding(case: Case, found: Difference) -> Finding:
     ends = found.kind != "reduce_op_mismatch" or any(
         op.status != "ok" for op in found.members.values()
     )
-    scope = Scope(streams=((stream, found.seq),), members=_inside(case, found))
+    scope = Scope(stream=(stream, found.seq), members=_inside(case, found))
     if not ends:
         scope = Scope()
     whole = len(found.members) == group.size and case.certain_journals(members)

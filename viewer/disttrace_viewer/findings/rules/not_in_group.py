@@ -44,7 +44,7 @@ def find(case: Case) -> Iterator[Finding]:
 def _inherited(case: Case, wait: Wait) -> Finding | None:
     """A forked child that calls in a group of its parent's: its copy is connected to nobody."""
     evidence, trace, call = case.evidence, case.evidence.trace, wait.op.call
-    parent = trace.by_id.get(trace.processes[wait.process].parent or "")
+    parent = trace.parent_of(trace.processes[wait.process])
     if call.group is None or call.group_rank is not None or parent is None or not case.old(wait):
         return None
     group = trace.groups[call.group]

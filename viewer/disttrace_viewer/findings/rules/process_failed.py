@@ -74,7 +74,7 @@ def counts(case: Case, process: int) -> bool:
 def _launchers(case: Case, processes: list[int]) -> frozenset[int]:
     """The failed agents and parents of some processes: theirs is what follows."""
     trace = case.evidence.trace
-    parents = (trace.by_id.get(trace.processes[p].parent or "") for p in processes)
+    parents = (trace.parent_of(trace.processes[p]) for p in processes)
     return frozenset(p.index for p in parents if p and case.evidence.ends[p.index].how == OWN)
 
 
@@ -167,7 +167,7 @@ def _died(case: Case, process: int, silent: Set[int]) -> bool:
 def _after_its_launcher(case: Case, process: int) -> bool:
     """Whether its launcher was gone without a word when it was seen to be gone, or soon after."""
     trace, seen = case.evidence.trace, case.evidence.seen
-    launcher = trace.by_id.get(trace.processes[process].parent or "")
+    launcher = trace.parent_of(trace.processes[process])
     if launcher is None or not launcher.is_agent:
         return False
     end = case.evidence.ends[launcher.index]

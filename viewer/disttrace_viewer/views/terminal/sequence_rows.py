@@ -23,6 +23,7 @@ from disttrace_viewer.views.terminal.rows import (
 )
 from disttrace_viewer.wording.names import Lane, Names, place
 from disttrace_viewer.wording.operations import Describer, brief
+from disttrace_viewer.wording.quantities import tensors
 
 Operation = Mapping[str, Any]
 
@@ -81,7 +82,7 @@ class Maker:
             seq=row["seq"],
             group=self.names.group(row["group"]),
             reduce_op=call.reduce_op,
-            tensors=self.describer.payload(call),
+            tensors=tensors(call.dtypes, call.shapes),
             root=self.describer.root(call),
             arrivals=tuple(
                 Arrival(one["process"], one["begin_ns"] - row["first_ns"]) for one in arrived
@@ -146,7 +147,7 @@ class Maker:
             arrow=(lanes[0], lanes[1]) if lanes[0] is not None and lanes[1] is not None else None,
             seq=row["seq"],
             group=self.names.group(group),
-            tensors=self.describer.payload(call),
+            tensors=tensors(call.dtypes, call.shapes),
             bytes=size if ends_of[0]["bytes"] is None else ends_of[0]["bytes"],
             tag=row["tag"],
             missing=None if send and recv else "send" if recv else "recv",
