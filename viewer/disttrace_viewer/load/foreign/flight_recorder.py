@@ -1,4 +1,4 @@
-"""torch's Flight Recorder: what each rank had enqueued, as the journal of that rank.
+"""torch's Flight Recorder (2.4 and later): what each rank had enqueued, as its journal.
 
 An entry is a begin with the wall clock of its enqueue; whether it is over is told by its state.
 What it holds nothing of is named in ``lacks``, and rules ask for that.
@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 from disttrace.journal.format import UNKNOWN_OP
@@ -46,32 +47,17 @@ the same for both ends.
 """
 
 
-class FlightRecorder:
-    """Reads dumps of torch 2.4 and later, pickled or JSON."""
-
-    name = NAME
-
-    def recognises(self, path: str, head: bytes) -> bool:
-        """By the keys that every dump bears."""
-        return looks_like_one(head)
-
-    def read(self, paths: Sequence[str], problems: Problems) -> Iterator[Translated]:
-        """One process per rank that left a dump."""
-        found = [dump for path in paths if (dump := read_dump(path, problems)) is not None]
-        for one in sets_of(found, problems):
-            for rank, dump in one.dumps.items():
-                yield Translating(one, rank, dump).done()
+def recognises(path: str, head: bytes) -> bool:
+    """By the keys that every dump bears."""
+    return looks_like_one(head)
 
 
-@dataclass(slots=True)
-class _Launch:
-    """What was enqueued as one launch."""
-
-    entries: list[Entry] = field(default_factory=list)
-
-    @property
-    def newest(self) -> Entry:
-        return self.entries[-1]
+def read(paths: Sequence[str], problems: Problems) -> Iterator[Translated]:
+    """One process per rank that left a dump."""
+    found = [dump for path in paths if (dump := read_dump(path, problems)) is not None]
+    for one in sets_of(found, problems):
+        for rank, dump in one.dumps.items():
+            yield Translating(one, rank, dump).done()
 
 
 class Translating:
@@ -87,6 +73,8 @@ class Translating:
         self.cut_ns = max(made_ns or 0, of.newest_ns) or dump.modified_ns
         self.records = Records(
             identity(NAME, os.path.abspath(dump.path), rank),
+            rank=rank,
+            world=of.world,
             job=os.path.basename(os.path.abspath(folder)) or "dumps",
             clock=clock,
             base_ns=of.base_ns,
@@ -122,16 +110,14 @@ class Translating:
     def done(self) -> Translated:
         """The journal."""
         self._define()
-        for launch in self._launches():
+        for launch in self._launches:
             self._write(launch)
         self.rest()
-        self.records.lived(self.cut_ns)
-        return Translated(self.dump.path, *self.records.files(), self.rank)
+        return self.records.done(self.dump.path, self.cut_ns)
 
     def _define(self) -> None:
         of, records = self.of, self.records
         backends = {e.backend: self.dump.library or None for e in self.dump.entries if e.backend}
-        records.define("identity", t=0, rank=self.rank, world_size=of.world, role="worker")
         records.define("versions", t=0, backends=backends)
         for number, ((name, desc), (ranks, whole)) in enumerate(sorted(of.members.items()), 1):
             if self.rank not in ranks:
@@ -139,41 +125,37 @@ class Translating:
             self.groups[name, desc] = number
             backend = next((e.backend for e in self.dump.entries if e.group == name), "")
             device = "cpu" if backend in _ON_HOST else "cuda"
-            records.define(
-                "group",
-                n=number,
-                name=name,
-                desc=desc or None,
+            records.group(
+                number,
+                name,
+                ranks,
+                desc=desc,
                 backends={device: backend} if backend else None,
-                ranks=list(ranks),
-                rank=ranks.index(self.rank),
-                default=True if name == of.default_name or desc == DEFAULT else None,
-                partial=None if whole else True,
+                default=name == of.default_name or desc == DEFAULT,
+                partial=not whole,
             )
 
-    def _launches(self) -> Iterator[_Launch]:
-        """What was launched together as one: equal numbers, next to each other."""
-        current: _Launch | None = None
-        for entry in self.dump.entries:
-            start = self.of.starts.get((entry.group, False), 0)
-            if not entry.p2p and entry.seq < start and not in_flight(self.dump, entry):
-                continue  # others do not know what they did then
-            if current is not None and current.newest.launch == entry.launch:
-                current.entries.append(entry)
-                continue
-            if current is not None:
-                yield current
-            current = _Launch([entry])
-        if current is not None:
-            yield current
+    @cached_property
+    def _launches(self) -> list[list[Entry]]:
+        """What was launched together as one: equal numbers, next to each other. Its newest entry
+        has its state.
+        """
 
-    def _write(self, launch: _Launch) -> None:
-        newest = launch.newest
+        def is_known(entry: Entry) -> bool:
+            start = self.of.starts.get(entry.group, 0)
+            # Others do not know what they did before.
+            return entry.p2p or entry.seq >= start or in_flight(self.dump, entry)
+
+        kept = filter(is_known, self.dump.entries)
+        return [[*entries] for _, entries in groupby(kept, key=lambda entry: entry.launch)]
+
+    def _write(self, launch: Sequence[Entry]) -> None:
+        newest = launch[-1]
         if not newest.p2p:
             self._operation(newest, newest, None)
             return
-        messages = [e for e in launch.entries if MESSAGE.fullmatch(e.name)]
-        if len(messages) == 1 == len(launch.entries):
+        messages = [e for e in launch if MESSAGE.fullmatch(e.name)]
+        if len(messages) == 1 == len(launch):
             self._operation(messages[0], newest, None)
             return
         if not messages:
@@ -232,10 +214,10 @@ class Translating:
         if self.of.wrapped and key not in self.sent:
             over = sum(
                 1
-                for launch in self._launches()
-                for one in launch.entries
+                for launch in self._launches
+                for one in launch
                 if (one.group, one.name) == (entry.group, entry.name)
-                and not in_flight(self.dump, launch.newest)
+                and not in_flight(self.dump, launch[-1])
             )
             self.sent[key] = RELATIVE - over
         self.sent[key] = self.sent.get(key, 0) + 1
@@ -250,7 +232,9 @@ class Translating:
                 records.after("i", number, 0)
                 records.after("c", number, d, g=d or None, z=bears.duration_ns)
             else:
-                records.after("e", number, self._next_of_thread(entry) - entry.created_ns)
+                # It was over when its thread began something else, if it was waited for.
+                until = self._later.get(entry.id, entry.created_ns)
+                records.after("e", number, until - entry.created_ns)
             return
         records.after("i", number, 0)
         if not device and self._waits(entry):
@@ -264,21 +248,15 @@ class Translating:
             e.id for e in self.dump.entries if e.thread == entry.thread and in_flight(self.dump, e)
         )
 
-    def _next_of_thread(self, entry: Entry) -> int:
-        """When the thread began something else: it was over by then, if it was waited for."""
-        later = self._later.get(entry.id)
-        return entry.created_ns if later is None else later
-
-    @property
+    @cached_property
     def _later(self) -> dict[int, int]:
-        found: dict[int, int] = getattr(self, "_later_of", {})
-        if not found:
-            newest: dict[str, int] = {}
-            for entry in reversed(self.dump.entries):
-                if entry.thread in newest:
-                    found[entry.id] = newest[entry.thread]
-                newest[entry.thread] = entry.created_ns
-            self._later_of = found
+        """By entry when its thread began the next one, unix ns."""
+        found: dict[int, int] = {}
+        newest: dict[str, int] = {}
+        for entry in reversed(self.dump.entries):
+            if entry.thread in newest:
+                found[entry.id] = newest[entry.thread]
+            newest[entry.thread] = entry.created_ns
         return found
 
     def rest(self) -> None:

@@ -59,33 +59,29 @@ _DTYPES = {
 }  # fmt: skip
 
 
-class Kineto:
-    """Reads profiles."""
+def recognises(path: str, head: bytes) -> bool:
+    """By the keys that Kineto writes first."""
+    try:
+        head = _unpacked(head, len(head))[0]
+    except zlib.error:
+        return False
+    return head.lstrip().startswith(b"{") and b'"schemaVersion"' in head
 
-    name = NAME
 
-    def recognises(self, path: str, head: bytes) -> bool:
-        """By the keys that Kineto writes first."""
-        try:
-            head = _unpacked(head, len(head))[0]
-        except zlib.error:
-            return False
-        return head.lstrip().startswith(b"{") and b'"schemaVersion"' in head
-
-    def read(self, paths: Sequence[str], problems: Problems) -> Iterator[Translated]:
-        """One process per file that tells of which rank it is."""
-        found: dict[int, Profile] = {}
-        for path in paths:
-            if (one := _profile(path, problems)) is None:
-                continue
-            if one.rank in found:
-                problems.add(path, "older", f"is another profile of rank {one.rank}; left out.")
-                continue
-            found[one.rank] = one
-        counted = [one for _, one in sorted(found.items())]
-        alike = len({tuple((c.op, c.elements) for c in one.calls) for one in counted}) == 1
-        for one in counted:
-            yield journal(one, counted, NAME, numbered=one.on_device or alike)
+def read(paths: Sequence[str], problems: Problems) -> Iterator[Translated]:
+    """One process per file that tells of which rank it is."""
+    found: dict[int, Profile] = {}
+    for path in paths:
+        if (one := _profile(path, problems)) is None:
+            continue
+        if one.rank in found:
+            problems.add(path, "older", f"is another profile of rank {one.rank}; left out.")
+            continue
+        found[one.rank] = one
+    counted = [one for _, one in sorted(found.items())]
+    alike = len({tuple((c.op, c.elements) for c in one.calls) for one in counted}) == 1
+    for one in counted:
+        yield journal(one, counted, NAME, numbered=one.on_device or alike)
 
 
 def _profile(path: str, problems: Problems) -> Profile | None:

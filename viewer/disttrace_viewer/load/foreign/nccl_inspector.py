@@ -1,4 +1,5 @@
-"""What NCCL's profiler plugin *Inspector* writes: a line of JSON for each collective that ended.
+"""What NCCL's profiler plugin *Inspector* writes (in ``NCCL_INSPECTOR_DUMP_DIR``): a line of JSON
+for each collective that ended.
 
 It names communicators by a hash, ranks by their place in one, and counts each kind of collective by
 itself. With ``NCCL_INSPECTOR_DUMP_VERBOSE`` there are times; without, a kernel is taken to have
@@ -15,23 +16,13 @@ from typing import Any
 
 import orjson
 
-from disttrace_viewer.load import files
 from disttrace_viewer.load.foreign.profiles import Call, Profile, journal
-from disttrace_viewer.load.foreign.reader import Translated
+from disttrace_viewer.load.foreign.reader import Translated, content
+from disttrace_viewer.load.foreign.records import OF_NCCL
 from disttrace_viewer.load.problems import Problems
 
 NAME = "NCCL Inspector"
 MOST_BYTES = 512 << 20
-_OPS = {
-    "AllReduce": "all_reduce",
-    "AllGather": "all_gather_into_tensor",
-    "ReduceScatter": "reduce_scatter_tensor",
-    "Broadcast": "broadcast",
-    "Reduce": "reduce",
-    "AlltoAll": "all_to_all_single",
-    "Gather": "gather",
-    "Scatter": "scatter",
-}
 Key = tuple[str, str, int]
 """Communicator, collective, and its number among those."""
 
@@ -57,41 +48,30 @@ class _Process:
     ended: dict[Key, _Ended] = field(default_factory=dict)
 
 
-class NcclInspector:
-    """Reads the files of ``NCCL_INSPECTOR_DUMP_DIR``."""
+def recognises(path: str, head: bytes) -> bool:
+    """By the first keys of a line."""
+    return head.lstrip().startswith(b"{") and b'"inspector_output_format_version"' in head
 
-    name = NAME
 
-    def recognises(self, path: str, head: bytes) -> bool:
-        """By the first keys of a line."""
-        return head.lstrip().startswith(b"{") and b'"inspector_output_format_version"' in head
-
-    def read(self, paths: Sequence[str], problems: Problems) -> Iterator[Translated]:
-        """One process per rank of the communicator that has all of them."""
-        processes: dict[tuple[str, int], _Process] = {}
-        for path in paths:
-            _take(processes, path, problems)
-        found = [one for one in processes.values() if one.ended]
-        world = _world(found)
-        if found and world is None:
-            text = "names ranks of no communicator of all processes: whose they are is unknown."
-            problems.add(found[0].path, "nameless", text)
-            return
-        profiles = _profiles(found, world) if world is not None else []
-        for one in profiles:
-            yield journal(one, profiles, NAME, numbered=True)
+def read(paths: Sequence[str], problems: Problems) -> Iterator[Translated]:
+    """One process per rank of the communicator that has all of them."""
+    processes: dict[tuple[str, int], _Process] = {}
+    for path in paths:
+        _take(processes, path, problems)
+    found = [one for one in processes.values() if one.ended]
+    world = _world(found)
+    if found and world is None:
+        text = "names ranks of no communicator of all processes: whose they are is unknown."
+        problems.add(found[0].path, "nameless", text)
+        return
+    profiles = _profiles(found, world) if world is not None else []
+    for one in profiles:
+        yield journal(one, profiles, NAME, numbered=True)
 
 
 def _take(processes: dict[tuple[str, int], _Process], path: str, problems: Problems) -> None:
-    try:
-        data, beyond = files.read(path, MOST_BYTES)
-    except OSError as error:
-        problems.add(path, "unreadable", f"cannot be read ({error.strerror}); left out.")
-        return
-    if beyond:
-        problems.add(path, "too large", "is too large; its end was not read.")
     damaged = 0
-    for line in data.splitlines():
+    for line in (content(path, MOST_BYTES, problems) or b"").splitlines():
         try:
             _line(processes, path, orjson.loads(line))
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -102,7 +82,7 @@ def _take(processes: dict[tuple[str, int], _Process], path: str, problems: Probl
 
 def _line(processes: dict[tuple[str, int], _Process], path: str, value: Mapping[str, Any]) -> None:
     head, about, did = value["header"], value["metadata"], value.get("coll_perf")
-    if did is None or did["coll"] not in _OPS:
+    if did is None or did["coll"] not in OF_NCCL:
         return
     comm, rank, size = str(head["id"]), int(head["rank"]), int(head["n_ranks"])
     host, pid = str(about["hostname"]), int(about["pid"])
@@ -155,7 +135,7 @@ def _profiles(processes: Sequence[_Process], world: str) -> list[Profile]:
             profile.calls.append(
                 Call(
                     group=key[0],
-                    op=_OPS[key[1]],
+                    op=OF_NCCL[key[1]],
                     seq=numbers[key],
                     begin_ns=begin_ns,
                     returned_ns=begin_ns,

@@ -1,4 +1,4 @@
-"""What ``ncclras`` printed of a job, text or JSON: how many collectives each rank has launched.
+"""What ``ncclras -v`` printed of a job, text or JSON: how many collectives each rank has launched.
 
 One output is a moment of a job that may be getting on. Of several, the newest is judged, and ranks
 have waited since the oldest one that told the same counts. Text names those ranks by which it tells
@@ -20,7 +20,7 @@ import orjson
 from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.load import files
 from disttrace_viewer.load.foreign.reader import Translated
-from disttrace_viewer.load.foreign.records import Records, identity
+from disttrace_viewer.load.foreign.records import COUNTS_LACK, OF_NCCL, Records, identity
 from disttrace_viewer.load.problems import Problems
 
 NAME = "NCCL RAS"
@@ -28,17 +28,7 @@ MOST_BYTES = 64 << 20
 MOST_RANKS = 1 << 20
 _APART_NS = 1_000_000_000
 """Outputs that are less apart may be copies with the times of copying."""
-LACKS = (
-    *("arguments", "ends", "messages", "older", "order", "position", "reduce_op", "root", "stack"),
-    "store",
-)
-_OPS = {
-    "AllReduce": "all_reduce",
-    "AllGather": "all_gather_into_tensor",
-    "ReduceScatter": "reduce_scatter_tensor",
-    "Broadcast": "broadcast",
-    "Reduce": "reduce",
-}
+LACKS = (*COUNTS_LACK, "order")
 _GPUS = re.compile(r"^ *\d[\d\s-]*?(\d+)\s*\n\s*\nCommunicators\.\.\.", re.MULTILINE)
 _PART = re.compile(r"^#\d+-\d+ \((\w+)\) ([A-Z]+)$")
 _KIND = re.compile(r"Communicator ranks have different (\w+) operation counts")
@@ -63,34 +53,30 @@ class _Said:
     missing: set[int] = field(default_factory=set)
 
 
-class NcclRas:
-    """Reads outputs of ``ncclras``, with ``-v``, and with ``-f json``."""
+def recognises(path: str, head: bytes) -> bool:
+    """By the title of the first table, or the first keys."""
+    if head.lstrip().startswith(b"{"):
+        return b'"nccl_version"' in head and b'"communicators"' in head
+    return b"Job summary\n===" in head and b"per process" in head
 
-    name = NAME
 
-    def recognises(self, path: str, head: bytes) -> bool:
-        """By the title of the first table, or the first keys."""
-        if head.lstrip().startswith(b"{"):
-            return b'"nccl_version"' in head and b'"communicators"' in head
-        return b"Job summary\n===" in head and b"per process" in head
-
-    def read(self, paths: Sequence[str], problems: Problems) -> Iterator[Translated]:
-        """One process per rank of the newest output."""
-        every = sorted(
-            (one for path in paths if (one := _said(path, problems)) is not None),
-            key=lambda one: one.at_ns,
-        )
-        if not every:
-            return
-        newest = every[-1]
-        since_ns = newest.at_ns
-        for one in reversed(every):
-            same = (one.form, one.name, one.counts) == (newest.form, newest.name, newest.counts)
-            if not same:
-                break
-            since_ns = one.at_ns
-        for rank in sorted(set(range(newest.size)) - newest.missing):
-            yield _journal(newest, rank, since_ns)
+def read(paths: Sequence[str], problems: Problems) -> Iterator[Translated]:
+    """One process per rank of the newest output."""
+    every = sorted(
+        (one for path in paths if (one := _said(path, problems)) is not None),
+        key=lambda one: one.at_ns,
+    )
+    if not every:
+        return
+    newest = every[-1]
+    since_ns = newest.at_ns
+    for one in reversed(every):
+        same = (one.form, one.name, one.counts) == (newest.form, newest.name, newest.counts)
+        if not same:
+            break
+        since_ns = one.at_ns
+    for rank in sorted(set(range(newest.size)) - newest.missing):
+        yield _journal(newest, rank, since_ns)
 
 
 def _said(path: str, problems: Problems) -> _Said | None:
@@ -199,6 +185,8 @@ def _journal(said: _Said, rank: int, since_ns: int) -> Translated:
     timed = said.at_ns - since_ns >= _APART_NS
     records = Records(
         identity(NAME, said.path, rank),
+        rank=rank,
+        world=said.size,
         job=said.path.rpartition("/")[2] or NAME,
         clock=identity(NAME, said.path),
         base_ns=since_ns - 3_600_000_000_000,
@@ -208,16 +196,7 @@ def _journal(said: _Said, rank: int, since_ns: int) -> Translated:
             "cut_ns": said.at_ns if timed else None,
         },
     )
-    records.define("identity", t=0, rank=rank, world_size=said.size, role="worker")
-    records.define(
-        "group",
-        n=1,
-        name=said.name,
-        backends={"cuda": "nccl"},
-        ranks=list(range(said.size)),
-        rank=rank,
-        default=True,
-    )
+    records.group(1, said.name, range(said.size), backends={"cuda": "nccl"}, default=True)
     behind = {kind: min(of.values()) for kind, of in said.counts.items()}
     ahead = {
         kind: of[rank] - behind[kind]
@@ -227,14 +206,10 @@ def _journal(said: _Said, rank: int, since_ns: int) -> Translated:
     common = sum(behind.values())
     fields = {"kind": "collective", "group": 1, "backend": "nccl", "device": "cuda"}
     if common:
-        begun = records.begin(
-            records.call(op=UNKNOWN_OP, **fields), since_ns - 1_000_000_000, q=common
-        )
-        records.after("i", begun, 0)
-        records.after("c", begun, 0)
-    op = _OPS.get(next(iter(ahead), ""), UNKNOWN_OP) if len(ahead) == 1 else UNKNOWN_OP
+        call = records.call(op=UNKNOWN_OP, **fields)
+        records.enqueued(call, since_ns - 1_000_000_000, common, over=True)
+    op = OF_NCCL.get(next(iter(ahead), ""), UNKNOWN_OP) if len(ahead) == 1 else UNKNOWN_OP
     for beyond in sorted({1, sum(ahead.values())} if ahead else ()):
-        begun = records.begin(records.call(op=op, **fields), since_ns + beyond, q=common + beyond)
-        records.after("i", begun, 0)
-    records.lived(said.at_ns)
-    return Translated(f"{said.path}[rank {rank}]", *records.files(), rank)
+        call = records.call(op=op, **fields)
+        records.enqueued(call, since_ns + beyond, common + beyond, over=False)
+    return records.done(f"{said.path}[rank {rank}]", said.at_ns)

@@ -52,28 +52,26 @@ def journal(one: Profile, every: Sequence[Profile], kind: str, *, numbered: bool
     last_ns = max((c.end_ns or c.returned_ns for c in one.calls), default=base_ns)
     records = Records(
         identity(kind, one.path, one.rank),
+        rank=one.rank,
+        world=max([one.world, *(p.rank + 1 for p in every)]),
         job=one.path.rpartition("/")[2].partition(".")[0] if len(every) == 1 else kind,
         clock=identity(kind, one.host),
         base_ns=max(base_ns, 0),
         source={"kind": kind, "lacks": sorted(LACKS), "cut_ns": max(last_ns, 0)},
     )
-    world = max([one.world, *(p.rank + 1 for p in every)])
-    records.define("identity", t=0, rank=one.rank, world_size=world, role="worker")
     backend = ("nccl", "cuda") if one.on_device else ("gloo", "cpu")
     numbers: dict[str, int] = {}
     for number, (name, (desc, ranks)) in enumerate(sorted(one.groups.items()), 1):
         if ranks and one.rank not in ranks:
             continue
         numbers[name] = number
-        records.define(
-            "group",
-            n=number,
-            name=name,
-            desc=desc or None,
+        records.group(
+            number,
+            name,
+            ranks,
+            desc=desc,
             backends={backend[1]: backend[0]},
-            ranks=list(ranks) or None,
-            rank=ranks.index(one.rank) if ranks else None,
-            default=True if desc == "default_pg" else None,
+            default=desc == "default_pg",
         )
     for call in one.calls:
         made = records.call(
@@ -95,5 +93,4 @@ def journal(one: Profile, every: Sequence[Profile], kind: str, *, numbered: bool
             records.after("c", begun, call.end_ns - call.begin_ns, g=0, z=call.took_ns)
         else:
             records.after("e", begun, call.end_ns - call.begin_ns)
-    records.lived(last_ns)
-    return Translated(f"{one.path}[rank {one.rank}]", *records.files(), one.rank)
+    return records.done(f"{one.path}[rank {one.rank}]", last_ns)

@@ -87,25 +87,21 @@ class Sample:
     """For how long it has been seen there."""
 
 
-class PySpy:
-    """Reads py-spy's JSON."""
+def recognises(path: str, head: bytes) -> bool:
+    """By the keys of a thread, or as py-spy's text begins."""
+    if PY_SPY.match(head.decode(errors="replace")) is not None:
+        return True
+    return head.lstrip().startswith(b"[") and b'"frames"' in head and b'"thread_id"' in head
 
-    name = NAME
 
-    def recognises(self, path: str, head: bytes) -> bool:
-        """By the keys of a thread, or as py-spy's text begins."""
-        if PY_SPY.match(head.decode(errors="replace")) is not None:
-            return True
-        return head.lstrip().startswith(b"[") and b'"frames"' in head and b'"thread_id"' in head
-
-    def read(self, paths: Sequence[str], problems: Problems) -> Iterator[Translated]:
-        """One process per file, of a job in which nobody is known to have moved."""
-        found = []
-        for path in paths:
-            frames = read_frames(path, problems)
-            if frames is not None:
-                found.append(Sample(path, *frames, at_ns=files.modified_ns(path)))
-        yield from translated(found)
+def read(paths: Sequence[str], problems: Problems) -> Iterator[Translated]:
+    """One process per file, of a job in which nobody is known to have moved."""
+    found = []
+    for path in paths:
+        frames = read_frames(path, problems)
+        if frames is not None:
+            found.append(Sample(path, *frames, at_ns=files.modified_ns(path)))
+    yield from translated(found)
 
 
 def read_frames(path: str, problems: Problems) -> tuple[int, tuple[Frame, ...]] | None:
@@ -278,14 +274,15 @@ def _journal(
 ) -> Translated:
     records = Records(
         identity(NAME, sample.path, sample.pid, rank),
+        rank=rank,
+        world=world,
         job=NAME,
         clock=identity(NAME, os.path.dirname(sample.path)),
         base_ns=now - sample.waited_ns - 1_000_000_000,
         source={"kind": NAME, "lacks": sorted(LACKS), "cut_ns": now},
     )
     begin = now - sample.waited_ns
-    records.define("identity", t=0, rank=rank, world_size=world, role="worker")
-    records.define("group", n=1, name="0", ranks=list(range(world)), rank=rank, default=True)
+    records.group(1, "0", range(world), default=True)
     if runs:  # it has been through one since
         user = records.stack(_user(sample.frames))
         went = records.call(op=UNKNOWN_OP, kind="collective", group=1, stack=user, origin="python")
@@ -304,5 +301,4 @@ def _journal(
         )
         numbered = together or (message and call.peer is not None)
         records.begin(number, begin, q=1 if numbered else None)
-    records.lived(now)
-    return Translated(sample.path, *records.files(), rank)
+    return records.done(sample.path, now)

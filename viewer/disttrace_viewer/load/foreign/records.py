@@ -9,11 +9,28 @@ from typing import Any
 import orjson
 
 from disttrace.journal.format import FORMAT, with_ranges
+from disttrace_viewer.load.foreign.reader import Translated
 
 T0 = 1_000_000_000
 """Reading of the steady clock at which such a journal begins; where times are wall clock times,
 one clock serves all processes that were read together.
 """
+COUNTS_LACK = (
+    *("arguments", "ends", "messages", "older", "position", "reduce_op", "root", "stack"),
+    "store",
+)
+"""What numbers of collectives do not tell."""
+OF_NCCL = {
+    "AllReduce": "all_reduce",
+    "AllGather": "all_gather_into_tensor",
+    "ReduceScatter": "reduce_scatter_tensor",
+    "Broadcast": "broadcast",
+    "Reduce": "reduce",
+    "AlltoAll": "all_to_all_single",
+    "Gather": "gather",
+    "Scatter": "scatter",
+}
+"""NCCL's names of collectives, as those of torch's public functions."""
 Frames = Sequence[tuple[str, int, str]]
 """(file, line, function), innermost first."""
 
@@ -25,15 +42,23 @@ def identity(*parts: object) -> str:
 
 
 class Records:
-    """The journal of one process, line by line. Times are unix nanoseconds.
+    """The journal of one rank, line by line. Times are unix nanoseconds.
 
     ``base_ns`` is the begin of the journals that are read together, ``clock`` names their clock.
     """
 
     def __init__(
-        self, process: str, *, job: str, clock: str, base_ns: int, source: Mapping[str, Any]
+        self,
+        process: str,
+        *,
+        rank: int,
+        world: int,
+        job: str,
+        clock: str,
+        base_ns: int,
+        source: Mapping[str, Any],
     ) -> None:
-        self._process, self._base_ns = process, base_ns
+        self._rank, self._base_ns = rank, base_ns
         self._definitions: list[bytes] = []
         self._lines: list[bytes] = []
         self._strings: dict[str, int] = {}
@@ -45,12 +70,39 @@ class Records:
             boot_id=clock, role="worker", start_ns=base_ns, t0=T0, unix_ns=base_ns, error_ns=0,
         )  # fmt: skip
         self.define("source", **source)
+        self.define("identity", t=0, rank=rank, world_size=world, role="worker")
         self._line({"seg": 1, "process": process, "format": FORMAT, "t": 0})
 
     def define(self, kind: str, /, **fields: Any) -> None:
         """One definition; what is None is left out."""
         given = {key: value for key, value in fields.items() if value is not None}
         self._definitions.append(orjson.dumps(with_ranges({"def": kind, **given})))
+
+    def group(
+        self,
+        number: int,
+        name: str,
+        ranks: Sequence[int],
+        *,
+        desc: str = "",
+        backends: Mapping[str, str] | None = None,
+        default: bool = False,
+        partial: bool = False,
+    ) -> None:
+        """A group with this rank in it. ``ranks``: its members, none where they are not told;
+        ``partial``: others may be in it, too.
+        """
+        self.define(
+            "group",
+            n=number,
+            name=name,
+            desc=desc or None,
+            backends=backends,
+            ranks=list(ranks) or None,
+            rank=ranks.index(self._rank) if ranks else None,
+            default=default or None,
+            partial=partial or None,
+        )
 
     def t(self, at_ns: int) -> int:
         """A unix time as the journal counts it."""
@@ -95,17 +147,22 @@ class Records:
         given = {key: value for key, value in fields.items() if value is not None}
         self._line({key: number, "d": max(0, d), **given})
 
+    def enqueued(self, call: int, at_ns: int, q: int | None, *, over: bool) -> None:
+        """A call that was given to a device, and whether that is through with it."""
+        begun = self.begin(call, at_ns, q=q)
+        self.after("i", begun, 0)
+        if over:
+            self.after("c", begun, 0)
+
     def stands(self, at_ns: int, stack: int | None) -> None:
         """Where its main thread stands."""
         self._line({"at": self.t(at_ns), "h": 0, "k": stack or 0})
 
-    def lived(self, at_ns: int) -> None:
-        """A sign of life."""
-        self._line({"hb": self.t(at_ns)})
-
-    def files(self) -> tuple[bytes, bytes]:
-        """Definitions and segment."""
-        return b"\n".join((*self._definitions, b"")), b"\n".join((*self._lines, b""))
+    def done(self, path: str, last_ns: int) -> Translated:
+        """The journal, read from ``path``; ``last_ns``: the last sign of life."""
+        self._line({"hb": self.t(last_ns)})
+        definitions, segment = (b"\n".join((*of, b"")) for of in (self._definitions, self._lines))
+        return Translated(path, definitions, segment)
 
     def _line(self, record: Mapping[str, Any]) -> None:
         self._lines.append(orjson.dumps(record))

@@ -10,23 +10,25 @@ from collections.abc import Iterator, Sequence
 
 from disttrace_viewer.load import files
 from disttrace_viewer.load.discover import Files, Taken
-from disttrace_viewer.load.foreign.flight_recorder import FlightRecorder
-from disttrace_viewer.load.foreign.kineto import Kineto
-from disttrace_viewer.load.foreign.nccl_inspector import NcclInspector
-from disttrace_viewer.load.foreign.nccl_ras import NcclRas
-from disttrace_viewer.load.foreign.py_spy import PySpy
+from disttrace_viewer.load.foreign import (
+    flight_recorder,
+    kineto,
+    nccl_inspector,
+    nccl_ras,
+    py_spy,
+    watchdog_log,
+)
 from disttrace_viewer.load.foreign.reader import Reader, Translated
-from disttrace_viewer.load.foreign.watchdog_log import WatchdogLog
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.trace.process import Problem
 
 READERS: tuple[Reader, ...] = (
-    Kineto(),
-    NcclInspector(),
-    NcclRas(),
-    FlightRecorder(),
-    PySpy(),
-    WatchdogLog(),
+    kineto,
+    nccl_inspector,
+    nccl_ras,
+    flight_recorder,
+    py_spy,
+    watchdog_log,
 )
 HEAD = 4 << 10
 MOST_ASKED = 20_000

@@ -14,17 +14,13 @@ from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.load import files
 from disttrace_viewer.load.foreign import log_lines
 from disttrace_viewer.load.foreign.log_lines import DEFAULT, KNOWN, Cause, Said
-from disttrace_viewer.load.foreign.reader import Translated
-from disttrace_viewer.load.foreign.records import Records, identity
+from disttrace_viewer.load.foreign.reader import Translated, content
+from disttrace_viewer.load.foreign.records import COUNTS_LACK, Records, identity
 from disttrace_viewer.load.foreign.watchdog_groups import Key, Ranks, Told, told
 from disttrace_viewer.load.problems import Problems
 
 NAME = "log"
 MOST_BYTES = 64 << 20
-LACKS = (
-    *("arguments", "ends", "messages", "older", "position", "reduce_op", "root", "stack"),
-    "store",
-)
 _NAMES = (".log", ".out", ".err", ".txt")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _ERROR = re.compile(r"((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)\w*)(?:: (.*))?$")
@@ -66,39 +62,30 @@ class Log:
         return max((said.at_ns for said in self.said), default=0)
 
 
-class WatchdogLog:
-    """Reads logs of jobs on NCCL, and tracebacks of any."""
+def recognises(path: str, head: bytes) -> bool:
+    """By a line that is known; it may stand at the end of a long file of text."""
+    if not path.lower().endswith(_NAMES) or b"\0" in head:
+        return False
+    try:
+        return KNOWN.search(files.read(path, MOST_BYTES)[0]) is not None
+    except OSError:
+        return False
 
-    name = NAME
 
-    def recognises(self, path: str, head: bytes) -> bool:
-        """By a line that is known; it may stand at the end of a long file of text."""
-        if not path.lower().endswith(_NAMES) or b"\0" in head:
-            return False
-        try:
-            return KNOWN.search(files.read(path, MOST_BYTES)[0]) is not None
-        except OSError:
-            return False
-
-    def read(self, paths: Sequence[str], problems: Problems) -> Iterator[Translated]:
-        """One process per rank of which the logs say something."""
-        log = Log()
-        for path in paths:
-            try:
-                data, beyond = files.read(path, MOST_BYTES)
-            except OSError as error:
-                problems.add(path, "unreadable", f"cannot be read ({error.strerror}); left out.")
-                continue
-            if beyond:
-                problems.add(path, "too large", "is too large; its end was not read.")
-            year = time.gmtime(files.modified_ns(path) // 1_000_000_000).tm_year
-            _take(log, data.decode("utf-8", "replace").replace("\r", "\n").split("\n"), year)
-        log.told, log.uncounted = told(log.said)
-        known = sorted({*log.told, *log.failures, *log.killed})
-        if paths and not known:
-            problems.add(paths[0], "silent", "has no line of a watchdog, and no exception.")
-        for rank in known:
-            yield _journal(log, rank, paths[0], max({*log.ranks, *known}) + 1)
+def read(paths: Sequence[str], problems: Problems) -> Iterator[Translated]:
+    """One process per rank of which the logs say something."""
+    log = Log()
+    for path in paths:
+        if (data := content(path, MOST_BYTES, problems)) is None:
+            continue
+        year = time.gmtime(files.modified_ns(path) // 1_000_000_000).tm_year
+        _take(log, data.decode("utf-8", "replace").replace("\r", "\n").split("\n"), year)
+    log.told, log.uncounted = told(log.said)
+    known = sorted({*log.told, *log.failures, *log.killed})
+    if paths and not known:
+        problems.add(paths[0], "silent", "has no line of a watchdog, and no exception.")
+    for rank in known:
+        yield _journal(log, rank, paths[0], max({*log.ranks, *known}) + 1)
 
 
 def _take(log: Log, lines: Sequence[str], year: int) -> None:
@@ -141,35 +128,33 @@ def _journal(log: Log, rank: int, path: str, world: int) -> Translated:
     now = log.at_ns or files.modified_ns(path) or time.time_ns()
     every = [one for groups in log.told.values() for one in groups.values()]
     longest = max((one.work.waited_ns for one in every if one.work), default=0)
-    process = identity(NAME, path, rank)
     records = Records(
-        process,
+        identity(NAME, path, rank),
+        rank=rank,
+        world=world,
         job=path.rpartition("/")[2] or NAME,
         clock=identity(NAME, path),
         base_ns=now - longest - 3_600_000_000_000,
-        source={"kind": NAME, "lacks": sorted(LACKS), "cut_ns": now},
+        source={"kind": NAME, "lacks": sorted(COUNTS_LACK), "cut_ns": now},
     )
-    records.define("identity", t=0, rank=rank, world_size=world, role="worker")
     own = log.told.get(rank, {})
     for number, key in enumerate(sorted({DEFAULT, *own}), 1):
         default = key == DEFAULT
         members = [r for r in sorted(log.told) if key in log.told[r]]
-        members = list(range(world)) if default else members
-        records.define(
-            "group",
-            n=number,
-            name=key[0],
-            desc=key[1] or None,
+        records.group(
+            number,
+            key[0],
+            range(world) if default else members,
+            desc=key[1],
             backends={"cuda": "nccl"},
-            ranks=members,
-            rank=members.index(rank),
-            default=default or None,
-            partial=None if default and key not in log.uncounted else True,
+            default=default,
+            partial=not default or key in log.uncounted,
         )
         if (one := own.get(key)) is not None:
             # Who waits for nobody had enqueued its last before the others began to wait.
             times = (one.at_ns or now, now - longest - 1_000_000_000)
             _operation(records, number, one, *times, counted=key not in log.uncounted)
+    last = now
     failure = log.failures.get(rank)
     if failure is not None:
         stack = records.stack(failure.frames)
@@ -178,12 +163,9 @@ def _journal(log: Log, rank: int, path: str, world: int) -> Translated:
         records.define("exit", t=at, how="exception", code=1)
     elif (code := log.killed.get(rank)) is not None and not own:
         # The first to fail, so while the others still waited: they gave up after it.
-        before = now - longest
-        records.lived(before)
-        records.define("seen", t=records.t(before), state="gone", code=code, others=world - 1)
-        return Translated(f"{path}[rank {rank}]", *records.files(), rank)
-    records.lived(now)
-    return Translated(f"{path}[rank {rank}]", *records.files(), rank)
+        last = now - longest
+        records.define("seen", t=records.t(last), state="gone", code=code, others=world - 1)
+    return records.done(f"{path}[rank {rank}]", last)
 
 
 def _operation(
@@ -201,14 +183,8 @@ def _operation(
     call = records.call(op=work.op if work else UNKNOWN_OP, shapes=shapes, **fields)
     waited_ns = work.waited_ns if work else 0
     if number:
-        begun = records.begin(
-            call, at_ns - waited_ns if waits else before_ns, q=number if counted else None
-        )
-        records.after("i", begun, 0)
-        if not waits:
-            records.after("c", begun, 0)
+        begin_ns = at_ns - waited_ns if waits else before_ns
+        records.enqueued(call, begin_ns, number if counted else None, over=not waits)
     if counted and stuck is not None and enqueued is not None and enqueued > stuck:
-        later = records.begin(
-            records.call(op=UNKNOWN_OP, **fields), at_ns - waited_ns + 1, q=enqueued
-        )
-        records.after("i", later, 0)
+        later = records.call(op=UNKNOWN_OP, **fields)
+        records.enqueued(later, at_ns - waited_ns + 1, enqueued, over=False)

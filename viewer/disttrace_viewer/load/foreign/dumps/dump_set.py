@@ -7,7 +7,7 @@ file's own time is believed where it fits what is in the dumps, for files are co
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -108,8 +108,8 @@ class DumpSet:
         """
         seen: dict[tuple[str, str], set[int]] = {}
         for rank, dump in self.dumps.items():
-            for name, desc, _ in groups_of(dump):
-                seen.setdefault((name, desc), set()).add(rank)
+            for key in _groups_of(dump):
+                seen.setdefault(key, set()).add(rank)
         found: dict[tuple[str, str], tuple[tuple[int, ...], bool]] = {}
         for (name, desc), ranks in seen.items():
             told = {d.ranks[name] for d in self.dumps.values() if name and d.ranks.get(name)}
@@ -126,17 +126,17 @@ class DumpSet:
         return found
 
     @cached_property
-    def starts(self) -> Mapping[tuple[str, bool], int]:
-        """Per group, where rings have lost what is older: the number from which all know."""
-        found: dict[tuple[str, bool], int] = {}
+    def starts(self) -> Mapping[str, int]:
+        """By name of group, where rings have lost what is older: the number from which all know."""
+        found: dict[str, int] = {}
         for dump in self.dumps.values():
             if dump.wrapped:
-                first: dict[tuple[str, bool], int] = {}
+                first: dict[str, int] = {}
                 for entry in dump.entries:
                     if not entry.p2p:
-                        first.setdefault((entry.group, False), entry.seq)
-                for key, seq in first.items():
-                    found[key] = max(found.get(key, 0), seq)
+                        first.setdefault(entry.group, entry.seq)
+                for name, seq in first.items():
+                    found[name] = max(found.get(name, 0), seq)
         return found
 
     @property
@@ -156,16 +156,11 @@ def in_flight(dump: Dump, entry: Entry) -> bool:
     return not entry.retired
 
 
-def groups_of(dump: Dump) -> Iterator[tuple[str, str, int | None]]:
-    """Name, description and own number of the groups that a dump tells of."""
-    known: dict[tuple[str, str], int | None] = {}
-    for entry in dump.entries:
-        known.setdefault((entry.group, entry.desc), entry.pg)
-    for name in dump.ranks:
-        if name and not any(name == one for one, _ in known):
-            known[name, dump.descs.get(name, "")] = None
-    for (name, desc), number in known.items():
-        yield name, desc, number
+def _groups_of(dump: Dump) -> Iterable[tuple[str, str]]:
+    """Name and description of the groups that a dump tells of."""
+    used = dict.fromkeys((entry.group, entry.desc) for entry in dump.entries)
+    named = {"", *(name for name, _ in used)}
+    return [*used, *((name, dump.descs[name]) for name in dump.ranks if name not in named)]
 
 
 def sets_of(found: Sequence[Dump], problems: Problems) -> list[DumpSet]:
