@@ -97,7 +97,7 @@ def exporter(folder: Path) -> None:
         if span.process.base.startswith("job-host-4001"):
             spans.append(str(span.attributes.get("disttrace.type")))
 
-    pipeline = Pipeline(both, None, pending_ns=1, say=said.append)
+    pipeline = Pipeline(both, pending_ns=1, say=said.append)
     pipeline.use(Meters(provider.get_meter("fuzz"), pipeline.in_flight))
     for path in sorted(folder.glob("*.defs.jsonl")):
         pipeline.follow(str(folder), path.name.removesuffix(".defs.jsonl"))

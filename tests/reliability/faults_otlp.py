@@ -156,7 +156,7 @@ def harvest(run: Run, journals: Path, place: Place) -> None:
 def spans_of(journals: Path) -> int:
     """How many spans the journals are worth when all of their processes have ended."""
     count: list[object] = []
-    pipeline = Pipeline(count.append, None, pending_ns=1 << 62)
+    pipeline = Pipeline(count.append, pending_ns=1 << 62)
     for path in sorted(journals.glob("*.defs.jsonl")):
         pipeline.follow(str(journals), path.name.removesuffix(".defs.jsonl"))
     pipeline.finish()

@@ -103,7 +103,7 @@ def _streamed(reader: JournalReader, op: Operation) -> dict[str, Any]:
         "key": definitions.full_key(call.get("store"), op.key),
         "peer": call.get("peer", op.source),
         "error": op.error,
-        "status": UNKNOWN if op.unobserved else op.state.value,
+        "status": UNKNOWN if op.unobserved else op.status,
         "bytes": op.bytes,
         "raised_on_issue": op.raised_on_issue,
         "unobserved": op.unobserved,

@@ -38,7 +38,7 @@ def part(rank: int) -> Exchanged:
 
 def test_a_call_that_raised_on_issue_did_not_come_first() -> None:
     """It gave its number back, and the next collective took that one."""
-    exchanges = Exchanges(BUILDER, None)
+    exchanges = Exchanges(BUILDER)
     journals: list[Any] = [SimpleNamespace(base=str(n), definitions=Definitions()) for n in (0, 1)]
     refused = operation("all_reduce", begin=100)
     exchanges.joined(journals[0], refused, part(0), now=0)

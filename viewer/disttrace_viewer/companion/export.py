@@ -10,7 +10,7 @@ from disttrace_viewer.companion.log import Log
 from disttrace_viewer.companion.service import Order
 from disttrace_viewer.otlp.build.pipeline import Pipeline
 from disttrace_viewer.otlp.build.spans import Emit
-from disttrace_viewer.otlp.send.backends import span_exporter, target
+from disttrace_viewer.otlp.send.backends import exporter, target
 from disttrace_viewer.otlp.send.delivery import Delivery
 from disttrace_viewer.otlp.send.log import Errors
 from disttrace_viewer.otlp.send.metrics import SentMetrics
@@ -38,11 +38,11 @@ class Export:
             logger = logging.getLogger("opentelemetry")
             logger.propagate = False
             logger.addHandler(first := Errors(log.say))  # what it says of the environment
-            self._delivery = Delivery(span_exporter(where.protocol), name, log.say)
+            self._delivery = Delivery(exporter("TRACES", where.protocol), name, log.say)
             logger.removeHandler(first)
             logger.addHandler(Errors(self._delivery.error))
             emit = Tracers(self._delivery).emit
-        self.pipeline = Pipeline(emit, None, pending_ns=int(order.pending_s * 1e9), say=log.say)
+        self.pipeline = Pipeline(emit, pending_ns=int(order.pending_s * 1e9), say=log.say)
         self._logs: StallLogs | None = None
         self._metrics = SentMetrics(target("METRICS"), self.pipeline, self._delivery)
 

@@ -31,7 +31,7 @@ def lines(trace: Trace) -> Iterator[bytes]:
     from disttrace_viewer.otlp.send.tracers import Tracers
 
     collector = collect.Collected()
-    pipeline = Pipeline(Tracers(collector).emit, None, pending_ns=_NEVER)
+    pipeline = Pipeline(Tracers(collector).emit, pending_ns=_NEVER)
     for _ in _feed(pipeline, trace):
         while len(collector.spans) >= _BATCH:
             yield _line(collector.take(_BATCH))
@@ -47,7 +47,7 @@ def send(trace: Trace) -> int:
     """
     import logging
 
-    from disttrace_viewer.otlp.send.backends import span_exporter, target
+    from disttrace_viewer.otlp.send.backends import exporter, target
     from disttrace_viewer.otlp.send.delivery import Delivery
     from disttrace_viewer.otlp.send.log import Errors
     from disttrace_viewer.otlp.send.tracers import Tracers
@@ -55,13 +55,14 @@ def send(trace: Trace) -> int:
     where = target("TRACES")
     if where.protocol is None:
         raise ViewerError("OTEL_SDK_DISABLED or OTEL_TRACES_EXPORTER says that nothing is sent")
-    delivery = Delivery(span_exporter(where.protocol), f"the collector at {where.name}", _quiet)
+    spans = exporter("TRACES", where.protocol)
+    delivery = Delivery(spans, f"the collector at {where.name}", _quiet)
     logger = logging.getLogger("opentelemetry")
     handler, propagate = Errors(delivery.error), logger.propagate
     logger.addHandler(handler)
     logger.propagate = False
     try:
-        pipeline = Pipeline(Tracers(delivery).emit, None, pending_ns=_NEVER)
+        pipeline = Pipeline(Tracers(delivery).emit, pending_ns=_NEVER)
         for _ in _feed(pipeline, trace):
             if delivery.hopeless():
                 break

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Callable
 
 from opentelemetry.metrics import MeterProvider, get_meter
 from opentelemetry.sdk.trace import TracerProvider
@@ -38,11 +37,10 @@ class Feed:
         pending_s: float,
     ) -> None:
         tracers = Tracers(provider._active_span_processor, like=provider)
-        self._pipeline = Pipeline(tracers.emit, None, pending_ns=int(pending_s * 1e9))
+        self._pipeline = Pipeline(tracers.emit, pending_ns=int(pending_s * 1e9))
         meter = get_meter(SCOPE, meter_provider=meters)
         self._pipeline.use(Meters(meter, self._pipeline.in_flight))
         self._pipeline.follow(directory, base)
-        self._lock = threading.Lock()
         self._ended = threading.Event()
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="disttrace-feed", daemon=True)
@@ -56,12 +54,8 @@ class Feed:
             return  # a forked child has no thread, and a journal of its own
         self._ended.set()
         self._thread.join()
-        self._turn(self._pipeline.finish)
+        self._pipeline.finish()
 
     def _run(self) -> None:
         while not self._ended.wait(POLL_S):
-            self._turn(self._pipeline.poll)
-
-    def _turn(self, action: Callable[[], None]) -> None:
-        with self._lock:
-            action()
+            self._pipeline.poll()

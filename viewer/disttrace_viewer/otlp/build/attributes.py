@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
-import disttrace.journal.format as fmt
 from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.otlp.follow.journal import Operation
 from disttrace_viewer.trace.numbers import whole
@@ -38,7 +37,7 @@ def operation(definitions: Definitions, op: Operation) -> Attributes:
     found: Attributes = {
         TYPE: "operation",
         "disttrace.operation.id": f"{definitions.id[:8]}.{op.number}",
-        "disttrace.status": op.state.value,
+        "disttrace.status": op.status,
     }
     for key in _FROM_CALL:
         if call.get(key) is not None:
@@ -178,10 +177,3 @@ def _description(known: Mapping[str, Any]) -> str | None:
 
 def _given(found: Mapping[str, Any]) -> Attributes:
     return {name: value for name, value in found.items() if value is not None}
-
-
-OPERATION_KIND: Mapping[str, Callable[[str], str]] = {
-    fmt.MESSAGE: lambda op: "producer" if op == "send" else "consumer",
-    fmt.STORE: lambda op: "client",
-}
-"""Span kinds by kind of call; all others are internal."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from disttrace_viewer.load import ids
 from disttrace_viewer.load.ids import Context
 from disttrace_viewer.otlp.build import attributes
-from disttrace_viewer.otlp.build.spans import Builder, Exchanged, Span
+from disttrace_viewer.otlp.build.spans import Builder, Exchanged, Span, as_pending
 from disttrace_viewer.otlp.follow.journal import JournalReader, Operation
 
 if TYPE_CHECKING:
@@ -42,16 +42,13 @@ class Exchange:
 class Exchanges:
     """Collects members and tells which exchanges are over."""
 
-    def __init__(self, builder: Builder, meters: Meters | None) -> None:
+    def __init__(self, builder: Builder) -> None:
+        self.meters: Meters | None = None
+        """What is told of bandwidths."""
         self._builder = builder
-        self._meters = meters
         self._open: dict[Key, Exchange] = {}
         self._closed: OrderedDict[Key, None] = OrderedDict()
         self._groups: set[tuple[str, str]] = set()
-
-    def use(self, meters: Meters) -> None:
-        """Feed these instruments from now on."""
-        self._meters = meters
 
     def joined(self, journal: JournalReader, op: Operation, part: Exchanged, now: int) -> None:
         """A member began its part, or is seen for the first time at its end."""
@@ -102,8 +99,8 @@ class Exchanges:
             self._closed[key] = None
             if len(self._closed) > _REMEMBERED:
                 self._closed.popitem(last=False)
-            if self._meters is not None:
-                self._bandwidth(exchange)
+            if self.meters is not None:
+                _tell_bandwidth(exchange, self.meters)
             if 0 in exchange.begun:  # the host of group rank 0 speaks for all
                 yield from self._spans(key, exchange)
 
@@ -117,20 +114,8 @@ class Exchanges:
             if rank == 0:
                 yield from self._group_once(key, exchange)
             span = self._span(key, exchange, rank, max(now, exchange.first))
-            pending = ids.other_span(span.context.trace, "pending", span.context.span, rank)
-            yield Span(
-                process=span.process,
-                name=f"{span.name} (pending)",
-                context=span.context._replace(span=pending),
-                parent=span.parent,
-                start=span.start,
-                end=span.end,
-                attributes={
-                    **span.attributes,
-                    attributes.PENDING: True,
-                    "disttrace.replaced_by": span.context.span,
-                },
-                links=((span.context, "final"),),
+            yield as_pending(
+                span, ids.other_span(span.context.trace, "pending", span.context.span, rank)
             )
 
     def _over(self, exchange: Exchange, alive: set[str], now: int) -> bool:
@@ -194,16 +179,16 @@ class Exchanges:
             attributes=found,
         )
 
-    def _bandwidth(self, exchange: Exchange) -> None:
-        assert self._meters is not None
-        if len(exchange.ended) != len(exchange.begun) or exchange.last_end <= exchange.last_arrival:
-            return
-        rank = 0 if 0 in exchange.begun else min(exchange.begun)
-        journal, op = exchange.begun[rank]
-        own = [each.device_ns for _, each in exchange.begun.values()]
-        device = [ns for ns in own if ns]
-        if len(device) == len(own):  # the last to come waited least, on the device too
-            self._meters.exchanged(journal, op, min(device), clock="device")
-        else:
-            took = exchange.last_end - exchange.last_arrival
-            self._meters.exchanged(journal, op, took, clock="host")
+
+def _tell_bandwidth(exchange: Exchange, meters: Meters) -> None:
+    if len(exchange.ended) != len(exchange.begun) or exchange.last_end <= exchange.last_arrival:
+        return
+    rank = 0 if 0 in exchange.begun else min(exchange.begun)
+    journal, op = exchange.begun[rank]
+    own = [each.device_ns for _, each in exchange.begun.values()]
+    device = [ns for ns in own if ns]
+    if len(device) == len(own):  # the last to come waited least, on the device too
+        meters.exchanged(journal, op, min(device), clock="device")
+    else:
+        took = exchange.last_end - exchange.last_arrival
+        meters.exchanged(journal, op, took, clock="host")

@@ -8,7 +8,7 @@ from typing import Any
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from disttrace_viewer.otlp.build import attributes
-from disttrace_viewer.otlp.follow.journal import JournalReader, Operation, Outcome
+from disttrace_viewer.otlp.follow.journal import OK, JournalReader, Operation
 from disttrace_viewer.trace.bandwidth import BUS
 
 _SECONDS = (1e-5, 1e-4, 1e-3, 5e-3, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
@@ -61,13 +61,13 @@ class Meters:
     def ended(self, journal: JournalReader, op: Operation) -> None:
         """An operation is over, or its process is."""
         labels = _labels(journal, op)
-        self._count.add(1, {**labels, "disttrace.status": op.state.value})
+        self._count.add(1, {**labels, "disttrace.status": op.status})
         if op.bytes:
             self._io.add(op.bytes, labels)
         if op.end is None or op.unobserved:
             return
         self._duration.record(op.end / 1e9, labels)
-        if op.wait is not None and op.state is Outcome.OK:
+        if op.wait is not None and op.status == OK:
             self._wait.record(max(0, op.end - op.wait) / 1e9, labels)
 
     def exchanged(

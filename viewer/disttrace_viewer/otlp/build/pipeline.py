@@ -28,7 +28,6 @@ class Pipeline:
     def __init__(
         self,
         emit: Emit,
-        meters: Meters | None,
         *,
         pending_ns: int,
         say: Callable[[str], None] | None = None,
@@ -38,19 +37,18 @@ class Pipeline:
         self.operations = 0
         """Operations whose final span was emitted."""
         self._emit = emit
-        self._meters = meters
+        self._meters: Meters | None = None
         self._pending_ns = pending_ns
         self._say = say
         self._told: set[str] = set()
         self._builder = Builder()
-        self._exchanges = Exchanges(self._builder, meters)
+        self._exchanges = Exchanges(self._builder)
         self._rooted: set[str] = set()
         self._ended: list[tuple[JournalReader, Operation]] = []  # to be sent at the next turn
 
     def use(self, meters: Meters) -> None:
         """Feed these instruments from now on (they ask the pipeline what is in flight)."""
-        self._meters = meters
-        self._exchanges.use(meters)
+        self._meters = self._exchanges.meters = meters
 
     def follow(self, directory: str, base: str, *, owner: int | None = None) -> None:
         """Take in the journal ``base``; see ``JournalReader`` for ``owner``."""

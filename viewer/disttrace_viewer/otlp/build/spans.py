@@ -10,7 +10,7 @@ from disttrace_viewer.load import ids
 from disttrace_viewer.load.ids import Context
 from disttrace_viewer.otlp.build import attributes
 from disttrace_viewer.otlp.build.attributes import Attributes
-from disttrace_viewer.otlp.follow.journal import JournalReader, Operation, Outcome
+from disttrace_viewer.otlp.follow.journal import IN_FLIGHT, JournalReader, Operation
 
 _REMEMBERED = 65536
 """Sends in traces of the program's own; older ones found their receives long ago."""
@@ -127,10 +127,9 @@ class Builder:
         part = exchanged(journal, op)
         parent = self.parent(journal, op)
         context = Context(parent.trace, self._span_id(journal, op, part), parent.sampled)
-        kind = attributes.OPERATION_KIND.get(str(op.call.get("kind")), _internal)
         end = op.begin + op.end if op.end is not None else max(journal.last, op.begin)
         failed = op.error
-        if op.state is Outcome.IN_FLIGHT:
+        if op.status == IN_FLIGHT:
             failed = "it never ended"
         return Span(
             process=journal,
@@ -142,28 +141,16 @@ class Builder:
             attributes=attributes.operation(journal.definitions, op),
             links=self._links(journal, op, part),
             failed=failed,
-            kind=kind(str(op.call.get("op"))),
+            kind=_kind(op),
         )
 
     def pending(self, journal: JournalReader, op: Operation, now: int) -> Span:
-        """A span that says that an operation is in flight since ``start``, as of ``now``.
-
-        It has an id of its own, since no backend replaces a span: the final one links to it.
-        """
+        """A span that says that an operation is in flight since ``start``, as of ``now``."""
         final = self.operation(journal, op)
         return replace(
-            final,
-            name=f"{final.name} (pending)",
-            context=final.context._replace(span=pending_id(final.context)),
+            as_pending(final, pending_id(final.context)),
             parent=self._pending_parent(op, final),
             end=max(now, final.start),
-            attributes={
-                **final.attributes,
-                attributes.PENDING: True,
-                "disttrace.replaced_by": final.context.span,
-            },
-            links=(*final.links, (final.context, "final")),
-            failed=None,
         )
 
     def stalled(self, journal: JournalReader, op: Operation, now: int, summary: str) -> Span:
@@ -232,6 +219,25 @@ class Builder:
         return found
 
 
+def as_pending(final: Span, own: str) -> Span:
+    """A span that says that what ``final`` is about is in flight.
+
+    It has an id of its own (``own``), since no backend replaces a span: the final one links to it.
+    """
+    about: Attributes = {
+        attributes.PENDING: True,
+        "disttrace.replaced_by": final.context.span,
+    }
+    return replace(
+        final,
+        name=f"{final.name} (pending)",
+        context=final.context._replace(span=own),
+        attributes={**final.attributes, **about},
+        links=(*final.links, (final.context, "final")),
+        failed=None,
+    )
+
+
 def pending_id(final: Context) -> str:
     """The id of the pending span of ``final``."""
     return ids.other_span(final.trace, "pending", final.span)
@@ -244,8 +250,11 @@ def _name(op: Operation) -> str:
     return str(op.call.get("op", "operation"))
 
 
-def _internal(op: str) -> str:
-    return "internal"
+def _kind(op: Operation) -> str:
+    kind = op.call.get("kind")
+    if kind == fmt.MESSAGE:
+        return "producer" if op.call.get("op") == "send" else "consumer"
+    return "client" if kind == fmt.STORE else "internal"
 
 
 Emit = Callable[[Span], None]

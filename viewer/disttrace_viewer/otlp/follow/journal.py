@@ -5,27 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 import disttrace.journal.format as fmt
 from disttrace_viewer.load.definitions import Definitions, completed
-from disttrace_viewer.load.ids import Context
+from disttrace_viewer.load.ids import Context, parse_traceparent
 from disttrace_viewer.load.schema import Record, json_object
 from disttrace_viewer.otlp.follow.tail import Tail
 
+IN_FLIGHT, OK, ERROR = "in_flight", "ok", "error"
+"""What is known of an operation's outcome."""
 _EXPECTED_NS = 10_000_000_000
 """What was seen complete may be waited for, and what was waited for in vain again: so long that is
 expected.
 """
-
-
-class Outcome(Enum):
-    """What is known of an operation's outcome."""
-
-    IN_FLIGHT = "in_flight"
-    OK = "ok"
-    ERROR = "error"
 
 
 @dataclass(slots=True)
@@ -53,11 +46,11 @@ class Operation:
     pending_sent: bool = False
 
     @property
-    def state(self) -> Outcome:
+    def status(self) -> str:
         """How it stands."""
         if self.error is not None:
-            return Outcome.ERROR
-        return Outcome.IN_FLIGHT if self.end is None else Outcome.OK
+            return ERROR
+        return IN_FLIGHT if self.end is None else OK
 
 
 class JournalReader:
@@ -141,14 +134,10 @@ class JournalReader:
                 self._next = number + 1
         while True:
             try:
-                self._segments.append(self._tail(fmt.segment_name(self._path, self._next)))
+                self._segments.append(Tail(fmt.segment_name(self._path, self._next), self._owner))
             except OSError:
                 return
             self._next += 1
-
-    def _tail(self, path: str) -> Tail:
-        """Raises OSError."""
-        return Tail(path, self._owner)
 
     def _read_operations(self, *, final: bool) -> list[bytes]:
         while self._segments:
@@ -162,7 +151,7 @@ class JournalReader:
     def _read_definitions(self, *, final: bool) -> None:
         if self._defs is None:
             try:
-                self._defs = self._tail(fmt.definitions_name(self._path))
+                self._defs = Tail(fmt.definitions_name(self._path), self._owner)
             except OSError:
                 return
         while lines := self._defs.lines(final=final):
@@ -213,7 +202,7 @@ class JournalReader:
             key=record.get("k"),
             bytes=record.get("n", call.get("bytes")),
             parent=self.in_flight.get(record.get("p", -1)),
-            user=_context(record.get("sp")),
+            user=parse_traceparent(f"00-{record.get('sp')}"),  # TRACE-SPAN-FLAGS
         )
         self.in_flight[number] = operation
         self._begun.append(operation)
@@ -283,13 +272,3 @@ _FATES = {
 }
 _TIMED = (fmt.HEARTBEAT, fmt.STANDS_AT)
 _KINDS = (fmt.BEGIN, *_FATES, *_TIMED, fmt.SEGMENT)
-
-
-def _context(text: object) -> Context | None:
-    """The user's span as a begin has it: ``TRACE-SPAN-FLAGS``."""
-    if not isinstance(text, str):
-        return None
-    trace, span, flags = text.split("-")
-    if not int(trace, 16) or not int(span, 16):
-        return None
-    return Context(trace, span, bool(int(flags, 16) & 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 from collections.abc import Mapping
@@ -66,40 +67,22 @@ def _secrets(environ: Mapping[str, str]) -> list[str]:
     return sorted((value for value in found if len(value) >= _SHORTEST), key=len, reverse=True)
 
 
-def span_exporter(protocol: str) -> Any:
-    """The SDK's exporter, which reads the rest of the variables itself."""
-    if protocol == "grpc":
-        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-
-        return OTLPSpanExporter()
-    _certificate_wins("TRACES")
-    from opentelemetry.exporter.otlp.proto.http import trace_exporter
-
-    return trace_exporter.OTLPSpanExporter()
+_EXPORTERS = {
+    "TRACES": ("trace_exporter", "OTLPSpanExporter"),
+    "METRICS": ("metric_exporter", "OTLPMetricExporter"),
+    "LOGS": ("_log_exporter", "OTLPLogExporter"),
+}
+"""The SDK's, by signal: module and class, of one name for both protocols."""
 
 
-def metric_exporter(protocol: str) -> Any:
-    """The SDK's exporter of metrics."""
-    if protocol == "grpc":
-        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
-
-        return OTLPMetricExporter()
-    _certificate_wins("METRICS")
-    from opentelemetry.exporter.otlp.proto.http import metric_exporter as http
-
-    return http.OTLPMetricExporter()
-
-
-def log_exporter(protocol: str) -> Any:
-    """The SDK's exporter of logs."""
-    if protocol == "grpc":
-        from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
-
-        return OTLPLogExporter()
-    _certificate_wins("LOGS")
-    from opentelemetry.exporter.otlp.proto.http import _log_exporter as http
-
-    return http.OTLPLogExporter()
+def exporter(signal: str, protocol: str) -> Any:
+    """The SDK's exporter of a signal, which reads the rest of the variables itself."""
+    way = "grpc" if protocol == "grpc" else "http"
+    if way == "http":
+        _certificate_wins(signal)
+    module, name = _EXPORTERS[signal]
+    found = importlib.import_module(f"opentelemetry.exporter.otlp.proto.{way}.{module}")
+    return getattr(found, name)()
 
 
 def _certificate_wins(signal: str) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from opentelemetry.context import Context
-from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 
 class Collected(SpanProcessor):
@@ -14,9 +13,6 @@ class Collected(SpanProcessor):
     def __init__(self) -> None:
         self.spans: deque[ReadableSpan] = deque()
 
-    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Nothing: spans come with their end."""
-
     def on_end(self, span: ReadableSpan) -> None:
         if span.context is not None and span.context.trace_flags.sampled:
             self.spans.append(span)
@@ -24,10 +20,3 @@ class Collected(SpanProcessor):
     def take(self, count: int) -> list[ReadableSpan]:
         """The first ``count``."""
         return [self.spans.popleft() for _ in range(min(count, len(self.spans)))]
-
-    def shutdown(self) -> None:
-        """Nothing to close."""
-
-    def force_flush(self, timeout_millis: int = 30000) -> bool:
-        """Nothing to send."""
-        return True

@@ -8,8 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from opentelemetry.context import Context
-from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 QUEUE = 32768
@@ -53,9 +52,6 @@ class Delivery(SpanProcessor):
         self._said: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="disttrace-otlp", daemon=True)
         self._thread.start()
-
-    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Nothing: spans come with their end."""
 
     def on_end(self, span: ReadableSpan) -> None:
         """Queue a span; waits while the queue is full and the collector takes spans."""
@@ -105,20 +101,6 @@ class Delivery(SpanProcessor):
         """What the exporter said about a failure; the first one is told at once."""
         self.last_error = text
         self._once("failing", f"{self._name} does not take spans ({text}); trying on")
-
-    def shutdown(self) -> None:
-        """Part of the processor's face; ``finish`` does it."""
-
-    def force_flush(self, timeout_millis: int = 30000) -> bool:
-        """Wait until everything queued so far was sent or given up."""
-        deadline = time.monotonic() + timeout_millis / 1000
-        with self._changed:
-            while self._queue or self._under_way:
-                if time.monotonic() > deadline:
-                    return False
-                self._changed.notify_all()
-                self._changed.wait(0.05)
-        return True
 
     # -- the sender --------------------------------------------------------------------------
 

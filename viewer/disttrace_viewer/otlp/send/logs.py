@@ -16,7 +16,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import TraceFlags
 
 from disttrace_viewer.otlp.build.spans import Span
-from disttrace_viewer.otlp.send.backends import log_exporter
+from disttrace_viewer.otlp.send.backends import exporter
 from disttrace_viewer.otlp.send.log import LOGS_THREAD
 from disttrace_viewer.otlp.send.tracers import SCOPE, resource
 
@@ -59,6 +59,7 @@ class StallLogs:
 
     def _send(self, record: LogRecord, found: Resource) -> None:
         provider = LoggerProvider(found, shutdown_on_exit=False)
-        provider.add_log_record_processor(SimpleLogRecordProcessor(log_exporter(self._protocol)))
+        logs = exporter("LOGS", self._protocol)
+        provider.add_log_record_processor(SimpleLogRecordProcessor(logs))
         provider.get_logger(SCOPE).emit(record)
         provider.shutdown()

@@ -11,7 +11,7 @@ from opentelemetry.sdk.resources import Resource
 
 from disttrace_viewer.otlp.build.metrics import Meters
 from disttrace_viewer.otlp.build.pipeline import Pipeline
-from disttrace_viewer.otlp.send.backends import Target, metric_exporter
+from disttrace_viewer.otlp.send.backends import Target, exporter
 from disttrace_viewer.otlp.send.delivery import Delivery
 from disttrace_viewer.otlp.send.tracers import SCOPE, resource
 
@@ -38,7 +38,7 @@ class SentMetrics:
             return
         found = resource(first)
         shared = {k: v for k, v in found.items() if k in _OF_THE_JOB}
-        reader = PeriodicExportingMetricReader(metric_exporter(self._where.protocol))
+        reader = PeriodicExportingMetricReader(exporter("METRICS", self._where.protocol))
         provider = MeterProvider([reader], Resource.create(shared), shutdown_on_exit=False)
         meter = provider.get_meter(SCOPE)
         self._pipeline.use(Meters(meter, self._pipeline.in_flight))
