@@ -49,10 +49,7 @@ def execute(args: argparse.Namespace) -> int:
     if report.report is None:
         return NOTHING
     if args.json:
-        import orjson
-
-        values = report.report.to_dict(full=True)
-        common.write(orjson.dumps(values, option=orjson.OPT_INDENT_2) + b"\n")
+        common.write_json(report.report.to_dict(full=True))
     else:
         report.report.print(width=args.width, color=common.color(args))
     return 0 if report.report.healthy else 1

@@ -12,9 +12,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from disttrace_viewer.api import Trace
@@ -57,6 +57,17 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         metavar="ADDRESS",
         help="read journals on a cluster: dask://HOST:PORT, ray://HOST:PORT"
         " (default: this machine)",
+    )
+
+
+def add_stall(parser: argparse.ArgumentParser) -> None:
+    """What counts as stalled."""
+    parser.add_argument(
+        "--stall",
+        type=seconds,
+        metavar="SECONDS",
+        help="while processes live, waiting is a fault from here on (default: DISTTRACE_STALL, or"
+        " 10)",
     )
 
 
@@ -131,14 +142,14 @@ def seconds(text: str) -> float:
     return value
 
 
-def read(args: argparse.Namespace, *, quiet: bool = False) -> Trace:
-    """The trace that the options ask for; ``quiet`` shows no progress.
+def read(args: argparse.Namespace) -> Trace:
+    """The trace that the options ask for.
 
     Raises ``ViewerError`` with exit code 2 when there is nothing to read in it.
     """
     from disttrace_viewer.api import load
 
-    with _progress(quiet) as progress:
+    with _progress() as progress:
         engine = getattr(args, "engine", None)  # `top` has none
         return load(list(args.dirs), args.job, engine=engine, progress=progress)
 
@@ -165,6 +176,13 @@ def write(data: bytes) -> None:
     except BrokenPipeError:
         # The interpreter would flush once more at its end, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def write_json(values: Mapping[str, Any]) -> None:
+    """An object onto standard output, as a person may read it, too."""
+    import orjson
+
+    write(orjson.dumps(values, option=orjson.OPT_INDENT_2) + b"\n")
 
 
 @contextmanager
@@ -207,11 +225,8 @@ class _Lines:
 
 
 @contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+def _progress() -> Iterator[Callable[[int, int], None]]:
     """A bar on standard error, on a terminal only, and only when reading takes long."""
-    if quiet:
-        yield None
-        return
     if not _redraws():
         yield _Lines("bytes").report
         return

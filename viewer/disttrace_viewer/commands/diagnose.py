@@ -37,13 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with --json: every process by itself, also where many do the same",
     )
-    parser.add_argument(
-        "--stall",
-        type=common.seconds,
-        metavar="SECONDS",
-        help="while processes live, waiting is a fault from here on (default: DISTTRACE_STALL, or"
-        " 10)",
-    )
+    common.add_stall(parser)
     parser.add_argument(
         "--strict",
         action="store_true",

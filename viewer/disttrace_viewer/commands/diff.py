@@ -32,9 +32,7 @@ def execute(args: argparse.Namespace) -> int:
 
     found = diff(args.a, args.b, ranks=args.rank, jobs=args.jobs)
     if args.json:
-        import orjson
-
-        common.write(orjson.dumps(found.to_dict(), option=orjson.OPT_INDENT_2) + b"\n")
+        common.write_json(found.to_dict())
     else:
         found.print()
     if not found.alike:

@@ -21,10 +21,7 @@ def execute(args: argparse.Namespace) -> int:
 
     found = jobs(list(args.dirs))
     if args.json:
-        import orjson
-
-        data = {"format": 1, "jobs": [dataclasses.asdict(job) for job in found]}
-        common.write(orjson.dumps(data, option=orjson.OPT_INDENT_2) + b"\n")
+        common.write_json({"format": 1, "jobs": [dataclasses.asdict(job) for job in found]})
     else:
         print_jobs(found, width=args.width, color=common.color(args))
     return 0

@@ -37,11 +37,9 @@ def execute(args: argparse.Namespace) -> int:
     trace = common.read(args)
     stats = trace.stats(from_=args.from_, to=args.to)
     if args.json:
-        import orjson
-
         values = stats.to_dict(args.by, asked=args.what_if)
         values["others"] = [one.to_dict() for one in common.others(args, trace)]
-        common.write(orjson.dumps(values, option=orjson.OPT_INDENT_2) + b"\n")
+        common.write_json(values)
     else:
         stats.print(by=args.by, asked=args.what_if, width=args.width, color=common.color(args))
         common.print_others(args, trace)

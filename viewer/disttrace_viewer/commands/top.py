@@ -21,13 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="refresh interval in seconds (default: 1)",
     )
-    parser.add_argument(
-        "--stall",
-        type=common.seconds,
-        metavar="SECONDS",
-        help="while processes live, waiting is a fault from here on (default: DISTTRACE_STALL, or"
-        " 10)",
-    )
+    common.add_stall(parser)
     common.add_look(parser)
 
 
@@ -37,11 +31,9 @@ def execute(args: argparse.Namespace) -> int:
 
     look = {"width": args.width, "color": common.color(args)}
     if args.json:
-        import orjson
-
         trace = common.read(args)
-        found = snapshot(trace, others=common.others(args, trace), stall_s=args.stall)
-        common.write(orjson.dumps(found, option=orjson.OPT_INDENT_2) + b"\n")
+        others = common.others(args, trace)
+        common.write_json(snapshot(trace, others=others, stall_s=args.stall))
     elif args.once or not follow(
         list(args.dirs), args.job, interval_s=args.interval, stall_s=args.stall, **look
     ):
