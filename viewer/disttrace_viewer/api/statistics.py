@@ -24,6 +24,7 @@ from disttrace_viewer.history.minutes import Older, older
 from disttrace_viewer.trace import model
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.views import tables
+from disttrace_viewer.views.call_references import group_ids
 from disttrace_viewer.views.terminal.filters import parse_time
 from disttrace_viewer.views.terminal.paint.console import TextConsole, paper
 from disttrace_viewer.views.terminal.paint.older import paint_older
@@ -99,14 +100,13 @@ class Stats:
         if not set(keys) <= set(KEYS) or not keys:
             raise ValueError(f"by {keys!r}; allowed are {', '.join(KEYS)}")
         trace = self._trace
-        groups = pl.DataFrame(
-            {"group": [g.index for g in trace.groups], "_id": [g.id for g in trace.groups]},
-            schema={"group": pl.UInt32, "_id": pl.String},
-        )
         found = self.statistics.by(keys)
         if "group" in keys:
-            found = found.join(groups, on="group", how="left", maintain_order="left")
-            found = found.drop("group").rename({"_id": "group"})
+            groups = group_ids(trace).collect()
+            found = found.join(
+                groups, left_on="group", right_on="_g", how="left", maintain_order="left"
+            )
+            found = found.with_columns(group="_group")
         rank = (
             pl.element()
             .struct.field("process")

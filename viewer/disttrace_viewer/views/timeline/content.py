@@ -19,12 +19,12 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.history.verdict import verdict_on
 from disttrace_viewer.load.said import said_beside
-from disttrace_viewer.trace.bandwidth import BUS
 from disttrace_viewer.trace.columns import IN_FLIGHT
-from disttrace_viewer.trace.model import Call, Group, Trace
+from disttrace_viewer.trace.model import Group, Trace
 from disttrace_viewer.trace.process import Frame, Stack
 from disttrace_viewer.views.call_fields import shared
 from disttrace_viewer.views.timeline.columns import Columns
+from disttrace_viewer.views.timeline.counters import on_bus
 from disttrace_viewer.views.timeline.gains import gains
 from disttrace_viewer.views.timeline.source import Sources
 from disttrace_viewer.views.timeline.tracks import Tracks, placed
@@ -99,7 +99,6 @@ class _Content:
         trace = self._trace
         return {
             "start_ns": str(self._start),
-            "end": trace.end_ns - self._start,
             "total": trace.operations.height,
             "jobs": [job.id for job in trace.jobs],
             "clock_error": max((clock.error_ns for clock in trace.clocks), default=0),
@@ -208,7 +207,7 @@ class _Content:
         """``call first kept``: of those that differ in nothing that the page has, the first one and
         its number there. Thousands of ranks make a few calls.
         """
-        # Of the rank in its group only whether it is the root (see _bus).
+        # Of the rank in its group only whether it is the root (see on_bus).
         about = self._trace.calls.with_row_index("call").drop("process")
         about = about.with_columns(group_rank=pl.col("root") == pl.col("group_rank"))
         used = calls.unique(maintain_order=True).to_frame()
@@ -224,7 +223,7 @@ class _Content:
         kept.pop("group_ranks", None)  # of the group
         kept["stack"] = self._stack(self._trace.stack(number))
         kept["in"] = call.group
-        kept["bus"] = _bus(self._trace, call)
+        kept["bus"] = on_bus(self._trace, call, 1)  # times bytes, by the time of the exchange
         kept["unseen"] = call.origin == "c++" or call.backend in ON_DEVICE or None
         return self._calls.number({name: v for name, v in kept.items() if v is not None})
 
@@ -328,13 +327,3 @@ def _kind(group: Group) -> str:
     """What groups of one sort share: their description, as ``mesh_tp``."""
     described = group.desc and group.desc not in ("undefined", "default_pg")
     return str(group.desc) if described and "0x" not in str(group.desc) else ""
-
-
-def _bus(trace: Trace, call: Call) -> float | None:
-    """Bus bandwidth is this, times bytes, by the time of the exchange."""
-    shape = BUS.get(call.op)
-    size = None if call.group is None else trace.groups[call.group].size
-    if shape is None or size is None or size < 2:
-        return None
-    total, factor = shape(1, size, call.root is not None and call.root == call.group_rank)
-    return total * factor

@@ -9,7 +9,7 @@ import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.trace.bandwidth import BUS
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import Call, Trace
 from disttrace_viewer.views.timeline.waits import waits
 
 WAITING, FLYING, BUSY = "ranks waiting", "bytes in flight", "busbw, GB/s"
@@ -101,9 +101,9 @@ def _level(rows: pl.DataFrame, what: str, step: pl.Expr, end: str) -> pl.DataFra
 def _bandwidth(trace: Trace, exchanges: Exchanges) -> pl.DataFrame:
     """Up at the last arrival, down when all are over."""
     factors = {
-        call: bus
-        for call in exchanges.collectives["call"].unique().to_list()
-        if (bus := _factor(trace, call)) is not None
+        call.index: bus
+        for call in map(trace.call, exchanges.collectives["call"].unique().to_list())
+        if call.bytes and (bus := on_bus(trace, call, call.bytes)) is not None
     }
     over = exchanges.collectives.filter(
         (pl.col("ended") >= pl.col("expected"))
@@ -126,14 +126,15 @@ def _bandwidth(trace: Trace, exchanges: Exchanges) -> pl.DataFrame:
     )
 
 
-def _factor(trace: Trace, number: int) -> float | None:
-    """Bytes on the bus of a collective, by its first call."""
-    call = trace.call(number)
+def on_bus(trace: Trace, call: Call, size: int) -> float | None:
+    """Bytes on the bus of a collective by one of its calls, with ``size`` bytes; None where no bus
+    bandwidth is defined.
+    """
     shape = BUS.get(call.op)
-    size = None if call.group is None else trace.groups[call.group].size
-    if shape is None or size is None or size < 2 or not call.bytes:
+    members = None if call.group is None else trace.groups[call.group].size
+    if shape is None or members is None or members < 2:
         return None
-    total, factor = shape(call.bytes, size, call.root is not None and call.root == call.group_rank)
+    total, factor = shape(size, members, call.root is not None and call.root == call.group_rank)
     return total * factor
 
 

@@ -66,7 +66,7 @@ function complete() {
     T.ex_end[x] = Math.max(T.ex_end[x], T.end[op]);
   }
   for (let m = 0; m < T.msg_send.length; m += 1) T.msg[T.msg_send[m]] = T.msg[T.msg_recv[m]] = m;
-  T.span = Math.max(1, T.end.reduce((most, end) => Math.max(most, end), T.end.length ? 0 : 1), T.end_ns || 0);
+  T.span = Math.max(1, T.end.reduce((most, end) => Math.max(most, end), T.end.length ? 0 : 1));
   for (const one of T.processes) T.span = Math.max(T.span, one.last);
 }
 

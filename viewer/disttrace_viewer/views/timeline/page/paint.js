@@ -1,7 +1,7 @@
 // Drawing. What is narrower than two pixels is drawn together with its neighbours: its height is
 // the share of the exchange, the pale part above it the share of waiting.
 
-const V = { from: 0, to: 1, op: -1, gap: null, hover: -1, over: null, span: null, arrows: true };
+const V = { from: 0, to: 1, op: -1, gap: null, hover: -1, span: null, arrows: true };
 const KINDS = ["collective", "message", "store", "constructor", "composed", "unknown"];
 const FEW = 50, PALE = 0.3, FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
 const canvas = get("canvas"), pen = canvas.getContext("2d");
@@ -11,7 +11,7 @@ const timing = { draw: 0, ready: 0 };
 
 function colors() {
   const style = getComputedStyle(document.documentElement);
-  for (const name of ["page", "panel", "text", "dim", "rule", "stripe", "mark", "warn", "good", "accent",
+  for (const name of ["page", "text", "dim", "rule", "stripe", "mark", "accent",
     "idle", "idle-text", "arrow", "chosen", ...KINDS]) C[name] = style.getPropertyValue("--" + name).trim();
 }
 
