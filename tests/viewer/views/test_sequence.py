@@ -340,13 +340,9 @@ def test_plain_letters_where_the_terminal_has_no_unicode(tmp_path: Path) -> None
 
 def test_findings_are_pointed_at(tmp_path: Path) -> None:
     """A finding's severity and sentence stand above everything that happened."""
-
-    class Late:
-        severity = "error"
-        summary = "rank 2 never began all_reduce #2"
-
     hanging(tmp_path)
-    found = report_of(load([str(tmp_path)]), findings=[Late()])
+    told = [("error", "rank 2 never began all_reduce #2")]
+    found = report_of(load([str(tmp_path)]), findings=told)
     assert "  error    rank 2 never began all_reduce #2" in painted(found)
 
 
@@ -365,7 +361,8 @@ def test_a_launcher_knows_how_its_workers_ended(tmp_path: Path) -> None:
             journal.define("exit", t=50 * MS, how="normal", code=None)
     agent.define("exit", t=99 * MS, how="normal", code=None)
     found = report(tmp_path)
-    assert {(ranks(found, end.processes)[0], end.what) for end in found.endings} == {
+    ends = [row for row in found.sequence.rows if isinstance(row, EndRow)]
+    assert {(ranks(found, end.processes)[0], end.what) for end in ends} == {
         (0, "was ended by its launcher (SIGTERM)"),
         (1, "was ended by SIGKILL"),
         (2, "ended with exit code 3"),

@@ -16,10 +16,11 @@ from disttrace_viewer.api.exports import export, pieces
 from disttrace_viewer.api.reading import Paths, Progress, read, report_on
 from disttrace_viewer.api.report import Finding, Report
 from disttrace_viewer.api.statistics import Stats
+from disttrace_viewer.load.said import SHOWN
 from disttrace_viewer.trace import model
 from disttrace_viewer.views import tables
 from disttrace_viewer.views.call_fields import FIELDS, FURTHER
-from disttrace_viewer.views.terminal.diagnosis import MOST_SAID, said
+from disttrace_viewer.views.terminal.diagnosis import said
 from disttrace_viewer.views.terminal.filters import Filters, parse_ranks
 from disttrace_viewer.views.terminal.paint.console import paper
 from disttrace_viewer.views.terminal.paint.report import paint
@@ -161,8 +162,8 @@ class Trace:
             filters,
             evidence=self._report.case.evidence,
             exchanges=self.exchanges,
-            findings=self.findings,
-            said=[said(one) for one in self._report.case.said[-MOST_SAID:]],
+            findings=[(one.severity, one.summary) for one in self.findings],
+            said=[said(one) for one in self._report.case.said[-SHOWN:]],
             init=phase == "init",
         )
         paint(report, paper(width=width, color=color), places=places, verbose=verbose)

@@ -141,7 +141,8 @@ def print_others(
     found: Sequence[Other], *, width: int | None = None, color: bool | None = None
 ) -> None:
     """A line for each on standard output, below what is shown of the newest job."""
-    from disttrace_viewer.views.terminal.diagnosis import DIM, WAIT, Line
+    from disttrace_viewer.views.terminal import DIM, WAIT
+    from disttrace_viewer.views.terminal.diagnosis import Line
     from disttrace_viewer.views.terminal.paint.console import paper
     from disttrace_viewer.views.terminal.paint.diagnosis import paint
 

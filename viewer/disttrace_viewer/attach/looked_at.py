@@ -13,13 +13,13 @@ from disttrace_viewer.load.foreign.dumps.dump import Dump, Entry
 from disttrace_viewer.load.foreign.dumps.dump_set import DumpSet, in_flight
 from disttrace_viewer.load.foreign.flight_recorder import MESSAGE, RELATIVE, Translating, op_of
 from disttrace_viewer.load.foreign.py_spy import (
-    BATCH,
     MESSAGES,
     Sample,
     call_of,
     local_rank,
     names_in,
     places,
+    recorded,
 )
 from disttrace_viewer.load.foreign.reader import Translated
 from disttrace_viewer.trace.process import ATTACHED
@@ -82,14 +82,7 @@ class _LookedAt(Translating):
             return
         message = call.op in MESSAGES
         of_default = (n for (name, _), n in self.groups.items() if name == self.of.default_name)
-        number = records.call(
-            op=call.op,
-            kind="message" if message else "composed" if call.op == BATCH else "collective",
-            group=next(of_default, None) if message else None,
-            peer=call.peer,
-            stack=records.stack(call.frames),
-            origin="python",
-        )
+        number = recorded(call, records, next(of_default, None) if message else None)
         # A send and a receive that wait for each other wait for the same message.
         counted = message and call.peer is not None
         at_ns = self.cut_ns - self.sample.waited_ns

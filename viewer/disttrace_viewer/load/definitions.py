@@ -297,15 +297,19 @@ def parse(text: Text, problems: Problems) -> Definitions:
             f"{plural(bad, 'line')} (first: line {first}) not readable as definitions;"
             " the others were used.",
         )
-    version = found.process.get("format")
+    name_newer(text.path, found.process.get("format"), problems)
+    return found
+
+
+def name_newer(path: str, version: int | None, problems: Problems) -> None:
+    """Say so where a file is of a format that was not known here."""
     if version is not None and version > FORMAT:
         problems.add(
-            text.path,
+            path,
             "newer format",
             f"is written in format {version}, this disttrace knows {FORMAT}; read as far as it is"
             " understood, update disttrace to be sure.",
         )
-    return found
 
 
 _PIECE = 1 << 20

@@ -11,6 +11,8 @@ import importlib
 import io
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from disttrace_viewer.trace.errors import ViewerError
@@ -75,12 +77,8 @@ def part(path: str, start: int, length: int) -> bytes:
             file.seek(start)
             return file.read(length)
     system, inner = _remote(path)
-    try:
+    with _as_os_errors(path):
         found: bytes = system.cat_file(inner, start=start, end=start + length)
-    except OSError:
-        raise
-    except Exception as error:  # each kind of store has exceptions of its own
-        raise OSError(0, _words(error), path) from error
     return found
 
 
@@ -137,12 +135,8 @@ def opened(path: str) -> Any:
     if not is_remote(path):
         return open(open_regular(path), "rb")
     system, inner = _remote(path)
-    try:
+    with _as_os_errors(path):
         return system.open(inner, "rb")
-    except OSError:
-        raise
-    except Exception as error:
-        raise OSError(0, _words(error), path) from error
 
 
 def _remote(path: str) -> tuple[Any, str]:
@@ -160,13 +154,20 @@ def _remote(path: str) -> tuple[Any, str]:
 
 def _info(path: str) -> dict[str, Any]:
     system, inner = _remote(path)
-    try:
+    with _as_os_errors(path):
         found: dict[str, Any] = system.info(inner)
+    return found
+
+
+@contextmanager
+def _as_os_errors(path: str) -> Iterator[None]:
+    """Each kind of store has exceptions of its own."""
+    try:
+        yield
     except OSError:
         raise
     except Exception as error:
         raise OSError(0, _words(error), path) from error
-    return found
 
 
 def _words(error: BaseException) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from disttrace.journal.format import DEFS_SUFFIX, FORMAT, SEGMENT
+from disttrace.journal.format import DEFS_SUFFIX, SEGMENT
 from disttrace_viewer.load import text as texts
-from disttrace_viewer.load.definitions import Definitions, parse
+from disttrace_viewer.load.definitions import Definitions, name_newer, parse
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.files import MOST_DEFINITIONS, modified_ns, size
 from disttrace_viewer.load.files import part as read_part
@@ -161,14 +161,7 @@ def _head(files: Files, problems: Problems) -> Record | None:
                 head = Checker().record(SEGMENT, record)
                 if head is None:
                     continue
-                version = head.get("format")
-                if version is not None and version > FORMAT:
-                    problems.add(
-                        path,
-                        "newer format",
-                        f"is written in format {version}, this disttrace knows {FORMAT}; read as"
-                        " far as it is understood, update disttrace to be sure.",
-                    )
+                name_newer(path, head.get("format"), problems)
                 return head
     return None
 
@@ -182,12 +175,9 @@ def _merge(one: Journal, two: Journal, problems: Problems) -> Journal:
     for number, path in two.files.segments.items():
         if number not in segments or size(path) > size(segments[number]):
             segments[number] = path
-    files = Files(longer.files.base, longer.files.definitions, segments)
-    return Journal(
-        id=one.id,
-        files=files,
-        definitions=longer.definitions,
-        from_name=longer.from_name,
+    return replace(
+        longer,
+        files=Files(longer.files.base, longer.files.definitions, segments),
         modified_ns=max(one.modified_ns, two.modified_ns),
         head_t=one.head_t if one.head_t is not None else two.head_t,
     )

@@ -4,7 +4,6 @@ known.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import (
     Callable,
@@ -15,6 +14,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from contextlib import AbstractContextManager
 from typing import Any
 
 import orjson
@@ -27,6 +27,8 @@ from disttrace_viewer.trace.plain_text import plain
 
 MOST = 100
 """Of more verdicts the newest."""
+SHOWN = 3
+"""Of these the newest is shown in reports."""
 MOST_BYTES = 4 << 20
 
 
@@ -134,7 +136,5 @@ def _lines(objects: Sequence[dict[str, Any]]) -> bytes:
     return b"".join(orjson.dumps(one) + b"\n" for one in objects)
 
 
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[int]:
-    with opened_own(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND) as file:
-        yield file
+def _opened(path: str) -> AbstractContextManager[int]:
+    return opened_own(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)

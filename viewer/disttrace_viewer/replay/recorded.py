@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import disttrace.journal.format as fmt
@@ -53,7 +53,7 @@ def job_of(scripts: Sequence[Script], evidence: Evidence, findings: Sequence[Fin
     differing = {one.seq for one in findings if one.kind in KINDS}
     refused = {op.id for op in evidence.raised_in_call if op.seq in differing}
     workers = [one for one in scripts if processes[one.journal.id].rank is not None]
-    attempt = _attempt([processes[one.journal.id] for one in workers], evidence, findings)
+    attempt = _attempt([processes[one.journal.id] for one in workers], findings)
     workers = [one for one in workers if (processes[one.journal.id].attempt or 0) == attempt]
     remote = Remote(workers, processes)
     # Who failed by itself did not give up since others did not come.
@@ -105,7 +105,7 @@ _WORK = ("collective", "message")
 _FAILURES = ("process_failed", "not_in_group")
 
 
-def _attempt(workers: Sequence[Process], evidence: Evidence, findings: Sequence[Finding]) -> int:
+def _attempt(workers: Sequence[Process], findings: Sequence[Finding]) -> int:
     """Of a job that was started again: the attempt that the first finding is about."""
     known = {one.index: one.attempt or 0 for one in workers}
     about = [i for one in findings[:1] for i in (*one.culprits, *one.waiting) if i in known]
@@ -114,12 +114,9 @@ def _attempt(workers: Sequence[Process], evidence: Evidence, findings: Sequence[
 
 def _joins_late(script: Script, others: Sequence[Script]) -> bool:
     """Whether a process joined after another one had given up."""
-    gave_up = [at for one in others for _, at in _joins(one) if at is not None]
-    return bool(gave_up) and any(at_ns > min(gave_up) for at_ns, _ in _joins(script))
-
-
-def _joins(script: Script) -> Iterator[tuple[int, int | None]]:
-    return ((one.at_ns, one.gave_up_ns) for one in script.those(JOINS))
+    ends = [one.gave_up_ns for other in others for one in other.those(JOINS)]
+    gave_up = min((at_ns for at_ns in ends if at_ns is not None), default=None)
+    return gave_up is not None and any(one.at_ns > gave_up for one in script.those(JOINS))
 
 
 def _mark_late(ranks: Iterable[Rank]) -> None:

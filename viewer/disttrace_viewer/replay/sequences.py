@@ -154,7 +154,7 @@ class _Reader:
         elif "w" in record:
             self._waits[record["w"]] = place
         elif "e" in record:
-            self._end(place, record)
+            self._end(record)
 
     def settle(self) -> None:
         """Whatever is waited for at the end was so, too."""
@@ -236,7 +236,7 @@ class _Reader:
         self.found.actions[number] = action
         return action
 
-    def _end(self, place: int, record: Record) -> None:
+    def _end(self, record: Record) -> None:
         number = record["e"]
         error = self.definitions.string(record.get("x"))
         lost = is_connection_error(error)

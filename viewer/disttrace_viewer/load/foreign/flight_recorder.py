@@ -203,12 +203,12 @@ class Translating:
             self.records.call(**fields),
             entry.created_ns,
             h=self._thread(entry) or None,
-            q=self._count(entry, bears, fields) if of_message else entry.seq or None,
+            q=self._count(entry, fields) if of_message else entry.seq or None,
             p=parent,
         )
         self._end(number, entry, bears)
 
-    def _count(self, entry: Entry, bears: Entry, fields: dict[str, object]) -> int:
+    def _count(self, entry: Entry, fields: dict[str, object]) -> int:
         """The number of a message among those from one rank to another."""
         key = (fields["group"], fields["op"], fields["peer"])
         if self.of.wrapped and key not in self.sent:

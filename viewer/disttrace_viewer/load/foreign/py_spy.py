@@ -207,6 +207,19 @@ def call_of(sample: Sample) -> Call | None:
     return Call(UNKNOWN_OP, None, where, user) if _waits(user) else None  # for a device it spins
 
 
+def recorded(call: Call, records: Records, group: int | None) -> int:
+    """The number of a call among the records of its process."""
+    kind = "composed" if call.op == BATCH else "collective"
+    return records.call(
+        op=call.op,
+        kind="message" if call.op in MESSAGES else kind,
+        group=group,
+        peer=call.peer,
+        stack=records.stack(call.frames),
+        origin="python",
+    )
+
+
 def names_in(frames: Sequence[Frame]) -> frozenset[str]:
     """The functions of torch.distributed that a thread is in."""
     return frozenset(f["name"] for f in frames if _DISTRIBUTED.search(f["file"]))
@@ -290,15 +303,7 @@ def _journal(
     elif call is None:
         records.stands(now, records.stack(places(sample.frames)))
     else:
-        message = call.op in MESSAGES
-        number = records.call(
-            op=call.op,
-            kind="message" if message else "composed" if call.op == BATCH else "collective",
-            group=1 if message or together else None,
-            peer=call.peer,
-            stack=records.stack(call.frames),
-            origin="python",
-        )
-        numbered = together or (message and call.peer is not None)
-        records.begin(number, begin, q=1 if numbered else None)
+        group = 1 if together or call.op in MESSAGES else None
+        numbered = together or (call.op in MESSAGES and call.peer is not None)
+        records.begin(recorded(call, records, group), begin, q=1 if numbered else None)
     return records.done(sample.path, now)

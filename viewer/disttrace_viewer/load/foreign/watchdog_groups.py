@@ -22,7 +22,6 @@ class Told:
     """What a log says of one rank in one group."""
 
     work: Work | None = None
-    seq: int | None = None
     at_ns: int = 0
     enqueued: int | None = None
     completed: int | None = None
@@ -101,8 +100,6 @@ def _take(one: Told, said: Said) -> None:
     one.at_ns = max(one.at_ns, said.at_ns)
     if said.work is not None and one.work is None:
         one.work = said.work
-    if said.at is not None and one.seq is None:
-        one.seq = said.at
     if said.counted:
         one.enqueued, one.completed = said.enqueued, said.completed
 

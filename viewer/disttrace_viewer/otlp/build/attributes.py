@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -158,13 +158,17 @@ def _code(definitions: Definitions, op: Operation) -> Attributes:
     if not frames:
         return {}
     file, line, function = frames[0]
-    outer = "\n".join(f'  File "{f}", line {n}, in {name}' for f, n, name in reversed(frames))
     return {
         "code.file.path": file,
         "code.line.number": line,
         "code.function.name": function,
-        "code.stacktrace": outer,
+        "code.stacktrace": stacktrace(frames),
     }
+
+
+def stacktrace(frames: Sequence[tuple[str, int, str]]) -> str:
+    """Frames as Python prints them, outermost first."""
+    return "\n".join(f'  File "{file}", line {n}, in {name}' for file, n, name in reversed(frames))
 
 
 def _description(known: Mapping[str, Any]) -> str | None:

@@ -80,10 +80,7 @@ def end(
         exception: Attributes = {
             "exception.type": str(record.get("type")),
             "exception.message": str(record.get("text")),
-            "exception.stacktrace": "\n".join(
-                f'  File "{file}", line {line}, in {function}'
-                for file, line, function in reversed(definitions.frames(record.get("stack")))
-            ),
+            "exception.stacktrace": attributes.stacktrace(definitions.frames(record.get("stack"))),
         }
         events.append(("exception", builder.time.unix(journal, record.get("t", 0)), exception))
     if failure is not None:

@@ -14,7 +14,9 @@ from disttrace_viewer.diagnosis.positions import Place, places
 from disttrace_viewer.diagnosis.report import NO_HISTORY, coverage, healthy
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, Finding
+from disttrace_viewer.load.said import SHOWN
 from disttrace_viewer.trace.process import JOURNAL, Stack
+from disttrace_viewer.views.terminal import BAD, DIM, GOOD, HEAD, PLAIN, WAIT
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.findings.missing_evidence import TIMELESS, TIMES
 from disttrace_viewer.wording.quantities import clock_time, number
@@ -26,9 +28,6 @@ MOST_LINES = 60
 """A report with more is shortened, before lines are wrapped and without stacks."""
 STACKS = 8
 """So many different stacks are shown."""
-
-PLAIN, HEAD, BAD, WAIT, GOOD, DIM = "plain", "head", "bad", "wait", "good", "dim"
-"""What a line is: its style."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +60,15 @@ class Line:
         return f"{self.lead}{self.text}"
 
 
-MOST_SAID = 3
-"""Of what the job said itself the newest is shown."""
-
-
 def said(one: Mapping[str, Any]) -> str:
     """``Said by the job itself at 19:29:26: Rank 2 never joined ...``."""
     at = clock_time(round(one["at"] * 1e9)).rpartition(" ")[2]
     return f"Said by the job itself at {at}: {one['summary']}"
 
 
-def lines(case: Case, findings: Sequence[Finding], *, stacks: bool = False) -> Iterator[str]:
+def lines(case: Case, findings: Sequence[Finding]) -> Iterator[str]:
     """The report, not wrapped."""
-    return (str(line).rstrip() for line in page(case, findings, stacks=stacks))
+    return (str(line).rstrip() for line in page(case, findings))
 
 
 def page(case: Case, findings: Sequence[Finding], *, stacks: bool = False) -> Iterator[Line]:
@@ -107,7 +102,7 @@ def _judgement(
         yield from _following(place if len(findings) > 1 else None, finding, length.following)
     if case.said:
         yield Line("")
-    for one in case.said[-MOST_SAID:]:
+    for one in case.said[-SHOWN:]:
         yield Line(said(one), style=DIM)
 
 

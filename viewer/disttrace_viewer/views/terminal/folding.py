@@ -28,6 +28,11 @@ class Span:
         return (self.stop - self.start) // self.period if self.period else 1
 
     @property
+    def first(self) -> range:
+        """The rows of the first iteration, or all of them."""
+        return range(self.start, self.start + self.period if self.period else self.stop)
+
+    @property
     def shown(self) -> int:
         """Rows that are shown for it: the first iteration and a line that counts the rest."""
         return self.period + 1 if self.period else self.stop - self.start

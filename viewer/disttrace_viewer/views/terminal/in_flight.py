@@ -17,6 +17,9 @@ from disttrace_viewer.wording.ends import ended, state
 from disttrace_viewer.wording.names import Names, place
 from disttrace_viewer.wording.operations import Describer, brief
 
+MOST = 200
+"""Operations in flight that are told of, the oldest."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ending:
@@ -78,7 +81,7 @@ def flight(
     )
 
 
-def flights_of(evidence: Evidence, names: Names, *, limit: int = 200) -> tuple[Flight, ...]:
+def flights_of(evidence: Evidence, names: Names) -> tuple[Flight, ...]:
     """Operations in flight where the recording stops, innermost per thread, oldest first."""
     trace = names.trace
     describer = Describer(trace, names)
@@ -98,7 +101,7 @@ def flights_of(evidence: Evidence, names: Names, *, limit: int = 200) -> tuple[F
         for (what, where), found in grouped.items()
         for one in flight(evidence, what, where, found)
     ]
-    return tuple(sorted(flights, key=lambda f: -f.age_ns)[:limit])
+    return tuple(sorted(flights, key=lambda f: -f.age_ns)[:MOST])
 
 
 def samples_of(evidence: Evidence, flights: Sequence[Flight]) -> tuple[Flight, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import polars as pl
 
@@ -16,7 +15,7 @@ from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views.terminal.filters import Filters
 from disttrace_viewer.views.terminal.header import Header, header_of
-from disttrace_viewer.views.terminal.in_flight import Ending, endings_of, flights_of, samples_of
+from disttrace_viewer.views.terminal.in_flight import endings_of, flights_of, samples_of
 from disttrace_viewer.views.terminal.init_phase import Initialization, initialization
 from disttrace_viewer.views.terminal.init_setters import initialization_of
 from disttrace_viewer.views.terminal.plan import group_indices, wanted_op
@@ -24,15 +23,6 @@ from disttrace_viewer.views.terminal.rows import Flight
 from disttrace_viewer.views.terminal.sequence import SequenceView, sequence_of
 from disttrace_viewer.wording.names import Names, names_of
 from disttrace_viewer.wording.quantities import few, spans
-
-
-class Finding(Protocol):
-    """What this report needs of a finding to point at it."""
-
-    @property
-    def severity(self) -> str: ...
-    @property
-    def summary(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +40,6 @@ class Report:
     flights: tuple[Flight, ...]
     samples: tuple[Flight, ...]
     """Where those stand that are in no operation while others are."""
-    endings: tuple[Ending, ...]
-    origin_ns: int
     init_only: bool
 
 
@@ -61,12 +49,12 @@ def report_of(
     *,
     evidence: Evidence | None = None,
     exchanges: Exchanges | None = None,
-    findings: Sequence[Finding] = (),
+    findings: Sequence[tuple[str, str]] = (),
     said: Sequence[str] = (),
     init: bool = False,
 ) -> Report:
     """Compute the report; ``init`` draws initialization and nothing else. ``evidence``: what the
-    findings rest on, and what is said of processes.
+    findings (severity, sentence) rest on, and what is said of processes.
 
     Raises ``ViewerError`` for filters that fit nothing in this trace, and says what would.
     """
@@ -77,7 +65,6 @@ def report_of(
     names = names_of(trace)
     origin = min((p.start_ns for p in trace.processes), default=0)
     inside = initialization_of(trace)
-    endings = endings_of(evidence)
     if init:
         sequence = SequenceView((), (), 0)
     else:
@@ -88,13 +75,13 @@ def report_of(
             filters,
             origin_ns=origin,
             initialization=_quiet(trace, inside),
-            endings=endings,
+            endings=endings_of(evidence),
         )
     flights = flights_of(evidence, names)
     return Report(
         names=names,
         header=header_of(evidence, exchanges, names),
-        findings=tuple((f.severity, f.summary) for f in findings),
+        findings=tuple(findings),
         said=tuple(said),
         initialization=initialization(
             evidence, exchanges, names, inside, origin_ns=origin, full=init
@@ -102,8 +89,6 @@ def report_of(
         sequence=sequence,
         flights=flights,
         samples=samples_of(evidence, flights) if flights else (),
-        endings=endings,
-        origin_ns=origin,
         init_only=init,
     )
 

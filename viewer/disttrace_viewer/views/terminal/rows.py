@@ -57,18 +57,18 @@ class Failed:
     place: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """What all rows have; ``at_ns`` counts from the start of the job."""
 
     at_ns: int
-    marks: tuple[tuple[int, Mark], ...]
+    marks: tuple[tuple[int, Mark], ...] = ()
     """(lane, mark), by lane."""
-    flights: tuple[Flight, ...]
-    failures: tuple[Failed, ...]
+    flights: tuple[Flight, ...] = ()
+    failures: tuple[Failed, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveRow(Row):
     """One collective with all who arrived."""
 
@@ -92,7 +92,7 @@ class CollectiveRow(Row):
     """Where its members called it from, each with its processes; empty where all did alike."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MessageRow(Row):
     """One message, perhaps with one end only."""
 
@@ -114,7 +114,7 @@ class MessageRow(Row):
     place: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LocalRow(Row):
     """What processes did by themselves at one line: the n-th time of each."""
 
@@ -144,7 +144,7 @@ class Folded:
     """(process, how often it arrived last), most first; empty where nobody waits for the last."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FoldRow(Row):
     """The rows before it came again, all alike: from the same lines, with the same arguments."""
 
@@ -157,7 +157,7 @@ class FoldRow(Row):
     """By look, what took longest first."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GapRow(Row):
     """Rows that are not shown."""
 
@@ -165,7 +165,7 @@ class GapRow(Row):
     until_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndRow(Row):
     """Processes that ended badly at about one time and in one way."""
 

@@ -10,12 +10,12 @@ import polars as pl
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.model import Trace
-from disttrace_viewer.views.terminal import sequence_rows
 from disttrace_viewer.views.terminal.filters import Filters, parse_time
 from disttrace_viewer.views.terminal.folding import Span, fold
 from disttrace_viewer.views.terminal.in_flight import Ending
 from disttrace_viewer.views.terminal.plan import COLLECTIVE, LOCAL, MESSAGE, Plan, plan_of
 from disttrace_viewer.views.terminal.rows import EndRow, Folded, FoldRow, GapRow, Mark, Row
+from disttrace_viewer.views.terminal.sequence_rows import Maker
 from disttrace_viewer.wording.names import Lane, Names, lanes_of
 
 HEAD, TAIL = 12, 48
@@ -41,19 +41,19 @@ def sequence_of(
     *,
     origin_ns: int,
     initialization: pl.DataFrame,
-    endings: Sequence[Ending] = (),
+    endings: Sequence[Ending],
 ) -> SequenceView:
     """The sequence of a trace under the user's filters."""
     trace = exchanges.trace
     plan = plan_of(trace, exchanges, filters, initialization)
     pieces = _choose(plan.rows, filters, origin_ns)
-    shown = _materialise(evidence, exchanges, names, plan, pieces, filters, origin_ns)
-    lanes = shown.lanes
+    lanes = lanes_of(names, _actors(trace, plan, filters))
+    maker = Maker(evidence, names, lanes, origin_ns)
+    shown = _materialise(maker, exchanges, plan, pieces)
     rows: list[Row] = []
     for piece in pieces:
         if isinstance(piece, Span):
-            stop = piece.start + piece.period if piece.period else piece.stop
-            rows.extend(shown.row(i) for i in range(piece.start, stop))
+            rows.extend(shown[row] for row in piece.first)
             if piece.period:
                 rows.append(_folded(trace, exchanges, plan, piece, origin_ns))
         else:
@@ -135,46 +135,22 @@ def _from_start(spans: Sequence[Span], rows: int) -> int:
     return spans[-1].stop if spans else 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    lanes: tuple[Lane, ...]
-    by_row: Mapping[int, Row]
-
-    def row(self, index: int) -> Row:
-        return self.by_row[index]
-
-
 def _materialise(
-    evidence: Evidence,
-    exchanges: Exchanges,
-    names: Names,
-    plan: Plan,
-    pieces: Sequence[Span | range],
-    filters: Filters,
-    origin_ns: int,
-) -> _Shown:
-    wanted = [
-        row
-        for piece in pieces
-        if isinstance(piece, Span)
-        for row in range(piece.start, piece.start + piece.period if piece.period else piece.stop)
-    ]
-    chosen = plan.rows[wanted].with_columns(row=pl.Series(wanted, dtype=pl.UInt32))
-    lanes = lanes_of(names, _actors(names.trace, plan, filters))
-    maker = sequence_rows.Maker(evidence, names, lanes, origin_ns)
-    found: dict[int, Row] = {}
-    made: dict[int, Mapping[int, Row]] = {}
-    for kind in (COLLECTIVE, MESSAGE, LOCAL):
-        items = chosen.filter(pl.col("kind") == kind)["item"]
-        if kind == COLLECTIVE:
-            made[kind] = maker.collectives(exchanges, items)
-        elif kind == MESSAGE:
-            made[kind] = maker.messages(exchanges, items)
-        else:
-            made[kind] = maker.steps(plan.locals.filter(pl.col("item").is_in(items.implode())))
-    for row, kind, item in chosen.select("row", "kind", "item").iter_rows():
-        found[row] = made[kind][item]
-    return _Shown(lanes, found)
+    maker: Maker, exchanges: Exchanges, plan: Plan, pieces: Sequence[Span | range]
+) -> dict[int, Row]:
+    """The rows of spans, by their places in the plan."""
+    wanted = [row for piece in pieces if isinstance(piece, Span) for row in piece.first]
+    chosen = plan.rows[wanted].select("kind", "item")
+    items = {kind: chosen.filter(kind=kind)["item"] for kind in (COLLECTIVE, MESSAGE, LOCAL)}
+    steps = plan.locals.filter(pl.col("item").is_in(items[LOCAL].implode()))
+    made: dict[int, Mapping[int, Row]] = {
+        COLLECTIVE: maker.collectives(exchanges, items[COLLECTIVE]),
+        MESSAGE: maker.messages(exchanges, items[MESSAGE]),
+        LOCAL: maker.steps(steps),
+    }
+    return {
+        row: made[kind][item] for row, (kind, item) in zip(wanted, chosen.iter_rows(), strict=True)
+    }
 
 
 def _actors(trace: Trace, plan: Plan, filters: Filters) -> list[int]:
@@ -200,9 +176,6 @@ def _folded(trace: Trace, exchanges: Exchanges, plan: Plan, span: Span, origin_n
     hidden = rows.slice(span.start + span.period, span.stop - span.start - span.period)
     return FoldRow(
         at_ns=rows["first_ns"][span.start + span.period] - origin_ns,
-        marks=(),
-        flights=(),
-        failures=(),
         rows=span.period,
         times=span.repeats - 1,
         until_ns=until - origin_ns,
@@ -251,7 +224,7 @@ def _looks_of(
 
 def _gap(rows: pl.DataFrame, gap: range, origin_ns: int) -> GapRow:
     first, last = rows["first_ns"][gap.start], rows["first_ns"][gap.stop - 1]
-    return GapRow(first - origin_ns, (), (), (), len(gap), last - origin_ns)
+    return GapRow(at_ns=first - origin_ns, rows=len(gap), until_ns=last - origin_ns)
 
 
 def _end_row(ending: Ending, origin_ns: int, lanes: Sequence[Lane]) -> EndRow:
@@ -260,8 +233,6 @@ def _end_row(ending: Ending, origin_ns: int, lanes: Sequence[Lane]) -> EndRow:
     return EndRow(
         at_ns=ending.t_ns - origin_ns,
         marks=tuple((lane, Mark.FAILED) for lane in hit),
-        flights=(),
-        failures=(),
         what=ending.what,
         processes=ending.processes,
         place=ending.place,

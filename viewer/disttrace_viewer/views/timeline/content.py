@@ -18,7 +18,7 @@ from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.history.verdict import verdict_on
-from disttrace_viewer.load.said import said_beside
+from disttrace_viewer.load.said import SHOWN, said_beside
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import Group, Trace
 from disttrace_viewer.trace.process import Frame, Stack
@@ -34,9 +34,6 @@ from disttrace_viewer.wording.sentences import group as group_words
 
 OPERATIONS = 1_000_000
 """So many a browser holds; beyond, the page has the newest and all in flight, and says so."""
-
-MOST_SAID = 3
-"""Of what the job said itself the newest is shown, as by ``diagnose``."""
 
 
 def document(trace: Trace, *, source: bool = True) -> bytes:
@@ -119,7 +116,7 @@ class _Content:
             ],
             "said": [
                 {"at": said["at"], "summary": said["summary"]}
-                for said in said_beside(self._found.bases, trace)[-MOST_SAID:]
+                for said in said_beside(self._found.bases, trace)[-SHOWN:]
             ],
             "run": gains(trace, self._exchanges),
             "errors": trace.errors,

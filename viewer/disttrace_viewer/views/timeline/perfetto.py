@@ -12,7 +12,7 @@ The format: "Trace Event Format", Duca and Sinclair, Google, 2016.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -129,13 +129,9 @@ def _ends(trace: Trace, us: Clock) -> Iterator[Event]:
             stack = [f"{f}:{line} {name}" for f, line, name in failure.stack]
             yield _instant(said, "end", us(failure.t_ns), process.index, stack=stack)
         if process.exit is not None:
-            said = f"end ({process.exit.how})"
-            yield _instant(said, "end", us(process.exit.t_ns), process.index, **_code(process))
-
-
-def _code(process: Process) -> Mapping[str, Any]:
-    code = None if process.exit is None else process.exit.code
-    return {} if code is None else {"code": code}
+            end, said = process.exit, f"end ({process.exit.how})"
+            code = {} if end.code is None else {"code": end.code}
+            yield _instant(said, "end", us(end.t_ns), process.index, **code)
 
 
 def _instant(name: str, kind: str, ts: float, process: int, /, **args: Any) -> Event:

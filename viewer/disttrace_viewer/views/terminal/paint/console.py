@@ -11,14 +11,13 @@ from typing import IO
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from disttrace_viewer.views.terminal import DIM, HEAD
+
 _PLAIN = str.maketrans("│─●◆◐○✗◌◍▶◀…→µ╎", "|-o@%.x?c><~>u:")
 
 _QUANTITY = re.compile(r"(?<=\d) (?=(?:ns|µs|ms|s|min|h|B|kB|MB|GB)\b)")
 HOLD = "\ue000"
 """Stands between a number and its unit while a text is wrapped, so that they stay together."""
-
-DIM, BAD, WAIT, GOOD, HEAD, NUMBER = "dim", "bold red", "yellow", "green", "bold", "cyan"
-"""The palette: few colours, each with one meaning."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,19 +6,10 @@ from collections.abc import Iterable
 
 from rich.text import Text
 
-from disttrace_viewer.views.terminal import diagnosis
+from disttrace_viewer.views.terminal import PLAIN
 from disttrace_viewer.views.terminal.diagnosis import Line
-from disttrace_viewer.views.terminal.paint import console
 from disttrace_viewer.views.terminal.paint.console import TextConsole
 
-_STYLES = {
-    diagnosis.PLAIN: "",
-    diagnosis.HEAD: console.HEAD,
-    diagnosis.BAD: console.BAD,
-    diagnosis.WAIT: console.WAIT,
-    diagnosis.GOOD: console.GOOD,
-    diagnosis.DIM: console.DIM,
-}
 _DEEPEST = 44
 """A lead that takes more columns than this stands above its text."""
 
@@ -26,11 +17,10 @@ _DEEPEST = 44
 def paint(out: TextConsole, lines: Iterable[Line]) -> None:
     """All lines of a report."""
     for line in lines:
-        style = _STYLES[line.style]
         if not line.text and not line.lead:
             out.blank()
             continue
-        lead = Text(line.lead, style)
+        lead = Text(line.lead, line.style)
         indent = len(line.lead) if len(line.lead) <= min(_DEEPEST, out.width // 2) else 3
         if line.whole:
             out.line(lead, line.text)
@@ -39,5 +29,5 @@ def paint(out: TextConsole, lines: Iterable[Line]) -> None:
             text = Text.assemble(lead, line.text)
             out.wrapped(text, Text(""), Text("   "))
         else:
-            text = Text(line.text, "" if line.lead else style)
+            text = Text(line.text, PLAIN if line.lead else line.style)
             out.wrapped(text, lead, Text(" " * indent))

@@ -6,8 +6,9 @@ from rich.text import Text
 
 from disttrace.journal.format import STOPPED
 from disttrace_viewer.analysis.process_ends import EXITED, FAILED, KILLED, RUNNING, UNKNOWN
+from disttrace_viewer.views.terminal import BAD, DIM, GOOD, HEAD, WAIT
 from disttrace_viewer.views.terminal.header import ROLES, GroupHead, Header, JobHead
-from disttrace_viewer.views.terminal.paint.console import BAD, DIM, GOOD, HEAD, WAIT, TextConsole
+from disttrace_viewer.views.terminal.paint.console import TextConsole
 from disttrace_viewer.wording.quantities import clock_time, duration, few, number, spans
 
 LABEL = 14

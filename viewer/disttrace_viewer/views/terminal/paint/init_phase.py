@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from rich.text import Text
 
+from disttrace_viewer.views.terminal import BAD, DIM, HEAD, WAIT
 from disttrace_viewer.views.terminal.init_phase import Initialization, Made, Phase, StoreServer
 from disttrace_viewer.views.terminal.init_steps import KeyUse
-from disttrace_viewer.views.terminal.paint.console import BAD, DIM, HEAD, WAIT, TextConsole
+from disttrace_viewer.views.terminal.paint.console import TextConsole
 from disttrace_viewer.views.terminal.paint.sequence import SequencePainter
 from disttrace_viewer.wording.names import Names
 from disttrace_viewer.wording.operations import shortened

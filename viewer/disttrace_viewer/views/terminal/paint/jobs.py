@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from disttrace_viewer.views.jobs import Job
-from disttrace_viewer.views.terminal.paint.console import DIM, TextConsole
+from disttrace_viewer.views.terminal import DIM
+from disttrace_viewer.views.terminal.paint.console import TextConsole
 from disttrace_viewer.views.terminal.paint.table import Column, paint_table
 from disttrace_viewer.wording.quantities import clock_time, duration, few, number
 

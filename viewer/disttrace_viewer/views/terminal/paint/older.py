@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from disttrace_viewer.history.minutes import Older
-from disttrace_viewer.views.terminal.paint.console import DIM, TextConsole
+from disttrace_viewer.views.terminal import DIM
+from disttrace_viewer.views.terminal.paint.console import TextConsole
 from disttrace_viewer.views.terminal.paint.table import Column, paint_table
 from disttrace_viewer.wording.places import file_name
 from disttrace_viewer.wording.quantities import clock_time, duration, number

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from rich.text import Text
 
+from disttrace_viewer.views.terminal import BAD, DIM, WAIT
 from disttrace_viewer.views.terminal.paint import header, init_phase
-from disttrace_viewer.views.terminal.paint.console import BAD, DIM, WAIT, TextConsole
+from disttrace_viewer.views.terminal.paint.console import TextConsole
 from disttrace_viewer.views.terminal.paint.sequence import SequencePainter
 from disttrace_viewer.views.terminal.report import Report
 from disttrace_viewer.views.terminal.rows import Flight

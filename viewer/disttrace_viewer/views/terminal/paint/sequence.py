@@ -7,7 +7,8 @@ from functools import singledispatchmethod
 
 from rich.text import Text
 
-from disttrace_viewer.views.terminal.paint.console import BAD, DIM, HOLD, NUMBER, WAIT, TextConsole
+from disttrace_viewer.views.terminal import BAD, DIM, NUMBER, WAIT
+from disttrace_viewer.views.terminal.paint.console import HOLD, TextConsole
 from disttrace_viewer.views.terminal.rows import (
     Arrival,
     CollectiveRow,

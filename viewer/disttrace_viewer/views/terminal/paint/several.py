@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from disttrace_viewer.diagnosis.report import healthy, job_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
-from disttrace_viewer.views.terminal.diagnosis import DIM, HEAD, Line, page
+from disttrace_viewer.views.terminal import DIM, HEAD
+from disttrace_viewer.views.terminal.diagnosis import Line, page
 from disttrace_viewer.wording.quantities import clock_time, number
 
 MOST_WELL = 5

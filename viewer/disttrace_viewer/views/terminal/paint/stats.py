@@ -8,7 +8,8 @@ import polars as pl
 from rich.text import Text
 
 from disttrace_viewer.analysis.timing.statistics import FAMILY, Statistics
-from disttrace_viewer.views.terminal.paint.console import DIM, WAIT, TextConsole
+from disttrace_viewer.views.terminal import DIM, WAIT
+from disttrace_viewer.views.terminal.paint.console import TextConsole
 from disttrace_viewer.views.terminal.paint.table import Column, paint_table
 from disttrace_viewer.wording.places import file_name
 from disttrace_viewer.wording.quantities import duration, number, size, spans

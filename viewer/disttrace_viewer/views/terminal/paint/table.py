@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from disttrace_viewer.views.terminal.paint.console import DIM, WAIT, TextConsole
+from disttrace_viewer.views.terminal import DIM, WAIT
+from disttrace_viewer.views.terminal.paint.console import TextConsole
 
 
 @dataclass(frozen=True, slots=True)

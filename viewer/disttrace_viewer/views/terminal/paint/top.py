@@ -11,7 +11,7 @@ from rich.text import Text
 
 from disttrace.journal.format import STOPPED
 from disttrace_viewer.analysis.process_ends import RUNNING
-from disttrace_viewer.views.terminal.paint.console import BAD, DIM, GOOD, HEAD, WAIT
+from disttrace_viewer.views.terminal import BAD, DIM, GOOD, HEAD, WAIT
 from disttrace_viewer.views.terminal.top import FAULT, WELL, Row, Snapshot
 from disttrace_viewer.wording.quantities import clock_time, number
 from disttrace_viewer.wording.sentences import span
@@ -93,7 +93,7 @@ def lines(
     if look is not None and table:
         look.cursor = max(0, min(look.cursor, len(table) - 1))
         table[look.cursor].stylize("reverse")
-    top.append(_names(chosen, who, width))
+    top.append(_names(who, width))
     below = [] if look is None else [Text(_cut(f" {KEYS}  ({chosen.sort})", width), DIM)]
     if rows is not None and len(top) + len(table) + len(below) > rows:
         table = _window(chosen, values, table, max(1, rows - len(top) - len(below) - 1), width)
@@ -175,7 +175,7 @@ def _who(label: str) -> str:
     return label.removeprefix("ranks ").removeprefix("rank ")
 
 
-def _names(look: Look, who: int, width: int) -> Text:
+def _names(who: int, width: int) -> Text:
     left = f"   {'ranks':<{who}} "
     right = "".join(f"{name:>{size}}" for name, size in _RIGHT)
     text = Text(f"{left}{'doing':<{max(0, width - len(left) - len(right))}}{right}", DIM)

@@ -9,7 +9,8 @@ from rich.text import Text
 
 from disttrace_viewer.analysis.timing.what_if import Outcome, WhatIf
 from disttrace_viewer.trace.model import Trace
-from disttrace_viewer.views.terminal.paint.console import DIM, TextConsole
+from disttrace_viewer.views.terminal import DIM
+from disttrace_viewer.views.terminal.paint.console import TextConsole
 from disttrace_viewer.views.terminal.paint.table import Column, paint_table
 from disttrace_viewer.wording.quantities import duration, number
 from disttrace_viewer.wording.what_if import WHAT_IF, path_note, sentence, stretch
