@@ -30,7 +30,7 @@ ALONE = ("groups", "ranks")
 """Kinds of what only one run has."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """One thing in which two runs differ, for all ranks of which the same is true."""
 
@@ -39,16 +39,16 @@ class Difference:
     ``slower``, ``steps`` or ``order``; ``ranks`` and ``groups`` for what only one run has."""
     ranks: tuple[int, ...]
     group: str
-    op: str | None
-    a: str | None
+    op: str | None = None
+    a: str | None = None
     """``train.py:20`` of the first run, or ``helpers.py:5 from train.py:20`` where a line
     outside tells more; None where it has no such call."""
-    b: str | None
-    count_a: int | None
-    count_b: int | None
-    a_ns: int | None
+    b: str | None = None
+    count_a: int | None = None
+    count_b: int | None = None
+    a_ns: int | None = None
     """Of ``slower``: medians of the first rank that is told."""
-    b_ns: int | None
+    b_ns: int | None = None
     summary: str
 
 
@@ -209,7 +209,8 @@ class Diff:
         for i, name in enumerate("AB"):
             only = tuple(sorted(r for r in ranks[i] - ranks[1 - i] if self._asked((r, None))))
             if only:
-                yield _of_one("ranks", only, "", words.only_one(name, sentences.ranks(only)))
+                summary = words.only_one(name, sentences.ranks(only))
+                yield Difference(kind="ranks", ranks=only, group="", summary=summary)
             groups: dict[str, list[int]] = defaultdict(list)
             for rank, group in both[i]:
                 if (rank, group) not in both[1 - i] and rank in ranks[1 - i]:
@@ -219,8 +220,8 @@ class Diff:
                     if self._asked((rank, None)):
                         groups[where].append(rank)
             for where, who in groups.items():
-                what = f"calls of {sentences.ranks(who)} in {where}"
-                yield _of_one("groups", tuple(who), where, words.only_one(name, what))
+                summary = words.only_one(name, f"calls of {sentences.ranks(who)} in {where}")
+                yield Difference(kind="groups", ranks=tuple(who), group=where, summary=summary)
 
 
 def diff(
@@ -245,22 +246,18 @@ def _difference(told: Told, who: Sequence[tuple[int, Slower | None]]) -> Differe
     ranks = tuple(sorted({rank for rank, _ in who}))
     shown = told.b or told.a
     return Difference(
-        told.kind,
-        ranks,
-        told.group,
-        None if shown is None else shown.op,
-        None if told.a is None else told.a.place,
-        None if told.b is None else told.b.place,
-        told.count_a,
-        told.count_b,
-        None if slower is None else slower.a_ns,
-        None if slower is None else slower.b_ns,
-        words.sentence(told, ranks, slower),
+        kind=told.kind,
+        ranks=ranks,
+        group=told.group,
+        op=None if shown is None else shown.op,
+        a=None if told.a is None else told.a.place,
+        b=None if told.b is None else told.b.place,
+        count_a=told.count_a,
+        count_b=told.count_b,
+        a_ns=None if slower is None else slower.a_ns,
+        b_ns=None if slower is None else slower.b_ns,
+        summary=words.sentence(told, ranks, slower),
     )
-
-
-def _of_one(kind: str, ranks: tuple[int, ...], group: str, summary: str) -> Difference:
-    return Difference(kind, ranks, group, None, None, None, None, None, None, None, summary)
 
 
 def _gained(one: Difference) -> int:

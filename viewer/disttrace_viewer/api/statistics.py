@@ -24,7 +24,7 @@ from disttrace_viewer.history.minutes import Older, older
 from disttrace_viewer.trace import model
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.views import tables
-from disttrace_viewer.views.call_references import group_ids
+from disttrace_viewer.views.call_references import group_ids, processes_by_index
 from disttrace_viewer.views.terminal.filters import parse_time
 from disttrace_viewer.views.terminal.paint.console import TextConsole, paper
 from disttrace_viewer.views.terminal.paint.older import paint_older
@@ -291,12 +291,10 @@ class Stats:
 
     def _named(self, rows: pl.DataFrame) -> pl.DataFrame:
         """``rank`` and the id of a process in the place of its index."""
-        owners = pl.DataFrame(
-            [(p.index, p.rank, p.id) for p in self._trace.processes],
-            schema={"process": pl.UInt32, "rank": pl.Int64, "_id": pl.String},
-            orient="row",
+        owners = processes_by_index(self._trace).select("_p", "rank", _id="process")
+        found = rows.join(
+            owners, left_on="process", right_on="_p", how="left", maintain_order="left"
         )
-        found = rows.join(owners, on="process", how="left", maintain_order="left")
         others = [name for name in rows.columns if name != "process"]
         return found.select("rank", pl.col("_id").alias("process"), *others)
 

@@ -103,11 +103,10 @@ def _read(
     newest = report_of(found)
     if not parts:
         return newest
-    files = [] if moved else evidence(where, Problems())
+    files = None if moved else evidence(where, Problems())
     others = []
     for number, part in enumerate(parts):
-        bases = {state.base for state in part.states.values()}
-        own = where if moved else [one for one in files if one.base in bases]
+        own = where if files is None else _of(part, files)
         one = job.judged(own, stall_ns=limit, engine=by, local=part)
         if tables and number < MOST_LOOKED_BACK and job.fits_a_table(own):
             one = _looking_back(one, own, None, limit)
@@ -130,11 +129,15 @@ def others(
     files = evidence(folders(path), Problems()) if parts else []
     found = []
     for part in parts:
-        bases = {state.base for state in part.states.values()}
-        own = [one for one in files if one.base in bases]
-        one = job.judged(own, stall_ns=stall_ns(stall_s), local=part)
+        one = job.judged(_of(part, files), stall_ns=stall_ns(stall_s), local=part)
         found.append(other(one.case, one.findings))
     return tuple(found)
+
+
+def _of(part: Merged, files: Sequence[Files]) -> list[Files]:
+    """The journals of which these are the states."""
+    bases = {state.base for state in part.states.values()}
+    return [one for one in files if one.base in bases]
 
 
 def print_others(

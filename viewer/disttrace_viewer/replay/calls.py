@@ -101,11 +101,16 @@ class Job:
     """There is a default group; workers of remote calls may do without."""
 
     @property
-    def calls(self) -> Iterator[Call]:
-        """Those of all ranks and threads, each where it is issued and where it is waited for."""
-        for rank in self.ranks.values():
+    def steps(self) -> Iterator[tuple[int, str, Call]]:
+        """Of all threads: the rank, whether it issues a call or waits for it, and which."""
+        for number, rank in self.ranks.items():
             for steps in rank.threads.values():
-                yield from (call for _, call in steps)
+                yield from ((number, what, call) for what, call in steps)
+
+    @property
+    def calls(self) -> Iterator[Call]:
+        """Each where it is issued and where it is waited for."""
+        return (call for _, _, call in self.steps)
 
     @property
     def some_come_late(self) -> bool:
@@ -116,6 +121,5 @@ class Job:
     def count(self) -> int:
         """Calls of all ranks; that all join is none of them."""
         joining = sum(rank.joins is not None for rank in self.ranks.values())
-        steps = [step for r in self.ranks.values() for of in r.threads.values() for step in of]
-        issued = sum(what == ISSUE and call.op != COMES for what, call in steps)
+        issued = sum(what == ISSUE and call.op != COMES for _, what, call in self.steps)
         return issued + (0 if self.joined else joining)

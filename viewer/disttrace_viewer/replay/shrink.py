@@ -9,7 +9,7 @@ stands.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import replace
 
 from disttrace_viewer.replay.calls import STAYS, Call, Job, Rank, is_remote
@@ -37,17 +37,10 @@ def shrunk(job: Job, blamed: Collection[int], told: Collection[Told] = ()) -> Jo
     return _numbered_anew(_without_idle_groups(found))
 
 
-def _calls(job: Job) -> Iterator[tuple[int, str, Call]]:
-    for number, rank in job.ranks.items():
-        for steps in rank.threads.values():
-            for what, call in steps:
-                yield number, what, call
-
-
 def _without_what_is_over(job: Job, told: Collection[Told]) -> Job:
-    open_ = {call.key for _, _, call in _calls(job) if not call.over}
-    sides = Counter(call.key for _, what, call in _calls(job) if what == ISSUE)
-    remote = any(is_remote(call) and not call.over for _, _, call in _calls(job))
+    open_ = {call.key for call in job.calls if not call.over}
+    sides = Counter(call.key for _, what, call in job.steps if what == ISSUE)
+    remote = any(is_remote(call) and not call.over for call in job.calls)
 
     def stays(call: Call) -> bool:
         if is_remote(call) and call.op in (COMES, LEAVES):
@@ -92,9 +85,9 @@ def _whole(job: Job, call: Call) -> int:
 
 def _standing(job: Job) -> set[int]:
     """Ranks that do not get over a call, by what was recorded of it and who is still there."""
-    begun = Counter(call.key for _, what, call in _calls(job) if what == ISSUE)
+    begun = Counter(call.key for _, what, call in job.steps if what == ISSUE)
     found = set()
-    for number, what, call in _calls(job):
+    for number, what, call in job.steps:
         shared = not _is_stored(call) and not is_remote(call)
         alone = shared and begun[call.key] < _whole(job, call)
         if what == WAIT and (not call.over or alone):
@@ -106,7 +99,7 @@ def _is_needed(job: Job, rank: int) -> bool:
     """Whether it is one end of a message, a root, a member of a group that is made, or one of the
     last two that do what it does.
     """
-    for number, _, call in _calls(job):
+    for number, _, call in job.steps:
         if call.peer is not None and rank in (number, call.peer):
             return True
         if (call.message and rank == number) or call.root == rank:
@@ -132,16 +125,16 @@ def without(job: Job, rank: int) -> Job:
 
 
 def _without_idle_groups(job: Job) -> Job:
-    used = sorted({0, *(call.group for _, _, call in _calls(job))})
+    used = sorted({0, *(call.group for call in job.calls)})
     places = {group: place for place, group in enumerate(used)}
-    for call in {id(call): call for _, _, call in _calls(job)}.values():
+    for call in {id(call): call for call in job.calls}.values():
         call.group = places[call.group]
     return replace(job, groups=[job.groups[group] for group in used])
 
 
 def _numbered_anew(job: Job) -> Job:
     ranks = {rank: place for place, rank in enumerate(sorted(job.ranks))}
-    for call in {id(call): call for _, _, call in _calls(job)}.values():
+    for call in {id(call): call for call in job.calls}.values():
         call.root = None if call.root is None else ranks.get(call.root)
         call.peer = None if call.peer is None else ranks.get(call.peer)
         if call.ranks is not None:

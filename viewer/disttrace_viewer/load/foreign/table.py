@@ -20,7 +20,6 @@ from disttrace_viewer.load.foreign import (
 )
 from disttrace_viewer.load.foreign.reader import Reader, Translated
 from disttrace_viewer.load.problems import Problems
-from disttrace_viewer.trace.process import Problem
 
 READERS: tuple[Reader, ...] = (
     kineto,
@@ -36,7 +35,7 @@ MOST_ASKED = 20_000
 
 
 Key = tuple[tuple[str, int, int], ...]
-_KNOWN: dict[Key, tuple[Taken, tuple[Problem, ...]]] = {}
+_KNOWN: dict[Key, tuple[Taken, Problems]] = {}
 """A command asks several times for the same folder."""
 
 
@@ -47,10 +46,9 @@ def take(paths: Sequence[str], problems: Problems) -> Taken:
         own = Problems()
         found = _translated(paths, own)
         _KNOWN.clear()
-        _KNOWN[key] = found, own.found()
+        _KNOWN[key] = found, own
     found, told = _KNOWN[key]
-    for problem in told:
-        problems.take(problem)
+    problems.extend(told)
     return found
 
 

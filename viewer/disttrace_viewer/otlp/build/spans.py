@@ -32,6 +32,7 @@ class Span:
     failed: str | None = None
     """Description of the error status; None: no error."""
     kind: str = "internal"
+    """As OpenTelemetry names it."""
     events: tuple[tuple[str, int, Attributes], ...] = ()
 
 

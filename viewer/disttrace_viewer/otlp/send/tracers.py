@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 from opentelemetry import trace
 from opentelemetry.context import Context as OtelContext
@@ -19,12 +18,6 @@ from disttrace_viewer.otlp.build.spans import Span
 from disttrace_viewer.otlp.follow.journal import JournalReader
 
 SCOPE = "disttrace"
-_KINDS: Mapping[str, SpanKind] = {
-    "internal": SpanKind.INTERNAL,
-    "producer": SpanKind.PRODUCER,
-    "consumer": SpanKind.CONSUMER,
-    "client": SpanKind.CLIENT,
-}
 _LINK = "disttrace.link"
 
 
@@ -66,7 +59,7 @@ class Tracers:
         made = tracer.start_span(
             span.name,
             context=self._above(span.parent),
-            kind=_KINDS[span.kind],
+            kind=SpanKind[span.kind.upper()],
             attributes=span.attributes,
             links=[Link(self._context(c, remote=False), {_LINK: what}) for c, what in span.links],
             start_time=span.start,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import polars as pl
 
@@ -12,30 +11,20 @@ from disttrace_viewer.analysis.process_ends import EXITED, FAILED, KILLED, UNKNO
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.trace.columns import IN_FLIGHT
-from disttrace_viewer.views.terminal.rows import Flight
+from disttrace_viewer.views.terminal.rows import EndRow, Flight, Mark
 from disttrace_viewer.wording.ends import ended, state
-from disttrace_viewer.wording.names import Names, place
+from disttrace_viewer.wording.names import Lane, Names, place
 from disttrace_viewer.wording.operations import Describer, brief
 
 MOST = 200
 """Operations in flight that are told of, the oldest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """Processes that did not end well, or of which nothing was heard any more, and in which way."""
-
-    t_ns: int
-    what: str
-    processes: tuple[int, ...]
-    place: str | None
-    bad: bool
-    """Known to have ended."""
-
-
-def endings_of(evidence: Evidence) -> tuple[Ending, ...]:
-    """Bad ends, one line for those that are alike."""
-    found: dict[tuple[str, str | None, bool], list[tuple[int, int]]] = {}
+def endings_of(evidence: Evidence, lanes: Sequence[Lane], origin_ns: int) -> list[EndRow]:
+    """Processes that did not end well, or of which nothing was heard any more, by time: one row for
+    those that are alike.
+    """
+    found: dict[tuple[str, str | None], list[tuple[int, int]]] = {}
     for index, end in enumerate(evidence.ends):
         if end.state not in (FAILED, KILLED, UNKNOWN):
             continue
@@ -43,13 +32,22 @@ def endings_of(evidence: Evidence) -> tuple[Ending, ...]:
         stack = end.asked_at if end.failure is None else end.failure.stack
         heard_ns = evidence.trace.processes[index].last_ns
         when = end.t_ns if end.silent_ns is None else heard_ns
-        key = (what, place(stack), end.state != UNKNOWN)
-        found.setdefault(key, []).append((when, index))
-    ends = []
-    for (what, where, bad), processes in found.items():
-        processes.sort()
-        ends.append(Ending(processes[0][0], what, tuple(i for _, i in processes), where, bad))
-    return tuple(sorted(ends, key=lambda e: e.t_ns))
+        found.setdefault((what, place(stack)), []).append((when, index))
+    rows = []
+    for (what, where), those in found.items():
+        those.sort()
+        processes = tuple(index for _, index in those)
+        hit = [n for n, lane in enumerate(lanes) if not {*processes}.isdisjoint(lane.processes)]
+        rows.append(
+            EndRow(
+                at_ns=those[0][0] - origin_ns,
+                marks=tuple((lane, Mark.FAILED) for lane in hit),
+                what=what,
+                processes=processes,
+                place=where,
+            )
+        )
+    return sorted(rows, key=lambda row: row.at_ns)
 
 
 def flight(

@@ -12,11 +12,10 @@ from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import Group, Member, Place, Store, Trace
+from disttrace_viewer.views.terminal.init_setters import MAKERS
 from disttrace_viewer.views.terminal.init_steps import KeyUse, keys_of, steps_of, until_ready
 from disttrace_viewer.views.terminal.rows import Row
 from disttrace_viewer.wording.names import Lane, Names
-
-MAKERS = ("init_process_group", "new_group", "new_subgroups", "split_group", "shrink_group")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,9 @@ import polars as pl
 
 from disttrace_viewer.trace.model import Trace
 
-JOINING = (
-    "init_process_group",
-    "rendezvous",
-    "new_group",
-    "new_subgroups",
-    "new_subgroups_by_enumeration",
-    "split_group",
-    "shrink_group",
-)
+MAKERS = ("init_process_group", "new_group", "new_subgroups", "split_group", "shrink_group")
+"""What a group is said to be made by."""
+JOINING = (*MAKERS, "new_subgroups_by_enumeration", "rendezvous")
 """Composed operations that make groups, with all that they issue in stores."""
 
 

@@ -15,7 +15,7 @@ from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views.terminal.filters import Filters
 from disttrace_viewer.views.terminal.header import Header, header_of
-from disttrace_viewer.views.terminal.in_flight import endings_of, flights_of, samples_of
+from disttrace_viewer.views.terminal.in_flight import flights_of, samples_of
 from disttrace_viewer.views.terminal.init_phase import Initialization, initialization
 from disttrace_viewer.views.terminal.init_setters import initialization_of
 from disttrace_viewer.views.terminal.plan import group_indices, wanted_op
@@ -75,7 +75,6 @@ def report_of(
             filters,
             origin_ns=origin,
             initialization=_quiet(trace, inside),
-            endings=endings_of(evidence),
         )
     flights = flights_of(evidence, names)
     return Report(

@@ -12,9 +12,9 @@ from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views.terminal.filters import Filters, parse_time
 from disttrace_viewer.views.terminal.folding import Span, fold
-from disttrace_viewer.views.terminal.in_flight import Ending
+from disttrace_viewer.views.terminal.in_flight import endings_of
 from disttrace_viewer.views.terminal.plan import COLLECTIVE, LOCAL, MESSAGE, Plan, plan_of
-from disttrace_viewer.views.terminal.rows import EndRow, Folded, FoldRow, GapRow, Mark, Row
+from disttrace_viewer.views.terminal.rows import EndRow, Folded, FoldRow, GapRow, Row
 from disttrace_viewer.views.terminal.sequence_rows import Maker
 from disttrace_viewer.wording.names import Lane, Names, lanes_of
 
@@ -41,7 +41,6 @@ def sequence_of(
     *,
     origin_ns: int,
     initialization: pl.DataFrame,
-    endings: Sequence[Ending],
 ) -> SequenceView:
     """The sequence of a trace under the user's filters."""
     trace = exchanges.trace
@@ -58,7 +57,7 @@ def sequence_of(
                 rows.append(_folded(trace, exchanges, plan, piece, origin_ns))
         else:
             rows.append(_gap(plan.rows, piece, origin_ns))
-    ends = [_end_row(ending, origin_ns, lanes) for ending in endings if not filters.narrow]
+    ends = [] if filters.narrow else endings_of(evidence, lanes, origin_ns)
     return SequenceView(lanes, tuple(_merged(rows, ends)), plan.rows.height)
 
 
@@ -227,22 +226,10 @@ def _gap(rows: pl.DataFrame, gap: range, origin_ns: int) -> GapRow:
     return GapRow(at_ns=first - origin_ns, rows=len(gap), until_ns=last - origin_ns)
 
 
-def _end_row(ending: Ending, origin_ns: int, lanes: Sequence[Lane]) -> EndRow:
-    of_process = {process: i for i, lane in enumerate(lanes) for process in lane.processes}
-    hit = sorted({of_process[p] for p in ending.processes if p in of_process})
-    return EndRow(
-        at_ns=ending.t_ns - origin_ns,
-        marks=tuple((lane, Mark.FAILED) for lane in hit),
-        what=ending.what,
-        processes=ending.processes,
-        place=ending.place,
-    )
-
-
 def _merged(rows: Sequence[Row], ends: Sequence[EndRow]) -> list[Row]:
     """Ends of processes between the rows, by time; nothing is put into a repetition."""
     found: list[Row] = []
-    pending = sorted(ends, key=lambda e: e.at_ns)
+    pending = [*ends]
     for row in rows:
         while pending and pending[0].at_ns < row.at_ns and not isinstance(row, FoldRow):
             found.append(pending.pop(0))

@@ -50,24 +50,18 @@ def _operations(trace: Trace, exchanges: Exchanges) -> pl.DataFrame:
     calls = trace.calls.with_row_index("call").filter(
         pl.col("kind").is_in(["collective", "message"]) & pl.col("group").is_not_null()
     )
-    last = pl.DataFrame(
-        {
-            "process": [process.index for process in trace.processes],
-            "_last": [process.last_ns for process in trace.processes],
-        },
-        schema={"process": pl.UInt32, "_last": pl.Int64},
-    )
+    lasts = {process.index: process.last_ns for process in trace.processes}
+    last = pl.col("process").replace_strict(lasts, default=None, return_dtype=pl.Int64)
     begin = pl.col("begin_ns")
     found = (
         trace.operations.join(
             calls.select("call", "group", pl.col("bytes").alias("_bytes")), on="call"
         )
-        .join(last, on="process", how="left")
         .join(waits(exchanges).with_columns(waits=True), on=["process", "number"], how="left")
         .with_columns(
             over_ns=pl.max_horizontal(
                 begin,
-                pl.coalesce("end_ns", pl.when(pl.col("error").is_null()).then("_last")),
+                pl.coalesce("end_ns", pl.when(pl.col("error").is_null()).then(last)),
             ),
             bytes=pl.coalesce("bytes", "_bytes"),
         )

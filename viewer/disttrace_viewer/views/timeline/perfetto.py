@@ -78,15 +78,11 @@ def _pieces(trace: Trace, us: Clock) -> Iterator[bytes]:
         rows = placed(trace, tracks, chunk)
         where.append(rows.select("process", "number", "track", "begin_ns", until))
         yield b",\n".join(slices.of(rows))
-    for event in _names(trace, tracks):
-        yield orjson.dumps(event)
-    for event in _ends(trace, us):
-        yield orjson.dumps(event)
+    yield from map(orjson.dumps, (*_names(trace, tracks), *_ends(trace, us)))
     if where:
         yield from _flows(trace, exchanges, pl.concat(where), us)
     yield from _counters(trace, exchanges, us)
-    for event in _findings(found.case, found.findings, us):
-        yield orjson.dumps(event)
+    yield from map(orjson.dumps, _findings(found.case, found.findings, us))
 
 
 _FINDINGS_TID = 999_999
