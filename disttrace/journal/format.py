@@ -599,6 +599,16 @@ def is_own(path: str, owner: int | None = None) -> bool:
     return True
 
 
+def remove_own(path: str, owner: int | None = None) -> None:
+    """Take a file of ours away; what is not ours stays, and so does what cannot be removed."""
+    try:
+        if is_own(path, owner):
+            os.unlink(path)
+    except OSError as error:
+        if not is_kernels(error):
+            raise
+
+
 def _refuse_foreign(path: str, found: os.stat_result, owner: int | None) -> None:
     if stat.S_ISLNK(found.st_mode):
         raise ForeignFile(f"{path} is a link, which is not followed")

@@ -10,10 +10,11 @@ time stands beside them, for ticks are counted differently in each.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 ROOT = "/proc"
@@ -154,6 +155,44 @@ def own() -> dict[str, object]:
 def mark(task: Stat) -> str:
     """What tells a process from an earlier or later one of its number, in a word."""
     return f"{task.ticks}@{boot_id()}"
+
+
+def lives(pid: int, known: str) -> bool:
+    """Whether the process of that number and ``mark`` still runs; a zombie does not."""
+    try:
+        found = stat(pid)
+    except (OSError, ValueError):
+        return False
+    return not found.has_ended and mark(found) == known
+
+
+def open_files(pid: int) -> Iterator[str]:
+    """Paths of ``/proc`` that stand for what a process has open; none of one that has ended, or is
+    not for us to look at.
+    """
+    folder = f"{ROOT}/{pid}/fd"
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return
+    for name in names:
+        yield f"{folder}/{name}"
+
+
+def opened(pid: int) -> Iterator[str]:
+    """What a process has open: paths, and ``socket:[INODE]``."""
+    for path in open_files(pid):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            yield os.readlink(path)
+
+
+def has_open(pid: int, file: os.stat_result) -> bool:
+    """Whether a process has that file open, whatever it is called."""
+    for path in open_files(pid):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if os.path.samestat(os.stat(path), file):
+                return True
+    return False
 
 
 def boot_id() -> str | None:

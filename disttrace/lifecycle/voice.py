@@ -29,7 +29,7 @@ from typing import Any
 
 from disttrace import errors
 from disttrace.identity import AGENT, Identity
-from disttrace.journal.format import is_own, opened_own
+from disttrace.journal.format import opened_own, remove_own
 from disttrace.lifecycle.companion import Companion
 from disttrace.lifecycle.hearing import listeners
 from disttrace.lifecycle.meeting.place import Changes, own_folder
@@ -143,11 +143,8 @@ class Voice:
 
     def _remove(self) -> None:
         """The file that we made ourselves is of no use any more."""
-        try:
-            if self._made is not None and is_own(self._made):
-                os.unlink(self._made)
-        except OSError:
-            pass  # a companion took it over
+        if self._made is not None:
+            remove_own(self._made)
 
     @property
     def pause_ns(self) -> int:

@@ -87,7 +87,7 @@ class Courses:
             self._guard.release()
             self._forget()
             if path is not None and not forked:
-                remove(path)
+                fmt.remove_own(path)
 
     @property
     def words(self) -> memoryview | None:
@@ -182,16 +182,6 @@ class Courses:
             mapping = shared(fd, _SIZE)
         self._guard = Guard(mapping)
         self._mapping, self._words = mapping, mapping.cast("Q")
-
-
-def remove(path: str) -> None:
-    """Nobody shows anything under this name any more."""
-    try:
-        if fmt.is_own(path):
-            os.unlink(path)
-    except OSError as error:
-        if not is_kernels(error):
-            raise
 
 
 def place_of(frames: Sequence[tuple[str, int, str]]) -> int:

@@ -52,7 +52,7 @@ class Roll:
             if size != self._size:
                 self._entered, self._size = [*_entries(os.pread(fd, _MOST, 0))], size
         for one in list(self._entered):
-            if _lives(*one[:2]):
+            if proc.lives(*one[:2]):
                 yield one[2]
             else:
                 self._entered.remove(one)  # of two hundred restarts there are many, and for ever
@@ -106,12 +106,4 @@ def _entries(data: bytes) -> Iterator[tuple[int, str, str]]:
 
 def _lives_one(lines: Iterable[tuple[int, str]]) -> bool:
     """Whether one lives of these that is not this process."""
-    return any(pid != os.getpid() and _lives(pid, mark) for pid, mark in lines)
-
-
-def _lives(pid: int, mark: str) -> bool:
-    try:
-        found = proc.stat(pid)
-    except (OSError, ValueError):
-        return False
-    return not found.has_ended and proc.mark(found) == mark
+    return any(pid != os.getpid() and proc.lives(pid, mark) for pid, mark in lines)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from disttrace.journal import proc
 from disttrace.testing.ranks import environment, free_port
 from disttrace_viewer.api.attached import from_files, reported
 from disttrace_viewer.attach import permission, processes, samples
@@ -349,7 +350,8 @@ def test_who_of_a_tree_of_processes_is_a_rank(
 
 
 def _ranks(root: Path, monkeypatch: pytest.MonkeyPatch, job: str = "7") -> list[Found]:
-    monkeypatch.setattr(processes, "ROOT", str(root))
+    for reader in (proc, processes):
+        monkeypatch.setattr(reader, "ROOT", str(root))
     return processes.ranks(job=job)
 
 

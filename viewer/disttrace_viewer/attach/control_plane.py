@@ -13,7 +13,8 @@ import struct
 import time
 from collections.abc import Iterator
 
-from disttrace_viewer.attach.processes import ROOT, environment, path_in, thread_names
+from disttrace.journal.proc import ROOT, opened
+from disttrace_viewer.attach.processes import environment, path_in, thread_names
 from disttrace_viewer.load.foreign.dumps.dump import MOST_BYTES
 
 VARIABLE = "TORCH_WORKER_SERVER_SOCKET"
@@ -131,15 +132,8 @@ def _left(until: float) -> float:
 
 def _sockets(pid: int) -> set[str]:
     """Inodes of the sockets that a process has open."""
-    found = set()
-    for name in os.listdir(f"{ROOT}/{pid}/fd"):
-        try:
-            kind, _, inode = os.readlink(f"{ROOT}/{pid}/fd/{name}").partition(":")
-        except OSError:
-            continue
-        if kind == "socket":
-            found.add(inode.strip("[]"))
-    return found
+    files = (file.partition(":") for file in opened(pid))
+    return {inode.strip("[]") for kind, _, inode in files if kind == "socket"}
 
 
 def _paths(pid: int, own: set[str]) -> Iterator[str]:

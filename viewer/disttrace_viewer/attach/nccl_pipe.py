@@ -11,7 +11,8 @@ import stat
 import time
 from collections.abc import Mapping
 
-from disttrace_viewer.attach.processes import ROOT, Found, environment, path_in
+from disttrace.journal.proc import has_open
+from disttrace_viewer.attach.processes import Found, environment, path_in
 from disttrace_viewer.load import files
 from disttrace_viewer.load.foreign.dumps.dump import MOST_BYTES
 
@@ -29,13 +30,11 @@ def pipe(one: Found) -> str | None:
         return None
     path = path_in(one.pid, f"{stem}{one.rank}.pipe")
     try:
-        is_pipe = _of(path)
-        for name in os.listdir(f"{ROOT}/{one.pid}/fd"):
-            if is_pipe is not None and _is(f"{ROOT}/{one.pid}/fd/{name}", is_pipe):
-                return path
+        found = os.lstat(path)
     except OSError:
-        pass
-    return None
+        return None
+    ours = found.st_uid == os.geteuid() or not os.geteuid()
+    return path if ours and stat.S_ISFIFO(found.st_mode) and has_open(one.pid, found) else None
 
 
 def dump(one: Found, path: str) -> bytes | None:
@@ -80,19 +79,6 @@ def _read(path: str) -> bytes:
         return files.read(path, MOST_BYTES)[0]
     except OSError:
         return b""
-
-
-def _of(path: str) -> os.stat_result | None:
-    found = os.lstat(path)
-    ours = found.st_uid == os.geteuid() or not os.geteuid()
-    return found if stat.S_ISFIFO(found.st_mode) and ours else None
-
-
-def _is(path: str, of: os.stat_result) -> bool:
-    try:
-        return os.path.samestat(os.stat(path), of)
-    except OSError:
-        return False
 
 
 def _write(path: str) -> bool:

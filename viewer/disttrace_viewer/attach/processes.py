@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-ROOT = "/proc"
+from disttrace.journal.proc import ROOT, stat
+
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 """Who sets the first of them may itself have been started with another one."""
 _OF_GROUPS = (b"pt_gloo", b"gloo_", b"pt_nccl", b"pt_ucc")
@@ -35,7 +36,7 @@ def ranks(below: Iterable[int] = (), job: str | None = None) -> list[Found]:
     found = [
         one
         for pid in everybody
-        if (not wanted or _descends(pid, wanted, everybody))
+        if (not wanted or not wanted.isdisjoint(_upwards(pid, everybody)))
         and (one := _look(pid)) is not None
         and (job is None or job in one.run)
     ]
@@ -56,9 +57,8 @@ def _look(pid: int) -> Found | None:
             if b"libtorch" not in file.read():
                 return None
         env = environment(pid)
-        with open(f"{ROOT}/{pid}/stat", "rb") as file:
-            started = int(file.read().rpartition(b")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
+        started = stat(pid).ticks
+    except (OSError, ValueError):
         return None
     of = next((n for n, key in enumerate(_RANKS) if env.get(key, "").isdigit()), len(_RANKS))
     rank = int(env[_RANKS[of]]) if of < len(_RANKS) else None
@@ -96,10 +96,8 @@ def _that_communicate(found: Sequence[Found], parents: Mapping[int, int]) -> lis
     """
     pids, others = {one.pid: one for one in found}, set[int]()
     for child in found:
-        above = parents.get(child.pid, 0)
-        while above > 1 and above not in pids:
-            above = parents.get(above, 0)
-        parent = pids.get(above)
+        above = _upwards(parents.get(child.pid, 0), parents)
+        parent = next((pids[pid] for pid in above if pid in pids), None)
         if parent is None:
             continue
         if parent.of > child.of:
@@ -121,19 +119,17 @@ def _threads(pid: int) -> tuple[bool, int]:
     return any(name.startswith(_OF_GROUPS) for name in names), len(names)
 
 
-def _descends(pid: int, wanted: set[int], parents: Mapping[int, int]) -> bool:
+def _upwards(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
+    """A process and all from which it descends."""
     while pid > 1:
-        if pid in wanted:
-            return True
+        yield pid
         pid = parents.get(pid, 0)
-    return False
 
 
 def _parent(pid: int) -> int:
     try:
-        with open(f"{ROOT}/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[1])
-    except (OSError, ValueError, IndexError):
+        return stat(pid).parent
+    except (OSError, ValueError):
         return 0
 
 
@@ -150,8 +146,6 @@ def switches(pid: int) -> int:
 def busy_s(pid: int) -> float:
     """How much processor time the main thread of a process has taken."""
     try:
-        with open(f"{ROOT}/{pid}/task/{pid}/stat", "rb") as file:
-            ticks = file.read().rpartition(b")")[2].split()[11:13]
-        return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+        return stat(f"{pid}/task/{pid}").cpu_ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError):
         return 0.0

@@ -110,13 +110,13 @@ def _unexpected(error: Exception, log: Log) -> None:
 
 
 def _remove_if_empty(path: str) -> None:
-    from disttrace.journal.format import is_own
+    from disttrace.journal.format import remove_own
 
     try:
-        if is_own(path) and os.path.getsize(path) == 0:
-            os.unlink(path)
+        if os.path.getsize(path) == 0:
+            remove_own(path)
     except OSError:
-        pass
+        pass  # the folder is gone
 
 
 if __name__ == "__main__":

@@ -12,8 +12,7 @@ import time
 from contextlib import suppress
 
 from disttrace.journal.format import CALLS_SUFFIX, ROLL_SUFFIX, is_plain_name, opened_own
-from disttrace.journal.proc import mark as mark_of
-from disttrace.journal.proc import stat as process
+from disttrace.journal.proc import lives
 from disttrace.lifecycle.meeting.place import namespace
 
 SETTLED_S = 60.0
@@ -41,20 +40,13 @@ def sweep(folder: str) -> int:
             with opened_own(path, os.O_RDONLY) as fd:
                 text = os.pread(fd, _MOST_BYTES, 0).decode("ascii", "replace")
             lines = [line.split(" ") for line in text.splitlines()]
-            if any(_lives(*line[:2]) for line in lines if len(line) > 2):
+            lines = [line for line in lines if len(line) > 2 and line[0].isdecimal()]
+            if any(lives(int(pid), mark) for pid, mark, *_ in lines):
                 continue
             journals = name.partition("-")[0]
-            for base in {line[2] for line in lines if len(line) > 2 and is_plain_name(line[2])}:
+            for base in {line[2] for line in lines if is_plain_name(line[2])}:
                 with suppress(FileNotFoundError):
                     os.unlink(os.path.join(folder, f"{journals}-{base}{CALLS_SUFFIX}"))
             os.unlink(path)
             removed += 1
     return removed
-
-
-def _lives(pid: str, mark: str) -> bool:
-    try:
-        found = process(int(pid))
-    except (OSError, ValueError):
-        return False
-    return not found.has_ended and mark_of(found) == mark

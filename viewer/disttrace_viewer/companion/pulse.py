@@ -48,10 +48,7 @@ class Pulse:
 
     def _is_launcher(self) -> bool:
         try:
-            fd = fmt.open_own(fmt.definitions_name(self._path), os.O_RDONLY)
+            with fmt.opened_own(fmt.definitions_name(self._path), os.O_RDONLY) as fd:
+                return _LAUNCHER in os.pread(fd, _FIRST_LINE, 0)
         except OSError:
             return False
-        try:
-            return _LAUNCHER in os.pread(fd, _FIRST_LINE, 0)
-        finally:
-            os.close(fd)

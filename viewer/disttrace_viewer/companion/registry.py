@@ -15,7 +15,7 @@ import os
 from dataclasses import dataclass
 
 import disttrace.journal.format as fmt
-from disttrace.journal.proc import mark, stat
+from disttrace.journal.proc import lives
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,7 @@ class Entry:
 
     def alive(self) -> bool:
         """Whether it still runs; a zombie does not."""
-        try:
-            found = stat(self.pid)
-        except (OSError, ValueError):
-            return False
-        return not found.has_ended and mark(found) == self.start
+        return lives(self.pid, self.start)
 
 
 class Registry:

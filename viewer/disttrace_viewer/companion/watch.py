@@ -8,7 +8,6 @@ what is to be said and by whom, and the process that is named prints it from its
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import queue
@@ -20,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import disttrace.journal.format as fmt
-from disttrace.journal.proc import ROOT, send, who
+from disttrace.journal.proc import has_open, send, who
 from disttrace_viewer.companion.alerting import alert
 from disttrace_viewer.companion.alerting.command import Commands
 from disttrace_viewer.companion.log import Log
@@ -158,11 +157,7 @@ class Watch:
         self._commands.finish()
         if self._file is not None:  # now: the next job of this name has one of that name
             os.close(self._file)
-            try:
-                if fmt.is_own(self._path):
-                    os.unlink(self._path)
-            except OSError:
-                pass  # the folder is gone
+            fmt.remove_own(self._path)
         if self._verdicts is not None:
             self._end(self._verdicts, leave_s)
 
@@ -436,28 +431,19 @@ def _objects(kind: str, said: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _writes(process: dict[str, Any]) -> bool:
     """Whether a process has its journal open: it may have become a program that has none."""
-    folder = f"{ROOT}/{process['pid']}/fd"
     try:
-        journal = os.stat(process["journal"])
-        for name in os.listdir(folder):
-            with contextlib.suppress(OSError):  # closed meanwhile
-                if os.path.samestat(os.stat(f"{folder}/{name}"), journal):
-                    return True
+        return has_open(process["pid"], os.stat(process["journal"]))
     except OSError:
-        pass  # it has ended, or is not ours to look at
-    return False
+        return False  # the folder is gone
 
 
 def _has_failed(base: str) -> bool:
     """Whether the journal of a process tells of an exception that nobody caught."""
     try:
-        fd = fmt.open_own(fmt.definitions_name(base), os.O_RDONLY)
+        with fmt.opened_own(fmt.definitions_name(base), os.O_RDONLY) as fd:
+            return _FAILURE in os.pread(fd, _END, max(0, os.fstat(fd).st_size - _END))
     except OSError:
         return False
-    try:
-        return _FAILURE in os.pread(fd, _END, max(0, os.fstat(fd).st_size - _END))
-    finally:
-        os.close(fd)
 
 
 def command_of(order: Order) -> list[str]:

@@ -5,7 +5,6 @@ Nobody waits for the thread that asks, and it starts no child of the program.
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import threading
@@ -14,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from disttrace.journal.format import DEVICE, HOST
-from disttrace.journal.proc import ROOT, here
+from disttrace.journal.proc import here, opened
 from disttrace_viewer.companion.machine import kernel_log, nccl_ras
 from disttrace_viewer.companion.machine.answer import Answer
 from disttrace_viewer.companion.machine.nvidia_smi import NvidiaSmi
@@ -86,7 +85,7 @@ class Asking:
 
 def uses_devices(pids: Iterable[int]) -> bool:
     """Whether any of them has a device of NVIDIA's open."""
-    return any(target.startswith(_GPU) for pid in pids for target in _open(pid))
+    return any(target.startswith(_GPU) for pid in pids for target in opened(pid))
 
 
 def concerning(
@@ -117,7 +116,7 @@ def is_open(name: str | None, pids: Iterable[int]) -> bool:
     except (OSError, ValueError):
         return True
     node = None if minor is None else f"{_GPU}{minor[1]}"
-    return node is None or any(node == target for pid in pids for target in _open(pid))
+    return node is None or any(node == target for pid in pids for target in opened(pid))
 
 
 def _own(answer: Answer) -> Answer:
@@ -142,12 +141,3 @@ def _is_here(answer: Answer) -> bool:
 def _counts_all() -> bool:
     """Whether pids here are those of the kernel's log, which knows no namespaces."""
     return here().pid_ns == _INITIAL_PIDS
-
-
-def _open(pid: int) -> Iterable[str]:
-    folder = f"{ROOT}/{pid}/fd"
-    try:
-        for name in os.listdir(folder):
-            yield os.readlink(f"{folder}/{name}")
-    except OSError:
-        return  # it has ended, or is not ours to look at

@@ -13,7 +13,7 @@ import time
 from collections.abc import Collection, Iterator
 
 from disttrace.journal.format import DEVICE, HOST, LINK
-from disttrace.journal.proc import ROOT
+from disttrace.journal.proc import ROOT, opened
 from disttrace_viewer.companion.machine.answer import MOST_TEXT, Answer
 
 BY = "NCCL RAS"
@@ -105,7 +105,8 @@ def is_theirs(port: int, pids: Collection[int]) -> bool:
     has the same one.
     """
     listening = {inode for name in ("tcp", "tcp6") for inode in _listening(name, port)}
-    return bool(listening) and listening <= {inode for pid in pids for inode in _sockets(pid)}
+    sockets = {f"socket:[{inode}]" for inode in listening}
+    return bool(sockets) and sockets <= {file for pid in pids for file in opened(pid)}
 
 
 def _listening(table: str, port: int) -> Iterator[str]:
@@ -117,18 +118,3 @@ def _listening(table: str, port: int) -> Iterator[str]:
                     yield fields[9]
     except (OSError, ValueError):
         return
-
-
-def _sockets(pid: int) -> Iterator[str]:
-    folder = f"{ROOT}/{pid}/fd"
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return
-    for name in names:
-        try:
-            target = os.readlink(f"{folder}/{name}")
-        except OSError:
-            continue  # closed meanwhile
-        if target.startswith("socket:["):
-            yield target[8:-1]

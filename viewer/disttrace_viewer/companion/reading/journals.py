@@ -19,11 +19,10 @@ from disttrace.journal.format import (
     is_of_job,
     is_own,
     is_plain_name,
-    open_own,
+    opened_own,
     segment_name,
 )
-from disttrace.journal.proc import ROOT, stat
-from disttrace.journal.proc import mark as mark_of_process
+from disttrace.journal.proc import ROOT, lives
 from disttrace_viewer.load.discover import Files, named
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.form.alike import Like
@@ -81,19 +80,16 @@ class OwnJournals:
     def _entries(self) -> dict[str, bool]:
         """Paths of the journals that processes here called theirs, and whether these live."""
         try:
-            fd = open_own(self._roll, os.O_RDONLY)
+            with opened_own(self._roll, os.O_RDONLY) as fd:
+                data = os.pread(fd, _MOST_ROLL, 0)
         except OSError:
             return {}
-        try:
-            data = os.pread(fd, _MOST_ROLL, 0)
-        finally:
-            os.close(fd)
         found = {}
         for line in data[: data.rfind(b"\n") + 1].decode("utf-8", "replace").splitlines():
             pid, mark, base = [*line.split(" ", 2), "", ""][:3]
             path = os.path.join(self._directory, base)
             if path not in self._earlier and is_plain_name(base) and is_of_job(base, self._job):
-                found[path] = pid.isdecimal() and _lives(int(pid), mark)
+                found[path] = pid.isdecimal() and lives(int(pid), mark)
         return found
 
     def _of(self, base: str) -> Files:
@@ -190,26 +186,13 @@ def written_s(files: Files) -> float:
     return newest
 
 
-def _lives(pid: int, mark: str) -> bool:
-    try:
-        found = stat(pid)
-    except (OSError, ValueError, OverflowError):
-        return False
-    return not found.has_ended and mark_of_process(found) == mark
-
-
 def _began_s(base: str) -> float | None:
     try:
-        fd = open_own(definitions_name(base), os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        record = orjson.loads(os.pread(fd, _FIRST_LINE, 0).partition(b"\n")[0])
+        with opened_own(definitions_name(base), os.O_RDONLY) as fd:
+            record = orjson.loads(os.pread(fd, _FIRST_LINE, 0).partition(b"\n")[0])
         return None if record.get("role") == _AGENT else record["start_ns"] / 1e9
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    finally:
-        os.close(fd)
 
 
 def _parts(base: str) -> list[str]:

@@ -75,11 +75,7 @@ class LiveFile:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-            try:
-                if fmt.is_own(self._path):
-                    os.unlink(self._path)
-            except OSError:
-                pass  # the folder is gone
+            fmt.remove_own(self._path)
 
     def _share(self, name: str, sums: dict[str, tuple[int, int]]) -> float | None:
         held, away = sums[name]

@@ -72,11 +72,8 @@ class Minutes:
             for call, (n, took, held, longest) in calls.items()
         ]
         try:
-            fd = fmt.open_own(self._path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-            try:
+            with fmt.opened_own(self._path, os.O_CREAT | os.O_WRONLY | os.O_APPEND) as fd:
                 if os.fstat(fd).st_size < MOST_BYTES:
                     os.write(fd, b"".join(orjson.dumps(line) + b"\n" for line in lines))
-            finally:
-                os.close(fd)
         except (OSError, TypeError):
             pass  # a full disk, or the folder is gone; times that nobody can have taken

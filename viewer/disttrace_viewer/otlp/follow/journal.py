@@ -117,11 +117,7 @@ class JournalReader:
         names = [fmt.definitions_name(self._path)]
         names += [fmt.segment_name(self._path, n) for n in range(1, self._next)]
         for name in names:
-            try:
-                if fmt.is_own(name, self._owner):
-                    os.unlink(name)
-            except OSError:
-                continue
+            fmt.remove_own(name, self._owner)
 
     # -- reading -----------------------------------------------------------------------------
 
