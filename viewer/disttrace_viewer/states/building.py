@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import starmap
@@ -26,18 +26,14 @@ from disttrace_viewer.merge.processes import stack_of
 from disttrace_viewer.merge.surveying import base_stores
 from disttrace_viewer.merge.tables import KINDS, store_of
 from disttrace_viewer.states import likes, packed
-from disttrace_viewer.states.form.alike import Like
 from disttrace_viewer.states.form.journal import journal_of
 from disttrace_viewer.states.form.state import ROW, ByIdentity, State
 from disttrace_viewer.states.history import History, courses_differ
 from disttrace_viewer.states.merged import Merged
 from disttrace_viewer.states.packed import batches_of
-from disttrace_viewer.states.survey import StateSurvey, survey
+from disttrace_viewer.states.survey import survey
 from disttrace_viewer.trace.model import (
     Call,
-    Crowd,
-    Group,
-    Job,
     Key,
     Signature,
     Store,
@@ -45,10 +41,9 @@ from disttrace_viewer.trace.model import (
     Trace,
 )
 from disttrace_viewer.trace.operation import Op
-from disttrace_viewer.trace.process import Frame, Problem, Process, Stack, StackSample
+from disttrace_viewer.trace.process import Frame, Problem, Stack, StackSample
 
 T = TypeVar("T")
-Jobs = tuple[Job, ...]
 
 
 def trace_of(
@@ -70,9 +65,9 @@ def trace_of(
         problems.take(problem)
     for sentence in merged.unread:
         problems.add(sentence, "unread", "was not read: whoever read it was lost, twice.")
-    building = _Building(found, merged.states, alike)
+    building = _Building(found, merged.states, alike=alike)
     building.read()
-    groups, jobs = building.liken(merged.likes)
+    groups, jobs = likes.add(building, merged.likes)
     here = {job.id for job in found.jobs}
     trace = Trace(
         processes=tuple(building.processes),
@@ -117,30 +112,17 @@ NOTHING = '{"ops":[],"call":{},"store":{}}'
 
 
 @dataclass
-class _Building:
-    survey: StateSurvey
-    states: Mapping[str, State]
-    alike: bool
-    processes: list[Process] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
+class _Building(likes.Known):
+    alike: bool = field(kw_only=True)
     stores: list[Store] = field(default_factory=list)
-    ids: list[str] = field(default_factory=list)
-    """Of groups."""
     stacks: dict[Stack, Stack] = field(default_factory=dict)
     """One object for equal ones."""
     errors: dict[str, int] = field(default_factory=dict)
     keys: dict[Key, int] = field(default_factory=dict)
-    ops: dict[int, list[Op]] = field(default_factory=dict)
-    counts: dict[int, int] = field(default_factory=dict)
-    longest: dict[tuple[int, int], int] = field(default_factory=dict)
-    active: dict[tuple[int, int], int] = field(default_factory=dict)
     refused: dict[tuple[int, int], int] = field(default_factory=dict)
-    courses: dict[Stream, dict[int, tuple[int, int, int]]] = field(default_factory=dict)
     history: dict[tuple[int, Stream], Course] = field(default_factory=dict)
     exact: set[tuple[int, Stream]] = field(default_factory=set)
     queues: dict[tuple[int, int, str], tuple[int, int]] = field(default_factory=dict)
-    crowds: list[Crowd] = field(default_factory=list)
-    beside: dict[int, dict[int, list[int]]] = field(default_factory=dict)
     _mine: dict[int, int] = field(default_factory=dict)
     """Stores of the process that is read, by its own numbers."""
     _asked: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
@@ -175,28 +157,6 @@ class _Building:
                 index = known.index.get(state.id)
                 if index is not None:
                     self._process(index, state if self.alike else opened(state))
-
-    def liken(self, more: Mapping[str, Sequence[Like]]) -> tuple[tuple[Group, ...], Jobs]:
-        """Add who is like others; the groups and jobs with them."""
-        known = self.survey
-        if not more:
-            return known.groups, known.jobs
-        told = likes.Known(
-            self.processes,
-            self.calls,
-            self.ops,
-            self.counts,
-            self.longest,
-            self.active,
-            self.courses,
-            [*known.groups],
-            self.ids,
-            known.jobs,
-            known.group_index,
-            self.crowds,
-            self.beside,
-        )
-        return likes.add(told, self.states, more)
 
     def sample(self) -> Sample:
         """The sample that the states hold; of courses those of streams in which somebody waits or

@@ -16,6 +16,7 @@ from disttrace.journal.format import COLLECTIVE, MESSAGE, ranks_of
 from disttrace_viewer.states.form import crowds
 from disttrace_viewer.states.form.alike import Like, Own, names_of_groups
 from disttrace_viewer.states.form.state import State
+from disttrace_viewer.states.survey import StateSurvey
 from disttrace_viewer.trace.model import Call, Crowd, Group, Job, Member, Signature, Stream
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Process
@@ -28,21 +29,20 @@ _UNKNOWN: dict[str, Any] = {"ppid": None, "ticks": None, "paths": ()}
 class Known:
     """What is known of those that were told as a whole; ``add`` appends to it."""
 
-    processes: list[Process]
-    calls: list[Call]
-    ops: dict[int, list[Op]]
-    counts: dict[int, int]
-    longest: dict[tuple[int, int], int]
-    active: dict[tuple[int, int], int]
-    courses: dict[Stream, dict[int, tuple[int, int, int]]]
-    groups: list[Group]
-    ids: list[str]
+    survey: StateSurvey
+    states: Mapping[str, State]
+    processes: list[Process] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    ops: dict[int, list[Op]] = field(default_factory=dict)
+    counts: dict[int, int] = field(default_factory=dict)
+    longest: dict[tuple[int, int], int] = field(default_factory=dict)
+    active: dict[tuple[int, int], int] = field(default_factory=dict)
+    courses: dict[Stream, dict[int, tuple[int, int, int]]] = field(default_factory=dict)
+    groups: list[Group] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
     """Of groups."""
-    jobs: tuple[Job, ...]
-    group_index: Mapping[tuple[int, int], int]
-    """By process and its own number of a group."""
-    crowds: list[Crowd]
-    beside: dict[int, dict[int, list[int]]]
+    crowds: list[Crowd] = field(default_factory=list)
+    beside: dict[int, dict[int, list[int]]] = field(default_factory=dict)
     """By group and rank in it of who tells of a crowd, the ranks of these."""
 
 
@@ -66,9 +66,13 @@ class _Adding:
 
 
 def add(
-    known: Known, states: Mapping[str, State], likes: Mapping[str, Sequence[Like]]
+    known: Known, likes: Mapping[str, Sequence[Like]]
 ) -> tuple[tuple[Group, ...], tuple[Job, ...]]:
     """Add those who are like some of the processes; the groups and jobs with them."""
+    jobs, states = known.survey.jobs, known.states
+    if not likes:
+        return known.survey.groups, jobs
+    known.groups = [*known.survey.groups]
     index = {process.id: process.index for process in known.processes}
     adding = _Adding(known)
     _name_groups(adding, states, index)
@@ -85,7 +89,7 @@ def add(
         for op in ops
         if op.pending and op.call.group is not None
     }
-    adding.job_of = {p: job.index for job in known.jobs for p in job.processes}
+    adding.job_of = {p: job.index for job in jobs for p in job.processes}
     alike = [
         (_Model.of(adding, index[one], states[one]), of)
         for one, of in _once(likes, index).items()
@@ -108,10 +112,9 @@ def add(
         for crowd in rows:
             _stand_for(adding, alike[number][0], crowd, by_id)
     groups = tuple(_grown(group, adding.members.get(group.index)) for group in known.groups)
-    jobs = tuple(
-        replace(job, processes=(*job.processes, *more.get(job.index, ()))) for job in known.jobs
+    return groups, tuple(
+        replace(job, processes=(*job.processes, *more.get(job.index, ()))) for job in jobs
     )
-    return groups, jobs
 
 
 def _once(likes: Mapping[str, Sequence[Like]], told: Iterable[str]) -> dict[str, list[Like]]:
@@ -298,7 +301,7 @@ class _Model:
     def of(cls, adding: _Adding, process: int, state: State) -> _Model:
         known = adding.known
         numbers = tuple(names_of_groups(state))
-        indices = (known.group_index.get((process, number)) for number in numbers)
+        indices = (known.survey.group_index.get((process, number)) for number in numbers)
         first = known.processes[process]
         return cls(
             process,
@@ -315,7 +318,7 @@ class _Model:
 def _name_groups(adding: _Adding, states: Mapping[str, State], index: Mapping[str, int]) -> None:
     for one, process in index.items():
         for number, name in names_of_groups(states[one]).items():
-            group = adding.known.group_index.get((process, number))
+            group = adding.known.survey.group_index.get((process, number))
             if name and group is not None and adding.of_name.setdefault(name, group) != group:
                 adding.of_name[name] = _AMBIGUOUS
 
