@@ -29,8 +29,7 @@ from disttrace_viewer.analysis.liveness import identity, look, who
 from disttrace_viewer.analysis.process_ends import CLEAN
 from disttrace_viewer.companion import sightings
 from disttrace_viewer.companion.alerting import divergence
-from disttrace_viewer.companion.alerting.alert import processes
-from disttrace_viewer.companion.alerting.words import lines, objects, those_of, voices
+from disttrace_viewer.companion.alerting.words import for_command, lines, objects, those_of, voices
 from disttrace_viewer.companion.channel.rounds import Answer
 from disttrace_viewer.companion.exchange import Exchange
 from disttrace_viewer.companion.gil_holders import OF_LIMIT, SHORTEST_S, GilHolders, Silent
@@ -68,7 +67,6 @@ from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.verdict import Verdict
 from disttrace_viewer.trace.model import Job
 from disttrace_viewer.trace.process import Process
-from disttrace_viewer.views.terminal.diagnosis import lines as report_lines
 from disttrace_viewer.wording import sentences
 
 READY, MUTE, FAREWELL, DIVERGED = b"ready", b"mute", b"farewell", b"diverged"
@@ -349,14 +347,9 @@ class Judge:
             "notes": lines(case, notes, self._root, word="starting" if now.starting else "waiting"),
             "noted": now.noted(case),
             "going_on": _going_on(case, alive, self._stalled, self._beside),
-            "alert": {
-                "job": self._job,
-                "directory": self._root,
-                "processes": processes(
-                    trace.processes, errors, lambda p: p.id not in elsewhere and bool(look(p).alive)
-                ),
-                "report": "\n".join(report_lines(case, judgement.findings)) + "\n",
-            },
+            "alert": for_command(
+                case, judgement.findings, errors, self._job, self._root, elsewhere
+            ),
             "voices": voices(case, elsewhere, anywhere=anywhere or bool(unknown) or joined),
             "aborting": [
                 {**identity(p), "journal": definitions_name(p.paths[0])}

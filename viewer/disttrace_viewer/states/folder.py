@@ -53,70 +53,9 @@ Progress = Callable[[int, int], None]
 class Task:
     """Journals that one worker reduces."""
 
-    files: tuple[tuple[str, str | None, tuple[tuple[int, str], ...]], ...]
+    files: Sequence[Files]
     window: int | None
-    history: bool = False
-
-
-def run(task: Task) -> Part:
-    """The states of a task's journals."""
-    with no_cycles():  # which are gone when it is over: to look through them took an eighth of all
-        return _part(task)
-
-
-def _part(task: Task) -> Part:
-    found = []
-    for base, definitions, segments in task.files:
-        files = Files(base, definitions, dict(segments))
-        state = reduce(files, window=task.window, history=task.history)
-        if state is not None:
-            found.append(state)
-    heads = [head_of(state) for state in found]
-    return Part(zlib.compress(pack_batch(found), LEVEL), len(found), heads=heads)
-
-
-def reduced(
-    paths: Sequence[str | Files],
-    *,
-    window: int | None = None,
-    engine: Engine = here,
-    batch: int = BATCH,
-    progress: Progress | None = None,
-) -> Parts:
-    """The states of all journals below ``paths``."""
-    found = evidence(paths, Problems())
-    return reduced_files(found, window=window, engine=engine, batch=batch, progress=progress)
-
-
-def reduced_files(
-    found: Sequence[Files],
-    *,
-    window: int | None = None,
-    history: bool = False,
-    engine: Engine = here,
-    batch: int = BATCH,
-    progress: Progress | None = None,
-) -> Parts:
-    """The states of some journals, task by task; ``history``: with the order of collectives."""
-    tasks = [
-        Task(
-            tuple(
-                (files.base, files.definitions, tuple(files.segments.items()))
-                for files in found[first : first + batch]
-            ),
-            window,
-            history,
-        )
-        for first in range(0, len(found), batch)
-    ]
-    done = 0
-    # What was translated from other formats is in the memory of this process only.
-    own = any(is_held(one.definitions or "") for one in found)
-    for number, part in (here if own else engine)(run, tasks):
-        done += len(tasks[number].files)
-        if progress is not None:
-            progress(done, len(found))
-        yield part or Part(None, 0, tuple(base for base, _, _ in tasks[number].files))
+    history: bool
 
 
 @contextmanager
@@ -134,23 +73,55 @@ def no_cycles() -> Iterator[None]:
         gc.enable()
 
 
+@no_cycles()  # which are gone when it is over: to look through them took an eighth of all
+def run(task: Task) -> Part:
+    """The states of a task's journals."""
+    states = (reduce(one, window=task.window, history=task.history) for one in task.files)
+    found = [state for state in states if state is not None]
+    heads = [head_of(state) for state in found]
+    return Part(zlib.compress(pack_batch(found), LEVEL), len(found), heads=heads)
+
+
+def reduced(
+    paths: Sequence[str | Files],
+    *,
+    window: int | None = None,
+    history: bool = False,
+    engine: Engine = here,
+    batch: int = BATCH,
+    progress: Progress | None = None,
+) -> Parts:
+    """The states of all journals below ``paths``, task by task; ``history``: with the order of
+    collectives.
+    """
+    found = evidence(paths, Problems())
+    places = range(0, len(found), batch)
+    tasks = [Task(found[first : first + batch], window, history) for first in places]
+    done = 0
+    # What was translated from other formats is in the memory of this process only.
+    own = any(is_held(one.definitions or "") for one in found)
+    for number, part in (here if own else engine)(run, tasks):
+        done += len(tasks[number].files)
+        if progress is not None:
+            progress(done, len(found))
+        yield part or Part(None, 0, tuple(one.base for one in tasks[number].files))
+
+
 def of_journals(
     paths: Sequence[str | Files],
     *,
     window: int | None = None,
+    history: bool = False,
     engine: Engine = here,
     batch: int = BATCH,
     progress: Progress | None = None,
 ) -> Merged:
-    """The merged states of all journals below ``paths``."""
-    return merged(reduced(paths, window=window, engine=engine, batch=batch, progress=progress))
-
-
-def merged(parts: Parts) -> Merged:
-    """The states of all parts, merged."""
+    """The merged states of all journals below ``paths``; ``history``: as of ``reduced``."""
     packed = Packed()
     unread: list[str] = []
-    for part in parts:
+    for part in reduced(
+        paths, window=window, history=history, engine=engine, batch=batch, progress=progress
+    ):
         if part.states is not None:
             packed.add(part.states, part.heads)
         unread += part.lost

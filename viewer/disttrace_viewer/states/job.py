@@ -219,5 +219,5 @@ def in_full(
     if engine is engines.local and sum(merged.states[one].size for one in suspects) <= FEW_BYTES:
         engine = here
     files: list[Files] = [f for f in evidence(paths, Problems()) if f.base in bases]
-    parts = folder.reduced_files(files, window=None, history=True, engine=engine, batch=1)
-    return merge([merged, Merged(folder.merged(parts).states)])
+    full = folder.of_journals(files, history=True, engine=engine, batch=1)
+    return merge([merged, Merged(full.states)])

@@ -12,8 +12,7 @@ from collections.abc import Sequence, Set
 from typing import Any
 
 from disttrace_viewer.analysis.liveness import Look, look
-from disttrace_viewer.companion.alerting.alert import processes
-from disttrace_viewer.companion.alerting.words import lines, objects, voices
+from disttrace_viewer.companion.alerting.words import for_command, lines, objects, voices
 from disttrace_viewer.findings.finding import NOTE
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.states import folder
@@ -21,7 +20,6 @@ from disttrace_viewer.states.form.state import State
 from disttrace_viewer.states.job import MOST_COMPARED
 from disttrace_viewer.states.merged import Merged, merge
 from disttrace_viewer.states.verdict import Verdict, verdict
-from disttrace_viewer.views.terminal.diagnosis import lines as report_lines
 
 KINDS = frozenset(
     {
@@ -44,8 +42,8 @@ def newest(local: Merged, files: Sequence[Files]) -> Merged:
     bases = {state.base for state in local.states.values()}
     ours = [one for one in files if one.base in bases][:MOST_COMPARED]
     window = min(MOST_EACH, MOST_BYTES // max(1, len(ours)))
-    parts = folder.reduced_files(ours, window=window, history=True)
-    return merge([local, Merged(folder.merged(parts).states)])
+    found = folder.of_journals(ours, window=window, history=True)
+    return merge([local, Merged(found.states)])
 
 
 @folder.no_cycles()
@@ -65,18 +63,10 @@ def told(
     case = found.case
     new = [f for f in found.findings if f.kind in KINDS and f.group not in said]
     errors = [f for f in new if f.severity != NOTE]
-    known = case.evidence.trace.processes
     return {
         "diverged": sorted({one.group for one in errors if one.group is not None}),
         "lines": lines(case, errors, directory, word="diverged"),
         "said": objects(case, errors),
         "voices": voices(case, elsewhere, anywhere=True),
-        "alert": {
-            "job": job,
-            "directory": directory,
-            "processes": processes(
-                known, errors, lambda p: p.id not in elsewhere and bool(look(p).alive)
-            ),
-            "report": "\n".join(report_lines(case, found.findings)) + "\n",
-        },
+        "alert": for_command(case, found.findings, errors, job, directory, elsewhere),
     }

@@ -1,10 +1,11 @@
-"""What is said of a stall: who waits and is missing, in ten lines, and by whom."""
+"""What is said of a stall: who waits and is missing, in ten lines, to a command, and by whom."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence, Set
 from typing import Any
 
+from disttrace_viewer.analysis.liveness import look
 from disttrace_viewer.analysis.process_ends import TOGETHER_NS
 from disttrace_viewer.diagnosis.live import living
 from disttrace_viewer.diagnosis.positions import positions
@@ -13,10 +14,12 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, Finding
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.process import Process
+from disttrace_viewer.views.terminal.diagnosis import lines as report_lines
 from disttrace_viewer.wording import quantities, sentences
 
 MOST_FINDINGS = 3
 MOST_POSITIONS = 4
+MOST_PROCESSES = 64
 LONGEST_LINE = 400
 
 
@@ -46,6 +49,38 @@ def objects(case: Case, found: Sequence[Finding]) -> list[dict[str, Any]]:
     values = [as_values(case, one) for one in found[:MOST_FINDINGS]]
     keys = ("certainty", "summary", "culprit_ranks")
     return [{**{key: one[key] for key in keys}, "finding": one} for one in values]
+
+
+def for_command(
+    case: Case,
+    findings: Sequence[Finding],
+    new: Sequence[Finding],
+    job: str,
+    directory: str,
+    elsewhere: Set[str],
+) -> dict[str, Any]:
+    """What a command needs to act on ``new`` findings: where to look, the whole report, and the
+    processes of the first one, culprits before those who wait. ``elsewhere``: ids of processes of
+    other hosts.
+    """
+    concerned = dict.fromkeys(i for one in new[:1] for i in (*one.culprits, *one.waiting))
+    processes = case.evidence.trace.processes
+    return {
+        "job": job,
+        "directory": directory,
+        "processes": [
+            {
+                "id": one.id,
+                "rank": one.rank,
+                "host": one.host,
+                "pid": one.pid,
+                "culprit": one.index in new[0].culprits,
+                "here": one.id not in elsewhere and bool(look(one).alive),
+            }
+            for one in (processes[i] for i in [*concerned][:MOST_PROCESSES])
+        ],
+        "report": "\n".join(report_lines(case, findings)) + "\n",
+    }
 
 
 def those_of(trace: Trace, job: Collection[int]) -> tuple[str, int]:
