@@ -73,22 +73,11 @@ class Progress:
         start = self._end
         data = os.pread(self._segment, MOST_READ, start)
         if len(data) == MOST_READ and data[-1]:
-            start = max(start, self._written() - MOST_READ)
+            start = max(start, written(self._segment, start) - MOST_READ)
             data = os.pread(self._segment, MOST_READ, start)
         data = data[: data.rfind(b"\n") + 1]  # behind it are zeros
         self._end = start + len(data)
         return start, data
-
-    def _written(self) -> int:
-        """How much was written; a mapped segment is longer, and zeros from there on."""
-        low, high = self._end, os.fstat(self._segment).st_size
-        while low < high:
-            middle = (low + high) // 2
-            if os.pread(self._segment, 1, middle) not in (b"", b"\0"):
-                low = middle + 1
-            else:
-                high = middle
-        return low
 
     def _next(self) -> int:
         """The number of the next segment; 0: there is none."""
@@ -134,3 +123,17 @@ class Progress:
         whole = data[: data.rfind(b"\n") + 1]
         self._defined += len(whole)
         self._store_calls.update(_STORE_CALL.findall(whole))
+
+
+def written(fd: int, start: int = 0) -> int:
+    """How much was written into a segment, of which ``start`` bytes were; a mapped one is longer,
+    and zeros from there on.
+    """
+    low, high = start, os.fstat(fd).st_size
+    while low < high:
+        middle = (low + high) // 2
+        if os.pread(fd, 1, middle) not in (b"", b"\0"):
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import orjson
@@ -32,7 +32,8 @@ class Follower:
         self.holds = Holds(self.definitions, self._minutes)
         self._shifts = shifts
         self._defined: Tail | None = None
-        self._fd, self._number, self._position = -1, 0, 0
+        self._segment: Tail | None = None
+        self._number = 0
         self._groups: dict[int, Blocks | None] = {}
 
     def skip(self) -> None:
@@ -40,39 +41,34 @@ class Follower:
         self.holds.skipped()
         self._groups.clear()
         self.define()
-        number = max(1, self._number)
         dropped = (one.get("segment") or 0 for one in self.definitions.listed["dropped"])
-        number = max(number, max(dropped, default=0) + 1)
+        number = max(1, self._number, max(dropped, default=0) + 1)
         while os.path.exists(fmt.segment_name(self._path, number + 1)):
             number += 1
-        if self._open(number):
-            self._position = self._written()
+        self._open(number)
+        if self._segment is not None:
+            self._segment.skip()
 
     def read(self) -> tuple[list[Block], bool]:
         """The blocks that a piece of what is new completes, and whether there is more."""
         self._next()
-        if self._fd < 0:
+        if self._segment is None:
             return [], False
-        data = os.pread(self._fd, PIECE, self._position)
-        whole = data[: data.rfind(b"\n") + 1]  # behind it are zeros
-        hole = whole.find(b"\0")
-        if hole >= 0:  # a line that is being written
-            whole = whole[: whole.rfind(b"\n", 0, hole) + 1]
-        self._position += len(whole)
+        lines = self._segment.lines(most=PIECE)
         self.define()  # a definition is in its file before what refers to it
         found = []
-        for held in self.holds.take(records(whole)):
+        for held in self.holds.take(records(lines)):
             blocks = self._of(held.group)
             block = None if blocks is None else blocks.add(held)
             if block is not None:
                 found.append(block)
-        return found, len(data) == PIECE and len(whole) > 0
+        return found, sum(map(len, lines)) > PIECE // 2
 
     def define(self) -> None:
         """Read what was defined since."""
         if self._defined is None:
             try:
-                self._defined = Tail(fmt.definitions_name(self._path))
+                self._defined = Tail(fmt.definitions_name(self._path), os.geteuid())
             except OSError:
                 return
         while lines := self._defined.lines():
@@ -83,11 +79,9 @@ class Follower:
     def close(self) -> None:
         """Let go of the files."""
         self._minutes.write()
-        if self._defined is not None:
-            self._defined.close()
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._fd = -1
+        for tail in (self._defined, self._segment):
+            if tail is not None:
+                tail.close()
 
     def _of(self, number: int) -> Blocks | None:
         if number not in self._groups:
@@ -102,50 +96,33 @@ class Follower:
 
     def _next(self) -> None:
         """Take the next segment when this one is read to its end."""
-        if self._fd < 0:
+        if self._segment is None:
             self.skip()
-        elif not os.pread(self._fd, 1, self._position).strip(b"\0"):
+        elif self._segment.at_end:
             number = self._number + 1
             if os.path.exists(fmt.segment_name(self._path, number)):
-                # Something may have come between the two looks.
-                if not os.pread(self._fd, 1, self._position).strip(b"\0"):
+                if self._segment.at_end:  # something may have come between the two looks
                     self._open(number)
-            elif os.fstat(self._fd).st_nlink == 0:  # dropped, and several after it may be
+            elif self._segment.deleted:  # several after it may be
                 self.skip()
 
-    def _open(self, number: int) -> bool:
+    def _open(self, number: int) -> None:
         try:
-            fd = fmt.open_own(fmt.segment_name(self._path, number), os.O_RDONLY)
+            found = Tail(fmt.segment_name(self._path, number), os.geteuid())
         except OSError:
-            return False
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._fd, self._number, self._position = fd, number, 0
-        return True
-
-    def _written(self) -> int:
-        """Where what is written ends: a mapped segment is longer, and zeros from there on."""
-        low, high = 0, os.fstat(self._fd).st_size
-        while low < high:
-            middle = (low + high) // 2
-            if os.pread(self._fd, 1, middle) not in (b"", b"\0"):
-                low = middle + 1
-            else:
-                high = middle
-        if low == 0:
-            return 0
-        # The last line may be half written: go on behind the last whole one.
-        start = max(0, low - PIECE)
-        return start + os.pread(self._fd, low - start, start).rfind(b"\n") + 1
+            return
+        if self._segment is not None:
+            self._segment.close()
+        self._segment, self._number = found, number
 
 
-def records(lines: bytes) -> Iterator[dict[str, Any]]:
+def records(lines: Sequence[bytes]) -> Iterator[dict[str, Any]]:
     """What whole lines of a segment hold."""
     try:
-        found = orjson.loads(b"[" + lines.rstrip(b"\n").replace(b"\n", b",") + b"]")
+        found = orjson.loads(b"[" + b",".join(lines) + b"]")
         yield from (one for one in found if type(one) is dict)
     except orjson.JSONDecodeError:
-        for line in lines.splitlines():
+        for line in lines:
             record = json_object(line)
             if record is not None:
                 yield record

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 
 from disttrace.journal.format import open_own
+from disttrace.journal.progress import written
 from disttrace_viewer.load.files import open_regular
 from disttrace_viewer.load.text import LONGEST_LINE
 
-_CHUNK = 1 << 20
+CHUNK = 1 << 20
 
 
 class Tail:
@@ -27,9 +28,9 @@ class Tail:
             self._fd = open_own(path, os.O_RDONLY, owner)
         self._position = 0
 
-    def lines(self, *, final: bool = False) -> list[bytes]:
-        """Up to about a megabyte of new lines without their newline; empty: none for now."""
-        data = self._read()
+    def lines(self, *, final: bool = False, most: int = CHUNK) -> list[bytes]:
+        """New lines without their newline, up to about ``most`` bytes; empty: none for now."""
+        data = self._read(most)
         if final and data:
             data = self._over_holes(data)
         hole = data.find(b"\0")
@@ -38,14 +39,29 @@ class Tail:
         self._position += end
         return usable[:end].splitlines() if end else []
 
+    def skip(self) -> None:
+        """Go on behind the last whole line that is there now."""
+        end = written(self._fd)
+        start = max(0, end - CHUNK)
+        self._position = start + os.pread(self._fd, end - start, start).rfind(b"\n") + 1
+
+    @property
+    def at_end(self) -> bool:
+        """Whether nothing is written behind what was read."""
+        return not os.pread(self._fd, 1, self._position).strip(b"\0")
+
+    @property
+    def deleted(self) -> bool:
+        """Whether the file has no name any more."""
+        return os.fstat(self._fd).st_nlink == 0
+
     def close(self) -> None:
         """Let go of the file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
-    def _read(self) -> bytes:
-        size = _CHUNK
+    def _read(self, size: int) -> bytes:
         while True:
             data = os.pread(self._fd, size, self._position)
             if len(data) < size or b"\n" in data or data[:1] == b"\0":
