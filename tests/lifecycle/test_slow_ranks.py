@@ -19,13 +19,13 @@ import polars as pl
 import pytest
 
 import disttrace
+from disttrace_viewer.companion.service import Later
 from disttrace_viewer.companion.slow import told, words
 from disttrace_viewer.companion.slow.blocks import Block, Blocks
 from disttrace_viewer.companion.slow.detector import Detector
 from disttrace_viewer.companion.slow.duty import Slowness
 from disttrace_viewer.companion.slow.follower import Follower
 from disttrace_viewer.companion.slow.holds import Held, Holds
-from disttrace_viewer.companion.slow.later import Later
 from disttrace_viewer.companion.slow.live_file import LiveFile
 from disttrace_viewer.companion.slow.ranks import GONE_S, Ranks, Slow, own_delays
 from disttrace_viewer.companion.slow.telling import AGAIN_S, TOGETHER_S, Telling

@@ -98,7 +98,8 @@ def read(folder: Path) -> dict[str, Any]:
             continue
         ranks.append({})
         for part in sorted(folder.glob(f"{follower.base}.*.ops.jsonl")):
-            for held in follower.holds.take(records(part.read_bytes().rstrip(b"\0"))):
+            lines = part.read_bytes().rstrip(b"\0").splitlines()
+            for held in follower.holds.take(records(lines)):
                 if held.place:
                     ranks[-1].setdefault(held.place, []).append(held.away)
     step_ms = [round(sum(np.median(times) for times in one.values()) / 1e6) for one in ranks]

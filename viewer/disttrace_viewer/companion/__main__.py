@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
 
     from disttrace_viewer.companion.log import Log
     from disttrace_viewer.companion.registry import Registry
-    from disttrace_viewer.companion.service import Order, serve
+    from disttrace_viewer.companion.service import BEGIN_S, SOON_S, Later, Order, serve
 
     log = Log(log_descriptor)
     order = Order(**wanted)
@@ -60,8 +60,6 @@ def main(argv: list[str]) -> int:
 
         watch = Watch(order, log, tell)
         duties.append(watch)
-        from disttrace_viewer.companion.slow.later import BEGIN_S, SOON_S, Later
-
         begin_s = SOON_S if order.quiet_since is None else BEGIN_S
         duties.append(Later(lambda: _talk(order, watch), begin_s))
     try:
