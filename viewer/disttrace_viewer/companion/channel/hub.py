@@ -95,7 +95,8 @@ class Hub:
         self._stream_at: dict[int, int] = {}
         """Streams by the numbers of members."""
         self._numbers = itertools.count(1)
-        self._tree = Tree() if folds else None
+        self._tree = Tree()
+        self._folds = folds
         self._due = self._choose_at = now
         self._beat_at = now
         self._again_at = 0.0
@@ -144,7 +145,7 @@ class Hub:
             guest.address = (peer, message.number("port"))
             self._tell_deputies()
             self._tell_below(guest)
-        elif message.kind == "apart" and self._tree is not None:
+        elif message.kind == "apart":
             self._tree.free(guest.number)
         elif message.kind == "leave":
             self._guests.pop(stream)
@@ -179,7 +180,8 @@ class Hub:
                 self._say(stream, beat)
             if now >= self._choose_at:
                 self._choose()
-                self._arrange()
+                if self._folds:
+                    self._arrange()
             else:
                 self._due = min(self._due, self._choose_at)
 
@@ -239,7 +241,7 @@ class Hub:
         for name in others:
             if name in self._stream_of:
                 self._say(self._stream_of[name], self._question)
-        self._again_at = 0.0 if self._tree is None or wanted else now + OF_ANSWER * ANSWER_S
+        self._again_at = 0.0 if wanted else now + OF_ANSWER * ANSWER_S
         if self._me in others:
             self._asked(self.rounds.number, tuple(wanted), True)
         self.rounds.turn(now)
@@ -261,8 +263,7 @@ class Hub:
         guest = self._guests[stream] = _Guest(name, order, known, peer, next(self._numbers))
         self._stream_of[name] = stream
         self._stream_at[guest.number] = stream
-        if self._tree is not None:
-            self._tree.add(guest.number)
+        self._tree.add(guest.number)
         if len(self._guests) == 1:
             self._choose_at = now + CHOOSE_S
             self._due = min(self._due, self._choose_at)
@@ -318,32 +319,31 @@ class Hub:
     # -- who answers by way of whom --------------------------------------------------------------
 
     def _arrange(self) -> None:
-        tree = self._tree
-        moved = [] if tree is None else tree.arranged()
-        for number in dict.fromkeys(tree.above(one) for one in moved) if tree else ():
+        moved = self._tree.arranged()
+        for number in dict.fromkeys(self._tree.above(one) for one in moved):
             if number is not None:
                 stream = self._stream_at[number]
                 self._stand(stream, self._guests[stream])
-                self._say(stream, Message("gather", {"levels": tree.level(number)}))  # type: ignore[union-attr]
+                self._say(stream, Message("gather", {"levels": self._tree.level(number)}))
         for number in moved:
             self._place(number)
 
     def _place(self, number: int) -> None:
         """Tell a member whom to answer, as soon as that one listens."""
-        above = None if self._tree is None else self._tree.above(number)
+        above = self._tree.above(number)
         if above is not None:
             address = self._guests[self._stream_at[above]].address
             if address is not None:
                 self._say(self._stream_at[number], Message("under", {"at": [*address]}))
 
     def _tell_below(self, guest: _Guest) -> None:
-        for number in [] if self._tree is None else self._tree.children(guest.number):
+        for number in self._tree.children(guest.number):
             self._place(number)
 
     def _ask_again(self, now: float) -> None:
         """Ask those themselves who answer by way of somebody that does not answer."""
         self._again_at = 0.0
-        if self._tree is None or not self.rounds.asks:
+        if not self.rounds.asks:
             return
         freed: list[int] = []
         for name in self.rounds.missing():
@@ -358,8 +358,7 @@ class Hub:
     def _lift(self, guest: _Guest) -> None:
         """It is gone from here."""
         self._stream_at.pop(guest.number, None)
-        if self._tree is not None:
-            self._directly(self._tree.remove(guest.number))
+        self._directly(self._tree.remove(guest.number))
 
     def _directly(self, numbers: Iterable[int]) -> None:
         streams = [self._stream_at[number] for number in numbers]
@@ -369,7 +368,7 @@ class Hub:
 
     def _covers(self, guest: _Guest, message: Message) -> frozenset[str]:
         """Whose answer it is besides the sender's, of those that answer by way of it."""
-        if self._tree is None or not (numbers := covered(message)):
+        if not (numbers := covered(message)):
             return frozenset()
         below = numbers & {*self._tree.below(guest.number)}
         return frozenset(self._guests[self._stream_at[number]].name for number in below)

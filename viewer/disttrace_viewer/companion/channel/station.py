@@ -355,9 +355,7 @@ class Station:
         elif message.kind == "under":
             self._leave_above()
             if (address := address_of(message)) is not None:
-                self._above.stream = self._transport.connect(address)
-                talk = Conversation(self._job, self._secret, listens=False, now=self._now)
-                self._streams[self._above.stream] = _Stream(talk, address[0], called=False)
+                self._above.stream = self._connect(address)
 
     def _heard_below(self, stream: int, one: _Stream, message: Message) -> None:
         answer: Message | None = Message("busy")
@@ -373,9 +371,13 @@ class Station:
         self._asked(number, wanted, whole)
 
     def _leave_above(self) -> None:
-        stream = self._above.left()
-        if self._taken_out(stream):
-            self._transport.close(stream)
+        self._close(self._above.left())
+
+    def _connect(self, address: Address) -> int:
+        stream = self._transport.connect(address)
+        talk = Conversation(self._job, self._secret, listens=False, now=self._now)
+        self._streams[stream] = _Stream(talk, address[0], called=False)
+        return stream
 
     def _say(self, stream: int, message: Message) -> None:
         one = self._streams.get(stream)
@@ -425,10 +427,7 @@ class Station:
 
     def _open_calls(self, addresses: Sequence[Address]) -> None:
         for address in addresses:
-            stream = self._transport.connect(address)
-            talk = Conversation(self._job, self._secret, listens=False, now=self._now)
-            self._streams[stream] = _Stream(talk, address[0], called=False)
-            self._calls.add(stream)
+            self._calls.add(self._connect(address))
 
     def _next_phase(self) -> None:
         self._phases.pop(0)
@@ -483,9 +482,15 @@ class Station:
                 del self._from[one.peer]
         return one is not None
 
-    def _drop(self, stream: int) -> None:
-        if self._taken_out(stream):
+    def _close(self, stream: int) -> bool:
+        """Let go of a stream; whether it was there."""
+        there = self._taken_out(stream)
+        if there:
             self._transport.close(stream)
+        return there
+
+    def _drop(self, stream: int) -> None:
+        if self._close(stream):
             self._lost(stream)
 
     def _lost(self, stream: int) -> None:
@@ -512,10 +517,9 @@ class Station:
             guest.close()
 
     def _close_calls(self) -> None:
-        for stream in [*self._calls]:
-            self._taken_out(stream)
-            self._transport.close(stream)
-        self._calls.clear()
+        calls, self._calls = self._calls, set()
+        for stream in calls:
+            self._close(stream)
 
     def _end_hub(self) -> None:
         hub, self.hub = self.hub, None
@@ -523,18 +527,15 @@ class Station:
             self._term = max(self._term, hub.coordinator.term)
             hub.close()
         for stream, one in [*self._streams.items()]:
-            if one.called and self._taken_out(stream):
-                self._transport.close(stream)
+            if one.called:
+                self._close(stream)
 
     def _close_all(self) -> None:
         self._end_guest()
         self._end_hub()
         self._close_calls()
         for stream in [*self._streams]:
-            self._transport.close(stream)
-        self._streams.clear()
-        self._from.clear()
-        self._hub_stream = -1
+            self._close(stream)
         self._again_at = 0.0
 
     @property
