@@ -70,7 +70,7 @@ def test_the_verdict_is_that_on_all_states(
             assert [f["summary"] for f in got["findings"]] == [
                 f["summary"] for f in every["findings"]
             ]
-        assert {*(found.senders or {}).values()} == {*hosts} - {next(iter(hosts))}
+        assert {*found.senders.values()} == {*hosts} - {next(iter(hosts))}
 
 
 def stopped(state: State) -> None:
@@ -135,7 +135,7 @@ def test_nobody_is_told_away(tmp_path: Path) -> None:
     liar = Answer("liar", False, told[0].data)
     found = unpacked([*told, liar], local)
     assert len(found.ids) == 56
-    assert "liar" not in {*(found.senders or {}).values()}
+    assert "liar" not in {*found.senders.values()}
     assert unpacked([replace(one, known=False) for one in told] + [liar], local).ids == set()
 
 

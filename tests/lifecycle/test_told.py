@@ -211,7 +211,7 @@ def test_what_two_tell_of_one_process_is_not_believed(tmp_path: Path) -> None:
     pair = [answer(data, "b", known=False), answer(data, "liar", known=False)]
     assert unpacked(pair, NOBODY).states == ()
     one_known = unpacked([answer(data, "b"), pair[1]], NOBODY)
-    assert [*(one_known.senders or {}).values()] == ["b"]
+    assert [*one_known.senders.values()] == ["b"]
     told = orjson.loads(zlib.decompress(data))
     told["seen"] = {"somebody else": [False, -9, None]}
     assert unpacked([answer(zlib.compress(orjson.dumps(told)))], NOBODY).seen == {}
@@ -231,7 +231,7 @@ def test_what_two_tell_of_one_process_is_not_believed(tmp_path: Path) -> None:
 def test_what_is_no_answer_costs_its_sender_only(tmp_path: Path, data: bytes) -> None:
     """The others are heard."""
     told = unpacked([answer(data, "liar"), answer(packed(host(tmp_path)))], NOBODY)
-    assert [*(told.senders or {}).values()] == ["b"]
+    assert [*told.senders.values()] == ["b"]
 
 
 def test_what_is_believed_can_be_judged(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import disttrace.journal.format as fmt
 from disttrace.journal.proc import Who, find, stat
-from disttrace_viewer.load.files import open_regular
+from disttrace_viewer.load.files import open_regular, size
 
 OF_LIMIT, SHORTEST_S = 0.7, 2.5
 """For so long nothing has come from a process that is asked: of the limit, and at least."""
@@ -104,12 +104,12 @@ class GilHolders:
             path = fmt.definitions_name(one.base)
             if thread is None or not _has_open(one.pid, answers.fd, path):
                 continue
-            size = _size(path)
+            length = size(path)
             # Last of all: within microseconds no number of a process is given to another one.
             known = find(one.who)[0] is True
             if known and self._send(one.pid, answers.asked, answers.signal, thread):
                 self._asked[one.base] = one.last_ns
-                asked[path] = size
+                asked[path] = length
         return _grown(asked)
 
 
@@ -194,17 +194,10 @@ def _grown(sizes: dict[str, int]) -> bool:
     until = time.monotonic() + ANSWER_S
     while sizes and time.monotonic() < until:
         time.sleep(0.05)
-        if all(_size(path) > size for path, size in sizes.items()):
+        if all(size(path) > before for path, before in sizes.items()):
             time.sleep(0.05)
             return True
     return bool(sizes)
-
-
-def _size(path: str) -> int:
-    try:
-        return os.path.getsize(path)
-    except OSError:
-        return 0  # the folder was deleted under us
 
 
 def _masked(status: dict[bytes, bytes]) -> int:

@@ -18,7 +18,7 @@ from disttrace.journal.format import is_of_job, is_own
 from disttrace_viewer.analysis.liveness import Look, Seen, look
 from disttrace_viewer.companion.channel.places import Address, stores
 from disttrace_viewer.companion.channel.rounds import Answer
-from disttrace_viewer.companion.reading.journals import mark_of, mark_of_like
+from disttrace_viewer.companion.reading.journals import mark_of, mark_of_like, marks_of
 from disttrace_viewer.companion.telling import answers
 from disttrace_viewer.companion.telling.believed import believed
 from disttrace_viewer.companion.telling.public import hushed, known_files, public, revealed
@@ -26,6 +26,7 @@ from disttrace_viewer.companion.telling.quiet import without_quiet
 from disttrace_viewer.companion.telling.words import known_words
 from disttrace_viewer.load.definitions import number_in
 from disttrace_viewer.load.discover import named
+from disttrace_viewer.load.files import modified_ns
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.form.alike import Like, Position, pending
@@ -48,15 +49,15 @@ class Told:
     """What others told: their states, and what their kernels say of each process by its id."""
 
     states: tuple[State, ...] = ()
-    seen: Mapping[str, Seen] | None = None
-    senders: Mapping[str, str] | None = None
+    seen: Mapping[str, Seen] = field(default_factory=dict)
+    senders: Mapping[str, str] = field(default_factory=dict)
     """By process who told of it."""
     likes: Mapping[str, tuple[Like, ...]] = field(default_factory=dict)
     """By process who stands where it does."""
 
     def look(self, process: Process) -> Seen:
         """What is known of a process: by its own host, else by this one."""
-        found = (self.seen or {}).get(process.id)
+        found = self.seen.get(process.id)
         return look(process) if found is None else found
 
     @property
@@ -75,7 +76,7 @@ class Told:
     def marks(self) -> set[tuple[str, ...]]:
         """What names of their journals have of them all."""
         likes = (like for found in self.likes.values() for like in found)
-        return {*map(mark_of, _bases(self.states)), *(mark_of_like(one) for one in likes)}
+        return {*marks_of(self.states), *map(mark_of_like, likes)}
 
 
 def packed(
@@ -218,10 +219,10 @@ def beside(root: str, job: str, local: Merged, told: Told) -> list[State]:
         return []
     known = {*local.states, *told.ids}
     began = min((p.start_ns for p in trace.processes), default=0)
-    marks = {*map(mark_of, _bases(local.states.values())), *told.marks}
+    marks = {*marks_of(local.states.values()), *told.marks}
     found = named(entry.path for entry in os.scandir(root) if not is_of_job(entry.name, job))
     newest = sorted(
-        (_modified_ns(one.definitions), one.base, one) for one in found if one.definitions
+        (modified_ns(one.definitions), one.base, one) for one in found if one.definitions
     )
     files = [one for at_ns, base, one in newest if at_ns >= began and mark_of(base) not in marks]
     files = [one for one in files[-MOST_BESIDE:] if all(map(is_own, one.paths))]
@@ -239,14 +240,3 @@ def _meet_at(merged: Merged, processes: Sequence[Process]) -> set[Address | str]
     known = (store for table in tables for store in table.get("store", {}).values())
     paths = (store.get("path") for store in known)
     return {*addresses(merged, processes), *(path for path in paths if isinstance(path, str))}
-
-
-def _bases(states: Iterable[State]) -> Iterable[str]:
-    return (state.base for state in states)
-
-
-def _modified_ns(path: str) -> int:
-    try:
-        return os.stat(path).st_mtime_ns
-    except OSError:
-        return 0  # it was taken away meanwhile

@@ -293,9 +293,7 @@ class Judge:
         """All of some processes, from those who told of them."""
         answers = self.exchange.gather(wanted) or ()
         found = unpacked(answers, self._local())
-        senders = told.senders or {}
-        whose = found.senders or {}
-        return [s for s in found.states if senders.get(s.id) == whose.get(s.id)]
+        return [s for s in found.states if told.senders.get(s.id) == found.senders.get(s.id)]
 
     def _answer(self, wanted: Sequence[str], whole: bool) -> bytes:
         """What another host is told: of all processes where they stand, or all of some."""
@@ -450,12 +448,11 @@ def current(jobs: Sequence[Job], ours: str, told: Told) -> list[str]:
     """
     if not told.states:
         return [job.id for job in closure(jobs, [ours])]
-    seen = told.seen or {}
     began_ns = min((job.start_ns for job in jobs if ours in (job.id, *job.names)), default=0)
     living = {
         state.process.get("job")
         for state in told.states
-        if (one := seen.get(state.id)) is None or one.alive is not False
+        if (one := told.seen.get(state.id)) is None or one.alive is not False
     }
     return [job.id for job in jobs if job.last_ns >= began_ns or not living.isdisjoint(job.names)]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 
 import orjson
@@ -26,6 +26,7 @@ from disttrace.journal.proc import ROOT, lives
 from disttrace_viewer.load.discover import Files, named
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.form.alike import Like
+from disttrace_viewer.states.form.state import State
 from disttrace_viewer.states.merged import Merged
 
 RECENT_S = 60.0
@@ -152,7 +153,7 @@ def _inside(folder: str, job: str) -> list[Files]:
 def untold(root: str, job: str, own: Merged, told: Collection[tuple[str, ...]]) -> list[Files]:
     """The job's journals that are neither ours nor ``told`` (``mark_of``), but for such as
     were written last before our own processes began. What others put there is not read."""
-    known = {*told, *(mark_of(state.base) for state in own.states.values())}
+    known = {*told, *marks_of(own.states.values())}
     trace, _ = trace_of(own)
     starts = [p.start_ns / 1e9 for p in trace.processes if p.role != _AGENT]
     since = min(starts, default=time.time()) - RECENT_S
@@ -168,6 +169,11 @@ def untold(root: str, job: str, own: Merged, told: Collection[tuple[str, ...]]) 
 def mark_of(base: str) -> tuple[str, ...]:
     """Host, pid and id of a journal's process, as its name has them whatever the job is called."""
     return tuple(_parts(base)[-3:])
+
+
+def marks_of(states: Iterable[State]) -> set[tuple[str, ...]]:
+    """The same of the processes of states."""
+    return {mark_of(state.base) for state in states}
 
 
 def mark_of_like(like: Like) -> tuple[str, ...]:
