@@ -152,7 +152,7 @@ def _bounded(state: State, most: int) -> State:
         kept = ops[-(len(ops) // 2) :]
         calls = {row[1] for row in kept}
         numbered = state.numbered
-        table = {n: c for n, c in numbered["call"].items() if int(n) in calls}
+        table = {n: c for n, c in numbered["call"].items() if n in calls}
         state = replace(
             state,
             ops=kept,

@@ -102,8 +102,7 @@ def opened(state: State) -> State:
     numbered = dict(state.numbered)
     for kind in ("call", "store"):
         more = {int(n): value for n, value in built[kind].items()}
-        known = {int(n): value for n, value in numbered[kind].items()}
-        numbered[kind] = dict(sorted({**more, **known}.items()))
+        numbered[kind] = dict(sorted({**more, **numbered[kind]}.items()))
     ops = sorted((*state.ops, *built["ops"]), key=lambda row: row[0])
     return replace(state, numbered=numbered, ops=ops, built=NOTHING)
 

@@ -135,11 +135,9 @@ def likeness(state: State) -> bytes | None:
     """What two processes that stand alike have in common; None: it is to be told as a whole."""
     if not _is_plain(state) or (state.identity.get("world_size") or 0) < FEWEST:
         return None
-    numbered = state.numbered
-    calls = {int(n): call for n, call in numbered["call"].items()}
-    stacks = {int(n): frames for n, frames in numbered["stack"].items()}
+    calls, stacks = state.numbered["call"], state.numbered["stack"]
     groups = names_of_groups(state)
-    defined = _in_order(numbered["group"])
+    defined = dict(sorted(state.numbered["group"].items()))
     order = {number: place for place, number in enumerate(groups)}
     rows, met = [], []
     for row in state.ops:
@@ -174,10 +172,7 @@ def likeness(state: State) -> bytes | None:
 
 
 def _own(state: State) -> tuple[tuple[int, Own], ...]:
-    numbered = state.numbered
-    calls = {int(n): call for n, call in numbered["call"].items()}
-    stores = {int(n): store for n, store in numbered["store"].items()}
-    groups = _in_order(numbered["group"])
+    calls, stores, groups = (state.numbered[kind] for kind in ("call", "store", "group"))
     waited = {
         call.get("group")
         for row in state.ops
@@ -197,11 +192,10 @@ def _own(state: State) -> tuple[tuple[int, Own], ...]:
 
 def names_of_groups(state: State) -> dict[int, str | None]:
     """By its number what names each group in all of its members; None where that is not known."""
-    numbered = state.numbered
-    stores = {int(n): store for n, store in numbered["store"].items()}
+    stores = state.numbered["store"]
     return {
         number: _name(group, stores.get(group.get("store", -1)))
-        for number, group in _in_order(numbered["group"]).items()
+        for number, group in sorted(state.numbered["group"].items())
     }
 
 
@@ -269,10 +263,6 @@ def _beside(peer: int | None, own: int | None) -> int | None:
 
 def _of(row: Sequence[Any], place: int) -> Any:
     return row[place] if place < len(row) else None
-
-
-def _in_order(table: dict[Any, Any]) -> dict[int, Any]:
-    return {int(n): table[n] for n in sorted(table, key=int)}
 
 
 def _name(group: dict[str, Any], store: dict[str, Any] | None) -> str | None:

@@ -24,11 +24,8 @@ def journal_of(state: State, kinds: Collection[str] = NUMBERED) -> Journal:
     definitions.listed = {**_NONE_LISTED, **state.listed} if state.listed else _NONE_LISTED
     numbered = definitions.numbered
     for kind in kinds:
-        record = _RECORDS.get(kind)
-        numbered[kind] = {
-            int(n): value if record is None else record(value)
-            for n, value in state.numbered.get(kind, {}).items()
-        }
+        table, record = state.numbered.get(kind, {}), _RECORDS.get(kind)
+        numbered[kind] = table if record is None else {n: record(v) for n, v in table.items()}
     return Journal(
         id=sys.intern(state.id),
         files=Files(state.base, state.base),

@@ -68,9 +68,9 @@ class State:
     identity: Record
     versions: Record
     listed: dict[str, list[Record]]
-    numbered: dict[str, dict[Any, Any]]
+    numbered: dict[str, dict[int, Any]]
     """Only definitions to which something kept refers; ranks of groups as ranges, frames of stacks
-    with their names. Numbers are texts where JSON was read.
+    with their names.
     """
     ops: list[list[Any]]
     """Kept operations, each ``ROW`` without trailing nulls."""
@@ -266,11 +266,9 @@ class Batches:
         try:
             shared = [self._one(text) for text in value["shared"]]
             found = [checked(state) for state in value["states"]]
-            for state in found:
-                state.numbered = {
-                    kind: {int(number): shared[place] for number, place in table.items()}
-                    for kind, table in state.numbered.items()
-                }
+            for table in (one for state in found for one in state.numbered.values()):
+                for number, place in table.items():
+                    table[number] = shared[place]
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise StateError("is no batch of states") from error
         return found
@@ -290,4 +288,12 @@ def checked(value: object) -> State:
         )
     if lacking := [name for name in _NEEDED if name not in value]:
         raise StateError(f"is no state of a process: it lacks {', '.join(lacking[:3])}")
-    return State(**{name: value[name] for name in _NAMES if name in value})
+    try:
+        numbered = {
+            kind: {int(number): one for number, one in table.items()}
+            for kind, table in value["numbered"].items()
+        }
+    except (AttributeError, TypeError, ValueError) as error:
+        raise StateError("is no state of a process: its definitions bear no numbers") from error
+    found = {name: value[name] for name in _NAMES if name in value}
+    return State(**{**found, "numbered": numbered})
