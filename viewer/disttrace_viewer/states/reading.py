@@ -314,7 +314,7 @@ class Reading:
                 self._key_done(begin, begin.get("s", 0))
 
     def _go_on(self, records: list[Record]) -> None:
-        pop, done, longest, active = self.open.pop, self.done, self.longest, self.active
+        pop, active = self.open.pop, self.active
         last_t = self.signs.last_t
         if not are_numbers(records):
             whole = [r for r in records if set(map(type, r.values())) == INTEGERS or "o" in r]
@@ -338,13 +338,7 @@ class Reading:
             more = len(record) > 3 or (len(record) > 2 and "u" not in record)
             if more and self._unusual(begin, record, call):
                 continue
-            done[call] = begin
-            self._meet(begin, call, d)
-            waited = d - begin.get("wait", 0)
-            if waited > longest.get(call, -1):
-                longest[call] = waited
-            if "k" in begin:
-                self._key_done(begin, call)
+            self._done(begin, call, d)
         self.signs.last_t = max(last_t, self.signs.last_t)
 
     def _meet(self, begin: Record, call: int, duration: int) -> None:
