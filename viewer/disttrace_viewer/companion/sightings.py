@@ -16,9 +16,8 @@ import orjson
 from disttrace.journal.format import DEF, SEEN_GONE, STOPPED, definitions_name, opened_own
 from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.companion.machine.answer import Answer
+from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.trace.process import Process
-
-_AGENT = "agent"
 
 
 def note(processes: Sequence[Process], but: Container[str] = frozenset(), see: Look = look) -> None:
@@ -28,7 +27,7 @@ def note(processes: Sequence[Process], but: Container[str] = frozenset(), see: L
     with the ids ``but``, which only count among the living.
     """
     seen = [(one, see(one)) for one in processes]
-    living = sum(bool(found.alive) and one.role != _AGENT for one, found in seen)
+    living = sum(bool(found.alive) and one.role != AGENT for one, found in seen)
     for one, found in seen:
         if one.id in but:
             continue

@@ -24,6 +24,7 @@ from disttrace_viewer.companion.telling.believed import believed
 from disttrace_viewer.companion.telling.public import hushed, known_files, public, revealed
 from disttrace_viewer.companion.telling.quiet import without_quiet
 from disttrace_viewer.companion.telling.words import known_words
+from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.load.definitions import number_in
 from disttrace_viewer.load.discover import named
 from disttrace_viewer.load.files import modified_ns
@@ -168,17 +169,20 @@ def _bytes(state: State) -> bytes:
 
 def unknown_ranks(trace: Trace) -> tuple[int, ...]:
     """Ranks of the job of which no journal is at hand."""
-    world = max(_worlds(trace.processes, trace), default=0)
-    known = {p.rank for p in trace.processes if p.role != "agent" and p.rank is not None}
-    known |= trace.told_of
+    world = max(_worlds(trace), default=0)
+    known = {*_ranks(trace), *trace.told_of}
     return tuple(rank for rank in range(world) if rank not in known)
 
 
-def _worlds(processes: Sequence[Process], trace: Trace) -> Iterable[int]:
-    for process in processes:
+def _ranks(trace: Trace) -> list[int]:
+    return [p.rank for p in trace.processes if p.role != AGENT and p.rank is not None]
+
+
+def _worlds(trace: Trace) -> Iterable[int]:
+    for process in trace.processes:
         if process.world_size is not None:
             yield process.world_size
-        elif process.role != "agent":
+        elif process.role != AGENT:
             yield number_in(process.env.get("WORLD_SIZE"), "size") or 0
     for group in trace.groups:
         if group.default and group.size is not None:
@@ -187,21 +191,19 @@ def _worlds(processes: Sequence[Process], trace: Trace) -> Iterable[int]:
 
 def is_alone(trace: Trace) -> bool:
     """Whether there may be processes of the job of which no journal is at hand."""
-    workers = [p for p in trace.processes if p.role != "agent" and p.rank is not None]
-    return bool(unknown_ranks(trace)) or not workers
+    return bool(unknown_ranks(trace)) or not _ranks(trace)
 
 
 def addresses(merged: Merged, processes: Sequence[Process]) -> list[Address]:
     """TCPStores of ``processes``: see ``stores``."""
     tables = {p.id: merged.states[p.id].numbered for p in processes if p.id in merged.states}
-    return stores((tables.get(p.id, {}), p.env, p.role == "agent") for p in processes)
+    return stores((tables.get(p.id, {}), p.env, p.role == AGENT) for p in processes)
 
 
 def order(trace: Trace) -> int:
     """The place of our best speaker: the lowest rank, and before it the agent that started it."""
-    ranks = [p.rank for p in trace.processes if p.role != "agent" and p.rank is not None]
-    agents = any(p.role == "agent" for p in trace.processes)
-    lowest = min(ranks, default=1 << 30)
+    agents = any(p.role == AGENT for p in trace.processes)
+    lowest = min(_ranks(trace), default=1 << 30)
     return 2 * lowest + (0 if agents else 1)
 
 

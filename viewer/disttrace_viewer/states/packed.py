@@ -37,6 +37,31 @@ def head_of(state: State) -> Head:
     return Head(sys.intern(state.id), state.rating, start_ns, clock, state.problems)
 
 
+class Heads:
+    """What is known of all states, told one by one."""
+
+    def __init__(self) -> None:
+        self.starts: dict[str, int] = {}
+        self.clocks = Clocks()
+        self.problems: dict[str, list[list[str]]] = {}
+
+    def take(self, head: Head) -> None:
+        """One more; of two of one process the later one counts."""
+        identity = sys.intern(head.id)
+        self.starts[identity] = head.start_ns
+        self.clocks.take(head.clock)
+        self.problems.pop(identity, None)
+        if head.problems:
+            self.problems[identity] = head.problems
+
+    def copy(self) -> Heads:
+        """The same, told so far."""
+        found = Heads()
+        found.starts, found.clocks = {**self.starts}, self.clocks.copy()
+        found.problems = {**self.problems}
+        return found
+
+
 class Packed(Mapping[str, State]):
     """States by the process that they are of; of two of one process, that which read more."""
 
@@ -45,9 +70,7 @@ class Packed(Mapping[str, State]):
         self._where: dict[str, int] = {}
         self._beside: dict[str, State] = {}
         """States that came by themselves."""
-        self.starts: dict[str, int] = {}
-        self.clocks = Clocks()
-        self.problems: dict[str, list[list[str]]] = {}
+        self.heads = Heads()
         self._kept: dict[int, list[State]] = {}
         self._shared = Batches()
 
@@ -76,7 +99,7 @@ class Packed(Mapping[str, State]):
             if known is None or head.rating > self[identity].rating:
                 self._beside.pop(identity, None)
                 self._where[identity] = number << _SHIFT | place
-                self._note(identity, head)
+                self.heads.take(head)
 
     def put(self, states: Iterable[State]) -> None:
         """States that came by themselves."""
@@ -86,16 +109,14 @@ class Packed(Mapping[str, State]):
             if known is None or state.rating > self[state.id].rating:
                 self._where.setdefault(state.id, -1)
                 self._beside[state.id] = state
-                self._note(state.id, head_of(state))
+                self.heads.take(head_of(state))
 
     def copy(self) -> Packed:
         """Another one with the same states."""
         found = Packed()
         found._batches, found._where = [*self._batches], {**self._where}
         found._beside, found._kept = {**self._beside}, {**self._kept}
-        found.starts, found.clocks = {**self.starts}, self.clocks.copy()
-        found.problems = {**self.problems}
-        found._shared = self._shared
+        found.heads, found._shared = self.heads.copy(), self._shared
         return found
 
     def batches(self) -> Iterator[Sequence[State]]:
@@ -111,13 +132,6 @@ class Packed(Mapping[str, State]):
                 yield found
         if self._beside:
             yield [*self._beside.values()]
-
-    def _note(self, identity: str, head: Head) -> None:
-        self.starts[identity] = head.start_ns
-        self.clocks.take(head.clock)
-        self.problems.pop(identity, None)
-        if head.problems:
-            self.problems[identity] = head.problems
 
     def _batch(self, number: int) -> list[State]:
         found = self._kept.get(number)

@@ -19,7 +19,7 @@ from disttrace_viewer.merge.meetings import Met, aligned
 from disttrace_viewer.merge.surveying import Surveyed, Surveying
 from disttrace_viewer.states.form.journal import journal_of
 from disttrace_viewer.states.form.state import State
-from disttrace_viewer.states.packed import Packed, batches_of, head_of
+from disttrace_viewer.states.packed import Heads, Packed, batches_of, head_of
 from disttrace_viewer.trace.model import Group
 from disttrace_viewer.trace.process import Clock, Problem, Process
 
@@ -71,41 +71,27 @@ class StateSurvey(Surveyed):
 def survey(states: Mapping[str, State], only: Collection[str] | None = None) -> StateSurvey:
     """What all states say, or those of some processes."""
     if isinstance(states, Packed) and only is None:
-        order = [(start_ns, identity) for identity, start_ns in states.starts.items()]
-        clocks, told = states.clocks, [*states.problems.items()]
+        heads = states.heads
     else:
-        order, clocks, told = _heads(states, only)
-    order.sort()
+        heads = Heads()
+        for batch in batches_of(states):
+            for state in batch:
+                if only is None or state.id in only:
+                    heads.take(head_of(state))
+    order = sorted((start_ns, identity) for identity, start_ns in heads.starts.items())
     index = {identity: place for place, (_, identity) in enumerate(order)}
     del order
-    building = _Surveying(index, clocks)
+    building = _Surveying(index, heads.clocks)
     for batch in batches_of(states):
         for state in batch:
             if state.id in index:
                 building.take(state)
-    return building.done(_problems(told))
+    return building.done(_problems(heads))
 
 
-def _heads(
-    states: Mapping[str, State], only: Collection[str] | None
-) -> tuple[list[tuple[int, str]], processing.Clocks, list[tuple[str, list[list[str]]]]]:
-    order: list[tuple[int, str]] = []
-    clocks = processing.Clocks()
-    told: list[tuple[str, list[list[str]]]] = []
-    for batch in batches_of(states):
-        for state in batch:
-            if only is None or state.id in only:
-                head = head_of(state)
-                order.append((head.start_ns, head.id))
-                clocks.take(head.clock)
-                if head.problems:
-                    told.append((head.id, head.problems))
-    return order, clocks, told
-
-
-def _problems(told: list[tuple[str, list[Any]]]) -> Problems:
+def _problems(heads: Heads) -> Problems:
     problems = Problems()
-    for _, found in sorted(told):
+    for _, found in sorted(heads.problems.items()):
         for path, kind, sentence in found:
             if kind == CUT_OFF:
                 problems.cut_off[path] = None

@@ -56,7 +56,7 @@ class Sockets:
         for end in (self._bell, self._rope):
             end.setblocking(False)
         self._selector.register(self._bell, selectors.EVENT_READ, -1)
-        self._station: Listener | None = None
+        self._station: Listener
         self._over = False
         self._thread = threading.Thread(target=self._run, name="channel", daemon=True)
 
@@ -174,7 +174,6 @@ class Sockets:
     # -- the thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
-        assert self._station is not None
         due = 0.0
         while not self._over:
             for key, events in self._selector.select(max(0.0, due - time.monotonic())):
@@ -208,7 +207,6 @@ class Sockets:
                 self._read(number, one)
 
     def _accept(self) -> None:
-        assert self._station is not None
         assert self._server is not None
         try:
             own, _ = self._server.accept()
@@ -226,7 +224,6 @@ class Sockets:
         self._station.accepted(number)
 
     def _connected(self, number: int, one: _Stream) -> None:
-        assert self._station is not None
         if one.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self._fail(number)
             return
@@ -235,7 +232,6 @@ class Sockets:
         self._station.opened(number)
 
     def _read(self, number: int, one: _Stream) -> None:
-        assert self._station is not None
         try:
             data = one.socket.recv(_PIECE)
         except BlockingIOError:
@@ -287,7 +283,6 @@ class Sockets:
             self._tell_closed(number)
 
     def _tell_closed(self, number: int) -> None:
-        assert self._station is not None
         self._station.closed(number)
 
     def _prepare(self, own: socket.socket) -> None:

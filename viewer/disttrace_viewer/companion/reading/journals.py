@@ -23,6 +23,7 @@ from disttrace.journal.format import (
     segment_name,
 )
 from disttrace.journal.proc import ROOT, lives
+from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.load.discover import Files, named
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.form.alike import Like
@@ -32,7 +33,6 @@ from disttrace_viewer.states.merged import Merged
 RECENT_S = 60.0
 """So long before the try that runs a file may have been written last and still be of it."""
 _FIRST_LINE = 64 << 10
-_AGENT = "agent"
 _MOST_ROLL = 16 << 20
 
 
@@ -155,7 +155,7 @@ def untold(root: str, job: str, own: Merged, told: Collection[tuple[str, ...]]) 
     were written last before our own processes began. What others put there is not read."""
     known = {*told, *marks_of(own.states.values())}
     trace, _ = trace_of(own)
-    starts = [p.start_ns / 1e9 for p in trace.processes if p.role != _AGENT]
+    starts = [p.start_ns / 1e9 for p in trace.processes if p.role != AGENT]
     since = min(starts, default=time.time()) - RECENT_S
     return [
         files
@@ -196,7 +196,7 @@ def _began_s(base: str) -> float | None:
     try:
         with opened_own(definitions_name(base), os.O_RDONLY) as fd:
             record = orjson.loads(os.pread(fd, _FIRST_LINE, 0).partition(b"\n")[0])
-        return None if record.get("role") == _AGENT else record["start_ns"] / 1e9
+        return None if record.get("role") == AGENT else record["start_ns"] / 1e9
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
