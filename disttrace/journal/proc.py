@@ -157,13 +157,34 @@ def mark(task: Stat) -> str:
     return f"{task.ticks}@{boot_id()}"
 
 
-def lives(pid: int, known: str) -> bool:
-    """Whether the process of that number and ``mark`` still runs; a zombie does not."""
-    try:
-        found = stat(pid)
-    except (OSError, ValueError):
-        return False
-    return not found.has_ended and mark(found) == known
+class Entry(NamedTuple):
+    """A process of this host that has a journal, as it wrote down in a line ``PID MARK BASE``."""
+
+    pid: int
+    mark: str
+    base: str
+
+    @property
+    def lives(self) -> bool:
+        """Whether it still runs; a zombie does not."""
+        try:
+            found = stat(self.pid)
+        except (OSError, ValueError):
+            return False
+        return not found.has_ended and mark(found) == self.mark
+
+
+def entry(base: str) -> str:
+    """The line of this process. Raises OSError or ValueError."""
+    return f"{os.getpid()} {mark(stat('self'))} {base}\n"
+
+
+def entries(data: bytes) -> Iterator[Entry]:
+    """The processes of whole lines; what is said otherwise is passed over."""
+    for line in data[: data.rfind(b"\n") + 1].decode("utf-8", "replace").splitlines():
+        pid, known, base = [*line.split(" ", 2), "", ""][:3]
+        if pid.isascii() and pid.isdecimal() and len(pid) < 10:
+            yield Entry(int(pid), known, base)
 
 
 def open_files(pid: int) -> Iterator[str]:

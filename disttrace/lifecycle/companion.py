@@ -119,7 +119,7 @@ class Companion:
         path = os.path.join(identity.folder(self._config.dir), f"{_group_of(identity)}{_REGISTRY}")
         try:
             owner = self._owner = self._owner_of(identity)
-            line = f"{os.getpid()} {proc.mark(proc.stat('self'))} {identity.base_name()}\n"
+            line = proc.entry(identity.base_name())
             order = self._order(path, identity, quiet_since)
             starter = adopters.first(self._config.dir, owner)
             by_us = starter in (None, os.getpid())

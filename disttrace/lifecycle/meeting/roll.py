@@ -26,12 +26,12 @@ class Roll:
     def __init__(self, root: str) -> None:
         self._root = root
         self._size = 0
-        self._entered: list[tuple[int, str, str]] = []
+        self._entered: list[proc.Entry] = []
         """What ``first`` has read, but for those that have ended."""
 
     def enter(self, identity: Identity, *, bare: bool) -> None:
         """This process has a journal. Raises OSError or ValueError."""
-        line = f"{os.getpid()} {proc.mark(proc.stat('self'))} {identity.base_name()}\n".encode()
+        line = proc.entry(identity.base_name()).encode()
         for what in (file_part(identity.job), *([_BARE] if bare else [])):
             flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND
             with opened_own(self._of(identity, what), flags) as fd:
@@ -42,7 +42,7 @@ class Roll:
         return sum(1 for _ in self._lines(self.path(identity)))
 
     def path(self, identity: Identity) -> str:
-        """The file of its job: lines of pid, mark (``proc.mark``) and name of the journal."""
+        """The file of its job: lines as ``proc.entry`` makes them."""
         return self._of(identity, file_part(identity.job))
 
     def first(self, identity: Identity) -> Iterator[str]:
@@ -50,10 +50,10 @@ class Roll:
         with opened_own(self.path(identity), os.O_RDONLY) as fd:
             size = os.fstat(fd).st_size
             if size != self._size:
-                self._entered, self._size = [*_entries(os.pread(fd, _MOST, 0))], size
+                self._entered, self._size = [*proc.entries(os.pread(fd, _MOST, 0))], size
         for one in list(self._entered):
-            if proc.lives(*one[:2]):
-                yield one[2]
+            if one.lives:
+                yield one.base
             else:
                 self._entered.remove(one)  # of two hundred restarts there are many, and for ever
 
@@ -75,10 +75,10 @@ class Roll:
     def _sweep(self, path: str, identity: Identity) -> None:
         """Of those that were killed something is left."""
         with contextlib.suppress(FileNotFoundError), opened_own(path, os.O_RDONLY) as fd:
-            for _, _, base in _entries(os.pread(fd, _MOST, 0)):
+            for one in proc.entries(os.pread(fd, _MOST, 0)):
                 with contextlib.suppress(FileNotFoundError):
-                    if is_plain_name(base):
-                        os.unlink(f"{self._place(identity)}{base}{CALLS_SUFFIX}")
+                    if is_plain_name(one.base):
+                        os.unlink(f"{self._place(identity)}{one.base}{CALLS_SUFFIX}")
 
     def _of(self, identity: Identity, what: str) -> str:
         name = "-".join((what, file_part(identity.host), namespace()))
@@ -87,23 +87,15 @@ class Roll:
     def _place(self, identity: Identity) -> str:
         return place(identity.folder(self._root))
 
-    def _lines(self, path: str) -> Iterator[tuple[int, str]]:
+    def _lines(self, path: str) -> Iterator[proc.Entry]:
         try:
             with opened_own(path, os.O_RDONLY) as fd:
                 data = os.pread(fd, _MOST, 0)
         except FileNotFoundError:
             return
-        for pid, mark, _ in _entries(data):
-            yield pid, mark
+        yield from proc.entries(data)
 
 
-def _entries(data: bytes) -> Iterator[tuple[int, str, str]]:
-    for line in data[: data.rfind(b"\n") + 1].decode("ascii", "replace").splitlines():
-        pid, mark, base = f"{line}  ".split(" ", 2)
-        if pid.isdecimal() and len(pid) < 10:
-            yield int(pid), mark, base.strip()
-
-
-def _lives_one(lines: Iterable[tuple[int, str]]) -> bool:
+def _lives_one(entries: Iterable[proc.Entry]) -> bool:
     """Whether one lives of these that is not this process."""
-    return any(pid != os.getpid() and proc.lives(pid, mark) for pid, mark in lines)
+    return any(one.pid != os.getpid() and one.lives for one in entries)

@@ -11,7 +11,7 @@ import pytest
 
 from disttrace.journal import proc
 from disttrace_viewer.companion.log import Log
-from disttrace_viewer.companion.registry import Entry, Registry
+from disttrace_viewer.companion.registry import Registry
 from disttrace_viewer.load import ids
 from disttrace_viewer.otlp.follow.journal import JournalReader
 from disttrace_viewer.otlp.follow.tail import Tail
@@ -134,7 +134,7 @@ def test_the_registry_goes_with_its_exporter(tmp_path: Path) -> None:
     path = tmp_path / "job.otlp"
     registry = Registry(str(path), locked(path))
     path.write_text("1 2 base\n")
-    assert registry.poll() == [Entry(1, "2", "base")]
+    assert registry.poll() == [proc.Entry(1, "2", "base")]
     assert registry.release()
     assert not path.exists()
 
@@ -265,9 +265,9 @@ def test_what_a_killed_companion_left_is_told_from_what_is_new(tmp_path: Path) -
 def test_a_process_is_its_pid_and_its_start() -> None:
     """A later process with the same pid is another one."""
     stat = proc.stat("self")
-    assert Entry(os.getpid(), proc.mark(stat), "base").alive()
-    assert not Entry(os.getpid(), proc.mark(stat._replace(ticks=stat.ticks + 1)), "base").alive()
-    assert not Entry(os.getpid(), f"{stat.ticks}@an earlier boot", "base").alive()
+    assert proc.Entry(os.getpid(), proc.mark(stat), "base").lives
+    assert not proc.Entry(os.getpid(), proc.mark(stat._replace(ticks=stat.ticks + 1)), "base").lives
+    assert not proc.Entry(os.getpid(), f"{stat.ticks}@an earlier boot", "base").lives
 
 
 @pytest.mark.parametrize(

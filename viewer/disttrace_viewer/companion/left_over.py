@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 
 from disttrace.journal.format import CALLS_SUFFIX, ROLL_SUFFIX, is_plain_name, opened_own
-from disttrace.journal.proc import lives
+from disttrace.journal.proc import entries
 from disttrace.lifecycle.meeting.place import namespace
 
 SETTLED_S = 60.0
@@ -33,18 +33,16 @@ def sweep(folder: str) -> int:
         return 0
     for name in names:
         path = os.path.join(folder, name)
-        with suppress(OSError, ValueError):
+        with suppress(OSError):
             found = os.lstat(path)
             if time.time() - found.st_mtime < SETTLED_S or not stat.S_ISREG(found.st_mode):
                 continue
             with opened_own(path, os.O_RDONLY) as fd:
-                text = os.pread(fd, _MOST_BYTES, 0).decode("ascii", "replace")
-            lines = [line.split(" ") for line in text.splitlines()]
-            lines = [line for line in lines if len(line) > 2 and line[0].isdecimal()]
-            if any(lives(int(pid), mark) for pid, mark, *_ in lines):
+                writers = [*entries(os.pread(fd, _MOST_BYTES, 0))]
+            if any(one.lives for one in writers):
                 continue
             journals = name.partition("-")[0]
-            for base in {line[2] for line in lines if is_plain_name(line[2])}:
+            for base in {one.base for one in writers if is_plain_name(one.base)}:
                 with suppress(FileNotFoundError):
                     os.unlink(os.path.join(folder, f"{journals}-{base}{CALLS_SUFFIX}"))
             os.unlink(path)

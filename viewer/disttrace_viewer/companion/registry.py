@@ -1,6 +1,6 @@
 """The traced processes of a job on this host, as they registered, and which of them live.
 
-The file holds one line ``PID START BASE`` per journal (START is ``proc.mark``) and is the lock of
+The file holds one line per journal (``proc.entry``) and is the lock of
 its exporter: a process appends its line first and tries the lock then, the exporter lets go of the
 lock first and looks for new lines then. So one of the two sees the other, always.
 
@@ -12,23 +12,9 @@ from __future__ import annotations
 
 import fcntl
 import os
-from dataclasses import dataclass
 
 import disttrace.journal.format as fmt
-from disttrace.journal.proc import lives
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A process with a journal: ``start`` tells it from a later one with its pid."""
-
-    pid: int
-    start: str
-    base: str
-
-    def alive(self) -> bool:
-        """Whether it still runs; a zombie does not."""
-        return lives(self.pid, self.start)
+from disttrace.journal.proc import Entry, entries
 
 
 class Registry:
@@ -49,21 +35,15 @@ class Registry:
     def poll(self) -> list[Entry]:
         """Processes that registered since the last time, and whose journals are ours."""
         data = os.pread(self._fd, 1 << 20, self._position)
-        end = data.rfind(b"\n") + 1
         # Each companion writes its line when it has the lock: of several all but one were killed.
         is_left_over = not self._position and data.count(fmt.EXPORTER_LINE) > 1
-        self._position += end
+        self._position += data.rfind(b"\n") + 1
         new = []
-        for line in data[:end].decode("utf-8", "replace").splitlines():
-            pid, _, rest = line.partition(" ")
-            start, _, base = rest.partition(" ")
-            if not (pid.isascii() and pid.isdigit() and len(pid) < 10):
-                continue
-            entry = Entry(int(pid), start, base)
-            if not self._is_ours(base):
-                self.refused.append(base)
-            elif is_left_over and not entry.alive():
-                self.inherited.append(base)
+        for entry in entries(data):
+            if not self._is_ours(entry.base):
+                self.refused.append(entry.base)
+            elif is_left_over and not entry.lives:
+                self.inherited.append(entry.base)
             else:
                 new.append(entry)
         self.entries += new

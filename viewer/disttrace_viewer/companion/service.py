@@ -164,7 +164,7 @@ def serve(duties: Sequence[Duty], registry: Registry, log: Log) -> None:
             # It may wait until it has no child, and we wait for it.
             log.say("nobody watches: the companion would be a child of a process of the job")
             break
-        gone = [entry for entry in registry.entries if not entry.alive()]
+        gone = [entry for entry in registry.entries if not entry.lives]
         each(lambda duty: duty.turn())
         for entry in gone:
             each(lambda duty, base=entry.base: duty.ended(base))  # type: ignore[misc]

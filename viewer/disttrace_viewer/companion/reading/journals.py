@@ -22,7 +22,7 @@ from disttrace.journal.format import (
     opened_own,
     segment_name,
 )
-from disttrace.journal.proc import ROOT, lives
+from disttrace.journal.proc import ROOT, entries
 from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.load.discover import Files, named
 from disttrace_viewer.states.building import trace_of
@@ -86,11 +86,11 @@ class OwnJournals:
         except OSError:
             return {}
         found = {}
-        for line in data[: data.rfind(b"\n") + 1].decode("utf-8", "replace").splitlines():
-            pid, mark, base = [*line.split(" ", 2), "", ""][:3]
-            path = os.path.join(self._directory, base)
-            if path not in self._earlier and is_plain_name(base) and is_of_job(base, self._job):
-                found[path] = pid.isdecimal() and lives(int(pid), mark)
+        for one in entries(data):
+            path = os.path.join(self._directory, one.base)
+            ours = is_plain_name(one.base) and is_of_job(one.base, self._job)
+            if ours and path not in self._earlier:
+                found[path] = one.lives
         return found
 
     def _of(self, base: str) -> Files:
