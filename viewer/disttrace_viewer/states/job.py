@@ -91,7 +91,6 @@ def judged(
     only: Collection[str] | None = None,
     stall_ns: int = STALL_NS,
     engine: Engine = here,
-    progress: folder.Progress | None = None,
     local: Merged | None = None,
     others: Merged = NOBODY,
     fetch: Fetch | None = None,
@@ -105,11 +104,8 @@ def judged(
     says which processes live. Raises ViewerError where there is neither.
     """
     stored = _stored(paths)
-    if local is None and not others.states:
-        merged = read(paths, engine=engine, progress=progress)
-    else:
-        merged = local or folder.of_journals(paths, window=WINDOW, engine=engine, progress=progress)
-        merged = merge([merged, others]) if others.states else merged
+    merged = read(paths, engine=engine) if local is None else local
+    merged = merge([merged, others]) if others.states else merged
     if not merged.states:
         raise _nothing(paths)
     if choose is not None:

@@ -221,22 +221,22 @@ class Talk:
             if self._me not in question:
                 return b""
             calls = self._judge.calls()
-            calls = calls if whole else self._public_calls(calls)
-            return _LENGTH.pack(_CALLS, len(calls)) + calls
+            return _joined(_CALLS, calls if whole else self._public_calls(calls))
         slow = b""
         if self._slowness is not None:
             slow = self._slowness.answer(question, whole=whole)
-        calls = excerpt.packed(self._excerpts.of(self._bases))
-        return _LENGTH.pack(_GETS_ON, len(slow)) + slow + calls
+        return _joined(_GETS_ON, slow, excerpt.packed(self._excerpts.of(self._bases)))
 
     def _public(self, data: bytes) -> bytes:
         """An answer as those may hear it who have not shown that they are of our job."""
         if _is(data, _CALLS):
-            calls = self._public_calls(data[_LENGTH.size :])
-            return _LENGTH.pack(_CALLS, len(calls)) + calls
+            return _joined(_CALLS, self._public_calls(data[_LENGTH.size :]))
         slow, calls = _parted(data)
-        slow = slow and slow_told.in_public(slow)
-        return _LENGTH.pack(_GETS_ON, len(slow)) + slow + calls
+        return _joined(_GETS_ON, slow and slow_told.in_public(slow), calls)
+
+
+def _joined(kind: int, first: bytes, second: bytes = b"") -> bytes:
+    return _LENGTH.pack(kind, len(first)) + first + second
 
 
 def _is(data: bytes, kind: int) -> bool:

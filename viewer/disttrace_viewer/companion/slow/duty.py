@@ -30,6 +30,8 @@ _TELL_S, _RECENT_S = 5.0, 12.0
 """Between two answers in which blocks are told, and which ones are."""
 HERE = "here"
 
+Line = tuple[str, str, dict[str, Any], Sequence[str]]
+"""Kind, text, object and voices of what is to be said."""
 Say = Callable[[str, str, dict[str, Any], Sequence[str]], bool]
 
 
@@ -37,13 +39,12 @@ class Slowness:
     """See above. ``share`` of their time from which a rank that makes others wait is told."""
 
     def __init__(self, live: LiveFile, share: float, say: Say) -> None:
-        """``live`` takes what is known for whoever asks on this host; ``say`` (kind, line, object,
-        voices) has it said, or is False while something else is.
+        """``live`` takes what is known for whoever asks on this host; ``say`` has a ``Line`` said,
+        or is False while something else is.
         """
         self._live, self._say = live, say
-        self._lines: queue.SimpleQueue[tuple[str, str, dict[str, Any], list[str]]]
-        self._lines = queue.SimpleQueue()
-        self._next: tuple[str, str, dict[str, Any], list[str]] | None = None
+        self._lines: queue.SimpleQueue[Line] = queue.SimpleQueue()
+        self._next: Line | None = None
         self._ranks, self._telling = Ranks(share), Telling(share)
         self._followers: Mapping[str, Follower] = {}
         self._recent: deque[tuple[float, Block]] = deque(maxlen=told.MOST_BLOCKS)
@@ -72,9 +73,7 @@ class Slowness:
         if time.time() - max(started, default=time.time_ns()) / 1e9 >= AFTER_S:
             self._read()
         slow = self._ranks.slow() if self._told_by_leader is None else self._told_by_leader
-        with contextlib.suppress(
-            OSError
-        ):  # a full disk, or the folder is gone: nobody can ask then
+        with contextlib.suppress(OSError):  # no disk, or no folder: nobody can ask then
             self._live.write(followers.values(), slow, self._places)
 
     def question(self) -> list[str]:
