@@ -114,7 +114,6 @@ class Rehearsal:
     program: Program
     folder: Path
     notes: Notes
-    asked_s: float = 0.0
     deadline: float = 0.0
     hangs: bytes | None = None
     """The report on a hang."""
@@ -176,9 +175,8 @@ class Rehearsal:
         bad = [rank for rank, code in running.codes.items() if code]
         if bad and now - min(running.ended_s[rank] for rank in bad) > self.arguments.stall:
             return True  # the others have had their time to notice
-        if running.idle_s < self.arguments.stall or now - self.asked_s < self.arguments.stall:
+        if not running.stand_still(self.arguments.stall):
             return False
-        self.asked_s = now
         self.hangs = self._diagnosis()
         return self.hangs is not None
 
@@ -198,17 +196,18 @@ class Rehearsal:
         return diagnosed(self.folder / "journals", form, *options)
 
     def _judge(self, running: ranks.Ranks, timed_out: bool, took_s: float) -> int:
-        written = dict.fromkeys(path for one in self.notes.told(3) for path in one.split(", "))
+        notes = self.notes
+        written = dict.fromkeys(p for one in notes.told(notes.WRITTEN) for p in one.split(", "))
         if written:
             sys.stderr.write(f"disttrace: written outside the copy: {', '.join(written)}\n")
-        cannot = self.notes.told(1)
+        cannot = notes.told(notes.CANNOT)
         if cannot:
             sys.stderr.write(f"disttrace: cannot be rehearsed: {cannot[0]}\n")
             return CANNOT
         if self.hangs is not None:
             _write(self.hangs)
             return FAULT
-        ran = f"ran {took_s:.0f} s, {self.notes.steps} steps"
+        ran = f"ran {took_s:.0f} s, {notes.steps} steps"
         if timed_out:
             sys.stderr.write(f"disttrace: {ran}, no fault so far\n")
             return TIMED_OUT
@@ -219,7 +218,7 @@ class Rehearsal:
             self._show(failed)
             sys.stderr.write("disttrace: cannot be rehearsed: no rank used torch.distributed\n")
             return CANNOT
-        again = "--on-device" if self.notes.told(2) else "--strict"
+        again = "--on-device" if notes.told(notes.DEVICE) else "--strict"
         found = self._diagnosis(again)
         if found is not None or failed:
             _write(found or b"")
@@ -300,8 +299,7 @@ def _scratch() -> str:
 
 def _import_once(program: Program) -> None:
     """Import here what all ranks would import: torch, and what of installed packages is named."""
-    for name in ("torch", "torch.distributed", "disttrace.session", "disttrace.capture.parts"):
-        importlib.import_module(name)
+    ranks.import_once()
     text = _source(program)
     lazy = "torch._dynamo" if re.search(r"functional|compile|DTensor|fully_shard", text) else None
     for name in dict.fromkeys([*_imports(text), *([lazy] if lazy else [])]):

@@ -7,11 +7,11 @@ imported before the first such test.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -126,12 +126,11 @@ class _Run:
         self.journals = self.folder / "journals"
         self.verdict: str | None = None
         self.deadline = 0.0
-        self.asked_s = 0.0
         self.given_up: str | None = None
 
     def run(self) -> None:
         """Start, wait, and raise what became of it."""
-        _once()
+        ranks.import_once()
         failed = True
         try:
             running = self._start()
@@ -148,7 +147,7 @@ class _Run:
             if failed or self.keep:
                 self.item.add_report_section("call", "journals", f"{self.journals}")
             else:
-                _remove(self.folder)
+                shutil.rmtree(self.folder, ignore_errors=True)
 
     def _start(self) -> ranks.Ranks:
         port, world = ranks.free_port(), self.wanted.n
@@ -205,10 +204,7 @@ class _Run:
         bad = [one for one in self._outcomes(running) if one.how in (FAILED, LOST)]
         if bad and now - min(one.at_s for one in bad) > self.stall:
             return True  # the others have had their time to notice
-        if running.idle_s < self.stall or now - self.asked_s < self.stall:
-            return False
-        self.asked_s = now
-        if not self._hangs():
+        if not (running.stand_still(self.stall) and self._hangs()):
             return False
         self.given_up = "hangs"
         self.verdict = self._diagnosed("text").decode("utf-8", "replace")
@@ -280,12 +276,6 @@ class _Run:
             self.item.add_report_section("call", f"rank {rank}", text[-_SECTION:])
 
 
-def _once() -> None:
-    """Import here, once, what every rank would import."""
-    for name in ("torch", "torch.distributed", "disttrace.session", "disttrace.capture.parts"):
-        importlib.import_module(name)
-
-
 def _as_rank(item: pytest.Function, given: Mapping[str, Any], wanted: Wanted, file: Path) -> int:
     """The test in this process, which is one of the ranks; its exit code."""
     import torch
@@ -325,9 +315,3 @@ def _write(file: Path, how: str, text: str = "", **more: Any) -> None:
     beside = file.with_suffix(".part")
     beside.write_text(json.dumps(value))
     os.replace(beside, file)
-
-
-def _remove(folder: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder, ignore_errors=True)

@@ -7,13 +7,15 @@ device exists in the parent, for none of these survives a fork.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,6 +50,12 @@ def environment(rank: int, world: int, port: int) -> dict[str, str]:
         "MASTER_PORT": str(port),
         "OMP_NUM_THREADS": "1",
     }
+
+
+def import_once() -> None:
+    """Import here what every rank would import."""
+    for name in ("torch", "torch.distributed", "disttrace.session", "disttrace.capture.parts"):
+        importlib.import_module(name)
 
 
 def why_not_fork() -> str | None:
@@ -101,6 +109,7 @@ class Ranks:
     """For how long none of them has had the CPU: a loaded machine lets nobody stall."""
     _cpu: float = 0.0
     _looked_s: float = field(default_factory=time.monotonic)
+    _told_s: float = 0.0
 
     @property
     def running(self) -> list[int]:
@@ -125,6 +134,14 @@ class Ranks:
         self.idle_s = 0.0 if busy else self.idle_s + passed
         self._cpu, self._looked_s = cpu, now
 
+    def stand_still(self, limit_s: float) -> bool:
+        """Whether none of them has had the CPU for so long; said again after as long."""
+        now = time.monotonic()
+        if self.idle_s < limit_s or now - self._told_s < limit_s:
+            return False
+        self._told_s = now
+        return True
+
     def wait(self, until: Callable[[Ranks], bool]) -> None:
         """Until all have ended, or ``until`` says so."""
         pause = _PAUSE_S
@@ -139,44 +156,29 @@ class Ranks:
         """End whoever still runs, and everything that it started."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             for pid in self.running:
-                _signal(pid, number)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
             deadline = time.monotonic() + (_END_S if number == signal.SIGTERM else 10)
             while self.running and time.monotonic() < deadline:
                 self.poll()
                 time.sleep(_PAUSE_S)
-        for pid in self.pids:
-            _signal_group(pid, signal.SIGKILL)
-
-
-def _signal(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        pass
-
-
-def _signal_group(pid: int, number: int) -> None:
-    """What a rank left running."""
-    try:
-        os.killpg(pid, number)
-    except (ProcessLookupError, PermissionError):
-        pass
+        for pid in self.pids:  # what a rank left running
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
 
 
 def _wants_cpu(pid: int) -> bool:
     """Whether its main thread would run, if the machine had a CPU for it, or waits for a disk."""
-    return _stat(pid)[:1] in (["R"], ["D"])
+    found = _stat(pid)
+    return found is not None and found.state in ("R", "D")
 
 
-def _stat(pid: int | str) -> Sequence[str]:
-    """What the kernel says of a process, or a thread of it (``7/task/8``), from its state on;
-    nothing where it is gone.
-    """
+def _stat(task: int | str) -> proc.Stat | None:
+    """What the kernel says of a process, or a thread of it (``7/task/8``); None: it is gone."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()
-    except OSError:
-        return ()
+        return proc.stat(task)
+    except (OSError, ValueError):
+        return None
 
 
 def _cpu_s(pid: int) -> float:
@@ -188,14 +190,12 @@ def _cpu_s(pid: int) -> float:
                 if file.read().strip() in _POLLING:
                     polls = True
                 else:
-                    others += _used_s(_stat(f"{pid}/task/{thread.name}"))
+                    others += _used_s(f"{pid}/task/{thread.name}")
     except OSError:  # it, or a thread of it, is gone
         pass
-    return others if polls else _used_s(_stat(pid))
+    return others if polls else _used_s(pid)
 
 
-def _used_s(parts: Sequence[str]) -> float:
-    try:
-        return (int(parts[11]) + int(parts[12])) / _TICK
-    except (IndexError, ValueError):
-        return 0.0
+def _used_s(task: int | str) -> float:
+    found = _stat(task)
+    return 0.0 if found is None else found.cpu_ticks / _TICK

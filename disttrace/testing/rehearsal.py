@@ -53,6 +53,9 @@ class Program:
 class Notes:
     """What a rank tells while it runs and when it cannot go on: in memory shared with ``check``."""
 
+    CANNOT, DEVICE, WRITTEN = 1, 2, 3
+    """Places of a sentence: that it cannot go on, for which device it asked, what it wrote."""
+
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
         self._memory = mmap.mmap(-1, mmap.PAGESIZE * ranks)
@@ -63,13 +66,13 @@ class Notes:
         struct.pack_into("q", self._memory, rank * mmap.PAGESIZE, count + 1)
         return int(count) + 1
 
-    def tell(self, rank: int, what: str, place: int = 1) -> None:
-        """A sentence, in one of two places: that it asked for a device, or that it cannot go on."""
+    def tell(self, rank: int, what: str, place: int) -> None:
+        """A sentence in its place."""
         data = what.encode("utf-8", "replace")[:1000]
         start = rank * mmap.PAGESIZE + 1024 * place
         self._memory[start : start + 1024] = data.ljust(1024, b"\0")
 
-    def told(self, place: int = 1) -> list[str]:
+    def told(self, place: int) -> list[str]:
         """What the ranks said there."""
         starts = (rank * mmap.PAGESIZE + 1024 * place for rank in range(self._ranks))
         found = (self._memory[start : start + 1024].rstrip(b"\0") for start in starts)
@@ -83,10 +86,6 @@ class Notes:
             for rank in range(self._ranks)
         )
         return min(int(count) for count in counts)
-
-
-CANNOT, DEVICE, WRITTEN = 1, 2, 3
-"""Places of what a rank tells."""
 
 
 def rehearse(
@@ -107,7 +106,7 @@ def rehearse(
 
     torch.set_num_threads(1)
     disttrace.install()
-    _use_gloo(lambda name: notes.tell(rank, name, DEVICE))
+    _use_gloo(lambda name: notes.tell(rank, name, Notes.DEVICE))
     _count_steps(rank, notes, steps)
     if inside is not None:
         _watch_files(rank, notes, inside)
@@ -135,7 +134,7 @@ def _run(program: Program, rank: int, notes: Notes) -> int:
     except BaseException as error:
         where = cannot(error)
         if where is not None:
-            notes.tell(rank, where, CANNOT)
+            notes.tell(rank, where, Notes.CANNOT)
         outer = error.__traceback__
         while outer is not None and outer.tb_frame.f_code.co_filename in (__file__, *_RUNPY):
             outer = outer.tb_next
@@ -179,7 +178,7 @@ def _watch_files(rank: int, notes: Notes, inside: str) -> None:
         path = os.path.realpath(args[0]) if flags & (os.O_WRONLY | os.O_RDWR) else ""
         if path and not path.startswith(ours) and path not in written:
             written[path] = None
-            notes.tell(rank, ", ".join(written), WRITTEN)
+            notes.tell(rank, ", ".join(written), Notes.WRITTEN)
 
     sys.addaudithook(look)
 
@@ -219,7 +218,7 @@ def _use_gloo(asked: Callable[[str], None]) -> None:
     c10d._new_process_group_helper = _unseen(helper)
     for name in ("all_reduce", "reduce_scatter_tensor", "reduce_scatter", "reduce"):
         _average(dist, c10d, name)
-    parallel = torch_nn_parallel()
+    parallel = importlib.import_module("torch.nn.parallel.distributed").DistributedDataParallel
     init = parallel.__init__
 
     @functools.wraps(init)
@@ -241,11 +240,6 @@ def _use_gloo(asked: Callable[[str], None]) -> None:
 
     for module in (mesh, dist):
         module.init_device_mesh = _unseen(init_device_mesh)
-
-
-def torch_nn_parallel() -> Any:
-    """The class DistributedDataParallel."""
-    return importlib.import_module("torch.nn.parallel.distributed").DistributedDataParallel
 
 
 def _average(dist: Any, c10d: Any, name: str) -> None:
