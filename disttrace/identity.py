@@ -93,7 +93,6 @@ class Identity:
         "job_source",
         "launcher",
         "parent",
-        "parent_role",
         "pid",
         "ppid",
         "process",
@@ -108,7 +107,6 @@ class Identity:
         *,
         process: str,
         parent: str | None,
-        parent_role: str | None,
         launcher: str | None,
         job: str,
         job_source: str,
@@ -121,7 +119,6 @@ class Identity:
     ) -> None:
         self.process = process
         self.parent = parent
-        self.parent_role = parent_role
         self.launcher = launcher
         self.job = job
         self.job_source = job_source
@@ -208,7 +205,6 @@ def identify(
     return Identity(
         process=process,
         parent=parent,
-        parent_role=parent_role,
         launcher=launcher,
         job=job_id,
         job_source=source,

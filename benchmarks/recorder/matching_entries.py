@@ -27,7 +27,7 @@ def turn_ms(operations: int, backend: str) -> float:
     for _ in range(operations):
         device.issue()
     answer = device.ask(EVERYTHING)
-    (channel,) = device.operations._recorders.channels()
+    (channel,) = device.operations._recorders.channels.values()
     begin = time.thread_time()
     device.operations._take_notes()
     device.operations._answers.take(channel, answer)

@@ -28,6 +28,32 @@ def is_kernels(error: OSError) -> bool:
     return traceback is None or traceback.tb_frame.f_code.co_filename.startswith(_HOME)
 
 
+def still(fd: int, file: os.stat_result | None) -> os.stat_result | None:
+    """The status of ``fd`` where it still is that of ``file``; None where it is not.
+
+    A program may close any descriptor, and what it opens next has that number: who keeps one asks
+    before it is used. (By hand: a function of Python's would be a frame for dynamo to look at.)
+    """
+    try:
+        found = os.fstat(fd)
+    except OSError as error:
+        if not is_kernels(error):
+            raise
+        return None
+    same = file is not None and (found.st_dev, found.st_ino) == (file.st_dev, file.st_ino)
+    return found if same else None
+
+
+def close_own(fd: int, file: os.stat_result | None) -> None:
+    """Close ``fd``, if it still is that of ``file``; what the kernel says to that is lost."""
+    try:
+        if still(fd, file) is not None:
+            os.close(fd)
+    except OSError as error:
+        if not is_kernels(error):
+            raise
+
+
 def aside(fd: int) -> int:
     """The same open file under a number that is out of the way; ``fd`` is closed.
 

@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from disttrace.journal.descriptors import aside, is_kernels
+from disttrace.journal.descriptors import aside, close_own, is_kernels
 
 FORMAT = 2
 """2: a list of ranks may hold ranges. Readers of 2 read 1, in which it is numbers only."""
@@ -571,21 +571,13 @@ def open_own(path: str, flags: int, owner: int | None = None) -> int:
 
 @contextlib.contextmanager
 def opened_own(path: str, flags: int, owner: int | None = None) -> Iterator[int]:
-    """``open_own`` for a while, where a program runs beside us that may close all descriptors.
-
-    What it opened since may have our number: the descriptor is closed only while it is our file's.
-    """
+    """``open_own`` for a while, where a program runs beside us that may close all descriptors."""
     fd = open_own(path, flags, owner)
     ours = os.fstat(fd)
     try:
         yield fd
     finally:
-        try:
-            if os.path.samestat(os.fstat(fd), ours):
-                os.close(fd)
-        except OSError as error:
-            if not is_kernels(error):
-                raise
+        close_own(fd, ours)
 
 
 def is_own(path: str, owner: int | None = None) -> bool:

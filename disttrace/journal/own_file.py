@@ -11,7 +11,7 @@ import os
 import sys
 import time
 
-from disttrace.journal.descriptors import aside, is_kernels
+from disttrace.journal.descriptors import aside, is_kernels, still
 from disttrace.journal.extension_modules import resource
 from disttrace.journal.slow_writes import WriteBudget
 
@@ -39,16 +39,11 @@ class OwnFile:
         self._path, self._flags = path, flags
         self._fd = _create(path, flags, mode)
         self._process = _getpid()
-        self._identity = _identity(os.fstat(self._fd))
+        self._file = os.fstat(self._fd)
 
     def is_ours(self) -> bool:
         """Whether the descriptor still is the file's."""
-        try:
-            return self._fd >= 0 and _identity(os.fstat(self._fd)) == self._identity
-        except OSError as error:
-            if not is_kernels(error):
-                raise
-            return False
+        return still(self._fd, self._file) is not None
 
     def checked(self) -> int:
         """The descriptor. Raises OSError where it is not ours and the file cannot be had again."""
@@ -58,7 +53,7 @@ class OwnFile:
             self._fd = -1
             flags = self._flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             fd = aside(os.open(self._path, flags))
-            if _identity(os.fstat(fd)) != self._identity:
+            if still(fd, self._file) is None:
                 os.close(fd)
                 raise OSError(errno.EBADF, "the program closed it, and another has its name")
             self._fd = fd
@@ -102,10 +97,6 @@ class OwnFile:
         if self.is_ours():
             fd, self._fd = self._fd, -1
             os.close(fd)
-
-
-def _identity(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino
 
 
 def _create(path: str, flags: int, mode: int) -> int:

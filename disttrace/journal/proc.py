@@ -138,7 +138,15 @@ def stat(task: int | str) -> Stat:
 
 def here() -> Here:
     """The kernel and the namespaces of this process."""
-    return Here(boot_id(), _namespace("pid"), _namespace("time"))
+    return Here(boot_id(), namespace("pid"), namespace("time"))
+
+
+def namespace(kind: str) -> int | None:
+    """The inode of a namespace of this process, ``pid`` or ``time``; None: it has none."""
+    try:
+        return os.stat(f"{ROOT}/self/ns/{kind}").st_ino
+    except OSError:
+        return None
 
 
 def own() -> dict[str, object]:
@@ -259,9 +267,3 @@ def _exists(pid: int) -> bool:
         return False
     return True
 
-
-def _namespace(kind: str) -> int | None:
-    try:
-        return os.stat(f"{ROOT}/self/ns/{kind}").st_ino
-    except OSError:
-        return None

@@ -24,7 +24,7 @@ from typing import Any
 
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal import compiled
-from disttrace.journal.descriptors import copy_aside
+from disttrace.journal.descriptors import close_own, copy_aside, still
 from disttrace.journal.format import ANSWERS, DUMPED, HELD_NS
 
 PART = "stacks without the GIL"
@@ -43,7 +43,7 @@ class GilFreeStacks:
         self._register: Callable[..., None] | None = None
         self._unregister: Callable[[int], Any] | None = None
         self._file = -1
-        self._stat = os.stat_result((0,) * 10)
+        self._stat: os.stat_result | None = None
         self._looked_at = 0
         self._signal = 0  # what faulthandler knows, and threads are asked by; 0: nothing
         self._told: tuple[int, int] | None = None
@@ -80,7 +80,7 @@ class GilFreeStacks:
         """We run: whoever kept us from it has let go. ``now``: nanoseconds of a steady clock."""
         if self._file < 0:
             return
-        if not self._is_ours():
+        if still(self._file, self._stat) is None:
             self._file = -1  # the program closed all files, and this number may be another's
             self.stop()
             return
@@ -122,8 +122,7 @@ class GilFreeStacks:
         if self._signal and self._unregister is not None and self._is_free(self._signal):
             self._unregister(self._signal)
         self._signal, self._looked_at, self._told = 0, 0, None
-        if self._file >= 0 and self._is_ours():
-            os.close(self._file)
+        close_own(self._file, self._stat)
         self._file = -1
 
     def _handle(self) -> None:
@@ -133,12 +132,6 @@ class GilFreeStacks:
     def _is_free(self, number: int) -> bool:
         """Whether neither Python nor the kernel knows of a handler of the program's."""
         return signal.getsignal(number) is signal.SIG_DFL and bool(self._native.is_free(number))
-
-    def _is_ours(self) -> bool:
-        try:
-            return os.path.samestat(os.fstat(self._file), self._stat)
-        except OSError:
-            return False
 
     def _registers(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def register(signum: int, *args: Any, **kwargs: Any) -> Any:

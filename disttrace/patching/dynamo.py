@@ -6,10 +6,9 @@ result was a crash of the user's program (torch 2.5 and 2.13) or the recompile l
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 # What stands in a class beside its methods, most of it.
@@ -58,22 +57,10 @@ def skip_module(*modules: types.ModuleType) -> None:
                 mark(code)
 
 
-@contextlib.contextmanager
-def unseen() -> Iterator[None]:
-    """Have dynamo look at no frame meanwhile: it counts those that it only declines."""
-    eval_frame: Any = sys.modules.get("torch._C._dynamo.eval_frame")
-    if eval_frame is None:
-        yield
-        return
-    callback = eval_frame.set_eval_frame(None)
-    try:
-        yield
-    finally:
-        eval_frame.set_eval_frame(callback)
-
-
 def call_unseen(function: Callable[..., object], /, *args: Any) -> None:
-    """The same for one call, where the frames of a ``with`` would be some of those counted."""
+    """Have dynamo look at no frame of this call: it counts those that it only declines, so this is
+    no context manager, whose own frames would be some of them.
+    """
     eval_frame: Any = sys.modules.get("torch._C._dynamo.eval_frame")
     if eval_frame is None:
         function(*args)

@@ -7,7 +7,6 @@ from typing import Any
 from disttrace.journal import compiled
 
 NATIVE, PLAIN = "c", "python"
-NAMES = (NATIVE, PLAIN)
 
 
 def native() -> Any:

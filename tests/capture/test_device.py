@@ -593,7 +593,7 @@ def _lines_to_match(backend: str, count: int) -> int:
     for each in running:
         each.entries, each.confirmed = (), False
     answer = device.ask(EVERYTHING)
-    channel = next(iter(device.operations._recorders.channels()))
+    channel = next(iter(device.operations._recorders.channels.values()))
     lines = 0
 
     def counts(frame: types.FrameType, event: str, arg: object) -> Any:
@@ -890,7 +890,7 @@ def test_between_two_questions_notes_wait() -> None:
     device = Device()
     device.issue(state="completed")
     device.poll(2)
-    (channel,) = device.operations._recorders.channels()
+    (channel,) = device.operations._recorders.channels.values()
     channel.active_due = channel.full_due = 1 << 62
     operation = device.issue(state="completed")
     assert device.operations.poll()

@@ -150,7 +150,7 @@ class Device:
         """Turns of the poller, which else takes its time between two."""
         pending = 0
         for _ in range(turns):
-            for channel in self.operations._recorders.channels():
+            for channel in self.operations._recorders.channels.values():
                 channel.active_due = channel.full_due = 0
             pending = self.operations.poll()
         return pending

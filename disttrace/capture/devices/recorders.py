@@ -75,7 +75,7 @@ class Recorders:
         unsafe: Callable[[Channel], None],
     ) -> None:
         self._groups, self._source, self._unsafe = groups, source, unsafe
-        self._channels: dict[str, Channel] = {}
+        self.channels: dict[str, Channel] = {}
         self._by_group: dict[int | None, str | None] = {}
         self.blocking = is_on(_BLOCKING)  # waits block the host, and are the end
 
@@ -98,20 +98,16 @@ class Recorders:
 
     def channel(self, name: str) -> Channel:
         """The channel of that name, made when it is first asked for."""
-        channel = self._channels.get(name)
+        channel = self.channels.get(name)
         if channel is None:
-            channel = self._channels[name] = Channel(name, self._source(name))
+            channel = self.channels[name] = Channel(name, self._source(name))
             if name == NATIVE and not _safe():
                 self._unsafe(channel)
         return channel
 
-    def channels(self) -> list[Channel]:
-        """Those that there are."""
-        return list(self._channels.values())
-
     def due_in_ns(self) -> int:
         """Until one may be asked; at most 0: now."""
-        each = [c for c in list(self._channels.values()) if not c.off]
+        each = [c for c in list(self.channels.values()) if not c.off]
         soonest = min((min(c.active_due, c.full_due) for c in each), default=0)
         return soonest - time.perf_counter_ns() if each else SOON_NS
 

@@ -65,5 +65,4 @@ def watch(capture: Capture, part: str, appeared: Appeared) -> None:
 
 def guarded(capture: Capture, part: str, appeared: Appeared) -> None:
     """Call ``appeared`` where the program is in the middle of something else."""
-    with dynamo.unseen():
-        capture.guard(part, appeared)
+    dynamo.call_unseen(capture.guard, part, appeared)

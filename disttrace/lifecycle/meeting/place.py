@@ -13,7 +13,8 @@ import os
 import stat
 import time
 
-from disttrace.journal.descriptors import aside, is_kernels
+from disttrace.journal import proc
+from disttrace.journal.descriptors import aside, close_own, is_kernels, still
 
 PARENT = "/tmp"
 _JUST_NOW_NS = 1_000_000_000
@@ -53,22 +54,17 @@ def own_folder() -> str | None:
 
 def namespace() -> str:
     """Of pids, which mean nothing elsewhere; ``0`` where there is no telling."""
-    try:
-        return str(os.stat("/proc/self/ns/pid").st_ino)
-    except OSError:
-        return "0"
+    return str(proc.namespace("pid") or 0)
 
 
 class Changes:
     """Whether anything was made or taken away in a folder, by its descriptor: no look-up by path.
-
-    A program may close any descriptor, and give its number to something else.
     """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._fd = -1
-        self._known: tuple[int, int] | None = None
+        self._known: os.stat_result | None = None
         self._mark = 0
 
     def any(self) -> bool:
@@ -86,28 +82,13 @@ class Changes:
     def close(self) -> None:
         """Let go of the descriptor, if it still is the folder's."""
         fd, self._fd = self._fd, -1
-        try:
-            if fd >= 0 and _identity(os.fstat(fd)) == self._known:
-                os.close(fd)
-        except OSError as error:
-            if not is_kernels(error):
-                raise
+        close_own(fd, self._known)
 
     def _status(self) -> os.stat_result:
-        if self._fd >= 0:
-            try:
-                found = os.fstat(self._fd)
-                if _identity(found) == self._known and found.st_nlink:
-                    return found
-            except OSError as error:
-                if not is_kernels(error):
-                    raise
+        found = still(self._fd, self._known)
+        if found is not None and found.st_nlink:
+            return found
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         self._fd = aside(os.open(self._folder, flags))
-        found = os.fstat(self._fd)
-        self._known, self._mark = _identity(found), 0
-        return found
-
-
-def _identity(found: os.stat_result) -> tuple[int, int]:
-    return found.st_dev, found.st_ino
+        self._known, self._mark = os.fstat(self._fd), 0
+        return self._known
