@@ -123,16 +123,13 @@ def _patterns(value: object) -> str:
     return text
 
 
-def _form(value: object) -> str:
-    if value not in ("text", "json"):
-        raise ValueError
-    return str(value)
+def _one_of(*words: str) -> Callable[[object], str]:
+    def parse(value: object) -> str:
+        if value not in words:
+            raise ValueError
+        return str(value)
 
-
-def _core(value: object) -> str:
-    if value not in ("c", "python"):
-        raise ValueError
-    return str(value)
+    return parse
 
 
 def _device(value: object) -> str:
@@ -240,7 +237,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "LOG",
         "text",
-        _form,
+        _one_of("text", "json"),
         "text or json",
         "Form of what a job says of itself on stderr; `json`: one object per finding.",
     ),
@@ -311,7 +308,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "CORE",
         None,
-        _core,
+        _one_of("c", "python"),
         "c or python",
         "Which core records: the native one (c) or the plain one (python); by default the native "
         "one where it was built.",
@@ -456,29 +453,24 @@ def _refuse_unknown(arguments: Mapping[str, object]) -> None:
 
 def _unknown_variables(environ: Mapping[str, str]) -> list[str]:
     known = [*(row.variable for row in SETTINGS), *PRIVATE, *UNRECORDED]
-    sentences = []
-    for variable in sorted(environ):
-        if variable.startswith(PREFIX) and variable not in known:
-            near = _nearest(variable[len(PREFIX) :], [row.name for row in SETTINGS])
-            hint = (
-                f"did you mean {PREFIX}{near}?" if near else "`disttrace info` lists the settings."
-            )
-            sentences.append(f"{variable} is no setting of disttrace; {hint}")
-    return sentences
+    unknown = [name for name in sorted(environ) if name.startswith(PREFIX) and name not in known]
+    names = [row.name for row in SETTINGS]
+    return [_no_setting(name[len(PREFIX) :], names, before=PREFIX) for name in unknown]
 
 
 def _unknown_keys(table: Table) -> list[str]:
     known = [row.keyword for row in SETTINGS]
-    sentences = []
-    for key in table.values:
-        if key not in known:
-            near = _nearest(key, known)
-            hint = f"did you mean {near}?" if near else "`disttrace info` lists the settings."
-            sentences.append(f"{key} in [tool.disttrace] is no setting of disttrace; {hint}")
-    return sentences
+    unknown = [key for key in table.values if key not in known]
+    return [_no_setting(key, known, behind=" in [tool.disttrace]") for key in unknown]
+
+
+def _no_setting(name: str, known: list[str], *, before: str = "", behind: str = "") -> str:
+    near = _nearest(name, known)
+    hint = f"did you mean {before}{near}?" if near else "`disttrace info` lists the settings."
+    return f"{before}{name}{behind} is no setting of disttrace; {hint}"
 
 
 def _nearest(name: str, known: list[str]) -> str | None:
     import difflib  # only for a mistake: start-up should not pay for it
 
-    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.6)), None)
+    return next(iter(difflib.get_close_matches(name, known, n=1)), None)

@@ -50,31 +50,8 @@ ASKED_LINE = b'{"o":%d,"d":%d,"k":%b}\n'
 HEARTBEAT_LINE = b'{"hb":%d}\n'
 STANDS_AT_LINE = b'{"at":%d,"h":%d,"k":%d}\n'
 
-# Values of ``def`` in the definitions file.
+# First key of the records in the definitions file, and some of its values: see DEFINITIONS.
 DEF = "def"
-DEFINITIONS = (
-    "process",
-    "identity",
-    "versions",
-    "clock",
-    "string",
-    "stack",
-    "thread",
-    "store",
-    "group",
-    "call",
-    "worker",
-    "rendezvous",
-    "failure",
-    "handling",
-    "exit",
-    "note",
-    "dropped",
-    "source",
-    "seen",
-    "trouble",
-    "digest",
-)
 DUMPED = "dumped"
 """Stacks that ``faulthandler`` wrote before this are history: the process goes on."""
 ANSWERS = "answers"
@@ -381,13 +358,18 @@ FIELDS: dict[str, dict[str, str]] = {
 }
 """Fields of a record and what they may hold, by the record's kind or first key."""
 
+_OF_OPERATIONS = (BEGIN, ISSUED, WAIT, COMPLETE, END, ASKED, LOST)
+_OF_SEGMENTS = (SEGMENT, HEARTBEAT, STANDS_AT)
+DEFINITIONS = frozenset(FIELDS).difference(_OF_OPERATIONS, _OF_SEGMENTS)
+"""Values of ``def``."""
+
 NEEDED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("string", "stack", "thread", "store", "group", "call"), ("n",)),
     "digest": ("group", "op", "q", "v"),
     "trouble": ("by", "where"),
+    **{key: (key, "d") for key in _OF_OPERATIONS},
     BEGIN: ("b", "t"),
-    **{key: (key, "d") for key in (ISSUED, WAIT, COMPLETE, END, ASKED, LOST)},
-    **{key: (key,) for key in (SEGMENT, HEARTBEAT, STANDS_AT)},
+    **{key: (key,) for key in _OF_SEGMENTS},
 }
 """Fields without which a record says nothing."""
 
