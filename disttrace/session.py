@@ -114,7 +114,7 @@ class Session:
         self.capture.when_imported = self._hook.when_imported
         self._last = LastWord(config)
         self._ending = Ending(self.capture, self._close, self._leave_farewell, self._last_word)
-        self._environment: dict[str, str | None] = {}
+        self._environment = waiting.HandedDown()
         self._only_adopts = False
 
     def start(self) -> None:
@@ -150,11 +150,7 @@ class Session:
         self._companion.stop()
         self._summary.remove()
         redact.use(redact.Masker())
-        for name, value in self._environment.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        self._environment.take_back()
 
     def failed(self, error: BaseException) -> None:
         """Note an exception that ends this process although it is caught (by a test's harness)."""
@@ -378,8 +374,7 @@ class Session:
         if self._companion.exports:
             handed |= spans.hand_down(self.identity, os.environ)
         for name, value in handed.items():
-            self._environment[name] = os.environ.get(name)
-            os.environ[name] = value
+            self._environment.put(name, value)
 
 
 def install(**settings: object) -> None:

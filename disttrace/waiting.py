@@ -24,36 +24,46 @@ _watching_forks = False
 _without: "str | None" = None  # the folder in which a program started that held no project
 
 
+class HandedDown:
+    """Variables that were put into the environment for children, and what stood there before."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, str | None] = {}
+
+    def put(self, name: str, value: str) -> None:
+        self._before.setdefault(name, os.environ.get(name))
+        os.environ[name] = value
+
+    def take_back(self) -> None:
+        for name, value in self._before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
 class _Waiting:
     """What there is to take back, or to hand over to the session."""
 
     def __init__(self, identity: Identity, hook: ImportHook) -> None:
         self.identity = identity
         self.hook = hook
-        self.environment: dict[str, str | None] = {}
-
-    def set(self, name: str, value: str) -> None:
-        self.environment.setdefault(name, os.environ.get(name))
-        os.environ[name] = value
+        self.environment = HandedDown()
 
     def hand_down(self) -> None:
         """Put into the environment what children need."""
-        self.set(PARENT_VARIABLE, handed_down(self.identity, self.identity.role))
+        self.environment.put(PARENT_VARIABLE, handed_down(self.identity, self.identity.role))
         named = _of_project("dir")  # looked for in any case: later the file is the program's own
         folder = os.environ.get(DIR_VARIABLE) or named or DEFAULT_DIR
         if folder.strip() and not os.path.isabs(folder):
             try:
-                self.set(DIR_VARIABLE, os.path.abspath(os.path.expanduser(folder)))
+                self.environment.put(DIR_VARIABLE, os.path.abspath(os.path.expanduser(folder)))
             except OSError:
                 pass  # the current directory was deleted: the journal will say so
 
     def end(self) -> None:
         self.hook.remove()
-        for name, value in self.environment.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        self.environment.take_back()
 
 
 def begin(arrived: "Callable[[], None]", on_error: "Callable[[BaseException], None]") -> None:

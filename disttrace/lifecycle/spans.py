@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from disttrace.identity import AGENT, Identity
@@ -16,16 +16,16 @@ wanted = False
 """Whether begins name the user's span although nothing is exported by a process of its own."""
 
 
-def traceparent(identity: Identity, environ: Mapping[str, str]) -> str | None:
+def hand_down(identity: Identity, environ: Mapping[str, str]) -> dict[str, str]:
     """What a launcher hands to its children, so that their own spans are in the job's trace.
 
-    None where the environment has one already, or where a sampler may decide against the trace.
+    Nothing where the environment has one already, or where a sampler may decide against the trace.
     """
     sampler = environ.get("OTEL_TRACES_SAMPLER", "").strip().lower()
     if identity.role != AGENT or environ.get(TRACEPARENT) or sampler not in _ALWAYS_ON:
-        return None
+        return {}
     trace = job_trace_id(identity.job)
-    return f"00-{trace}-{process_span_id(trace, identity.process)}-01"
+    return {TRACEPARENT: f"00-{trace}-{process_span_id(trace, identity.process)}-01"}
 
 
 def note_spans(recorder: Recorder) -> Callable[[Any], None]:
@@ -47,9 +47,3 @@ def note_spans(recorder: Recorder) -> Callable[[Any], None]:
         recorder.core.ambient = under_span
 
     return imported
-
-
-def hand_down(identity: Identity, environ: MutableMapping[str, str]) -> dict[str, str]:
-    """Variables for the children of this process."""
-    handed = traceparent(identity, environ)
-    return {} if handed is None else {TRACEPARENT: handed}
