@@ -99,12 +99,8 @@ class Ending:
         recorder = self._capture.recorder
         if not recorder.is_open or isinstance(error, SystemExit):
             return
-        traceback = error.__traceback__
-        while traceback is not None and traceback.tb_next is not None:
-            traceback = traceback.tb_next
-        stack = 0
-        if traceback is not None:
-            stack = recorder.stack(shown(_from_traceback(error.__traceback__)))
+        lines = _from_traceback(error.__traceback__)
+        stack = 0 if error.__traceback__ is None else recorder.stack(shown(lines))
         recorder.note(
             "failure",
             type=type(error).__name__,
@@ -440,9 +436,7 @@ def _from_traceback(traceback: types.TracebackType | None) -> list[tuple[str, in
     found: list[tuple[str, int, str]] = []
     while traceback is not None:
         code = traceback.tb_frame.f_code
-        shown = frames(traceback.tb_frame, 1)
-        # For a frame of ours `frames` gives its caller's, whose line is not this one's.
-        if shown and (shown[0][0], shown[0][2]) == (code.co_filename, code.co_name):
+        if not errors.is_our_file(code.co_filename):
             found.append((code.co_filename, traceback.tb_lineno, code.co_name))
         traceback = traceback.tb_next
     return found[::-1]

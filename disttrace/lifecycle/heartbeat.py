@@ -10,6 +10,7 @@ import os
 import queue
 import threading
 import time
+from typing import Any, TypeVar
 
 from disttrace.capture.wrapping.context import Capture
 from disttrace.identity import read_clock
@@ -35,6 +36,7 @@ _IDLE_NS = 250_000_000  # while nothing is, for those who do not wake us
 _JOIN = 1.0  # seconds; a write that blocks for longer than that must not hold up the program
 
 _clock = time.perf_counter_ns
+_T = TypeVar("_T")
 
 
 class Live:
@@ -166,10 +168,8 @@ class Live:
         if self._beats and now >= self._look_due:
             self._look_due = now + LOOK_NS
             self._capture.recorder.check()
-            if self._without_gil is not None:
-                self._look_without_gil(now)
-            if self._syncing is not None:
-                self._sync(now)
+            self._without_gil = self._look(self._without_gil, "stacks without the GIL", now)
+            self._syncing = self._look(self._syncing, "writing the journal to the disk", now)
         if self._beats and now >= self._stacks_due:
             self._stacks_due = now + min(LOOK_NS, self._stacks.pause_ns)
             self._stacks.look(now)
@@ -177,7 +177,7 @@ class Live:
             self._beat_due = now + HEARTBEAT_NS
             self._beat(now)
         if self._voice is not None and now >= self._voice_due:
-            self._speak()
+            self._voice = self._look(self._voice, "telling of stalls")
             self._compare()
             self._voice_due = now + (0 if self._voice is None else self._voice.pause_ns)
         if 0 < pause <= SOON_NS:
@@ -188,21 +188,18 @@ class Live:
         rest = max(due - now, 0) if self._beats else _UNTIL_WOKEN_NS
         return min(rest, pause or _IDLE_NS, _IDLE_NS) if self._capture.pollers else rest
 
-    def _look_without_gil(self, now: int) -> None:
+    def _look(self, one: _T, part: str, *now: int) -> _T | None:
+        """Have ``one`` look, if there is one. Where that raises it is told, and None returned: it
+        is not to be asked again.
+        """
+        looks: Any = one
         try:
-            assert self._without_gil is not None
-            self._without_gil.look(now)
+            if looks is not None:
+                looks.look(*now)
         except BaseException as error:
-            self._without_gil = None
-            self._capture.fail("stacks without the GIL", error)
-
-    def _sync(self, now: int) -> None:
-        try:
-            assert self._syncing is not None
-            self._syncing.look(now)
-        except BaseException as error:
-            self._syncing = None
-            self._capture.fail("writing the journal to the disk", error)
+            self._capture.fail(part, error)
+            return None
+        return one
 
     def _poll(self) -> int:
         pauses = []
@@ -213,14 +210,6 @@ class Live:
                 self._capture.pollers.remove(poll)
                 self._capture.fail(f"{PART} ({getattr(poll, '__qualname__', 'a poller')})", error)
         return min(filter(None, pauses), default=0)
-
-    def _speak(self) -> None:
-        try:
-            assert self._voice is not None
-            self._voice.look()
-        except BaseException as error:
-            self._voice = None
-            self._capture.fail("telling of stalls", error)
 
     def _compare(self) -> None:
         try:
