@@ -266,4 +266,3 @@ def _exists(pid: int) -> bool:
     except OverflowError:
         return False
     return True
-

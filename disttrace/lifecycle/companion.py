@@ -22,8 +22,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from disttrace.config import Config
-from disttrace.identity import AGENT, DRAWN, Identity, file_part
-from disttrace.journal import proc
+from disttrace.identity import AGENT, DRAWN, Identity, file_part, integer
 from disttrace.journal.format import (
     ANNOUNCEMENTS_SUFFIX,
     EXPORTER_LINE,
@@ -145,7 +144,7 @@ class Companion:
                 path, on_stall = str(order.get("registry")), str(order.pop(_ON_STALL, ""))
                 if path.endswith(_REGISTRY) and self._is_below(path):
                     self._owner = self._owner_of(identity)
-                    with _registered(path, "", self._owner) as descriptor:
+                    with _registered(path, b"", self._owner) as descriptor:
                         if descriptor is not None:
                             self._spawn(order, on_stall, descriptor, kept=True)
         except (OSError, RuntimeError) as error:
@@ -257,8 +256,7 @@ def _is_bare() -> bool:
 
 def _number(variable: str) -> int:
     """What a launcher says in the environment; 0 where it does not."""
-    text = os.environ.get(variable, "")
-    return int(text) if text.isdecimal() and len(text) < 10 else 0
+    return integer(os.environ.get(variable)) or 0
 
 
 def _group_of(identity: Identity) -> str:
@@ -271,11 +269,11 @@ def _log_of(registry: str) -> str:
 
 
 @contextlib.contextmanager
-def _registered(path: str, line: str, owner: int) -> Iterator[int | None]:
+def _registered(path: str, line: bytes, owner: int) -> Iterator[int | None]:
     """Append our line and hold the lock; None: an exporter holds it and will read the line."""
     for _ in range(_TRIES):
         with opened_own(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, owner) as descriptor:
-            os.write(descriptor, line.encode())
+            os.write(descriptor, line)
             if not _lock(descriptor, fcntl.LOCK_EX):
                 yield None
                 return

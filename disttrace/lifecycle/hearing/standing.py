@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 from disttrace.capture.wrapping.context import Capture
+from disttrace.identity import integer
 from disttrace.journal.format import opened_own
 from disttrace.lifecycle.hearing import listeners
 from disttrace.recording.operation import Operation
@@ -55,11 +56,9 @@ def known(path: str) -> dict[str, Any]:
 
 def launched_as() -> int | None:
     """The rank that a launcher gave this process."""
-    text = os.environ.get("RANK", "")
-    if text.isdecimal() and len(text) < 10:
-        return int(text)
-    claimed = launchers.rank(os.environ)
-    return None if claimed is None else claimed["rank"]
+    rank = integer(os.environ.get("RANK"))
+    claimed = launchers.rank(os.environ) if rank is None else None
+    return rank if claimed is None else claimed["rank"]
 
 
 def _line(capture: Capture, operation: Operation) -> str | None:

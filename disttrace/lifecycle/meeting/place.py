@@ -58,8 +58,7 @@ def namespace() -> str:
 
 
 class Changes:
-    """Whether anything was made or taken away in a folder, by its descriptor: no look-up by path.
-    """
+    """Whether anything was made or taken away in a folder, by its descriptor and no path."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder

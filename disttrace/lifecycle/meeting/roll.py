@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from disttrace.identity import Identity, file_part
 from disttrace.journal import proc
@@ -39,7 +39,7 @@ class Roll:
 
     def count(self, identity: Identity) -> int:
         """Journals of its job that were begun on this host. Raises OSError."""
-        return sum(1 for _ in self._lines(self.path(identity)))
+        return len(_read(self.path(identity)))
 
     def path(self, identity: Identity) -> str:
         """The file of its job: lines as ``proc.entry`` makes them."""
@@ -59,13 +59,13 @@ class Roll:
 
     def beside(self, identity: Identity) -> bool:
         """Whether another bare rank lives here. Raises OSError."""
-        return _lives_one(self._lines(self._of(identity, _BARE)))
+        return _lives_one(self._of(identity, _BARE))
 
     def leave(self, identity: Identity) -> None:
         """This process ends; whoever is the last one takes the files away. Raises OSError."""
         for what in (file_part(identity.job), _BARE):
             path = self._of(identity, what)
-            if not _lives_one(self._lines(path)):
+            if not _lives_one(path):
                 self._sweep(path, identity)
                 try:
                     os.unlink(path)
@@ -74,11 +74,10 @@ class Roll:
 
     def _sweep(self, path: str, identity: Identity) -> None:
         """Of those that were killed something is left."""
-        with contextlib.suppress(FileNotFoundError), opened_own(path, os.O_RDONLY) as fd:
-            for one in proc.entries(os.pread(fd, _MOST, 0)):
-                with contextlib.suppress(FileNotFoundError):
-                    if is_plain_name(one.base):
-                        os.unlink(f"{self._place(identity)}{one.base}{CALLS_SUFFIX}")
+        for one in _read(path):
+            with contextlib.suppress(FileNotFoundError):
+                if is_plain_name(one.base):
+                    os.unlink(f"{self._place(identity)}{one.base}{CALLS_SUFFIX}")
 
     def _of(self, identity: Identity, what: str) -> str:
         name = "-".join((what, file_part(identity.host), namespace()))
@@ -87,15 +86,16 @@ class Roll:
     def _place(self, identity: Identity) -> str:
         return place(identity.folder(self._root))
 
-    def _lines(self, path: str) -> Iterator[proc.Entry]:
-        try:
-            with opened_own(path, os.O_RDONLY) as fd:
-                data = os.pread(fd, _MOST, 0)
-        except FileNotFoundError:
-            return
-        yield from proc.entries(data)
+
+def _read(path: str) -> list[proc.Entry]:
+    """Those that are in a file; none where there is no such file."""
+    try:
+        with opened_own(path, os.O_RDONLY) as fd:
+            return [*proc.entries(os.pread(fd, _MOST, 0))]
+    except FileNotFoundError:
+        return []
 
 
-def _lives_one(entries: Iterable[proc.Entry]) -> bool:
-    """Whether one lives of these that is not this process."""
-    return any(one.pid != os.getpid() and one.lives for one in entries)
+def _lives_one(path: str) -> bool:
+    """Whether one lives of those in a file that is not this process."""
+    return any(one.pid != os.getpid() and one.lives for one in _read(path))
