@@ -9,8 +9,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from disttrace.capture.instrumentation.annotations import Annotated
-from disttrace.capture.instrumentation.declared import Declared
+from disttrace.capture.instrumentation.declared import Annotated, Declared
 from disttrace.capture.wrapping.context import Capture
 from disttrace.patching import dynamo
 

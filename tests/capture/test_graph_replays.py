@@ -50,9 +50,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> Events:
 def watched(device: Device) -> type[Graph]:
     """A class of graphs whose captures and replays are seen."""
     kind = type("CUDAGraph", (), dict(Graph.__dict__))
-    device.operations.captures.watch(
-        device.capture, PART, device.operations.replays, SimpleNamespace(CUDAGraph=kind)
-    )
+    device.operations.captures.watch(device.capture, PART, SimpleNamespace(CUDAGraph=kind))
     return kind
 
 

@@ -81,7 +81,7 @@ def install(capture: Capture) -> None:
     capture.engine.on_undo(PART, "devices", functools.partial(given_to, unwatched))
     capture.on_fork.append(device.forget)
     capture.poll(PART, device.poll, functools.partial(device.look, _LAST_LOOK_S))
-    watch_captures = functools.partial(device.captures.watch, capture, PART, device.replays)
+    watch_captures = functools.partial(device.captures.watch, capture, PART)
     capture.when_imported("torch.cuda.graphs", watch_captures)
 
     def aborting(group: Any, *args: Any, **kwargs: Any) -> None:
@@ -112,8 +112,8 @@ class DeviceOperations(Unwatched):
         self._capture = capture
         self._inbox = inbox.make(self._issued, lambda: capture.wake())
         self.add = self._inbox.add  # type: ignore[method-assign]
-        self.captures = GraphCaptures(self._inbox.known.clear)
         self.replays = GraphReplays(capture, PART, self._replayed)
+        self.captures = GraphCaptures(self.replays, self._inbox.known.clear)
         self._asker: Asker[_Found] = asker or Asker()
         self._device = AskingDevice()
         self._recorders = Recorders(

@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from disttrace.capture.devices import graph_replays
 from disttrace.capture.devices.graph_replays import GraphReplays
 from disttrace.capture.wrapping.context import Capture
 
@@ -24,9 +23,9 @@ _PATIENCE_S = 2.0
 class GraphCaptures:
     """A query of an event from another thread breaks a capture in its strictest mode."""
 
-    def __init__(self, on_begin: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, replays: GraphReplays, on_begin: Callable[[], None]) -> None:
+        self._replays = replays
         self._on_begin = on_begin
-        self._replays: GraphReplays | None = None
         self.forget()
 
     def forget(self) -> None:
@@ -38,8 +37,7 @@ class GraphCaptures:
     def began(self, graph: int) -> None:
         """A capture is about to begin, on this thread: wait for the query under way."""
         self._by[graph] = threading.get_ident()
-        if self._replays is not None:
-            self._replays.began(graph)
+        self._replays.began(graph)
         self._on_begin()
         if self._asking.acquire(timeout=_PATIENCE_S):
             self._asking.release()
@@ -65,21 +63,20 @@ class GraphCaptures:
             return None if self._by else ask()
 
     def graph(self) -> int | None:
-        """The graph into which this thread's operations go; None for one that is not torch's."""
-        return graph_replays.capturing(self._by)
+        """The graph into which this thread's operations go; None for one that is not torch's.
 
-    def watch(self, capture: Capture, part: str, replays: GraphReplays, module: Any) -> None:
+        Autograd's threads work for the one that captures.
+        """
+        by = self._by
+        mine = [graph for graph, thread in by.items() if thread == threading.get_ident()]
+        return mine[-1] if mine else next(iter(by), None) if len(by) == 1 else None
+
+    def watch(self, capture: Capture, part: str, module: Any) -> None:
         """Patch the two ends of ``torch.cuda.graphs.CUDAGraph``'s captures, and its replays."""
-        self._replays = replays
-        capture.engine.attribute(part, module.CUDAGraph, "replay", replays.wrapper)
+        capture.engine.attribute(part, module.CUDAGraph, "replay", self._replays.wrapper)
         for name in ("capture_begin", "capture_end", "capture_end_post"):
             wrapper = functools.partial(self._wrapper, name == "capture_begin")
             capture.engine.attribute(part, module.CUDAGraph, name, wrapper)
-
-    def _over(self, graph: Any) -> None:
-        if self._replays is not None:
-            self._replays.captured(graph)
-        self.ended(id(graph))
 
     def _watch_end(self, graph: Any) -> None:
         """A capture whose graph is gone is over, also where nobody ended it."""
@@ -101,7 +98,8 @@ class GraphCaptures:
                 return result
             finally:
                 if over:
-                    self._over(graph)
+                    self._replays.captured(graph)
+                    self.ended(id(graph))
 
         return method
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import sys
-import threading
 import weakref
 import zlib
 from collections.abc import Callable
@@ -19,7 +18,6 @@ from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Function
 from disttrace.journal.format import COLLECTIVE, REPLAYED
 from disttrace.patching import dynamo
-from disttrace.recording.interning import Made
 from disttrace.recording.operation import Call, Operation
 
 _RUNS = 8  # of like operations; of more a checksum is told
@@ -96,26 +94,16 @@ class GraphReplays:
         return found
 
     def _one(self, number: int, name: str, entry: Any, frame: Any) -> Operation:
-        counter = entry.collective_counter(REPLAYED)
         keys = {
             "kind": COLLECTIVE,
             "group": entry.n,
             "backend": REPLAYED,
             "device": _DEVICE,
             "async": True,
-            "origin": "python",
             "args": {"graph": number},
         }
-
-        def define(stack: int | None) -> Made:
-            return self._capture.recorder.call(
-                name, synchronous=False, counter=counter, stack=stack, **keys
-            )
-
-        key = (name, REPLAYED, entry.n, number)
-        call, signature = self._capture.calls.find(frame, key, define)
-        recorder = self._capture.recorder
-        return recorder.begin(recorder.threads.state, call, signature)
+        counter, key = entry.collective_counter(REPLAYED), (REPLAYED, entry.n, number)
+        return self._capture.begin(frame, name, key, keys, counter=counter, synchronous=False)
 
     def _issued(self, begun: list[Operation]) -> None:
         over = after(None)
@@ -147,10 +135,3 @@ def after(stream: Any) -> Callable[[], bool] | None:
     event.record(*([stream] if isinstance(stream, torch.cuda.Stream) else []))
     found: Callable[[], bool] = event.query
     return found
-
-
-def capturing(by: dict[int, int]) -> int | None:
-    """Which graph the calling thread's operations go into, of those that are captured: ``by``
-    whom. Autograd's threads work for the one that captures."""
-    mine = [graph for graph, thread in by.items() if thread == threading.get_ident()]
-    return mine[-1] if mine else next(iter(by), None) if len(by) == 1 else None

@@ -135,7 +135,7 @@ def _backend(part: Part, owner: type, original: Function) -> Function:
 def _begin(capture: Capture, frame: Any, op: str, given: Kwargs, *, store: int | None) -> Operation:
     keys = {"kind": CONSTRUCTOR, "store": store, "args": given or None, "async": False}
     key = (store, tuple(sorted(map(str, given.items()))))
-    return capture.begin_alone(frame, op, key, keys)
+    return capture.begin(frame, op, key, keys)
 
 
 def _backend_label(backend_type: Any, backend: Any) -> str:

@@ -1,4 +1,6 @@
-"""``disttrace.operation``: communication that is not c10d's, told by whoever makes it."""
+"""What the program tells of itself: ``disttrace.annotate``, a name around operations, and
+``disttrace.operation``, communication that is not c10d's.
+"""
 
 from __future__ import annotations
 
@@ -11,39 +13,29 @@ from typing import Any
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import COLLECTIVE, COMPOSED
-from disttrace.recording.interning import Made
-from disttrace.recording.operation import Operation, retail
+from disttrace.recording.operation import Operation
 
-PART = "declared operations"
 BACKEND = "declared"
 """It counts by itself: a library of its own need not keep the order of c10d's collectives."""
 
 _PLAIN = (bool, int, float, str, type(None))
 
+Current = Callable[[], "Capture | None"]
 
-class Declared(contextlib.ContextDecorator):
-    """An operation called ``name``; nothing while tracing is off.
 
-    Without ``peers`` it is a collective of the group, compared with the other members' by its
-    number among those declared; with them it is in no sequence.
+class _Block(contextlib.ContextDecorator):
+    """A block of the program that is an operation; nothing while tracing is off.
+
+    ``current`` is asked at each entry, as a function may be decorated before tracing is on. Each
+    call of a decorated function has an object of its own (``_recreate_cm``).
     """
 
-    def __init__(
-        self,
-        current: Callable[[], Capture | None],
-        name: str,
-        group: Any,
-        peers: Iterable[int] | None,
-        fields: Mapping[str, Any],
-    ) -> None:
-        self._current, self._name, self._group = current, name, group
-        self._peers = None if peers is None else sorted(peers)
-        self._fields = fields
+    PART: str
+
+    def __init__(self, current: Current) -> None:
+        self._current = current
         self._capture: Capture | None = None
         self._operation: Operation | None = None
-
-    def _recreate_cm(self) -> Declared:
-        return Declared(self._current, self._name, self._group, self._peers, self._fields)
 
     def __enter__(self) -> None:
         self._capture = capture = self._current()
@@ -52,14 +44,60 @@ class Declared(contextlib.ContextDecorator):
         frame = sys._getframe().f_back
         if frame is not None and frame.f_code.co_filename == contextlib.__file__:
             frame = frame.f_back  # the caller of a decorated function
-        self._operation = capture.guard(PART, self._enter, capture, frame)
+        self._operation = capture.guard(self.PART, self._begin, capture, frame)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         operation, self._operation = self._operation, None
         if self._capture is not None:
-            self._capture.leave(PART, operation, error)
+            self._capture.leave(self.PART, operation, error)
 
-    def _enter(self, capture: Capture, frame: FrameType | None) -> Operation:
+    def _begin(self, capture: Capture, frame: FrameType | None) -> Operation:
+        raise NotImplementedError
+
+
+class Annotated(_Block):
+    """A composed operation ``annotate`` called ``name``."""
+
+    PART = "annotations"
+
+    def __init__(self, current: Current, name: str) -> None:
+        super().__init__(current)
+        self._name = name
+
+    def _recreate_cm(self) -> Annotated:
+        return Annotated(self._current, self._name)
+
+    def _begin(self, capture: Capture, frame: FrameType | None) -> Operation:
+        keys = {"name": self._name, "async": False}
+        return capture.begin_composed(frame, "annotate", self._name, keys=keys)
+
+
+class Declared(_Block):
+    """An operation called ``name``.
+
+    Without ``peers`` it is a collective of the group, compared with the other members' by its
+    number among those declared; with them it is in no sequence.
+    """
+
+    PART = "declared operations"
+
+    def __init__(
+        self,
+        current: Current,
+        name: str,
+        group: Any,
+        peers: Iterable[int] | None,
+        fields: Mapping[str, Any],
+    ) -> None:
+        super().__init__(current)
+        self._name, self._group = name, group
+        self._peers = None if peers is None else sorted(peers)
+        self._fields = fields
+
+    def _recreate_cm(self) -> Declared:
+        return Declared(self._current, self._name, self._group, self._peers, self._fields)
+
+    def _begin(self, capture: Capture, frame: FrameType | None) -> Operation:
         return self.begin(capture, frame, self.entry(capture))
 
     def entry(self, capture: Capture) -> GroupEntry | None:
@@ -79,7 +117,6 @@ class Declared(contextlib.ContextDecorator):
         ``Capture.leave`` is part of it. ``device``: of which it is only enqueued.
         """
         together = entry is not None and self._peers is None
-        counter = entry.collective_counter(backend) if entry is not None and together else None
         args: dict[str, Any] = {
             key: value if isinstance(value, _PLAIN) else str(value)
             for key, value in self._fields.items()
@@ -93,19 +130,15 @@ class Declared(contextlib.ContextDecorator):
             "backend": backend,
             "device": device,
             "async": device is not None,
-            "origin": "python",
             "args": args or None,
         }
-
-        def define(stack: int | None) -> Made:
-            return capture.recorder.call(
-                self._name, synchronous=device is None, counter=counter, stack=stack, **keys
-            )
-
-        key = (self._name, backend, device, n, repr(args))
-        call, signature = capture.calls.find(frame, key, define)
-        thread = capture.recorder.threads.state
-        operation = capture.recorder.begin(thread, call, signature)
-        thread.parents.append(operation.n)
-        retail(thread)
+        operation = capture.begin(
+            frame,
+            self._name,
+            (backend, device, n, repr(args)),
+            keys,
+            counter=entry.collective_counter(backend) if entry is not None and together else None,
+            synchronous=device is None,
+        )
+        capture.step_in(operation)
         return operation

@@ -74,7 +74,7 @@ def _record(
     keys = {"kind": row.kind, "group": entry.n, "backend": entry.backend(None)}
     key = (entry.n, *ranks.items())
     # It took no number.
-    operation = capture.begin_alone(frame, row.op, key, {**keys, "args": ranks or None})
+    operation = capture.begin(frame, row.op, key, {**keys, "args": ranks or None})
     capture.recorder.failed(operation, error, on_issue=True)
 
 

@@ -113,7 +113,7 @@ def begin(
 ) -> Operation:
     """Begin an operation of ``store``; ``told`` is of ``key_and_size``."""
     keys = {"kind": STORE, "store": store.n, "origin": origin, "async": False}
-    return capture.begin_alone(frame, f"store.{row.method}", (store.n, origin), keys, told)
+    return capture.begin(frame, f"store.{row.method}", (store.n, origin), keys, told)
 
 
 def key_and_size(keys: KeyTexts, row: StoreMethod, args: Args, kwargs: Kwargs) -> bytes:

@@ -19,7 +19,7 @@ from disttrace.capture.objects.works import Works
 from disttrace.journal.format import COMPOSED
 from disttrace.patching.patcher import Engine
 from disttrace.recording.interning import Made
-from disttrace.recording.operation import KeyTexts, Operation, retail
+from disttrace.recording.operation import Counter, KeyTexts, Operation, retail
 from disttrace.recording.recorder import Recorder
 
 T = TypeVar("T")
@@ -112,15 +112,19 @@ class Capture:
                     raise  # else too little is left to say it
             return None
 
-    def begin_alone(
+    def begin(
         self,
         frame: FrameType | None,
         op: str,
         key: tuple[Hashable, ...],
         keys: Mapping[str, Any],
         extra: bytes = b"",
+        *,
+        counter: Counter | None = None,
+        synchronous: bool = True,
     ) -> Operation:
-        """Begin an operation that is counted in no sequence, called at ``frame``.
+        """Begin an operation that is not called all the time, called at ``frame``; without
+        ``counter`` it is counted in no sequence.
 
         ``key`` tells it from others of ``op`` there; ``keys`` are those of its call record, and
         ``extra`` holds further ones of its begin, as ``core.begin`` takes them.
@@ -128,7 +132,7 @@ class Capture:
 
         def define(stack: int | None) -> Made:
             all_keys = {"origin": "python", **keys, "stack": stack}
-            return self.recorder.call(op, synchronous=True, counter=None, **all_keys)
+            return self.recorder.call(op, synchronous=synchronous, counter=counter, **all_keys)
 
         call, signature = self.calls.find(frame, (op, *key), define)
         return self.recorder.begin(self.recorder.threads.state, call, signature + extra)
@@ -146,10 +150,8 @@ class Capture:
         it."""
         n, backend = (None, None) if group is None else (group.n, group.backend(None))
         told = {"kind": COMPOSED, "group": n, "backend": backend, **(keys or {})}
-        operation = self.begin_alone(frame, op, (n, key), told)
-        thread = self.recorder.threads.state
-        thread.parents.append(operation.n)
-        retail(thread)
+        operation = self.begin(frame, op, (n, key), told)
+        self.step_in(operation)
         return operation
 
     def leave(
@@ -158,6 +160,12 @@ class Capture:
         """The composed operation is over, if one was begun."""
         if operation is not None:
             self.guard(part, self._leave, operation, error)
+
+    def step_in(self, operation: Operation) -> None:
+        """What its thread issues from now on is part of it."""
+        thread = self.recorder.threads.state
+        thread.parents.append(operation.n)
+        retail(thread)
 
     def step_out(self, operation: Operation) -> None:
         """What its thread issues from now on is no part of it."""
