@@ -106,8 +106,7 @@ def is_installed() -> bool:
     if "disttrace.session" in sys.modules:
         from disttrace.session import installed
 
-        if installed():
-            return True
+        return installed()
     if "disttrace.waiting" in sys.modules:
         from disttrace.waiting import is_waiting
 

@@ -8,7 +8,6 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import disttrace
@@ -29,16 +28,6 @@ PACKAGES: tuple[tuple[str, str], ...] = (
     ("opentelemetry-sdk", "otlp"),
     ("opentelemetry-exporter-otlp", "otlp"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Capture:
-    """What tracing sees with the torch of this environment; `problem` where that is unknown."""
-
-    parts: list[tuple[str, str]]
-    not_captured: list[str]
-    devices: list[tuple[str, str, str]]
-    problem: str | None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +60,6 @@ def collect() -> dict[str, Any]:
     kind, reason = mechanism(config.dir)
     name, why = choice.choose(config.core)
     least, old = bounds(), {row[0] for row in too_old()}
-    capture = _capture()
     return {
         "disttrace": {"version": __version__, "folder": os.path.dirname(disttrace.__file__)},
         "python": {"version": platform.python_version(), "executable": sys.executable},
@@ -99,12 +87,7 @@ def collect() -> dict[str, Any]:
         },
         "companion": {"problem": detached.refusal()},
         "in_step": {"problem": _unlike(config, name, own_folder())},
-        "capture": {
-            "parts": [{"name": name, "state": state} for name, state in capture.parts],
-            "not_captured": capture.not_captured,
-            "devices": _devices(capture, asked=config.device != "off"),
-            "problem": capture.problem,
-        },
+        "capture": _capture(asks_devices=config.device != "off"),
     }
 
 
@@ -122,14 +105,6 @@ def _unlike(config: Config, core: str, folder: str | None) -> str | None:
     return detached.refusal() if how == MAPPED else why
 
 
-def _devices(capture: Capture, *, asked: bool) -> list[dict[str, Any]]:
-    off = {"completion": "unknown, for DISTTRACE_DEVICE is off", "set": "set DISTTRACE_DEVICE=auto"}
-    return [
-        {"backend": backend, **({"completion": how, "set": advice or None} if asked else off)}
-        for backend, how, advice in capture.devices
-    ]
-
-
 def _settings(config: Config) -> list[dict[str, Any]]:
     return [
         {
@@ -142,19 +117,35 @@ def _settings(config: Config) -> list[dict[str, Any]]:
     ]
 
 
-def _capture() -> Capture:
+def _capture(*, asks_devices: bool) -> dict[str, Any]:
+    """What tracing sees with the torch of this environment; `problem` where that is unknown."""
+    nothing: dict[str, Any] = {"parts": [], "not_captured": [], "devices": []}
     refused = refusal()
     if refused is not None:
-        return Capture([], [], [], refused)
+        return {**nothing, "problem": refused}
     if installed("torch") is None:
-        return Capture([], [], [], "torch is not installed here; nothing can be traced.")
+        return {**nothing, "problem": "torch is not installed here; nothing can be traced."}
     try:
         from disttrace.capture import coverage
 
         seen = coverage()
     except Exception as error:  # a broken torch is what this command is asked about
-        return Capture([], [], [], f"torch cannot be examined: {type(error).__name__}: {error}")
-    return Capture(list(seen.parts), list(seen.not_captured), list(seen.devices), None)
+        problem = f"torch cannot be examined: {type(error).__name__}: {error}"
+        return {**nothing, "problem": problem}
+    off = {"completion": "unknown, for DISTTRACE_DEVICE is off", "set": "set DISTTRACE_DEVICE=auto"}
+    devices = [
+        {
+            "backend": backend,
+            **({"completion": how, "set": advice or None} if asks_devices else off),
+        }
+        for backend, how, advice in seen.devices
+    ]
+    return {
+        "parts": [{"name": name, "state": state} for name, state in seen.parts],
+        "not_captured": seen.not_captured,
+        "devices": devices,
+        "problem": None,
+    }
 
 
 def _lines(report: dict[str, Any]) -> Iterator[str]:

@@ -295,7 +295,7 @@ def filesystem(path: str) -> str:
 
 def write_budget(path: str, slow_write: float) -> WriteBudget | None:
     """What segments under ``path`` are opened with: nothing where they are mapped."""
-    mapped = mechanism(path)[0] == "mapped" and guarded() is None
+    mapped = mechanism(path)[0] == MAPPED and guarded() is None
     return None if mapped else WriteBudget(slow_write)
 
 

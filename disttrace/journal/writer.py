@@ -152,7 +152,7 @@ class Journal:
         while self._size() > self._max_bytes and len(self._kept) > 1:
             oldest, _ = self._kept.popleft()
             dropping(oldest)
-            self._drop(oldest)
+            os.unlink(fmt.segment_name(self._path, oldest))
 
     def _made(self, path: str) -> Segment:
         """A new segment in the file ``path``. Raises OSError."""
@@ -173,12 +173,6 @@ class Journal:
     def _size(self) -> int:
         """Bytes of the whole journal once the current segment is full."""
         return self._defined + sum(size for _, size in self._kept) + self._limit
-
-    def _drop(self, number: int) -> None:
-        """Delete a segment. Its ``dropped`` record comes first: a kill between the two then leaves
-        a segment too many instead of a hole that nothing explains. Raises OSError.
-        """
-        os.unlink(fmt.segment_name(self._path, number))
 
     def extend(self, need: int) -> None:
         """Make room in the current segment. Raises SegmentFull at its limit, SegmentLost,

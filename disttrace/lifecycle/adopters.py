@@ -13,14 +13,14 @@ from __future__ import annotations
 import atexit
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from disttrace.identity import file_part
 from disttrace.journal import proc
 from disttrace.journal.format import opened_own
 from disttrace.lifecycle import detached
-from disttrace.lifecycle.meeting.place import namespace
+from disttrace.lifecycle.meeting.place import namespace, records_in
 
 SUFFIX = ".adopts"
 _LONGEST = 64 << 10
@@ -58,7 +58,7 @@ class Adopter:
             data = os.pread(file, _LONGEST, self._position)
         whole = data[: data.rfind(b"\n") + 1]
         self._position += len(whole)
-        return list(_orders(whole))
+        return list(records_in(whole))
 
     def keeps(self, keeper: int) -> None:
         """To be reaped when it ends; 0 is none."""
@@ -119,13 +119,3 @@ def ask(folder: str, pid: int, order: dict[str, Any], owner: int) -> None:
 def _file_of(folder: str, pid: int) -> str:
     parts = (os.uname().nodename, namespace(), str(pid))
     return os.path.join(folder, "-".join(map(file_part, parts)) + SUFFIX)
-
-
-def _orders(data: bytes) -> Iterator[dict[str, Any]]:
-    for line in data.splitlines():
-        try:
-            order = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(order, dict):
-            yield order

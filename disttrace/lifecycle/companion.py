@@ -16,7 +16,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
-import json
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -35,11 +34,7 @@ from disttrace.lifecycle import adopters, detached
 from disttrace.lifecycle.meeting.place import namespace, place
 from disttrace.lifecycle.meeting.roll import Roll
 
-# Without the current directory, where a module of the program may be called grpc.
-_START = (
-    "import sys; sys.path[:] = [p for p in sys.path if p]; "
-    "from disttrace_viewer.companion.__main__ import main; main(sys.argv[1:])"
-)
+_MAIN = "disttrace_viewer.companion.__main__"
 _REGISTRY = ".otlp"
 _LONGEST_WORDS = 4000
 _TRIES = 5
@@ -224,10 +219,11 @@ class Companion:
 
     def _spawn(self, order: dict[str, Any], on_stall: str, descriptor: int, *, kept: bool) -> None:
         log = _log_of(order["registry"])
-        command = [detached.interpreter(), "-c", _START, json.dumps(order)]
-        environ = detached.environment({**os.environ, _ON_STALL: on_stall})  # others see arguments
+        environ = {**os.environ, _ON_STALL: on_stall}  # others see arguments
         with opened_own(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, self._owner) as logged:
-            keeper = detached.start(command, environ, out=descriptor, err=logged, kept=kept)
+            keeper = detached.start_ours(
+                _MAIN, order, environ, out=descriptor, err=logged, kept=kept
+            )
         self._adopter.keeps(keeper)
 
     def _tell(self) -> None:

@@ -8,6 +8,7 @@ such process, for the program would see it.
 from __future__ import annotations
 
 import functools
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -38,6 +39,30 @@ def start(
     variables = [os.fsencode(f"{name}={value}") for name, value in environ.items()]
     pid: int = native.start([os.fsencode(word) for word in command], variables, out, err, kept)
     return pid
+
+
+def start_ours(
+    module: str,
+    order: Mapping[str, Any],
+    environ: Mapping[str, str],
+    *,
+    out: int,
+    err: int,
+    kept: bool,
+) -> int:
+    """``start`` an interpreter in which ``main`` of a module of ours gets ``order`` as JSON.
+
+    Without the current directory, where a module of the program may have the name of one that this
+    imports.
+    """
+    if not sys.executable:
+        raise OSError("this interpreter does not know its own path")
+    code = (
+        "import sys; sys.path[:] = [p for p in sys.path if p]; "
+        f"from {module} import main; main(sys.argv[1:])"
+    )
+    command = [absolute(sys.executable), "-c", code, json.dumps(order)]
+    return start(command, environment(environ), out=out, err=err, kept=kept)
 
 
 def adopts() -> bool:
@@ -79,13 +104,6 @@ def _native() -> Any:
     if not hasattr(native, "start"):
         raise OSError(f"there is no way on {sys.platform} to start it that a program cannot see")
     return native
-
-
-def interpreter() -> str:
-    """This interpreter's path. Raises OSError where it does not know it."""
-    if not sys.executable:
-        raise OSError("this interpreter does not know its own path")
-    return absolute(sys.executable)
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -32,7 +32,7 @@ from disttrace.identity import AGENT, Identity
 from disttrace.journal.format import opened_own, remove_own
 from disttrace.lifecycle.companion import Companion
 from disttrace.lifecycle.hearing import listeners
-from disttrace.lifecycle.meeting.place import Changes, own_folder
+from disttrace.lifecycle.meeting.place import Changes, own_folder, records_in
 
 LOOK_NS = 500_000_000
 """How often the background thread looks."""
@@ -205,7 +205,7 @@ class Voice:
             data = os.pread(fd, _LONGEST, self._position)
             end = data.rfind(b"\n") + 1
             self._position += end
-            records = [_record(line) for line in data[:end].splitlines()]
+            records = list(records_in(data[:end]))
             said = {record.get("said") for record in records}
             ours = [r for r in records if r.get("voice") == self._me and r.get("n") not in said]
             for record in ours:
@@ -270,15 +270,6 @@ class Voice:
 
 def _nothing() -> None:
     """Before there is a journal."""
-
-
-def _record(line: bytes) -> dict[str, Any]:
-    """A line of the file; one that is not of ours says nothing."""
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return {}
-    return record if isinstance(record, dict) else {}
 
 
 def _print(lines: object) -> None:

@@ -418,10 +418,6 @@ class DeviceOperations(Unwatched):
         for each in self._open.of(channel):
             self._open.lose(each)
 
-    def _unknown(self, operation: Operation) -> None:
-        if not operation.ended:
-            self._recorder.lost(operation, asked=True)
-
     def _ask_works(self) -> None:
         if not self.captures.any():
             self._followed.ask()

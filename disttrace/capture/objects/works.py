@@ -31,8 +31,7 @@ class Unwatched:
     def add(self, operation: Operation, call: tuple[int, int] | None, work: Any) -> None:
         """``operation`` was issued, by ``call`` (begin and end, absolute) too if not by its own;
         with its Work where the call returned one."""
-        if not operation.ended:
-            self._recorder.lost(operation, asked=True)
+        self._unknown(operation)
 
     def waited(self, operation: Operation, work: Any) -> None:
         """A wait for it returned: that orders streams, and need not mean that the device is
@@ -46,6 +45,11 @@ class Unwatched:
     def by_recorder(self, call: Call) -> bool:
         """Whether operations of ``call`` are followed without a Work."""
         return False
+
+    def _unknown(self, operation: Operation) -> None:
+        """Nobody will say when it is over."""
+        if not operation.ended:
+            self._recorder.lost(operation, asked=True)
 
 
 class Works:

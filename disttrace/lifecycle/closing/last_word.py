@@ -28,11 +28,7 @@ PATIENCE_S, MOST_SHARES = 2.0, 5.0
 up to so many times that where as many processes want each processor: all takes longer then.
 """
 
-_START = (
-    "import sys; sys.path[:] = [p for p in sys.path if p]; "
-    "from disttrace_viewer.companion.ending.last_word import main; main(sys.argv[1:])"
-)
-"""Without the current directory, where a module of the program may be called select."""
+_MAIN = "disttrace_viewer.companion.ending.last_word"
 _LONGEST = 256 << 10
 _TAIL = 16 << 10
 _MOST_LOOKED_AT = 64
@@ -116,10 +112,8 @@ class LastWord:
 
     def _written(self, order: dict[str, Any], reads: int, writes: int, *, kept: bool) -> bytes:
         with open(os.devnull, "wb") as nowhere, open(writes, "wb") as out:
-            command = [detached.interpreter(), "-c", _START, json.dumps(order)]
-            environ = detached.environment(os.environ)
-            keeper = detached.start(
-                command, environ, out=out.fileno(), err=nowhere.fileno(), kept=kept
+            keeper = detached.start_ours(
+                _MAIN, order, os.environ, out=out.fileno(), err=nowhere.fileno(), kept=kept
             )
         said = _read(reads)
         if keeper:

@@ -9,9 +9,12 @@ of the journals has to do.
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import time
+from collections.abc import Iterator
+from typing import Any
 
 from disttrace.journal import proc
 from disttrace.journal.descriptors import aside, close_own, is_kernels, still
@@ -55,6 +58,17 @@ def own_folder() -> str | None:
 def namespace() -> str:
     """Of pids, which mean nothing elsewhere; ``0`` where there is no telling."""
     return str(proc.namespace("pid") or 0)
+
+
+def records_in(data: bytes) -> Iterator[dict[str, Any]]:
+    """What was left for us in a file, an object on each line; a line that is none says nothing."""
+    for line in data.splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            yield record
 
 
 class Changes:
