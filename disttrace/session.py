@@ -86,7 +86,7 @@ class Session:
         self._hook = ImportHook(lambda error: self.capture.fail("import hooks", error))
         self._companion = Companion(config, reporter.say)
         self._voice = (
-            Voice(self._companion, config.stall, self._progress_mark, abort.end, self._begun)
+            Voice(config, self._companion, self._progress_mark, abort.end, self._begun)
             if config.heartbeat
             else None
         )

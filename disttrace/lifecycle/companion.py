@@ -39,8 +39,6 @@ _REGISTRY = ".otlp"
 _LONGEST_WORDS = 4000
 _TRIES = 5
 _ON_STALL = "DISTTRACE_ON_STALL"
-ABORT = "abort"
-"""The value of DISTTRACE_ON_STALL that is no command."""
 
 Say = Callable[[str, str], bool]
 
@@ -62,16 +60,6 @@ class Companion:
     def exports(self) -> bool:
         """Whether it is needed from the first record on."""
         return "otlp" in self._config.export
-
-    @property
-    def says_json(self) -> bool:
-        """Whether this process says what it is asked to say as objects."""
-        return self._config.log == "json"
-
-    @property
-    def may_abort(self) -> bool:
-        """Whether this process itself asked to be ended by a stall."""
-        return self._config.on_stall == ABORT
 
     @property
     def tells_slow(self) -> bool:

@@ -50,6 +50,7 @@ class Ending:
         """``farewell`` is called at the end of a process that failed, ``last_word`` last, with the
         exit code."""
         self._capture = capture
+        self._guard = partial(capture.guard, PART)
         self._close = close
         self._farewell = farewell
         self._last_word = last_word
@@ -60,7 +61,7 @@ class Ending:
 
     def install(self, hook: ImportHook) -> None:
         """Hook every way out of this process."""
-        self._guarded(lambda: self._hook(hook))
+        self._guard(self._hook, hook)
 
     def _hook(self, hook: ImportHook) -> None:
         engine = self._capture.engine
@@ -71,8 +72,8 @@ class Ending:
         exec_hook.install(
             engine,
             PART,
-            becomes=lambda: self._guarded(self._becomes_another),
-            stays=lambda: self._guarded(self._stays),
+            becomes=partial(self._guard, self._becomes_another),
+            stays=partial(self._guard, self._stays),
         )
         engine.attribute(PART, _sitebuiltins.Quitter, "__call__", self._quitter)
         atexit.register(self._at_exit)
@@ -128,17 +129,11 @@ class Ending:
         recorder = self._capture.recorder
         return recorder.stack(frames(sys._getframe(1), _STACK)) if recorder.is_open else 0
 
-    def _guarded(self, action: Callable[[], None]) -> None:
-        try:
-            action()
-        except BaseException as error:
-            self._capture.fail(PART, error)
-
     def _excepthook(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def excepthook(kind: Any, error: Any, traceback: Any) -> None:
             if error is _uncaught():  # else the program only has it printed
                 self._failed = True
-                self._guarded(lambda: self.failure(error))
+                self._guard(self.failure, error)
             original(kind, error, traceback)
 
         return excepthook
@@ -146,7 +141,7 @@ class Ending:
     def _thread_hook(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def thread_hook(args: Any) -> None:
             if args.exc_value is not None:
-                self._guarded(lambda: self.failure(args.exc_value))
+                self._guard(self.failure, args.exc_value)
             original(args)
 
         return thread_hook
@@ -155,7 +150,7 @@ class Ending:
         def _exit(status: int) -> Any:
             caller = _caller(sys._getframe(0))
             handled = sys.exc_info()[1]
-            self._guarded(lambda: self._exits_at_once(status, caller, handled))
+            self._guard(self._exits_at_once, status, caller, handled)
             return original(status)
 
         return _exit
@@ -199,7 +194,7 @@ class Ending:
         return __call__
 
     def _leaving(self, error: SystemExit) -> None:
-        self._guarded(partial(self._mark, error))
+        self._guard(self._mark, error)
         errors.take_off(error)
 
     def _mark(self, error: SystemExit) -> None:
@@ -234,7 +229,7 @@ class Ending:
                 self._farewell()
             self._last_word(1 if self._failed else self._left[0] if self._left else 0)
 
-        self._guarded(last_words)
+        self._guard(last_words)
 
     def _multiprocessing(self, module: types.ModuleType) -> None:
         """Children of multiprocessing: ``_bootstrap`` catches everything and returns the code.
@@ -251,14 +246,14 @@ class Ending:
         def make(original: types.FunctionType) -> Callable[..., Any]:
             def bootstrap(*args: Any, **kwargs: Any) -> Any:
                 code = original(*args, **kwargs)
-                self._guarded(lambda: self._child_ends(code))
+                self._guard(self._child_ends, code)
                 return code
 
             return bootstrap
 
         def leaving(original: Callable[..., Any]) -> Callable[..., Any]:
             def _exit_function(*args: Any, **kwargs: Any) -> Any:
-                self._guarded(lambda: self._on_its_way(sys.exc_info()[1]))
+                self._guard(self._on_its_way, sys.exc_info()[1])
                 return original(*args, **kwargs)
 
             return _exit_function
@@ -266,7 +261,7 @@ class Ending:
         def printing(original: Callable[..., Any]) -> Callable[..., Any]:
             def print_exc(*args: Any, **kwargs: Any) -> Any:
                 if _caller(sys._getframe(0)) == module.__name__:
-                    self._guarded(lambda: self._on_its_way(sys.exc_info()[1]))
+                    self._guard(self._on_its_way, sys.exc_info()[1])
                 return original(*args, **kwargs)
 
             return print_exc
@@ -306,7 +301,7 @@ class Ending:
             except BaseException as error:
                 if error.__traceback__ is not None:
                     error.__traceback__ = error.__traceback__.tb_next
-                self._guarded(partial(self._on_its_way, error))
+                self._guard(self._on_its_way, error)
                 raise
 
         return watched

@@ -28,6 +28,7 @@ from collections.abc import Callable
 from typing import Any
 
 from disttrace import errors
+from disttrace.config import Config
 from disttrace.identity import AGENT, Identity
 from disttrace.journal.format import opened_own, remove_own
 from disttrace.lifecycle.companion import Companion
@@ -55,6 +56,8 @@ _HURRY_NS = 5_000_000_000
 _LONGEST = 64 << 10
 _STALLED, _GOING_ON = "stalled", "going on"
 _NOTED_WITHIN_S = 0.8
+_ABORT = "abort"
+"""The value of DISTTRACE_ON_STALL that is no command."""
 
 
 class Voice:
@@ -62,8 +65,8 @@ class Voice:
 
     def __init__(
         self,
+        config: Config,
         companion: Companion,
-        stall_s: float,
         progress_mark: Callable[[], object],
         end: Callable[[int], None],
         begun: Callable[[], int],
@@ -71,8 +74,9 @@ class Voice:
         """``progress_mark`` is equal while nothing moves, and None where nothing needs to; ``end``
         ends the process; ``begun`` counts operations but those of a store, which are questions.
         """
+        self._config = config
         self._companion = companion
-        self._start_after = int(stall_s * _START_AT * 1e9)
+        self._start_after = int(config.stall * _START_AT * 1e9)
         self._progress_mark = progress_mark
         self._end = end
         self._begun = begun
@@ -230,7 +234,7 @@ class Voice:
         """Print what is said, in one form or the other."""
         word = str(lines[0]) if isinstance(lines, list) and lines else ""
         self.stands = word.startswith(_STALLED) or (self.stands and not word.startswith(_GOING_ON))
-        if not self._companion.says_json:
+        if self._config.log != "json":
             _print(lines)
         elif isinstance(objects, list):
             _write("".join(f"{json.dumps(one)}\n" for one in objects))
@@ -256,7 +260,7 @@ class Voice:
 
     def _is_to_end(self, record: dict[str, Any]) -> bool:
         """Whether an order to end is for this process, and one that it asked for itself."""
-        asked = isinstance(record.get("abort"), int) and self._companion.may_abort
+        asked = isinstance(record.get("abort"), int) and self._config.on_stall == _ABORT
         return asked and self._is_named(record)
 
     def _is_named(self, record: dict[str, Any]) -> bool:

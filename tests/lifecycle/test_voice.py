@@ -40,10 +40,10 @@ def test_polling_is_standing_still(
     monkeypatch.setattr(Companion, "start", lambda _, who, **__: starts.append(who))
     now = [0]
     monkeypatch.setattr(time, "monotonic_ns", lambda: now[0])
-    config, _ = resolve({"dir": tmp_path}, {})
+    config, _ = resolve({"dir": tmp_path, "stall": LIMIT_S}, {})
     companion = Companion(config, lambda part, sentence: True)
     asked, got_on = [0], [0]
-    voice = Voice(companion, LIMIT_S, lambda: asked[0], lambda code: None, lambda: got_on[0])
+    voice = Voice(config, companion, lambda: asked[0], lambda code: None, lambda: got_on[0])
     voice.start(identity)
     for look in range(1, 13):  # 6 s: past four tenths of the limit
         now[0] = look * 500 * MS
@@ -60,10 +60,11 @@ class Ears:
         self.identity = identify({"DISTTRACE_PARENT": "a" * 32 + ",worker@" + "b" * 32 + ",j"})
         self.ended: list[int] = []
         self.noted = 0
-        config, _ = resolve({"dir": folder, "on_stall": on_stall, "log": log}, {})
+        settings = {"dir": folder, "on_stall": on_stall, "log": log, "stall": LIMIT_S}
+        config, _ = resolve(settings, {})
         companion = Companion(config, lambda part, sentence: True)
         self.file = Path(companion.announcements(self.identity))
-        self.voice = Voice(companion, LIMIT_S, lambda: 0, self.ended.append, lambda: 0)
+        self.voice = Voice(config, companion, lambda: 0, self.ended.append, lambda: 0)
         self.voice.sample = self.note
 
     def note(self) -> None:
