@@ -21,6 +21,7 @@ from disttrace import redact
 HOME = os.path.dirname(os.path.abspath(__file__)) + os.sep
 """Where our own files are: frames and exceptions of these are ours, and never the user's."""
 
+_LONGEST = 300  # characters of an exception that are shown
 _PATIENCE_MS = 200  # for whoever reads stderr and has much to do
 SCARCE = (MemoryError, RecursionError)
 
@@ -151,8 +152,8 @@ _copies: dict[str, str] = {}
 _in_place: dict[int, str] = {}
 
 
-def first_line(error: BaseException, *, limit: int = 300) -> str:
-    """``Type: first line that says something`` of an exception, secrets masked, at most ``limit``
+def first_line(error: BaseException) -> str:
+    """``Type: first line that says something`` of an exception, secrets masked, at most 300
     characters: of a long one the end, too, for there often stands what was wrong. A text with a
     traceback in it (a loader's worker failed, a child of spawn, a rank in a checkpoint, a function
     of RPC) says that in its last line.
@@ -161,10 +162,10 @@ def first_line(error: BaseException, *, limit: int = 300) -> str:
         text = str(error)
     except Exception:
         text = "(its text cannot be read)"
-    return line_of(type(error).__name__, text, limit=limit)
+    return line_of(type(error).__name__, text)
 
 
-def line_of(name: str, text: str, *, limit: int = 300) -> str:
+def line_of(name: str, text: str) -> str:
     """The same of an exception's class and text."""
     try:
         lines = list(map(str.strip, text.split("\n")))
@@ -178,8 +179,8 @@ def line_of(name: str, text: str, *, limit: int = 300) -> str:
     except Exception:
         text = "(its text cannot be read)"
     whole = f"{name}: {text}" if text else name
-    end = limit // 3
-    return whole if len(whole) <= limit else f"{whole[: limit - end - 5]} ... {whole[-end:]}"
+    end = _LONGEST // 3
+    return whole if len(whole) <= _LONGEST else f"{whole[: _LONGEST - end - 5]} ... {whole[-end:]}"
 
 
 def plain(text: str) -> str:

@@ -102,7 +102,7 @@ class Entries:
                 self._numbered.setdefault((each.group, each.op_id), []).append(each)
         for lanes in self._lanes.values():
             for lane in lanes.values():
-                lane.sort(key=_created)
+                lane.sort(key=itemgetter(0))
         self._found: dict[tuple[int, str | None], list[_Lane]] = {}
 
     def claim(self, running: Running) -> Sequence[Key]:
@@ -161,10 +161,6 @@ class Entries:
                 for lane in lanes.values() if anywhere else [lanes.get(running.group or "", [])]:
                     found.append(([made for made, _, _ in lane], [(n, e) for _, n, e in lane]))
         return found
-
-
-def _created(placed: _Placed) -> int:
-    return placed[0]
 
 
 def state(running: Running, by_key: Mapping[Key, Record]) -> Completion:

@@ -84,7 +84,7 @@ class StorePart(Part):
             original,
             row.method,
             numbers=self.capture.stores.numbers,
-            describe=self._describe,
+            describe=lambda *args, **kwargs: self._told(args, kwargs),
             keys=self.capture.keys.made if row.has_key else None,
             value=row.values,
             returns_value=row.returns_value,
@@ -99,9 +99,6 @@ class StorePart(Part):
     ) -> Operation:
         entry, told = self.capture.stores.of(store), self._told(args, kwargs)
         return begin(self.capture, frame, self._row, entry, "python", told)
-
-    def _describe(self, *args: Any, **kwargs: Any) -> bytes:
-        return self._told(args, kwargs)
 
     def returned(self, thread: ThreadState, operation: Operation, result: Any) -> None:
         extra = b',"n":%d' % size(result) if self._row.returns_value else b""
