@@ -7,6 +7,7 @@ from typing import Any
 from disttrace.journal import compiled
 
 NATIVE, PLAIN = "c", "python"
+NAMES = (NATIVE, PLAIN)
 
 
 def native() -> Any:

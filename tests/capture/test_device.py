@@ -535,9 +535,9 @@ def test_switched_off_nothing_is_asked() -> None:
 
 def test_info_says_that_devices_are_not_asked() -> None:
     """And with what they would be."""
-    from disttrace.commands.info import Capture, _devices
+    from disttrace.commands.info import _devices
 
-    seen = Capture([], [], [("nccl", "by its recorder", "")], None)
+    seen = [("nccl", "by its recorder", "")]
     (off,) = _devices(seen, asked=False)
     (on,) = _devices(seen, asked=True)
     assert off["set"] == "set DISTTRACE_DEVICE=auto"

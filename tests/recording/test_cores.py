@@ -80,7 +80,7 @@ def test_both_write_the_same_records(tmp_path: Path, where: str) -> None:
     device ends, where the native core leaves nothing to Python but to hear of it.
     """
     written: dict[str, list[bytes]] = {}
-    for name in (choice.NATIVE, choice.PLAIN):
+    for name in choice.NAMES:
         folder = tmp_path / name
         preloaded("-c", PROGRAM, str(folder), name, where).check()
         (segment,) = folder.glob("*.ops.jsonl")

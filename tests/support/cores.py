@@ -11,6 +11,6 @@ CORES = [
         name,
         marks=pytest.mark.skipif(choice.choose(name)[0] != name, reason="the core was not built"),
     )
-    for name in (choice.NATIVE, choice.PLAIN)
+    for name in choice.NAMES
 ]
 EACH_CORE = pytest.mark.parametrize("core", CORES)
