@@ -182,9 +182,9 @@ class Entry(NamedTuple):
         return not found.has_ended and mark(found) == self.mark
 
 
-def entry(base: str) -> str:
+def entry(base: str) -> bytes:
     """The line of this process. Raises OSError or ValueError."""
-    return f"{os.getpid()} {mark(stat('self'))} {base}\n"
+    return f"{os.getpid()} {mark(stat('self'))} {base}\n".encode()
 
 
 def entries(data: bytes) -> Iterator[Entry]:

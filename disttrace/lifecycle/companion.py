@@ -22,6 +22,7 @@ from typing import Any
 
 from disttrace.config import Config
 from disttrace.identity import AGENT, DRAWN, Identity, file_part, integer
+from disttrace.journal import proc
 from disttrace.journal.format import (
     ANNOUNCEMENTS_SUFFIX,
     EXPORTER_LINE,

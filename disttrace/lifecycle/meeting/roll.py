@@ -31,7 +31,7 @@ class Roll:
 
     def enter(self, identity: Identity, *, bare: bool) -> None:
         """This process has a journal. Raises OSError or ValueError."""
-        line = proc.entry(identity.base_name()).encode()
+        line = proc.entry(identity.base_name())
         for what in (file_part(identity.job), *([_BARE] if bare else [])):
             flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND
             with opened_own(self._of(identity, what), flags) as fd:

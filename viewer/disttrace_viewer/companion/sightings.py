@@ -16,8 +16,7 @@ import orjson
 from disttrace.journal.format import DEF, SEEN_GONE, STOPPED, definitions_name, opened_own
 from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.companion.machine.answer import Answer
-from disttrace_viewer.evidence.node_rendezvous import AGENT
-from disttrace_viewer.trace.process import Process
+from disttrace_viewer.trace.process import AGENT, Process
 
 
 def note(processes: Sequence[Process], but: Container[str] = frozenset(), see: Look = look) -> None:

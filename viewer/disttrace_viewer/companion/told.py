@@ -24,7 +24,6 @@ from disttrace_viewer.companion.telling.believed import believed
 from disttrace_viewer.companion.telling.public import hushed, known_files, public, revealed
 from disttrace_viewer.companion.telling.quiet import without_quiet
 from disttrace_viewer.companion.telling.words import known_words
-from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.load.definitions import number_in
 from disttrace_viewer.load.discover import named
 from disttrace_viewer.load.files import modified_ns
@@ -35,7 +34,7 @@ from disttrace_viewer.states.form.state import State, checked, encoded
 from disttrace_viewer.states.merged import Merged
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.trace.model import Trace
-from disttrace_viewer.trace.process import Process
+from disttrace_viewer.trace.process import AGENT, Process
 
 MOST_STATE = 8 << 10
 """Bytes of a packed state; of a longer one half of the operations are told, and so on."""

@@ -23,12 +23,12 @@ from disttrace.journal.format import (
     segment_name,
 )
 from disttrace.journal.proc import ROOT, entries
-from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.load.discover import Files, named
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.form.alike import Like
 from disttrace_viewer.states.form.state import State
 from disttrace_viewer.states.merged import Merged
+from disttrace_viewer.trace.process import AGENT
 
 RECENT_S = 60.0
 """So long before the try that runs a file may have been written last and still be of it."""
