@@ -8,6 +8,7 @@ before, and dynamo, which recognises some functions by identity.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 import types
@@ -19,6 +20,7 @@ from disttrace import errors
 from disttrace.patching import dynamo
 
 Undo = Callable[[], None]
+_RUNS_LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 @dataclass(slots=True)
@@ -38,12 +40,13 @@ class Engine:
     def attribute(
         self, part: str, owner: type, name: str, make: Callable[[Callable[..., Any]], Any]
     ) -> bool:
-        """Replace ``owner.name`` by ``make(original)``; False where this torch has no such name.
+        """Replace ``owner.name`` by ``make(original)``; False where this torch has no such name,
+        and where a class has something else than a method by it.
 
         ``make`` gets the original as a function that takes the object first.
         """
         entry = owner.__dict__.get(name)
-        if entry is None:
+        if not _is_method(entry):
             return False
         original = getattr(owner, name)
         wrapper = make(original)
@@ -51,6 +54,8 @@ class Engine:
         if isinstance(function, types.FunctionType):
             rename(function, name, owner)
             _document(function, original)
+            if isinstance(original, types.FunctionType):  # which may be asked for more
+                functools.update_wrapper(function, original)
         setattr(owner, name, wrapper)
 
         def undo() -> None:
@@ -136,6 +141,19 @@ class Engine:
     def names(self, part: str) -> list[str]:
         """What ``part`` has patched."""
         return [patch.what for patch in self._patches if patch.part == part]
+
+
+def _is_method(entry: Any) -> bool:
+    """Whether an entry of a class's ``__dict__`` is called with the object first, and runs then.
+
+    Subclasses of the program's may have there what they like: a classmethod, a property, a
+    partialmethod, a coroutine. Only C's static methods are ours to replace.
+    """
+    if isinstance(entry, types.FunctionType):
+        return not entry.__code__.co_flags & _RUNS_LATER
+    inner = getattr(entry, "fget", entry)  # torch's options are properties
+    inner = getattr(inner, "__func__", inner)
+    return isinstance(inner, types.BuiltinFunctionType | types.WrapperDescriptorType)
 
 
 def subclasses(owner: type) -> Iterator[type]:

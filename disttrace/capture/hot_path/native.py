@@ -34,9 +34,10 @@ def read_options(capture: Capture, part: str) -> None:
 
 
 def wrapper(part: Part, original: Function, name: str, **further: Any) -> Any:
-    """What stands in the place of ``original``; None where the plain core has to make it.
+    """What stands in the place of ``original``; None where the plain core has to make it: for the
+    program's own Python functions too, which stay functions (to `inspect`, `pickle`, pybind11).
 
-    It is a builtin where a builtin stood, and something else where a Python function did: pybind11
+    It is a builtin where a builtin stood, and something else for functions of ours: pybind11
     tells by it what is a Python subclass's override. ``further`` says what it begins and reads:
     nothing of a wait, else the ``numbers`` of groups or stores by id(); of a method that issues
     what is ``asynchronous``: says of the calling frame whether its call waits, where options do
@@ -52,6 +53,8 @@ def wrapper(part: Part, original: Function, name: str, **further: Any) -> Any:
         core.take_off = errors.take_off
     inner = getattr(original, "__func__", original)  # pybind11's stand in instance methods
     builtin = isinstance(inner, types.BuiltinFunctionType)
+    if not builtin and not (original.__module__ or "").startswith("disttrace."):
+        return None
     called = inner if builtin else original
     method = core.method(core, name, called)
     method.part = part

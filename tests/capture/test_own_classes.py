@@ -1,0 +1,69 @@
+"""A class of the program's below one of torch's keeps what it has: methods stay what they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.cores import EACH_CORE
+from support.preloaded import preloaded
+from support.raw import read_journals
+
+PROGRAM = """
+import abc, asyncio, copy, functools, inspect, pickle, sys, types, typing, weakref
+import torch.distributed as dist
+if sys.argv[1:]:
+    import disttrace
+    disttrace.install(dir=sys.argv[1], core=sys.argv[2])
+
+class Mine(dist.Store):
+    def get(self, key: str, *, default: bytes = b"none") -> bytes:
+        "What is kept."
+        return default
+    get.marked = "yes"
+    @classmethod
+    def check(cls, keys):
+        return cls.__name__
+    @staticmethod
+    def num_keys():
+        return 42
+    @property
+    def list_keys(self):
+        return "a property"
+    async def wait(self, keys):
+        return keys
+    def queue_pop(self, key):
+        yield key
+    add = functools.partialmethod(lambda self, key, n: n, n=9)
+    @functools.lru_cache(maxsize=None)
+    def append(self, key, value):
+        return key + value
+
+class Kind(type(dist.Store), abc.ABCMeta):
+    pass
+
+class Abstract(dist.Store, metaclass=Kind):
+    @abc.abstractmethod
+    def set(self, key, value): ...
+
+mine = Mine()
+print(Mine.check([]), mine.check([]), Mine.num_keys(), mine.num_keys(), mine.list_keys)
+print(asyncio.run(mine.wait(["k"])), list(mine.queue_pop("k")), mine.add("k"))
+print(mine.append("a", "b"), Mine.append.cache_info().misses, sorted(Abstract.__abstractmethods__))
+method = Mine.get
+print(mine.get("k"), method.marked, method.__qualname__, method.__module__, method.__doc__)
+print(inspect.signature(method), typing.get_type_hints(method))
+print(isinstance(method, types.FunctionType), type(vars(Mine)["check"]).__name__)
+print(pickle.loads(pickle.dumps(method)) is method, copy.deepcopy(method) is method)
+print(weakref.ref(method)() is method, mine.get.__func__ is method, hash(method) == hash(method))
+print(inspect.iscoroutinefunction(Mine.wait), inspect.isgeneratorfunction(Mine.queue_pop))
+"""
+
+
+@EACH_CORE
+def test_methods_of_the_program_stay_what_they_are(tmp_path: Path, core: str) -> None:
+    """They can be called, asked, copied and pickled as untraced, and are recorded."""
+    outcome = preloaded("-c", PROGRAM, str(tmp_path), core).check()
+    assert outcome.stderr == ""
+    assert outcome.stdout == preloaded("-c", PROGRAM).check().stdout
+    (journal,) = read_journals(tmp_path)
+    assert "store.get" in {call["op"] for call in journal.calls().values()}
