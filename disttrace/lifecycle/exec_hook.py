@@ -21,8 +21,7 @@ def install(
     """Call ``becomes`` before each attempt, and ``stays`` after one that failed."""
     for name in _FUNCTIONS:
         original = getattr(os, name)
-        wrapper = _wrapper(original, becomes, stays)
-        engine.value(part, os, name, wrapper)
+        wrapper = engine.value(part, os, name, _wrapper(original, becomes, stays))
         if original in os.supports_fd:
             os.supports_fd.add(wrapper)
             engine.on_undo(part, "os.supports_fd", lambda one=wrapper: os.supports_fd.discard(one))  # type: ignore[misc]

@@ -88,7 +88,7 @@ class Ending:
         if module.excepthook is module.__excepthook__:
             names.append("__excepthook__")
         for name in names:
-            self._capture.engine.value(PART, module, name, hook)
+            hook = self._capture.engine.value(PART, module, name, hook)
 
     def forked(self) -> None:
         """In a forked child: its end is still to come."""
@@ -171,10 +171,10 @@ class Ending:
             self._said = False
             self._capture.recorder.note("exit", how=RESUMED, code=None)
 
-    def _sys_exit(self, original: Callable[[Any], Any]) -> Callable[..., Any]:
-        def sys_exit(status: Any = None, /) -> Any:
+    def _sys_exit(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def sys_exit(*args: Any, **kwargs: Any) -> Any:
             try:
-                return original(status)
+                return original(*args, **kwargs)
             except SystemExit as error:
                 self._leaving(error)
                 raise

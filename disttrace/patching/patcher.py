@@ -102,9 +102,9 @@ class Engine:
 
         self._patches.append(_Patch(part, f"{owner.__name__}.{name}", undo))
 
-    def value(self, part: str, holder: Any, name: str, replacement: Any) -> None:
+    def value(self, part: str, holder: Any, name: str, replacement: Any) -> Any:
         """Set ``holder.name``, a plain attribute such as ``sys.excepthook``; also where pickle
-        looks for it, as `posix._exit` for `os._exit`."""
+        looks for it, as `posix._exit` for `os._exit`. Returns what stands there."""
         original = getattr(holder, name)
         places = [(holder, name)]
         if isinstance(replacement, types.FunctionType):
@@ -116,6 +116,8 @@ class Engine:
             home, own = sys.modules.get(replacement.__module__), replacement.__qualname__
             if home is not None and home is not holder and vars(home).get(own) is original:
                 places.append((home, own))
+            if isinstance(original, types.BuiltinFunctionType):
+                replacement = _builtin(replacement, original)
         for module, attribute in places:
             setattr(module, attribute, replacement)
 
@@ -125,6 +127,7 @@ class Engine:
                     setattr(module, attribute, original)
 
         self._patches.append(_Patch(part, f"{holder.__name__}.{name}", undo))
+        return replacement
 
     def on_undo(self, part: str, what: str, undo: Undo) -> None:
         """Have ``undo`` called when ``part`` is taken apart."""
@@ -182,6 +185,23 @@ def _document(function: types.FunctionType, original: Any) -> None:
     function.__name__ = getattr(original, "__name__", function.__name__)
     function.__doc__ = getattr(original, "__doc__", None)
     function.__module__ = getattr(original, "__module__", None) or function.__module__
+
+
+def _builtin(function: types.FunctionType, original: types.BuiltinFunctionType) -> Any:
+    """What calls ``function``, and is no method where a class of the program's has it as an
+    attribute (``leave = sys.exit``): a builtin is none."""
+    kind: type = type(original)
+    behaviour: dict[str, Any] = {
+        "__call__": staticmethod(function),
+        "__class__": property(lambda _: kind),
+        "__reduce__": lambda made: made.__qualname__,
+        "__repr__": lambda _: repr(original),
+    }
+    made: Any = type(kind.__name__, (), behaviour)()
+    vars(made).update(vars(function), __self__=original.__self__)
+    for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+        setattr(made, name, getattr(function, name))
+    return made
 
 
 def _take_off(finalizing: Callable[[], bool] = sys.is_finalizing) -> None:

@@ -31,6 +31,18 @@ def asked(function):
             yield type(error).__name__
 
 seen = {number: list(asked(function)) for number, function in enumerate(swapped)}
+class Borrowing:  # a builtin is no method of its class, a function is one
+    leave, run, told = sys.exit, os.execv, os._exit
+
+def called(function, *args):
+    try:
+        return function(*args)
+    except BaseException as error:
+        return type(error).__name__ + str(error)
+
+seen["borrowed"] = [called(Borrowing().leave, 3), called(Borrowing().run, "/none", ["none"]),
+                    called(Borrowing().leave, 1, 2), called(Borrowing().told, "no number")]
+seen["kind"] = [inspect.isbuiltin(sys.exit), inspect.isbuiltin(os.execve), repr(os._exit)]
 seen["hooks"] = [sys.excepthook is sys.__excepthook__, sys.unraisablehook is sys.__unraisablehook__,
                  threading.excepthook is threading.__excepthook__, sys.displayhook.__name__]
 time.sleep(0.3)
