@@ -346,22 +346,20 @@ def _scatter(members: Members) -> Pairs:
             yield Pair(rooted[0], rank, slots[rank], sum(given))
 
 
-def _all_to_all(members: Members) -> Pairs:
-    for one, sender in members.items():
-        sent = _counts(sender)
-        for two, receiver in members.items():
-            taken = _outputs(receiver)
+def _each_to_each(sides: Mapping[int, tuple[Sequence[int] | None, Sequence[int] | None]]) -> Pairs:
+    """Of what each member sends to all of them, and makes room for from all of them."""
+    for one, (sent, _) in sides.items():
+        for two, (_, taken) in sides.items():
             if sent and taken and two < len(sent) and one < len(taken):
                 yield Pair(one, two, sent[two], taken[one])
+
+
+def _all_to_all(members: Members) -> Pairs:
+    return _each_to_each({rank: (_counts(op), _outputs(op)) for rank, op in members.items()})
 
 
 def _all_to_all_single(members: Members) -> Pairs:
-    sides = {rank: _splits(member, len(members)) for rank, member in members.items()}
-    for one, sender in sides.items():
-        for two, receiver in sides.items():
-            sent, taken = sender[0], receiver[1]
-            if sent and taken and two < len(sent) and one < len(taken):
-                yield Pair(one, two, sent[two], taken[one])
+    return _each_to_each({rank: _splits(op, len(members)) for rank, op in members.items()})
 
 
 _BY_PAIRS: Mapping[str, Callable[[Members], Pairs]] = {

@@ -75,38 +75,28 @@ class RendezvousIndex:
 
     @cached_property
     def _sorted(self) -> tuple[Mapping[Hashable, list[Op]], Mapping[tuple[int, int], Hashable]]:
-        by_key: dict[Hashable, list[Op]] = {}
-        key_of: dict[tuple[int, int], Hashable] = {}
-        count: dict[Hashable, int] = {}
+        same: dict[Hashable, list[Op]] = {}
+        count = Counter[Hashable]()
         for op, store in self.constructors:
             kind = "store" if op.call.op in STORES else "group"
             # Agents and workers may share a store, but agents wait for nodes and workers for ranks.
             role = self.evidence.trace.processes[op.process].is_agent
             where = (kind, op.call.op, role, store.place, store.prefix)
-            nth = count[op.process, where] = count.get((op.process, where), 0) + 1
-            key = (*where, nth)
-            by_key.setdefault(key, []).append(op)
-            key_of[op.id] = key
-        return self._by_attempt(by_key) if self._over_ns else (by_key, key_of)
-
-    def _by_attempt(
-        self, by_key: Mapping[Hashable, list[Op]]
-    ) -> tuple[Mapping[Hashable, list[Op]], Mapping[tuple[int, int], Hashable]]:
-        """The same where attempts came together in one store under the same keys: of two that a
-        launcher made nobody meets the other.
-        """
-        found: dict[Hashable, list[Op]] = {}
+            count[op.process, where] += 1
+            same.setdefault((*where, count[op.process, where]), []).append(op)
+        by_key: dict[Hashable, list[Op]] = {}
         key_of: dict[tuple[int, int], Hashable] = {}
-        for key, together in by_key.items():
+        for key, ops in same.items():
+            # Of two attempts that a launcher made nobody meets the other, be it under one key.
             turn, over_ns = 0, sys.maxsize
-            for op in sorted(together, key=lambda one: one.begin_ns):
+            for op in sorted(ops, key=lambda one: one.begin_ns):
                 if op.begin_ns >= over_ns:
                     turn, over_ns = turn + 1, sys.maxsize
                 over_ns = min(over_ns, self._over_ns.get(op.process, sys.maxsize))
                 key_of[op.id] = (key, turn)
-            for op in together:
-                found.setdefault(key_of[op.id], []).append(op)
-        return found, key_of
+            for op in ops:
+                by_key.setdefault(key_of[op.id], []).append(op)
+        return by_key, key_of
 
     @cached_property
     def _over_ns(self) -> Mapping[int, int]:

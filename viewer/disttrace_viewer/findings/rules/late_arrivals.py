@@ -5,7 +5,7 @@ A process that is late for one exchange may have waited all the while in another
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from disttrace.journal.format import COMPOSED
 from disttrace_viewer.analysis.process_ends import CASCADE
@@ -18,7 +18,7 @@ from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording.findings.late_arrivals import Held
 
 
-def held(case: Case, wait: Wait) -> dict[int, Held]:
+def _held_up(case: Case, wait: Wait) -> dict[int, Held]:
     """Those among the late targets of a wait that had been held up, and those who held them up and
     were held up themselves.
     """
@@ -45,8 +45,10 @@ def held(case: Case, wait: Wait) -> dict[int, Held]:
 
 
 def told(case: Case, wait: Wait) -> dict[int, Held]:
-    """``held``, and where those were who had been held up by nobody else."""
-    found = held(case, wait)
+    """What held up those among the late targets of a wait, and those who held them up and were
+    held up themselves; where those were who had been held up by nobody else.
+    """
+    found = _held_up(case, wait)
     for process, by_ns in wait.lateness:
         if process in found:
             continue
@@ -83,17 +85,19 @@ def broke(case: Case, wait: Wait, process: int) -> Location | None:
     return where(case, wait, process) if after else None
 
 
-def locations(case: Case, wait: Wait, never: Iterable[int] = ()) -> tuple[Location, ...]:
-    """Where those were who came late, or ``never``, for the others had given up."""
-    late = [one.at for one in told(case, wait).values()]
-    return tuple(at for at in (*late, *(broke(case, wait, p) for p in never)) if at is not None)
+def locations(
+    case: Case, wait: Wait, late: Mapping[int, Held], never: Iterable[int] = ()
+) -> tuple[Location, ...]:
+    """Where those were who came ``late`` (as ``told``), or ``never``, for the others gave up."""
+    seen = [one.at for one in late.values()]
+    return tuple(at for at in (*seen, *(broke(case, wait, p) for p in never)) if at is not None)
 
 
-def answerable(case: Case, wait: Wait, sinks: Sequence[int]) -> tuple[int, ...]:
-    """Of those that a wait lacks the ones that came late by themselves, or not at all, and whoever
-    held up the others.
+def answerable(late: Mapping[int, Held], sinks: Sequence[int]) -> tuple[int, ...]:
+    """Of those that a wait lacks the ones that came ``late`` by themselves, or not at all, and
+    whoever held up the others.
     """
-    delayed = held(case, wait)
+    delayed = {process: one for process, one in late.items() if one.op is not None}
     own = {s for s in sinks if s not in delayed}
     own |= {op.process for one in delayed.values() for op in one.by if op.process not in delayed}
     return tuple(sorted(own))

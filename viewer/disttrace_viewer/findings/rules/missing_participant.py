@@ -54,8 +54,9 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     # Who polls a store waits for somebody as well, and no record says for whom; who communicates
     # with others may come yet, and whoever waits be ahead of it.
     away = tuple(s for s in sinks if case.at_work(s) is None)
+    late = late_arrivals.told(case, wait)
     if wait.lateness:
-        away = late_arrivals.answerable(case, wait, away)
+        away = late_arrivals.answerable(late, away)
     alone = wait.kind == COLLECTIVE and extra is None and _alone_there(case, inside, sinks)
     alone = alone and not raised
     nobody = nobody or not away or alone or (not raised and _differed(case, wait, sinks))
@@ -74,7 +75,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         if evidence.timeless.isdisjoint(who)
         else None,
         missing=outside.doing(case, sinks, wait=wait),
-        held=late_arrivals.told(case, wait),
+        held=late,
         left=left,
         extra=extra,
     )
@@ -93,7 +94,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         op=wait.op.call.op,
         group=trace.group_id(wait.op.call),
         seq=wait.op.seq,
-        locations=late_arrivals.locations(case, wait, sinks)
+        locations=late_arrivals.locations(case, wait, late, sinks)
         + outside.locations(case, sinks)
         + evidence.locations(
             [

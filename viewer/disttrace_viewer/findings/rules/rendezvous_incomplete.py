@@ -127,7 +127,7 @@ def _finding(
         if elsewhere
         else ()
         if start
-        else late_arrivals.answerable(case, wait, away),
+        else late_arrivals.answerable(late_arrivals.told(case, wait), away),
         absent_ranks=() if start or elsewhere or world_size is not None else wait.absent,
         waiting=tuple(who),
         op=top.call.op,

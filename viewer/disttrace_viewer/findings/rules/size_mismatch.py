@@ -46,18 +46,16 @@ def fits(send: Call, receive: Call) -> bool:
 
 def _finding(case: Case, send: Op, receive: Op, times: int, keys: list[Hashable]) -> Finding:
     trace = case.evidence.trace
+    inside = tuple(op.process for op in (send, receive) if op.status != "ok")
     return Finding(
         kind="size_mismatch",
         summary=words.summary(trace, send, receive, times),
         hint=words.HINT,
-        waiting=tuple(op.process for op in (send, receive) if op.status != "ok"),
+        waiting=inside,
         op="send",
         group=trace.group_id(send.call),
         seq=send.seq,
         locations=case.evidence.locations([send, receive]),
         at_ns=send.begin_ns,
-        scope=Scope(
-            exchanges=frozenset(keys),
-            members=frozenset(op.process for op in (send, receive) if op.status != "ok"),
-        ),
+        scope=Scope(exchanges=frozenset(keys), members=frozenset(inside)),
     )

@@ -91,14 +91,15 @@ def _finding(case: Case, wait: Wait) -> Finding:
     exchange = wait.exchange
     assert isinstance(exchange, tuple)
     place, unset = exchange[1], exchange[2:]
-    late = dict(wait.lateness)
-    inside = [w for w in case.inside(wait.exchange) if bool(w.lateness) == bool(late)]
+    late = late_arrivals.told(case, wait)
+    is_late = bool(wait.lateness)
+    inside = [w for w in case.inside(wait.exchange) if bool(w.lateness) == is_late]
     who = list(dict.fromkeys(w.process for w in inside))
     key = str(unset[0])
     op = wait.behind or wait.op
     behind = [w for w in inside if w.behind is not None]
     setters = case.setters
-    series = [] if late or behind else _of_its_form(case, wait)
+    series = [] if is_late or behind else _of_its_form(case, wait)
     near = None if series else _near(case, op, (str(place), key))
     before = setters.first.get((str(place), key))
     pushed, popped = setters.queues.get((str(place), key), (0, 0))
@@ -127,7 +128,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
         near=near,
         apart=apart,
         others=outside.doing(case, others, wait.op.begin_ns),
-        held=late_arrivals.told(case, wait),
+        held=late,
         able=held,
         series=series,
     )
@@ -136,17 +137,17 @@ def _finding(case: Case, wait: Wait) -> Finding:
         summary=words.summary(trace, found),
         certainty=CERTAIN
         if store
-        and not (early or wait.polled or late or _able(case, wait))
+        and not (early or wait.polled or is_late or _able(case, wait))
         and case.certain_journals(store.processes)
         else LIKELY,
         hint=words.ONE_STORE
-        if apart is not None and not (wait.polled or late)
+        if apart is not None and not (wait.polled or is_late)
         else words.hint(found, popped=before is not None and bool(pushed)),
-        culprits=late_arrivals.answerable(case, wait, wait.targets) if late else (),
+        culprits=late_arrivals.answerable(late, wait.targets) if is_late else (),
         waiting=tuple(dict.fromkeys([*who, *(w.process for w in series)])),
         op=op.call.op,
         key=key,
-        locations=late_arrivals.locations(case, wait)
+        locations=late_arrivals.locations(case, wait, late)
         + evidence.locations(w.op for w in (*inside, *held, *series))
         + outside.locations(case, others),
         at_ns=wait.op.begin_ns,

@@ -100,8 +100,9 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     early = case.early(wait)
     whole = bool(sinks) and case.certain_journals([wait.process, *sinks])
     away = tuple(s for s in sinks if case.at_work(s) is None)
+    late = late_arrivals.told(case, wait)
     if wait.lateness:
-        away = late_arrivals.answerable(case, wait, away)
+        away = late_arrivals.answerable(late, away)
         whole = whole and {*away} == {*sinks}
     other = None if wait.any_of else crossed.partner(case, wait)
     nobody = wait.any_of or other is not None or all(case.at_work(s) for s in sinks)
@@ -111,7 +112,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         evidence.age_ns(op),
         others=sinks,
         doing=outside.doing(case, sinks, wait=wait),
-        held=late_arrivals.told(case, wait),
+        held=late,
     )
     return Finding(
         kind="unmatched_recv" if op.call.op == "recv" else "unmatched_send",
@@ -129,7 +130,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         op=op.call.op,
         group=evidence.trace.group_id(op.call),
         seq=op.seq,
-        locations=late_arrivals.locations(case, wait, sinks)
+        locations=late_arrivals.locations(case, wait, late, sinks)
         + evidence.locations([op, *([] if other is None else [other.op])])
         + outside.locations(case, sinks),
         at_ns=op.begin_ns,
