@@ -52,8 +52,8 @@ def _stood(sample: Sample, at_ns: int, process: int) -> bool:
     return any(
         op.process != process
         and op.call.kind in GROUPED
-        and (op.issued_ns is None or op.wait_begin_ns is not None)
-        and (op.wait_begin_ns or op.begin_ns) <= at_ns - STOOD_NS
+        and op.holds
+        and op.since_ns <= at_ns - STOOD_NS
         and (op.end_ns or math.inf) > at_ns
         for op in sample.ops
     )

@@ -372,7 +372,7 @@ def left(op: Op, process: Process) -> Op:
         return op
     if op.call.kind not in (*GROUPED, "store"):
         return op
-    if op.end_ns - (op.wait_begin_ns or op.begin_ns) >= _GIVEN_UP_NS:
+    if op.end_ns - op.since_ns >= _GIVEN_UP_NS:
         return op
     failure = _failure(process)
     raised = failure is not None and op.error == failure.chain[0] and _by_handler(failure.stack)

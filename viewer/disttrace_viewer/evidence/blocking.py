@@ -13,7 +13,7 @@ from disttrace_viewer.analysis import process_ends
 from disttrace_viewer.analysis.error_texts import is_closed
 from disttrace_viewer.analysis.process_ends import ALIVE, CASCADE, OWN, SILENT
 from disttrace_viewer.evidence.endings import Endings
-from disttrace_viewer.evidence.recorded import AWAITED, DRAINING, SHUTDOWN, underway
+from disttrace_viewer.evidence.recorded import AWAITED, DRAINING, SHUTDOWN
 from disttrace_viewer.trace.model import Stream
 from disttrace_viewer.trace.operation import GROUPED, Op
 
@@ -94,9 +94,9 @@ class Blocking(Endings):
             return (last or op.wait_begin_ns is not None) and not self._left_behind(op)
         if op.wait_begin_ns is not None:
             return True
-        if self.asks(op):
+        if op.is_polled:
             latest = self._newest_beside(op)
-            return (latest == op or underway(latest)) and not self._left_behind(op)
+            return (latest == op or latest.underway) and not self._left_behind(op)
         # A thread that has begun something else since has left it, although its end is not there.
         newest = self._newest_of_thread.get((op.process, op.thread), op.number)
         return op.issued_ns is None and newest <= op.number

@@ -130,7 +130,7 @@ class Endings(Failures):
         blocked = {
             op.process for op in grouped if self._held_up_by(op) and not self._left_behind(op)
         }
-        held = {op.process for op in grouped if op.issued_ns is None or op.wait_begin_ns}
+        held = {op.process for op in grouped if op.holds}
         for process in self.trace.processes:
             index = process.index
             broken, failed = self.broken.get(index, ()), self.failed.get(index, ())
@@ -160,8 +160,7 @@ class Endings(Failures):
         if op.on_device:
             age_ns = self.trace.processes[op.process].last_ns - op.begin_ns
             return age_ns >= STUCK_NS or bool(self._deserters(op))
-        waits = op.issued_ns is None or op.wait_begin_ns is not None
-        return waits or self._began.get(op.process, 0) <= op.begin_ns
+        return op.holds or self._began.get(op.process, 0) <= op.begin_ns
 
     @cached_property
     def abandoned(self) -> frozenset[int]:
@@ -219,7 +218,7 @@ class Endings(Failures):
 
     def age_ns(self, op: Op) -> int:
         """How long an operation was waited in: to its end by an error, or while seen."""
-        return max(0, (op.end_ns or self.until_ns(op.process)) - self.since_ns(op))
+        return max(0, (op.end_ns or self.until_ns(op.process)) - op.since_ns)
 
     def stuck(self, op: Op) -> bool:
         """Whether its process waits in it for too long, or was ended by the waiting."""

@@ -170,27 +170,12 @@ class Recorded:
         """The longest of the waits at the same place of a process that ended well."""
         return self.sample.longest.get((op.process, op.call.index), 0)
 
-    def since_ns(self, op: Op) -> int:
-        """Since when somebody waits in it."""
-        return op.wait_begin_ns or op.begin_ns
-
-    def inferred(self, op: Op) -> bool:
-        """Whether nothing says that somebody waits in an operation, but that nothing came after."""
-        return op.call.origin == "c++" or self.asks(op)
-
-    def asks(self, op: Op) -> bool:
-        """Whether the program asked for the completion of asynchronous work in another form than a
-        wait: it polls it, or waits for its future. As long as it begins nothing else it seems to be
-        held up by that, but may compute as well.
-        """
-        return op.asked and underway(op)
-
     def _left_behind(self, op: Op) -> bool:
         """Whether the others are through with an operation of which nobody saw the end here, of C++
         code or one that was asked for: then it holds up nobody. One that needs everybody is over
         when any other is through. Who called something else under its number has no part in it.
         """
-        if not self.inferred(op) or op.call.group is None or op.seq is None:
+        if not op.is_inferred or op.call.group is None or op.seq is None:
             return False
         members = self.sample.members(op.call.stream, op.seq)
         through = [
@@ -223,8 +208,3 @@ def latest(ops: Iterable[Op]) -> dict[int, int]:
     for op in ops:
         found[op.process] = max(op.begin_ns, found.get(op.process, 0))
     return found
-
-
-def underway(op: Op) -> bool:
-    """Whether asynchronous work was issued, is not over, and nobody waits for it."""
-    return op.pending and op.issued_ns is not None and op.wait_begin_ns is None

@@ -156,7 +156,7 @@ class Witnesses:
         since: dict[int, int] = {}
         for wait in self.waits:
             if not wait.side or wait.polled:
-                began_ns = self.evidence.since_ns(wait.op)
+                began_ns = wait.op.since_ns
                 since[wait.process] = min(began_ns, since.get(wait.process, began_ns))
         workers = (p.index for p in self.evidence.trace.processes if p.is_rank)
         return sorted(((since.get(p, math.inf), p) for p in workers), reverse=True)
@@ -164,7 +164,7 @@ class Witnesses:
     @cached_property
     def _awaited(self) -> Told:
         """Since when others wait for each process."""
-        return _told((w.targets, self.evidence.since_ns(w.op), w.process) for w in self.waits)
+        return _told((w.targets, w.op.since_ns, w.process) for w in self.waits)
 
     @cached_property
     def _given_up(self) -> Told:

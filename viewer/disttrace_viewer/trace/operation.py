@@ -78,6 +78,34 @@ class Op:
         return self.end_ns is None and self.error is None and not self.lost
 
     @property
+    def since_ns(self) -> int:
+        """Since when somebody waits in it."""
+        return self.wait_begin_ns or self.begin_ns
+
+    @property
+    def holds(self) -> bool:
+        """Whether it holds its thread up until it is over: that is in the call, or waits for it."""
+        return self.issued_ns is None or self.wait_begin_ns is not None
+
+    @property
+    def underway(self) -> bool:
+        """Asynchronous work that was issued, is not over, and for which nobody waits."""
+        return self.pending and not self.holds
+
+    @property
+    def is_polled(self) -> bool:
+        """Whether the program asked for the completion of asynchronous work in another form than a
+        wait: it polls it, or waits for its future. As long as it begins nothing else it seems to be
+        held up by that, but may compute as well.
+        """
+        return self.asked and self.underway
+
+    @property
+    def is_inferred(self) -> bool:
+        """Whether nothing says that somebody waits in it, but that nothing came after."""
+        return self.call.origin == "c++" or self.is_polled
+
+    @property
     def on_device(self) -> bool:
         """A collective or P2P operation that is over when a device says so: its call returned."""
         call = self.call

@@ -191,7 +191,7 @@ def _carrier(evidence: Evidence, op: Op) -> Op:
         if (o.process, o.thread) == (op.process, op.thread)
         and o.number < op.number
         and o.call.kind not in ("store", "composed")
-        and (o.issued_ns is None or o.wait_begin_ns is not None)
+        and o.holds
     ]
     return around[-1] if around else op
 

@@ -137,7 +137,7 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Findi
     groups = {w.op.call.group for w in waits if w.kind != KEY}
     keys = [w for w in waits if w.kind == KEY]
     first = min(waits, key=lambda w: w.op.begin_ns)
-    unsure = any(w.kind in (KEY, RPC) or case.evidence.inferred(w.op) for w in waits)
+    unsure = any(w.kind in (KEY, RPC) or w.op.is_inferred for w in waits)
     apart = _beside(case, waits)
     finding = Finding(
         kind="deadlock",
@@ -274,12 +274,12 @@ def _passed_over(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Op] | None:
     began since: that may have left this one out, and no order of the calls helps.
     """
     evidence, processes = case.evidence, case.evidence.trace.processes
-    wait = min(waits, key=lambda w: evidence.since_ns(w.op))
+    wait = min(waits, key=lambda w: w.op.since_ns)
     if wait.any_of or len(wait.targets) != 1:
         return None
     (other,) = wait.targets
     same = processes[other].clock == processes[wait.process].clock
-    after_ns = evidence.since_ns(wait.op) + (0 if same else LATE_NS)
+    after_ns = wait.op.since_ns + (0 if same else LATE_NS)
     for op in reversed(evidence.sample.of_process[other]):
         if op.call.kind == MESSAGE and op.status == "ok" and op.begin_ns > after_ns:
             return wait, op

@@ -40,7 +40,7 @@ def eased(case: Case, finding: Finding) -> Finding:
     waits = [w for w in case.open() if w.exchange in finding.scope.exchanges]
     if not waits or any(w.op.error is not None or w.absent or w.behind for w in waits):
         return finding
-    since_ns = min(case.evidence.since_ns(w.op) for w in waits)
+    since_ns = min(w.op.since_ns for w in waits)
     awaited = {p for wait in waits for p in _awaited(case, wait)} - {w.process for w in waits}
     if not awaited or not all(_gets_on(case, p, since_ns) for p in awaited):
         return finding

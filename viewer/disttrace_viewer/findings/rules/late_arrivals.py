@@ -75,7 +75,7 @@ def where(case: Case, wait: Wait, process: int) -> Location | None:
     over_ns = given_up_ns([wait.op])
     if over_ns is None:
         return None
-    return case.evidence.stood(process, case.evidence.since_ns(wait.op), over_ns)
+    return case.evidence.stood(process, wait.op.since_ns, over_ns)
 
 
 def broke(case: Case, wait: Wait, process: int) -> Location | None:

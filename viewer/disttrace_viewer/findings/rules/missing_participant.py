@@ -62,7 +62,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     nobody = nobody or not away or alone or (not raised and _differed(case, wait, sinks))
     members = {*who, *sinks}
     whole = not wait.absent and case.certain_journals(members)
-    unsure = any(evidence.inferred(w.op) for w in inside) or bool(outside.mute(case, sinks))
+    unsure = any(w.op.is_inferred for w in inside) or bool(outside.mute(case, sinks))
     unsure = unsure or (not raised and _not_compared(case, wait, sinks))
     unsure = unsure or not {*sinks} <= {*away}
     left = _left(case, wait, sinks)

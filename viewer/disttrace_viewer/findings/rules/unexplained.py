@@ -88,11 +88,8 @@ def _left(case: Case, broken: Sequence[Op]) -> list[Op]:
     found: dict[int, Op] = {}
     for op in broken:
         for other in case.evidence.sample.partners(op):
-            if not other.pending or other.on_device:
-                continue
-            unwaited = other.issued_ns is not None and other.wait_begin_ns is None
-            end, seen = ends[other.process], other.call.origin != "c++"
-            if unwaited and seen and end.how == CLEAN and end.t_ns <= (op.end_ns or 0):
+            end, seen = ends[other.process], other.call.origin != "c++" and not other.on_device
+            if other.underway and seen and end.how == CLEAN and end.t_ns <= (op.end_ns or 0):
                 found.setdefault(other.process, other)
     return [*found.values()]
 

@@ -118,11 +118,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         kind="unmatched_recv" if op.call.op == "recv" else "unmatched_send",
         summary=asked(summary, evidence.trace, wait, other),
         certainty=CERTAIN
-        if whole
-        and not nobody
-        and not early
-        and not evidence.asks(op)
-        and not outside.mute(case, sinks)
+        if whole and not nobody and not early and not op.is_polled and not outside.mute(case, sinks)
         else LIKELY,
         hint=HINT if wait.lateness else outside.stopped_hint(case, sinks) or words.hint(op),
         culprits=() if nobody else away,
