@@ -22,7 +22,7 @@ WAITERS = ("store.get", "store.wait", "store.multi_get", "store.queue_pop", "sto
 
 Numbers = list[tuple[int, int]]
 """Sequence number and call (its row)."""
-_BIG = 1 << 32
+_EXCHANGE = (pl.col("_stream").cast(pl.UInt64) * (1 << 32) + pl.col("seq")).alias("_exchange")
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Exchanges:
             self._streams.lazy(), on=["group", "backend"], how="left", nulls_equal=True
         ).select(
             "exchange",
-            (pl.col("_stream").cast(pl.UInt64) * _BIG + pl.col("seq")).alias("_exchange"),
+            _EXCHANGE,
         )
         return self.collective_operations().join(keys, on="_exchange", how="inner")
 
@@ -246,9 +246,7 @@ class Exchanges:
             self.trace.operations.lazy()
             .filter(pl.col("seq").is_not_null())
             .join(calls, on="call", how="inner", maintain_order="left")
-            .with_columns(
-                (pl.col("_stream").cast(pl.UInt64) * _BIG + pl.col("seq")).alias("_exchange")
-            )
+            .with_columns(_EXCHANGE)
         )
 
     def _message_operations(self) -> pl.LazyFrame:

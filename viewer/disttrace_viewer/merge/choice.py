@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from disttrace_viewer.merge.jobs import closure, newest
+from disttrace_viewer.merge.jobs import closure, newest, reached
 from disttrace_viewer.trace import model
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.trace.process import Problem, Process
@@ -70,8 +70,9 @@ def beside(
     if not jobs:
         return []
     first = newest(jobs)
-    above = _above(jobs, first)
-    seen = {job.id for job in closure(jobs, [first.id])}
+    near = closure(jobs, [first.id])
+    above = reached(jobs, [one for job in near for one in job.parents], lambda job: job.parents)
+    seen = {job.id for job in near}
     found = []
     for job in sorted(jobs, key=lambda job: (job.start_ns, job.index), reverse=True):
         if job.id in seen or not job.known:
@@ -81,19 +82,6 @@ def beside(
             # The one itself comes first: it gives all of them their name.
             found.append((job.id, *(one for one in met if one != job.id)))
             seen.update(met)
-    return found
-
-
-def _above(jobs: Sequence[model.Job], first: model.Job) -> set[str]:
-    """Ids of the jobs that started a job, directly or through others."""
-    by_id = {job.id: job for job in jobs}
-    found: set[str] = set()
-    pending = [one for job in closure(jobs, [first.id]) for one in job.parents]
-    while pending:
-        name = pending.pop()
-        if name not in found:
-            found.add(name)
-            pending.extend(by_id[name].parents)
     return found
 
 

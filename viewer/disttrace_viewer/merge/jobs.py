@@ -169,14 +169,22 @@ def jobs_of(
 
 def closure(jobs: Sequence[Job], chosen: Iterable[str]) -> tuple[Job, ...]:
     """The chosen jobs and all that are linked to them, directly or through others."""
+    found = reached(jobs, chosen, lambda job: job.linked)
+    return tuple(job for job in jobs if job.id in found)
+
+
+def reached(
+    jobs: Sequence[Job], chosen: Iterable[str], others: Callable[[Job], Iterable[str]]
+) -> set[str]:
+    """Ids of the chosen jobs and of those to which they lead, directly or through others."""
     by_id = {job.id: job for job in jobs}
-    pending, found = list(chosen), set()
+    pending, found = list(chosen), set[str]()
     while pending:
         name = pending.pop()
         if name not in found:
             found.add(name)
-            pending.extend(by_id[name].linked)
-    return tuple(job for job in jobs if job.id in found)
+            pending.extend(others(by_id[name]))
+    return found
 
 
 def tries(jobs: Sequence[Job], name: str) -> list[Job]:

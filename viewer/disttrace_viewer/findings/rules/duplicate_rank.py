@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 
+from disttrace_viewer.evidence.waits.wait import RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding, Scope
-from disttrace_viewer.findings.rules.parts import Join, joins, overlap, rendezvous_waits, unclaimed
+from disttrace_viewer.findings.rules.parts import Join, joins
 from disttrace_viewer.wording.findings import duplicate_rank as words
 
 
@@ -25,8 +26,10 @@ def find(case: Case) -> Iterator[Finding]:
         if len(rivals) < 2:
             continue
         all_of = everybody[address]
-        if any(j.open for j in all_of) or rendezvous_waits(case, {j.op.process for j in all_of}):
-            yield _finding(case, rank, rivals, all_of)
+        members = {join.op.process for join in all_of}
+        waits = [w for w in case.open() if w.kind == RENDEZVOUS and w.process in members]
+        if waits or any(join.open for join in all_of):
+            yield _finding(case, rank, rivals, _unclaimed(all_of), waits)
 
 
 def _rivals(case: Case, found: Sequence[Join]) -> list[Join]:
@@ -36,14 +39,26 @@ def _rivals(case: Case, found: Sequence[Join]) -> list[Join]:
     return [
         join
         for process, join in newest.items()
-        if any(other != process and overlap(case, process, other) for other in newest)
+        if any(other != process and _overlap(case, process, other) for other in newest)
     ]
 
 
-def _finding(case: Case, rank: int, rivals: Sequence[Join], all_of: list[Join]) -> Finding:
+def _overlap(case: Case, one: int, two: int) -> bool:
+    """Whether two processes lived at one time."""
+    processes, until_ns = case.evidence.trace.processes, case.evidence.until_ns
+    return processes[one].start_ns <= until_ns(two) and processes[two].start_ns <= until_ns(one)
+
+
+def _unclaimed(found: Sequence[Join]) -> list[int]:
+    """Ranks of the world that nobody claims."""
+    world = max((j.world_size or 0 for j in found), default=0)
+    return sorted(set(range(world)) - {j.rank for j in found if j.rank is not None})
+
+
+def _finding(
+    case: Case, rank: int, rivals: Sequence[Join], left: Sequence[int], waits: Sequence[Wait]
+) -> Finding:
     who = [join.op.process for join in rivals]
-    left = unclaimed(all_of)
-    waits = rendezvous_waits(case, {join.op.process for join in all_of})
     waiting = sorted({w.process for w in waits} - set(who))
     return Finding(
         kind="duplicate_rank",

@@ -6,7 +6,6 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 from disttrace_viewer.evidence.rendezvous import STORES
-from disttrace_viewer.evidence.waits.wait import RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.merge.store_servers import is_loopback
 from disttrace_viewer.trace.model import Store
@@ -61,22 +60,3 @@ def address(case: Case, store: Store) -> Hashable:
         return ("file", store.path)
     host = process.boot_id if is_loopback(store.host) else str(store.host).lower()
     return ("tcp", host, store.port)
-
-
-def rendezvous_waits(case: Case, processes: set[int]) -> list[Wait]:
-    """Open waits of these processes for a store's or a default group's members."""
-    return [w for w in case.open() if w.kind == RENDEZVOUS and w.process in processes]
-
-
-def overlap(case: Case, one: int, two: int) -> bool:
-    """Whether two processes lived at one time."""
-    processes = case.evidence.trace.processes
-    return processes[one].start_ns <= case.evidence.until_ns(two) and processes[
-        two
-    ].start_ns <= case.evidence.until_ns(one)
-
-
-def unclaimed(found: list[Join]) -> list[int]:
-    """Ranks of the world that nobody claims."""
-    world = max((j.world_size or 0 for j in found), default=0)
-    return sorted(set(range(world)) - {j.rank for j in found if j.rank is not None})
