@@ -8,7 +8,6 @@ is part of that operation.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 
 from disttrace_viewer.analysis.error_texts import is_connection_error
@@ -56,12 +55,11 @@ def _server(evidence: Evidence, process: int, host: str, port: int) -> str | Non
     """Who listens at an address that this very process connected to."""
     trace = evidence.trace
     mine = trace.processes[process]
-    same = _same_host(host)
     for store in trace.stores:
         if store.process != process or store.base not in (None, store.index) or not store.address:
             continue
         ip, _, number = store.address.rpartition(":")
-        if number != str(port) or not (same(ip) or same(store.host)):
+        if number != str(port) or not (_same_host(host, ip) or _same_host(host, store.host)):
             continue
         listeners = {
             s.process
@@ -78,14 +76,9 @@ def _server(evidence: Evidence, process: int, host: str, port: int) -> str | Non
     return None
 
 
-def _same_host(host: str) -> Callable[[str | None], bool]:
-    plain = host.strip("[]").lower()
-
-    def same(other: str | None) -> bool:
-        known = (other or "").strip("[]").lower()
-        return known == plain or bool(known and is_loopback(known) and is_loopback(plain))
-
-    return same
+def _same_host(host: str, other: str | None) -> bool:
+    plain, known = host.strip("[]").lower(), (other or "").strip("[]").lower()
+    return known == plain or bool(known and is_loopback(known) and is_loopback(plain))
 
 
 def _peer(evidence: Evidence, process: int, text: str) -> str | None:

@@ -123,19 +123,11 @@ def _together(boots: Mapping[str | None, list[Launch]]) -> list[Launch]:
                 launch.join(other)
             continue
         for launch in found:
-            near = _nearest(launch, whole, SLACK_NS)
-            if near is None:
-                whole.append(launch)
-            else:
-                near.join(launch)
+            _put(launch, whole, whole, SLACK_NS)
     parts = sorted(whole, key=lambda launch: launch.start_ns)
     whole = []
     for launch in parts:
-        near = _nearest(launch, [one for one in whole if one.lacks(launch)], APART_NS)
-        if near is None:
-            whole.append(launch)
-        else:
-            near.join(launch)
+        _put(launch, whole, [one for one in whole if one.lacks(launch)], APART_NS)
     return whole
 
 
@@ -146,6 +138,10 @@ def _in_order(first: Sequence[Launch], found: Sequence[Launch]) -> bool:
     return max(apart) - min(apart) <= SLACK_NS and all(one.fits(other) for one, other in pairs)
 
 
-def _nearest(launch: Launch, among: Iterable[Launch], gap_ns: int) -> Launch | None:
-    found = [one for one in among if one.fits(launch) and one.gap_ns(launch) <= gap_ns]
-    return min(found, key=lambda one: abs(one.start_ns - launch.start_ns), default=None)
+def _put(launch: Launch, whole: list[Launch], among: Iterable[Launch], gap_ns: int) -> None:
+    """Add a launch to the nearest of some that it may be one with; else it is one more."""
+    near = [one for one in among if one.fits(launch) and one.gap_ns(launch) <= gap_ns]
+    if near:
+        min(near, key=lambda one: abs(one.start_ns - launch.start_ns)).join(launch)
+    else:
+        whole.append(launch)

@@ -21,7 +21,7 @@ from disttrace_viewer.merge.narrow import Narrowing
 from disttrace_viewer.merge.narrow import completions as completions_of
 from disttrace_viewer.merge.processes import stack_of
 from disttrace_viewer.merge.survey import Survey, restrict, survey
-from disttrace_viewer.trace.columns import COMPLETIONS, OPERATIONS, TIMES, empty
+from disttrace_viewer.trace.columns import COMPLETIONS, OPERATIONS, TIMES
 from disttrace_viewer.trace.model import Job, Tables, Trace
 from disttrace_viewer.trace.process import Process, StackSample
 
@@ -115,7 +115,8 @@ class _Reading:
 
     def read(self) -> tuple[pl.DataFrame, pl.DataFrame]:
         """The operations and the completions of all segments."""
-        operations, completions = [empty(OPERATIONS)], [empty(COMPLETIONS)]
+        operations = [pl.DataFrame(schema=OPERATIONS)]
+        completions = [pl.DataFrame(schema=COMPLETIONS)]
         bad: dict[str, tuple[int, int]] = {}
         reports: list[Matched] = []
         for part in self._batches():
@@ -126,7 +127,7 @@ class _Reading:
             operations.append(self.narrowing.narrow(part.matched.operations))
             completions.append(completions_of(part.matched.operations))
             self._take_ends(operations[-1])
-            reports.append(dataclasses.replace(part.matched, operations=empty({})))
+            reports.append(dataclasses.replace(part.matched, operations=pl.DataFrame()))
         self._report_bad(bad)
         for process, count in self.narrowing.calls.undefined.items():
             self._problem(

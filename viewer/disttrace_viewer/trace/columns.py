@@ -81,8 +81,3 @@ WAIT_END: pl.Expr = (
     pl.when(pl.col("wait_begin_ns").is_not_null()).then(pl.col("end_ns")).alias("wait_end_ns")
 )
 """When the waiting ended; null for a call that has not waited or still does."""
-
-
-def empty(schema: dict[str, pl.DataType]) -> pl.DataFrame:
-    """A table without rows."""
-    return pl.DataFrame(schema=schema)
