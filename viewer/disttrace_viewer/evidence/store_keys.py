@@ -135,8 +135,9 @@ class Setters:
         self, key: Key, waiter: int, waiting: Set[int], *, counted: bool = False
     ) -> frozenset[int]:
         """Who must set a key; nobody where that is not known. ``counted``: several count in it."""
-        if not self._all_wait(key[0], waiter, waiting):
-            return frozenset()
+        whole, able = self._clients(key[0])
+        if not whole or not able - waiting <= {waiter}:
+            return frozenset()  # somebody is left who could set it
         setter = self._habit(key)
         if setter is None:
             return (self._absent(key) & waiting) - {waiter} if counted else frozenset()
@@ -264,11 +265,6 @@ class Setters:
         used = len(self._forms[last[0], form].get(process, ()))
         close = difflib.SequenceMatcher(None, last[1].lower(), key[1].lower()).ratio() >= ALIKE
         return used == 1 < times and close
-
-    def _all_wait(self, place: str | None, waiter: int, waiting: Set[int]) -> bool:
-        """Whether nobody is left who could set a key in a place."""
-        whole, able = self._clients(place)
-        return whole and able - waiting <= {waiter}
 
     def able(self, place: str | None) -> frozenset[int]:
         """Who may still set a key in a place: its clients that did not end as if all were well."""
