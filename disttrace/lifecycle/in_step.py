@@ -16,14 +16,13 @@ from disttrace.journal.descriptors import is_kernels
 from disttrace.journal.format import CALLS_SUFFIX, is_plain_name, opened_own
 from disttrace.lifecycle.meeting.place import place
 from disttrace.lifecycle.meeting.roll import Roll
+from disttrace.recording import shown
 from disttrace.recording.courses import Courses
 from disttrace.recording.shown import (
     COUNT,
     FIRST_ID,
     NEWEST,
-    PAGE,
     STREAM_BYTES,
-    STREAMS,
     WORD,
     Compared,
     Page,
@@ -75,14 +74,12 @@ class InStep:
         found = False
         try:
             with opened_own(path, os.O_RDONLY) as fd:
-                head = _words(fd, 0, PAGE)
-                for stream in range(min(head[COUNT], STREAMS)):
-                    name = head[FIRST_ID + stream]
+                for name, there in shown.streams(fd):
                     at = mine.pop(name, None)
                     if at is not None:
                         known = self._streams.setdefault((path, name), Compared())
                         own = words[at // WORD : (at + STREAM_BYTES) // WORD]
-                        found = _look(known, own, fd, offset(stream)) or found
+                        found = _look(known, own, fd, there) or found
         except OSError as error:
             if not is_kernels(error):
                 raise
@@ -91,15 +88,9 @@ class InStep:
 
 
 def _look(known: Compared, own: memoryview, fd: int, at: int) -> bool:
-    newest = (own[NEWEST], _words(fd, at, WORD)[0])
+    newest = (own[NEWEST], shown.newest(fd, at))
     if newest == known.newest and not known.asked:
         return False
     known.newest = newest
-    theirs = Page(_words(fd, at, STREAM_BYTES))
-    theirs.newest_after = _words(fd, at, WORD)[0]
-    return known.suspicious(Page(memoryview(own.tobytes()).cast("Q")), theirs)
-
-
-def _words(fd: int, at: int, size: int) -> memoryview:
-    data = os.pread(fd, size, at)
-    return memoryview(data.ljust(size, b"\0")).cast("Q")
+    ours = Page(memoryview(own.tobytes()).cast("Q"))
+    return known.suspicious(ours, shown.read(fd, at))

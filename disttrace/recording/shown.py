@@ -14,6 +14,7 @@ is a suspicion and no verdict.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -98,6 +99,30 @@ class Page:
         """Of all calls up to one."""
         is_there = self.first <= number <= self.newest
         return self.words[2 * KEPT + number % KEPT] if is_there else None
+
+
+def streams(fd: int) -> Iterator[tuple[int, int]]:
+    """The streams that an open file shows, and where the pages of each lie. Raises OSError."""
+    head = _words(fd, 0, PAGE)
+    for stream in range(min(head[COUNT], STREAMS)):
+        yield head[FIRST_ID + stream], offset(stream)
+
+
+def newest(fd: int, at: int) -> int:
+    """The number of the newest call of the stream whose pages lie there. Raises OSError."""
+    return _words(fd, at, WORD)[NEWEST]
+
+
+def read(fd: int, at: int) -> Page:
+    """The stream whose pages lie there; it may go on meanwhile. Raises OSError."""
+    page = Page(_words(fd, at, STREAM_BYTES))
+    page.newest_after = newest(fd, at)
+    return page
+
+
+def _words(fd: int, at: int, size: int) -> memoryview:
+    data = os.pread(fd, size, at)
+    return memoryview(data.ljust(size, b"\0")).cast("Q")
 
 
 @dataclass(slots=True)

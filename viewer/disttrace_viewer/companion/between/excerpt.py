@@ -14,18 +14,7 @@ from dataclasses import dataclass
 
 from disttrace.journal.format import CALLS_SUFFIX, is_plain_name, opened_own
 from disttrace.lifecycle.meeting.place import place
-from disttrace.recording.shown import (
-    COUNT,
-    FIRST_ID,
-    FIRST_LINE,
-    KEPT,
-    PAGE,
-    STREAM_BYTES,
-    STREAMS,
-    WORD,
-    Page,
-    offset,
-)
+from disttrace.recording.shown import FIRST_LINE, KEPT, Page, read, streams
 from disttrace_viewer.states.form.state import inflated
 
 MOST_STREAMS = 64
@@ -81,20 +70,16 @@ class Excerpts:
         for base in bases:
             if len(found) < MOST_STREAMS and is_plain_name(base):
                 self._read(f"{place(self._directory)}{base}{CALLS_SUFFIX}", found)
-        streams = dict(sorted(found.items())[:MOST_STREAMS])
-        room = MOST_LINES // max(1, len(streams))
-        return [self._excerpt(name, page, room) for name, page in streams.items()]
+        shown = sorted(found.items())[:MOST_STREAMS]
+        room = MOST_LINES // max(1, len(shown))
+        return [self._excerpt(name, page, room) for name, page in shown]
 
     def _read(self, path: str, found: dict[int, Page]) -> None:
         try:
             with opened_own(path, os.O_RDONLY) as fd:
-                head = _words(fd, 0, PAGE)
-                for stream in range(min(head[COUNT], STREAMS)):
-                    at = offset(stream)
-                    if head[FIRST_ID + stream] not in found:
-                        page = Page(_words(fd, at, STREAM_BYTES))
-                        page.newest_after = _words(fd, at, WORD)[0]
-                        found[head[FIRST_ID + stream]] = page
+                for name, at in streams(fd):
+                    if name not in found:
+                        found[name] = read(fd, at)
         except OSError:
             return  # it shows nothing, or has ended
 
@@ -157,8 +142,3 @@ def _unpacked(data: bytes) -> Iterator[Excerpt]:
         known = frozenset(struct.unpack_from(f"<{lines}I", data, at))
         at += 4 * lines
         yield Excerpt(name, newest, where, {newest - back: value for back, value in pairs}, known)
-
-
-def _words(fd: int, at: int, size: int) -> memoryview:
-    data = os.pread(fd, size, at)
-    return memoryview(data.ljust(size, b"\0")).cast("Q")
