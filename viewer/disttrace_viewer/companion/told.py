@@ -12,8 +12,6 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import orjson
-
 from disttrace.journal.format import is_of_job, is_own
 from disttrace_viewer.analysis.liveness import Look, Seen, look
 from disttrace_viewer.companion.channel.places import Address, stores
@@ -30,7 +28,7 @@ from disttrace_viewer.load.files import modified_ns
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.form.alike import Like, Position, pending
-from disttrace_viewer.states.form.state import State, checked, encoded
+from disttrace_viewer.states.form.state import State, encoded
 from disttrace_viewer.states.merged import Merged
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.trace.model import Trace
@@ -91,7 +89,7 @@ def packed(
     folds = most == MOST_STATE
     asked = without_quiet(merged.states.values(), seen) if folds else merged.states.values()
     states = [_bounded(state, most) for state in asked]
-    told = states if whole else [public(_as_told(s)) for s in states]
+    told = states if whole else map(public, states)
     return answers.packed(map(Position, told), seen, folds=folds)
 
 
@@ -103,10 +101,6 @@ def in_public(data: bytes) -> bytes:
         return answers.packed(told, seen, folds=False)
     except answers.WRONG:
         return b""
-
-
-def _as_told(state: State) -> State:
-    return checked(orjson.loads(encoded(state)))
 
 
 def unpacked(told: Iterable[Answer], local: Merged) -> Told:
