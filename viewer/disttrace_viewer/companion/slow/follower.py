@@ -12,8 +12,8 @@ import disttrace.journal.format as fmt
 from disttrace_viewer.companion.slow.blocks import Block, Blocks
 from disttrace_viewer.companion.slow.holds import Holds
 from disttrace_viewer.companion.slow.minutes import Minutes
-from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.load.schema import json_object
+from disttrace_viewer.otlp.follow.defined import Defined
 from disttrace_viewer.otlp.follow.tail import Tail
 
 PIECE = 128 << 10
@@ -26,12 +26,12 @@ class Follower:
     def __init__(self, directory: str, base: str, shifts: dict[str, int]) -> None:
         """``shifts``: of all journals of this host together, see ``Blocks``."""
         self.base = base
-        self.definitions = Definitions()
         self._path = os.path.join(directory, base)
+        self._defined = Defined(self._path, os.geteuid())
+        self.definitions = self._defined.known
         self._minutes = Minutes(self._path + fmt.MINUTES_SUFFIX, self.definitions)
         self.holds = Holds(self.definitions, self._minutes)
         self._shifts = shifts
-        self._defined: Tail | None = None
         self._segment: Tail | None = None
         self._number = 0
         self._groups: dict[int, Blocks | None] = {}
@@ -66,22 +66,14 @@ class Follower:
 
     def define(self) -> None:
         """Read what was defined since."""
-        if self._defined is None:
-            try:
-                self._defined = Tail(fmt.definitions_name(self._path), os.geteuid())
-            except OSError:
-                return
-        while lines := self._defined.lines():
-            for line in lines:
-                if (record := json_object(line)) is not None:
-                    self.definitions.add(record)
+        self._defined.read()
 
     def close(self) -> None:
         """Let go of the files."""
         self._minutes.write()
-        for tail in (self._defined, self._segment):
-            if tail is not None:
-                tail.close()
+        self._defined.close()
+        if self._segment is not None:
+            self._segment.close()
 
     def _of(self, number: int) -> Blocks | None:
         if number not in self._groups:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import disttrace.journal.format as fmt
-from disttrace_viewer.load.definitions import Definitions, completed
+from disttrace_viewer.load.definitions import completed
 from disttrace_viewer.load.ids import Context, parse_traceparent
 from disttrace_viewer.load.schema import Record, json_object
+from disttrace_viewer.otlp.follow.defined import Defined
 from disttrace_viewer.otlp.follow.tail import Tail
 
 IN_FLIGHT, OK, ERROR = "in_flight", "ok", "error"
@@ -60,7 +61,6 @@ class JournalReader:
         """``owner``: the user whose files alone are read, where others may write beside them."""
         self.base = base
         self._owner = owner
-        self.definitions = Definitions()
         self.in_flight: dict[int, Operation] = {}
         self.last = 0
         """Newest time in the journal, from ``t0``."""
@@ -68,7 +68,8 @@ class JournalReader:
         self.unread = 0
         """Segments that were dropped before they could be read."""
         self._path = os.path.join(directory, base)
-        self._defs: Tail | None = None
+        self._defined = Defined(self._path, owner)
+        self.definitions = self._defined.known
         self._segments: list[Tail] = []
         self._next = 1
         self._expected: dict[int, Operation] = {}
@@ -84,7 +85,8 @@ class JournalReader:
             self._open_segments()
             lines = self._read_operations(final=final)
             # After the operations: a definition is in its file before what refers to it.
-            self._read_definitions(final=final)
+            self._defined.read(final=final)
+            self._seen(self.definitions.last_t)
             for line in lines:
                 record = json_object(line)
                 if record is not None:  # else a torn line of a process that was killed
@@ -104,9 +106,9 @@ class JournalReader:
 
     def close(self) -> None:
         """Let go of all files."""
-        for tail in (self._defs, *self._segments):
-            if tail is not None:
-                tail.close()
+        self._defined.close()
+        for tail in self._segments:
+            tail.close()
         self._segments.clear()
         self.gone = True
 
@@ -143,19 +145,6 @@ class JournalReader:
                 return lines
             self._segments.pop(0).close()
         return []
-
-    def _read_definitions(self, *, final: bool) -> None:
-        if self._defs is None:
-            try:
-                self._defs = Tail(fmt.definitions_name(self._path), self._owner)
-            except OSError:
-                return
-        while lines := self._defs.lines(final=final):
-            for line in lines:
-                record = json_object(line)
-                if record is not None:
-                    self.definitions.add(record)
-            self._seen(self.definitions.last_t)
 
     # -- records -----------------------------------------------------------------------------
 
