@@ -75,20 +75,19 @@ def _went_on(before: Look, after: Look) -> bool:
     """Whether it is in another call, or in the same one of another step."""
     if after.switches != before.switches:  # who waits in one call does not wake up in between
         return True
-    place = (
-        [(f["file"], f["name"]) for f in before.frames],
-        [(f["file"], f["name"]) for f in after.frames],
-    )
-    outer = slice(1, None)
-    lines = [f["line"] for f in before.frames[outer]], [f["line"] for f in after.frames[outer]]
-    return place[0] != place[1] or lines[0] != lines[1]
+    return _place(before) != _place(after)
+
+
+def _place(look: Look) -> tuple[list[tuple[str, str]], list[int]]:
+    """The functions that it is in, and the lines from which they were called."""
+    functions = [(one["file"], one["name"]) for one in look.frames]
+    return functions, [one["line"] for one in look.frames[1:]]
 
 
 def _looks(found: Sequence[Found]) -> Mapping[int, Look]:
+    pids = [one.pid for one in found]
     with ThreadPoolExecutor(max_workers=max(4, os.cpu_count() or 1)) as pool:
-        return dict(
-            zip((o.pid for o in found), pool.map(_look, (o.pid for o in found)), strict=True)
-        )
+        return dict(zip(pids, pool.map(_look, pids), strict=True))
 
 
 def _look(pid: int) -> Look:

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from disttrace_viewer.companion.telling.words import with_words
-from disttrace_viewer.states.form.alike import Like
+from disttrace_viewer.states.form.alike import Like, only
 from disttrace_viewer.states.form.hidden import hidden
 from disttrace_viewer.states.form.state import State
 
@@ -57,7 +57,7 @@ def public(state: State) -> State:
         },
         versions={},
         listed={
-            kind: [_only(one, _LISTED[kind]) for one in found]
+            kind: [only(one, _LISTED[kind]) for one in found]
             for kind, found in state.listed.items()
             if kind in _LISTED
         },
@@ -110,15 +110,11 @@ def _process(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:
-    found = _only(call, _CALL)
+    found = only(call, _CALL)
     args = call.get("args")
-    if isinstance(args, dict) and (numbers := _only(args, _ARGS)):
+    if isinstance(args, dict) and (numbers := only(args, _ARGS)):
         found["args"] = numbers
     return found
-
-
-def _only(record: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    return {name: record[name] for name in names if name in record}
 
 
 def _kind_of(text: str) -> str:

@@ -13,11 +13,10 @@ from typing import Any
 import orjson
 
 from disttrace_viewer.states.form.hidden import hidden
-from disttrace_viewer.states.form.state import State
+from disttrace_viewer.states.form.state import ROW, State
 
 Word = Callable[[str], str]
-_KEY = 7
-"""Place of the key in a row of an operation."""
+_KEY = ROW.index("key")
 
 
 def known_words(states: Iterable[State]) -> dict[str, str]:

@@ -9,7 +9,7 @@ anything else is told as a whole.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -159,8 +159,8 @@ def likeness(state: State) -> bytes | None:
         if thread == 0 and t >= since  # where it stood before it waited is over
     ][-1:]
     told = [
-        _only(state.process, _OF_PROCESS),
-        _only(state.identity, _OF_IDENTITY),
+        only(state.process, _OF_PROCESS),
+        only(state.identity, _OF_IDENTITY),
         state.versions,
         [state.state, state.format, state.made, state.partial],
         [_without(group, _OWN_OF_GROUP) for group in defined.values()],
@@ -278,7 +278,8 @@ def _hashed(prefix: Sequence[str], ranks: Sequence[Any], size: int | None, nth: 
     return hashlib.sha256(told).hexdigest()[:16]
 
 
-def _only(record: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+def only(record: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """So much of a record."""
     return {name: record[name] for name in names if name in record}
 
 
