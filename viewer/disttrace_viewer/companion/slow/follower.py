@@ -27,7 +27,7 @@ class Follower:
         """``shifts``: of all journals of this host together, see ``Blocks``."""
         self.base = base
         self._path = os.path.join(directory, base)
-        self._defined = Defined(self._path, os.geteuid())
+        self._defined = Defined(self._path)
         self.definitions = self._defined.known
         self._minutes = Minutes(self._path + fmt.MINUTES_SUFFIX, self.definitions)
         self.holds = Holds(self.definitions, self._minutes)

@@ -11,7 +11,7 @@ from disttrace_viewer.otlp.follow.tail import Tail
 class Defined:
     """Those of the journal ``path``; ``owner`` as of ``Tail``. Nothing here raises."""
 
-    def __init__(self, path: str, owner: int | None) -> None:
+    def __init__(self, path: str, owner: int | None = None) -> None:
         self.known = Definitions()
         self._path = fmt.definitions_name(path)
         self._owner = owner
