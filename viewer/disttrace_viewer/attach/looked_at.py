@@ -47,9 +47,9 @@ class _LookedAt(Translating):
         super().__init__(of, rank, dump)
         self.open = [entry for entry in dump.entries if in_flight(dump, entry)]
 
-    def lacks(self, made_ns: int | None) -> Iterator[str]:
+    def lacks(self) -> Iterator[str]:
         """What neither holds."""
-        yield from (word for word in super().lacks(made_ns) if word not in _TOLD)
+        yield from (word for word in super().lacks() if word not in _TOLD)
         if self.sample.rank is None and local_rank(self.sample) is None:
             yield "rank"
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 from collections.abc import (
     Callable,
-    Collection,
     Container,
     Iterable,
     Iterator,
@@ -22,7 +21,7 @@ import orjson
 from disttrace.journal.format import VERDICTS_SUFFIX, opened_own
 from disttrace_viewer.load import files
 from disttrace_viewer.load.journals import in_name
-from disttrace_viewer.trace.model import Job, Trace
+from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.plain_text import plain
 
 MOST = 100
@@ -58,30 +57,20 @@ def said(directories: Iterable[str], jobs: Iterable[str]) -> tuple[dict[str, Any
 
 
 def said_beside(bases: Iterable[str], trace: Trace) -> tuple[dict[str, Any], ...]:
-    """What was kept of the jobs of ``trace`` in the folders of its journals, oldest first."""
-    where = {os.path.dirname(base) for base in bases}
-    return said_by(where, trace.jobs, trace.other_jobs, trace.by_id)
+    """What was kept of the jobs of ``trace`` in the folders of its journals, oldest first.
 
-
-def said_by(
-    directories: Collection[str],
-    jobs: Sequence[Job],
-    others: Sequence[Job],
-    processes: Container[str],
-) -> tuple[dict[str, Any], ...]:
-    """What was kept of ``jobs``, whose processes have these ids, oldest first.
-
-    A job that is tried again, or lies beside ``others`` of its name, writes into the same file. A
+    A job that is tried again, or lies beside others of its name, writes into the same file. A
     verdict is of whose processes it names, else of the launch that was the newest one then.
     """
+    where = {os.path.dirname(base) for base in bases}
     found = {}
-    for name in sorted({name for job in jobs for name in job.names}):
-        launches = [job for job in (*jobs, *others) if name in job.names]
+    for name in sorted({name for job in trace.jobs for name in job.names}):
+        launches = [job for job in (*trace.jobs, *trace.other_jobs) if name in job.names]
         launches.sort(key=lambda job: job.start_ns)
-        for one in said(directories, [name]):
+        for one in said(where, [name]):
             before = [job for job in launches if job.start_ns <= one["at"] * 1e9]
             speaker = before[-1] if before else launches[0]
-            if _names(one, processes) or speaker in jobs:
+            if _names(one, trace.by_id) or speaker in trace.jobs:
                 found[orjson.dumps(one)] = one
     return tuple(sorted(found.values(), key=lambda one: float(one["at"]))[-MOST:])
 

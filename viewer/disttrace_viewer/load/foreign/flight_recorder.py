@@ -81,7 +81,7 @@ class Translating:
             source={
                 "kind": self.kind,
                 "version": dump.version,
-                "lacks": sorted(self.lacks(made_ns)),
+                "lacks": sorted(self.lacks()),
                 "cut_ns": made_ns,
                 "lost": dump.lost,
             },
@@ -90,7 +90,7 @@ class Translating:
         self.threads: dict[str, int] = {}
         self.sent: dict[tuple[object, ...], int] = {}
 
-    def lacks(self, made_ns: int | None) -> Iterator[str]:
+    def lacks(self) -> Iterator[str]:
         """What the dump does not hold."""
         yield from ("root", "reduce_op", "position", "store")
         known = any(entry.p2p for one in self.of.dumps.values() for entry in one.entries)
@@ -102,7 +102,7 @@ class Translating:
             yield "stack"
         if self.dump.wrapped:
             yield "older"
-        if made_ns is None:
+        if self.of.made_ns is None:
             yield "time"
         if not self.dump.entries:
             yield "arguments"

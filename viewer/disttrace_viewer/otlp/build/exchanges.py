@@ -102,7 +102,8 @@ class Exchanges:
             if self.meters is not None:
                 _tell_bandwidth(exchange, self.meters)
             if 0 in exchange.begun:  # the host of group rank 0 speaks for all
-                yield from self._spans(key, exchange)
+                yield from self._group_once(key, exchange)
+                yield self._span(key, exchange, 0, exchange.last_end or exchange.last_arrival)
 
     def pending(self, now: int, older_than: int) -> Iterator[Span]:
         """Exchanges in flight for long, each once."""
@@ -129,10 +130,6 @@ class Exchanges:
         journal, _ = next(iter(exchange.begun.values()))
         group = journal.definitions.get("group", exchange.part.number) or {}
         return len(exchange.begun) == group.get("size") or now - exchange.seen > _QUIET_NS
-
-    def _spans(self, key: Key, exchange: Exchange) -> Iterator[Span]:
-        yield from self._group_once(key, exchange)
-        yield self._span(key, exchange, 0, exchange.last_end or exchange.last_arrival)
 
     def _group_once(self, key: Key, exchange: Exchange) -> Iterator[Span]:
         journal, _ = exchange.begun[0]

@@ -40,7 +40,6 @@ class Pipeline:
         self._meters: Meters | None = None
         self._pending_ns = pending_ns
         self._say = say
-        self._told: set[str] = set()
         self._builder = Builder()
         self._exchanges = Exchanges(self._builder)
         self._rooted: set[str] = set()
@@ -112,16 +111,11 @@ class Pipeline:
             if not running:
                 how = processes.end_of(journal) if how is None else how
                 self._emit(processes.end(self._builder, journal, how, verdict))
-        self._tell(journal)
+        if self._say is not None:
+            for _, what in journal.definitions.checker.sentences():
+                self._say(f"{plain(journal.base)[:200]}: {what}")
         journal.close()
         yield
-
-    def _tell(self, journal: JournalReader) -> None:
-        if self._say is None or journal.base in self._told:
-            return
-        self._told.add(journal.base)
-        for _, what in journal.definitions.checker.sentences():
-            self._say(f"{plain(journal.base)[:200]}: {what}")
 
     def finish(self) -> None:
         """Everything was read: what is still open will not be completed."""

@@ -188,14 +188,13 @@ def _messages(trace: Trace, exchanges: Exchanges, filters: Filters) -> pl.DataFr
         .filter(pl.col("lost"))
         .select("process", "number", pl.lit(value=True).alias("_lost"))
     )
+    sites = _sites(trace)
     for side in ("send", "recv"):
-        keys = [f"{side}_process", f"{side}_number"]
-        rows = rows.join(
-            lost.rename({"_lost": f"_{side}_lost"}),
-            left_on=keys,
-            right_on=["process", "number"],
-            how="left",
-        )
+        keys = {"process": f"{side}_process", "number": f"{side}_number"}
+        of_side = lost.rename({**keys, "_lost": f"_{side}_lost"})
+        at = sites.rename({"call": f"{side}_call", "site": f"_{side}_site"})
+        rows = rows.join(of_side, on=[*keys.values()], how="left")
+        rows = rows.join(at, on=f"{side}_call", how="left")
     sent, came = pl.col("send_begin_ns"), pl.col("recv_begin_ns")
     over = [
         pl.col(f"{s}_end_ns").is_not_null() | pl.col(f"_{s}_lost").fill_null(value=False)
@@ -208,18 +207,6 @@ def _messages(trace: Trace, exchanges: Exchanges, filters: Filters) -> pl.DataFr
             _of_calls(trace, "signature").rename({"call": "_call"}),
             left_on=pl.coalesce("send_call", "recv_call"),
             right_on="_call",
-            how="left",
-        )
-        .join(
-            _sites(trace).rename({"call": "_s", "site": "_send_site"}),
-            left_on="send_call",
-            right_on="_s",
-            how="left",
-        )
-        .join(
-            _sites(trace).rename({"call": "_r", "site": "_recv_site"}),
-            left_on="recv_call",
-            right_on="_r",
             how="left",
         )
         .with_columns(

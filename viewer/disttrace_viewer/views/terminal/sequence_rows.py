@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views.terminal import in_flight
 from disttrace_viewer.views.terminal.rows import (
     Arrival,
@@ -28,22 +26,16 @@ from disttrace_viewer.wording.quantities import tensors
 Operation = Mapping[str, Any]
 
 
-@dataclass(slots=True)
 class Maker:
     """Rows for one trace under one set of lanes."""
 
-    evidence: Evidence
-    names: Names
-    lanes: Sequence[Lane]
-    origin_ns: int
-    trace: Trace = field(init=False)
-    describer: Describer = field(init=False)
-    _lane: dict[int, int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.trace = self.names.trace
-        self.describer = Describer(self.trace, self.names)
-        self._lane = {p: i for i, lane in enumerate(self.lanes) for p in lane.processes}
+    def __init__(
+        self, evidence: Evidence, names: Names, lanes: Sequence[Lane], origin_ns: int
+    ) -> None:
+        self.evidence, self.names, self.origin_ns = evidence, names, origin_ns
+        self.trace = names.trace
+        self.describer = Describer(self.trace, names)
+        self._lane = {p: i for i, lane in enumerate(lanes) for p in lane.processes}
 
     def collectives(self, exchanges: Exchanges, items: pl.Series) -> dict[int, CollectiveRow]:
         """Rows by exchange."""

@@ -39,13 +39,17 @@ function ask(text) {
 const quoted = (field, value) => field + ':"' + value + '"';
 const atLine = (line) => (line ? quoted("line", file(line) + " ") : ""); // what follows it is the function
 
+// A text that searches when it is clicked, where there is something to search for.
 function asker(parent, name, text, query) {
+  if (!query) {
+    parent.textContent = text;
+    return;
+  }
   const button = element("button", text, parent, "ask");
   button.type = "button";
   button.title = "Search: " + query;
   button.setAttribute("data-name", name);
   button.addEventListener("click", () => ask(query));
-  return button;
 }
 
 // ---- operations, and how long they took
@@ -148,8 +152,7 @@ function whatIfGrid(panel, { note, rows }) {
   grid(panel, { name: "whatif", title: "What if", note, csv: "what-if", rows, sort: "saved", columns: [
     { title: "without", key: "without", value: (row) => row.text, left: true, fill: (row, cell) => {
       const query = [row.rank === null ? "" : "rank:" + row.rank, atLine(row.line), row.host ? quoted("host", row.host) : ""].filter(Boolean).join(" ");
-      if (query) asker(cell, "without " + row.text, row.text, query);
-      else cell.textContent = row.text;
+      asker(cell, "without " + row.text, row.text, query);
     } },
     { title: "the run takes", key: "wall_ns", value: (row) => row.wall, text: (row) => time(row.wall) },
     { title: "saved", key: "saved_ns", value: (row) => row.saved, text: (row) => time(row.saved) },
@@ -163,8 +166,7 @@ function pathGrid(panel, { note, rows, rest }) {
     { title: "rank", key: "rank", value: (row) => order(row.process), left: true, text: (row) => T.processes[row.process].label },
     { title: "what", key: "what", value: (row) => row.text, left: true, fill: (row, cell) => {
       const { rank } = T.processes[row.process], query = [rank === null ? "" : "rank:" + rank, atLine(row.line)].filter(Boolean).join(" ");
-      if (query) asker(cell, "path " + rank + row.text, row.text, query);
-      else cell.textContent = row.text;
+      asker(cell, "path " + rank + row.text, row.text, query);
     } },
     { title: "time", key: "time_ns", value: (row) => row.time, text: (row) => time(row.time) },
     { title: "share", key: "share", value: (row) => row.share, fill: (row, cell) => shareOf(row.share, cell) },
