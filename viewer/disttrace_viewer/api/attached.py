@@ -16,7 +16,6 @@ from disttrace_viewer.load.foreign.py_spy import (
     read_frames,
     translated,
 )
-from disttrace_viewer.load.foreign.table import held
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.states import job
 
@@ -82,6 +81,5 @@ def reported(taken: Sequence[Sample], asked: Asked = NOTHING) -> Report:
         foreign = looked_at(dumps, samples, asked.at_ns)
         # Who came to a call between the last two looks is of a job that gets on.
         stall_ns = max(sample.waited_ns for sample in taken) * 9 // 10
-    journals = [held(one, 0) for one in foreign]
-    found = job.judged(journals, choose=lambda jobs: [j.id for j in jobs], stall_ns=stall_ns)
+    found = job.judged([*foreign], choose=lambda jobs: [j.id for j in jobs], stall_ns=stall_ns)
     return Report(found.case, found.findings)

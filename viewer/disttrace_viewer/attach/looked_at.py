@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from disttrace.journal.format import UNKNOWN_OP
+from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.foreign.dumps.dump import Dump, Entry
 from disttrace_viewer.load.foreign.dumps.dump_set import DumpSet, in_flight
 from disttrace_viewer.load.foreign.flight_recorder import MESSAGE, RELATIVE, Translating, op_of
@@ -21,7 +22,6 @@ from disttrace_viewer.load.foreign.py_spy import (
     places,
     recorded,
 )
-from disttrace_viewer.load.foreign.reader import Translated
 from disttrace_viewer.trace.process import ATTACHED
 
 _TOLD = ("position", "messages")
@@ -30,7 +30,7 @@ _TOLD = ("position", "messages")
 
 def looked_at(
     dumps: Mapping[int, Dump], samples: Mapping[int, Sample], at_ns: int
-) -> Iterator[Translated]:
+) -> Iterator[Files]:
     """The journals of ranks, by dumps as of a moment (unix ns) and the stacks just before it."""
     one = DumpSet(dict(sorted(dumps.items())), {ATTACHED}, asked_ns=at_ns)
     for rank, dump in one.dumps.items():

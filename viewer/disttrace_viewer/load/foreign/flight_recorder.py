@@ -14,10 +14,10 @@ from itertools import groupby
 from typing import Any
 
 from disttrace.journal.format import UNKNOWN_OP
+from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.foreign.dumps.dump import Dump, Entry, looks_like_one
 from disttrace_viewer.load.foreign.dumps.dump import read as read_dump
 from disttrace_viewer.load.foreign.dumps.dump_set import DEFAULT, DumpSet, in_flight, sets_of
-from disttrace_viewer.load.foreign.reader import Translated
 from disttrace_viewer.load.foreign.records import Records, identity
 from disttrace_viewer.load.problems import Problems
 
@@ -52,7 +52,7 @@ def recognises(path: str, head: bytes) -> bool:
     return looks_like_one(head)
 
 
-def read(paths: Sequence[str], problems: Problems) -> Iterator[Translated]:
+def read(paths: Sequence[str], problems: Problems) -> Iterator[Files]:
     """One process per rank that left a dump."""
     found = [dump for path in paths if (dump := read_dump(path, problems)) is not None]
     for one in sets_of(found, problems):
@@ -107,7 +107,7 @@ class Translating:
         if not self.dump.entries:
             yield "arguments"
 
-    def done(self) -> Translated:
+    def done(self) -> Files:
         """The journal."""
         self._define()
         for launch in self._launches:

@@ -17,8 +17,8 @@ from typing import Any
 import orjson
 
 from disttrace_viewer.load import files
+from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.foreign.profiles import Call, Profile, journal
-from disttrace_viewer.load.foreign.reader import Translated
 from disttrace_viewer.load.problems import Problems, plural
 
 NAME = "profile"
@@ -68,7 +68,7 @@ def recognises(path: str, head: bytes) -> bool:
     return head.lstrip().startswith(b"{") and b'"schemaVersion"' in head
 
 
-def read(paths: Sequence[str], problems: Problems) -> Iterator[Translated]:
+def read(paths: Sequence[str], problems: Problems) -> Iterator[Files]:
     """One process per file that tells of which rank it is."""
     found: dict[int, Profile] = {}
     for path in paths:

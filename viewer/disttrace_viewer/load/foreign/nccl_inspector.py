@@ -16,8 +16,9 @@ from typing import Any
 
 import orjson
 
+from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.foreign.profiles import Call, Profile, journal
-from disttrace_viewer.load.foreign.reader import Translated, content
+from disttrace_viewer.load.foreign.reader import content
 from disttrace_viewer.load.foreign.records import OF_NCCL
 from disttrace_viewer.load.problems import Problems
 
@@ -53,7 +54,7 @@ def recognises(path: str, head: bytes) -> bool:
     return head.lstrip().startswith(b"{") and b'"inspector_output_format_version"' in head
 
 
-def read(paths: Sequence[str], problems: Problems) -> Iterator[Translated]:
+def read(paths: Sequence[str], problems: Problems) -> Iterator[Files]:
     """One process per rank of the communicator that has all of them."""
     processes: dict[tuple[str, int], _Process] = {}
     for path in paths:

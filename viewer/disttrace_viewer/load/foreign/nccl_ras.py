@@ -19,7 +19,7 @@ import orjson
 
 from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.load import files
-from disttrace_viewer.load.foreign.reader import Translated
+from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.foreign.records import COUNTS_LACK, OF_NCCL, Records, identity
 from disttrace_viewer.load.problems import Problems
 
@@ -60,7 +60,7 @@ def recognises(path: str, head: bytes) -> bool:
     return b"Job summary\n===" in head and b"per process" in head
 
 
-def read(paths: Sequence[str], problems: Problems) -> Iterator[Translated]:
+def read(paths: Sequence[str], problems: Problems) -> Iterator[Files]:
     """One process per rank of the newest output."""
     every = sorted(
         (one for path in paths if (one := _said(path, problems)) is not None),
@@ -181,7 +181,7 @@ def _place(value: Any, size: int) -> int:
     return value
 
 
-def _journal(said: _Said, rank: int, since_ns: int) -> Translated:
+def _journal(said: _Said, rank: int, since_ns: int) -> Files:
     timed = said.at_ns - since_ns >= _APART_NS
     records = Records(
         identity(NAME, said.path, rank),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from disttrace_viewer.load.foreign.reader import Translated
+from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.foreign.records import Records, identity
 
 LACKS = ("messages", "older", "position", "reduce_op", "root", "stack", "stalls", "store")
@@ -44,7 +44,7 @@ class Profile:
     on_device: bool = False
 
 
-def journal(one: Profile, every: Sequence[Profile], kind: str, *, numbered: bool) -> Translated:
+def journal(one: Profile, every: Sequence[Profile], kind: str, *, numbered: bool) -> Files:
     """The journal of one rank; ``every``: of all that are read together. ``kind``: as sentences say
     it. ``numbered``: whether operations of one number are one.
     """

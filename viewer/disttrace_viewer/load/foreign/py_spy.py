@@ -20,8 +20,8 @@ import orjson
 
 from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.load import files
+from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.foreign import stack_texts
-from disttrace_viewer.load.foreign.reader import Translated
 from disttrace_viewer.load.foreign.records import Frames, Records, identity
 from disttrace_viewer.load.foreign.stack_texts import PY_SPY
 from disttrace_viewer.load.problems import Problems
@@ -94,7 +94,7 @@ def recognises(path: str, head: bytes) -> bool:
     return head.lstrip().startswith(b"[") and b'"frames"' in head and b'"thread_id"' in head
 
 
-def read(paths: Sequence[str], problems: Problems) -> Iterator[Translated]:
+def read(paths: Sequence[str], problems: Problems) -> Iterator[Files]:
     """One process per file, of a job in which nobody is known to have moved."""
     found = []
     for path in paths:
@@ -142,7 +142,7 @@ def main_thread(data: bytes, number: int = 0) -> tuple[int, tuple[Frame, ...]]:
     return int(main["pid"]), tuple(frames)
 
 
-def translated(samples: Sequence[Sample]) -> Iterator[Translated]:
+def translated(samples: Sequence[Sample]) -> Iterator[Files]:
     """The journals of one job's processes."""
     if not samples:
         return
@@ -284,7 +284,7 @@ def _journal(
     *,
     runs: bool,
     together: bool,
-) -> Translated:
+) -> Files:
     records = Records(
         identity(NAME, sample.path, sample.pid, rank),
         rank=rank,

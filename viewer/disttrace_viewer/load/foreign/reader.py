@@ -1,23 +1,13 @@
-"""What a reader of foreign evidence is, and what it makes: a process's journal, in memory."""
+"""What a reader of foreign evidence is, and how it gets at a file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from disttrace_viewer.load import files
+from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.problems import Problems
-
-
-@dataclass(frozen=True, slots=True)
-class Translated:
-    """One process as its evidence tells it: definitions and one segment, as a journal has them."""
-
-    path: str
-    """Of the file that it was read from."""
-    definitions: bytes
-    segment: bytes
 
 
 class Reader(Protocol):
@@ -27,8 +17,8 @@ class Reader(Protocol):
         """Whether a file may be of this format, by its first bytes and never by its name alone."""
         ...
 
-    def read(self, paths: Sequence[str], problems: Problems) -> Iterator[Translated]:
-        """The processes that these files tell of, each once."""
+    def read(self, paths: Sequence[str], problems: Problems) -> Iterator[Files]:
+        """The processes that these files tell of, each once, as journals in memory."""
         ...
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import orjson
 
 from disttrace.journal.format import FORMAT, with_ranges
-from disttrace_viewer.load.foreign.reader import Translated
+from disttrace_viewer.load import files
+from disttrace_viewer.load.discover import Files
 
 T0 = 1_000_000_000
 """Reading of the steady clock at which such a journal begins; where times are wall clock times,
@@ -158,11 +159,16 @@ class Records:
         """Where its main thread stands."""
         self._line({"at": self.t(at_ns), "h": 0, "k": stack or 0})
 
-    def done(self, path: str, last_ns: int) -> Translated:
-        """The journal, read from ``path``; ``last_ns``: the last sign of life."""
+    def done(self, path: str, last_ns: int) -> Files:
+        """The journal, read from ``path``; ``last_ns``: the last sign of life.
+
+        It is held in memory from now on, so that whatever reads journals reads it.
+        """
         self._line({"hb": self.t(last_ns)})
-        definitions, segment = (b"\n".join((*of, b"")) for of in (self._definitions, self._lines))
-        return Translated(path, definitions, segment)
+        found = Files(path, f"{path}#definitions", {1: f"{path}#operations"})
+        for name, lines in zip(found.paths, (self._definitions, self._lines), strict=True):
+            files.hold(name, b"\n".join((*lines, b"")), files.modified_ns(path))
+        return found
 
     def _line(self, record: Mapping[str, Any]) -> None:
         self._lines.append(orjson.dumps(record))

@@ -1,15 +1,11 @@
-"""The readers of foreign evidence, in the order in which they are asked, and what they found.
-
-A translated process is held in memory under the path of its file with ``#definitions`` and
-``#operations`` behind it, so that whatever reads journals reads it.
-"""
+"""The readers of foreign evidence, in the order in which they are asked, and what they found."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from disttrace_viewer.load import files
-from disttrace_viewer.load.discover import Files, Taken
+from disttrace_viewer.load.discover import Taken
 from disttrace_viewer.load.foreign import (
     flight_recorder,
     kineto,
@@ -18,7 +14,7 @@ from disttrace_viewer.load.foreign import (
     py_spy,
     watchdog_log,
 )
-from disttrace_viewer.load.foreign.reader import Reader, Translated
+from disttrace_viewer.load.foreign.reader import Reader
 from disttrace_viewer.load.problems import Problems
 
 READERS: tuple[Reader, ...] = (
@@ -64,22 +60,9 @@ def _translated(paths: Sequence[str], problems: Problems) -> Taken:
     taken = [
         one
         for number, own in sorted(of_reader.items())
-        for one in _held(READERS[number], own, problems)
+        for one in READERS[number].read(own, problems)
     ]
     return Taken(tuple(taken), tuple(strangers))
-
-
-def _held(reader: Reader, paths: Sequence[str], problems: Problems) -> Iterator[Files]:
-    for one in reader.read(paths, problems):
-        yield held(one, files.modified_ns(one.path))
-
-
-def held(one: Translated, at_ns: int) -> Files:
-    """A translated process as a journal that lies in memory."""
-    definitions, segment = f"{one.path}#definitions", f"{one.path}#operations"
-    files.hold(definitions, one.definitions, at_ns)
-    files.hold(segment, one.segment, at_ns)
-    return Files(one.path, definitions, {1: segment})
 
 
 def _reader_of(path: str) -> int | None:

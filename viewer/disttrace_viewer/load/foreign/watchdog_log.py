@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.load import files
+from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.foreign import log_lines
 from disttrace_viewer.load.foreign.log_lines import DEFAULT, KNOWN, Cause, Said
-from disttrace_viewer.load.foreign.reader import Translated, content
+from disttrace_viewer.load.foreign.reader import content
 from disttrace_viewer.load.foreign.records import COUNTS_LACK, Records, identity
 from disttrace_viewer.load.foreign.watchdog_groups import Key, Ranks, Told, told
 from disttrace_viewer.load.problems import Problems
@@ -72,7 +73,7 @@ def recognises(path: str, head: bytes) -> bool:
         return False
 
 
-def read(paths: Sequence[str], problems: Problems) -> Iterator[Translated]:
+def read(paths: Sequence[str], problems: Problems) -> Iterator[Files]:
     """One process per rank of which the logs say something."""
     log = Log()
     for path in paths:
@@ -124,7 +125,7 @@ def _traceback(log: Log, rank: int, text: str) -> None:
             log.failures.setdefault(rank, current)
 
 
-def _journal(log: Log, rank: int, path: str, world: int) -> Translated:
+def _journal(log: Log, rank: int, path: str, world: int) -> Files:
     now = log.at_ns or files.modified_ns(path) or time.time_ns()
     every = [one for groups in log.told.values() for one in groups.values()]
     longest = max((one.work.waited_ns for one in every if one.work), default=0)

@@ -37,11 +37,7 @@ def start(builder: Builder, journal: JournalReader) -> Span:
     parent = definitions.process.get("parent")
     root = builder.root(journal)
     outer = builder.top(journal)
-    above: Context | None = None
-    if parent:
-        above = root._replace(span=ids.root_of(root.trace, str(parent)))
-    if outer is not None and not parent:
-        above = outer
+    above = root._replace(span=ids.root_of(root.trace, str(parent))) if parent else outer
     return Span(
         process=journal,
         name=label(journal),
