@@ -151,7 +151,7 @@ class Report:
             if last is None or not last.pending
             else case.evidence.location(last)
         )
-        group = None if last is None or last.call.group is None else last.call.group
+        group = None if last is None else last.call.group
         groups = case.evidence.trace.groups
         return Position(
             process=one.id,

@@ -56,7 +56,8 @@ def send(trace: Trace) -> int:
     if where.protocol is None:
         raise ViewerError("OTEL_SDK_DISABLED or OTEL_TRACES_EXPORTER says that nothing is sent")
     spans = exporter("TRACES", where.protocol)
-    delivery = Delivery(spans, f"the collector at {where.name}", _quiet)
+    # Nothing is said meanwhile: the verdict at the end says it all.
+    delivery = Delivery(spans, f"the collector at {where.name}", lambda _: None)
     logger = logging.getLogger("opentelemetry")
     handler, propagate = Errors(delivery.error), logger.propagate
     logger.addHandler(handler)
@@ -107,7 +108,3 @@ def _line(batch: list[ReadableSpan]) -> bytes:
     from disttrace_viewer.otlp.send.request import request
 
     return orjson.dumps(request(batch)) + b"\n"
-
-
-def _quiet(sentence: str) -> None:
-    """The verdict at the end says it all."""

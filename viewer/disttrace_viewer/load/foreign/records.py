@@ -76,8 +76,7 @@ class Records:
 
     def define(self, kind: str, /, **fields: Any) -> None:
         """One definition; what is None is left out."""
-        given = {key: value for key, value in fields.items() if value is not None}
-        self._definitions.append(orjson.dumps(with_ranges({"def": kind, **given})))
+        self._definitions.append(orjson.dumps(with_ranges({"def": kind, **_given(fields)})))
 
     def group(
         self,
@@ -129,7 +128,7 @@ class Records:
 
     def call(self, **fields: Any) -> int:
         """The number of a call with these fields."""
-        given = {key: value for key, value in fields.items() if value is not None}
+        given = _given(fields)
         key = orjson.dumps(given)
         if key not in self._calls:
             self._calls[key] = number = len(self._calls) + 1
@@ -139,14 +138,12 @@ class Records:
     def begin(self, call: int, at_ns: int, **fields: Any) -> int:
         """A begin; its number."""
         self._number += 1
-        given = {key: value for key, value in fields.items() if value is not None}
-        self._line({"b": self._number, "t": self.t(at_ns), "s": call, **given})
+        self._line({"b": self._number, "t": self.t(at_ns), "s": call, **_given(fields)})
         return self._number
 
     def after(self, key: str, number: int, d: int, **fields: Any) -> None:
         """A record of an operation that was begun: ``i``, ``w``, ``c`` or ``e``."""
-        given = {key: value for key, value in fields.items() if value is not None}
-        self._line({key: number, "d": max(0, d), **given})
+        self._line({key: number, "d": max(0, d), **_given(fields)})
 
     def enqueued(self, call: int, at_ns: int, q: int | None, *, over: bool) -> None:
         """A call that was given to a device, and whether that is through with it."""
@@ -172,3 +169,7 @@ class Records:
 
     def _line(self, record: Mapping[str, Any]) -> None:
         self._lines.append(orjson.dumps(record))
+
+
+def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if value is not None}

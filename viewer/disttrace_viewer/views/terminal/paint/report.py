@@ -57,9 +57,7 @@ def _flights(report: Report, out: TextConsole) -> None:
     if not all(flight.ended for flight in report.flights):
         title = "in flight now"
     out.heading(title, "the innermost operation of each thread, oldest first")
-    for flight in report.flights[:FLIGHTS]:
-        _flight(report, flight, out)
-    for flight in report.samples[:FLIGHTS]:
+    for flight in (*report.flights[:FLIGHTS], *report.samples[:FLIGHTS]):
         _flight(report, flight, out)
     if len(report.flights) > FLIGHTS:
         out.line((f"  and {number(len(report.flights) - FLIGHTS, 'more operation')}", DIM))
