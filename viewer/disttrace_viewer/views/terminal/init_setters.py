@@ -12,11 +12,15 @@ JOINING = (*MAKERS, "new_subgroups_by_enumeration", "rendezvous")
 """Composed operations that make groups, with all that they issue in stores."""
 
 
+def of_agents(trace: Trace) -> pl.Expr:
+    """Whether an operation is of an agent."""
+    return pl.col("process").is_in([p.index for p in trace.processes if p.role == "agent"])
+
+
 def initialization_of(trace: Trace) -> pl.DataFrame:
     """Columns ``process``, ``number``, ``depth``: agents' operations, constructors, and what
     makes groups with everything inside it except collectives and messages."""
     calls = trace.calls.lazy().with_row_index("call").select("call", "op", "kind", "origin")
-    agents = [p.index for p in trace.processes if p.role == "agent"]
     ours = trace.operations.lazy().select("process", "number", "call", "parent")
     ours = ours.join(calls, on="call")
     talk = pl.col("kind").is_in(["collective", "message"])
@@ -24,7 +28,7 @@ def initialization_of(trace: Trace) -> pl.DataFrame:
     roots = ours.filter(
         pl.col("op").is_in(JOINING)
         | (pl.col("kind") == "constructor")
-        | (pl.col("process").is_in(agents) & ~talk)
+        | (of_agents(trace) & ~talk)
         | ((pl.col("kind") == "store") & (pl.col("origin") == "c++"))
     ).collect()
     found = level = roots.select("process", "number", depth=pl.lit(0, pl.Int32))

@@ -12,6 +12,7 @@ from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.views.terminal.init_setters import of_agents
 from disttrace_viewer.views.terminal.rows import Row
 from disttrace_viewer.views.terminal.sequence_rows import Maker
 from disttrace_viewer.wording.names import Lane, Names, lanes_of
@@ -19,6 +20,7 @@ from disttrace_viewer.wording.store_keys import describe
 
 STEPS = 400
 """More steps than these are not drawn one by one."""
+_LOUD = pl.col("error").is_not_null() | IN_FLIGHT
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +45,8 @@ def steps_of(
     lanes = lanes_of(names, operations["process"].unique().sort().to_list())
     trace = names.trace
     maker = Maker(evidence, names, lanes, origin_ns)
-    loud = pl.col("error").is_not_null() | IN_FLIGHT
-    agents = [p.index for p in trace.processes if p.role == "agent"]
-    numbered = _unrepeated(trace, agents, operations)
-    order = numbered.group_by("item").agg(pl.col("begin_ns").min(), loud.any().alias("loud"))
+    numbered = _unrepeated(trace, operations)
+    order = numbered.group_by("item").agg(pl.col("begin_ns").min(), _LOUD.any().alias("loud"))
     order = order.sort("begin_ns", "item")
     kept = pl.concat([order.head(STEPS), order.slice(STEPS).filter(pl.col("loud")).head(STEPS)])
     made = maker.steps(numbered.filter(pl.col("item").is_in(kept["item"].implode())))
@@ -56,29 +56,27 @@ def steps_of(
 
 def until_ready(trace: Trace, operations: pl.DataFrame, ready_ns: int) -> pl.DataFrame:
     """Without what agents did once all was ready, except for what failed or is in flight."""
-    agents = [p.index for p in trace.processes if p.role == "agent"]
-    late = pl.col("process").is_in(agents) & (pl.col("begin_ns") > ready_ns)
-    return operations.filter(pl.col("error").is_not_null() | IN_FLIGHT | ~late)
+    late = of_agents(trace) & (pl.col("begin_ns") > ready_ns)
+    return operations.filter(_LOUD | ~late)
 
 
-def _unrepeated(trace: Trace, agents: Sequence[int], operations: pl.DataFrame) -> pl.DataFrame:
+def _unrepeated(trace: Trace, operations: pl.DataFrame) -> pl.DataFrame:
     """With ``item`` and ``times``. Agents ask the store again and again: one row per key, except
     for what is still in flight or failed."""
-    asked = pl.col("process").is_in(agents) & (pl.col("kind") == "store")
-    loud = pl.col("error").is_not_null() | IN_FLIGHT
+    asked = of_agents(trace) & (pl.col("kind") == "store")
     again = ["process", "op", "stack", "key", "depth"]
-    polled = operations.filter(asked & ~loud)
+    polled = operations.filter(asked & ~_LOUD)
     polled = polled.with_columns(times=pl.len().over(again)).unique(
         again, keep="first", maintain_order=True
     )
-    others = operations.filter(~(asked & ~loud)).with_columns(times=pl.lit(1, pl.UInt32))
+    others = operations.filter(~(asked & ~_LOUD)).with_columns(times=pl.lit(1, pl.UInt32))
     rows = pl.concat([polled, others]).sort("begin_ns", "process", "number")
     # Who listens and who connects do different things by the same call.
     site = ["op", "stack", "depth", "_agent", "_server"]
     serving = [s.index for s in trace.stores if s.server]
     return (
         rows.with_columns(
-            _agent=pl.col("process").is_in(agents),
+            _agent=of_agents(trace),
             _server=pl.col("store").is_in(serving).fill_null(value=False),
         )
         .with_columns(_nth=pl.int_range(pl.len()).over("process", *site))
