@@ -26,13 +26,10 @@ _STORE_CALL = re.compile(rb'^\{"def":"call","n":(\d+),.*"kind":"store"', re.MULT
 
 
 class Progress:
-    """Of the journal ``path``; ``main``: of the main thread, which may stand still while threads
-    beside it go on.
-    """
+    """Of the main thread of ``path``: it may stand still while threads beside it go on."""
 
-    def __init__(self, path: str, *, main: bool) -> None:
+    def __init__(self, path: str) -> None:
         self._path = path
-        self._main = main
         self._number = 0
         self._segment = self._definitions = -1
         self._end = self._defined = 0
@@ -97,7 +94,7 @@ class Progress:
             line = data[end : data.find(b"\n", end)]
             call = _CALL.search(line)
             asks = call is not None and call[1] in self._store_calls
-            if not asks and not (self._main and _BESIDE in line):
+            if not asks and _BESIDE not in line:
                 self._found = self._number, start + end
                 return
 

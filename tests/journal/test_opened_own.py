@@ -49,7 +49,7 @@ def test_what_the_program_did_with_the_number_stays(
 
     monkeypatch.setattr(os, "pread", read_slowly)
     try:
-        assert progress.Progress(str(journal.base), main=True).position() is not None
+        assert progress.Progress(str(journal.base)).position() is not None
         monkeypatch.undo()
         assert [os.pread(fd, 6, 0) for fd in theirs] == [b"theirs"] * (2 * taken)
     finally:

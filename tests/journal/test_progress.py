@@ -11,13 +11,11 @@ from disttrace.journal.progress import MOST_READ, Progress
 from support.journals import MS, Journal
 
 
-@pytest.mark.parametrize("main", [True, False])
-def test_questions_to_a_store_are_no_progress(tmp_path: Path, main: bool) -> None:
-    """Also of a call that is defined later; a collective is, of a thread beside only without
-    ``main``."""
+def test_questions_to_a_store_are_no_progress(tmp_path: Path) -> None:
+    """Also of a call that is defined later; nor is what a thread beside the main one does."""
     journal = Journal(tmp_path, pid=4000, rank=0, world_size=2)
     group = journal.world()
-    seen = Progress(str(journal.base), main=main)
+    seen = Progress(str(journal.base))
     journal.run(journal.collective(group), t=100 * MS, d=MS, q=1)
     stood = seen.position()
     assert stood is not None
@@ -27,7 +25,7 @@ def test_questions_to_a_store_are_no_progress(tmp_path: Path, main: bool) -> Non
             journal.run(call, t=(200 + number) * MS, d=MS, k="go")
         assert seen.position() == stood
     journal.run(journal.collective(group), t=900 * MS, d=MS, q=2, h=1)
-    assert (seen.position() == stood) is main
+    assert seen.position() == stood
     journal.segment()
     journal.run(journal.collective(group), t=950 * MS, d=MS, q=3)
     found = seen.position()
@@ -39,7 +37,7 @@ def test_polling_alone_stands_nowhere(tmp_path: Path) -> None:
     """However much of it there is, a look is bounded."""
     journal = Journal(tmp_path, pid=4000, rank=0, world_size=2)
     journal.world()
-    seen = Progress(str(journal.base), main=True)
+    seen = Progress(str(journal.base))
     call = journal.call("store.check", kind="store", store=1)
     journal.run(call, t=100 * MS, d=MS, k="go")
     assert seen.position() is None
@@ -53,7 +51,7 @@ def test_dropped_segments_are_passed_over(tmp_path: Path) -> None:
         journal.segment().unlink()
     journal.segment()
     journal.run(call, t=100 * MS, d=MS, q=1)
-    seen = Progress(str(journal.base), main=True)
+    seen = Progress(str(journal.base))
     Path(f"{journal.base}.000001.ops.jsonl").unlink()
     found = seen.position()
     assert found is not None
@@ -74,7 +72,7 @@ def test_a_look_is_cheap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     journal = Journal(tmp_path, pid=4000, rank=0, world_size=2)
     call = journal.collective(journal.world())
     journal.run(call, t=MS, d=MS, q=1)
-    seen = Progress(str(journal.base), main=True)
+    seen = Progress(str(journal.base))
     before = seen.position()
     with journal.segments[-1].open("ab") as file:  # as a mapped one, which is longer
         file.write(b'{"e":1,"d":2}\n' * 100_000)

@@ -21,7 +21,7 @@ class Pulse:
     def __init__(self, directory: str, base: str, quiet_since: float) -> None:
         self.quiet_since = quiet_since
         self._path = os.path.join(directory, base)
-        self._progress = Progress(self._path, main=True)
+        self._progress = Progress(self._path)
         self._newest: tuple[int, int] | None = None
         self.launcher = self._is_launcher()
         """Whether it is torchrun's agent: it asks its store all the time, and says itself when it
