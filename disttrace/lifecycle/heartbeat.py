@@ -10,7 +10,7 @@ import os
 import queue
 import threading
 import time
-from typing import Any, TypeVar
+from typing import Any
 
 from disttrace.capture.wrapping.context import Capture
 from disttrace.identity import read_clock
@@ -36,7 +36,6 @@ _IDLE_NS = 250_000_000  # while nothing is, for those who do not wake us
 _JOIN = 1.0  # seconds; a write that blocks for longer than that must not hold up the program
 
 _clock = time.perf_counter_ns
-_T = TypeVar("_T")
 
 
 class Live:
@@ -188,14 +187,13 @@ class Live:
         rest = max(due - now, 0) if self._beats else _UNTIL_WOKEN_NS
         return min(rest, pause or _IDLE_NS, _IDLE_NS) if self._capture.pollers else rest
 
-    def _look(self, one: _T, part: str, *now: int) -> _T | None:
+    def _look(self, one: Any, part: str, *now: int) -> Any:
         """Have ``one`` look, if there is one. Where that raises it is told, and None returned: it
         is not to be asked again.
         """
-        looks: Any = one
         try:
-            if looks is not None:
-                looks.look(*now)
+            if one is not None:
+                one.look(*now)
         except BaseException as error:
             self._capture.fail(part, error)
             return None
