@@ -83,55 +83,43 @@ class Clock:
 class Identity:
     """The labels of one process, as they were when it started or was forked."""
 
-    __slots__ = (
-        "attempt",
-        "boot_id",
-        "clock",
-        "env",
-        "host",
-        "job",
-        "job_source",
-        "launcher",
-        "parent",
-        "pid",
-        "ppid",
-        "process",
-        "rank",
-        "role",
-        "run",
-        "spread",
-    )
+    parent: str | None
+    launcher: str | None
+    role: str
+    job: str
 
     def __init__(
         self,
+        environ: "Mapping[str, str]",
         *,
-        process: str,
-        parent: str | None,
-        launcher: str | None,
-        job: str,
-        job_source: str,
-        run: str | None,
-        attempt: int | None,
-        role: str,
-        rank: int | None,
-        env: "Mapping[str, str]",
-        spread: bool,
+        job: str | None = None,
+        forked_from: "Identity | None" = None,
     ) -> None:
-        self.process = process
-        self.parent = parent
-        self.launcher = launcher
-        self.job = job
-        self.job_source = job_source
-        self.run = run
-        self.attempt = attempt
+        """Draw an id and collect the labels of this process.
+
+        ``forked_from`` is the identity of the process this one was forked from.
+        """
+        self.process = os.urandom(16).hex()
+        if forked_from is None:
+            self.parent, parent_role, self.launcher, parent_job, by_host = _parent(environ)
+        else:
+            self.parent, parent_role = forked_from.process, forked_from.role
+            parent_job, by_host = forked_from.job, forked_from.by_host
+            self.launcher = forked_from.launcher
+        self.role, self.rank = _role(environ, parent_role)
+        # An agent is a launch of its own, whoever started it.
+        inherited = None if self.role == AGENT else parent_job
+        self.job, self.job_source = _job(environ, job, inherited, self.process)
+        self.run = environ.get("TORCHELASTIC_RUN_ID")
+        self.attempt = integer(environ.get("TORCHELASTIC_RESTART_COUNT"))
         self.host = _host()
         self.boot_id = _boot_id()
         self.pid = os.getpid()
         self.ppid = os.getppid()
-        self.role = role
-        self.rank = rank
-        self.env = env
-        self.spread = spread
+        told = _launchers(environ)
+        recorded = RANK_VARIABLES if told is None else RANK_VARIABLES + told.RECORDED
+        self.env = {name: environ[name] for name in recorded if name in environ}
+        self.spread = _is_spread(environ, self.role, by_host)
         self.clock = read_clock()
 
     def base_name(self) -> str:
@@ -180,41 +168,6 @@ def read_clock() -> Clock:
             )
     assert best is not None
     return best
-
-
-def identify(
-    environ: "Mapping[str, str]", *, job: str | None = None, forked_from: Identity | None = None
-) -> Identity:
-    """Draw an id and collect the labels of this process.
-
-    ``forked_from`` is the identity of the process this one was forked from.
-    """
-    process = os.urandom(16).hex()
-    if forked_from is None:
-        parent, parent_role, launcher, parent_job, by_host = _parent(environ)
-    else:
-        parent, parent_role, parent_job = forked_from.process, forked_from.role, forked_from.job
-        launcher, by_host = forked_from.launcher, forked_from.by_host
-    role, rank = _role(environ, parent_role)
-    # An agent is a launch of its own, whoever started it.
-    job_id, source = _job(environ, job, None if role == AGENT else parent_job, process)
-    run = environ.get("TORCHELASTIC_RUN_ID")
-    recorded = RANK_VARIABLES
-    if (told := _launchers(environ)) is not None:
-        recorded += told.RECORDED
-    return Identity(
-        process=process,
-        parent=parent,
-        launcher=launcher,
-        job=job_id,
-        job_source=source,
-        run=run,
-        attempt=integer(environ.get("TORCHELASTIC_RESTART_COUNT")),
-        role=role,
-        rank=rank,
-        env={name: environ[name] for name in recorded if name in environ},
-        spread=_is_spread(environ, role, by_host),
-    )
 
 
 def launch(identity: Identity, environ: "Mapping[str, str]") -> "dict[str, Any]":

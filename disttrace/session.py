@@ -22,7 +22,6 @@ from disttrace.identity import (
     Identity,
     command_line,
     handed_down,
-    identify,
     launch,
     process_record,
 )
@@ -64,7 +63,7 @@ class Session:
     def __init__(self, config: Config, reporter: errors.Reporter, drawn: Identity | None) -> None:
         """``drawn``: who this process is, where that was settled when it started."""
         self.config = config
-        self.identity = drawn or identify(os.environ, job=config.job)
+        self.identity = drawn or Identity(os.environ, job=config.job)
         if config.job is not None and self.identity.job != config.job:
             self.identity.job, self.identity.job_source = config.job, JOB_VARIABLE
         self.role = self.identity.role
@@ -160,7 +159,7 @@ class Session:
 
     def forked(self) -> None:
         """In a forked child: a process of its own, with a journal of its own."""
-        self.identity = identify(os.environ, job=self.config.job, forked_from=self.identity)
+        self.identity = Identity(os.environ, job=self.config.job, forked_from=self.identity)
         self.role = self.identity.role
         self._only_adopts = False
         self.recorder.after_fork(t0=self.identity.clock.mono_ns)

@@ -9,7 +9,7 @@ As start-up calls this, nothing is imported that the bare interpreter has not lo
 import os
 import sys
 
-from disttrace.identity import JOB_VARIABLE, PARENT_VARIABLE, Identity, handed_down, identify
+from disttrace.identity import JOB_VARIABLE, PARENT_VARIABLE, Identity, handed_down
 from disttrace.import_hook import ImportHook
 
 TYPE_CHECKING = False
@@ -75,7 +75,7 @@ def begin(arrived: "Callable[[], None]", on_error: "Callable[[BaseException], No
     if _state is not None:
         return
     hook = ImportHook(on_error)
-    _state = _Waiting(identify(os.environ, job=_job()), hook)
+    _state = _Waiting(Identity(os.environ, job=_job()), hook)
     if not _watching_forks:
         _watching_forks = True
         os.register_at_fork(after_in_child=_forked)
@@ -121,7 +121,7 @@ def _forked() -> None:
     """In a forked child: a process of its own."""
     state = _state
     if state is not None and state.hook.is_waiting():
-        state.identity = identify(os.environ, job=_job(), forked_from=state.identity)
+        state.identity = Identity(os.environ, job=_job(), forked_from=state.identity)
         state.hand_down()
 
 

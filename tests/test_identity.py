@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from disttrace import identity
-from disttrace.identity import Identity, handed_down, identify
+from disttrace.identity import Identity, handed_down
 
 LAUNCHED = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "TORCHELASTIC_RUN_ID": "none"}
 
@@ -20,12 +20,12 @@ def plain_program(monkeypatch: pytest.MonkeyPatch) -> None:
 def agent(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str] | None = None) -> Identity:
     with monkeypatch.context() as patch:
         patch.setattr(sys, "orig_argv", ["python", "/usr/bin/torchrun", "train.py"])
-        return identify(environ or {})
+        return Identity(environ or {})
 
 
 def test_ids_differ_and_name_files() -> None:
     """Two processes with the same labels have two journals."""
-    first, second = identify({}, job="a/b c"), identify({}, job="a/b c")
+    first, second = Identity({}, job="a/b c"), Identity({}, job="a/b c")
     assert first.process != second.process
     assert len(first.process) == 32
     assert first.base_name().startswith("a_b_c-")
@@ -48,24 +48,24 @@ def test_the_agent_is_known_by_its_command(
 ) -> None:
     """Before torch is imported nothing else tells."""
     monkeypatch.setattr(sys, "orig_argv", argv)
-    assert identify({}).role == role
+    assert Identity({}).role == role
 
 
 def test_a_launched_worker_has_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     """RANK counts under an agent, and without a traced parent."""
     handed = handed_down(agent(monkeypatch), "agent")
-    worker = identify({**LAUNCHED, identity.PARENT_VARIABLE: handed})
+    worker = Identity({**LAUNCHED, identity.PARENT_VARIABLE: handed})
     assert (worker.role, worker.rank) == ("worker", 3)
-    assert (identify(LAUNCHED).role, identify(LAUNCHED).rank) == ("worker", 3)
+    assert (Identity(LAUNCHED).role, Identity(LAUNCHED).rank) == ("worker", 3)
 
 
 def test_a_child_of_a_worker_inherits_no_rank() -> None:
     """Data loaders see their parent's RANK, and are not that rank."""
-    worker = identify(LAUNCHED)
+    worker = Identity(LAUNCHED)
     environ = {**LAUNCHED, identity.PARENT_VARIABLE: handed_down(worker, "worker")}
-    child = identify(environ)
+    child = Identity(environ)
     assert (child.role, child.rank, child.parent) == ("child", None, worker.process)
-    forked = identify(environ, forked_from=child)
+    forked = Identity(environ, forked_from=child)
     assert (forked.role, forked.parent, forked.job) == ("child", child.process, worker.job)
 
 
@@ -79,20 +79,20 @@ def test_a_child_of_a_worker_inherits_no_rank() -> None:
 )
 def test_the_job_comes_from_the_best_source(environ: dict[str, str], job: str, source: str) -> None:
     """An ancestor's word, then the scheduler's, then torchrun's."""
-    found = identify(environ)
+    found = Identity(environ)
     assert (found.job, found.job_source) == (job, source)
 
 
 def test_run_id_none_is_no_id() -> None:
     """It is torchrun's default, and would join all jobs of a company."""
-    first, second = identify(LAUNCHED), identify(LAUNCHED)
+    first, second = Identity(LAUNCHED), Identity(LAUNCHED)
     assert first.job != second.job
     assert first.job_source == "drawn"
 
 
 def test_an_agent_is_a_launch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two torchruns started by one traced program are two jobs."""
-    environ = {identity.PARENT_VARIABLE: handed_down(identify({}), "main")}
+    environ = {identity.PARENT_VARIABLE: handed_down(Identity({}), "main")}
     assert agent(monkeypatch, environ).job != agent(monkeypatch, environ).job
 
 
@@ -103,7 +103,7 @@ def test_a_run_id_names_the_job_of_the_agent(
     """The agents of all hosts are told it on their command lines, and only there."""
     command = ["python", "/usr/bin/torchrun", *given, "train.py"]
     monkeypatch.setattr(sys, "orig_argv", command)
-    assert (identify({}).job, identify({}).job_source) == ("r7", "--rdzv-id")
+    assert (Identity({}).job, Identity({}).job_source) == ("r7", "--rdzv-id")
     for own in (["--rdzv-id=none", "train.py"], ["--standalone", "train.py", *given]):
         monkeypatch.setattr(sys, "orig_argv", [*command[:2], *own])  # or it is the program's
-        assert identify({}).job_source == "drawn"
+        assert Identity({}).job_source == "drawn"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrace.identity import LAUNCHERS, identify
+from disttrace.identity import LAUNCHERS, Identity
 from disttrace.surroundings import launchers
 from disttrace_viewer.merge.reader import load
 from support.preloaded import preloaded
@@ -70,7 +70,7 @@ def plain_program(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_the_job_has_the_launchers_name(environ: dict[str, str], job: str) -> None:
     """The same for all of its processes, whichever host they are on."""
-    assert identify(environ).job == job
+    assert Identity(environ).job == job
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_the_job_has_the_launchers_name(environ: dict[str, str], job: str) -> No
     ],
 )
 def test_what_names_no_job_is_no_name(environ: dict[str, str]) -> None:
-    assert identify(environ).job_source == "drawn"
+    assert Identity(environ).job_source == "drawn"
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_what_names_no_job_is_no_name(environ: dict[str, str]) -> None:
 )
 def test_the_rank_is_the_launchers(environ: dict[str, str]) -> None:
     """Of a process that is no worker before it uses torch.distributed."""
-    known = identify(environ)
+    known = Identity(environ)
     assert launchers.rank(environ) == {"rank": 5, "world_size": 16, "local_rank": 1}
     assert (known.role, known.rank) == ("main", 5)
 
@@ -112,20 +112,20 @@ def test_the_rank_is_the_launchers(environ: dict[str, str]) -> None:
 def test_one_process_per_host_may_be_a_launcher(environ: dict[str, str]) -> None:
     """What it starts are the ranks; nor is a batch script one."""
     assert launchers.rank(environ) is None
-    assert identify(environ).rank is None
+    assert Identity(environ).rank is None
 
 
 def test_children_are_not_that_rank() -> None:
     """They inherit its variables, and its job."""
-    rank = identify(STEP)
+    rank = Identity(STEP)
     handed = {"DISTTRACE_PARENT": f"{rank.process},main,{rank.job}"}
-    child = identify({**STEP, **handed})
+    child = Identity({**STEP, **handed})
     assert (child.role, child.rank, child.job) == ("child", None, "771.2")
 
 
 def test_torchruns_own_variables_come_first() -> None:
     """A worker below torchrun below srun."""
-    worker = identify({**STEP, "RANK": "11", "WORLD_SIZE": "32"})
+    worker = Identity({**STEP, "RANK": "11", "WORLD_SIZE": "32"})
     assert (worker.role, worker.rank) == ("worker", 11)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from disttrace.cli import main
-from disttrace.identity import PARENT_VARIABLE, handed_down, identify
+from disttrace.identity import PARENT_VARIABLE, Identity, handed_down
 from support.processes import ROOT, clean_environ, companions, free_port, run_program, wait_until
 
 HOST = os.uname().nodename
@@ -31,7 +31,7 @@ STEP = {"SLURM_JOB_ID": "r7", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}
 
 def folder(monkeypatch: pytest.MonkeyPatch, command: str, environ: dict[str, str]) -> str:
     monkeypatch.setattr(sys, "orig_argv", command.split())
-    return identify(environ).folder("/all")
+    return Identity(environ).folder("/all")
 
 
 @pytest.mark.parametrize(
@@ -87,17 +87,17 @@ def test_whoever_is_started_lies_where_the_starter_does(monkeypatch: pytest.Monk
     names = {}
     for nodes, alone in (("1:2", "4"), ("1", "8")):
         monkeypatch.setattr(sys, "orig_argv", f"{TORCHRUN} --nnodes {nodes} x.py".split())
-        agent = identify({})
+        agent = Identity({})
         monkeypatch.setattr(sys, "orig_argv", ["python", "x.py"])
         environ = {**TWO_HOSTS, "WORLD_SIZE": alone}
-        worker = identify({**environ, PARENT_VARIABLE: handed_down(agent, "agent")})
+        worker = Identity({**environ, PARENT_VARIABLE: handed_down(agent, "agent")})
         handed = {**environ, PARENT_VARIABLE: handed_down(worker, "worker")}
-        child, forked = identify(handed), identify(handed, forked_from=worker)
+        child, forked = Identity(handed), Identity(handed, forked_from=worker)
         assert (worker.role, worker.launcher) == ("worker", agent.process)
         assert (child.role, child.launcher, child.job) == ("child", agent.process, "r7")
         names[nodes] = {one.folder("/all") for one in (agent, worker, child, forked)}
         monkeypatch.setattr(sys, "orig_argv", ["python", "/bin/torchrun", "x.py"])
-        assert identify(handed).folder("/all") == "/all"  # a launch of its own
+        assert Identity(handed).folder("/all") == "/all"  # a launch of its own
     assert names == {"1:2": {f"/all/r7/{HOST}"}, "1": {"/all"}}
 
 

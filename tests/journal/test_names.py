@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrace.identity import file_part, identify
+from disttrace.identity import Identity, file_part
 from disttrace.journal import format as fmt
 from disttrace_viewer.companion.reading.journals import of_job
 from support.journals import training
@@ -31,7 +31,7 @@ def test_a_journal_is_of_the_job_that_its_name_begins_with(name: str, is_one: bo
 def test_names_of_a_job_with_hyphens_are_its_own() -> None:
     """The recorder's own names, whatever the job is called."""
     for job in ("x-1", "x", "a b/c", "-", "x" * 90):
-        known = identify({}, job=job)
+        known = Identity({}, job=job)
         assert fmt.is_of_job(f"{known.base_name()}{fmt.DEFS_SUFFIX}", file_part(job))
 
 

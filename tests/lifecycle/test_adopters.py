@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from disttrace.config import resolve
-from disttrace.identity import identify
+from disttrace.identity import Identity
 from disttrace.journal import proc
 from disttrace.journal.format import definitions_name
 from disttrace.lifecycle import adopters, companion, detached
@@ -208,7 +208,7 @@ def test_it_starts_only_what_belongs_into_the_folder(
 
     monkeypatch.setattr(detached, "start", start)
     config, _ = resolve({"dir": tmp_path, "job": "j"}, {})
-    identity = identify({}, job="j")
+    identity = Identity({}, job="j")
     Path(definitions_name(str(tmp_path / identity.base_name()))).touch()
     ours = Companion(config, lambda part, sentence: True)
     ours.look(identity)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from disttrace.config import resolve
-from disttrace.identity import identify
+from disttrace.identity import Identity
 from disttrace.journal import proc
 from disttrace.journal.format import EXPORTER_LINE, definitions_name
 from disttrace.lifecycle import companion, detached
@@ -30,7 +30,7 @@ class Bench:
         self.folder = folder
         self.sentences: list[str] = []
         config, _ = resolve({"dir": folder, "export": "json,otlp", "job": "j"}, {})
-        self.identity = identify({}, job="j")
+        self.identity = Identity({}, job="j")
         folder.mkdir()
         Path(definitions_name(str(folder / self.identity.base_name()))).touch()
         self.exporter = Companion(config, self._say)
@@ -183,7 +183,7 @@ def test_who_is_alone_on_its_host(
         monkeypatch.setenv(name, value)
     bench.exporter.enter(bench.identity)
     if beside is not None:
-        other = identify({}, job="k")  # bare ranks draw a job each
+        other = Identity({}, job="k")  # bare ranks draw a job each
         other.host = "other" if beside == "elsewhere" else other.host
         pid = 4_190_000 if beside == "ended" else os.getppid()
         mark = proc.mark(proc.stat(os.getppid()))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrace.identity import identify
+from disttrace.identity import Identity
 from disttrace.journal import proc
 from disttrace.lifecycle.meeting import place as meeting
 from disttrace.lifecycle.meeting.place import Changes, own_folder, place
@@ -114,7 +114,7 @@ def test_the_roll_names_the_journals_of_a_host(
     folder = tmp_path / "out"
     folder.mkdir()
     roll = Roll(str(folder))
-    me = identify({}, job="job")
+    me = Identity({}, job="job")
     roll.enter(me, bare=False)
     now = time.time_ns()
     bases: list[str] = []

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from disttrace.config import resolve
-from disttrace.identity import Identity, identify
+from disttrace.identity import Identity
 from disttrace.lifecycle.companion import Companion
 from disttrace.lifecycle.meeting import place as meeting
 from disttrace.lifecycle.voice import Voice
@@ -35,7 +35,7 @@ def test_polling_is_standing_still(
 ) -> None:
     """Operations begin all the time, of a store alone or not; or none does."""
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    identity = identify({}, job="j")
+    identity = Identity({}, job="j")
     starts: list[Identity] = []
     monkeypatch.setattr(Companion, "start", lambda _, who, **__: starts.append(who))
     now = [0]
@@ -57,7 +57,7 @@ class Ears:
     """A process that is asked by the file of its job and host, and what it does then."""
 
     def __init__(self, folder: Path, *, on_stall: str | None = "abort", log: str = "text") -> None:
-        self.identity = identify({"DISTTRACE_PARENT": "a" * 32 + ",worker@" + "b" * 32 + ",j"})
+        self.identity = Identity({"DISTTRACE_PARENT": "a" * 32 + ",worker@" + "b" * 32 + ",j"})
         self.ended: list[int] = []
         self.noted = 0
         settings = {"dir": folder, "on_stall": on_stall, "log": log, "stall": LIMIT_S}

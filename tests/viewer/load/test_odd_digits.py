@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from disttrace import cli
-from disttrace.identity import identify
+from disttrace.identity import Identity
 from disttrace_viewer.companion.export import _elsewhere
 from disttrace_viewer.companion.told import unknown_ranks
 from disttrace_viewer.merge.reader import load
@@ -87,5 +87,5 @@ def test_odd_digits_of_an_option_are_a_sentence(
 @pytest.mark.parametrize("digits", [*ODD[:4], "9" * 5000])
 def test_odd_digits_of_a_launcher_are_no_rank(digits: str) -> None:
     """What goes into the journal fits its format."""
-    known = identify({"RANK": digits, "WORLD_SIZE": "2"}, job="job")
+    known = Identity({"RANK": digits, "WORLD_SIZE": "2"}, job="job")
     assert known.rank in (None, 42)
