@@ -70,14 +70,20 @@ _FLAGS = frozenset(
 
 
 class Clock:
-    """One anchor: both clocks read together, in nanoseconds; ``error_ns`` is half the reading."""
+    """One anchor: the tightest of five readings of the wall clock between two of the monotonic
+    clock, in nanoseconds; ``error_ns`` is half the time that it took.
+    """
 
-    __slots__ = ("error_ns", "mono_ns", "unix_ns")
-
-    def __init__(self, *, mono_ns: int, unix_ns: int, error_ns: int) -> None:
-        self.mono_ns = mono_ns
-        self.unix_ns = unix_ns
-        self.error_ns = error_ns
+    def __init__(self) -> None:
+        self.mono_ns = self.unix_ns = 0
+        self.error_ns = 1 << 62
+        for _ in range(5):
+            before = time.perf_counter_ns()
+            unix = time.time_ns()
+            after = time.perf_counter_ns()
+            error = (after - before) // 2
+            if error < self.error_ns:
+                self.mono_ns, self.unix_ns, self.error_ns = (before + after) // 2, unix, error
 
 
 class Identity:
@@ -120,7 +126,7 @@ class Identity:
         recorded = RANK_VARIABLES if told is None else RANK_VARIABLES + told.RECORDED
         self.env = {name: environ[name] for name in recorded if name in environ}
         self.spread = _is_spread(environ, self.role, by_host)
-        self.clock = read_clock()
+        self.clock = Clock()
 
     def base_name(self) -> str:
         """Name of the journal's files, without suffix."""
@@ -153,21 +159,6 @@ def file_part(label: str) -> str:
     """``label`` as a part of a file's name: no separator, nothing that a shell takes apart."""
     kept = (c if (c.isascii() and c.isalnum()) or c in "._" else "_" for c in label[:60])
     return "".join(kept)
-
-
-def read_clock() -> Clock:
-    """The tightest of five readings of the wall clock between two of the monotonic clock."""
-    best: Clock | None = None
-    for _ in range(5):
-        before = time.perf_counter_ns()
-        unix = time.time_ns()
-        after = time.perf_counter_ns()
-        if best is None or (after - before) // 2 < best.error_ns:
-            best = Clock(
-                mono_ns=(before + after) // 2, unix_ns=unix, error_ns=(after - before) // 2
-            )
-    assert best is not None
-    return best
 
 
 def launch(identity: Identity, environ: "Mapping[str, str]") -> "dict[str, Any]":

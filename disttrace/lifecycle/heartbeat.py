@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from disttrace.capture.wrapping.context import Capture
-from disttrace.identity import read_clock
+from disttrace.identity import Clock
 from disttrace.journal.format import HEARTBEAT_NS
 from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
 from disttrace.lifecycle.in_step import InStep
@@ -222,7 +222,7 @@ class Live:
         recorder.heartbeat()
         if now >= self._anchor_due:
             self._anchor_due = now + _ANCHOR_NS
-            clock = read_clock()
+            clock = Clock()
             recorder.note(
                 "clock",
                 t=clock.mono_ns - recorder.core.t0,
