@@ -21,8 +21,8 @@ from disttrace.capture.calls import arguments
 from disttrace.capture.calls.operations import ROWS, Method
 from disttrace.capture.ddp.awaited import Awaited
 from disttrace.capture.hot_path import call_key, native, plain
+from disttrace.capture.native import operations
 from disttrace.capture.native.cxx_callers import guarded
-from disttrace.capture.native.operations import NativeOperations
 from disttrace.capture.objects.registry import Registry
 from disttrace.capture.wrapping.call_definition import define
 from disttrace.capture.wrapping.context import Capture
@@ -132,7 +132,6 @@ class RelayPart(Part):
         super().__init__(capture, PART)
         self._row = row
         self._awaited = awaited
-        self._done = NativeOperations(capture).done
 
     def wrapper(self, owner: type, original: Function) -> Any:
         """The method of ``owner``."""
@@ -158,7 +157,7 @@ class RelayPart(Part):
 
     def returned(self, thread: ThreadState, operation: Operation, work: Any) -> None:
         if work is None or operation.call.device_ends:
-            self._done(operation, work, ())
+            operations.done(self.capture, operation, work, ())
         else:
             self.capture.recorder.issued(operation)
             self._awaited.add(operation, work)

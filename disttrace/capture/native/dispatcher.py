@@ -19,7 +19,7 @@ from disttrace.capture.calls import arguments
 from disttrace.capture.calls.arguments import Signature
 from disttrace.capture.calls.operations import ROWS, Method
 from disttrace.capture.hot_path.call_key import freeze
-from disttrace.capture.native import cxx_callers, functional, hooks
+from disttrace.capture.native import cxx_callers, functional, hooks, operations
 from disttrace.capture.native.kernels import (
     WITHIN,
     Kernels,
@@ -28,7 +28,6 @@ from disttrace.capture.native.kernels import (
     redispatch_of,
     schema_of,
 )
-from disttrace.capture.native.operations import NativeOperations
 from disttrace.capture.native.operator_calls import before_cxx_issues
 from disttrace.capture.objects.works import storage
 from disttrace.capture.wrapping.context import Capture
@@ -43,13 +42,12 @@ _UNKEYED = frozenset({"process_group", "op", "timeout", "sparse_indices"})
 
 def install(capture: Capture) -> None:
     """Watch for C++ callers."""
-    operations = NativeOperations(capture)
 
     def place(kernels: Kernels) -> None:
         defined = frozenset(operators(_NAMESPACE))
         for row in ROWS:
             if row.operator in defined:
-                reader = _Reader(capture, operations, row)
+                reader = _Reader(capture, row)
                 kernel = _kernel(capture, kernels, reader, lambda call: issuing.seen(call))
                 kernels.put(row.operator, kernel)
 
@@ -65,7 +63,7 @@ def _kernel(
     capture: Capture, kernels: Kernels, reader: _Reader, seen: Callable[[Call], None]
 ) -> Callable[..., Any]:
     redispatch, after = redispatch_of(_NAMESPACE, reader.row.operator), after_key(kernels.key)
-    unbox_work, issued = c10d.Work.unbox, reader.operations.done
+    unbox_work = c10d.Work.unbox
 
     def pass_on(keyset: Any, *args: Any) -> Any:
         return redispatch(keyset & after, *args)
@@ -80,7 +78,7 @@ def _kernel(
     def returned(thread: ThreadState, operation: Operation, _: Any, args: Any, result: Any) -> None:
         last = result[-1] if type(result) is tuple and result else result
         work = None if last is None or type(last) is tuple else unbox_work(last)
-        issued(operation, work, reader.filled(args))
+        operations.done(capture, operation, work, reader.filled(args))
 
     return wrap(Part(capture, PART), pass_on, begin, returned)
 
@@ -91,8 +89,7 @@ class _Reader:
     A barrier's tensor only carries the device.
     """
 
-    def __init__(self, capture: Capture, operations: NativeOperations, row: Method) -> None:
-        self.operations = operations
+    def __init__(self, capture: Capture, row: Method) -> None:
         self.row = row
         self._capture = capture
         self._unbox = c10d.ProcessGroup.unbox
@@ -120,7 +117,7 @@ class _Reader:
         op = self._read_op(args[self._op]) if self._op is not None else None
         key = (self.row.operator, entry, op, parts)
         read = functools.partial(self._read, group, args)
-        return self.operations.begin(thread, frame, key, self.row, entry, read)
+        return operations.begin(self._capture, thread, frame, key, self.row, entry, read)
 
     def filled(self, args: tuple[Any, ...]) -> list[int]:
         """Storages that hold the result."""

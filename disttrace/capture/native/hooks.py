@@ -20,7 +20,7 @@ from disttrace.capture.calls import arguments
 from disttrace.capture.calls.arguments import Signature
 from disttrace.capture.calls.operations import ROWS, Method
 from disttrace.capture.hot_path.call_key import freeze
-from disttrace.capture.native.operations import NativeOperations
+from disttrace.capture.native import operations
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.objects.registry import Registry
 from disttrace.capture.objects.works import storage
@@ -61,7 +61,6 @@ class Hooks:
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
-        self._operations = NativeOperations(capture)
         self._groups: Registry[weakref.ref[Any]] = Registry()
         # What a thread has begun and not issued yet: an operation that raises has no post-hook.
         self._issuing = capture.issuing
@@ -107,9 +106,9 @@ class Hooks:
             self._running.pop()
 
     def _before(self, reference: Callable[[], Any], entry: GroupEntry) -> Callable[[Any], None]:
-        issuing, operations, guarded = self._issuing, self._operations, self._guarded
-        failed = self._capture.recorder.failed
-        threads, ids = self._capture.recorder.threads, self._capture.op_ids
+        capture, issuing, guarded = self._capture, self._issuing, self._guarded
+        failed = capture.recorder.failed
+        threads, ids = capture.recorder.threads, capture.op_ids
 
         def before(thread: ThreadState, told: Any) -> None:
             row = _row_of(told.name)
@@ -120,6 +119,7 @@ class Hooks:
                 failed(issuing.pop(number)[0], _ISSUE_FAILED, on_issue=True)
             sent, received, root = told.input_tensors, told.output_tensors, told.root
             operation = operations.begin(
+                capture,
                 thread,
                 sys._getframe(2),
                 (row.hook, entry, root, freeze(sent), freeze(received)),
@@ -139,12 +139,12 @@ class Hooks:
         return hook
 
     def _after(self) -> Callable[[Any], None]:
-        issuing, done, guarded = self._issuing, self._operations.done, self._guarded
+        capture, issuing, guarded = self._capture, self._issuing, self._guarded
 
         def after(thread: ThreadState, told: Any) -> None:
             issued = issuing.pop(get_ident(), None)
             if issued is not None:
-                done(issued[0], told.work, issued[1])
+                operations.done(capture, issued[0], told.work, issued[1])
 
         def hook(told: Any) -> None:
             if issuing:

@@ -20,43 +20,38 @@ from disttrace.recording.interning import Made
 from disttrace.recording.operation import Operation, ThreadState
 
 
-class NativeOperations:
-    """Begins and ends of operations issued by C++."""
+def begin(
+    capture: Capture,
+    thread: ThreadState,
+    frame: types.FrameType,
+    key: tuple[Hashable, ...],
+    row: Method,
+    entry: GroupEntry,
+    read: Callable[[], tuple[Any, Signature]],
+) -> Operation:
+    """Put the begin on record; ``read`` gives the group and the signature of a key that was not
+    seen before.
 
-    def __init__(self, capture: Capture) -> None:
-        self._capture = capture
+    ``frame`` is ours: the issuer's Python frame, if it has one, lies outside it.
+    """
 
-    def begin(
-        self,
-        thread: ThreadState,
-        frame: types.FrameType,
-        key: tuple[Hashable, ...],
-        row: Method,
-        entry: GroupEntry,
-        read: Callable[[], tuple[Any, Signature]],
-    ) -> Operation:
-        """Put the begin on record; ``read`` gives the group and the signature of a key that was
-        not seen before.
+    def new(stack: int | None) -> Made:
+        group, signature = read()
+        told = signature.asynchronous or None  # its issuer never waits in the same call
+        return define(capture, row, group, entry, signature, told, "c++", stack)
 
-        ``frame`` is ours: the issuer's Python frame, if it has one, lies outside it.
-        """
+    call, extra = capture.calls.find(frame.f_back or frame, key, new)
+    return capture.recorder.begin(thread, call, extra)
 
-        def new(stack: int | None) -> Made:
-            group, signature = read()
-            told = signature.asynchronous or None  # its issuer never waits in the same call
-            return define(self._capture, row, group, entry, signature, told, "c++", stack)
 
-        call, extra = self._capture.calls.find(frame.f_back or frame, key, new)
-        return self._capture.recorder.begin(thread, call, extra)
-
-    def done(self, operation: Operation, work: Any, results: Sequence[int]) -> None:
-        """The call returned: with a Work or without; ``results`` are the storages it fills."""
-        recorder = self._capture.recorder
-        if operation.call.device_ends:
-            recorder.issued(operation)
-            self._capture.works.device.add(operation, None, work)
-        elif work is None:
-            recorder.end(operation)
-        else:
-            recorder.issued(operation)
-            self._capture.works.hold(work, operation, results)
+def done(capture: Capture, operation: Operation, work: Any, results: Sequence[int]) -> None:
+    """The call returned: with a Work or without; ``results`` are the storages it fills."""
+    recorder = capture.recorder
+    if operation.call.device_ends:
+        recorder.issued(operation)
+        capture.works.device.add(operation, None, work)
+    elif work is None:
+        recorder.end(operation)
+    else:
+        recorder.issued(operation)
+        capture.works.hold(work, operation, results)
