@@ -231,10 +231,13 @@ class Endings(Failures):
     def _apart(self) -> bool:
         return self.live and len({p.clock for p in self.trace.processes}) > 1
 
-    def is_still(self, process: int, others: Iterable[int]) -> bool:
-        """Whether a process has stopped running, while one of the others went on waiting."""
-        end, processes = self.ends[process], self.trace.processes
-        silent_ns = max(processes[p].last_ns for p in others) - processes[process].last_ns
-        return end.held == STOPPED or (
-            end.how in (ALIVE, SILENT) and silent_ns > process_ends.MISSED_NS
+    def still(self, asked: Iterable[int], others: Iterable[int]) -> tuple[int, ...]:
+        """Which of some processes have stopped running, while one of the others went on waiting."""
+        ends, processes = self.ends, self.trace.processes
+        seen_ns = max((processes[p].last_ns for p in others), default=0) - process_ends.MISSED_NS
+        return tuple(
+            p
+            for p in asked
+            if ends[p].held == STOPPED
+            or (ends[p].how in (ALIVE, SILENT) and processes[p].last_ns < seen_ns)
         )

@@ -187,8 +187,9 @@ def _carrier(evidence: Evidence, op: Op) -> Op:
         return op
     around = [
         o
-        for o in evidence.pending
-        if (o.process, o.thread) == (op.process, op.thread)
+        for o in evidence.sample.of_process[op.process]
+        if o.pending
+        and o.thread == op.thread
         and o.number < op.number
         and o.call.kind not in ("store", "composed")
         and o.holds

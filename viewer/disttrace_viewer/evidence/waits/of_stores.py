@@ -72,7 +72,7 @@ def _still_server(evidence: Evidence, op: Op) -> int | None:
     in a thread of its own, whatever else its process waits for.
     """
     server = _server(evidence, op)
-    if server is None or server == op.process or not evidence.is_still(server, [op.process]):
+    if server is None or server == op.process or not evidence.still([server], [op.process]):
         return None
     return server
 

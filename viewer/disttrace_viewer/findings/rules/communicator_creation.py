@@ -48,10 +48,8 @@ def _all_run(case: Case, inside: Sequence[Op]) -> bool:
     """Whether nothing else explains why it takes long: one that has stopped, or has ended."""
     who = [one.process for one in inside]
     ends = case.evidence.ends
-    return all(
-        ends[p].how == ALIVE and ends[p].held is None and not case.evidence.is_still(p, who)
-        for p in who
-    )
+    run = all(ends[p].how == ALIVE and ends[p].held is None for p in who)
+    return run and not case.evidence.still(who, who)
 
 
 def _finding(

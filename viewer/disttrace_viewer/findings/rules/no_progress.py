@@ -132,7 +132,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
     inside = [w for w in case.open() if w.exchange == wait.exchange or _alike(w, wait)]
     # Members that have begun, and then stopped running while other members went on waiting.
     members = () if wait.kind == OTHER else wait.arrived
-    still = tuple(p for p in members if evidence.is_still(p, members))
+    still = evidence.still(members, members)
     who = [w.process for w in inside]
     waited_ns = max(evidence.age_ns(w.op) for w in inside)
     open_ = _open(case, wait)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 
 from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.evidence.rendezvous import Rendezvous
@@ -21,6 +21,7 @@ def find(case: Case) -> Iterator[Finding]:
     # Who finds the addresses of an earlier attempt is refused, whoever comes.
     met = (case.rendezvous.of(op) for op, _ in left_over.met_before(case))
     refused = {rendezvous.key for rendezvous in met if rendezvous is not None}
+    known: dict[Hashable, list[Wait]] = {}
     for wait in case.oldest():
         if wait.kind != RENDEZVOUS or wait in case.owner or not case.old(wait):
             continue
@@ -28,11 +29,14 @@ def find(case: Case) -> Iterator[Finding]:
             continue
         if new_group(case, wait):
             continue  # a creation: see missing_participant
-        rendezvous, elsewhere = _of(case, wait), _elsewhere(case, wait)
+        if wait.exchange not in known:  # else the same: while a job starts all its ranks are in one
+            known[wait.exchange] = _elsewhere(case, wait)
+        rendezvous, elsewhere = _of(case, wait), known[wait.exchange]
         sinks = [t for t in wait.targets if case.outside(t)]
         # Uncertain: somebody is missing, and nobody knows who.
         if elsewhere or sinks or wait.absent or (rendezvous.uncertain and not wait.targets):
             yield _finding(case, wait, rendezvous, sinks, elsewhere)
+            known.clear()  # what it explains is open no more
 
 
 def _of(case: Case, wait: Wait) -> Rendezvous:
