@@ -10,7 +10,7 @@ from pathlib import Path
 from support.processes import clean_environ
 
 _LOOKS = """
-import copy, gc, inspect, json, os, pickle, sys, threading, time
+import copy, gc, inspect, json, os, pickle, sys, threading, time, traceback
 import torch, torch.distributed as dist
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 dist.all_reduce(torch.ones(1))
@@ -42,6 +42,15 @@ def called(function, *args):
 
 seen["borrowed"] = [called(Borrowing().leave, 3), called(Borrowing().run, "/none", ["none"]),
                     called(Borrowing().leave, 1, 2), called(Borrowing().told, "no number")]
+import torch.distributed._functional_collectives as functional
+
+def raised(*args):
+    try:
+        functional.all_reduce(*args, dist.group.WORLD)
+    except Exception as error:
+        return [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+
+seen["raised"] = [raised(torch.ones(1), "none"), raised("no tensor", "sum"), raised(None, "sum")]
 seen["kind"] = [inspect.isbuiltin(sys.exit), inspect.isbuiltin(os.execve), repr(os._exit)]
 seen["hooks"] = [sys.excepthook is sys.__excepthook__, sys.unraisablehook is sys.__unraisablehook__,
                  threading.excepthook is threading.__excepthook__, sys.displayhook.__name__]

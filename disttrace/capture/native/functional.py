@@ -76,41 +76,48 @@ class Issuing:
         modes, frame_at = torch._C._len_torch_dispatch_stack, sys._getframe
 
         def __call__(operator: Any, /, *args: Any, **kwargs: Any) -> Any:
-            thread = threads.state
-            if thread.inside or core.off or modes() or not (args and _runs(args[0])):
-                return original(operator, *args, **kwargs)
-            operation = key = None
             try:
-                name, at = known[id(operator)]
-                group = None if kwargs else group_of(args[at])
-                frame = frame_at().f_back
-                if frame is not None and group is not None and group.n > 0:
-                    call = find(name, group.n, args, frame)
-                    if call is None:
-                        key = name, group.n, args, frame
-                    else:
-                        operation = begin(thread, call)
-            except BaseException as error:
-                fail(part, error)
-            if operation is None:
-                return within(key, original, operator, args, kwargs)
-            try:
-                thread.inside = True
-                result = original(operator, *args)
-            except BaseException as error:
+                thread = threads.state
+                if thread.inside or core.off or modes() or not (args and _runs(args[0])):
+                    return original(operator, *args, **kwargs)
+                operation = key = None
+                try:
+                    name, at = known[id(operator)]
+                    group = None if kwargs else group_of(args[at])
+                    frame = frame_at().f_back
+                    if frame is not None and group is not None and group.n > 0:
+                        call = find(name, group.n, args, frame)
+                        if call is None:
+                            key = name, group.n, args, frame
+                        else:
+                            operation = begin(thread, call)
+                except BaseException as error:
+                    fail(part, error)
+                if operation is None:
+                    return within(key, original, operator, args, kwargs)
+                try:
+                    thread.inside = True
+                    result = original(operator, *args)
+                except BaseException as error:
+                    thread.inside = False
+                    guard(part, recorder.failed, operation, error, on_issue=True)
+                    raise
                 thread.inside = False
-                guard(part, recorder.failed, operation, error, on_issue=True)
-                raise
-            thread.inside = False
-            try:
-                issued(operation)
-                if operation.call.device_ends:
-                    works.device.add(operation, None, None)
-                else:
-                    expect(operation, result)
+                try:
+                    issued(operation)
+                    if operation.call.device_ends:
+                        works.device.add(operation, None, None)
+                    else:
+                        expect(operation, result)
+                except BaseException as error:
+                    fail(part, error)
+                return result
             except BaseException as error:
-                fail(part, error)
-            return result
+                try:
+                    errors.take_off(error)
+                except errors.SCARCE:
+                    pass
+                raise
 
         return __call__
 
