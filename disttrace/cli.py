@@ -78,6 +78,7 @@ class _Module(Protocol):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's) and return the exit code."""
+    _open_streams()
     try:
         code = _dispatch(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
@@ -97,6 +98,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         told = getattr(error, "exit_code", None)
         return _fail(str(error), told) if isinstance(told, int) else _failed(error)
     return code
+
+
+def _open_streams() -> None:
+    """Have something to write to where who started us closed it (``2>&-``): the exit code says
+    what was found, not that nobody listens. What `run` starts does not inherit it."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 - to the end
+            setattr(sys, name, stream)
 
 
 def _dispatch(argv: list[str]) -> int:

@@ -165,6 +165,27 @@ def test_a_closed_pipe_is_silent() -> None:
         assert process.wait(60) == 0
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    ("words", "code"), [("run -- sh -c 'exit 3'", 3), ("--version", 0), ("diagnose /none", 2)]
+)
+def test_streams_that_are_closed_change_no_exit_code(closed: str, words: str, code: int) -> None:
+    """Where a daemon or a scheduler starts it: 1 would be a fault that was found."""
+    line = f"'{sys.executable}' -m disttrace {words} {closed}"
+    done = subprocess.run(
+        ["sh", "-c", line], env=clean_environ(), capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+
+
+def test_a_command_started_by_run_gets_the_streams_as_they_are() -> None:
+    """What stands in for a closed one is for us alone."""
+    look = "import sys; sys.exit(sys.stdout is None)"
+    line = f"'{sys.executable}' -m disttrace run -- '{sys.executable}' -c '{look}' >&-"
+    done = subprocess.run(["sh", "-c", line], env=clean_environ(), timeout=60, check=False)
+    assert done.returncode == 1
+
+
 def test_info_tells_every_setting_and_its_source(tmp_path: Path) -> None:
     """The JSON of info has one row per setting, with value and source, and what was wrong."""
     variables = {"DISTTRACE_DIR": str(tmp_path), "DISTTRACE_STALL": "2", "DISTTRACE_MAX_MB": "x"}
