@@ -411,3 +411,39 @@ def test_other_peoples_lines_are_not_taken_for_ours(tmp_path: Path) -> None:
     trace = load([str(tmp_path)])
     assert trace.processes == ()
     assert [p.kind for p in trace.problems] == ["foreign"]
+
+
+@pytest.mark.parametrize("command", ["view", "diagnose", "stats", "replay"])
+def test_whatever_is_asked_says_why_it_finds_nothing(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A stranger's file in a folder, and journals without a sound line."""
+    strange, damaged = tmp_path / "strange", tmp_path / "damaged"
+    strange.mkdir()
+    (strange / "x.json").write_text("{}")
+    assert main([command, str(strange)]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.endswith(": 1 file here (x.json) bears no name of a journal and was left out.")
+    assert " it 1 " not in said
+    assert main([command, f"{tmp_path}/a\nb"]) == 2
+    assert r"a\nb: it does not exist;" in capsys.readouterr().err
+    (journal,) = training(damaged, 1, STEPS)
+    for path in damaged.iterdir():
+        path.write_bytes(b"\xff\x00noise\n" * 9)
+    assert main([command, str(damaged)]) == 2
+    name = os.path.basename(journal.definitions)
+    assert f"{name}: has the name of a journal but holds no record" in capsys.readouterr().err
+
+
+def test_operations_without_definitions_are_not_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The definitions of calls are lost: nobody says that nothing was communicated."""
+    for journal in training(tmp_path, 2, STEPS):
+        lines = journal.definitions.read_bytes().splitlines(keepends=True)
+        kept = [line for line in lines if b'"call"' not in line]
+        journal.definitions.write_bytes(b"".join(kept))
+    assert main(["stats", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("No communication could be read; what is missing stands below.\n")
+    assert "of calls that are not defined" in said

@@ -124,3 +124,11 @@ def test_a_log_of_nothing_is_a_sentence(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+def test_a_pipe_without_a_log_is_named_as_one() -> None:
+    """Nobody knows the file under which it is held."""
+    words = [sys.executable, "-m", "disttrace", "diagnose", "-"]
+    done = subprocess.run(words, input="hello", capture_output=True, text=True, timeout=60)
+    told = "disttrace: the standard input has no line of a watchdog, and no exception.\n"
+    assert (done.returncode, done.stderr) == (2, told)

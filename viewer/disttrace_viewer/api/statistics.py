@@ -275,7 +275,7 @@ class Stats:
 
     def _paint(self, out: TextConsole, by: str | None, asked: Sequence[str]) -> None:
         answers = [self._what_if.of(what_if.parse(one, self._schedule)) for one in asked]
-        paint(self.statistics, out, by=by)
+        paint(self.statistics, out, by=by, whole=not self._trace.problems)
         paint_what_if(self._what_if, answers or self._what_if.best, out)
         paint_critical_path(critical_path(self._schedule), self._trace, out)
         paint_older(self._older, out)

@@ -73,19 +73,27 @@ def execute(args: argparse.Namespace) -> int:
     """
     from disttrace_viewer.api.states import no_cycles
     from disttrace_viewer.api.verdict import diagnose
+    from disttrace_viewer.collect import ViewerError
 
-    if args.dirs == ["-"]:
+    piped = args.dirs == ["-"]
+    if piped:
         args.dirs = [_standard_input()]
     with no_cycles(), common.journals_progress() as progress:
-        report = diagnose(
-            args.dirs,
-            args.job,
-            stall_s=args.stall,
-            engine=args.engine,
-            strict=args.strict,
-            on_device=args.on_device,
-            progress=progress,
-        )
+        try:
+            report = diagnose(
+                args.dirs,
+                args.job,
+                stall_s=args.stall,
+                engine=args.engine,
+                strict=args.strict,
+                on_device=args.on_device,
+                progress=progress,
+            )
+        except ViewerError as error:
+            if piped:  # under a name that nobody knows
+                what = "the standard input has no line of a watchdog, and no exception."
+                raise ViewerError(what, error.exit_code) from None
+            raise
         gc.freeze()  # it is used to the end: a search for garbage among it costs seconds
     if args.format == "text":
         report.print(stacks=args.stacks, width=args.width, color=common.color(args))

@@ -128,11 +128,13 @@ def _strangers(
         elif name.endswith(_JSON) and (not beside or folder in beside):
             of_folder.setdefault(folder, []).append(name)
     for where, names in of_folder.items():
+        one = len(names) == 1
+        whose = f"{'bears' if one else 'bear'} no name of a journal and {'was' if one else 'were'}"
         problems.add(
             where,
             "foreign",
             f"{plural(len(names), 'file')} here ({plain(', '.join(sorted(names)[:3]))}"
-            f"{', ...' if len(names) > 3 else ''}) bear no name of a journal and were left out.",
+            f"{', ...' if len(names) > 3 else ''}) {whose} left out.",
         )
 
 

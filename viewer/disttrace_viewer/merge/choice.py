@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from disttrace_viewer.merge.jobs import closure, newest, reached
 from disttrace_viewer.trace import model
 from disttrace_viewer.trace.errors import ViewerError
+from disttrace_viewer.trace.plain_text import plain
 from disttrace_viewer.trace.process import Problem, Process
 
 DEFAULT_DIR = "disttrace-out"
@@ -28,12 +29,14 @@ def folders(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | No
 
 def nothing(where: Sequence[str], problems: Sequence[Problem]) -> ViewerError:
     """The error for folders without a journal."""
+    names = [plain(one) or "''" for one in where]
     if [problem.path for problem in problems] == list(where) and len(where) == 1:
-        why = problems[0].sentence.removeprefix(f"{where[0]}: ")
-        return ViewerError(f"no journals in {where[0]}: it {why}")
+        why = problems[0].sentence.removeprefix(f"{plain(where[0])}: ")
+        it = "" if why[:1].isdigit() else "it "  # what is in a folder is counted
+        return ViewerError(f"no journals in {names[0]}: {it}{why}")
     reasons = "".join(f"\n  {problem.sentence}" for problem in problems)
     return ViewerError(
-        f"no journals in {', '.join(where)}: run the program with DISTTRACE=1 and give the"
+        f"no journals in {', '.join(names)}: run the program with DISTTRACE=1 and give the"
         f" folder that DISTTRACE_DIR names.{reasons}"
     )
 

@@ -14,6 +14,7 @@ from disttrace_viewer.findings.finding import ERROR, LIKELY
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.files import size
 from disttrace_viewer.load.foreign.evidence import evidence, troubles
+from disttrace_viewer.load.journals import open_journal
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.choice import nothing
 from disttrace_viewer.states import engines, folder
@@ -79,7 +80,8 @@ def _stored(paths: Sequence[str | Files]) -> bool:
 
 def _nothing(paths: Sequence[str | Files]) -> ViewerError:
     problems = Problems()
-    evidence(paths, problems)
+    for files in evidence(paths, problems):
+        open_journal(files, problems)  # why it is none
     return nothing([path for path in paths if isinstance(path, str)], problems.found())
 
 

@@ -25,11 +25,13 @@ LOUD = 0.5
 _KEYS = {"line": ("line",), "group": (FAMILY,), "op": ("op",), "rank": ("op",)}
 
 
-def paint(statistics: Statistics, out: TextConsole, *, by: str | None = None) -> None:
+def paint(
+    statistics: Statistics, out: TextConsole, *, by: str | None = None, whole: bool = True
+) -> None:
     """The sentences, the tables by ``by`` (``line``, ``group``, ``op``, ``rank``; None: by
-    operation, group and line), ranks and wait states.
+    operation, group and line), ranks and wait states; not ``whole``: not all could be read.
     """
-    for sentence in sentences(statistics):
+    for sentence in sentences(statistics, whole=whole):
         out.wrapped(Text(sentence, style="bold"), Text(), Text())
     keys = ("op", FAMILY, "line") if by is None else _KEYS[by]
     if by != "rank":
@@ -39,11 +41,13 @@ def paint(statistics: Statistics, out: TextConsole, *, by: str | None = None) ->
     _states(statistics, out)
 
 
-def sentences(statistics: Statistics) -> tuple[str, str]:
+def sentences(statistics: Statistics, *, whole: bool = True) -> tuple[str, ...]:
     """What the tables say, for who reads no tables."""
     ranks = statistics.ranks
     sums = ranks.select(pl.exclude("process").sum()).row(0, named=True)
     count = ranks.height
+    if not sums["communicating_ns"] and not whole:
+        return ("No communication could be read; what is missing stands below.",)
     if not count or not sums["communicating_ns"]:
         return ("Nothing was communicated.", "So nobody waited.")
     each = duration(sums["communicating_ns"] // count) + (" each" if count > 1 else "")
