@@ -46,6 +46,12 @@ def skip_function(function: object) -> None:
         skip(function.__code__)
 
 
+def inline(function: types.FunctionType, original: types.FunctionType) -> None:
+    """Have dynamo compile ``original`` where it meets ``function`` within what it compiles: a
+    program that wants a single graph gets it, and nothing breaks where nothing did."""
+    function._torchdynamo_inline = original  # type: ignore[attr-defined]
+
+
 def skip_module(*modules: types.ModuleType) -> None:
     """Mark every function and method defined in ``modules``."""
     mark = _find()

@@ -56,6 +56,7 @@ class Engine:
             _document(function, original)
             if isinstance(original, types.FunctionType):  # which may be asked for more
                 functools.update_wrapper(function, original)
+                dynamo.inline(function, original)
         setattr(owner, name, wrapper)
 
         def undo() -> None:

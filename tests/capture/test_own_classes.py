@@ -67,3 +67,37 @@ def test_methods_of_the_program_stay_what_they_are(tmp_path: Path, core: str) ->
     assert outcome.stdout == preloaded("-c", PROGRAM).check().stdout
     (journal,) = read_journals(tmp_path)
     assert "store.get" in {call["op"] for call in journal.calls().values()}
+
+
+COMPILED = """
+import sys
+import torch, torch._dynamo.testing, torch.distributed as dist
+if sys.argv[1:]:
+    import disttrace
+    disttrace.install(dir=sys.argv[1], core=sys.argv[2])
+
+class Mine(dist.Store):
+    def get(self, key):
+        return self.kept[key]
+
+mine = Mine()
+mine.kept = {"a": "bb"}
+
+def step(x):
+    return (x + 1) * len(mine.get("a"))
+
+for whole in (False, True):
+    torch._dynamo.reset()
+    counter = torch._dynamo.testing.CompileCounter()
+    compiled = torch.compile(step, backend=counter, fullgraph=whole)
+    print([compiled(torch.full((2,), float(n))).tolist() for n in range(3)])
+    print(counter.frame_count, counter.op_count)
+"""
+
+
+@EACH_CORE
+def test_methods_of_the_program_are_compiled_as_they_were(tmp_path: Path, core: str) -> None:
+    """One graph stays one graph, also where the program insists."""
+    outcome = preloaded("-c", COMPILED, str(tmp_path), core).check()
+    assert outcome.stderr == ""
+    assert outcome.stdout == preloaded("-c", COMPILED).check().stdout
