@@ -14,13 +14,15 @@ from typing import Any
 
 import pytest
 
+from disttrace.cli import main
 from disttrace.journal import proc
 from disttrace.testing.ranks import environment, free_port
 from disttrace_viewer.api.attached import from_files, reported
 from disttrace_viewer.attach import permission, processes, samples
 from disttrace_viewer.attach.processes import Found
 from disttrace_viewer.attach.samples import Look
-from disttrace_viewer.load.foreign.py_spy import Frame, Sample
+from disttrace_viewer.load.foreign.py_spy import Frame, Sample, read_frames
+from disttrace_viewer.load.problems import Problems
 
 TORCH = "/venv/site-packages/torch/distributed/distributed_c10d.py"
 
@@ -353,6 +355,24 @@ def _ranks(root: Path, monkeypatch: pytest.MonkeyPatch, job: str = "7") -> list[
     for reader in (proc, processes):
         monkeypatch.setattr(reader, "ROOT", str(root))
     return processes.ranks(job=job)
+
+
+def test_who_runs_and_cannot_be_looked_at_leaves_no_health(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is wrong with the others: 2, as where a journal is missing; 0 where it has ended."""
+    (path,) = stacks(tmp_path, {0: [frame("load", 9)]})
+    frames = read_frames(path, Problems())
+    assert frames is not None
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    monkeypatch.setattr(permission, "refusal", lambda: None)
+    monkeypatch.setattr(processes, "ranks", lambda *_: [Found(os.getpid(), 1, 2, frozenset(), 0)])
+    for pid, code in ((os.getpid(), 2), (ended.pid, 0)):
+        troubles = {pid: "Permission Denied"}
+        monkeypatch.setattr(samples, "sample", lambda _, t=troubles: ([Sample(path, *frames)], t))
+        assert main(["attach"]) == code
+        assert "could not be looked at: Permission Denied" in capsys.readouterr().err
 
 
 def test_nobody_there_is_a_sentence_and_two() -> None:

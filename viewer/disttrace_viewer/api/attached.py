@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -30,10 +31,12 @@ _GUESSED = (
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """A report, where any rank could be looked at, and sentences about those that could not."""
+    """A report, where any rank could be looked at, and sentences about those that could not;
+    ``whole`` unless one of these runs on."""
 
     report: Report | None
     troubles: tuple[str, ...] = ()
+    whole: bool = True
 
 
 def attached(pids: Sequence[int] = (), of_job: str | None = None, *, ask: bool = False) -> Attached:
@@ -55,7 +58,8 @@ def attached(pids: Sequence[int] = (), of_job: str | None = None, *, ask: bool =
     asked = recorders.ask(alive) if ask else NOTHING
     if asked.trouble is not None:
         told.append(asked.trouble)
-    return Attached(reported(taken, asked) if taken else None, tuple(told))
+    whole = not any(os.path.exists(f"/proc/{pid}") for pid in troubles)
+    return Attached(reported(taken, asked) if taken else None, tuple(told), whole)
 
 
 def from_files(paths: Iterable[str]) -> Attached:

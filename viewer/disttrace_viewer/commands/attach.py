@@ -40,7 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """0: no stall seen, 1: one was found, 2: no rank was found, or none may be looked at."""
+    """0: no stall seen, 1: one was found, 2: no rank was found, or none may be looked at, or one
+    that runs could not be and the others show no stall."""
     from disttrace_viewer.api.attached import attached, from_files
 
     report = from_files(args.stacks) if args.stacks else attached(args.pids, args.job, ask=args.ask)
@@ -52,4 +53,6 @@ def execute(args: argparse.Namespace) -> int:
         common.write_json(report.report.to_dict(full=True))
     else:
         report.report.print(width=args.width, color=common.color(args))
-    return 0 if report.report.healthy else 1
+    if not report.report.healthy:
+        return 1
+    return 0 if report.whole else NOTHING
