@@ -106,7 +106,8 @@ def is_installed() -> bool:
     if "disttrace.session" in sys.modules:
         from disttrace.session import installed
 
-        return installed()
+        if installed():
+            return True
     if "disttrace.waiting" in sys.modules:
         from disttrace.waiting import is_waiting
 

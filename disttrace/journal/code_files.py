@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-_STANDARD = re.compile(r"/python3[^/]*/(?!(site|dist)-packages/)")
+_STANDARD = re.compile(r"/lib(?:64)?/python3[^/]*/(?!(site|dist)-packages/)")
 _PACKAGES = re.compile(r"/(?:site|dist)-packages/(.+)")
 _GENERATED = re.compile(
     r"^<eval_with_key>|^<frozen |^<__array_function__ |/torchinductor_[^/]*/|/c[a-z2-7]{51}\.py$"

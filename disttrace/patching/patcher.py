@@ -157,7 +157,8 @@ def _is_method(entry: Any) -> bool:
         return not entry.__code__.co_flags & _RUNS_LATER
     inner = getattr(entry, "fget", entry)  # torch's options are properties
     inner = getattr(inner, "__func__", inner)
-    return isinstance(inner, types.BuiltinFunctionType | types.WrapperDescriptorType)
+    descriptors = types.MethodDescriptorType | types.WrapperDescriptorType
+    return isinstance(inner, types.BuiltinFunctionType | descriptors)
 
 
 def subclasses(owner: type) -> Iterator[type]:

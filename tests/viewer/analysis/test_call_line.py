@@ -27,6 +27,8 @@ INDUCTOR = "c" + "a7" * 25 + "b.py"
     [
         ("/src/train.py", "program"),
         ("<cell 3>", "program"),
+        ("/home/me/python3-work/train.py", "program"),
+        ("/usr/lib64/python3.11/queue.py", "library"),
         ("/env/lib/python3.11/multiprocessing/process.py", "library"),
         (f"{PACKAGES}/lightning/fabric.py", "library"),
         ("/env/bin/accelerate", "library"),

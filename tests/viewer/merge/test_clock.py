@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any, get_type_hints
 
 from disttrace_viewer.merge.clock import realign, to_unix
 from disttrace_viewer.merge.processes import Clocks, OwnClock
 from disttrace_viewer.merge.reader import load
-from disttrace_viewer.trace.process import Clock
+from disttrace_viewer.trace.process import (
+    Clock,
+    Digest,
+    Dropped,
+    Exit,
+    Failure,
+    Sighting,
+    StackSample,
+    Trouble,
+    Worker,
+)
 from support.journals import MS, T0, UNIX_NS, Journal, workers
 
 
@@ -53,6 +64,54 @@ def test_realigning_moves_operations_and_processes_of_one_host(tmp_path: Path) -
     ends = {p.host: p.exit.t_ns for p in again.processes if p.exit}
     assert ends == {"a": UNIX_NS + 14 * MS, "b": UNIX_NS + 9 * MS}
     assert again.operations.schema == trace.operations.schema
+
+
+def test_realigning_moves_every_time_that_a_process_has(tmp_path: Path) -> None:
+    """What was seen of it, what its launcher knows and what its host told too."""
+    (journal,) = workers(tmp_path, 1)
+    journal.run(journal.collective(journal.world()), MS, MS, q=1)
+    trace = load([str(tmp_path)])
+    values = {int: 7, int | None: 7, str: "x", str | None: "x", bool: True}
+
+    def made(kind: type) -> Any:
+        hints = get_type_hints(kind)
+        return kind(**{f.name: values.get(hints[f.name], ()) for f in dataclasses.fields(kind)})
+
+    fields = {
+        "exit": made(Exit),
+        "told": made(Worker),
+        "latest_samples": {0: made(StackSample)},
+        **{name: (made(Failure),) for name in ("failures", "handling")},
+        "samples": (made(StackSample),),
+        "workers": (made(Worker),),
+        "sightings": (made(Sighting),),
+        "troubles": (made(Trouble),),
+        "digests": (made(Digest),),
+        "dropped": (made(Dropped),),
+    }
+    process = dataclasses.replace(trace.processes[0], heartbeat_ns=7, **fields)
+    clock = trace.clocks[0]
+    later = dataclasses.replace(clock, offset_ns=clock.offset_ns + 5)
+    again = realign(trace.replace(processes=(process,)), (later,)).processes[0]
+    was, now = times(process), times(again)
+    assert len(was) == len(fields) + 3
+    assert [after - before for before, after in zip(was, now, strict=True)] == [5] * len(was)
+
+
+def times(value: Any) -> list[int]:
+    """All that are in a value, but for lengths of time and what names something."""
+    if dataclasses.is_dataclass(value):
+        found = []
+        for field in dataclasses.fields(value):
+            one = getattr(value, field.name)
+            if field.name.endswith("_ns") and field.name not in ("pid_ns", "time_ns"):
+                found.append(one)
+            elif not isinstance(one, str):
+                found += times(one)
+        return found
+    if isinstance(value, dict):
+        return [ns for one in value.values() for ns in times(one)]
+    return [ns for one in value for ns in times(one)] if isinstance(value, tuple) else []
 
 
 def test_realigning_can_take_drift_out(tmp_path: Path) -> None:

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TypeVar
 
 from disttrace_viewer.trace.model import Group, Member, Tables, Trace
-from disttrace_viewer.trace.process import Clock, Process
+from disttrace_viewer.trace.process import (
+    Clock,
+    Digest,
+    Exit,
+    Failure,
+    Process,
+    Sighting,
+    StackSample,
+    Trouble,
+    Worker,
+)
 
+T = TypeVar("T", Digest, Exit, Failure, Sighting, StackSample, Trouble, Worker)
 UNKNOWN_NS = 1 << 62
 """Error of a clock of which no journal has a reading: of a process without definitions."""
 
@@ -86,19 +98,25 @@ def _moved(process: Process, old: Clock, new: Clock) -> Process:
     def maybe(ns: int | None) -> int | None:
         return None if ns is None else at(ns)
 
-    ended = process.exit
+    def each(ones: Sequence[T]) -> tuple[T, ...]:
+        return tuple(dataclasses.replace(one, t_ns=at(one.t_ns)) for one in ones)
+
     return dataclasses.replace(
         process,
         start_ns=at(process.start_ns),
         last_ns=at(process.last_ns),
         heartbeat_ns=maybe(process.heartbeat_ns),
-        exit=None if ended is None else dataclasses.replace(ended, t_ns=at(ended.t_ns)),
-        failures=tuple(dataclasses.replace(f, t_ns=at(f.t_ns)) for f in process.failures),
-        handling=tuple(dataclasses.replace(f, t_ns=at(f.t_ns)) for f in process.handling),
-        latest_samples={
-            thread: dataclasses.replace(s, t_ns=at(s.t_ns))
-            for thread, s in process.latest_samples.items()
-        },
-        samples=tuple(dataclasses.replace(s, t_ns=at(s.t_ns)) for s in process.samples),
+        exit=None if process.exit is None else each([process.exit])[0],
+        failures=each(process.failures),
+        handling=each(process.handling),
+        latest_samples=dict(
+            zip(process.latest_samples, each([*process.latest_samples.values()]), strict=True)
+        ),
+        samples=each(process.samples),
+        workers=each(process.workers),
+        told=None if process.told is None else each([process.told])[0],
+        sightings=each(process.sightings),
+        troubles=each(process.troubles),
+        digests=each(process.digests),
         dropped=tuple(dataclasses.replace(d, to_ns=maybe(d.to_ns)) for d in process.dropped),
     )

@@ -62,16 +62,16 @@ class Guest:
             raise Garbled("nothing that a hub says")
 
     def _gathered(self, message: Message) -> None:
+        found = None
+        if message.kind == "gathered":  # garbled, the question stands, and is answered by `close`
+            found = Gathered(message.number("term"), parted(message.body))
         _, done = self._gathers.pop(message.number("n"), (0.0, None))
         if done is None:
             return
-        self.leads = message.kind == "gathered"
-        if self.leads:
-            self.term = max(self.term, message.number("term"))
-            answers = parted(message.body)
-            done(Gathered(message.number("term"), answers))
-        else:
-            done(None)
+        self.leads = found is not None
+        if found is not None:
+            self.term = max(self.term, found.term)
+        done(found)
 
     def gather(self, wanted: Sequence[str], now: float, done: Done) -> None:
         """Have all members asked, if it is for us to lead."""

@@ -53,12 +53,27 @@ def resolved(host: str) -> list[str]:
 
 
 def is_here(address: str) -> bool:
-    """Whether an address is of this host: the kernel would speak to it from that same one."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    """Whether an address is of this host: the kernel would speak to it from that same one, or, as
+    to the second address of an interface, from another one, but takes what comes to it.
+    """
+    family, version = (socket.AF_INET6, "6") if ":" in address else (socket.AF_INET, "4")
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((address, 9))  # sends nothing
-            return str(probe.getsockname()[0]) == address
+            if probe.getsockname()[0] == address:
+                return True
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((address, 0))
+            return not ipaddress.ip_address(address).is_unspecified and _only_own(version)
+    except (OSError, ValueError):
+        return False
+
+
+def _only_own(version: str) -> bool:
+    """Whether the kernel lets nobody have an address that is not of this host."""
+    try:
+        with open(f"/proc/sys/net/ipv{version}/ip_nonlocal_bind", encoding="ascii") as file:
+            return file.read().strip() == "0"
     except OSError:
         return False
 
