@@ -666,6 +666,7 @@ typedef struct {
     PyObject *options; /* the object that it was set on last, unless that was read */
     PyObject *value;   /* what it was set to last */
     Key key;           /* of that value; empty where the same object may change */
+    char passed_by;    /* somebody has torch's own setter: nothing is remembered any more */
 } Option;
 
 static PyMemberDef option_members[] = {
@@ -698,7 +699,7 @@ static int option_set(PyObject *op, PyObject *options, PyObject *value) {
     PyObject *original = self->of.original;
     Py_CLEAR(self->options);
     int failed = Py_TYPE(original)->tp_descr_set(original, options, value);
-    if (failed || value == NULL || core->off) return failed;
+    if (failed || value == NULL || core->off || self->passed_by) return failed;
     if (value != self->value) {
         Key key;
         PyObject *type = (PyObject *)Py_TYPE(value);
@@ -720,6 +721,25 @@ static PyObject *option_get(PyObject *op, PyObject *options, PyObject *type) {
     if (options == NULL) return Py_NewRef(op);
     return Py_TYPE(self->of.original)->tp_descr_get(self->of.original, options, type);
 }
+
+/* In all else, and for what it is, torch's property. */
+static PyObject *option_getattr(PyObject *op, PyObject *name) {
+    Option *self = (Option *)op;
+    PyObject *original = self->of.original;
+    PyObject *found = NULL;
+    if (PyUnicode_CompareWithASCIIString(name, "__class__") != 0) {
+        found = PyObject_GenericGetAttr(op, name);
+        if (found != NULL || !PyErr_ExceptionMatches(PyExc_AttributeError)) return found;
+        PyErr_Clear();
+    }
+    if (PyUnicode_CompareWithASCIIString(name, "fset") == 0) {
+        Py_CLEAR(self->options);
+        self->passed_by = 1;
+    }
+    return PyObject_GetAttr(original, name);
+}
+
+static PyObject *option_repr(PyObject *op) { return PyObject_Repr(((Option *)op)->of.original); }
 
 /* ---- records of operations ------------------------------------------------------------------ */
 
@@ -1440,6 +1460,7 @@ static PyType_Slot option_slots[] = {
     {Py_tp_new, wrapper_new},          {Py_tp_dealloc, object_dealloc},
     {Py_tp_traverse, object_traverse}, {Py_tp_descr_get, option_get},
     {Py_tp_descr_set, option_set},     {Py_tp_members, option_members},
+    {Py_tp_getattro, option_getattr},  {Py_tp_repr, option_repr},
     {0, NULL},
 };
 static PyType_Slot method_slots[] = {

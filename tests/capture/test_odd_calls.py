@@ -185,6 +185,37 @@ def test_options_say_what_they_are_when_they_are_used(tmp_path: Path, core: str)
     assert found == [*once, "SUM", "MAX", "MIN", "MIN", "MAX", "MIN", "MIN"]
 
 
+PROPERTIES = OPTIONS.split("for op in")[0] + """
+import inspect
+entry = dist.AllreduceOptions.reduceOp
+print(isinstance(entry, property), repr(entry).split()[0], type(entry.fget).__name__)
+print("reduceOp" in dict(inspect.getmembers(dist.AllreduceOptions, inspect.isdatadescriptor)))
+print(isinstance(entry.getter(len), property), hasattr(entry, "nothing"))
+options = made(Op.MAX)
+entry.fset(options, Op.MIN)
+call(options)
+options = made(Op.MAX)
+call(options)
+disttrace.uninstall()
+print(dist.AllreduceOptions.reduceOp is entry)
+"""
+
+
+@EACH_CORE
+def test_what_stands_for_a_property_is_one(tmp_path: Path, core: str) -> None:
+    """To all that asks for it, also where that takes torch's own setter and passes ours by."""
+    outcome = preloaded("-W", "ignore", "-c", PROPERTIES, str(tmp_path), core).check()
+    first, *others, last = outcome.stdout.splitlines()
+    assert first.startswith("True <property ")
+    assert others == ["True", "True False"]
+    assert last == str(core != "c")  # of the plain one nothing stands there
+    (journal,) = read_journals(tmp_path)
+    calls = journal.calls()
+    begun = [calls[record["s"]] for record in journal.records if "b" in record]
+    found = [call["reduce_op"] for call in begun if call["op"] == "all_reduce"]
+    assert found == ["MIN", "MAX"]
+
+
 _MADE = """
 import sys
 import disttrace
