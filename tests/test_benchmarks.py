@@ -301,7 +301,7 @@ def test_a_simulated_job_hangs_where_it_should(tmp_path: Path, fault: str) -> No
 
 def test_who_leads_judges_what_others_tell_as_one() -> None:
     """Of 40 hosts 39 tell: what 32 of them tell is one answer, and the verdict names the rank."""
-    row = live_judge.measured(40, 1, "world", None)
+    row = live_judge.measured(40, 1, "world")
     assert re.match(
         r"\| 40 \| 2, [\d,]+ kB \| [\d.]+ \| [\d.]+ \| stalled: Rank \d+ never joined", row
     )

@@ -62,6 +62,11 @@ SERIES = (
         for ends in ("scattered", "raised")
     ),
     Series(
+        "ranks of which each fourth calls something else, by states",
+        (2_048, 4_096, 8_192, 16_384),
+        tuple(replace(HANG, dp=dp, fault="world", parted=4) for dp in (32, 64, 128, 256)),
+    ),
+    Series(
         "hosts of 2,048 ranks, by states",
         (16, 64, 256, 2_048),
         tuple(replace(HANG, hosts_apart=True, per_host=n) for n in (128, 32, 8, 1)),
@@ -108,7 +113,8 @@ def costs(shapes: Sequence[Shape], scratch: str) -> list[float]:
             for number, (path, shape) in enumerate(jobs):
                 if not LONG_S < best[number] < math.inf:
                     named = 0 if shape.ends == "raised" else culprits[number]  # who raised first
-                    wanted = f'"culprit_ranks": [\n        {named}\n'.encode()
+                    told = "1,\n        5" if shape.parted else f"{named}\n"
+                    wanted = f'"culprit_ranks": [\n        {told}'.encode()
                     best[number] = min(best[number], _run(str(path), scratch, wanted))
     return best
 

@@ -59,6 +59,8 @@ class Shape:
     at a line of its own."""
     more: int = 0
     """So many groups more like that of tp, for every rank: made and not used."""
+    parted: int = 0
+    """One of so many ranks, the second first, calls another operation where all do one together."""
 
     @property
     def size(self) -> int:
@@ -359,7 +361,9 @@ class Rank:
         ]
         self.calls["mp"] = [out.collective("all_reduce", groups["mp"], 1, clip)]
         everybody = out.stack(("/app/pretrain.py", 75, "step"), MAIN)
-        self.calls["world"] = [out.collective("all_reduce", groups["world"], 1, everybody)]
+        parted = shape.parted and self.rank % shape.parted == 1
+        operation = "all_gather" if parted else "all_reduce"
+        self.calls["world"] = [out.collective(operation, groups["world"], 1, everybody)]
 
     def segment(self, run: Run, broken: Run | None) -> Iterator[str]:
         """The lines of its only segment; ``broken`` is the last block where there is a fault."""

@@ -42,11 +42,9 @@ def living(_: Process) -> Seen:
 class Hosts:
     """The folders of a job's hosts, and what they tell."""
 
-    def __init__(self, made: Path, hosts: int, fault: str, odd: int | None) -> None:
-        shape = Shape(8, hosts // 8, PER_HOST, 3, fault=fault, per_host=PER_HOST)
+    def __init__(self, made: Path, hosts: int, fault: str, parted: int) -> None:
+        shape = Shape(8, hosts // 8, PER_HOST, 3, fault=fault, per_host=PER_HOST, parted=parted)
         make(made, shape)
-        if odd is not None:
-            _comes_with_another_shape(made, odd)
         self._job = f"run{shape.size}"
         self._folders = [made / f"host{number}" for number in range(hosts)]
         for folder in self._folders:
@@ -94,21 +92,10 @@ class Hosts:
         return told
 
 
-def _comes_with_another_shape(made: Path, rank: int) -> None:
-    """To what all ranks do together."""
-    for path in made.glob(f"*-node{rank // PER_HOST:05}-*.defs.jsonl"):
-        lines = path.read_text().splitlines(keepends=True)
-        if any(f'"rank":{rank},"local_rank"' in line for line in lines):
-            odd = [
-                line.replace("[[1]]", "[[7]]") if '"group":1,' in line else line for line in lines
-            ]
-            path.write_text("".join(odd))
-
-
-def measured(hosts: int, rounds: int, fault: str, odd: int | None) -> str:
+def measured(hosts: int, rounds: int, fault: str, parted: int = 0) -> str:
     """A line of the table."""
     with tempfile.TemporaryDirectory() as made:
-        job = Hosts(Path(made), hosts, fault, odd)
+        job = Hosts(Path(made), hosts, fault, parted)
         least = float("inf")
         for _ in range(rounds):
             judge = job.judge(0)
@@ -135,11 +122,13 @@ def main() -> None:
     parser.add_argument(
         "--fault", default="tp", help="the kind of group in which one rank stays away"
     )
-    parser.add_argument("--odd", type=int, help="a rank that comes with another shape")
+    parser.add_argument(
+        "--parted", type=int, default=0, help="one of so many ranks calls something else in `world`"
+    )
     options = parser.parse_args()
     print("| hosts | answers | CPU s of a fold | CPU s | told |", "|---|---|---|---|---|", sep="\n")
     for hosts in map(int, options.hosts.split(",")):
-        print(measured(hosts, options.rounds, options.fault, options.odd), flush=True)
+        print(measured(hosts, options.rounds, options.fault, options.parted), flush=True)
 
 
 if __name__ == "__main__":

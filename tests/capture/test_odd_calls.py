@@ -185,7 +185,9 @@ def test_options_say_what_they_are_when_they_are_used(tmp_path: Path, core: str)
     assert found == [*once, "SUM", "MAX", "MIN", "MIN", "MAX", "MIN", "MIN"]
 
 
-PROPERTIES = OPTIONS.split("for op in")[0] + """
+PROPERTIES = (
+    OPTIONS.split("for op in")[0]
+    + """
 import inspect
 entry = dist.AllreduceOptions.reduceOp
 print(isinstance(entry, property), repr(entry).split()[0], type(entry.fget).__name__)
@@ -199,6 +201,7 @@ call(options)
 disttrace.uninstall()
 print(dist.AllreduceOptions.reduceOp is entry)
 """
+)
 
 
 @EACH_CORE
