@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Set
 
 from disttrace.journal.code_files import is_generated, is_program, programs_frame
@@ -13,6 +14,7 @@ Site = tuple[str, Stack | Frame | None]
 """Operation and stack of a call, or the user's line: what makes two calls the same one."""
 
 
+@functools.lru_cache(1024)  # of thousands of ranks most are at one line
 def innermost(stack: Stack) -> Frame | None:
     """The innermost frame of the user's program, as far as files tell (``programs_frame``)."""
     at = programs_frame([one.file for one in stack])
