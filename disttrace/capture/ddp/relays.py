@@ -203,7 +203,11 @@ def _shares_backends(relay: Any, group: Any) -> bool:
     known: dict[Any, Any] = {}
     for device in group._device_types:
         backend = group._get_backend(device)
-        kind = types.get(backend.name().upper(), types["CUSTOM"])
+        try:
+            name = backend.name().upper()
+        except RuntimeError:  # one of C++ that has none, as torch 2.5's `fake`
+            name = "CUSTOM"
+        kind = types.get(name, types["CUSTOM"])
         if known.setdefault(kind, backend) is not backend:
             return False
         _REGISTER(relay, device, kind, backend)
