@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from disttrace.capture.native import hooks
 from support.cores import EACH_CORE
 from support.preloaded import preloaded
 
@@ -130,9 +131,12 @@ def test_an_allocation_that_fails(tmp_path: Path, core: str, last: int) -> None:
 
 @EACH_CORE
 def test_the_end_of_the_stack(tmp_path: Path, core: str) -> None:
-    """Ours takes the frame of its wrapper, and one of C; all else it does if there is room."""
+    """Ours takes the frame of its wrapper, and one of C; all else it does if there is room. torch's
+    hooks, which a collective calls in C++, take as many, and a frame more.
+    """
     bare, traced = (eval(said(tmp_path, STACK, each)) for each in ("", core))
-    assert all(t - b <= 2 for b, t in zip(bare, traced, strict=True)), (bare, traced)
+    most = [2, 2, *[5 if hooks.supported() else 2] * 3, 2]
+    assert all(t - b <= m for b, t, m in zip(bare, traced, most, strict=True)), (bare, traced)
 
 
 @EACH_CORE
