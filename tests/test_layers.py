@@ -103,7 +103,6 @@ SHARED = (
     "disttrace.journal.descriptors",
     "disttrace.journal.format",
     "disttrace.journal.proc",
-    "disttrace.journal.progress",
     "disttrace.lifecycle.meeting.place",
     "disttrace.recording.shown",
     "disttrace.redact",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 from disttrace.journal.format import open_own
-from disttrace.journal.progress import written
 from disttrace_viewer.load.files import open_regular
 from disttrace_viewer.load.text import LONGEST_LINE
 
@@ -82,3 +81,17 @@ class Tail:
                 return data
             self._position += newline + 1
             data = data[newline + 1 :]
+
+
+def written(fd: int, start: int = 0) -> int:
+    """How much was written into a segment, of which ``start`` bytes were; a mapped one is longer,
+    and zeros from there on.
+    """
+    low, high = start, os.fstat(fd).st_size
+    while low < high:
+        middle = (low + high) // 2
+        if os.pread(fd, 1, middle) not in (b"", b"\0"):
+            low = middle + 1
+        else:
+            high = middle
+    return low

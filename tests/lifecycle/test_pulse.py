@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrace.journal.progress import MOST_READ, Progress
+from disttrace_viewer.companion.pulse import MOST_READ, Pulse
 from support.journals import MS, Journal
 
 
@@ -15,7 +15,7 @@ def test_questions_to_a_store_are_no_progress(tmp_path: Path) -> None:
     """Also of a call that is defined later; nor is what a thread beside the main one does."""
     journal = Journal(tmp_path, pid=4000, rank=0, world_size=2)
     group = journal.world()
-    seen = Progress(str(journal.base))
+    seen = Pulse(str(tmp_path), journal.base.name, 0.0)
     journal.run(journal.collective(group), t=100 * MS, d=MS, q=1)
     stood = seen.position()
     assert stood is not None
@@ -37,7 +37,7 @@ def test_polling_alone_stands_nowhere(tmp_path: Path) -> None:
     """However much of it there is, a look is bounded."""
     journal = Journal(tmp_path, pid=4000, rank=0, world_size=2)
     journal.world()
-    seen = Progress(str(journal.base))
+    seen = Pulse(str(tmp_path), journal.base.name, 0.0)
     call = journal.call("store.check", kind="store", store=1)
     journal.run(call, t=100 * MS, d=MS, k="go")
     assert seen.position() is None
@@ -51,7 +51,7 @@ def test_dropped_segments_are_passed_over(tmp_path: Path) -> None:
         journal.segment().unlink()
     journal.segment()
     journal.run(call, t=100 * MS, d=MS, q=1)
-    seen = Progress(str(journal.base))
+    seen = Pulse(str(tmp_path), journal.base.name, 0.0)
     Path(f"{journal.base}.000001.ops.jsonl").unlink()
     found = seen.position()
     assert found is not None
@@ -72,7 +72,7 @@ def test_a_look_is_cheap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     journal = Journal(tmp_path, pid=4000, rank=0, world_size=2)
     call = journal.collective(journal.world())
     journal.run(call, t=MS, d=MS, q=1)
-    seen = Progress(str(journal.base))
+    seen = Pulse(str(tmp_path), journal.base.name, 0.0)
     before = seen.position()
     with journal.segments[-1].open("ab") as file:  # as a mapped one, which is longer
         file.write(b'{"e":1,"d":2}\n' * 100_000)
