@@ -13,6 +13,7 @@ from typing import Any
 from disttrace.capture.launcher.workers import Workers
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import after, before, compose
+from disttrace.identity import AGENT
 from disttrace.recording.operation import Operation
 
 PART = "launchers"
@@ -47,7 +48,7 @@ def _agent(capture: Capture, agent: type) -> None:
         return {"nodes": agent._worker_group.group_world_size}
 
     patch = functools.partial(capture.engine.attribute, PART, agent)
-    patch("run", before(capture, PART, lambda *_, **__: capture.on_identity({"role": "agent"})))
+    patch("run", before(capture, PART, lambda *_, **__: capture.on_identity({"role": AGENT})))
     patch("_rendezvous", _operation(capture, "rendezvous", _expected, _found))
     patch("_exit_barrier", _operation(capture, "exit_barrier", nodes))
 

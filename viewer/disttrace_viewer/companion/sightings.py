@@ -16,7 +16,7 @@ import orjson
 from disttrace.journal.format import DEF, SEEN_GONE, STOPPED, definitions_name, opened_own
 from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.companion.machine.answer import Answer
-from disttrace_viewer.trace.process import AGENT, Process
+from disttrace_viewer.trace.process import Process
 
 
 def note(processes: Sequence[Process], but: Container[str] = frozenset(), see: Look = look) -> None:
@@ -26,7 +26,7 @@ def note(processes: Sequence[Process], but: Container[str] = frozenset(), see: L
     with the ids ``but``, which only count among the living.
     """
     seen = [(one, see(one)) for one in processes]
-    living = sum(bool(found.alive) and one.role != AGENT for one, found in seen)
+    living = sum(bool(found.alive) and not one.is_agent for one, found in seen)
     for one, found in seen:
         if one.id in but:
             continue

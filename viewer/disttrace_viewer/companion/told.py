@@ -32,7 +32,7 @@ from disttrace_viewer.states.form.state import State, encoded
 from disttrace_viewer.states.merged import Merged
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.trace.model import Trace
-from disttrace_viewer.trace.process import AGENT, Process
+from disttrace_viewer.trace.process import Process
 
 MOST_STATE = 8 << 10
 """Bytes of a packed state; of a longer one half of the operations are told, and so on."""
@@ -168,14 +168,14 @@ def unknown_ranks(trace: Trace) -> tuple[int, ...]:
 
 
 def _ranks(trace: Trace) -> list[int]:
-    return [p.rank for p in trace.processes if p.role != AGENT and p.rank is not None]
+    return [p.rank for p in trace.processes if p.rank is not None and not p.is_agent]
 
 
 def _worlds(trace: Trace) -> Iterable[int]:
     for process in trace.processes:
         if process.world_size is not None:
             yield process.world_size
-        elif process.role != AGENT:
+        elif not process.is_agent:
             yield number_in(process.env.get("WORLD_SIZE"), "size") or 0
     for group in trace.groups:
         if group.default and group.size is not None:
@@ -190,12 +190,12 @@ def is_alone(trace: Trace) -> bool:
 def addresses(merged: Merged, processes: Sequence[Process]) -> list[Address]:
     """TCPStores of ``processes``: see ``stores``."""
     tables = {p.id: merged.states[p.id].numbered for p in processes if p.id in merged.states}
-    return stores((tables.get(p.id, {}), p.env, p.role == AGENT) for p in processes)
+    return stores((tables.get(p.id, {}), p.env, p.is_agent) for p in processes)
 
 
 def order(trace: Trace) -> int:
     """The place of our best speaker: the lowest rank, and before it the agent that started it."""
-    agents = any(p.role == AGENT for p in trace.processes)
+    agents = any(p.is_agent for p in trace.processes)
     lowest = min(_ranks(trace), default=1 << 30)
     return 2 * lowest + (0 if agents else 1)
 

@@ -43,11 +43,11 @@ def gaps_of(trace: Trace, sample: Sample) -> Gaps:
     members = {m.process for group in trace.groups if group.default for m in group.members}
     # Whoever bears a rank that another one bears too, and by its records joined as neither, may
     # have been any.
-    bearers = Counter((p.attempt, p.rank) for p in trace.processes if p.role != "agent")
+    bearers = Counter((p.attempt, p.rank) for p in trace.processes if not p.is_agent)
     named = {
         p.index
         for p in trace.processes
-        if p.role == "agent" or (p.rank is not None and bearers[p.attempt, p.rank] == 1)
+        if p.is_agent or (p.rank is not None and bearers[p.attempt, p.rank] == 1)
     }
     return Gaps(
         lost=lost,

@@ -130,8 +130,7 @@ def _failed_first(case: Case, finding: Finding) -> bool:
         return False
     # An agent fails because one of its workers did; and what a call raised may be another's doing.
     return first.failure is not None and not any(
-        evidence.trace.processes[p].role == "agent" or p in evidence.raised
-        for p in finding.culprits
+        evidence.trace.processes[p].is_agent or p in evidence.raised for p in finding.culprits
     )
 
 

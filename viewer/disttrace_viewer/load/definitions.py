@@ -18,6 +18,7 @@ from disttrace_viewer.load.dumps import Dumps
 from disttrace_viewer.load.problems import Problems, plural
 from disttrace_viewer.load.schema import Checker, Record, json_object
 from disttrace_viewer.load.text import Text
+from disttrace_viewer.trace.process import AGENT
 
 NUMBERED = ("string", "stack", "thread", "store", "group", "call")
 LISTED = (
@@ -33,7 +34,7 @@ older recorders with its parent's times. What a process makes itself it makes by
 NONE: Record = {}
 _OF_DUMPS = 1 << 40
 """From here strings and stacks are numbered that the process did not number itself."""
-ROLES = ("agent", "worker", "child", "main")
+ROLES = (AGENT, "worker", "child", "main")
 
 
 class Definitions:
@@ -196,6 +197,11 @@ class Definitions:
         """``agent``, ``worker``, ``child`` or ``main``; None where it is not known."""
         role = self.identity.get("role") or self.process.get("role")
         return role if role in ROLES else None
+
+    @property
+    def is_agent(self) -> bool:
+        """Whether it is a launcher."""
+        return self.role == AGENT
 
     @property
     def rank(self) -> int | None:

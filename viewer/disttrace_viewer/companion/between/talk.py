@@ -184,7 +184,7 @@ class Talk:
         """What other hosts tell; None where another one leads."""
         known = [one.definitions for one in self._followers.values()]
         ranks = [one.rank for one in known if one.rank is not None]
-        places = stores((one.numbered, one.env, one.role == "agent") for one in known)
+        places = stores((one.numbered, one.env, one.is_agent) for one in known)
         if not ranks or not self._meeting.join(places, 2 * min(ranks)):
             return []
         self._meeting.poll()

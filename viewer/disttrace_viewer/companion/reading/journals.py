@@ -155,7 +155,7 @@ def untold(root: str, job: str, own: Merged, told: Collection[tuple[str, ...]]) 
     were written last before our own processes began. What others put there is not read."""
     known = {*told, *marks_of(own.states.values())}
     trace, _ = trace_of(own)
-    starts = [p.start_ns / 1e9 for p in trace.processes if p.role != AGENT]
+    starts = [p.start_ns / 1e9 for p in trace.processes if not p.is_agent]
     since = min(starts, default=time.time()) - RECENT_S
     return [
         files

@@ -166,5 +166,5 @@ class Slowness:
     def _voices(self) -> list[str]:
         """Who may speak: torchrun's agent, else the lowest rank."""
         known = [one.definitions for one in self._followers.values()]
-        known.sort(key=lambda d: (d.role != "agent", d.rank is None, d.rank or 0))
-        return [one.id for one in known if one.role == "agent" or one.rank is not None]
+        known.sort(key=lambda d: (not d.is_agent, d.rank is None, d.rank or 0))
+        return [one.id for one in known if one.is_agent or one.rank is not None]

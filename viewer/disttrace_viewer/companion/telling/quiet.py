@@ -34,7 +34,7 @@ def without_quiet(states: Collection[State], seen: Mapping[str, Seen]) -> list[S
 def _is_quiet(
     state: State, kernel: Seen | None, workers: Collection[tuple[str | None, int | None]]
 ) -> bool:
-    if (state.identity.get("role") or state.process.get("role")) != AGENT:
+    if state.role != AGENT:
         return False
     if kernel is None or not kernel.alive or kernel.is_stopped or pending(state):
         return False

@@ -221,11 +221,10 @@ _OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS
 
 
 def _is_plain(state: State) -> bool:
-    identity, process = state.identity, state.process
     return (
-        (identity.get("role") or process.get("role")) == _WORKER
-        and type(identity.get("rank")) is int
-        and bool(process.get("pid"))
+        state.role == _WORKER
+        and type(state.identity.get("rank")) is int
+        and bool(state.process.get("pid"))
         and not (state.unsettled or state.problems or state.source)
         and not {kind for kind, found in state.listed.items() if found} - _HARMLESS
     )

@@ -116,6 +116,11 @@ class State:
     """Of this schema."""
 
     @property
+    def role(self) -> str | None:
+        """As a definition says it; None where none does."""
+        return self.identity.get("role") or self.process.get("role")
+
+    @property
     def rating(self) -> tuple[int, int, int, bool, str]:
         """Of two states of one process that with the higher one counts."""
         return (self.read, self.size, self.last_t, self.history is not None, self.base)

@@ -104,7 +104,7 @@ def _job(evidence: Evidence, names: Names, job: Job) -> JobHead:
     trace = names.trace
     processes = [trace.processes[i] for i in job.processes]
     roles = Counter(p.role for p in processes)
-    oldest = min(processes, key=lambda p: (p.parent in trace.by_id, p.role != "agent", p.start_ns))
+    oldest = min(processes, key=lambda p: (p.parent in trace.by_id, not p.is_agent, p.start_ns))
     known = [role for role, _ in ROLES]
     return JobHead(
         letter=names.letters.get(job.id, ""),

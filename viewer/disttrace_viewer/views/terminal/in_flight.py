@@ -110,7 +110,7 @@ def samples_of(evidence: Evidence, flights: Sequence[Flight]) -> tuple[Flight, .
     for index, stands in evidence.samples.items():
         where = place(stands.stack)
         end = evidence.ends[index]
-        agent = trace.processes[index].role == "agent"
+        agent = trace.processes[index].is_agent
         if index in busy or agent or innermost(stands.stack) is None or end.state == EXITED:
             continue
         if where is not None:

@@ -263,7 +263,7 @@ def _phases(
 ) -> list[Phase]:
     found = []
     for process in trace.processes:
-        if process.role != "agent":
+        if not process.is_agent:
             continue
         own = operations.filter(pl.col("process") == process.index)
         workers = [p for p in trace.processes if p.parent == process.id]

@@ -14,7 +14,7 @@ JOINING = (*MAKERS, "new_subgroups_by_enumeration", "rendezvous")
 
 def of_agents(trace: Trace) -> pl.Expr:
     """Whether an operation is of an agent."""
-    return pl.col("process").is_in([p.index for p in trace.processes if p.role == "agent"])
+    return pl.col("process").is_in([p.index for p in trace.processes if p.is_agent])
 
 
 def initialization_of(trace: Trace) -> pl.DataFrame:

@@ -232,7 +232,7 @@ def _locals(trace: Trace, filters: Filters, initialization: pl.DataFrame) -> pl.
     lanes = [
         p.index
         for p in trace.processes
-        if p.role != "agent" and (filters.ranks is None or p.rank in filters.ranks)
+        if not p.is_agent and (filters.ranks is None or p.rank in filters.ranks)
     ]
     rows = (
         operations.join(

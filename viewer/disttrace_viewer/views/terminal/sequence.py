@@ -159,7 +159,7 @@ def _actors(trace: Trace, plan: Plan, filters: Filters) -> list[int]:
     found = [
         p.index
         for p in trace.processes
-        if p.role != "agent" and (p.rank is not None or p.index in talking | alone)
+        if not p.is_agent and (p.rank is not None or p.index in talking | alone)
     ]
     if filters.ranks is not None and len(found) > 8:
         # With many ranks, those that were asked for get lanes of their own.
