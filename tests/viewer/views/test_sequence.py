@@ -11,6 +11,7 @@ import pytest
 
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.errors import ViewerError
+from disttrace_viewer.views.terminal import BAD
 from disttrace_viewer.views.terminal.filters import Filters
 from disttrace_viewer.views.terminal.paint.console import paper
 from disttrace_viewer.views.terminal.paint.report import paint
@@ -327,7 +328,8 @@ def test_a_bad_end_is_a_row_and_in_the_head(tmp_path: Path) -> None:
         r"failed with ValueError: no data\nhere",
         "train.py:7 step",
     )
-    assert found.header.jobs[0].states == (("failed", 2),)
+    (processes,) = (line for line in found.header if line.label == "processes")
+    assert processes.words[-1] == ("2 failed", BAD)
 
 
 def test_plain_letters_where_the_terminal_has_no_unicode(tmp_path: Path) -> None:

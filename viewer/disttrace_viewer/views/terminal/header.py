@@ -3,91 +3,55 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from disttrace.journal.format import STOPPED
 from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.analysis.process_ends import EXITED, FAILED, KILLED, RUNNING, UNKNOWN
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.model import Group, Job, Trace
 from disttrace_viewer.trace.process import Process
+from disttrace_viewer.views.terminal import BAD, DIM, GOOD, HEAD, PLAIN, WAIT
 from disttrace_viewer.wording.names import Names
-from disttrace_viewer.wording.quantities import duration, few, number, spans
+from disttrace_viewer.wording.quantities import clock_time, duration, few, number, spans
 
 ROLES = (("agent", None), ("worker", None), ("child", "children"), ("main", "main processes"))
+GROUPS, SENTENCES = 8, 6
+"""Groups and sentences shown before the rest is counted."""
+_STATE_STYLES = {
+    FAILED: BAD,
+    KILLED: BAD,
+    STOPPED: WAIT,
+    RUNNING: WAIT,
+    UNKNOWN: WAIT,
+    EXITED: GOOD,
+}
 
 
 @dataclass(frozen=True, slots=True)
-class JobHead:
-    """One launch."""
+class Line:
+    """One line, however it is wrapped."""
 
-    letter: str
-    id: str
-    program: str
-    start_ns: int
-    duration_ns: int
-    hosts: tuple[str, ...]
-    roles: tuple[tuple[str, int], ...]
-    """(role, how many), in the order of ``ROLES``."""
-    ranks: tuple[int, ...]
-    world_size: int | None
-    states: tuple[tuple[str, int], ...]
-    attempts: int
-    torch: tuple[str, ...]
-    linked: tuple[str, ...]
+    label: str | None
+    """What stands beside it; None: nothing, it is a title."""
+    words: tuple[tuple[str, str], ...]
+    """Texts, each with its style."""
+    verbose: bool = False
+    """Only shown to who wants to know all."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupHead:
-    """One group, or several that are alike in all but their name."""
-
-    name: str
-    ranks: str
-    backends: str
-    size: int | None
-    missing: tuple[int, ...]
-    collectives: int
-    messages: int
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
+def header_of(evidence: Evidence, exchanges: Exchanges, names: Names) -> tuple[Line, ...]:
     """All that stands above the first line of the sequence."""
-
-    jobs: tuple[JobHead, ...]
-    groups: tuple[GroupHead, ...]
-    journals: int
-    operations: int
-    problems: tuple[str, ...]
-    """What is missing, damaged or dropped, a sentence each."""
-    unseen: tuple[str, ...]
-    """What this tracing could not see, a sentence each."""
-    clocks: str | None
-    others: str | None
-    """What else lies in the folder."""
-
-
-def header_of(evidence: Evidence, exchanges: Exchanges, names: Names) -> Header:
-    """The head for a trace."""
     trace = exchanges.trace
-    return Header(
-        jobs=tuple(_job(evidence, names, job) for job in trace.jobs),
-        groups=_groups(trace, exchanges, names),
-        journals=len(trace.processes),
-        operations=trace.operations.height,
-        problems=tuple(_problems(trace, names)),
-        unseen=tuple(
-            dict.fromkeys(
-                str(sentence)
-                for p in trace.processes
-                for sentence in p.versions.get("not_captured") or ()
-            )
-        ),
-        clocks=_clocks(trace),
-        others=_others(trace.other_jobs),
+    return (
+        *(line for job in trace.jobs for line in _job(evidence, names, job)),
+        *_groups(trace, exchanges, names),
+        *_recorded(trace, names),
     )
 
 
-def program(process: Process) -> str:
+def _program(process: Process) -> str:
     """The command without interpreter and folders: ``torchrun --nproc-per-node 2 train.py``."""
     words = list(process.argv)
     if len(words) > 1 and words[0].rsplit("/", 1)[-1].startswith(("python", "pypy")):
@@ -100,48 +64,70 @@ def program(process: Process) -> str:
     return " ".join(words)
 
 
-def _job(evidence: Evidence, names: Names, job: Job) -> JobHead:
+def _job(evidence: Evidence, names: Names, job: Job) -> Iterator[Line]:
     trace = names.trace
     processes = [trace.processes[i] for i in job.processes]
-    roles = Counter(p.role for p in processes)
     oldest = min(processes, key=lambda p: (p.parent in trace.by_id, not p.is_agent, p.start_ns))
-    known = [role for role, _ in ROLES]
-    return JobHead(
-        letter=names.letters.get(job.id, ""),
-        id=job.id,
-        program=program(oldest),
-        start_ns=job.start_ns,
-        duration_ns=job.last_ns - job.start_ns,
-        hosts=tuple(sorted({p.host for p in processes})),
-        roles=tuple(
-            (role, roles[role])
-            for role in [*known, *sorted(set(roles) - set(known))]
-            if role in roles
-        ),
-        ranks=tuple(sorted({p.rank for p in processes if p.rank is not None})),
-        world_size=max((p.world_size for p in processes if p.world_size), default=None),
-        states=tuple(Counter(evidence.ends[p.index].state for p in processes).most_common()),
-        attempts=1 + max((p.attempt or 0 for p in processes), default=0),
-        torch=tuple(sorted({str(p.versions["torch"]) for p in processes if "torch" in p.versions})),
-        linked=tuple(names.letters.get(other, other) for other in job.linked),
-    )
+    letter = names.letters.get(job.id)
+    of = f"job {letter}  " if letter else ""
+    yield Line(None, ((f"{of}{_program(oldest) or job.id}", HEAD),))
+    when = f"{clock_time(job.start_ns)}, {duration(job.last_ns - job.start_ns)}"
+    hosts = sorted({p.host for p in processes})
+    where = f"  on {number(len(hosts), 'host')} ({few(hosts, 4)})  {job.id}"
+    yield Line("ran", ((when, PLAIN), (where, DIM)))
+    yield Line("processes", (*_who(processes), ("; ", PLAIN), *_states(evidence, processes)))
+    if job.linked:
+        met = few([names.letters.get(other, other) for other in job.linked], 6)
+        yield Line("met", ((f"job {met} in a store", PLAIN),))
+    torch = sorted({str(p.versions["torch"]) for p in processes if "torch" in p.versions})
+    if torch:
+        yield Line("torch", ((few(torch, 3), DIM),))
 
 
-def _groups(trace: Trace, exchanges: Exchanges, names: Names) -> tuple[GroupHead, ...]:
-    collectives = dict(exchanges.collectives.group_by("group").len().iter_rows())
-    messages = dict(exchanges.messages.group_by("group").len().iter_rows())
-    return tuple(
-        GroupHead(
-            name=names.group(group.index),
-            ranks=_members(group, names),
-            backends=", ".join(dict.fromkeys(group.backends.values())) or _bare(group),
-            size=group.size,
-            missing=group.missing,
-            collectives=collectives.get(group.index, 0),
-            messages=messages.get(group.index, 0),
-        )
-        for group in trace.groups
+def _who(processes: Sequence[Process]) -> Iterator[tuple[str, str]]:
+    roles, plural = Counter(p.role for p in processes), dict(ROLES)
+    known = [role for role in (*plural, *sorted(set(roles) - set(plural))) if role in roles]
+    text = ", ".join(number(roles[role], role, plural.get(role)) for role in known)
+    ranks = sorted({p.rank for p in processes if p.rank is not None})
+    if ranks:
+        text += f"; {'rank' if len(ranks) == 1 else 'ranks'} {spans(ranks)}"
+        if size := max(p.world_size or 0 for p in processes):
+            text += f" of {size}"
+    yield text, PLAIN
+    attempts = 1 + max(p.attempt or 0 for p in processes)
+    if attempts > 1:
+        yield f"; {attempts} attempts", WAIT
+
+
+def _states(evidence: Evidence, processes: Sequence[Process]) -> Iterator[tuple[str, str]]:
+    states = Counter(evidence.ends[p.index].state for p in processes)
+    if [*states] == [EXITED]:
+        yield "all exited", GOOD
+        return
+    for place, (state, count) in enumerate(states.most_common()):
+        if place:
+            yield ", ", PLAIN
+        yield f"{count} {state}", _STATE_STYLES[state]
+
+
+def _groups(trace: Trace, exchanges: Exchanges, names: Names) -> Iterator[Line]:
+    collectives, messages = (
+        Counter(dict(frame.group_by("group").len().iter_rows()))
+        for frame in (exchanges.collectives, exchanges.messages)
     )
+    busiest = sorted(trace.groups, key=lambda g: -(collectives[g.index] + messages[g.index]))
+    shown = {group.index for group in busiest[:GROUPS]}
+    for place, group in enumerate(g for g in trace.groups if g.index in shown):
+        counted = ((collectives[group.index], "collective"), (messages[group.index], "message"))
+        traffic = ", ".join(number(count, noun) for count, noun in counted if count)
+        members = _members(group, names)
+        backends = ", ".join(dict.fromkeys(group.backends.values())) or _bare(group)
+        what = f"{names.group(group.index)}: {f'{members}, ' if members else ''}{backends}"
+        missing = f"; no journal of {spans(group.missing)}" if group.missing else ""
+        words = ((what, PLAIN), (f"  {traffic or 'unused'}", DIM), (missing, WAIT))
+        yield Line("" if place else "groups", words)
+    if more := len(trace.groups) - len(shown):
+        yield Line("", ((f"and {number(more, 'more group')}", DIM),))
 
 
 def _bare(group: Group) -> str:
@@ -154,6 +140,30 @@ def _members(group: Group, names: Names) -> str:
     if group.ranks is not None:
         return f"{'rank' if len(group.ranks) == 1 else 'ranks'} {spans(group.ranks)}"
     return names.processes(m.process for m in group.members)
+
+
+def _recorded(trace: Trace, names: Names) -> Iterator[Line]:
+    operations = number(trace.operations.height, "operation")
+    read = f"{operations} in {number(len(trace.processes), 'journal')}"
+    if len(trace.clocks) > 1:
+        worst = max(clock.error_ns for clock in trace.clocks)
+        read += f"; {len(trace.clocks)} clocks, aligned to within {duration(worst)}"
+    problems = _problems(trace, names)
+    if not problems:
+        read += "; nothing missing, damaged or dropped"
+    yield Line("recorded", ((read, PLAIN),))
+    shown = problems[:SENTENCES]
+    if more := len(problems) - len(shown):
+        shown.append(f"and {number(more, 'more sentence')} like these")
+    for sentence in shown:
+        yield Line("", (("! ", WAIT), (sentence, PLAIN)))
+    unseen = [str(s) for p in trace.processes for s in p.versions.get("not_captured") or ()]
+    if unseen:
+        yield Line("not captured", ((" ".join(dict.fromkeys(unseen)), DIM),), verbose=True)
+    if others := trace.other_jobs:
+        ids = few([job.id for job in others[::-1]], 2)
+        text = f"{number(len(others), 'other job')} here ({ids}): --job ID|all"
+        yield Line("also here", ((text, DIM),))
 
 
 def _problems(trace: Trace, names: Names) -> list[str]:
@@ -187,17 +197,3 @@ def _problems(trace: Trace, names: Names) -> list[str]:
             notes.setdefault(note, []).append(process.index)
     found.extend(f"{names.processes(who)}: {text}" for text, who in notes.items())
     return list(dict.fromkeys(found))
-
-
-def _clocks(trace: Trace) -> str | None:
-    if len(trace.clocks) < 2:
-        return None
-    worst = max(clock.error_ns for clock in trace.clocks)
-    return f"{len(trace.clocks)} clocks, aligned to within {duration(worst)}"
-
-
-def _others(jobs: Sequence[Job]) -> str | None:
-    if not jobs:
-        return None
-    ids = few([job.id for job in jobs[::-1]], 2)
-    return f"{number(len(jobs), 'other job')} here ({ids}): --job ID|all"

@@ -14,7 +14,7 @@ from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views.terminal.filters import Filters
-from disttrace_viewer.views.terminal.header import Header, header_of
+from disttrace_viewer.views.terminal.header import Line, header_of
 from disttrace_viewer.views.terminal.in_flight import flights_of, samples_of
 from disttrace_viewer.views.terminal.init_phase import Initialization, initialization
 from disttrace_viewer.views.terminal.init_setters import initialization_of
@@ -30,7 +30,7 @@ class Report:
     """What the painter paints."""
 
     names: Names
-    header: Header
+    header: tuple[Line, ...]
     findings: tuple[tuple[str, str], ...]
     """(severity, sentence) of what ``diagnose`` tells at length."""
     said: tuple[str, ...]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from rich.text import Text
 
 from disttrace_viewer.views.terminal import BAD, DIM, WAIT
-from disttrace_viewer.views.terminal.paint import header, init_phase
+from disttrace_viewer.views.terminal.header import Line
+from disttrace_viewer.views.terminal.paint import init_phase
 from disttrace_viewer.views.terminal.paint.console import TextConsole
 from disttrace_viewer.views.terminal.paint.sequence import SequencePainter
 from disttrace_viewer.views.terminal.report import Report
@@ -13,13 +14,16 @@ from disttrace_viewer.views.terminal.rows import Flight
 from disttrace_viewer.wording.quantities import duration, number
 
 FLIGHTS = 12
+_LABEL = 14
 
 
 def paint(report: Report, out: TextConsole, *, places: bool = False, verbose: bool = False) -> None:
     """Everything, from the head to what is in flight; ``places`` adds a call site to each row,
     ``verbose`` what could not be captured.
     """
-    header.paint(report.header, out, verbose=verbose)
+    for line in report.header:
+        if verbose or not line.verbose:
+            _line(line, out)
     _findings(report, out)
     if report.init_only:
         init_phase.paint_full(report.initialization, report.names, out)
@@ -29,6 +33,15 @@ def paint(report: Report, out: TextConsole, *, places: bool = False, verbose: bo
         out.heading("what happened", _count(report))
         SequencePainter(report.names, sequence.lanes, out, places=places).rows(sequence.rows)
     _flights(report, out)
+
+
+def _line(line: Line, out: TextConsole) -> None:
+    text = Text.assemble(*line.words)
+    if line.label is None:
+        out.wrapped(text, Text(), Text("  "))
+    else:
+        margin = Text(f"  {line.label:<{_LABEL}}", style=DIM)
+        out.wrapped(text, margin, Text(" " * margin.cell_len))
 
 
 def _count(report: Report) -> str:
