@@ -11,7 +11,7 @@ import calendar
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,8 +36,6 @@ _SOME = re.compile(r"(\d+) ranks have (?:launched up to operation (\d+)|not laun
 _ONE = re.compile(r"Rank (\d+) has (?:launched up to operation (\d+)|not launched any operations)")
 _RANK = re.compile(r"Rank (\d+) -- ")
 _MISSING = re.compile(r"The missing ranks?: ([\d,]+)")
-Counts = Mapping[str, Mapping[int, int]]
-"""By kind of collective, by rank, how many were launched."""
 
 
 @dataclass(slots=True)
