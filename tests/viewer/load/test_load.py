@@ -94,9 +94,9 @@ def test_how_a_process_ended_is_in_its_definitions(tmp_path: Path) -> None:
     journal.define("exit", t=2 * MS, how="exception", code=1)
     journal.define("note", t=3 * MS, text="left out")
     (process,) = load([str(tmp_path)]).processes
-    assert process.failure is not None
-    assert (process.failure.type, process.failure.text) == ("ValueError", "no")
-    assert process.failure.stack == (Frame("train.py", 5, "step"),)
+    (failure,) = process.failures
+    assert (failure.type, failure.text) == ("ValueError", "no")
+    assert failure.stack == (Frame("train.py", 5, "step"),)
     assert process.exit is not None
     assert (process.exit.how, process.exit.code, process.exit.t_ns) == (
         "exception",

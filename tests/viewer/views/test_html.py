@@ -76,7 +76,8 @@ def test_it_holds_what_the_other_exports_hold(hang: Path) -> None:
     """Ids, times and what they share, of every operation; the finding, and where to look."""
     found = data(page(hang))
     trace = load([str(hang)])
-    rows = {row["id"]: row for row in jsonl.rows(trace, trace.operations)}
+    exported = map(orjson.loads, b"".join(jsonl.lines(trace)).splitlines())
+    rows = {row["id"]: row for row in exported}
     ids = [
         f"{found['processes'][process]['id']}.{number}"
         for process, number in zip(found["process"], found["number"], strict=True)

@@ -63,7 +63,7 @@ def test_who_serves_and_who_comes(tmp_path: Path) -> None:
     (client,) = server.clients
     assert found.names.processes(client.processes) == "ranks 0, 1"
     assert client.address == "localhost:4711 (127.0.0.1:4711)"
-    assert (client.at_ns, client.took_ns) == (11 * MS, 3 * MS)
+    assert client.took_ns == 3 * MS
 
 
 def test_the_chain_of_prefixes_and_when_each_is_ready(tmp_path: Path) -> None:

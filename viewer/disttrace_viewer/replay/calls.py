@@ -37,7 +37,6 @@ class Call:
     peer: int | None = None
     """Of a message the other end, of a remote call whoever answers it."""
     tag: int = 0
-    batch: int | None = None
     where: str = ""
     """``train.py:137``."""
     gave_up_ns: int | None = None

@@ -278,7 +278,6 @@ def _call(
         root=everywhere(call.get("root")),
         peer=everywhere(call.get("peer")),
         tag=call.get("tag") or 0,
-        batch=action.batch,
         where=where,
         begin_ns=action.at_ns,
         over=over,

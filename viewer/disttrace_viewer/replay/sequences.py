@@ -40,8 +40,6 @@ class Action:
     number: int
     thread: int
     call: Record
-    place: int
-    """Line of its begin among all lines of the journal's segments."""
     key: Key | None
     need: int
     member: int
@@ -178,7 +176,7 @@ class _Reader:
         self._belongs(number, record.get("p"))
         inside, run = number in self._parts, self._runs.get(number)
         if kind in (fmt.COLLECTIVE, fmt.MESSAGE) and gid is not None:
-            action = self._action(number, thread, place, call, gid, record)
+            action = self._action(number, thread, call, gid, record)
             action.inside, action.run = inside, run
             self._step(ISSUE, action, place)
             if call.get("async") is False:
@@ -194,7 +192,7 @@ class _Reader:
             for key in [keys] if isinstance(keys, str) else keys or ():
                 # Whoever sets it is one side of an exchange, all who read it are no side of it.
                 stored = Action(
-                    self.found.index, number, thread, call, place, ("store", where, key),
+                    self.found.index, number, thread, call, ("store", where, key),
                     1, -1 if op in _AWAITED else 0, None, self._zero_ns + record["t"], None,
                 )  # fmt: skip
                 stored.inside, stored.run = record.get("p") != run, run
@@ -210,9 +208,7 @@ class _Reader:
         if (run := parent if op == fmt.RPC_RUN else self._runs.get(parent)) is not None:
             self._runs[number] = run
 
-    def _action(
-        self, number: int, thread: int, place: int, call: Record, gid: str, record: Record
-    ) -> Action:
+    def _action(self, number: int, thread: int, call: Record, gid: str, record: Record) -> Action:
         own, size = self.found.groups[gid]
         device = fmt.ends_on_device(call.get("backend"), call.get("device")) or self.streams
         batch = None
@@ -230,7 +226,7 @@ class _Reader:
         elif record.get("q") is not None:
             key = ("collective", gid, call.get("backend"), record["q"])
         action = Action(
-            self.found.index, number, thread, call, place, key, need, member,
+            self.found.index, number, thread, call, key, need, member,
             stream if device else None, self._zero_ns + record["t"], batch,
         )  # fmt: skip
         self.found.actions[number] = action

@@ -237,11 +237,6 @@ class Process:
         return self.rank is not None and not self.is_agent
 
     @property
-    def failure(self) -> Failure | None:
-        """The first uncaught exception, or None."""
-        return self.failures[0] if self.failures else None
-
-    @property
     def label(self) -> str:
         """``rank 3``, ``agent 4711`` or ``child 4712``: how to call it in a sentence."""
         return (

@@ -20,23 +20,17 @@ CHUNK_ROWS = 50_000
 _ENCODED = (*OF_A_CALL, "bytes")
 
 
-def lines(trace: Trace, operations: pl.DataFrame | None = None) -> Iterator[bytes]:
-    """The export (of all operations, or some rows of their table) in pieces of whole lines.
+def lines(trace: Trace) -> Iterator[bytes]:
+    """The export in pieces of whole lines.
 
     A line is put together in the columnar engine: what all operations of a call share is encoded
     once, in the gaps between the fields that differ.
     """
-    table = (trace.operations if operations is None else operations).with_columns(STATUS, WAIT_END)
+    table = trace.operations.with_columns(STATUS, WAIT_END)
     encoder = _Encoder(trace)
     for chunk in table.iter_slices(CHUNK_ROWS):
         text = encoder.encode(chunk).str.join("\n").item()
         yield text.encode() + b"\n"
-
-
-def rows(trace: Trace, operations: pl.DataFrame) -> Iterator[dict[str, Any]]:
-    """The same objects, of some rows of the operations table, as values."""
-    for piece in lines(trace, operations):
-        yield from map(orjson.loads, piece.splitlines())
 
 
 class _Encoder:

@@ -44,11 +44,6 @@ class Streams:
     trace: Trace
 
     @cached_property
-    def ranks(self) -> frozenset[int]:
-        """Ranks that left anything."""
-        return frozenset(rank for rank, _ in self.of)
-
-    @cached_property
     def of(self) -> Mapping[Key, Stream]:
         """By rank and group. Of a rank that was started anew its last process counts."""
         calls = self.trace.calls.lazy().with_row_index("call")

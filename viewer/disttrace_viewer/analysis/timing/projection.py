@@ -22,7 +22,6 @@ class Projection:
     """Event, process, exchange, own ns, needs, is root."""
     gaps: pl.Series
     transfers: pl.Series
-    processes: int
     exchanges: int
 
     @classmethod
@@ -33,7 +32,6 @@ class Projection:
             list(zip(*(events[name].to_list() for name in columns), strict=True)),
             events["gap_ns"],
             events["transfer_ns"],
-            1 + _largest(events["process"]),
             1 + _largest(events["exchange"]),
         )
 

@@ -37,11 +37,6 @@ class Statistics:
     lines: pl.DataFrame
     """``call``, ``line`` (``file:line`` of the user's frame, or null)."""
 
-    @cached_property
-    def operations(self) -> pl.DataFrame:
-        """By operation, group and line; see ``by``."""
-        return self.by(KEYS)
-
     def by(self, keys: Sequence[str]) -> pl.DataFrame:
         """One row per value of ``keys`` (``op``, ``group``: index, ``line``, ``family``: the name
         under which a person knows the group), longest first.

@@ -27,7 +27,6 @@ class Guest:
         self._gathers: dict[int, tuple[float, Done]] = {}
         self._confirms: dict[int, tuple[float, Confirmed]] = {}
         self._beaten = now
-        self._most = MOST_ROUND
         self.heard_at = now
         self.leads = False
         self.term = 0

@@ -191,10 +191,6 @@ class Hub:
         for _, done in self._early:
             done(None)
 
-    def due(self) -> float:
-        """When ``turn`` has something to do at the latest."""
-        return self._due
-
     # -- what is asked here, of this one or of a member ----------------------------------------
 
     def gather(self, wanted: Sequence[str], now: float, done: Done) -> None:

@@ -34,8 +34,6 @@ class Pipeline:
     ) -> None:
         """``say`` gets a sentence about each journal of which something, or all, is left out."""
         self.journals: dict[str, JournalReader] = {}
-        self.operations = 0
-        """Operations whose final span was emitted."""
         self._emit = emit
         self._meters: Meters | None = None
         self._pending_ns = pending_ns
@@ -189,7 +187,6 @@ class Pipeline:
 
     def _send(self, journal: JournalReader, operation: Operation) -> None:
         self._emit(self._builder.operation(journal, operation))
-        self.operations += 1
         if self._meters is not None:
             self._meters.ended(journal, operation)
 

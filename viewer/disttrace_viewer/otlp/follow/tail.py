@@ -20,7 +20,6 @@ class Tail:
 
     def __init__(self, path: str, owner: int | None = None) -> None:
         """Raises OSError if the file is not there, a link, no regular file, or not ``owner``'s."""
-        self.path = path
         if owner is None:
             self._fd = open_regular(path, follow=False)
         else:

@@ -36,7 +36,6 @@ class Client:
     processes: tuple[int, ...]
     address: str
     """As given, and what was really dialled where that differs."""
-    at_ns: int
     took_ns: int | None
 
 
@@ -124,7 +123,7 @@ def initialization(
         begin = first.get(store.index, trace.end_ns)
         opened[store.place] = min(begin, opened.get(store.place, begin))
     places = sorted(trace.places, key=lambda p: opened.get(p.id, 0))
-    servers = tuple(_store_server(trace, place, constructed, origin_ns) for place in places)
+    servers = tuple(_store_server(trace, place, constructed) for place in places)
     groups = tuple(_made(trace, names, group, made_by, origin_ns) for group in trace.groups)
     lanes: tuple[Lane, ...] = ()
     steps: tuple[Row, ...] = ()
@@ -139,7 +138,7 @@ def initialization(
         phases=tuple(_phases(trace, names, operations, servers, groups, rows, origin_ns)),
         servers=tuple(m for m in servers if m.clients or m.server is not None),
         groups=tuple(sorted(groups, key=lambda g: min((j.at_ns for j in g.joined), default=0))),
-        keys=keys_of(trace, exchanges, inner, origin_ns) if full else (),
+        keys=keys_of(trace, exchanges, inner) if full else (),
         lanes=lanes,
         steps=steps,
         left_out=left_out,
@@ -147,7 +146,7 @@ def initialization(
 
 
 def _store_server(
-    trace: Trace, place: Place, constructed: Mapping[int, Mapping[str, Any]], origin_ns: int
+    trace: Trace, place: Place, constructed: Mapping[int, Mapping[str, Any]]
 ) -> StoreServer:
     """Processes that reach it by one address are one line."""
     stores = {s.index: s for s in trace.stores if s.place == place.id and s.base == s.index}
@@ -165,7 +164,6 @@ def _store_server(
             Client(
                 processes=tuple(dict.fromkeys(s.process for s, _ in users)),
                 address=address,
-                at_ns=min(begins) - origin_ns if begins else 0,
                 took_ns=max(ends) - min(begins) if over else None,
             )
         )

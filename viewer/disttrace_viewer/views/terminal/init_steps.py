@@ -34,8 +34,6 @@ class KeyUse:
     set_by: tuple[int, ...]
     read_by: tuple[int, ...]
     waiting: tuple[int, ...]
-    times: int
-    at_ns: int
 
 
 def steps_of(
@@ -84,9 +82,7 @@ def _unrepeated(trace: Trace, operations: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def keys_of(
-    trace: Trace, exchanges: Exchanges, operations: pl.DataFrame, origin_ns: int
-) -> tuple[KeyUse, ...]:
+def keys_of(trace: Trace, exchanges: Exchanges, operations: pl.DataFrame) -> tuple[KeyUse, ...]:
     """Keys touched during initialization, by first touch."""
     inside = operations.select("process", "number")
     events = exchanges.key_events.join(inside, on=["process", "number"], how="semi")
@@ -107,8 +103,6 @@ def keys_of(
             waiting=tuple(
                 e["process"] for e in touched if e["end_ns"] is None and e["part"] == "wait"
             ),
-            times=len(touched),
-            at_ns=touched[0]["begin_ns"] - origin_ns,
         )
         for (place, key), touched in found.items()
     )

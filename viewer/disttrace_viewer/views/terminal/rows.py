@@ -102,7 +102,6 @@ class MessageRow(Row):
     """Lanes from and to; None where one of them has no lane."""
     seq: int
     group: str
-    tensors: str
     bytes: int | None
     tag: int | None
     missing: str | None

@@ -139,7 +139,6 @@ class Maker:
             arrow=(lanes[0], lanes[1]) if lanes[0] is not None and lanes[1] is not None else None,
             seq=row["seq"],
             group=self.names.group(group),
-            tensors=tensors(call.dtypes, call.shapes),
             bytes=size if ends_of[0]["bytes"] is None else ends_of[0]["bytes"],
             tag=row["tag"],
             missing=None if send and recv else "send" if recv else "recv",
