@@ -28,7 +28,7 @@ from disttrace_viewer.load.files import modified_ns
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.form.alike import Like, Position, pending
-from disttrace_viewer.states.form.state import State, encoded
+from disttrace_viewer.states.form.state import Row, State, encoded
 from disttrace_viewer.states.merged import Merged
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.trace.model import Trace
@@ -144,7 +144,7 @@ def _bounded(state: State, most: int) -> State:
     while len(_bytes(state)) > most and len(state.ops) > 1:
         ops = state.ops
         kept = ops[-(len(ops) // 2) :]
-        calls = {row[1] for row in kept}
+        calls = {row[Row.CALL] for row in kept}
         numbered = state.numbered
         table = {n: c for n, c in numbered["call"].items() if n in calls}
         state = replace(

@@ -27,7 +27,7 @@ from disttrace_viewer.merge.surveying import base_stores
 from disttrace_viewer.merge.tables import KINDS, store_of
 from disttrace_viewer.states import likes, packed
 from disttrace_viewer.states.form.journal import journal_of
-from disttrace_viewer.states.form.state import ROW, ByIdentity, State
+from disttrace_viewer.states.form.state import ByIdentity, Row, State
 from disttrace_viewer.states.history import History, courses_differ
 from disttrace_viewer.states.merged import Merged
 from disttrace_viewer.states.packed import batches_of
@@ -103,7 +103,7 @@ def opened(state: State) -> State:
     for kind in ("call", "store"):
         more = {int(n): value for n, value in built[kind].items()}
         numbered[kind] = dict(sorted({**more, **numbered[kind]}.items()))
-    ops = sorted((*state.ops, *built["ops"]), key=lambda row: row[0])
+    ops = sorted((*state.ops, *built["ops"]), key=lambda row: row[Row.NUMBER])
     return replace(state, numbered=numbered, ops=ops, built=NOTHING)
 
 
@@ -218,11 +218,11 @@ class _Building(likes.Known):
             calls[number] = self._call(index, journal, record)
         unknown: int | None = None
         for row in state.ops:
-            known = calls.get(row[1])
+            known = calls.get(row[Row.CALL])
             if known is None:
                 unknown = self._call(index, journal, {}) if unknown is None else unknown
                 known = unknown
-            self._op(index, journal, row, known, unix(row[2]))
+            self._op(index, journal, row, known, unix(row[Row.T]))
         for call, ns in state.longest:
             if call in calls:
                 self.longest[index, calls[call]] = ns
@@ -247,7 +247,7 @@ class _Building(likes.Known):
                 self.queues[index, own, key] = (pushed, popped)
 
     def _op(self, process: int, journal: Journal, row: list[Any], call: int, begin: int) -> None:
-        missing = len(ROW) - len(row)
+        missing = Row.COUNT - len(row)
         number, _, _, end, thread, parent, seq, key, *rest = row + _NONE[:missing]
         issued, wait, complete, source, error, refused, lost, asked = rest
         of = self.calls[call]
@@ -373,7 +373,7 @@ def _one(value: T) -> T:
 
 
 _NO_ARGS: dict[str, Any] = {}
-_NONE: list[Any] = [None] * len(ROW)
+_NONE: list[Any] = [None] * Row.COUNT
 
 
 def _paths(state: State) -> tuple[str, ...]:

@@ -24,12 +24,11 @@ from disttrace_viewer.load.journals import Journal, name_gaps, open_journal
 from disttrace_viewer.load.problems import CUT_OFF, Problems
 from disttrace_viewer.load.schema import Record
 from disttrace_viewer.merge.meetings import Meeting
-from disttrace_viewer.states.form.state import ROW, ByIdentity, State
+from disttrace_viewer.states.form.state import ByIdentity, Row, State
 from disttrace_viewer.states.history import MOST_DIFFERENT, Calls, packed
 from disttrace_viewer.states.kept import MOST_KEYS, chosen
 from disttrace_viewer.states.reading import Reading
 
-_ERROR = ROW.index("error")
 WINDOW = 256 << 10
 """Bytes at the end of a journal that say where its process stands, but for rare cases."""
 HEAD = 64 << 10
@@ -131,7 +130,9 @@ def _state(
         problems.add(
             journal.files.paths[0], "noise", f"{reading.bad:,} lines not readable; left out."
         )
-    waiting = {row[1] for row in rows if row[3:4] in ([], [None]) or len(row) > _ERROR}
+    waiting = {
+        row[Row.CALL] for row in rows if Row.value(row, Row.END) is None or len(row) > Row.ERROR
+    }
     past = _past(reading)
     for *_, calls_of in past:
         used.update(calls_of)
@@ -288,7 +289,7 @@ def _row(record: Record, call: int, keys: Record) -> list[Any]:
         1 if "asked" in record else None,
     ]
     for place, value in enumerate(row):
-        if value is not None and type(value) is not int and place != ROW.index("key"):
+        if value is not None and type(value) is not int and place != Row.KEY:
             row[place] = None
     while row[-1] is None:
         row.pop()
@@ -316,7 +317,7 @@ def _referred(
     stacks |= {stack for _, stack in (*reading.signs.stands.values(), *reading.signs.samples)}
     for kind in ("failure", "handling", "exit", "digest"):
         stacks |= {item["stack"] for item in definitions.listed[kind] if "stack" in item}
-    errors = {row[12] for row in rows if len(row) > 12 and row[12] is not None}
+    errors = {Row.value(row, Row.ERROR) for row in rows} - {None}
     return {
         "string": {n: definitions.string(n) for n in errors},
         "stack": {n: definitions.frames(n) for n in stacks if n in numbered["stack"]},

@@ -13,9 +13,8 @@ import orjson
 
 from disttrace_viewer.load.definitions import LISTED
 from disttrace_viewer.load.schema import Checker, Wrong
-from disttrace_viewer.states.form.state import ROW, State, StateError, checked
+from disttrace_viewer.states.form.state import Row, State, StateError, checked
 
-_KEY = ROW.index("key")
 _MOST_ROWS = 4_096
 _TIMES = ("modified_ns", "head_t", "segment", "read", "size", "count", "last_t")
 _NUMBERED = ("thread", "store", "group", "call")
@@ -119,12 +118,12 @@ class _Sound:
 
     def _row(self, value: Any) -> list[Any]:
         row = list(_rows(value))
-        if not 3 <= len(row) <= len(ROW):
+        if not Row.T < len(row) <= Row.COUNT:
             raise Wrong("a row")
         for place, one in enumerate(row):
-            if place == _KEY and one is not None:
+            if place == Row.KEY and one is not None:
                 row[place] = self._checker.value("keys", one)
-            elif one is not None or place < 3:
+            elif one is not None or place <= Row.T:
                 row[place] = self._number(one, -(1 << 31))
         return row
 

@@ -13,10 +13,9 @@ from typing import Any
 import orjson
 
 from disttrace_viewer.states.form.hidden import hidden
-from disttrace_viewer.states.form.state import ROW, State
+from disttrace_viewer.states.form.state import Row, State
 
 Word = Callable[[str], str]
-_KEY = ROW.index("key")
 
 
 def known_words(states: Iterable[State]) -> dict[str, str]:
@@ -79,8 +78,8 @@ def _rows(rows: list[list[Any]], word: Word) -> list[list[Any]]:
 
 
 def _row(row: list[Any], word: Word) -> list[Any]:
-    if len(row) <= _KEY or row[_KEY] is None:
+    if len(row) <= Row.KEY or row[Row.KEY] is None:
         return row
-    key = row[_KEY]
+    key = row[Row.KEY]
     told = word(key) if isinstance(key, str) else [word(one) for one in key]
-    return [*row[:_KEY], told, *row[_KEY + 1 :]]
+    return [*row[: Row.KEY], told, *row[Row.KEY + 1 :]]

@@ -18,14 +18,12 @@ import orjson
 from disttrace.journal.format import COLLECTIVE, COMPOSED, MESSAGE
 from disttrace_viewer.states.form.hidden import hidden
 from disttrace_viewer.states.form.journal import journal_of
-from disttrace_viewer.states.form.state import ROW, State
+from disttrace_viewer.states.form.state import Row, State
 
 FEWEST = 64
 """Of jobs with fewer ranks all are told as a whole."""
-_NUMBER, _CALL, _T, _END, _THREAD, _PARENT, _SEQ = range(7)
-_ERROR = ROW.index("error")
-_SHAPE = ("issued", "wait", "complete", "end")
-_ODD = tuple(ROW.index(name) for name in ("error", "refused", "lost", "asked"))
+_SHAPE = (Row.ISSUED, Row.WAIT, Row.COMPLETE, Row.END)
+_ODD = (Row.ERROR, Row.REFUSED, Row.LOST, Row.ASKED)
 _HARMLESS = frozenset(("clock", "rendezvous"))
 """Kinds of records by which nobody is unlike others."""
 _OF_PROCESS = ("job", "run", "attempt", "settings", "python")
@@ -141,9 +139,10 @@ def likeness(state: State) -> bytes | None:
     order = {number: place for place, number in enumerate(groups)}
     rows, met = [], []
     for row in state.ops:
-        call = calls.get(row[_CALL], {})
+        call = calls.get(row[Row.CALL], {})
         waits = is_pending(row)
-        if any(_of(row, place) for place in _ODD) or (waits and call.get("kind") not in _WAITED):
+        is_odd = any(Row.value(row, place) for place in _ODD)
+        if is_odd or (waits and call.get("kind") not in _WAITED):
             return None
         if call.get("kind") in _KEPT or waits:
             own = defined.get(call.get("group", -1), {}).get("rank")
@@ -152,7 +151,7 @@ def likeness(state: State) -> bytes | None:
             met.append(groups.get(call.get("group", -1)))
     if not met or None in met:
         return None
-    since = min(row[_T] for row in state.ops if is_pending(row))
+    since = min(row[Row.T] for row in state.ops if is_pending(row))
     stood = [
         stacks.get(stack)
         for thread, t, stack in state.stands
@@ -176,7 +175,7 @@ def _own(state: State) -> tuple[tuple[int, Own], ...]:
     waited = {
         call.get("group")
         for row in state.ops
-        if is_pending(row) and (call := calls.get(row[_CALL], {})).get("kind") != COMPOSED
+        if is_pending(row) and (call := calls.get(row[Row.CALL], {})).get("kind") != COMPOSED
     }
     definitions = journal_of(state, ("store", "group")).definitions
     found = []
@@ -201,17 +200,18 @@ def names_of_groups(state: State) -> dict[int, str | None]:
 
 def is_pending(row: Sequence[Any]) -> bool:
     """Whether a row of a state is of an operation that is not over."""
-    return _of(row, _END) is None and _of(row, _ERROR) is None and not _of(row, _ODD[2])
+    of = Row.value
+    return of(row, Row.END) is None and of(row, Row.ERROR) is None and not of(row, Row.LOST)
 
 
 def pending(state: State) -> tuple[int, ...]:
     """The numbers of its operations that are not over."""
-    return tuple(row[_NUMBER] for row in state.ops if is_pending(row))
+    return tuple(row[Row.NUMBER] for row in state.ops if is_pending(row))
 
 
 def began_ns(state: State) -> int:
     """When its oldest operation that is not over began, by the clock of its host."""
-    first = min((row[_T] for row in state.ops if is_pending(row)), default=0)
+    first = min((row[Row.T] for row in state.ops if is_pending(row)), default=0)
     return int((state.process.get("unix_ns") or 0) + first)
 
 
@@ -239,14 +239,14 @@ def _row(
     *,
     waits: bool,
 ) -> list[Any]:
-    shape = [_of(row, ROW.index(name)) is None for name in _SHAPE] if waits else []
+    shape = [Row.value(row, place) is None for place in _SHAPE] if waits else []
     return [
         _without(call, _OWN_OF_CALL),
         stacks.get(call.get("stack", -1)),
         order.get(call.get("group", -1)),
-        _of(row, _THREAD),
-        _of(row, _SEQ),
-        _beside(_of(row, ROW.index("source")), own),
+        Row.value(row, Row.THREAD),
+        Row.value(row, Row.SEQ),
+        _beside(Row.value(row, Row.SOURCE), own),
         shape,
     ]
 
@@ -258,10 +258,6 @@ def _moved(call: dict[str, Any], own: int | None) -> dict[str, Any]:
 
 def _beside(peer: int | None, own: int | None) -> int | None:
     return peer if peer is None or own is None else peer - own
-
-
-def _of(row: Sequence[Any], place: int) -> Any:
-    return row[place] if place < len(row) else None
 
 
 def _name(group: dict[str, Any], store: dict[str, Any] | None) -> str | None:

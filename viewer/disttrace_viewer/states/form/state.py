@@ -11,7 +11,7 @@ Which operations are kept is said in ``disttrace_viewer.states.kept``.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, TypeVar
 
@@ -24,27 +24,21 @@ Record = dict[str, Any]
 K = TypeVar("K")
 V = TypeVar("V")
 
-ROW = (
-    "number",
-    "call",
-    "t",
-    "end",
-    "thread",
-    "parent",
-    "seq",
-    "key",
-    "issued",
-    "wait",
-    "complete",
-    "source",
-    "error",
-    "refused",
-    "lost",
-    "asked",
-)
-"""``issued``, ``wait``, ``complete`` and ``end`` in ns after ``t``; ``error`` a string's number;
-``seq`` of one that was refused is the number that it would have taken.
-"""
+
+class Row:
+    """The places in what is told of an operation, a list without trailing nulls. ``ISSUED``,
+    ``WAIT``, ``COMPLETE`` and ``END`` are in ns after ``T``; ``ERROR`` is a string's number;
+    ``SEQ`` of one that was refused is the number that it would have taken.
+    """
+
+    NUMBER, CALL, T, END, THREAD, PARENT, SEQ, KEY = range(8)
+    ISSUED, WAIT, COMPLETE, SOURCE, ERROR, REFUSED, LOST, ASKED = range(8, 16)
+    COUNT = 16
+
+    @staticmethod
+    def value(row: Sequence[Any], place: int) -> Any:
+        """What stands at a place; None where the list has ended before."""
+        return row[place] if place < len(row) else None
 
 
 @dataclass(slots=True)
@@ -73,7 +67,7 @@ class State:
     with their names.
     """
     ops: list[list[Any]]
-    """Kept operations, each ``ROW`` without trailing nulls."""
+    """Kept operations, each as ``Row`` says."""
     built: str
     """JSON of creations of groups that ended well (``ops``, ``call``, ``store``): they count only
     where somebody is not done with his (``unsettled``), or made other groups (``made``).
