@@ -42,9 +42,9 @@ class Load:
     def __init__(self) -> None:
         self._looks: list[tuple[float, dict[int, Threads]]] = []
 
-    def look(self, pids: Iterable[int], now: float | None = None) -> None:
+    def look(self, pids: Iterable[int]) -> None:
         """Note how long each of their threads has run and waited."""
-        now = time.monotonic() if now is None else now
+        now = time.monotonic()
         while len(self._looks) > 1 and now - self._looks[-1][0] < _APART_S:
             self._looks.pop()
         self._looks = [*self._looks, (now, {pid: threads(pid) for pid in pids})][-2:]

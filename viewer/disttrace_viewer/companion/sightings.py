@@ -14,18 +14,18 @@ from typing import Any
 import orjson
 
 from disttrace.journal.format import DEF, SEEN_GONE, STOPPED, definitions_name, opened_own
-from disttrace_viewer.analysis.liveness import Look, look
+from disttrace_viewer.analysis.liveness import look
 from disttrace_viewer.companion.machine.answer import Answer
 from disttrace_viewer.trace.process import Process
 
 
-def note(processes: Sequence[Process], but: Container[str] = frozenset(), see: Look = look) -> None:
+def note(processes: Sequence[Process], but: Container[str] = frozenset()) -> None:
     """Look at those of this host; each thing worth keeping is in their journals once then.
 
     ``processes`` are of states, of which the first path is a journal's. Nothing is written of those
     with the ids ``but``, which only count among the living.
     """
-    seen = [(one, see(one)) for one in processes]
+    seen = [(one, look(one)) for one in processes]
     living = sum(bool(found.alive) and not one.is_agent for one, found in seen)
     for one, found in seen:
         if one.id in but:
