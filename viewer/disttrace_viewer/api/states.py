@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from disttrace_viewer.merge.choice import folders
@@ -15,12 +14,9 @@ if TYPE_CHECKING:
 
 no_cycles = folder.no_cycles
 
-Progress = Callable[[int, int], None]
-"""Called with journals done so far, and of how many."""
-
 
 def write_states(
-    path: Paths, output: str, *, engine: str | None = None, progress: Progress | None = None
+    path: Paths, output: str, *, engine: str | None = None, progress: folder.Progress | None = None
 ) -> tuple[int, int]:
     """Reduce all journals of a folder to ``output``: a folder, or a file ``*.states.jsonl.gz``.
     Gives the number of states, and of journals that could not be read.

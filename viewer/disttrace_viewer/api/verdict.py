@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from disttrace_viewer.api.reading import Paths
     from disttrace_viewer.trace.model import Trace
 
-Progress = Callable[[int, int], None]
-"""Called with journals done so far, and of how many."""
 Others: TypeAlias = tuple[Other, ...]
 """Jobs beside the one that is shown."""
 MOST_LOOKED_BACK = 16
@@ -45,7 +43,7 @@ def diagnose(
     engine: str | None = None,
     strict: bool = False,
     on_device: bool = False,
-    progress: Progress | None = None,
+    progress: folder.Progress | None = None,
 ) -> Report:
     """What is wrong in a job (see ``load`` for ``path`` and ``job``). ``stall_s``: while processes
     live, waiting is a fault from so many seconds on (default: DISTTRACE_STALL, else 10).
@@ -78,7 +76,7 @@ def _read(
     stall_s: float | None,
     engine: str | None,
     replayed: Callable[[Verdict, Sequence[str | Files]], Verdict],
-    progress: Progress | None,
+    progress: folder.Progress | None,
 ) -> Report:
     where = folders(path)
     by, limit = engine_of(engine), stall_ns(stall_s)
