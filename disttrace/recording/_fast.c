@@ -301,6 +301,7 @@ typedef struct {
        None where the hash does, True where the object never changes, too}. */
     PyObject *kinds, *tensor;
     PyObject *of_tensors; /* descriptors of its shape, dtype, is_cpu and device */
+    PyObject *overridden, *unasked; /* see call_key.py */
     PyObject *plain; /* what characters of a store's key are: 0 look closer, 1 plain, 2 of a run */
 } Core;
 
@@ -605,8 +606,30 @@ static PyObject *of_tensor(Core *core, PyObject *tensor, int i) {
     return NULL;
 }
 
+/* Whether a mode or a class of the program's would be asked for what is read of `tensor`. The builtin
+   that knows is called as what it is in C: a call of it through Python costs five times as much. */
+static int is_overridden(Core *core, PyObject *tensor) {
+    PyObject *known = core->overridden;
+    if (!given(known)) return 0;
+    PyCFunction direct = PyCFunction_Check(known) && PyCFunction_GetFlags(known) == METH_O
+                             ? PyCFunction_GetFunction(known)
+                             : NULL;
+    PyObject *answer = direct ? direct(PyCFunction_GetSelf(known), tensor)
+                              : PyObject_CallFunctionObjArgs(known, tensor, NULL);
+    int is = answer ? answer == Py_True : -1;
+    Py_XDECREF(answer);
+    return is;
+}
+
 static int push_tensor(Core *core, Key *key, PyObject *tensor) {
-    int done = push(key, TENSOR);
+    int done = push(key, TENSOR), overridden = is_overridden(core, tensor);
+    if (overridden) {
+        PyObject *read =
+            overridden > 0 ? PyObject_CallFunctionObjArgs(core->unasked, tensor, NULL) : NULL;
+        done = read && done > 0 ? push_value(core, key, read, 1) : read ? done : -1;
+        Py_XDECREF(read);
+        return done;
+    }
     for (int i = 0; done > 0 && i < 3; i++) {
         PyObject *read = of_tensor(core, tensor, i);
         /* A device is made anew on each reading, so it is asked only where it is not usual. */
@@ -901,6 +924,8 @@ static PyMemberDef core_members[] = {
     {"whose", T_OBJECT, offsetof(Core, whose), 0, "Whose code is: what its number ends with."},
     {"tensor", T_OBJECT, offsetof(Core, tensor), 0, "torch.Tensor."},
     {"of_tensors", T_OBJECT, offsetof(Core, of_tensors), 0, "See call_key.of_tensors."},
+    {"overridden", T_OBJECT, offsetof(Core, overridden), 0, "See call_key.overridden."},
+    {"unasked", T_OBJECT, offsetof(Core, unasked), 0, "See call_key.unasked."},
     {"kinds", T_OBJECT, offsetof(Core, kinds), 0, "See call_key.kinds."},
     {"plain", T_OBJECT, offsetof(Core, plain), 0, "See redact.Masker.plain."},
     {NULL},

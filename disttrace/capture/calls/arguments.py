@@ -90,9 +90,13 @@ def of_slots(
 
 
 def _told(question: Callable[[Any], _T], tensors: list[Any]) -> list[_T] | None:
-    """An answer for each tensor; None without any, or where a subclass's own property raises."""
+    """An answer for each tensor; None without any, or where a subclass's own property raises.
+
+    A mode or a class of the program's is not asked: it would see what the program never did.
+    """
     try:
-        return [question(tensor) for tensor in tensors] or None
+        with torch._C.DisableTorchFunction():
+            return [question(tensor) for tensor in tensors] or None
     except Exception as error:
         if not errors.is_ours(error):
             raise

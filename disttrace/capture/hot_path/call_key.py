@@ -27,12 +27,25 @@ MISFIT = (ValueError, TypeError, AttributeError)
 ReadKey = Callable[[tuple[Any, ...], Mapping[str, Any]], Hashable]
 
 
+# Whether a mode or a class of the program's would be asked for what is read of a tensor
+# (``__torch_function__``): it must not learn of what the program never asked.
+overridden: Callable[[Any], bool] = torch._C._has_torch_function_unary
+
+
+def unasked(tensor: Any) -> Hashable:
+    """What tells a tensor from another, read past modes and classes of the program's."""
+    with torch._C.DisableTorchFunction():
+        return tensor.shape, tensor.dtype, tensor.device
+
+
 # A device is asked only where it is not the usual one: the object is made anew on each reading.
 # Comparing two ReduceOps costs more than everything else here; their hashes differ.
 def _reduced(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
     if kwargs:
         raise TypeError
     (tensor,), options = args
+    if overridden(tensor):
+        raise TypeError
     where = tensor.is_cpu or tensor.device
     return tensor.shape, tensor.dtype, where, options.asyncOp, hash(options.reduceOp)
 
@@ -41,6 +54,8 @@ def _rooted(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
     if kwargs:
         raise TypeError
     (tensor,), options = args
+    if overridden(tensor):
+        raise TypeError
     where = tensor.is_cpu or tensor.device
     return tensor.shape, tensor.dtype, where, options.asyncOp, options.rootRank
 
@@ -53,6 +68,8 @@ def _out_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
     if kwargs:
         raise TypeError
     output, tensor, options = args
+    if overridden(output) or overridden(tensor):
+        raise TypeError
     where = tensor.is_cpu or tensor.device
     return output.shape, tensor.shape, tensor.dtype, where, options.asyncOp
 
@@ -65,6 +82,8 @@ def _peer(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
     if kwargs:
         raise TypeError
     (tensor,), peer, tag = args
+    if overridden(tensor):
+        raise TypeError
     return tensor.shape, tensor.dtype, tensor.is_cpu or tensor.device, peer, tag
 
 
@@ -102,7 +121,7 @@ def any_key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
 def freeze(value: Any) -> Hashable:
     """What tells ``value`` from another argument of the same call."""
     if isinstance(value, torch.Tensor):
-        return (value.shape, value.dtype, value.device)
+        return unasked(value) if overridden(value) else (value.shape, value.dtype, value.device)
     if isinstance(value, (list, tuple)):
         return tuple([freeze(item) for item in value])
     if value is None or isinstance(value, (int, str, float)):

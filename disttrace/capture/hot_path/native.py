@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from disttrace import errors, redact
-from disttrace.capture.hot_path.call_key import kinds, of_tensors
+from disttrace.capture.hot_path.call_key import kinds, of_tensors, overridden, unasked
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Function, Part
 from disttrace.recording.choice import PLAIN
@@ -23,6 +23,7 @@ def read_options(capture: Capture, part: str) -> None:
     if core.name == PLAIN:
         return
     core.tensor, core.of_tensors, core.kinds = torch.Tensor, of_tensors(), kinds()
+    core.overridden, core.unasked = overridden, unasked
     for kind, names in list(core.kinds.items()):
         if not isinstance(names, tuple):
             continue
