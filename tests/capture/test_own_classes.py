@@ -101,3 +101,34 @@ def test_methods_of_the_program_are_compiled_as_they_were(tmp_path: Path, core: 
     outcome = preloaded("-c", COMPILED, str(tmp_path), core).check()
     assert outcome.stderr == ""
     assert outcome.stdout == preloaded("-c", COMPILED).check().stdout
+
+
+PATCHED = """
+import sys
+import torch
+import torch.distributed as dist
+import disttrace
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+store = dist.HashStore()
+Group, Work, Store = dist.ProcessGroup, dist.Work, dist.Store
+for owner, name in ((Group, "allreduce"), (Group, "barrier"), (Work, "wait"), (Store, "set")):
+    former = getattr(owner, name)
+    setattr(owner, name, lambda self, *a, former=former, **named: former(self, *a, **named))
+disttrace.install(dir=sys.argv[1], core=sys.argv[2])
+for _ in range(2):  # the second time the call is known
+    dist.all_reduce(torch.ones(1))
+    dist.all_reduce(torch.ones(1), async_op=True).wait()
+    store.set("key", "value")
+    dist.barrier()
+"""
+
+
+@EACH_CORE
+def test_what_the_program_patched_before_is_traced(tmp_path: Path, core: str) -> None:
+    """A function of the program's that stands on torch's class by then is a method as any other."""
+    outcome = preloaded("-c", PATCHED, str(tmp_path), core).check()
+    assert outcome.stderr == ""
+    (journal,) = read_journals(tmp_path)
+    expected = ["all_reduce", "all_reduce", "store.set", "barrier"]
+    assert [op for op, *_ in journal.operations()] == expected * 2

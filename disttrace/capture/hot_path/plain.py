@@ -30,7 +30,8 @@ def issuing(
 ) -> Function:
     """The wrapper of a method that issues a collective or a message; with ``tells`` the part gets
     to know whatever it returns."""
-    core, works = part.capture.recorder.core, part.capture.works
+    recorder, works = part.capture.recorder, part.capture.works
+    core: Any = recorder.core
 
     def returned(thread: ThreadState, operation: Operation, _: Any, __: Any, result: Any) -> None:
         call = operation.call
@@ -38,7 +39,8 @@ def issuing(
             if call.device_ends:
                 core.issued(operation)  # its wait orders streams, and the device goes on
             else:
-                operation.issued = core.clock() - operation.begin
+                # The native core reads the time itself, and wraps the program's own functions here.
+                operation.issued = (core.clock or recorder.clock)() - operation.begin
             operation.work = id(result)
             thread.waited.append(operation)
             if len(thread.waited) > WAITED:  # a wait that never came: an exception came between
