@@ -91,7 +91,10 @@ def _codes(value: object, module: str) -> list[types.CodeType]:
 
 
 def _functions(value: object) -> list[types.CodeType]:
-    """The code of a function, or of those that a property, a cache or the like is made of."""
+    """The code of a function, or of those that a property, a cache or the like is made of.
+
+    Not what ``contextlib`` puts around a generator: the program's own context managers share it.
+    """
     if isinstance(value, types.FunctionType):
         behind = [value, vars(value).get("__wrapped__")]
     elif isinstance(value, _PLAIN):
@@ -99,7 +102,11 @@ def _functions(value: object) -> list[types.CodeType]:
     else:
         names = ("__wrapped__", "__func__", "fget", "fset")
         behind = [getattr(value, name, None) for name in names]
-    return [f.__code__ for f in behind if isinstance(f, types.FunctionType)]
+    return [f.__code__ for f in behind if isinstance(f, types.FunctionType) and _is_whole(f)]
+
+
+def _is_whole(function: types.FunctionType) -> bool:
+    return function.__globals__.get("__name__") != "contextlib"
 
 
 def _nested(code: types.CodeType) -> list[types.CodeType]:

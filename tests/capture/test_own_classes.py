@@ -103,6 +103,34 @@ def test_methods_of_the_program_are_compiled_as_they_were(tmp_path: Path, core: 
     assert outcome.stdout == preloaded("-c", COMPILED).check().stdout
 
 
+MANAGED = """
+import contextlib
+import sys
+import torch, torch._dynamo.testing, torch.distributed as dist
+if sys.argv[1:]:
+    import disttrace
+    disttrace.install(dir=sys.argv[1])
+
+@contextlib.contextmanager
+def within(tensor):
+    yield tensor + 1
+
+@torch._dynamo.disable(recursive=False)  # what it calls is compiled
+def step(tensor):
+    with within(tensor) as one:
+        return one + 1
+
+torch.compile(lambda tensor: step(tensor * 2), backend="eager")(torch.ones(2))
+print(dict(torch._dynamo.utils.counters["frames"]))
+"""
+
+
+def test_context_managers_of_the_program_are_compiled_as_they_were(tmp_path: Path) -> None:
+    """What ``contextlib`` makes of them is code that ours have as well."""
+    outcome = preloaded("-c", MANAGED, str(tmp_path)).check()
+    assert outcome.stdout == preloaded("-c", MANAGED).check().stdout
+
+
 PATCHED = """
 import sys
 import torch
