@@ -215,7 +215,7 @@ class Live:
                 self._voice.suspect()
         except BaseException as error:
             self._in_step = None
-            self._capture.fail("comparing the calls of ranks", error)
+            self._capture.fail("comparisons of calls between ranks", error)
 
     def _beat(self, now: int) -> None:
         recorder = self._capture.recorder
