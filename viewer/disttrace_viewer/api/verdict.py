@@ -18,7 +18,6 @@ from disttrace_viewer.load.files import is_remote
 from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.choice import ALL, beside, chooser, folders
-from disttrace_viewer.replay.verdict import strictly
 from disttrace_viewer.states import folder, job
 from disttrace_viewer.states.engines import engine_of
 from disttrace_viewer.states.merged import Merged, parts_of
@@ -61,8 +60,11 @@ def diagnose(
     """
 
     def replayed(found: Verdict, own: Sequence[str | Files]) -> Verdict:
-        limit = stall_ns(stall_s)
-        return strictly(found, own, streams=on_device, stall_ns=limit) if again else found
+        if not again:
+            return found
+        from disttrace_viewer.replay.verdict import strictly  # a megabyte that few need
+
+        return strictly(found, own, streams=on_device, stall_ns=stall_ns(stall_s))
 
     again = strict or on_device
     if again and any(map(folder.holds_states, folders(path))):

@@ -9,12 +9,12 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from disttrace_viewer.trace.errors import ViewerError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ProcessPoolExecutor
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -51,6 +51,9 @@ def local(function: Function[T, R], tasks: Sequence[T]) -> Results[R]:
     if len(tasks) < 2 or WORKERS < 2:
         yield from here(function, tasks)
         return
+    from concurrent.futures import FIRST_COMPLETED, wait  # here, for nobody else pays for it
+    from concurrent.futures.process import BrokenProcessPool
+
     waiting = list(enumerate(tasks))[::-1]
     suspects: list[int] = []
     while waiting:
@@ -74,11 +77,16 @@ def local(function: Function[T, R], tasks: Sequence[T]) -> Results[R]:
 
 
 def _pool(workers: int) -> ProcessPoolExecutor:
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
     # Not forked: threads of libraries that this process has loaded would be missing there.
     return ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
 
 
 def _alone(function: Function[T, R], task: T) -> R | None:
+    from concurrent.futures.process import BrokenProcessPool
+
     try:
         with _pool(1) as pool:
             return pool.submit(function, task).result()
