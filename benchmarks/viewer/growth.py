@@ -113,7 +113,7 @@ def costs(shapes: Sequence[Shape], scratch: str) -> list[float]:
             for number, (path, shape) in enumerate(jobs):
                 if not LONG_S < best[number] < math.inf:
                     named = 0 if shape.ends == "raised" else culprits[number]  # who raised first
-                    told = "1,\n        5" if shape.parted else f"{named}\n"
+                    told = '{\n          "from": 1,' if shape.parted else f"{named}\n"
                     wanted = f'"culprit_ranks": [\n        {told}'.encode()
                     best[number] = min(best[number], _run(str(path), scratch, wanted))
     return best
