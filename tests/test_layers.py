@@ -62,6 +62,8 @@ VIEWER_ROOMS = (
     "merge",
     "collect",
     "analysis",
+    "states/form",
+    "states",
     "analysis/timing",
     "analysis/difference",
     "evidence",
@@ -71,8 +73,6 @@ VIEWER_ROOMS = (
     "findings",
     "findings/rules",
     "diagnosis",
-    "states/form",
-    "states",
     "replay",
     "history",
     "views",
@@ -197,7 +197,7 @@ def test_a_command_uses_the_api_and_nothing_below_it(path: Path) -> None:
     assert [name for name in below if not name.startswith("disttrace_viewer.commands")] == []
 
 
-@pytest.mark.parametrize("start", ["states.job", "api.verdict", "companion.verdict"])
+@pytest.mark.parametrize("start", ["diagnosis.job", "api.verdict", "companion.verdict"])
 def test_a_verdict_loads_no_polars(start: str) -> None:
     """Whatever is loaded with it, found along the imports that are not inside functions."""
     seen: set[str] = set()

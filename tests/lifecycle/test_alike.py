@@ -16,10 +16,10 @@ from disttrace_viewer.analysis.liveness import Seen
 from disttrace_viewer.companion.channel.rounds import Answer
 from disttrace_viewer.companion.told import packed, unpacked
 from disttrace_viewer.diagnosis.report import report
+from disttrace_viewer.diagnosis.verdict import Verdict, verdict
 from disttrace_viewer.states.form.alike import FEWEST, likeness
 from disttrace_viewer.states.form.state import State, checked, encoded
 from disttrace_viewer.states.merged import Merged, merge
-from disttrace_viewer.states.verdict import Verdict, verdict
 from support.alike import ALIVE, alive, answers, as_one, hosts_of, judged, timeless
 
 

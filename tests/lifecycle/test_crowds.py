@@ -13,12 +13,12 @@ from disttrace_viewer.companion.told import unknown_ranks, unpacked
 from disttrace_viewer.diagnosis.live import open_waits, waits_of
 from disttrace_viewer.diagnosis.positions import positions
 from disttrace_viewer.diagnosis.report import report
+from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.states.form import crowds
 from disttrace_viewer.states.form.alike import Like, is_pending
 from disttrace_viewer.states.form.crowds import Question, parted
 from disttrace_viewer.states.form.state import State, checked, encoded
 from disttrace_viewer.states.merged import Merged
-from disttrace_viewer.states.verdict import Verdict
 from support.alike import Hosts, answers, as_one, hosts_of, judged, timeless
 
 TOLD = ("kind", "severity", "certainty", "summary", "hint", "culprit_ranks", "waiting_ranks")

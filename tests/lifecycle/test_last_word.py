@@ -14,7 +14,7 @@ import pytest
 
 from disttrace_viewer.api.verdict import diagnose
 from disttrace_viewer.companion.ending import last_word
-from disttrace_viewer.states.verdict import Verdict
+from disttrace_viewer.diagnosis.verdict import Verdict
 from support.journals import MS
 from support.processes import Outcome, free_port, python, torchrun
 from support.scenes import beat, steps, verdict

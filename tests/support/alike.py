@@ -11,11 +11,11 @@ from benchmarks.viewer.jobs import Shape, make
 from disttrace_viewer.analysis.liveness import Seen
 from disttrace_viewer.companion.channel.rounds import Answer
 from disttrace_viewer.companion.told import Told, packed, together
+from disttrace_viewer.diagnosis.verdict import Verdict, verdict
 from disttrace_viewer.states.folder import of_journals
 from disttrace_viewer.states.form.state import State
 from disttrace_viewer.states.merged import Merged, merge
 from disttrace_viewer.states.reduce import WINDOW
-from disttrace_viewer.states.verdict import Verdict, verdict
 
 ALIVE = Seen(alive=True, code=None, state="S")
 Hosts = dict[str, Merged]

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from disttrace_viewer.analysis.liveness import GONE, UNKNOWN, Look, Seen
+from disttrace_viewer.diagnosis.verdict import Verdict
+from disttrace_viewer.diagnosis.verdict import verdict as judge_states
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.history.verdict import verdict_on
@@ -15,8 +17,6 @@ from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.states import merge, pack, reduce, unpack
-from disttrace_viewer.states import verdict as judge_states
-from disttrace_viewer.states.verdict import Verdict
 from disttrace_viewer.trace.process import Process
 from support.journals import MS, Journal, workers
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from disttrace_viewer.api.verdict import diagnose
+from disttrace_viewer.diagnosis import job
 from disttrace_viewer.evidence.courses import habits_of
 from disttrace_viewer.findings.finding import Finding
-from disttrace_viewer.states import job
 from disttrace_viewer.trace.process import Frame
 from support.journals import MS
 from support.scenes import beat, create, leave, only, steps

@@ -17,6 +17,7 @@ from disttrace_viewer.analysis.clock_alignment import align
 from disttrace_viewer.analysis.liveness import GONE, UNKNOWN, Look, Seen
 from disttrace_viewer.companion.channel.rounds import Answer
 from disttrace_viewer.companion.told import MOST_WHOLE, packed, unpacked
+from disttrace_viewer.diagnosis.job import judged
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.history.verdict import verdict_on
@@ -24,7 +25,6 @@ from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.states import merge, pack, reduce, unpack
-from disttrace_viewer.states.job import judged
 from disttrace_viewer.trace.process import Process
 from support.journals import MS, Journal
 from support.scenes import OF_HISTORY, PEER_GONE, S, beat, fail, leave, stand, steps, store_call

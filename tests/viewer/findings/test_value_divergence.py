@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from disttrace_viewer.api.verdict import diagnose
+from disttrace_viewer.diagnosis import job
 from disttrace_viewer.findings.finding import Finding
-from disttrace_viewer.states import job
 from support.journals import MS
 from support.scenes import leave, only, steps
 

@@ -10,11 +10,11 @@ import pytest
 
 import disttrace
 from disttrace.cli import main
+from disttrace_viewer.diagnosis import job as judging
+from disttrace_viewer.diagnosis.verdict import Verdict, verdict
 from disttrace_viewer.merge.choice import beside
 from disttrace_viewer.states import folder
-from disttrace_viewer.states import job as judging
 from disttrace_viewer.states.merged import Merged
-from disttrace_viewer.states.verdict import Verdict, verdict
 from support.journals import MS, T0, Journal
 from support.scenes import S, leave
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from disttrace_viewer.diagnosis import job
 from disttrace_viewer.replay.verdict import strictly
-from disttrace_viewer.states import job
 from support.journals import MS, workers
 from support.processes import clean_environ, run_program
 

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from disttrace.cli import main
-from disttrace_viewer.states import engines, folder, job, verdict
+from disttrace_viewer.diagnosis import job
+from disttrace_viewer.diagnosis.verdict import verdict
+from disttrace_viewer.states import engines, folder
 from disttrace_viewer.states.engines import engine_of, here, local
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.views.terminal.diagnosis import lines

@@ -13,12 +13,13 @@ import pytest
 from disttrace_viewer.companion.alerting import divergence
 from disttrace_viewer.companion.channel.rounds import Answer
 from disttrace_viewer.companion.told import MOST_WHOLE, packed, unpacked
+from disttrace_viewer.diagnosis import job
 from disttrace_viewer.evidence.recorded import Recorded
 from disttrace_viewer.history.verdict import verdict_on
 from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.reader import load
-from disttrace_viewer.states import folder, job
+from disttrace_viewer.states import folder
 from disttrace_viewer.states.engines import here
 from disttrace_viewer.states.form.state import State
 from disttrace_viewer.states.history import MOST_PACKED, Calls, History

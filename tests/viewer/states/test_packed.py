@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from disttrace_viewer.diagnosis.verdict import verdict
 from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems
-from disttrace_viewer.states import merge, reduce, verdict
+from disttrace_viewer.states import merge, reduce
 from disttrace_viewer.states import packed as packing
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.form.state import Recent, State, pack_batch

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from disttrace.cli import main
-from disttrace_viewer.states import folder, job
+from disttrace_viewer.diagnosis import job
+from disttrace_viewer.states import folder
 from support.splits import findings
 from support.states import hang
 

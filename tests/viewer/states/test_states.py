@@ -15,9 +15,10 @@ import orjson
 import pytest
 
 from disttrace_viewer.companion.telling.sound import sound
+from disttrace_viewer.diagnosis.verdict import verdict
 from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems
-from disttrace_viewer.states import State, StateError, merge, pack, reduce, unpack, verdict
+from disttrace_viewer.states import State, StateError, merge, pack, reduce, unpack
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.folder import SUFFIX, read
 from disttrace_viewer.states.form.state import MOST_BYTES, encoded
@@ -42,7 +43,8 @@ def test_a_verdict_needs_no_polars(tmp_path: Path) -> None:
         "for name in ('polars', 'rich', 'duckdb', 'numpy'): sys.modules[name] = None\n"
         "from disttrace_viewer.load.discover import discover\n"
         "from disttrace_viewer.load.problems import Problems\n"
-        "from disttrace_viewer.states import merge, pack, reduce, unpack, verdict\n"
+        "from disttrace_viewer.diagnosis.verdict import verdict\n"
+        "from disttrace_viewer.states import merge, pack, reduce, unpack\n"
         "found = discover([sys.argv[1]], Problems())\n"
         "merged = merge(unpack(pack(reduce(files))) for files in found)\n"
         "judged = verdict(merged)\n"

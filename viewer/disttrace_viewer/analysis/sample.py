@@ -23,6 +23,8 @@ MessageStream = tuple[int | None, int | None, int | None, int | None]
 
 BUILDING = ("init_process_group", "rendezvous", "new_group", "split_group", "init_rpc")
 """Composed operations, by how their names begin, in which processes come together."""
+STORES = ("TCPStore", "FileStore", "HashStore")
+"""Constructors of stores."""
 BATCHES = ("batch_isend_irecv", "coalescing_manager")
 """Composed operations around what is launched as one: the latter stands in the former on NCCL."""
 SETTERS = (

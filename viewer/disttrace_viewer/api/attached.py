@@ -10,6 +10,7 @@ from disttrace_viewer.api.report import Report
 from disttrace_viewer.attach import permission, processes, recorders, samples
 from disttrace_viewer.attach.looked_at import looked_at
 from disttrace_viewer.attach.recorders import NOTHING, Asked
+from disttrace_viewer.diagnosis import job
 from disttrace_viewer.load.foreign.py_spy import (
     Sample,
     by_rank,
@@ -18,7 +19,6 @@ from disttrace_viewer.load.foreign.py_spy import (
     translated,
 )
 from disttrace_viewer.load.problems import Problems
-from disttrace_viewer.states import job
 
 _STALL_NS = 900_000_000
 """Two looks are a second apart: whoever has not moved between them is taken for waiting."""

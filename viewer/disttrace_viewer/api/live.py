@@ -18,12 +18,12 @@ from disttrace_viewer.api.reading import Paths, read
 from disttrace_viewer.api.report import stall_ns
 from disttrace_viewer.api.trace import Trace
 from disttrace_viewer.api.verdict import others
+from disttrace_viewer.diagnosis.job import judged
 from disttrace_viewer.diagnosis.several import Other
+from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.history.verdict import looking_back, verdict_on
 from disttrace_viewer.load.growth import Growth
 from disttrace_viewer.merge.choice import chooser, folders
-from disttrace_viewer.states.job import judged
-from disttrace_viewer.states.verdict import Verdict
 from disttrace_viewer.trace import model
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.views.terminal.diagnosis import lines as report_lines

@@ -19,9 +19,9 @@ from disttrace_viewer.load.said import said_beside
 from disttrace_viewer.trace.process import Process
 
 if TYPE_CHECKING:
+    from disttrace_viewer.diagnosis.verdict import Verdict
     from disttrace_viewer.findings import finding as findings
     from disttrace_viewer.findings.case import Case
-    from disttrace_viewer.states.verdict import Verdict
     from disttrace_viewer.views.terminal.paint.several import Part
 
 _WHOLE = 100_000

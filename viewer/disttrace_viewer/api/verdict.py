@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from disttrace_viewer.analysis.liveness import look
 from disttrace_viewer.api.report import Report, report_of, settled, stall_ns
+from disttrace_viewer.diagnosis import job
 from disttrace_viewer.diagnosis.several import Other, other
+from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.files import is_remote
 from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.choice import ALL, beside, chooser, folders
-from disttrace_viewer.states import folder, job
+from disttrace_viewer.states import folder
 from disttrace_viewer.states.engines import engine_of
 from disttrace_viewer.states.merged import Merged, parts_of
-from disttrace_viewer.states.verdict import Verdict
 from disttrace_viewer.trace.errors import ViewerError
 
 if TYPE_CHECKING:

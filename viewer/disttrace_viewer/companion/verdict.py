@@ -52,7 +52,9 @@ from disttrace_viewer.companion.told import (
     unpacked,
 )
 from disttrace_viewer.diagnosis import live
+from disttrace_viewer.diagnosis.job import in_full, judged
 from disttrace_viewer.diagnosis.settled import settled
+from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR
 from disttrace_viewer.load.discover import Files
@@ -61,10 +63,8 @@ from disttrace_viewer.states import folder
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.engines import here
 from disttrace_viewer.states.form.state import State
-from disttrace_viewer.states.job import in_full, judged
 from disttrace_viewer.states.merged import Merged, merge, newest_try
 from disttrace_viewer.states.reduce import WINDOW
-from disttrace_viewer.states.verdict import Verdict
 from disttrace_viewer.trace.model import Job
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.wording import sentences

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from disttrace_viewer.analysis.error_texts import because_of_others
+from disttrace_viewer.analysis.sample import STORES
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.merge.store_servers import begun_anew
 from disttrace_viewer.trace.model import Store
@@ -16,7 +17,6 @@ from disttrace_viewer.trace.operation import Op
 
 LATE_NS = 1_000_000_000
 """Whoever begins so long after the first one's time-out was not waited for any more."""
-STORES = ("TCPStore", "FileStore", "HashStore")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.liveness import Look, look
+from disttrace_viewer.diagnosis.job import judged
+from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.evidence.recorded import STALL_NS
 from disttrace_viewer.history.past import Read
-from disttrace_viewer.states.job import judged
-from disttrace_viewer.states.verdict import Verdict
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.trace.model import Trace
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from disttrace_viewer.analysis import liveness
+from disttrace_viewer.diagnosis import job
+from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.findings.finding import ERROR, LIKELY, Finding
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.foreign.evidence import evidence
@@ -14,8 +16,6 @@ from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.replay.cut import cut
 from disttrace_viewer.replay.sequences import Script, script
 from disttrace_viewer.replay.strict import Replay, Standing
-from disttrace_viewer.states import job
-from disttrace_viewer.states.verdict import Verdict
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.wording.would_hang import hint, summary
 

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 import disttrace.journal.format as fmt
-from disttrace_viewer.evidence.rendezvous import STORES
+from disttrace_viewer.analysis.sample import STORES
 from disttrace_viewer.load import files as load_files
 from disttrace_viewer.load import text as texts
 from disttrace_viewer.load.definitions import Definitions, completed

@@ -13,13 +13,13 @@ from typing import Any
 
 from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.companion.alerting.words import for_command, lines, objects, voices
+from disttrace_viewer.diagnosis.job import MOST_COMPARED
+from disttrace_viewer.diagnosis.verdict import Verdict, verdict
 from disttrace_viewer.findings.finding import NOTE
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.form.state import State
-from disttrace_viewer.states.job import MOST_COMPARED
 from disttrace_viewer.states.merged import Merged, merge
-from disttrace_viewer.states.verdict import Verdict, verdict
 
 KINDS = frozenset(
     {

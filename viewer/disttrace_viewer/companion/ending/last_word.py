@@ -19,17 +19,17 @@ from disttrace_viewer.companion import sightings
 from disttrace_viewer.companion.alerting.words import those_of
 from disttrace_viewer.companion.reading.journals import of_job
 from disttrace_viewer.companion.told import Told, beside, is_alone
+from disttrace_viewer.diagnosis.job import judged
 from disttrace_viewer.diagnosis.report import finding as as_values
+from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.findings.finding import ERROR, LIKELY
 from disttrace_viewer.load.said import keep_once, path_of, said
 from disttrace_viewer.merge.jobs import closure
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.form.state import State
-from disttrace_viewer.states.job import judged
 from disttrace_viewer.states.merged import Merged, merge, newest_try
 from disttrace_viewer.states.reduce import WINDOW
-from disttrace_viewer.states.verdict import Verdict
 from disttrace_viewer.trace.model import Trace
 
 STALLED, GOING_ON, FAILED = "stalled", "going on", "failed"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
-from disttrace_viewer.evidence.rendezvous import STORES
+from disttrace_viewer.analysis.sample import STORES
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.merge.store_servers import is_loopback
 from disttrace_viewer.trace.model import Store

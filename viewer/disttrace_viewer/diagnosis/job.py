@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence, Set
 
 from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.diagnosis.completeness import gaps_of
+from disttrace_viewer.diagnosis.verdict import Verdict, verdict
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.mismatches import KINDS
 from disttrace_viewer.evidence.recorded import STALL_NS
@@ -24,7 +25,6 @@ from disttrace_viewer.states.form.state import State
 from disttrace_viewer.states.history import courses_differ
 from disttrace_viewer.states.merged import Merged, merge
 from disttrace_viewer.states.reduce import WINDOW
-from disttrace_viewer.states.verdict import Verdict, verdict
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.trace.model import Job, Stream
 
