@@ -4,6 +4,7 @@ Start-up uses this, so it imports nothing that the bare interpreter has not load
 """
 
 import sys
+from _thread import get_ident
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ class ImportHook:
         self._on_error = on_error
         self._before: dict[str, list[Callable[[], None]]] = {}
         self._after: dict[str, list[Callback]] = {}
+        self._looked_for: set[tuple[int, str]] = set()  # thread and name
 
     def before_import(self, name: str, callback: "Callable[[], None]") -> None:
         """Call ``callback()`` when ``name``, not imported so far, is about to be executed.
@@ -59,16 +61,50 @@ class ImportHook:
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> "importlib.machinery.ModuleSpec | None":
-        """Let the other finders find ``name``, and hear of it when it is executed."""
-        if name not in self._after and name not in self._before:
+        """Let the finders behind this one find ``name``, and hear of it when it is executed.
+
+        Those before it were asked, and one behind it may ask all others: this one too.
+        """
+        self.catch_up()
+        looks = (get_ident(), name)
+        if (name not in self._after and name not in self._before) or looks in self._looked_for:
             return None
-        for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if finder is not self and find is not None else None
-            if spec is not None:
-                self._watch(spec)
-                return spec  # type: ignore[no-any-return]
+        finders = list(sys.meta_path)
+        behind = finders.index(self) + 1 if self in finders else 0
+        self._looked_for.add(looks)
+        try:
+            for finder in finders[behind:]:
+                find = getattr(finder, "find_spec", None)
+                spec = find(name, path, target) if find is not None else None
+                if spec is not None:
+                    self._watch(spec)
+                    return spec  # type: ignore[no-any-return]
+        finally:
+            self._looked_for.discard(looks)
         return None
+
+    def catch_up(self) -> bool:
+        """Run what waits for modules that came past this hook: another finder was asked first, or
+        `sys.meta_path` was filled anew. Whether that comes late for one that is waited for before.
+        """
+        waiting = [*self._before, *self._after]
+        came = [name for name in waiting if _is_there(sys.modules.get(name))]
+        late = False
+        if not came or _is_in_the_middle():
+            return late
+        for name in came:
+            module = sys.modules.get(name)
+            for callback in self._before.pop(name, ()):
+                late = late or not _initializing(module)
+                self._call(callback)
+            for each in () if _initializing(module) else self._after.pop(name, ()):
+                self._call(each, module)
+        return late
+
+    def missed(self, name: str) -> bool:
+        """Whether ``name`` came past this hook, and something still waits for it."""
+        waits = name in self._before or name in self._after
+        return waits and _is_there(sys.modules.get(name))
 
     def _watch_imports(self) -> None:
         if self not in sys.meta_path:
@@ -89,11 +125,12 @@ class ImportHook:
         own = vars(loader).get("exec_module") if hasattr(loader, "__dict__") else None
 
         def exec_module(module: "ModuleType") -> None:
+            callbacks = self._before.pop(spec.name, ())
             if own is not None:  # a loader that is a class
                 loader.exec_module = own
             else:
                 del loader.exec_module
-            for callback in self._before.pop(spec.name, ()):
+            for callback in callbacks:
                 self._call(callback)
             execute(module)
             for each in self._after.pop(spec.name, ()):
@@ -106,4 +143,27 @@ class ImportHook:
 
 
 def _initializing(module: object) -> bool:
-    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+    return bool(getattr(_spec(module), "_initializing", False))
+
+
+def _is_there(module: object) -> bool:
+    """Whether it is executed, or was, and `ImportHook._watch` did not hear of it. To look at an
+    attribute of a lazy one would have it executed."""
+    loader = getattr(_spec(module), "loader", None)
+    lazy = type(module).__module__ == "importlib.util"
+    return module is not None and not lazy and "exec_module" not in getattr(loader, "__dict__", ())
+
+
+def _spec(module: object) -> object:
+    return _DICT.__get__(module).get("__spec__") if isinstance(module, type(sys)) else None
+
+
+_DICT = vars(type(sys))["__dict__"]
+
+
+def _is_in_the_middle() -> bool:
+    """Whether a module is being executed, on any thread, that callbacks may need as a whole."""
+    return any(
+        name.partition(".")[0] in sys.stdlib_module_names and _initializing(module)
+        for name, module in list(sys.modules.items())
+    )

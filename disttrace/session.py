@@ -173,6 +173,11 @@ class Session:
             self._versions["t"] = self.recorder.now()
         self._ending.forked()
         os.environ[PARENT_VARIABLE] = handed_down(self.identity, self.role)
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Where torch came past the import hook: after a fork somebody calls us all the same."""
+        self._hook.catch_up()
 
     def known_of_ranks(self) -> dict[str, Any]:
         """What the companion knows of the ranks of this host; empty where there is none."""
@@ -238,6 +243,8 @@ class Session:
 
     def _close(self) -> None:
         """Before the interpreter finalizes, or at uninstall: no thread, no journal."""
+        if self._hook.missed(_DISTRIBUTED):
+            self._reporter.say("import hook", f"nothing was recorded: {waiting.PAST}")
         self.live.stop()
         if self._without_gil is not None:
             self._without_gil.stop()
@@ -450,6 +457,7 @@ def _before_fork() -> None:
 def _after_fork() -> None:
     if _session is not None:
         _session.live.after_fork()
+        _session.catch_up()
 
 
 def _in_child() -> None:

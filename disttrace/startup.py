@@ -30,7 +30,7 @@ def main() -> None:
             if refused is None:
                 from disttrace import waiting
 
-                waiting.begin(_install, _failed)
+                waiting.begin(_install, _failed, _say)
             else:
                 _say(refused)
     except ValueError as error:

@@ -6,6 +6,7 @@ As start-up calls this, nothing is imported that the bare interpreter has not lo
 ``startup``).
 """
 
+import atexit
 import os
 import sys
 
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 
 DIR_VARIABLE = "DISTTRACE_DIR"
 DEFAULT_DIR = "disttrace-out"
+
+PAST = (
+    "torch was imported past the import hook of disttrace (another finder in sys.meta_path was "
+    "asked first, or the list was filled anew)."
+)
 
 _state: "_Waiting | None" = None
 _watching_forks = False
@@ -45,9 +51,10 @@ class HandedDown:
 class _Waiting:
     """What there is to take back, or to hand over to the session."""
 
-    def __init__(self, identity: Identity, hook: ImportHook) -> None:
+    def __init__(self, identity: Identity, hook: ImportHook, say: "Callable[[str], None]") -> None:
         self.identity = identity
         self.hook = hook
+        self.say = say
         self.environment = HandedDown()
 
     def hand_down(self) -> None:
@@ -66,19 +73,24 @@ class _Waiting:
         self.environment.take_back()
 
 
-def begin(arrived: "Callable[[], None]", on_error: "Callable[[BaseException], None]") -> None:
+def begin(
+    arrived: "Callable[[], None]",
+    on_error: "Callable[[BaseException], None]",
+    say: "Callable[[str], None]",
+) -> None:
     """Call ``arrived`` when the program imports torch, just before torch itself is executed.
 
-    ``on_error`` gets what that raises.
+    ``on_error`` gets what that raises; ``say`` a sentence where torch came past us.
     """
     global _state, _watching_forks
     if _state is not None:
         return
     hook = ImportHook(on_error)
-    _state = _Waiting(Identity(os.environ, job=_job()), hook)
+    _state = _Waiting(Identity(os.environ, job=_job()), hook, say)
+    atexit.register(_at_exit)
     if not _watching_forks:
         _watching_forks = True
-        os.register_at_fork(after_in_child=_forked)
+        os.register_at_fork(after_in_parent=_catch_up, after_in_child=_forked)
     _state.hand_down()
     if "torch" in sys.modules:
         arrived()
@@ -106,6 +118,7 @@ def take() -> Identity | None:
     if _state is None:
         return None
     _state.hook.rest()
+    atexit.unregister(_at_exit)
     return _state.identity
 
 
@@ -114,6 +127,7 @@ def cancel() -> None:
     global _state
     state, _state = _state, None
     if state is not None:
+        atexit.unregister(_at_exit)
         state.end()
 
 
@@ -123,6 +137,19 @@ def _forked() -> None:
     if state is not None and state.hook.is_waiting():
         state.identity = Identity(os.environ, job=_job(), forked_from=state.identity)
         state.hand_down()
+        _catch_up()
+
+
+def _catch_up() -> None:
+    """Begin now if torch came past the hook. What forks is here for it: nothing else calls us where
+    nothing asks the hook any more."""
+    if _state is not None and _state.hook.catch_up():
+        _state.say(f"recorded from here on only: {PAST}")
+
+
+def _at_exit() -> None:
+    if _state is not None and _state.hook.missed("torch"):
+        _state.say(f"nothing was recorded: {PAST}")
 
 
 def _job() -> str | None:

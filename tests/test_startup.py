@@ -241,3 +241,69 @@ def test_children_started_before_torch_comes_know_their_parent(tmp_path: Path) -
         [sys.executable, "-S", "-u", "-c", program], clean_environ(DISTTRACE="1"), 60, cwd=tmp_path
     ).check()
     assert outcome.stdout.split() == [f"{tmp_path}/disttrace-out", "main", "True", "False"]
+
+
+_WAITS = """
+import os, sys
+from disttrace import waiting
+from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
+asked = []
+class All:  # the ordinary kind of a second hook: it finds what any other finder finds
+    def find_spec(self, name, path=None, target=None):
+        asked.append(name)
+        others = [finder for finder in sys.meta_path if finder is not self]
+        return next(filter(None, (f.find_spec(name, path, target) for f in others)), None)
+class Own:  # finds by itself
+    find_spec = staticmethod(lambda name, path=None, target=None:
+        PathFinder.find_spec(name, path) if name == "torch" else None)
+if sys.argv[1] == "traced":
+    say = lambda *words: os.write(1, (" ".join(map(str, words)) + "\\n").encode())  # in one piece
+    waiting.begin(lambda: say("arrived", "part" in vars(sys.modules.get("torch", sys))),
+                  lambda error: say("error", error),
+                  lambda said: say("said", said.partition(":")[0].removesuffix(" only")))
+"""
+_LAZY = """
+import importlib.util as util
+spec = util.find_spec("torch")
+loader = spec.loader = util.LazyLoader(spec.loader)
+made = sys.modules["torch"] = util.module_from_spec(spec)
+loader.exec_module(made)
+import colorsys; print("torch.within" in sys.modules)
+"""
+_ANEW = "sys.meta_path[:] = [BuiltinImporter, FrozenImporter, PathFinder]\n"
+_PLACES = {
+    "first": ("sys.meta_path.insert(0, All())\n", ["arrived False\n"]),
+    "second": ("sys.meta_path.insert(1, All())\n", ["arrived False\n"]),
+    "before": ("sys.meta_path.insert(0, Own)\n", ["arrived False\n"]),
+    "anew": (_ANEW, ["said nothing was recorded\n"]),
+    "forks": (
+        f"{_ANEW}import torch\nif not os.fork(): os._exit(0)\nos.wait()\n",
+        ["arrived True\n", "said recorded from here on\n"] * 2,
+    ),
+    "lazy": (_LAZY, ["arrived False\n"]),
+}
+
+
+@pytest.mark.parametrize("python", INTERPRETERS)
+@pytest.mark.parametrize("place", _PLACES)
+def test_other_finders_stand_where_they_like(python: str, place: str, tmp_path: Path) -> None:
+    """Beside one that asks all others, one that is asked before ours, a list that was filled anew
+    or a lazy loader, torch is imported as untraced, each finder is asked once for it, and tracing
+    begins or somebody is told.
+    """
+    code, ours = _PLACES[place]
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("import torch.within\npart = 1\n")
+    (tmp_path / "torch" / "within.py").write_text("")
+    program = tmp_path / "program.py"
+    program.write_text(f"{_WAITS}{code}import torch; print(torch.part, asked.count('torch'))\n")
+
+    def printed(how: str) -> list[str]:
+        command = [python, "-S", "-u", str(program), how]
+        outcome = run_program(command, clean_environ(DISTTRACE_DIR=str(tmp_path)), 60).check()
+        assert outcome.stderr == ""
+        return outcome.stdout.splitlines(keepends=True)
+
+    untraced, traced = printed("plain"), printed("traced")
+    assert sorted(set(traced) - set(untraced)) == sorted(set(ours))
+    assert [line for line in traced if line not in ours] == untraced
