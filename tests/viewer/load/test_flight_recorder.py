@@ -7,6 +7,7 @@ import os
 import pickle
 import random
 import shutil
+import tracemalloc
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 from disttrace_viewer.api.report import Report
 from disttrace_viewer.api.verdict import diagnose
+from disttrace_viewer.load.foreign.dumps import pickles
 from disttrace_viewer.trace.errors import ViewerError
 from support.flight_dumps import CREATED_NS, dump, entry, write
 from support.states import hang
@@ -316,6 +318,54 @@ def test_a_malicious_pickle_runs_nothing(tmp_path: Path, protocol: int, place: s
     assert not (tmp_path / "ran").exists()
     if protocol >= 2:
         assert "which no dump does" in text
+
+
+def nested(inner: str) -> bytes:
+    """A dump of one group, of which ``inner`` (opcodes) is the version."""
+    value = pickle.dumps(dump(steps(3), groups=WORLD), 2)
+    return value[:-2] + b"X\7\0\0\0version" + inner.encode("latin-1") + value[-2:]
+
+
+def laughs(levels: int) -> str:
+    """A list of ten lists of ten lists, each written once."""
+    if not levels:
+        return "K\1"
+    return f"]({laughs(levels - 1)}q{chr(levels)}" + f"h{chr(levels)}" * 9 + "e"
+
+
+HOSTILE = {
+    "ten bytes that ask for a memo of gigabytes": nested("K\1r\0\0\0\1"),
+    "pairs in each other": nested(")" + "\x85" * 100_000),
+    "more pairs than any dump": nested(")" + "\x85" * 300_000),
+    "lists in each other": nested("(" * 100),
+    "a list that holds itself": nested("]q\1h\1a"),
+    "a list of ten lists of ten lists": nested(laughs(12)),
+    "an array of a terabyte": nested("\x96\0\0\0\0\0\1\0\0"),
+    "a text of four gigabytes": nested("X\xff\xff\xff\xff"),
+    "a number of a gigabyte": nested("\x8b\xff\xff\xff\x3f"),
+    "an extension": nested("\x82\1"),
+    "something persistent": nested("K\1Q"),
+    "a frame of more than there is": nested("\x95" + "\xff" * 8),
+}
+
+
+@pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
+def test_a_pickle_that_asks_for_much_gets_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes
+) -> None:
+    """Neither memory nor a deep recursion; the other dumps are read, and tell what they told."""
+    monkeypatch.setattr(pickles, "MOST_VALUES", 200_000)
+    last = {0: [waiting()], 1: [waiting()], 2: [], 3: [waiting()]}
+    folder = write(tmp_path / "dumps", {r: dump([*steps(3), *last[r]], groups=WORLD) for r in ALL})
+    (folder / "nccl_trace_rank_1").write_bytes(data)
+    tracemalloc.start()
+    try:
+        report = diagnose(folder)
+        assert tracemalloc.get_traced_memory()[1] < 200 * len(data) + (64 << 20)
+    finally:
+        tracemalloc.stop()
+    assert {r for f in report.findings for r in f.culprit_ranks} & {2}
+    assert len(str(report)) < 10_000
 
 
 def test_a_torn_dump_gives_what_was_whole(tmp_path: Path) -> None:

@@ -149,11 +149,11 @@ def read(path: str, problems: Problems) -> Dump | None:
     found.sort(key=lambda entry: entry.id)
     return Dump(
         path=path,
-        version=str(value.get("version", ""))[:32],
-        library=str(value.get("comm_lib_version") or value.get("nccl_version") or "")[:64],
+        version=_text(value.get("version"), 32),
+        library=_text(value.get("comm_lib_version") or value.get("nccl_version"), 64),
         entries=found,
         ranks={key: _ranks(one.get("ranks")) for key, one in config.items()},
-        descs={key: str(one.get("desc") or "") for key, one in config.items()},
+        descs={key: _text(one.get("desc"), 300) for key, one in config.items()},
         status=status,
         modified_ns=files.modified_ns(path),
         stacks=any(entry.frames for entry in found),
@@ -249,8 +249,8 @@ def _entry(value: object) -> Entry | None:
         return None
     try:
         named = value.get("process_group") or ("", "")
-        group, desc = (str(named[0])[:300], str(named[1])[:300])
-        backend, _, name = str(value["profiling_name"])[:300].partition(":")
+        group, desc = _text(named[0], 300), _text(named[1], 300)
+        backend, _, name = _text(value["profiling_name"], 300).partition(":")
         duration = value.get("duration_ms")
         entry = Entry(
             id=_counted(value["record_id"]),
@@ -267,8 +267,8 @@ def _entry(value: object) -> Entry | None:
             input_dtypes=_names(value.get("input_dtypes")),
             outputs=_sizes(value.get("output_sizes")),
             frames=_frames(value.get("frames")),
-            thread=f"{value.get('thread_name') or ''} {value.get('thread_id') or ''}"[:300].strip(),
-            state=str(value.get("state")),
+            thread=" ".join(_text(value.get(k), 150) for k in ("thread_name", "thread_id")).strip(),
+            state=_text(value.get("state"), 32),
             retired=value.get("retired") is True,
             timeout_ms=min(_counted(value.get("timeout_ms") or 0), 1 << 40),
             completed_ns=_counted(value.get("time_discovered_completed_ns") or 0) or None,
@@ -280,6 +280,11 @@ def _entry(value: object) -> Entry | None:
     except (KeyError, IndexError, TypeError, ValueError, OverflowError):
         return None
     return entry if name and entry.created_ns else None
+
+
+def _text(value: object, most: int) -> str:
+    """A string or number as text; empty of all else, which may hold itself or a million others."""
+    return str(value)[:most] if type(value) in (str, int, float) else ""
 
 
 def _counted(value: object) -> int:
@@ -304,14 +309,18 @@ def _sizes(value: object) -> tuple[tuple[int, ...], ...]:
 
 
 def _names(value: object) -> tuple[str, ...]:
-    return tuple(str(n)[:64] for n in value[:MOST_TENSORS]) if isinstance(value, list) else ()
+    return tuple(_text(n, 64) for n in value[:MOST_TENSORS]) if isinstance(value, list) else ()
 
 
 def _frames(value: object) -> tuple[tuple[str, int, str], ...]:
     if not isinstance(value, list):
         return ()
     return tuple(
-        (str(one["filename"])[:1000], max(0, int(one["line"])) % (1 << 31), str(one["name"])[:300])
+        (
+            _text(one["filename"], 1000),
+            max(0, int(one["line"])) % (1 << 31),
+            _text(one["name"], 300),
+        )
         for one in value[:MOST_FRAMES]
         if isinstance(one, dict)
     )
@@ -325,6 +334,8 @@ def _tables(value: object) -> dict[str, Mapping[str, Any]]:
 
 def _ranks(value: object) -> tuple[int, ...]:
     """Ranks as torch writes them, ``[0, 1, 2]`` in a string."""
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    found = tuple(int(n) for n in _NUMBER.findall(text[: 1 << 23]) if len(n) < 8)
+    if isinstance(value, list):
+        found = tuple(n for n in value if type(n) is int and 0 <= n < 10**7)
+    else:
+        found = tuple(int(n) for n in _NUMBER.findall(_text(value, 1 << 23)) if len(n) < 8)
     return found if len(set(found)) == len(found) else ()

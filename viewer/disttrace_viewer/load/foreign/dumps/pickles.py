@@ -1,25 +1,33 @@
-"""Reads a pickle of plain values without Python's own machine, which runs whatever a pickle asks.
+"""Reads a pickle of plain values, of which nothing is run.
 
-torch's pickles hold dictionaries, lists, pairs, numbers, strings, and nothing else. So only the
-opcodes for these are known here. Every other one (GLOBAL, REDUCE, BUILD, ...) is refused before
-anything of it is looked at. A file that ends too early keeps what was complete by then.
+torch's pickles hold dictionaries, lists, pairs, numbers and strings. Python's own reader is given
+the opcodes for these and no other, so GLOBAL, REDUCE, BUILD, ... are refused before anything of
+them is looked at. It is the reader in Python: the one in C allocates what ten bytes ask for (68 GB
+by LONG_BINPUT). A file that ends too early keeps what was complete by then.
 """
 
 from __future__ import annotations
 
+import io
+import itertools
+import pickle
 import pickletools
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, NoReturn
 
 MOST_MARKS = 16
 """Levels of lists and dictionaries within one another."""
 MOST_TEXT = 64 << 10
 """Bytes of a string."""
 MOST_VALUES = 4 << 20
-"""Values on the stack at one time, and lists and dictionaries in all."""
-_NAMES = {code.code.encode("latin-1"): code.name for code in pickletools.opcodes}
+"""Values on the stack at one time; lists, dictionaries, tuples and what is remembered, in all."""
+_NAMES = {ord(code.code): code.name for code in pickletools.opcodes}
+_BUILDING = "MARK EMPTY_DICT EMPTY_LIST TUPLE TUPLE1 TUPLE2 TUPLE3 BINPUT LONG_BINPUT MEMOIZE"
+_PLAIN = (
+    "PROTO STOP EMPTY_TUPLE BINGET LONG_BINGET BININT BININT1 BININT2 LONG1 BINFLOAT NEWTRUE"
+    f" NEWFALSE NONE APPEND APPENDS {_BUILDING}"
+)
 
 
 class Refused(ValueError):  # noqa: N818 - a finding about input, no error of ours
@@ -30,160 +38,123 @@ class Torn(ValueError):  # noqa: N818
     """It ends too early."""
 
 
-@dataclass(slots=True)
-class Machine:
-    """The stack of a pickle as far as it was read."""
+class _Steps(dict[int, Callable[..., None]]):
+    """What is done for each opcode."""
 
-    data: bytes
-    stack: list[Any] = field(default_factory=list)
-    marks: list[int] = field(default_factory=list)
-    memo: dict[int, Any] = field(default_factory=dict)
-    at: int = 0
+    def __missing__(self, code: int) -> NoReturn:
+        raise Refused(f"asks for {_NAMES.get(code, 'an unknown opcode')}")
 
-    def run(self) -> Any:
+
+def _bounded(step: Callable[..., None], builds: bool) -> Callable[..., None]:
+    def bounded(reader: _Reader) -> None:
+        step(reader)
+        reader.built += builds
+        if reader.built > MOST_VALUES or len(reader.stack) > MOST_VALUES:
+            raise Refused("holds more values than any dump")
+        if len(reader.metastack) > MOST_MARKS:
+            raise Refused(f"is nested more than {MOST_MARKS} levels deep")
+
+    return bounded
+
+
+class _Reader(pickle._Unpickler):
+    """Python's own reader, with fewer opcodes and with bounds."""
+
+    stack: list[Any]
+    metastack: list[list[Any]]
+    pop_mark: Callable[[], list[Any]]
+    dispatch: ClassVar[dict[int, Callable[..., None]]] = _Steps(
+        (code, _bounded(step, _NAMES[code] in _BUILDING.split()))
+        for code, step in pickle._Unpickler.dispatch.items()
+        if _NAMES[code] in _PLAIN.split()
+    )
+
+    def __init__(self, data: bytes) -> None:
+        self._size = len(data)
+        self._data = io.BytesIO(data)
+        self.built = 0
+        super().__init__(self._data)
+
+    def value(self) -> Any:
         """The value. Raises Refused, and Torn where the data end before it does."""
-        data, stack, containers = self.data, self.stack, 0
-        while True:
-            code = data[self.at : self.at + 1]
-            if not code:
-                raise Torn
-            self.at += 1
-            if code == b".":
-                return self._pop()
-            step = _STEPS.get(code)
-            if step is None:
-                raise Refused(f"asks for {_NAMES.get(code, 'an unknown opcode')}")
-            step(self)
-            containers += code in b"}]"
-            if max(len(stack), containers) > MOST_VALUES:
-                raise Refused("holds more values than any dump")
+        try:
+            return self.load()
+        except (Refused, Torn):
+            raise
+        except (
+            pickle.PickleError,
+            EOFError,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            struct.error,
+        ) as error:
+            if self._data.tell() >= self._size:
+                raise Torn from error
+            raise Refused("is no pickle") from error
 
-    def take(self, count: int) -> bytes:
-        """The next bytes. Raises Torn where there are fewer."""
-        found = self.data[self.at : self.at + count]
-        if len(found) < count:
-            raise Torn
-        self.at += count
-        return found
+    def find_class(self, module: str, name: str) -> NoReturn:
+        """Nothing is looked up by a name, whatever the opcodes above let through."""
+        raise Refused(f"asks for {module}.{name}")
 
-    def number(self, layout: str) -> Any:
-        """The next number."""
-        return struct.unpack(layout, self.take(struct.calcsize(layout)))[0]
+    def _skip_frame(self) -> None:
+        self._data.seek(8, io.SEEK_CUR)
 
-    def text(self, count: int) -> None:
-        """Push the next string."""
+    def _short_text(self) -> None:
+        self._text("<B")
+
+    def _long_text(self) -> None:
+        self._text("<I")
+
+    def _text(self, layout: str) -> None:
+        (count,) = struct.unpack(layout, self._data.read(struct.calcsize(layout)))
         if count > MOST_TEXT:
             raise Refused(f"holds a string of {count:,} bytes")
-        self.stack.append(self.take(count).decode("utf-8", "replace"))
+        text = self._data.read(count)
+        if len(text) < count:
+            raise Torn
+        self.stack.append(text.decode("utf-8", "replace"))
 
-    def mark(self) -> None:
-        """Begin a sequence of values."""
-        if len(self.marks) >= MOST_MARKS:
-            raise Refused(f"is nested more than {MOST_MARKS} levels deep")
-        self.marks.append(len(self.stack))
+    def _set_item(self) -> None:
+        value = self.stack.pop()
+        self._set([self.stack.pop(), value])
 
-    def since_mark(self) -> list[Any]:
-        """The values since the last mark, off the stack."""
-        if not self.marks:
+    def _set_items(self) -> None:
+        self._set(self.pop_mark())
+
+    def _set(self, items: list[Any]) -> None:
+        if len(items) % 2 or type(self.stack[-1]) is not dict:
             raise Refused("is no pickle")
-        start = self.marks.pop()
-        found = self.stack[start:]
-        del self.stack[start:]
-        return found
+        if any(type(key) is not str for key in items[::2]):
+            raise Refused("has keys that are no strings")
+        self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
 
-    def last(self, count: int) -> list[Any]:
-        """The last values, off the stack."""
-        if len(self.stack) < count:
-            raise Refused("is no pickle")
-        found = self.stack[len(self.stack) - count :]
-        del self.stack[len(self.stack) - count :]
-        return found
-
-    def extend(self, values: list[Any]) -> None:
-        """Put values into the list below."""
-        if not self.stack or type(self.stack[-1]) is not list:
-            raise Refused("is no pickle")
-        self.stack[-1].extend(values)
-
-    def update(self, values: list[Any]) -> None:
-        """Put keys and values into the dictionary below."""
-        if not self.stack or type(self.stack[-1]) is not dict or len(values) % 2:
-            raise Refused("is no pickle")
-        for key, value in zip(values[::2], values[1::2], strict=True):
-            if type(key) is not str:
-                raise Refused("has keys that are no strings")
-            self.stack[-1][key] = value
-
-    def remember(self, place: int) -> None:
-        """Keep the value on top under a number."""
-        if not self.stack:
-            raise Refused("is no pickle")
-        self.memo[place] = self.stack[-1]
-
-    def recall(self, place: int) -> None:
-        """Push a value that was kept."""
-        if place not in self.memo:
-            raise Refused("is no pickle")
-        self.stack.append(self.memo[place])
-
-    def _pop(self) -> Any:
-        return self.last(1)[0]
-
-
-def _long(machine: Machine) -> None:
-    count = machine.number("<B")
-    machine.stack.append(int.from_bytes(machine.take(count), "little", signed=True))
-
-
-_STEPS: dict[bytes, Callable[[Machine], object]] = {
-    b"\x80": lambda m: m.take(1) and None,
-    b"\x95": lambda m: m.take(8) and None,
-    b"}": lambda m: m.stack.append({}),
-    b"]": lambda m: m.stack.append([]),
-    b")": lambda m: m.stack.append(()),
-    b"(": Machine.mark,
-    b"q": lambda m: m.remember(m.number("<B")),
-    b"r": lambda m: m.remember(m.number("<I")),
-    b"\x94": lambda m: m.remember(len(m.memo)),
-    b"h": lambda m: m.recall(m.number("<B")),
-    b"j": lambda m: m.recall(m.number("<I")),
-    b"J": lambda m: m.stack.append(m.number("<i")),
-    b"K": lambda m: m.stack.append(m.number("<B")),
-    b"M": lambda m: m.stack.append(m.number("<H")),
-    b"\x8a": _long,
-    b"G": lambda m: m.stack.append(m.number(">d")),
-    b"X": lambda m: m.text(m.number("<I")),
-    b"\x8c": lambda m: m.text(m.number("<B")),
-    b"\x88": lambda m: m.stack.append(True),
-    b"\x89": lambda m: m.stack.append(False),
-    b"N": lambda m: m.stack.append(None),
-    b"\x85": lambda m: m.stack.append(tuple(m.last(1))),
-    b"\x86": lambda m: m.stack.append(tuple(m.last(2))),
-    b"\x87": lambda m: m.stack.append(tuple(m.last(3))),
-    b"t": lambda m: m.stack.append(tuple(m.since_mark())),
-    b"a": lambda m: m.extend(m.last(1)),
-    b"e": lambda m: m.extend(m.since_mark()),
-    b"s": lambda m: m.update(m.last(2)),
-    b"u": lambda m: m.update(m.since_mark()),
-}
+    for _code, _step in (
+        (pickle.FRAME, _skip_frame),
+        (pickle.SHORT_BINUNICODE, _short_text),
+        (pickle.BINUNICODE, _long_text),
+        (pickle.SETITEM, _set_item),
+        (pickle.SETITEMS, _set_items),
+    ):
+        dispatch[_code[0]] = _bounded(_step, builds=False)
 
 
 def loads(data: bytes) -> Any:
     """The value of a pickle of plain values. Raises Refused or Torn."""
-    return Machine(data).run()
+    return _Reader(data).value()
 
 
 def salvaged(data: bytes, inner: str) -> dict[str, Any]:
     """What a torn pickle of a dictionary held, as far as it was complete, with the complete
     dictionaries of the list under ``inner``. Raises Refused.
     """
-    machine = Machine(data)
+    reader = _Reader(data)
     try:
-        value = machine.run()
+        value = reader.value()
         return value if isinstance(value, dict) else {}
     except Torn:
-        pass
-    stack = machine.stack
+        stack = [*itertools.chain(*reader.metastack, reader.stack)]
     if not stack or type(stack[0]) is not dict:
         return {}
     found = dict(stack[0])
