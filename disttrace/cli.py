@@ -47,7 +47,6 @@ GROUPS: Mapping[str, tuple[Command, ...]] = {
     ),
     "here, instead of there": (
         Command("check", "disttrace.commands.check", "rehearse a program before it hangs there"),
-        Command("replay", "disttrace_viewer.commands.replay", "have a recorded job hang here too"),
     ),
     "disttrace itself": (
         Command("run", "disttrace.commands.run", "run a command and trace it"),

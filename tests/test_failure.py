@@ -142,7 +142,6 @@ def test_versions_are_compared_by_their_numbers(
         ["collect", "{traces}", "-o", "{gone}/x.tar.gz"],
         ["export", "{traces}", "-o", "{gone}/x.html"],
         ["reduce", "{traces}", "-o", "{gone}/x.states.jsonl.gz"],
-        ["replay", "{traces}", "-o", "{gone}/x.py"],
     ],
     ids=lambda words: words[0],
 )

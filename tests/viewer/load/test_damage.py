@@ -316,9 +316,9 @@ def test_a_segment_cut_anywhere_keeps_every_whole_line(cut: int, tmp_path: Path)
 @pytest.mark.parametrize(
     ("command", "what"),
     [
-        *((command, "segment") for command in ("view", "diagnose", "stats", "replay")),
+        *((command, "segment") for command in ("view", "diagnose", "stats")),
         ("view", "definitions"),
-        *((command, "folder") for command in ("view", "diagnose", "replay")),
+        *((command, "folder") for command in ("view", "diagnose")),
     ],
 )
 def test_what_is_forbidden_is_named(command: str, what: str, tmp_path: Path) -> None:
@@ -413,7 +413,7 @@ def test_other_peoples_lines_are_not_taken_for_ours(tmp_path: Path) -> None:
     assert [p.kind for p in trace.problems] == ["foreign"]
 
 
-@pytest.mark.parametrize("command", ["view", "diagnose", "stats", "replay"])
+@pytest.mark.parametrize("command", ["view", "diagnose", "stats"])
 def test_whatever_is_asked_says_why_it_finds_nothing(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="also what would hang if every send waited for its receive (docs/replay.md)",
+        help="also what would hang if every send waited for its receive (docs/strict.md)",
     )
     parser.add_argument(
         "--on-device",

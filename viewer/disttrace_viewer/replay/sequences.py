@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import disttrace.journal.format as fmt
-from disttrace_viewer.analysis.error_texts import is_connection_error
 from disttrace_viewer.load import text as texts
 from disttrace_viewer.load.definitions import Definitions, completed
 from disttrace_viewer.load.journals import Journal
@@ -17,13 +16,6 @@ from disttrace_viewer.load.schema import Record, json_object
 Key = tuple[Any, ...]
 """What both ends, or all members, of an exchange call it."""
 ISSUE, WAIT = "issue", "wait"
-JOINS, MAKES = "init_process_group", "new_group"
-COMES, LEAVES = "init_rpc", "rpc.shutdown"
-CALLS = ("rpc_sync", "rpc_async", "remote")
-AWAITS = ("rpc.wait", "to_here")
-_COMPOSED = frozenset((JOINS, MAKES, COMES, LEAVES, *CALLS, *AWAITS, fmt.RPC_RUN))
-_OWN_PARTS = (JOINS, MAKES, COMES, LEAVES)
-"""What is inside of them they would make again."""
 _AWAITED = ("store.get", "store.wait")
 _SET = ("store.set", "store.add", "store.compare_set", "store.append", "store.multi_set")
 
@@ -53,39 +45,6 @@ class Action:
     """Torch would not make the call: it takes no part in anything."""
     broken: bool = False
     """It ended in an error, for which nobody can wait again."""
-    gave_up_ns: int | None = None
-    """When it did, unix ns."""
-    lost: bool = False
-    """It ended since the other end was gone."""
-    inside: bool = False
-    """It is a part of another operation, which would make it again."""
-    run: int | None = None
-    """The ``rpc.run`` that it is a part of."""
-
-
-@dataclass(slots=True)
-class Composed:
-    """A process joins its job, makes a group, or calls a worker: those who take part are not known
-    by number.
-    """
-
-    op: str
-    number: int
-    thread: int
-    place: int
-    args: Mapping[str, Any]
-    stack: int | None
-    at_ns: int
-    inside: bool
-    run: int | None
-    over: bool = False
-    """It ended well."""
-    gave_up_ns: int | None = None
-    """When it ended in an error, unix ns."""
-    error: str = ""
-    """``Type: text`` of that."""
-    lost: bool = False
-    """It ended since the other end was gone."""
 
 
 @dataclass(slots=True)
@@ -105,23 +64,12 @@ class Script:
     journal: Journal
     threads: dict[int, list[Step]] = field(default_factory=dict)
     actions: dict[int, Action] = field(default_factory=dict)
-    composed: dict[int, Composed] = field(default_factory=dict)
-    """By number of the operation."""
     groups: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By id: its rank in the group, and the group's size."""
     last_ns: int = 0
     """When it was last heard of, unix ns."""
     whole: bool = True
     """Its journal tells of all it did: nothing is lost, and it has ended by itself."""
-
-    def those(self, *ops: str) -> list[Composed]:
-        """What it composed of these operations, by itself."""
-        return [one for one in self.composed.values() if one.op in ops and not one.inside]
-
-    def line(self, stack: int | None) -> str:
-        """``train.py:137``, or nothing where no stack is known."""
-        frames = self.journal.definitions.frames(stack)
-        return f"{frames[0][0].rpartition('/')[2]}:{frames[0][1]}" if frames else ""
 
 
 class _Reader:
@@ -134,10 +82,6 @@ class _Reader:
         self._zero_ns: int = self.definitions.process.get("unix_ns") or 0
         self._described: dict[int, tuple[Record, str | None]] = {}
         self._ops: dict[int, str] = {}
-        self._parts: set[int] = set()
-        """What is a part of an operation that would make it again."""
-        self._runs: dict[int, int] = {}
-        """By what is a part of it, the ``rpc.run``."""
         self._newest: dict[int, int] = {}
         """By thread the line of its newest begin."""
         self._waits: dict[int, int] = {}
@@ -173,19 +117,11 @@ class _Reader:
         self._ops[number] = op
         self._newest[thread] = place
         kind = call.get("kind")
-        self._belongs(number, record.get("p"))
-        inside, run = number in self._parts, self._runs.get(number)
         if kind in (fmt.COLLECTIVE, fmt.MESSAGE) and gid is not None:
             action = self._action(number, thread, call, gid, record)
-            action.inside, action.run = inside, run
             self._step(ISSUE, action, place)
             if call.get("async") is False:
                 self._step(WAIT, action, place)
-        elif kind == fmt.COMPOSED and op in _COMPOSED:
-            self.found.composed[number] = Composed(
-                op, number, thread, place, call.get("args") or {}, call.get("stack"),
-                self._zero_ns + record["t"], inside, run,
-            )  # fmt: skip
         elif kind == fmt.STORE and "k" in record and (op in _SET or op in _AWAITED):
             keys = self.definitions.full_key(call.get("store"), record["k"])
             where = self._where(call.get("store"))
@@ -195,18 +131,8 @@ class _Reader:
                     self.found.index, number, thread, call, ("store", where, key),
                     1, -1 if op in _AWAITED else 0, None, self._zero_ns + record["t"], None,
                 )  # fmt: skip
-                stored.inside, stored.run = record.get("p") != run, run
                 self._step(WAIT if op in _AWAITED else ISSUE, stored, place)
                 self._stored.setdefault(number, []).append(stored)
-
-    def _belongs(self, number: int, parent: int | None) -> None:
-        if parent is None:
-            return
-        op = self._ops.get(parent)
-        if op in _OWN_PARTS or parent in self._parts:
-            self._parts.add(number)
-        if (run := parent if op == fmt.RPC_RUN else self._runs.get(parent)) is not None:
-            self._runs[number] = run
 
     def _action(self, number: int, thread: int, call: Record, gid: str, record: Record) -> Action:
         own, size = self.found.groups[gid]
@@ -234,20 +160,12 @@ class _Reader:
 
     def _end(self, record: Record) -> None:
         number = record["e"]
-        error = self.definitions.string(record.get("x"))
-        lost = is_connection_error(error)
-        if (composed := self.found.composed.get(number)) is not None:
-            composed.over = "x" not in record
-            composed.error, composed.lost = error or "", lost
-            composed.gave_up_ns = None if composed.over else composed.at_ns + record.get("d", 0)
         action = self.found.actions.get(number)
         waited = self._waits.pop(number, None)
         for one in self._stored.pop(number, ()) if action is None else (action,):
-            one.lost = lost
-            one.refused |= "f" in record and not (lost and action is None)
+            one.refused |= "f" in record
             one.at_ns += record.get("d", 0) if one.member < 0 else 0
             one.broken |= "x" in record and "r" not in record
-            one.gave_up_ns = one.at_ns + record.get("d", 0) if one.broken else None
         if action is None or "r" in record or action.refused:
             return
         if action.key is None and "q" in record and action.call.get("kind") == fmt.MESSAGE:
