@@ -12,17 +12,19 @@ import re
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from disttrace_viewer.load import files
 from disttrace_viewer.load.discover import Files
-from disttrace_viewer.load.foreign.profiles import Call, Profile, journal
+from disttrace_viewer.load.foreign.records import Records, identity
 from disttrace_viewer.load.problems import Problems, plural
 
 NAME = "profile"
 MOST_BYTES = 512 << 20
+_LACKS = ("messages", "older", "position", "reduce_op", "root", "stack", "stalls", "store")
 _PARAMETERS = "record_param_comms"
 _NCCL = {
     "allreduce": "all_reduce",
@@ -59,6 +61,36 @@ _DTYPES = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One collective. Times are unix nanoseconds; ``end_ns``: None where nobody saw it end."""
+
+    group: str
+    op: str
+    seq: int | None
+    begin_ns: int
+    returned_ns: int
+    end_ns: int | None
+    took_ns: int | None
+    bytes: int | None
+    elements: int | None = None
+    dtype: str | None = None
+
+
+@dataclass(slots=True)
+class _Profile:
+    """What one file tells."""
+
+    path: str
+    rank: int
+    world: int
+    host: str
+    groups: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    """Description and members by name."""
+    calls: list[_Call] = field(default_factory=list)
+    on_device: bool = False
+
+
 def recognises(path: str, head: bytes) -> bool:
     """By the keys that Kineto writes first."""
     try:
@@ -70,7 +102,7 @@ def recognises(path: str, head: bytes) -> bool:
 
 def read(paths: Sequence[str], problems: Problems) -> Iterator[Files]:
     """One process per file that tells of which rank it is."""
-    found: dict[int, Profile] = {}
+    found: dict[int, _Profile] = {}
     for path in paths:
         if (one := _profile(path, problems)) is None:
             continue
@@ -81,10 +113,10 @@ def read(paths: Sequence[str], problems: Problems) -> Iterator[Files]:
     counted = [one for _, one in sorted(found.items())]
     alike = len({tuple((c.op, c.elements) for c in one.calls) for one in counted}) == 1
     for one in counted:
-        yield journal(one, counted, NAME, numbered=one.on_device or alike)
+        yield _journal(one, counted, numbered=one.on_device or alike)
 
 
-def _profile(path: str, problems: Problems) -> Profile | None:
+def _profile(path: str, problems: Problems) -> _Profile | None:
     try:
         data, beyond = files.read(path, MOST_BYTES)
         data, more = _unpacked(data, MOST_BYTES)
@@ -103,7 +135,7 @@ def _profile(path: str, problems: Problems) -> Profile | None:
     events = [e for e in events if isinstance(e, dict)] if isinstance(events, list) else []
     world = info.get("world_size")
     host = value.get("host_name")
-    one = Profile(
+    one = _Profile(
         path, info["rank"], world if type(world) is int else 0, host if type(host) is str else ""
     )
     one.groups.update(_groups(info.get("pg_config")))
@@ -149,7 +181,7 @@ def _groups(listed: object) -> Iterator[tuple[str, tuple[str, tuple[int, ...]]]]
             )
 
 
-def _of_nccl(one: Profile, events: Iterable[Mapping[str, Any]], base_ns: int) -> Iterator[Call]:
+def _of_nccl(one: _Profile, events: Iterable[Mapping[str, Any]], base_ns: int) -> Iterator[_Call]:
     kernels: dict[tuple[str, object], tuple[int, int]] = {}
     begun: list[Mapping[str, Any]] = []
     for event in events:
@@ -170,7 +202,7 @@ def _of_nccl(one: Profile, events: Iterable[Mapping[str, Any]], base_ns: int) ->
             one.groups[name] = (str(args.get("Process Group Description") or ""), members)
         at_ns, kernel = _at(event, base_ns), kernels.get((name, seq))
         elements, dtype = _count(args.get("In msg nelems")), _DTYPES.get(str(args.get("dtype")))
-        yield Call(
+        yield _Call(
             group=name,
             op=_NCCL[args["Collective name"]],
             seq=seq if type(seq) is int and seq > 0 else None,
@@ -185,8 +217,8 @@ def _of_nccl(one: Profile, events: Iterable[Mapping[str, Any]], base_ns: int) ->
 
 
 def _of_gloo(
-    one: Profile, events: Iterable[Mapping[str, Any]], base_ns: int, problems: Problems
-) -> list[Call]:
+    one: _Profile, events: Iterable[Mapping[str, Any]], base_ns: int, problems: Problems
+) -> list[_Call]:
     """The k-th call of a kind is the k-th that a thread of gloo did, where there is one group."""
     calls: list[tuple[Mapping[str, Any], str, str]] = []
     done: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
@@ -218,7 +250,7 @@ def _of_gloo(
         end = next(rest[kind], None) if kind in rest else None
         at_ns, sizes = _at(event, base_ns), _sizes(event if end is None else end)
         found.append(
-            Call(
+            _Call(
                 group=name,
                 op=op,
                 seq=seq,
@@ -232,6 +264,58 @@ def _of_gloo(
             )
         )
     return found
+
+
+def _journal(one: _Profile, every: Sequence[_Profile], *, numbered: bool) -> Files:
+    """The journal of one rank; ``every``: of all that are read together. ``numbered``: whether
+    operations of one number are one.
+    """
+    base_ns = min((c.begin_ns for p in every for c in p.calls[:1]), default=0) - 1_000_000_000
+    last_ns = max((c.end_ns or c.returned_ns for c in one.calls), default=base_ns)
+    records = Records(
+        identity(NAME, one.path, one.rank),
+        rank=one.rank,
+        world=max([one.world, *(p.rank + 1 for p in every)]),
+        job=one.path.rpartition("/")[2].partition(".")[0] if len(every) == 1 else NAME,
+        clock=identity(NAME, one.host),
+        base_ns=max(base_ns, 0),
+        source={"kind": NAME, "lacks": sorted(_LACKS), "cut_ns": max(last_ns, 0)},
+    )
+    backend = ("nccl", "cuda") if one.on_device else ("gloo", "cpu")
+    numbers: dict[str, int] = {}
+    for number, (name, (desc, ranks)) in enumerate(sorted(one.groups.items()), 1):
+        if ranks and one.rank not in ranks:
+            continue
+        numbers[name] = number
+        records.group(
+            number,
+            name,
+            ranks,
+            desc=desc,
+            backends={backend[1]: backend[0]},
+            default=desc == "default_pg",
+        )
+    for call in one.calls:
+        made = records.call(
+            op=call.op,
+            kind="collective",
+            group=numbers.get(call.group),
+            backend=backend[0],
+            device=backend[1],
+            shapes=None if call.elements is None else [[call.elements]],
+            dtypes=None if call.dtype is None else [call.dtype],
+            bytes=call.bytes,
+        )
+        begun = records.begin(made, call.begin_ns, q=call.seq if numbered else None)
+        if one.on_device:
+            records.after("i", begun, call.returned_ns - call.begin_ns)
+        if call.end_ns is None:
+            records.after("l", begun, call.returned_ns - call.begin_ns)
+        elif one.on_device:
+            records.after("c", begun, call.end_ns - call.begin_ns, g=0, z=call.took_ns)
+        else:
+            records.after("e", begun, call.end_ns - call.begin_ns)
+    return records.done(f"{one.path}[rank {one.rank}]", last_ns)
 
 
 def _sizes(event: Mapping[str, Any]) -> tuple[int | None, str | None]:

@@ -20,7 +20,7 @@ import orjson
 from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.load import files
 from disttrace_viewer.load.discover import Files
-from disttrace_viewer.load.foreign.records import COUNTS_LACK, OF_NCCL, Records, identity
+from disttrace_viewer.load.foreign.records import COUNTS_LACK, Records, identity
 from disttrace_viewer.load.problems import Problems
 
 NAME = "NCCL RAS"
@@ -29,6 +29,17 @@ MOST_RANKS = 1 << 20
 _APART_NS = 1_000_000_000
 """Outputs that are less apart may be copies with the times of copying."""
 LACKS = (*COUNTS_LACK, "order")
+_OPS = {
+    "AllReduce": "all_reduce",
+    "AllGather": "all_gather_into_tensor",
+    "ReduceScatter": "reduce_scatter_tensor",
+    "Broadcast": "broadcast",
+    "Reduce": "reduce",
+    "AlltoAll": "all_to_all_single",
+    "Gather": "gather",
+    "Scatter": "scatter",
+}
+"""NCCL's names of collectives, as those of torch's public functions."""
 _GPUS = re.compile(r"^ *\d[\d\s-]*?(\d+)\s*\n\s*\nCommunicators\.\.\.", re.MULTILINE)
 _PART = re.compile(r"^#\d+-\d+ \((\w+)\) ([A-Z]+)$")
 _KIND = re.compile(r"Communicator ranks have different (\w+) operation counts")
@@ -206,7 +217,7 @@ def _journal(said: _Said, rank: int, since_ns: int) -> Files:
     if common:
         call = records.call(op=UNKNOWN_OP, **fields)
         records.enqueued(call, since_ns - 1_000_000_000, common, over=True)
-    op = OF_NCCL.get(next(iter(ahead), ""), UNKNOWN_OP) if len(ahead) == 1 else UNKNOWN_OP
+    op = _OPS.get(next(iter(ahead), ""), UNKNOWN_OP) if len(ahead) == 1 else UNKNOWN_OP
     for beyond in sorted({1, sum(ahead.values())} if ahead else ()):
         call = records.call(op=op, **fields)
         records.enqueued(call, since_ns + beyond, common + beyond, over=False)

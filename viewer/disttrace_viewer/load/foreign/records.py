@@ -21,17 +21,6 @@ COUNTS_LACK = (
     "store",
 )
 """What numbers of collectives do not tell."""
-OF_NCCL = {
-    "AllReduce": "all_reduce",
-    "AllGather": "all_gather_into_tensor",
-    "ReduceScatter": "reduce_scatter_tensor",
-    "Broadcast": "broadcast",
-    "Reduce": "reduce",
-    "AlltoAll": "all_to_all_single",
-    "Gather": "gather",
-    "Scatter": "scatter",
-}
-"""NCCL's names of collectives, as those of torch's public functions."""
 Frames = Sequence[tuple[str, int, str]]
 """(file, line, function), innermost first."""
 

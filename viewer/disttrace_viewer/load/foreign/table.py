@@ -9,7 +9,6 @@ from disttrace_viewer.load.discover import Taken
 from disttrace_viewer.load.foreign import (
     flight_recorder,
     kineto,
-    nccl_inspector,
     nccl_ras,
     py_spy,
     watchdog_log,
@@ -19,7 +18,6 @@ from disttrace_viewer.load.problems import Problems
 
 READERS: tuple[Reader, ...] = (
     kineto,
-    nccl_inspector,
     nccl_ras,
     flight_recorder,
     py_spy,
