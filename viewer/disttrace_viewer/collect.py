@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from disttrace.journal.format import MINUTES_SUFFIX
 from disttrace_viewer.load import archives
 from disttrace_viewer.load.journals import in_name
+from disttrace_viewer.load.said import paths_of
 from disttrace_viewer.merge.choice import chooser, folders, nothing
 from disttrace_viewer.merge.survey import restrict, survey
 from disttrace_viewer.trace.errors import ViewerError
@@ -49,11 +50,19 @@ def pack(paths: Sequence[str], *, job: str | None = None, output: str | None = N
     target = output or f"{in_name(chosen[-1])}-{in_name(host)}{archives.SUFFIXES[0]}"
     if not target.endswith(archives.SUFFIXES):
         raise ViewerError(f"-o {target}: a file to pack into ends in .tar.gz")
-    journals = restrict(whole, chosen).journals
+    part = restrict(whole, chosen)
+    journals = part.journals
     try:
-        files = (one.files for one in journals)
-        all_of = (path for of in files for path in (*of.paths, of.base + MINUTES_SUFFIX))
-        count = archives.pack(all_of, target)
+        files = [one.files for one in journals]
+        all_of = [path for of in files for path in (*of.paths, of.base + MINUTES_SUFFIX)]
+        names = {name for one in part.jobs for name in one.names}
+        said = {
+            path
+            for of in files
+            for job in names
+            for path in paths_of(os.path.dirname(of.base), job)
+        }
+        count = archives.pack([*all_of, *sorted(said)], target)
     except OSError as error:
         raise _failed(error, target) from None
     return Packed(target, chosen[-1], len(journals), count)

@@ -1,26 +1,25 @@
 """Journals in one file that can be sent, and such files of several hosts in one folder again.
 
 What comes from elsewhere is not trusted: nothing is written but regular files with the names of
-journals, directly in the folder, and no more than a limit of them.
+journals, directly in the folder, and no more than what an archive of that size and the free disk
+make plausible.
 """
 
 from __future__ import annotations
 
 import gzip
-import io
 import os
 import re
 import shutil
 import tarfile
 import tempfile
 import zlib
-from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from disttrace.journal.format import DEFS_SUFFIX, MINUTES_SUFFIX, OPS_SUFFIX
+from disttrace.journal.format import DEFS_SUFFIX, MINUTES_SUFFIX, OPS_SUFFIX, VERDICTS_SUFFIX
 from disttrace_viewer.load.files import MOST_BYTES, open_regular, read, size
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.trace.plain_text import plain
@@ -28,19 +27,25 @@ from disttrace_viewer.trace.plain_text import plain
 SUFFIXES = (".tar.gz", ".tgz")
 MOST_FILES = 1 << 20
 """Of all archives that are unpacked together."""
-MOST_TOTAL_BYTES = 4 << 30
-"""Of all of them, unpacked; more only of archives that are large themselves."""
 MOST_TIMES = 20
-"""What archives may hold beyond that, by their own size. Journals shrink to a tenth, and what fills
-a disk from a file that can be sent by mail shrinks to a thousandth.
+"""What an archive may hold, by its own size. Journals shrink to a quarter, and what fills a disk
+from a file that can be sent by mail shrinks to a thousandth. Zeros (of blocks that were reserved)
+are not written and do not count.
 """
+MOST_BESIDES = 64 << 20
+"""Bytes that all archives may hold beyond that."""
+MOST_OF_DISK = 0.5
+"""The part of the free disk that one archive may take."""
 _PART = r"[A-Za-z0-9._]{1,60}"
 _NAME = re.compile(
-    rf"{_PART}-{_PART}-\d{{1,20}}-[0-9a-f]{{12}}"
-    rf"({re.escape(DEFS_SUFFIX)}|\.\d{{1,12}}{re.escape(OPS_SUFFIX)}|{re.escape(MINUTES_SUFFIX)})"
+    rf"{_PART}-{_PART}-[0-9]{{1,20}}-[0-9a-f]{{12}}"
+    rf"({re.escape(DEFS_SUFFIX)}|\.[0-9]{{1,12}}{re.escape(OPS_SUFFIX)}|{re.escape(MINUTES_SUFFIX)})"
+    rf"|{_PART}{re.escape(VERDICTS_SUFFIX)}"
 )
-"""Job, host, pid and process, as ``disttrace/identity.py`` puts them together."""
+"""Job, host, pid and process, as ``disttrace/identity.py`` puts them together; a job alone."""
 _REGULAR = (tarfile.REGTYPE, tarfile.AREGTYPE)
+_OURS = "disttrace"  # as the user, of files that were compressed each by itself
+_MOST_ZEROS = 16  # times what may be written
 _NAMED = 3
 _CHUNK = 1 << 16
 _END = bytes(2 * tarfile.BLOCKSIZE)
@@ -75,8 +80,8 @@ def pack(paths: Iterable[str], target: str) -> int:
     """Write the files into ``target``, which appears when it is complete; how many there were.
 
     A job may run meanwhile: a file that was dropped is left out, one that grows is cut off where
-    it was, one that is cut (its reserved blocks are given back) is filled with zeros, which is how
-    it was before. Each file is compressed by itself, with a checksum of its own. Raises OSError.
+    it was, without the zeros of reserved blocks. Each file is compressed by itself, with a checksum
+    of its own. Raises OSError.
     """
     count = 0
     with _temporary(os.path.dirname(target) or ".") as (file, beside):
@@ -86,14 +91,15 @@ def pack(paths: Iterable[str], target: str) -> int:
             except FileNotFoundError:
                 continue  # the oldest segments are dropped while it runs
             with open(descriptor, "rb") as source, _compressed(file) as packed:
-                status = os.fstat(descriptor)
+                data = source.read(MOST_BYTES).rstrip(b"\0")
                 member = tarfile.TarInfo(os.path.basename(path))
-                member.size = status.st_size
-                member.mtime = int(status.st_mtime)
+                member.size = len(data)
+                member.mtime = int(os.fstat(descriptor).st_mtime)
                 member.mode = 0o600
+                member.uname = _OURS
                 packed.write(member.tobuf())
-                shutil.copyfileobj(_Padded(source, member.size), packed)
-                packed.write(bytes(-member.size % tarfile.BLOCKSIZE))
+                packed.write(data)
+                packed.write(bytes(-len(data) % tarfile.BLOCKSIZE))
             count += 1
         with _compressed(file) as packed:
             packed.write(_END)
@@ -108,48 +114,127 @@ def unpack(archives: Iterable[str], folder: str) -> Unpacked:
     A file that is there already stays, unless the archive's is the same journal some time later.
 
     Raises:
-        ViewerError: for what is no archive, is damaged, or holds more than the limits.
+        ViewerError: for what is no archive, is damaged, or holds more than the limits, after all
+            others were read.
         OSError: when something cannot be read or written.
     """
     os.makedirs(folder, mode=0o700, exist_ok=True)
     found = Unpacked()
-    paths = list(archives)
-    most = left = max(MOST_TOTAL_BYTES, MOST_TIMES * sum(map(size, paths)))
-    for path in paths:
-        # A pipe by the name of an archive must not hold anybody up.
-        with open(open_regular(path), "rb") as packed, _Waiting(folder, found) as waiting:
-            source = _Checked(packed)
-            end = 0
+    troubles, besides = [], MOST_BESIDES
+    for path in archives:
+        by_size = MOST_TIMES * size(path)
+        free = int(shutil.disk_usage(folder).free * MOST_OF_DISK)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".collect.") as hidden:
+            one = _Archive(folder, hidden, min(by_size + besides, free), found)
             try:
-                with tarfile.open(fileobj=source, mode="r|", tarinfo=_Member) as archive:
-                    for member in archive:
-                        left -= max(member.size, tarfile.BLOCKSIZE)
-                        if left < 0 or waiting.count >= MOST_FILES:
-                            waiting.settle(source.given)
-                            raise ViewerError(
-                                f"{plain(path)} holds more than {MOST_FILES:,} files or"
-                                f" {most / 1e9:.1f} GB unpacked: it was not read on"
-                            )
-                        end = member.offset_data + member.size
-                        waiting.take(archive, member, end)
-                        waiting.settle(source.proven)
-                source.finish(end + len(_END))
-                waiting.settle(source.proven)
-            except (tarfile.TarError, EOFError, ValueError, zlib.error) as error:
-                waiting.settle(source.proven)
-                raise ViewerError(
-                    f"{plain(path)} is no whole .tar.gz of `disttrace collect`:"
-                    f" {plain(str(error))}. Files of it that were used, since a checksum proves"
-                    f" them: {waiting.used:,}. For others, unproven: tar xzf {plain(path)}"
-                ) from None
+                one.take_all(path)
+            except (tarfile.TarError, gzip.BadGzipFile, EOFError, ValueError, zlib.error) as error:
+                trouble = f"{plain(path)} was not read to its end: {plain(str(error))}. Files of it"
+                used = one.put()
+                trouble += f" that were used, since a checksum proves them: {used:,}."
+                troubles.append(f"{trouble} For others, unproven: tar xzf {plain(path)}")
+            else:
+                one.put()
+        besides -= min(besides, max(0, one.written - by_size))
+    if troubles:
+        raise ViewerError("; ".join(troubles))
     return found
 
 
-def _refused(member: tarfile.TarInfo, folder: str, target: str) -> str | None:
+class _Archive:
+    """One archive, whose files are hidden in the folder until a checksum proves them right."""
+
+    def __init__(self, folder: str, hidden: str, most: int, found: Unpacked) -> None:
+        self._folder = folder
+        self._hidden = hidden
+        self._most = most
+        self._found = found
+        self._ends: dict[str, int] = {}
+        """Where each file ends in what is compressed."""
+        self._proven = 0
+        self.written = 0
+
+    def take_all(self, path: str) -> None:
+        """Unpack into the hidden folder. Raises what is wrong with the archive, and OSError."""
+        end, found = 0, self._found
+        # A pipe by the name of an archive must not hold anybody up.
+        with (
+            open(open_regular(path), "rb") as packed,
+            gzip.GzipFile(fileobj=packed) as source,
+            tarfile.open(fileobj=source, mode="r|", tarinfo=_Member) as archive,
+        ):
+            for member in archive:
+                if member.uname == _OURS:  # it begins behind the checksum of the one before
+                    self._proven = member.offset
+                end = member.offset_data + member.size
+                self._take(archive, member)
+                if found.files + found.known + found.left_out + len(self._ends) > MOST_FILES:
+                    raise tarfile.ReadError(f"it holds more than {MOST_FILES:,} files")
+            while source.read(_CHUNK):
+                pass
+            if source.tell() < end + len(_END):
+                raise EOFError("its end is missing")
+            self._proven = source.tell()
+
+    def put(self) -> int:
+        """Into the folder, or to what is there; how many of them are in it now."""
+        proven = [name for name, end in self._ends.items() if end <= self._proven]
+        return sum(self._put(name, os.path.join(self._hidden, name)) for name in proven)
+
+    def _take(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        name = member.name
+        reason = "comes twice" if name in self._ends else _refused(member, self._folder)
+        self._count(0, member.offset_data)
+        source = None if reason else archive.extractfile(member)
+        if source is None:
+            self._found.leave_out(name, reason or "is no file")
+            return
+        beside = os.path.join(self._hidden, name)
+        with open(beside, "xb", opener=_private) as file:
+            at = 0
+            while chunk := source.read(_CHUNK):
+                if content := chunk.rstrip(b"\0"):
+                    file.seek(at)
+                    file.write(content)
+                at += len(chunk)
+                self._count(len(content), member.offset_data + at)
+        with suppress(OverflowError, ValueError, OSError):  # a time that is none
+            os.utime(beside, (member.mtime, member.mtime))
+        self._ends[name] = member.offset_data + member.size
+
+    def _count(self, content: int, at: int) -> None:
+        self.written += content
+        if self.written > self._most or at > _MOST_ZEROS * self._most:
+            raise tarfile.ReadError(
+                f"it holds more than {self._most / 1e6:,.0f} MB, which is more than journals of its"
+                f" size do ({MOST_TIMES} times it), or than half of the free disk"
+            )
+
+    def _put(self, name: str, beside: str) -> bool:
+        target = os.path.join(self._folder, name)
+        there = os.path.lexists(target)
+        old, new = _content(target) if there else b"", _content(beside)
+        if there and name.endswith(VERDICTS_SUFFIX):  # each host has what its processes said
+            both = dict.fromkeys([*old.splitlines(keepends=True), *new.splitlines(keepends=True)])
+            new = b"".join(both)
+            with open(beside, "wb") as file:
+                file.write(new)
+        if not there or (len(new) > len(old) and new.startswith(old)):
+            os.replace(beside, target)
+            self._found.files += 1
+        elif old.startswith(new):
+            self._found.known += 1
+        else:
+            self._found.leave_out(name, "differs from the file of that name which is there")
+            return False
+        return True
+
+
+def _refused(member: tarfile.TarInfo, folder: str) -> str | None:
     """Why it is no journal's file that may be written where nothing else is; None: it may."""
     if _NAME.fullmatch(member.name) is None:
         return "has no journal's name"
-    if os.path.islink(target):
+    if os.path.islink(os.path.join(folder, member.name)):
         return "would be written through a link"
     if hasattr(tarfile, "data_filter"):  # Python's own idea of what is safe, besides
         try:
@@ -180,110 +265,6 @@ def _temporary(folder: str) -> Iterator[tuple[IO[bytes], str]]:
             os.unlink(beside)
 
 
-class _Waiting:
-    """Files of an archive, hidden in the folder until what they were packed in proves right."""
-
-    def __init__(self, folder: str, found: Unpacked) -> None:
-        self._folder = folder
-        self._found = found
-        self._hidden = tempfile.TemporaryDirectory(dir=folder, prefix=".collect.")
-        self._files: deque[tuple[str, str, int]] = deque()
-        self.used = 0
-        """Files of it that came into the folder or were there."""
-
-    def __enter__(self) -> _Waiting:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._hidden.cleanup()
-
-    @property
-    def count(self) -> int:
-        """Files of all archives so far."""
-        found = self._found
-        return found.files + found.known + found.left_out + len(self._files)
-
-    def take(self, archive: tarfile.TarFile, member: tarfile.TarInfo, end: int) -> None:
-        """Unpack a file of which the last byte is number ``end``, or say why not."""
-        reason = _refused(member, self._folder, os.path.join(self._folder, member.name))
-        source = None if reason else archive.extractfile(member)
-        if source is None:
-            self._found.leave_out(member.name, reason or "is no file")
-            return
-        beside = os.path.join(self._hidden.name, str(end))
-        with open(beside, "xb", opener=_private) as file:
-            shutil.copyfileobj(source, file)
-        with suppress(OverflowError, ValueError, OSError):  # a time that is none
-            os.utime(beside, (member.mtime, member.mtime))
-        self._files.append((member.name, beside, end))
-
-    def settle(self, proven: int) -> None:
-        """Put the files that end within so many bytes into the folder."""
-        while self._files and self._files[0][2] <= proven:
-            name, beside, _ = self._files.popleft()
-            self._put(name, beside)
-
-    def _put(self, name: str, beside: str) -> None:
-        target = os.path.join(self._folder, name)
-        there = os.path.lexists(target)
-        old, new = _content(target) if there else b"", _content(beside)
-        if not there or (len(new) > len(old) and new.startswith(old)):
-            os.replace(beside, target)
-            self._found.files += 1
-        elif old.startswith(new):
-            self._found.known += 1
-        else:
-            self._found.leave_out(name, "differs from the file of that name which is there")
-            return
-        self.used += 1
-
-
-class _Checked(io.RawIOBase):
-    """What a file of gzip's format holds, part by part, and how much of it is proven.
-
-    Python's tarfile and its gzip module both give bytes before their checksum was compared.
-    """
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._part = _part()
-        self._packed = b""
-        self.given = 0
-        """Bytes that were read."""
-        self.proven = 0
-        """Bytes up to the last checksum that was right."""
-
-    def read(self, size: int = -1) -> bytes:
-        """At most ``size`` bytes; none at the end. Raises EOFError, zlib.error."""
-        while True:
-            if self._part.eof:
-                self.proven = self.given
-                self._packed = self._part.unused_data.lstrip(b"\0") or self._file.read(_CHUNK)
-                if not self._packed:
-                    return b""
-                self._part = _part()
-            elif not self._packed:
-                self._packed = self._file.read(_CHUNK)
-                if not self._packed:
-                    raise EOFError("it ends in the middle")
-            data = self._part.decompress(self._packed, max(size, 0))
-            self._packed = self._part.unconsumed_tail
-            if data:
-                self.given += len(data)
-                return data
-
-    def finish(self, least: int) -> None:
-        """Read on to the next checksum; EOFError where there are less than ``least`` bytes."""
-        while self.proven < self.given and self.read(_CHUNK):
-            pass
-        if self.given < least:
-            raise EOFError("its end is missing")
-
-
-def _part() -> zlib._Decompress:
-    return zlib.decompressobj(zlib.MAX_WBITS | 16)  # gzip's format; its checksum is compared
-
-
 def _compressed(file: IO[bytes]) -> gzip.GzipFile:
     # Level 1: journals shrink to a tenth by any, and a hung node's cores are the program's.
     return gzip.GzipFile(filename="", mode="wb", compresslevel=1, fileobj=file)
@@ -291,19 +272,6 @@ def _compressed(file: IO[bytes]) -> gzip.GzipFile:
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
-
-
-class _Padded(io.RawIOBase):
-    """A file of which ``size`` bytes are read, with zeros where it ends earlier."""
-
-    def __init__(self, file: IO[bytes], size: int) -> None:
-        self._file = file
-        self._left = size
-
-    def read(self, size: int = -1) -> bytes:
-        wanted = self._left if size < 0 else min(size, self._left)
-        self._left -= wanted
-        return self._file.read(wanted).ljust(wanted, b"\0")
 
 
 class _Member(tarfile.TarInfo):

@@ -39,7 +39,8 @@ def path_of(directory: str, job: str, root: str = "") -> str:
     return os.path.join(folder, in_name(job) + VERDICTS_SUFFIX)
 
 
-def _paths(directory: str, job: str) -> Iterator[str]:
+def paths_of(directory: str, job: str) -> Iterator[str]:
+    """The files in which verdicts of a job may be, by the folder of a journal of it."""
     yield path_of(directory, job)
     above = os.path.dirname(os.path.abspath(directory))
     if os.path.basename(above) == in_name(job):
@@ -51,7 +52,7 @@ def said(directories: Iterable[str], jobs: Iterable[str]) -> tuple[dict[str, Any
     is none is left out.
     """
     places = [one for one in {*directories} if not files.is_remote(one)]
-    paths = {path for one in places for job in {*jobs} for path in _paths(one, job)}
+    paths = {path for one in places for job in {*jobs} for path in paths_of(one, job)}
     found = [one for path in sorted(paths) for one in _read(path)]
     return tuple(sorted(found, key=lambda one: float(one["at"]))[-MOST:])
 
