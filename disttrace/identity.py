@@ -62,6 +62,10 @@ _AGENT_MODULES = frozenset(
 )
 _AGENT_SCRIPTS = frozenset({"torchrun", "torchrun.exe"})
 
+PREFIXES = () if getattr(sys, "frozen", False) else (sys.exec_prefix, sys.base_exec_prefix)
+"""The folders below which the interpreter that runs is installed; none for a frozen program. As
+they are before the program can change them."""
+
 _WITH_VALUE = frozenset({"-X", "-W", "--check-hash-based-pycs"})  # the interpreter's options
 _FLAGS = frozenset(
     {"standalone", "m", "module", "no_python", "run_path", "virtual_local_rank", "h"}

@@ -103,6 +103,7 @@ SHARED = (
     "disttrace.journal.descriptors",
     "disttrace.journal.format",
     "disttrace.journal.proc",
+    "disttrace.journal.standard_library",
     "disttrace.lifecycle.meeting.place",
     "disttrace.recording.shown",
     "disttrace.redact",

@@ -16,7 +16,7 @@ from _thread import get_ident
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
@@ -128,6 +128,26 @@ class _Finder:
 
 _FINDER = _Finder()
 _stays = False
+
+
+def bare_command(python: str, path: "Iterable[str]", module: str, *arguments: str) -> list[str]:
+    """What calls ``main`` of a module of ours with ``arguments`` in a process of its own.
+
+    Its imports look into the standard library first, then into ``path``. Neither `site` nor what
+    that would run (`sitecustomize`, lines of `.pth` files, as coverage's for each process) belongs
+    there, nor what PYTHON* variables say, but for where byte code may be written.
+    """
+    flags = ["-B"] if sys.dont_write_bytecode else []
+    if sys.pycache_prefix is not None:
+        flags += ["-X", f"pycache_prefix={os.path.abspath(sys.pycache_prefix)}"]
+    folders = "\n".join(entry for entry in dict.fromkeys(path) if entry and "\n" not in entry)
+    return [python, "-I", "-S", *flags, "-c", _BEGIN, folders, module, *arguments]
+
+
+_BEGIN = (
+    "import sys; sys.path += [p for p in sys.argv.pop(1).split('\\n') if p not in sys.path]; "
+    "import importlib; importlib.import_module(sys.argv.pop(1)).main(sys.argv[1:])"
+)
 
 
 def stay() -> bool:

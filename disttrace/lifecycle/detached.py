@@ -7,15 +7,20 @@ such process, for the program would see it.
 
 from __future__ import annotations
 
+import _frozen_importlib_external
+import contextlib
 import functools
+import itertools
 import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from disttrace.identity import PARENT_VARIABLE
+from disttrace import errors
+from disttrace.identity import PARENT_VARIABLE, PREFIXES
 from disttrace.journal import compiled
+from disttrace.journal.standard_library import bare_command
 
 _AUTO_INSTRUMENTATION = os.path.join("opentelemetry", "instrumentation", "auto_instrumentation")
 _LISTS = ("PATH", "LD_LIBRARY_PATH")
@@ -52,17 +57,45 @@ def start_ours(
 ) -> int:
     """``start`` an interpreter in which ``main`` of a module of ours gets ``order`` as JSON.
 
-    Without the current directory, where a module of the program may have the name of one that this
-    imports.
+    Raises:
+        OSError: as ``start`` and ``interpreter``.
     """
-    if not sys.executable:
-        raise OSError("this interpreter does not know its own path")
-    code = (
-        "import sys; sys.path[:] = [p for p in sys.path if p]; "
-        f"from {module} import main; main(sys.argv[1:])"
-    )
-    command = [absolute(sys.executable), "-c", code, json.dumps(order)]
+    command = bare_command(interpreter(), _path(), module, json.dumps(order))
     return start(command, environment(environ), out=out, err=err, kept=kept)
+
+
+def interpreter() -> str:
+    """The interpreter that runs: the file that the kernel runs, where that is the one of the folder
+    in which this Python is installed, and not what a program calls ``sys.executable``.
+
+    A frozen program, or one that has Python within, does what it always does whatever its arguments
+    say. Raises OSError.
+    """
+    running = os.stat("/proc/self/exe")
+    version = "python{}.{}".format(*sys.version_info)
+    names = (f"{version}{sys.abiflags}", version, "python3", "python")
+    for prefix, name in itertools.product(PREFIXES, names):
+        path = os.path.join(prefix, "bin", name)
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.stat(path), running):
+                return path
+    raise OSError(
+        "this program's executable is not the one of an installed Python, and starting "
+        "it could run the program twice"
+    )
+
+
+def _path() -> list[str]:
+    """Where to look for packages: where ours are, then wherever the program looks, but for the
+    folder of its script and the current one, where a module may bear any name."""
+    paths = list(sys.path)
+    find = _frozen_importlib_external.PathFinder.find_spec
+    found = [find(name, paths) for name in ("disttrace_viewer", "orjson")]
+    files = [errors.HOME, *(spec.origin for spec in found if spec is not None and spec.origin)]
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    own = {"", os.path.dirname(os.path.realpath(str(main))), working_directory()}
+    packages = [os.path.dirname(os.path.dirname(file)) for file in files]
+    return [*packages, *(absolute(path) for path in paths if path not in own)]
 
 
 def adopts() -> bool:

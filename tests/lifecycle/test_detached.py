@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
 
 from disttrace.journal import compiled
 from disttrace.lifecycle import detached
-from support.processes import is_running, python, wait_until
+from support.processes import (
+    Outcome,
+    clean_environ,
+    companions,
+    free_port,
+    is_running,
+    python,
+    run_program,
+    wait_until,
+)
 
 SEES_CHILDREN = Path(__file__).with_name("sees_children.py")
 WAYS = pytest.mark.parametrize("kept", [False, True], ids=["detached", "kept"])
@@ -160,3 +172,107 @@ def test_paths_of_the_environment_are_absolute(
         "OTEL_EXPORTER_OTLP_CERTIFICATE": f"{tmp_path}/ca.pem", "SSL_CERT_DIR": "",
         "OTEL_SERVICE_NAME": "lib", "DISTTRACE": "0",
     }  # fmt: skip
+
+
+WITHIN = """
+#include <Python.h>
+int main(int argc, char **argv) {  /* whatever its arguments say */
+    PyConfig config;
+    PyConfig_InitPythonConfig(&config);
+    PyConfig_SetBytesString(&config, &config.executable, argv[0]);
+    Py_InitializeFromConfig(&config);
+    return PyRun_SimpleFile(fopen(getenv("PROGRAM"), "r"), getenv("PROGRAM"));
+}
+"""
+WAITS = """
+import datetime, os, stat, sys
+def ran(what):
+    with open(os.environ["RAN"], "a") as file: file.write(what + "\\n")
+if __name__ == "sitecustomize":
+    ran("start")
+else:
+    ran("program")
+    way = os.environ["WAY"]
+    import disttrace
+    if way == "wrapper":
+        sys.executable = os.environ["WRAPPER"]
+    import torch.distributed as dist
+    disttrace.install()
+    disttrace.on_verdict(lambda verdict: (print("told"), sys.stdout.flush(), os._exit(0)))
+    refuses = way == "within"
+    try:
+        dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=6 if refuses else 60))
+    except dist.DistError as error:
+        print("in vain")
+"""
+
+
+def waits(tmp_path: Path, way: str, **variables: str) -> tuple[Outcome, list[str]]:
+    """A rank that waits for another one, and what was run meanwhile."""
+    program, ran, wrapper = (tmp_path / name for name in ("sitecustomize.py", "ran", "wrapper"))
+    program.write_text(WAITS)
+    wrapper.write_text(f"#!/bin/sh\necho wrapper >> {ran}\n")
+    wrapper.chmod(0o700)
+    command = [sys.executable, str(program)]
+    if way == "within":
+        (tmp_path / "within.c").write_text(WITHIN)
+        version, lib = sysconfig.get_python_version(), sysconfig.get_config_var("LIBDIR")
+        include = f"-I{sysconfig.get_path('include')}"
+        command = [str(tmp_path / "trainer")]
+        build = ["cc", include, "-o", *command, str(tmp_path / "within.c")]
+        subprocess.run([*build, f"-L{lib}", f"-Wl,-rpath,{lib}", f"-lpython{version}"], check=True)
+    environ = clean_environ(
+        PROGRAM=str(program), RAN=str(ran), WRAPPER=str(wrapper), WAY=way,
+        DISTTRACE_DIR=str(tmp_path / "out"), DISTTRACE_STALL="2",
+        RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()),
+        **variables,
+    )  # fmt: skip
+    path = [str(tmp_path), environ["PYTHONPATH"], sysconfig.get_path("purelib")]
+    environ["PYTHONPATH"] = os.pathsep.join(path)
+    outcome = run_program(command, environ, 90, cwd=tmp_path)
+    wait_until(lambda: not companions(tmp_path / "out"), timeout=30)
+    return outcome, ran.read_text().splitlines()
+
+
+@pytest.mark.parametrize("way", ["wrapper", "within"])
+def test_nothing_of_the_program_runs_a_second_time(tmp_path: Path, way: str) -> None:
+    """Neither itself, where it has Python within, nor what it calls its interpreter,
+    nor what others have run at the start of each: no process of ours is started, or a bare one.
+    """
+    outcome, ran = waits(tmp_path, way)
+    refuses = way == "within"
+    assert outcome.check().stdout == ("in vain\n" if refuses else "told\n")
+    assert ran == ["start", "program"]
+    refused = "disttrace: nobody watches for stalls: this program's executable is not the one of"
+    assert outcome.stderr.count(refused) == refuses
+
+
+PYTHONS = sorted({sys.executable, *map(str, Path.home().glob(".pyenv/versions/3.1*/bin/python"))})
+NAMES = """
+import sys
+{change}
+from disttrace.lifecycle import detached
+sys.executable = sys._base_executable = sys.prefix = sys.exec_prefix = "/elsewhere"
+try: print(detached.interpreter())
+except OSError as error: print("none:", error)
+"""
+
+
+@pytest.mark.parametrize("interpreter", PYTHONS)
+def test_the_interpreter_is_the_one_that_runs(interpreter: str, tmp_path: Path) -> None:
+    """On each version, whatever the program calls so later; in a frozen program there is none, nor
+    where the same file lies elsewhere under another name.
+    """
+    other = tmp_path / "trainer"
+    other.write_bytes(Path(interpreter).read_bytes())
+    other.chmod(0o700)
+
+    def named(command: str | Path, change: str = "", **variables: str) -> str:
+        code = NAMES.format(change=change)
+        return run_program([command, "-S", "-c", code], clean_environ(**variables)).check().stdout
+
+    found = named(interpreter).rstrip()
+    assert os.path.samefile(found, interpreter)
+    assert named(interpreter, "sys.frozen = True").startswith("none: ")
+    home = str(Path(found).parents[1])
+    assert named(other, PYTHONHOME=home).startswith("none: ")

@@ -20,6 +20,7 @@ from typing import Any
 
 import disttrace.journal.format as fmt
 from disttrace.journal.proc import has_open, send, who
+from disttrace.journal.standard_library import bare_command
 from disttrace_viewer.companion.alerting import alert
 from disttrace_viewer.companion.alerting.command import Commands
 from disttrace_viewer.companion.log import Log
@@ -52,11 +53,7 @@ _FEWER = 2
 """Times the limit for which a picture in which only fewer are missing is not told anew."""
 _AGAIN_S = 600.0
 """After so long a stall that goes on is told again, then after twice that, and so on."""
-_VERDICTS = (
-    "import sys; sys.path[:] = [p for p in sys.path if p]; "
-    "from disttrace_viewer.companion.verdict import main; main(sys.argv[1:])"
-)
-"""Without the current directory, where a module of the program may be called select."""
+_VERDICTS = "disttrace_viewer.companion.verdict"
 ABORTED = 75
 """Exit code of a job that ``DISTTRACE_ON_STALL=abort`` ended (EX_TEMPFAIL of sysexits.h)."""
 _FAILURE = b'{"%s":"failure"' % fmt.DEF.encode()
@@ -448,9 +445,9 @@ def _has_failed(base: str) -> bool:
 
 def command_of(order: Order) -> list[str]:
     """What starts a process that works out verdicts: it answers each line with one."""
-    command = [sys.executable, "-c", _VERDICTS]
-    command += [order.directory, order.job, order.in_names, repr(order.stall_s)]
-    return [*command, order.host, order.roll, order.root]
+    words = [order.directory, order.job, order.in_names, repr(order.stall_s)]
+    words += [order.host, order.roll, order.root]
+    return bare_command(sys.executable, sys.path, _VERDICTS, *words)
 
 
 def _start(order: Order) -> subprocess.Popen[bytes]:
