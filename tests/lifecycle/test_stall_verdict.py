@@ -153,3 +153,52 @@ def test_a_failure_elsewhere_is_told(tmp_path: Path) -> None:
         process.wait()
     wait_until(lambda: not any(companions(tmp_path / str(n)) for n in range(2)), timeout=60)
     assert {path.suffix for path in tmp_path.glob("[01]/*")} == {".jsonl"}
+
+
+NAMESAKES = """
+import os, sys, time, torch, torch.distributed as dist
+way, over = sys.argv[1:]
+if way == "hangs":  # nothing but the file's store joins its ranks
+    dist.init_process_group("gloo", init_method=f"file://{over}.store",
+                            rank=int(os.environ["OF"]), world_size=2)
+else:
+    dist.init_process_group("gloo")
+for step in range(100_000):
+    if way == "hangs" and step == 2 and dist.get_rank() == 1:
+        time.sleep(600)
+    going = torch.tensor([float(not os.path.exists(over))])
+    dist.all_reduce(going)
+    if not going:
+        break
+    time.sleep(0.02)
+print("ended well")
+"""
+
+
+def test_a_namesake_is_not_ended(tmp_path: Path) -> None:
+    """Two programs of one name and host, that nothing joins: what stalls is ended as a whole, and
+    the other one goes on, says nothing, and ends well.
+    """
+    program, over = tmp_path / "program.py", tmp_path / "over"
+    program.write_text(NAMESAKES)
+    variables = {"DISTTRACE_JOB": "sweep", "DISTTRACE_ON_STALL": "abort"}
+    with job(tmp_path, str(program), "goes on", str(over), **variables) as healthy:
+        environ = clean_environ(
+            DISTTRACE="1", DISTTRACE_DIR=str(tmp_path / "out"), DISTTRACE_STALL="2", **variables
+        )
+        command = [sys.executable, str(program), "hangs", str(over)]
+        hangs = [
+            subprocess.Popen(command, env=environ | {"OF": rank}, stderr=subprocess.PIPE, text=True)
+            for rank in "01"
+        ]
+        try:
+            said = "".join(one.communicate(timeout=120)[1] for one in hangs)
+        finally:
+            for one in hangs:
+                one.kill()
+        over.touch()
+        assert [healthy.wait(60), *(one.returncode for one in hangs)] == [0, 75, 75]
+    assert said.count(STALLED) == 1
+    assert "ranks 0, 1" not in said
+    assert "disttrace: stalled" not in stderr(tmp_path)
+    assert (tmp_path / "stdout").read_text() == "ended well\n" * 2

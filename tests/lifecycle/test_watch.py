@@ -38,6 +38,7 @@ class Told(Watch):
             super().__init__(replace(ORDER, directory=str(directory)), Log(file.fileno()))
         self.said: list[str] = []
         self.now = 0.0
+        self.aborting: list[str] = []
         monkeypatch.setattr("time.monotonic", lambda: self.now)
 
     def _say(
@@ -62,7 +63,7 @@ class Told(Watch):
             "lines": [f"stalled: {missing}"], "voices": ["me"],
             "notes": [f"waiting: {spare}"] if spare else [], "noted": [*spare],
             "alert": {"report": ""}, "ops": [], "said": [],
-            "aborting": [], "waiting": waiting, "over": over, "next_s": 5.0,
+            "aborting": self.aborting, "waiting": waiting, "over": over, "next_s": 5.0,
             "going_on": going_on,
         }  # fmt: skip
         self._judge(found)
@@ -78,7 +79,7 @@ def test_what_nobody_can_say_is_ended_all_the_same(
 ) -> None:
     """All are stopped: the picture is looked at anew each time, and has stood all the while."""
     ended: list[object] = []
-    told._on_stall, told._verdicts = "abort", cast(Any, object())
+    told.aborting, told._verdicts = ["asked for it"], cast(Any, object())
     monkeypatch.setattr(told, "_abort", ended.append)
     monkeypatch.setattr(told, "_tell_child", lambda line: True)
     for at in (20.0, 24.0, 28.0, 32.0):

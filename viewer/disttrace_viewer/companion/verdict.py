@@ -29,7 +29,15 @@ from disttrace_viewer.analysis.liveness import identity, look, who
 from disttrace_viewer.analysis.process_ends import CLEAN
 from disttrace_viewer.companion import sightings
 from disttrace_viewer.companion.alerting import divergence
-from disttrace_viewer.companion.alerting.words import for_command, lines, objects, those_of, voices
+from disttrace_viewer.companion.alerting.words import (
+    for_command,
+    lines,
+    objects,
+    of_others,
+    reached,
+    those_of,
+    voices,
+)
 from disttrace_viewer.companion.channel.rounds import Answer
 from disttrace_viewer.companion.exchange import Exchange
 from disttrace_viewer.companion.gil_holders import OF_LIMIT, SHORTEST_S, GilHolders, Silent
@@ -267,7 +275,23 @@ class Judge:
         return self._found(self._settled(told), told, joined=joined, anywhere=reads is True)
 
     def _settled(self, told: Told) -> Verdict:
-        return settled(lambda: self._judged(told), lambda judgement: [judgement.case.evidence])
+        found = self._settled_of(told, None)
+        errors = [f for f in found.findings if f.severity == ERROR]
+        others = of_others(found.case, reached(found.case, errors, self._told))
+        if not others:
+            return found
+        processes = found.case.evidence.trace.processes
+        return self._settled_of(told, {p.id for p in processes if p.index not in others})
+
+    @property
+    def _told(self) -> set[str]:
+        """Processes (ids) of which it was told that they wait."""
+        return {process for process, _ in self._stalled}
+
+    def _settled_of(self, told: Told, only: Set[str] | None) -> Verdict:
+        return settled(
+            lambda: self._judged(told, only), lambda judgement: [judgement.case.evidence]
+        )
 
     def _lacks(self, judgement: Verdict, *, joined: bool) -> bool:
         """Whether there is something to tell, and ranks are not known: journals may be here."""
@@ -278,10 +302,11 @@ class Judge:
             return any(f.severity == ERROR for f in judgement.findings)
         return max(ages) >= (live.patience_s(self._stall_s) if joined else self._stall_s)
 
-    def _judged(self, told: Told) -> Verdict:
+    def _judged(self, told: Told, only: Set[str] | None) -> Verdict:
         return judged(
             [*self._own.files(), *self._beyond_files],
-            choose=lambda jobs: current(jobs, self._job, told),
+            choose=(lambda jobs: current(jobs, self._job, told)) if only is None else None,
+            only=only,
             stall_ns=round(self._stall_s * 1e9),
             local=merge([self._beyond, self._local()]),
             others=told.merged,
@@ -334,6 +359,7 @@ class Judge:
             said[-1:-1] = self._load.lines(case, errors)
         elsewhere = told.ids | self._beyond.states.keys()
         elsewhere -= self._ours
+        concerned = reached(case, errors or notes, self._told)
         ops = live.waits_of(case, errors)
         if ops:
             self._stalled = ops
@@ -348,11 +374,14 @@ class Judge:
             "alert": for_command(
                 case, judgement.findings, errors, self._job, self._root, elsewhere
             ),
-            "voices": voices(case, elsewhere, anywhere=anywhere or bool(unknown) or joined),
+            "voices": voices(
+                case, elsewhere, concerned, anywhere=anywhere or bool(unknown) or joined
+            ),
             "aborting": [
                 {**identity(p), "journal": definitions_name(p.paths[0])}
                 for p in (() if now.creating else trace.processes)
-                if p.id not in elsewhere
+                if p.index in concerned
+                and p.id not in elsewhere
                 and p.exit is None
                 and all(is_own(definitions_name(base)) for base in p.paths)
                 and p.settings.get("on_stall") == ABORT

@@ -278,8 +278,7 @@ class Watch:
         self._pause = _SOON_S if changed and not held else min(self._pause * 2, latest)
         soon = verdict["next_s"] if verdict["waiting"] and not signature else self._pause
         self._due = now + min(self._pause, soon)
-        abort = self._on_stall == "abort" and bool(signature)
-        if abort and now - self._stalled_since >= self._order.stall_s:
+        if verdict["aborting"] and signature and now - self._stalled_since >= self._order.stall_s:
             self._abort(verdict["aborting"])
 
     def _tell_divergence(self, found: dict[str, Any]) -> None:

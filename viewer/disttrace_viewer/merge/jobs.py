@@ -102,6 +102,42 @@ def _attempts(launch: Sequence[Process], roots: Sequence[int]) -> dict[int, int 
     }
 
 
+def ties(
+    processes: Sequence[Process], places: Sequence[Place], groups: Sequence[Group]
+) -> list[int]:
+    """Per process the set of those that a store, a group or one launch joins: descent from one
+    traced process, or one address at which ranks were sent to meet. A name joins nobody.
+
+    A process that sends those that it starts to several addresses is no launch of them.
+    """
+    union = Union(len(processes))
+    index = {p.id: p.index for p in processes}
+    children: dict[str, list[Process]] = {}
+    sent: dict[tuple[str | None, ...], list[int]] = {}
+    for process in processes:
+        if process.parent is not None and not process.is_agent:
+            children.setdefault(process.parent, []).append(process)
+        if _address(process) is not None:
+            sent.setdefault(_address(process) or (), []).append(process.index)
+    for parent, of in children.items():
+        if len({_address(p) for p in of} - {None}) < 2:
+            union.join([*(p.index for p in of), *([index[parent]] if parent in index else [])])
+    for together in (
+        *sent.values(),
+        *(place.processes for place in places),
+        *([member.process for member in group.members] for group in groups),
+    ):
+        union.join(together)
+    return union.all()
+
+
+def _address(process: Process) -> tuple[str | None, ...] | None:
+    """Where a rank was sent to meet the others; None where nothing tells."""
+    env = process.env
+    found = (env.get("MASTER_ADDR"), env.get("MASTER_PORT"), env.get("WORLD_SIZE"))
+    return found if None not in found and "RANK" in env else None
+
+
 def circles(processes: Sequence[Process], places: Sequence[Place]) -> list[int]:
     """Per process the circle of those that met, descend from one another or name one job."""
     union = families(processes)

@@ -12,7 +12,7 @@ from collections.abc import Sequence, Set
 from typing import Any
 
 from disttrace_viewer.analysis.liveness import Look, look
-from disttrace_viewer.companion.alerting.words import for_command, lines, objects, voices
+from disttrace_viewer.companion.alerting.words import for_command, lines, objects, reached, voices
 from disttrace_viewer.diagnosis.job import MOST_COMPARED
 from disttrace_viewer.diagnosis.verdict import Verdict, verdict
 from disttrace_viewer.findings.finding import NOTE
@@ -67,6 +67,6 @@ def told(
         "diverged": sorted({one.group for one in errors if one.group is not None}),
         "lines": lines(case, errors, directory, word="diverged"),
         "said": objects(case, errors),
-        "voices": voices(case, elsewhere, anywhere=True),
+        "voices": voices(case, elsewhere, reached(case, errors), anywhere=True),
         "alert": for_command(case, found.findings, errors, job, directory, elsewhere),
     }

@@ -12,6 +12,7 @@ from disttrace_viewer.diagnosis.positions import positions
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, Finding
+from disttrace_viewer.merge.jobs import ties
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.views.terminal.diagnosis import lines as report_lines
@@ -93,19 +94,56 @@ def those_of(trace: Trace, job: Collection[int]) -> tuple[str, int]:
     return f"{quantities.number(len(job), 'process', 'processes')} of the job", len(job)
 
 
+def reached(case: Case, findings: Sequence[Finding], told: Collection[str] = ()) -> set[int]:
+    """Processes that more than a name joins to those that findings are about, and to those (ids)
+    of whom it was ``told``: who may speak of it, and be ended for it. All where there are none.
+    """
+    trace, roots = case.evidence.trace, _roots(case)
+    about = {i for f in findings for i in (*f.culprits, *f.waiting)}
+    about |= {p.index for p in trace.processes if p.id in told}
+    met = {roots[i] for i in about}
+    return {i for i, root in enumerate(roots) if root in met or not about}
+
+
+def of_others(case: Case, ours: Set[int]) -> set[int]:
+    """Processes that share no more than a name with ``ours``: joined to one whose rank another one
+    has there, who lives as well, or whose world is of another size.
+    """
+    evidence, roots = case.evidence, _roots(case)
+    living = [
+        p
+        for p in evidence.trace.processes
+        if p.is_rank and p.exit is None and evidence.look(p).alive is not False
+    ]
+    known = [p for p in living if p.index in ours]
+    ranks, worlds = {p.rank for p in known}, {p.world_size for p in known}
+    met = {
+        roots[p.index]
+        for p in living
+        if known and p.index not in ours and (p.rank in ranks or p.world_size not in worlds)
+    }
+    return {i for i, root in enumerate(roots) if root in met}
+
+
+def _roots(case: Case) -> list[int]:
+    trace = case.evidence.trace
+    return ties(trace.processes, trace.places, trace.groups)
+
+
 def _marked(finding: Finding) -> str:
     return f"{' (likely)' if finding.certainty == LIKELY else ''}: {finding.summary}"
 
 
-def voices(case: Case, elsewhere: Set[str], *, anywhere: bool) -> list[str]:
-    """Who may speak: torchrun's agent, else the lowest rank; last those in which nothing runs now.
+def voices(case: Case, elsewhere: Set[str], reached: Set[int], *, anywhere: bool) -> list[str]:
+    """Who may speak of those that are ``reached``: torchrun's agent, else the lowest rank; last
+    those in which nothing runs now.
 
     Nobody if that is on another host, unless there is no telling (``anywhere``): of the companions
     who ask each other only the one that leads gets this far.
     """
     evidence = case.evidence
     ends = evidence.ends
-    able = living(case)
+    able = [p for p in living(case) if p.index in reached]
     newest = max((p.last_ns for p in able), default=0)
 
     def order(process: Process) -> tuple[object, ...]:
