@@ -1,0 +1,106 @@
+"""How large the house is: ceilings that only fall. What a feature adds another one gives up.
+
+``python tests/test_size.py`` prints the figures as they are.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import Counter
+from pathlib import Path
+
+import orjson
+import pytest
+
+sys.path[:0] = [str(Path(__file__).parent)] if __name__ == "__main__" else []
+
+from support.journals import MS  # noqa: E402
+from support.processes import ROOT, python  # noqa: E402
+from support.scenes import S, beat, stand, steps  # noqa: E402
+
+LINES = {"disttrace": 20_703, "viewer": 56_290, "tests": 66_200}
+FILES = 601
+NAMED_TWICE = 50
+FILES_ENTERED, MODULES, CLIMBS = 180, 248, 13
+"""By the diagnosis of a hang of two ranks, which stand in one folder of journals."""
+
+
+def _sources(top: str) -> list[Path]:
+    return sorted((ROOT / top).rglob("*.py"))
+
+
+def _lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n")
+
+
+def _rooms() -> Counter[str]:
+    """Lines by the two outermost folders of a file."""
+    found: Counter[str] = Counter()
+    for top in ("disttrace", "viewer/disttrace_viewer"):
+        for path in _sources(top):
+            found["/".join((top, *path.relative_to(ROOT / top).parts[:-1][:1]))] += _lines(path)
+    return found
+
+
+def _named_twice() -> list[str]:
+    """Names that classes of two or more files of the product bear."""
+    names = Counter(
+        node.name
+        for top in ("disttrace", "viewer")
+        for path in _sources(top)
+        for node in ast.parse(path.read_bytes()).body
+        if isinstance(node, ast.ClassDef)
+    )
+    return sorted(name for name, count in names.items() if count > 1)
+
+
+@pytest.mark.parametrize("top", LINES)
+def test_lines(top: str) -> None:
+    """Of Python; a ceiling that is far above what stands is lowered."""
+    assert sum(map(_lines, _sources(top))) <= LINES[top]
+
+
+def test_files() -> None:
+    """Of the product."""
+    assert len(_sources("disttrace")) + len(_sources("viewer")) <= FILES
+
+
+def test_one_class_of_a_name() -> None:
+    """Two classes of one name are two things that a reader takes for one."""
+    assert len(_named_twice()) <= NAMED_TWICE
+
+
+def _hang(folder: Path) -> dict[str, int]:
+    """What the diagnosis of two ranks enters of which one never came."""
+    for journal, group in steps(folder, 2):
+        if journal.rank == 1:
+            stand(journal, 3 * S, "/src/loader.py", 9, "load")
+        else:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        beat(journal, 20)
+    outcome = python("-m", "support.entered", str(folder), PYTHONPATH=f"{ROOT}/tests:{ROOT}/viewer")
+    found = orjson.loads(outcome.check().stdout)
+    assert found["code"] == 1, "it is a hang"
+    return found  # type: ignore[no-any-return]
+
+
+def test_what_a_diagnosis_enters(tmp_path: Path) -> None:
+    """A reader who follows a verdict through the code has so many files to open."""
+    found = _hang(tmp_path)
+    assert found["files"] <= FILES_ENTERED
+    assert found["modules"] <= MODULES
+    assert len(found["climbs"]) <= CLIMBS, found["climbs"]  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    for place, number in sorted(_rooms().items()):
+        print(f"{number:6} {place}")
+    for top_folder in LINES:
+        print(f"{sum(map(_lines, _sources(top_folder))):6} {top_folder}")
+    print(len(_sources("disttrace")) + len(_sources("viewer")), "files")
+    print(_named_twice())
+    with tempfile.TemporaryDirectory() as scratch:
+        print(_hang(Path(scratch)))
