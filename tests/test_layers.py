@@ -241,7 +241,7 @@ def test_nothing_but_the_judge_asks_the_rules() -> None:
         for path in sources(VIEWER)
         if "disttrace_viewer.findings.rules.table" in imports(path, VIEWER)
     }
-    assert asking == {"diagnosis/judge.py"}
+    assert asking == {"diagnosis/verdict.py"}
 
 
 @pytest.mark.parametrize("root", [RECORDER, VIEWER], ids=lambda root: root.name)

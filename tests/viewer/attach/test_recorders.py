@@ -22,7 +22,8 @@ import pytest
 
 from disttrace_viewer.api.attached import reported
 from disttrace_viewer.api.report import Report
-from disttrace_viewer.attach import control_plane, nccl_pipe, permission, recorders
+from disttrace_viewer.attach import control_plane, permission, recorders
+from disttrace_viewer.attach import recorders as nccl_pipe
 from disttrace_viewer.attach.processes import Found
 from disttrace_viewer.load.foreign.py_spy import Sample
 from disttrace_viewer.load.problems import Problems

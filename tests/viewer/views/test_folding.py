@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from disttrace_viewer.views.terminal.folding import Span, fold
+from disttrace_viewer.views.terminal.sequence import Span, fold
 
 
 def rows(kinds: str, unusual: str = "", families: str = "") -> pl.DataFrame:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from disttrace_viewer.api.report import Report
 from disttrace_viewer.attach import permission, processes, recorders, samples
-from disttrace_viewer.attach.looked_at import looked_at
 from disttrace_viewer.attach.recorders import NOTHING, Asked
+from disttrace_viewer.attach.samples import looked_at
 from disttrace_viewer.diagnosis import job
 from disttrace_viewer.load.foreign.py_spy import (
     Sample,

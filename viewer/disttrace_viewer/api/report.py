@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from disttrace_viewer.diagnosis.verdict import Verdict
     from disttrace_viewer.findings import finding as findings
     from disttrace_viewer.findings.case import Case
-    from disttrace_viewer.views.terminal.paint.several import Part
+    from disttrace_viewer.views.terminal.diagnosis import Part
 
 _WHOLE = 100_000
 """Columns that no line of a report fills."""
@@ -170,7 +170,7 @@ class Report:
 
     def __str__(self) -> str:
         """The report as the terminal shows it."""
-        from disttrace_viewer.views.terminal.paint.several import pages
+        from disttrace_viewer.views.terminal.diagnosis import pages
 
         return "\n".join(str(line).rstrip() for line in pages(self._parts()))
 
@@ -180,7 +180,7 @@ class Report:
         """Print the report, wrapped at ``width`` columns (default: the terminal's; elsewhere lines
         stay whole). ``stacks`` adds the recorded frames of whoever is stuck.
         """
-        from disttrace_viewer.views.terminal.paint.several import pages
+        from disttrace_viewer.views.terminal.diagnosis import pages
 
         lines = pages(self._parts(), stacks=stacks)
         whole = width is None and not sys.stdout.isatty() and "COLUMNS" not in os.environ
@@ -195,7 +195,7 @@ class Report:
         paint(out, lines)
 
     def _parts(self) -> list[Part]:
-        from disttrace_viewer.views.terminal.paint.several import Part
+        from disttrace_viewer.views.terminal.diagnosis import Part
 
         own = Part(self.case, self.found)
         return [own, *(part for one in self.others for part in one._parts())]

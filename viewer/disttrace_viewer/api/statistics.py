@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import io
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,19 +17,19 @@ from disttrace_viewer.analysis.timing.overlap import overlap
 from disttrace_viewer.analysis.timing.schedule import Schedule
 from disttrace_viewer.analysis.timing.statistics import KEYS, Statistics
 from disttrace_viewer.analysis.timing.wait_states import WaitStates
-from disttrace_viewer.analysis.timing.what_if import WhatIf
-from disttrace_viewer.api import what_if
+from disttrace_viewer.analysis.timing.what_if import KEYS as WITHOUT_KEYS
+from disttrace_viewer.analysis.timing.what_if import Outcome, WhatIf, Without
 from disttrace_viewer.api.reading import Paths, read
 from disttrace_viewer.history.minutes import Older, older
 from disttrace_viewer.trace import model
 from disttrace_viewer.trace.errors import ViewerError
+from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views import tables
 from disttrace_viewer.views.call_references import group_ids, processes_by_index
 from disttrace_viewer.views.terminal.filters import parse_time
 from disttrace_viewer.views.terminal.paint.console import TextConsole, paper
 from disttrace_viewer.views.terminal.paint.older import paint_older
-from disttrace_viewer.views.terminal.paint.stats import paint
-from disttrace_viewer.views.terminal.paint.what_if import paint_critical_path, paint_what_if
+from disttrace_viewer.views.terminal.paint.stats import paint, paint_critical_path, paint_what_if
 
 FORMAT = 1
 BY = {"line": ("line",), "group": ("group",), "op": ("op",), "rank": KEYS}
@@ -181,7 +181,7 @@ class Stats:
         ``wall_ns`` is from the first begin of a rank to the last end (of all attempts), unlike
         ``Stats.wall_ns``, which sums ranks. See docs/foresight.md for what is left out.
         """
-        return what_if.frame(self._what_if, self._trace)
+        return gains(self._what_if, self._trace)
 
     def without(self, question: str) -> dict[str, Any]:
         """One answer: ``without("rank=2")``, ``"line=loader.py:34"``, ``"host=node7"``,
@@ -190,8 +190,8 @@ class Stats:
         Raises:
             ViewerError: for what is no question, or names nothing that is in the trace.
         """
-        asked = what_if.parse(question, self._schedule)
-        return what_if.to_dict(self._what_if.of(asked), self._trace)
+        asked = asked_without(question, self._schedule)
+        return gain(self._what_if.of(asked), self._trace)
 
     @cached_property
     def critical_path(self) -> pl.DataFrame:
@@ -274,7 +274,7 @@ class Stats:
         return file.getvalue().rstrip("\n")
 
     def _paint(self, out: TextConsole, by: str | None, asked: Sequence[str]) -> None:
-        answers = [self._what_if.of(what_if.parse(one, self._schedule)) for one in asked]
+        answers = [self._what_if.of(asked_without(one, self._schedule)) for one in asked]
         paint(self.statistics, out, by=by, whole=not self._trace.problems)
         paint_what_if(self._what_if, answers or self._what_if.best, out)
         paint_critical_path(critical_path(self._schedule), self._trace, out)
@@ -287,7 +287,7 @@ class Stats:
     def _answers(self, asked: Sequence[str]) -> list[dict[str, Any]]:
         if asked:
             return [self.without(question) for question in asked]
-        return [what_if.to_dict(one, self._trace) for one in self._what_if.best]
+        return [gain(one, self._trace) for one in self._what_if.best]
 
     def _named(self, rows: pl.DataFrame) -> pl.DataFrame:
         """``rank`` and the id of a process in the place of its index."""
@@ -332,3 +332,89 @@ def _keys(by: str) -> tuple[str, ...]:
     if by not in BY:
         raise ValueError(f"by {by!r}; allowed are {', '.join(BY)}")
     return BY[by]
+
+
+FORM = "rank=2, line=loader.py:34, host=node7, group=ID, or several with commas between"
+WITHOUT: dict[str, type[pl.DataType]] = {
+    "rank": pl.Int64,
+    "line": pl.String,
+    "host": pl.String,
+    "group": pl.String,
+}
+ROWS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "without": pl.Struct(WITHOUT),
+    "wall_ns": pl.Int64,
+    "saved_ns": pl.Int64,
+    "saved_share": pl.Float64,
+}
+
+
+def asked_without(question: str, schedule: Schedule) -> Without:
+    """``rank=2`` and the like; a line by its whole path or the end of it, a group by its id, name
+    or description.
+
+    Raises:
+        ViewerError: for what is no question, or names nothing that is in the trace.
+    """
+    found = Without()
+    for part in question.split(","):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or key not in WITHOUT_KEYS or not value:
+            raise ViewerError(f"--what-if {question}: not understood; it takes {FORM}")
+        found = replace(found, **{key: _known(key, value, schedule)})
+    if found.group is not None and found != Without(group=found.group):
+        raise ViewerError(f"--what-if {question}: a group is left out by itself")
+    return found
+
+
+def gain(outcome: Outcome, trace: Trace) -> dict[str, Any]:
+    """An element of ``what_if`` in ``stats --json``."""
+    without = outcome.without
+    keys = {key: getattr(without, key) for key in WITHOUT_KEYS if getattr(without, key) is not None}
+    if without.group is not None:
+        keys["group"] = trace.groups[without.group].id
+    return {
+        "without": keys,
+        "wall_ns": outcome.wall_ns,
+        "saved_ns": outcome.saved_ns,
+        "saved_share": outcome.saved_share,
+    }
+
+
+def gains(what_if: WhatIf, trace: Trace) -> pl.DataFrame:
+    """``without wall_ns saved_ns saved_share``, largest first."""
+    rows = [gain(outcome, trace) for outcome in what_if.best]
+    for row in rows:
+        row["without"] = {key: row["without"].get(key) for key in WITHOUT_KEYS}
+    return pl.DataFrame(rows, schema=ROWS)
+
+
+def _known(key: str, value: str, schedule: Schedule) -> Any:
+    trace = schedule.waits.exchanges.trace
+    if key == "rank":
+        ranks = sorted({p.rank for p in trace.processes if p.rank is not None})
+        if not (value.isascii() and value.isdecimal() and int(value) in ranks):
+            known = f"0 to {ranks[-1]}" if ranks else "none"
+            raise ViewerError(f"--what-if rank={value}: no such rank; there are {known}")
+        return int(value)
+    if key == "host":
+        return _one(key, value, {p.host: p.host for p in trace.processes if p.host})
+    if key == "group":
+        names: dict[str, Any] = {}
+        for group in trace.groups:
+            for name in (group.id, group.name, group.desc, "default" if group.default else None):
+                if name:
+                    names.setdefault(name, group.index)
+        return _one(key, value, names)
+    lines = schedule.known_lines
+    ends = {line: line for line in lines if line == value or line.endswith(f"/{value}")}
+    return _one(key, value, {value: next(iter(ends.values()))} if len(ends) == 1 else ends, lines)
+
+
+def _one(key: str, value: str, known: dict[str, Any], shown: list[str] | None = None) -> Any:
+    if value in known:
+        return known[value]
+    names = sorted(known) or shown or []
+    some = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+    why = "several end like that" if key == "line" and known else "nothing of that name"
+    raise ViewerError(f"--what-if {key}={value}: {why} communicates; there are {some or 'none'}")

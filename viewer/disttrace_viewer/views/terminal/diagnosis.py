@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from disttrace_viewer.diagnosis.positions import Place, places
-from disttrace_viewer.diagnosis.report import NO_HISTORY, coverage, healthy
+from disttrace_viewer.diagnosis.report import NO_HISTORY, coverage, healthy, job_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, Finding
 from disttrace_viewer.load.said import SHOWN
@@ -287,3 +287,51 @@ def _coverage(case: Case) -> Iterator[Line]:
         yield Line(f"and {len(found['problems']) - CAVEATS} more (--json has all)", style=WAIT)
     if found["other_jobs"]:
         yield Line(f"Other jobs here: {', '.join(found['other_jobs'][:5])} (--job ID reads one).")
+
+
+MOST_WELL = 5
+"""Jobs in which nothing is wrong that are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The verdict on one job."""
+
+    case: Case
+    findings: Sequence[Finding]
+
+    @property
+    def well(self) -> bool:
+        """Whether nothing is wrong, and all of it could be read."""
+        return healthy(self.findings) and not self.case.incomplete
+
+
+def pages(parts: Sequence[Part], *, stacks: bool = False) -> Iterator[Line]:
+    """The report on the newest job, which is the first, and what is to be said of the others."""
+    newest, *others = parts
+    wrong = [part for part in others if not part.well]
+    if wrong:
+        yield _heading(newest, "the newest job here")
+    yield from page(newest.case, newest.findings, stacks=stacks)
+    for part in wrong:
+        yield Line("")
+        yield _heading(part, "which lived meanwhile")
+        yield from page(part.case, part.findings, stacks=stacks)
+    yield from _well([part for part in others if part.well])
+
+
+def _heading(part: Part, which: str) -> Line:
+    job = job_of(part.case)
+    count = number(len(part.case.evidence.trace.processes), "process", "processes")
+    return Line(
+        f"== Job {job.id}, {which} ({count}, since {clock_time(job.start_ns)}) ==", style=HEAD
+    )
+
+
+def _well(parts: Sequence[Part]) -> Iterator[Line]:
+    if not parts:
+        return
+    names = ", ".join(f"job {job_of(part.case).id}" for part in parts[:MOST_WELL])
+    more = len(parts) - MOST_WELL
+    rest = f" and {more} more" if more > 0 else ""
+    yield Line(f"Meanwhile there lived, with nothing wrong: {names}{rest}.", style=DIM)

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import base64
 import gzip
+import linecache
+import os
+import stat
 import sys
 from array import array
 from collections.abc import Iterable
@@ -17,6 +20,18 @@ from typing import Any
 
 import orjson
 import polars as pl
+
+from disttrace.journal.code_files import is_library
+from disttrace.redact import Masker
+from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.analysis.timing.critical_path import critical_path
+from disttrace_viewer.analysis.timing.schedule import Schedule
+from disttrace_viewer.analysis.timing.wait_states import WaitStates
+from disttrace_viewer.analysis.timing.what_if import WhatIf
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.process import Frame
+from disttrace_viewer.views import tables
+from disttrace_viewer.wording.what_if import WHAT_IF, left_out, path_note, stretch
 
 NONE = (1 << 32) - 1
 """Null in a narrow column; in a wide one null is -1."""
@@ -60,3 +75,92 @@ def _bytes(values: Iterable[int]) -> bytes:
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers.tobytes()
+
+
+STRETCHES = 100
+"""Of the critical path; the rest is one row."""
+OPERATIONS = 500_000
+"""Of more operations a page does not work this out, which takes longer than the page itself."""
+
+
+def gains(trace: Trace, exchanges: Exchanges) -> dict[str, Any] | None:
+    """``what_if`` and ``path``: a note, and rows, largest first; None where the run is too long."""
+    if trace.operations.height > OPERATIONS:
+        return None
+    lines = tables.calls(trace, {"line"}).select("call", "line")
+    schedule = Schedule(WaitStates(exchanges), lines)
+    what_if = WhatIf(schedule)
+    path = critical_path(schedule)
+    whole = int(path["time_ns"].sum())
+    return {
+        "what_if": {
+            "note": WHAT_IF,
+            "rows": [
+                {
+                    "text": left_out(what_if, one, trace),
+                    "rank": one.without.rank,
+                    "line": one.without.line,
+                    "host": one.without.host,
+                    "wall": one.wall_ns,
+                    "saved": one.saved_ns,
+                    "share": one.saved_share,
+                }
+                for one in what_if.best
+            ],
+        },
+        "path": {
+            "note": path_note(whole),
+            "rows": [
+                {
+                    "process": row["process"],
+                    "text": stretch(row),
+                    "line": row["line"],
+                    "time": row["time_ns"],
+                    "share": row["time_ns"] / whole,
+                }
+                for row in path.head(STRETCHES).to_dicts()
+            ],
+            "rest": int(path.slice(STRETCHES)["time_ns"].sum()),
+        },
+    }
+
+
+LONGEST = 160
+"""Characters of a line that are shown."""
+LARGEST = 4_000_000
+"""Bytes of a file that is read: none that a person wrote is larger."""
+
+
+class Sources:
+    """Reads each file once. ``before_ns``: what was written later is not what ran."""
+
+    def __init__(self, before_ns: int) -> None:
+        self._before_ns = before_ns
+        self._known: dict[str, bool] = {}
+        self._masked = Masker()
+
+    def text(self, frame: Frame) -> str | None:
+        """The line of a frame of the program, masked as journals are; None where it is not known.
+
+        A journal may come from anywhere and name any file, so only Python's are looked at.
+        """
+        if not self._readable(frame.file):
+            return None
+        line = linecache.getline(frame.file, frame.line).strip()
+        return self._masked.text(line[:LONGEST]) or None
+
+    def _readable(self, path: str) -> bool:
+        found = self._known.get(path)
+        if found is None:
+            found = self._known[path] = self._look(path)
+        return found
+
+    def _look(self, path: str) -> bool:
+        if not path.endswith(".py") or not os.path.isabs(path) or is_library(path):
+            return False
+        try:
+            about = os.stat(path)
+        except (OSError, ValueError):
+            return False
+        fits = stat.S_ISREG(about.st_mode) and about.st_size <= LARGEST
+        return fits and about.st_mtime_ns <= self._before_ns

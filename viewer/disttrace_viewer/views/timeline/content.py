@@ -23,10 +23,8 @@ from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import Group, Trace
 from disttrace_viewer.trace.process import Frame, Stack
 from disttrace_viewer.views.call_fields import shared
-from disttrace_viewer.views.timeline.columns import Columns
+from disttrace_viewer.views.timeline.columns import Columns, Sources, gains
 from disttrace_viewer.views.timeline.counters import on_bus
-from disttrace_viewer.views.timeline.gains import gains
-from disttrace_viewer.views.timeline.source import Sources
 from disttrace_viewer.views.timeline.tracks import Tracks, placed
 from disttrace_viewer.views.timeline.waits import waits
 from disttrace_viewer.wording.ends import state

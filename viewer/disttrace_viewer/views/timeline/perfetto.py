@@ -12,7 +12,7 @@ The format: "Trace Event Format", Duca and Sinclair, Google, 2016.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import orjson
@@ -23,13 +23,115 @@ from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.history.verdict import verdict_on
+from disttrace_viewer.trace.columns import STATUS
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.process import Process
-from disttrace_viewer.views.timeline.arrows import ends
+from disttrace_viewer.views.call_fields import shared
 from disttrace_viewer.views.timeline.counters import counters
-from disttrace_viewer.views.timeline.slices import Clock, Event, Slices, pid, tid
 from disttrace_viewer.views.timeline.tracks import Track, Tracks, placed
+from disttrace_viewer.wording.quantities import duration, spans
 from disttrace_viewer.wording.sentences import group
+
+_ROW = (
+    "process",
+    "number",
+    "call",
+    "track",
+    "seq",
+    "key",
+    "source",
+    "error",
+    "bytes",
+    "begin_ns",
+    "issued_ns",
+    "wait_begin_ns",
+    "complete_ns",
+    "end_ns",
+    "status",
+)
+Event = dict[str, Any]
+Clock = Callable[[int], float]
+"""From unix nanoseconds to the format's microseconds."""
+
+
+def pid(process: int) -> int:
+    """Of a track group. Pids are no names: hosts and containers have the same ones."""
+    return process + 1
+
+
+def tid(track: int) -> int:
+    """Of a track, unlike all others' and all pids: Perfetto knows threads by this number alone."""
+    return 1_000_000 + track
+
+
+class Slices:
+    """Encodes operations; keeps the encoded part that all operations of a call share."""
+
+    def __init__(self, trace: Trace, us: Clock) -> None:
+        self._trace = trace
+        self._us = us
+        self._shared: dict[int, tuple[str, str, bytes]] = {}
+
+    def of(self, rows: pl.DataFrame) -> Iterator[bytes]:
+        """The slices of rows of the operations table with their ``track``."""
+        return map(self._one, rows.with_columns(STATUS).select(_ROW).iter_rows())
+
+    def _one(self, row: tuple[Any, ...]) -> bytes:
+        """The slice of an operation."""
+        (
+            process, number, call, track, seq, key, source, error, size,
+            begin, issued, wait, complete, end, status,
+        ) = row  # fmt: skip
+        name, kind, shared = self._call(call)
+        own = {
+            "id": self._trace.operation_id(process, number),
+            "status": status,
+            "error": None if error is None else self._trace.errors[error],
+            "seq": seq,
+            "bytes": size,
+            "key": None if key is None else self._trace.full_key(call, key),
+            "source": source,
+            "issued_us": self._after(begin, issued),
+            "wait_begin_us": self._after(begin, wait),
+            "complete_us": self._after(begin, complete),
+        }
+        args = orjson.dumps({name: value for name, value in own.items() if value is not None})
+        place = {"pid": pid(process), "tid": tid(track), "ts": self._us(begin)}
+        if seq is not None:
+            name = f"{name} #{seq}"
+        event: Event = {"name": name, "cat": kind, **place, "ph": "X"}
+        if end is not None:
+            event["dur"] = (end - begin) / 1000
+        elif status == "error":
+            event["dur"] = ((issued or begin) - begin) / 1000
+        else:
+            # To the last sign of life of its process: so long it was in flight at least.
+            age = max(0, self._trace.processes[process].last_ns - begin)
+            event |= {"dur": age / 1000, "cname": "terrible"}
+            event["name"] = f"{name} (in flight {duration(age)})"
+        joint = b"," if len(shared) > 2 else b""
+        return orjson.dumps(event)[:-1] + b',"args":' + args[:-1] + joint + shared[1:] + b"}"
+
+    def _call(self, number: int) -> tuple[str, str, bytes]:
+        found = self._shared.get(number)
+        if found is None:
+            call = self._trace.call(number)
+            kept = shared(self._trace, number)
+            stack = [f"{file}:{line} {function}" for file, line, function in kept.pop("stack")]
+            if stack:
+                kept["stack"] = stack
+            if "group_ranks" in kept:
+                kept["group_ranks"] = spans(kept["group_ranks"])  # not one line for each
+            if "args" in kept:
+                kept["arguments"] = kept.pop("args")  # they stand in what the format calls "args"
+            del kept["op"], kept["kind"]  # the name and the category of the slice
+            name = call.name if call.op == "annotate" and call.name else call.op
+            found = self._shared[number] = (name, call.kind, orjson.dumps(kept))
+        return found
+
+    def _after(self, begin: int, moment: int | None) -> float | None:
+        return None if moment is None else (moment - begin) / 1000
+
 
 CHUNK_ROWS = 50_000
 
@@ -208,3 +310,58 @@ def _findings(case: Case, findings: tuple[Finding, ...], us: Clock) -> Iterator[
             yield _instant(
                 f"{found.kind} ({part})", found.severity, at, process, summary=found.summary
             )
+
+
+ENDS: dict[str, pl.DataType] = {
+    "what": pl.String(),  # "message" or "collective"
+    "id": pl.UInt32(),
+    "leaves": pl.Boolean(),  # the one start of the arrow; else one of its ends
+    "from_process": pl.UInt32(),
+    "process": pl.UInt32(),
+    "number": pl.UInt32(),
+    "came_ns": pl.Int64(),  # when the operation at its start began
+}
+
+
+def ends(exchanges: Exchanges) -> pl.DataFrame:
+    """Starts and ends of arrows, a start before its ends.
+
+    A message leads from its send to its receive. A collective leads from the last to arrive to all
+    others in it, also to those in flight: they are in the same one, whether or not all have come.
+    """
+    messages = _messages(exchanges)
+    found = pl.concat([messages, _collectives(exchanges, messages.height // 2)])
+    return found.cast(ENDS)  # type: ignore[arg-type]
+
+
+def _messages(exchanges: Exchanges) -> pl.DataFrame:
+    rows = exchanges.messages.filter(
+        pl.col("send_begin_ns").is_not_null() & pl.col("recv_begin_ns").is_not_null()
+    ).with_row_index("id", offset=1)
+    sides = [
+        rows.select(
+            pl.lit("message").alias("what"),
+            "id",
+            pl.lit(value=side == "send").alias("leaves"),
+            pl.col("send_process").alias("from_process"),
+            pl.col(f"{side}_process").alias("process"),
+            pl.col(f"{side}_number").alias("number"),
+            pl.col("send_begin_ns").alias("came_ns"),
+        )
+        for side in ("send", "recv")
+    ]
+    return pl.concat(sides).sort("id", maintain_order=True)
+
+
+def _collectives(exchanges: Exchanges, known: int) -> pl.DataFrame:
+    members = exchanges.participants()
+    last = pl.int_range(pl.len()) == pl.len() - 1
+    return members.select(
+        pl.lit("collective").alias("what"),
+        (pl.col("exchange") + known + 1).alias("id"),
+        last.over("exchange").alias("leaves"),
+        pl.col("process").last().over("exchange").alias("from_process"),
+        "process",
+        "number",
+        pl.col("begin_ns").last().over("exchange").alias("came_ns"),
+    ).sort("id", ~pl.col("leaves"), maintain_order=True)
