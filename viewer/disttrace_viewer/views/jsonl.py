@@ -16,7 +16,7 @@ from disttrace_viewer.trace.columns import STATUS, WAIT_END
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views.call_fields import FIELDS, OF_A_CALL, VARYING, values
 
-CHUNK_ROWS = 50_000
+CHUNK_ROWS = 5_000
 _ENCODED = (*OF_A_CALL, "bytes")
 
 
@@ -26,10 +26,9 @@ def lines(trace: Trace) -> Iterator[bytes]:
     A line is put together in the columnar engine: what all operations of a call share is encoded
     once, in the gaps between the fields that differ.
     """
-    table = trace.operations.with_columns(STATUS, WAIT_END)
     encoder = _Encoder(trace)
-    for chunk in table.iter_slices(CHUNK_ROWS):
-        text = encoder.encode(chunk).str.join("\n").item()
+    for chunk in trace.operations.iter_slices(CHUNK_ROWS):
+        text = encoder.encode(chunk.with_columns(STATUS, WAIT_END)).str.join("\n").item()
         yield text.encode() + b"\n"
 
 

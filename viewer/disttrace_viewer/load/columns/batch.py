@@ -16,7 +16,7 @@ from disttrace_viewer.load.fates import Signs
 from disttrace_viewer.load.files import size
 from disttrace_viewer.load.problems import Problems
 
-BATCH_BYTES = 16 << 20
+BATCH_BYTES = 8 << 20
 """Text of whole journals that is matched together: bounds memory, not results."""
 
 PARSERS = min(4, os.cpu_count() or 1)

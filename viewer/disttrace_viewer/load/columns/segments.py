@@ -18,7 +18,7 @@ from disttrace_viewer.load.schema import Checker, json_object
 from disttrace_viewer.load.text import Text
 from disttrace_viewer.trace.plain_text import plain
 
-CHUNK_BYTES = 8 << 20
+CHUNK_BYTES = 4 << 20
 """Text that is parsed at once: small enough to be in the caches and to use every core."""
 LIST_MARK = "\0"
 """Begins the text of a key that was a list (its JSON follows). A key that begins so itself bears
