@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -128,10 +131,20 @@ def test_what_is_old_or_half_written_or_a_link_is_not_told(live: Path) -> None:
     assert not names_of(prometheus.metrics())
 
 
+HOSTS = {
+    "localhost:9465": 200, "LOCALHOST": 200, "10.0.0.7:9465": 200, "[::1]:9465": 200, "::1": 200,
+    "node.example:1": 200, socket.gethostname(): 200,
+    "rebound.example": 421, "rebound.example:9465": 421, "localhost.example": 421, "": 421,
+    "127.0.0.1.example:9465": 421, "127.0.0.1 x": 421,
+}  # fmt: skip
+
+
 def test_it_is_served_at_metrics_and_nowhere_else(live: Path) -> None:
     write(live)
     port = free_port()
-    serve = threading.Thread(target=prometheus.serve, args=("127.0.0.1", port, []), daemon=True)
+    serve = threading.Thread(
+        target=prometheus.serve, args=("127.0.0.1", port, [], ["Node.example"]), daemon=True
+    )
     serve.start()
     wait_until(lambda: _listens(port))
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
@@ -140,8 +153,16 @@ def test_it_is_served_at_metrics_and_nowhere_else(live: Path) -> None:
     with pytest.raises(urllib.error.HTTPError, match="404") as refused:
         urllib.request.urlopen(f"http://127.0.0.1:{port}/etc/passwd", timeout=10)
     refused.value.close()
+    assert {host: _asked(port, host) for host in HOSTS} == HOSTS
     with pytest.raises(ViewerError, match=f"nobody can listen at 127.0.0.1:{port}"):
         prometheus.serve("127.0.0.1", port, [])
+
+
+def _asked(port: int, host: str) -> int:
+    asked = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    with contextlib.closing(asked):
+        asked.request("GET", "/metrics", headers={"Host": host})
+        return asked.getresponse().status
 
 
 def _listens(port: int) -> bool:

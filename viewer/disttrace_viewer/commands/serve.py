@@ -27,6 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--address", default="127.0.0.1", help="of which interface (default: %(default)s)"
     )
     parser.add_argument(
+        "--host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name that this host is asked by, besides its own",
+    )
+    parser.add_argument(
         "--once",
         action="store_true",
         help="write it to stdout, for node_exporter's textfile collector",
@@ -41,5 +48,5 @@ def execute(args: argparse.Namespace) -> int:
     if args.once:
         common.write(metrics(args.dirs).encode())
     else:
-        serve(args.address, args.port, args.dirs)
+        serve(args.address, args.port, args.dirs, args.host)
     return 0

@@ -7,7 +7,9 @@ write it into files, anew each second.
 from __future__ import annotations
 
 import glob
+import ipaddress
 import os
+import socket
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,6 +32,9 @@ METRICS = {
     "disttrace_slow_ratio": "Part of their time that a rank makes the others wait; only slow ones.",
     "disttrace_slow_lost_rank_seconds": "What the others have lost by a slow rank so far.",
 }
+_MISDIRECTED = (
+    "This host is not called so here; disttrace serve --host NAME has it answer to a name."
+)
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -48,13 +53,22 @@ def metrics(folders: Sequence[str] = ()) -> str:
     return "\n".join(lines) + "\n"
 
 
-def serve(address: str, port: int, folders: Sequence[str]) -> None:
-    """Answer ``GET /metrics`` until interrupted. ViewerError where nobody can listen there."""
+def serve(address: str, port: int, folders: Sequence[str], hosts: Sequence[str] = ()) -> None:
+    """Answer ``GET /metrics`` until interrupted. ViewerError where nobody can listen there.
+
+    A page in a browser may have its own name lead here (DNS rebinding), so only addresses, this
+    host's own name and ``hosts`` are answered.
+    """
+    names = {_plain(name) for name in ("localhost", socket.gethostname(), address, *hosts)}
 
     class Handler(BaseHTTPRequestHandler):
         timeout = 10.0
 
         def do_GET(self) -> None:
+            for host in self.headers.get_all("Host", []):
+                if not (_is_address(host) or _plain(host) in names):
+                    self.send_error(421, "Misdirected Request", _MISDIRECTED)
+                    return
             found = self.path.split("?")[0] == "/metrics"
             body = metrics(folders).encode() if found else b"/metrics\n"
             self.send_response(200 if found else 404)
@@ -72,6 +86,22 @@ def serve(address: str, port: int, folders: Sequence[str]) -> None:
         raise ViewerError(f"nobody can listen at {address}:{port}: {error}") from error
     with server:
         server.serve_forever()
+
+
+def _plain(host: str) -> str:
+    """A name as it is compared, without its port."""
+    return host.rpartition(":")[0].lower() or host.lower()
+
+
+def _is_address(host: str) -> bool:
+    """Whether ``Host`` names an address: ``10.0.0.7:9465``, ``[::1]``."""
+    for text in (host, host.rpartition(":")[0]):
+        try:
+            ipaddress.ip_address(text.removeprefix("[").removesuffix("]"))
+        except ValueError:
+            continue
+        return True
+    return False
 
 
 def _known(folders: Sequence[str]) -> Iterator[dict[str, Any]]:
