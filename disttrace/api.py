@@ -96,6 +96,16 @@ def uninstall() -> None:
         from disttrace import waiting
 
         waiting.cancel()
+    for hook in _hooks():
+        if hook.uninstall is not None:
+            hook.uninstall()
+
+
+def _hooks() -> "list[Any]":
+    """Those for which a copy of this package traces that was taken out of `sys.modules`."""
+    from disttrace.import_hook import hooks
+
+    return hooks()
 
 
 def is_installed() -> bool:
@@ -111,8 +121,9 @@ def is_installed() -> bool:
     if "disttrace.waiting" in sys.modules:
         from disttrace.waiting import is_waiting
 
-        return is_waiting()
-    return False
+        if is_waiting():
+            return True
+    return bool(_hooks())
 
 
 class trace:  # noqa: N801 - used as `with disttrace.trace(...)` and `@disttrace.trace(...)`

@@ -22,6 +22,9 @@ class ImportHook:
     def __init__(self, on_error: "Callable[[BaseException], None]") -> None:
         """``on_error`` gets what a callback raises: it is not the importing program's."""
         self._on_error = on_error
+        self.uninstall: Callable[[], None] | None = None
+        """Ends the tracing for which this hook is here: so another copy of this package finds it,
+        once this one was taken out of `sys.modules`."""
         self._before: dict[str, list[Callable[[], None]]] = {}
         self._after: dict[str, list[Callback]] = {}
         self._looked_for: set[tuple[int, str]] = set()  # thread and name
@@ -54,6 +57,7 @@ class ImportHook:
 
     def remove(self) -> None:
         """Stop watching, when tracing is taken off."""
+        self.uninstall = None
         self.rest()
         if self in sys.meta_path:
             sys.meta_path.remove(self)
@@ -140,6 +144,12 @@ class ImportHook:
             loader.exec_module = exec_module
         except AttributeError:  # a loader without instance attributes: not a Python source file
             return
+
+
+def hooks() -> "list[Any]":
+    """Those in `sys.meta_path` for which tracing is on, of any copy of this package."""
+    named = (f for f in list(sys.meta_path) if type(f).__module__ == __name__)
+    return [hook for hook in named if getattr(hook, "uninstall", None) is not None]
 
 
 def _initializing(module: object) -> bool:

@@ -25,7 +25,7 @@ from disttrace.identity import (
     launch,
     process_record,
 )
-from disttrace.import_hook import ImportHook
+from disttrace.import_hook import ImportHook, hooks
 from disttrace.journal import proc, standard_library
 from disttrace.journal.descriptors import is_kernels
 from disttrace.journal.format import DEF, FORMAT, UNINSTALLED
@@ -83,6 +83,7 @@ class Session:
         self.capture.on_identity = self._identified
         self.capture.left_journal = self._left_journal
         self._hook = ImportHook(lambda error: self.capture.fail("import hooks", error))
+        self._hook.uninstall = uninstall
         self._companion = Companion(config, reporter.say)
         self._voice = (
             Voice(config, self._companion, self._progress_mark, abort.end, self._begun)
@@ -389,6 +390,9 @@ def install(**settings: object) -> None:
     with _lock:
         if _session is not None:
             return
+        for hook in hooks():
+            if not isinstance(hook, ImportHook):  # of a copy that was taken out of `sys.modules`
+                hook.uninstall()
         if (folder := waiting.without_project()) is not None:
             project.found_none(folder)
         config, complaints = resolve(settings, os.environ, project.read())

@@ -86,6 +86,7 @@ def begin(
     if _state is not None:
         return
     hook = ImportHook(on_error)
+    hook.uninstall = cancel
     _state = _Waiting(Identity(os.environ, job=_job()), hook, say)
     atexit.register(_at_exit)
     if not _watching_forks:

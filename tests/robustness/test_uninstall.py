@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.processes import python
+import pytest
+
+from support.cores import EACH_CORE
+from support.preloaded import preloaded
+from support.processes import ROOT, python
 
 PROGRAM = Path(__file__).with_name("unpatched.py")
 
@@ -16,3 +20,55 @@ def test_nothing_stays_patched(tmp_path: Path) -> None:
     assert first == "True"
     assert rest.startswith("[] []")
     assert "disttrace" not in rest
+
+
+ANEW = """
+import sys
+sys.path.insert(0, sys.argv[2])
+import torch, torch.distributed as dist
+from unittest import mock
+from support.patches import differences, picture
+
+dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+untraced = picture()
+import disttrace
+disttrace.install()
+dist.all_reduce(torch.ones(1))
+kept = mock.patch.object(dist.ProcessGroup, "allreduce", autospec=True)
+if sys.argv[1] == "mock":
+    kept.start()
+    disttrace.uninstall()
+    kept.stop()  # puts back what it found
+    print(differences(untraced, picture()))
+else:
+    assert len(differences(untraced, picture())) > 60
+    for name in [name for name in sys.modules if name.partition(".")[0] == "disttrace"]:
+        del sys.modules[name]
+    if sys.argv[1] != "former":
+        import disttrace
+    if sys.argv[1] == "anew":
+        disttrace.install()
+        dist.all_reduce(torch.ones(1))
+    assert disttrace.is_installed()
+    disttrace.uninstall()
+    print(differences(untraced, picture()))
+tensor = torch.full((2,), 3.0)
+dist.all_reduce(tensor)
+print(tensor.tolist(), disttrace.is_installed())
+"""
+
+
+@EACH_CORE
+@pytest.mark.parametrize("how", ["former", "imported", "anew", "mock"])
+def test_patches_of_another_copy_are_taken_off(tmp_path: Path, core: str, how: str) -> None:
+    """Of one that was taken out of `sys.modules` while it traced, whichever copy is asked. What a
+    mock keeps and puts back later passes on, and nothing is recorded any more.
+    """
+    done = preloaded(
+        "-c", ANEW, how, ROOT / "tests", DISTTRACE_CORE=core, DISTTRACE_DIR=str(tmp_path)
+    ).check()
+    left = "['ProcessGroup.allreduce']" if how == "mock" else "[]"
+    assert done.stdout == f"{left}\n[3.0, 3.0] False\n"
+    journals = [*tmp_path.glob("*.defs.jsonl")]
+    assert len(journals) == (2 if how == "anew" else 1)
+    assert all(b"uninstalled" in path.read_bytes() for path in journals)
