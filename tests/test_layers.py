@@ -76,7 +76,6 @@ VIEWER_ROOMS = (
     "replay",
     "history",
     "views",
-    "views/ci",
     "views/timeline",
     "views/terminal",
     "views/terminal/paint",

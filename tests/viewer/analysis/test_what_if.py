@@ -8,9 +8,8 @@ import pytest
 
 import disttrace
 from disttrace_viewer.analysis.timing import schedule as scheduling
-from disttrace_viewer.analysis.timing.projection import Projection
 from disttrace_viewer.analysis.timing.schedule import Schedule
-from disttrace_viewer.analysis.timing.what_if import WhatIf
+from disttrace_viewer.analysis.timing.what_if import Projection, WhatIf
 from disttrace_viewer.api import Stats, ViewerError
 from support.journals import MS, workers
 from support.scenes import leave

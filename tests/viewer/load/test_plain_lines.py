@@ -7,7 +7,7 @@ import random
 import pytest
 from polars.testing import assert_frame_equal
 
-from disttrace_viewer.load.columns import plain_lines, segments
+from disttrace_viewer.load.columns import segments
 from disttrace_viewer.load.columns.segments import Chunk, Slice
 from disttrace_viewer.load.text import Text
 
@@ -69,7 +69,7 @@ def test_columns_are_those_of_json(seed: int, monkeypatch: pytest.MonkeyPatch) -
     """In the same order, with the same lines counted as unreadable."""
     found = parsed(seed)
     assert found.begins.height >= 79
-    monkeypatch.setattr(plain_lines, "shapes", lambda data, count: None)
+    monkeypatch.setattr(segments, "shapes_of", lambda data, count: None)
     json = parsed(seed)
     assert_frame_equal(found.begins, json.begins)
     assert_frame_equal(found.ends, json.ends)

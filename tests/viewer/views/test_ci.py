@@ -41,7 +41,7 @@ def report(*findings: dict[str, Any]) -> dict[str, Any]:
 
 def test_an_annotation_stands_at_the_culprits_line() -> None:
     """Named from the checkout, with what to do on the next line."""
-    (line,) = github.annotations_of(report(finding()), "/src")
+    (line,) = github(report(finding()), "/src")
     assert line == (
         "::error file=pkg/train.py,line=34,title=disttrace%3A missing_participant"
         "::Rank 1 never joined.%0ALook there."
@@ -60,7 +60,7 @@ def test_an_annotation_stands_at_the_culprits_line() -> None:
 )
 def test_severity_and_place_of_an_annotation(changes: dict[str, Any], begin: str) -> None:
     """GitHub's three levels; without a culprit a line of those who wait, without a line none."""
-    lines = list(github.annotations_of(report(finding(**changes)), "/src"))
+    lines = list(github(report(finding(**changes)), "/src"))
     assert lines[0].startswith(begin)
     assert ("(likely)" in lines[0]) == (changes.get("certainty") == "likely")
 
@@ -68,7 +68,7 @@ def test_severity_and_place_of_an_annotation(changes: dict[str, Any], begin: str
 def test_results_of_sarif_stand_at_the_line() -> None:
     """A file in the checkout by its name there; a note is a note, and a healthy job has none."""
     lost = finding(kind="unwaited_work", severity="note", locations=[], culprits=[])
-    made = sarif.document([report(finding(culprit_ranks=[1]), lost), report()], "/src")
+    made = sarif([report(finding(culprit_ranks=[1]), lost), report()], "/src")
     assert made["version"] == "2.1.0"
     (run,) = made["runs"]
     assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == [
@@ -91,7 +91,7 @@ def test_results_of_sarif_stand_at_the_line() -> None:
 def test_names_of_files_are_references_in_sarif() -> None:
     """A space, or a sign that URIs give a meaning, is none of a URI."""
     at = {"process": "p1", "rank": 1, "file": "/src/my file#2?.py", "line": 34, "function": "f"}
-    (run,) = sarif.document([report(finding(locations=[at]))], "/src")["runs"]
+    (run,) = sarif([report(finding(locations=[at]))], "/src")["runs"]
     where = run["results"][0]["locations"][0]["physicalLocation"]
     assert where["artifactLocation"]["uri"] == "my%20file%232%3F.py"
 
@@ -100,7 +100,7 @@ def test_a_text_of_the_program_gives_no_command() -> None:
     """Neither by a new line nor in the name of a file."""
     evil = "x\n::set-output name=a::b\r%"
     at = {"process": "p1", "rank": 1, "file": "/src/a,b:c\n::d.py", "line": 1, "function": "f"}
-    found = list(github.annotations_of(report(finding(summary=evil, locations=[at])), "/src"))
+    found = list(github(report(finding(summary=evil, locations=[at])), "/src"))
     assert len(found) == 1
     assert "\n" not in found[0]
     assert "file=a%2Cb%3Ac%0A%3A%3Ad.py,line=1" in found[0]
@@ -109,7 +109,7 @@ def test_a_text_of_the_program_gives_no_command() -> None:
 
 def test_a_fault_is_a_test_that_failed() -> None:
     """Notes are output and fail nothing; what XML cannot hold is replaced."""
-    text = junit.document([report(finding(summary="a\x00b <&>"), finding(severity="note"))])
+    text = junit([report(finding(summary="a\x00b <&>"), finding(severity="note"))])
     root = ElementTree.fromstring(text)
     assert (root.get("tests"), root.get("failures")) == ("1", "1")
     failure = root.find("testsuite/testcase/failure")
@@ -121,7 +121,7 @@ def test_a_fault_is_a_test_that_failed() -> None:
 
 def test_a_healthy_job_is_a_test_that_passed() -> None:
     """One per job, whatever notes there are."""
-    root = ElementTree.fromstring(junit.document([report(), report(finding(severity="note"))]))
+    root = ElementTree.fromstring(junit([report(), report(finding(severity="note"))]))
     assert (root.get("tests"), root.get("failures")) == ("2", "0")
     assert [one.get("name") for one in root.iter("testcase")] == ["nothing is wrong"] * 2
 

@@ -23,9 +23,9 @@ def encoded(reports: Sequence[Mapping[str, Any]], form: str) -> bytes:
         values = reports[0] if len(reports) == 1 else list(reports)
         return orjson.dumps(values, option=orjson.OPT_INDENT_2) + b"\n"
     if form == "junit":
-        return junit.document(reports).encode()
+        return junit(reports).encode()
     root = os.environ.get("GITHUB_WORKSPACE") or os.getcwd()
     if form == "sarif":
-        return orjson.dumps(sarif.document(reports, root), option=orjson.OPT_INDENT_2) + b"\n"
-    lines = [line for values in reports for line in github.annotations_of(values, root)]
+        return orjson.dumps(sarif(reports, root), option=orjson.OPT_INDENT_2) + b"\n"
+    lines = [line for values in reports for line in github(values, root)]
     return "".join(f"{line}\n" for line in lines).encode()

@@ -71,9 +71,9 @@ def execute(args: argparse.Namespace) -> int:
     """Print the report; 0 healthy, 1 an error or a warning, 2 journals that the answer needs are
     missing (or, raised, all of them).
     """
+    from disttrace_viewer.api import ViewerError
     from disttrace_viewer.api.states import no_cycles
     from disttrace_viewer.api.verdict import diagnose
-    from disttrace_viewer.collect import ViewerError
 
     piped = args.dirs == ["-"]
     if piped:

@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
+import disttrace.journal.format as fmt
 from disttrace.journal.format import DEF, DEFINITIONS, DUMPED, FORMAT, RESUMED, ranges_of
 from disttrace_viewer.load import ids
-from disttrace_viewer.load.dumps import Dumps
 from disttrace_viewer.load.problems import Problems, plural
 from disttrace_viewer.load.schema import Checker, Record, json_object
 from disttrace_viewer.load.text import Text
@@ -391,3 +391,44 @@ def _lines(data: bytes) -> Iterator[bytes]:
         for line in data[start:end].rstrip(b"\n").split(b"\n"):
             yield _shortened(line) if len(line) > 2 * _LONG else line
         start = end
+
+
+Lines = list[tuple[str, int, str]]
+
+_THREAD = re.compile(
+    rb"^(Stack|(Current thread|Thread) 0x[0-9a-f]+(?: \[.*\])?) \(most recent call first\):$"
+)
+_FRAME = re.compile(rb'^  File "(.*)", line (\d+) in (.*)$')
+_OTHER = re.compile(rb"^(Timeout \(.*\)!|  <no Python frame>|  File .*|  \.\.\.|\.\.\.)$")
+_OVER = b'{"%s":"%s"' % (fmt.DEF.encode(), fmt.DUMPED.encode())
+_OURS = re.compile(r"[/\\]disttrace[/\\](capture|lifecycle|patching|recording)[/\\]")
+_DEPTH = 16
+
+
+class Dumps:
+    """The newest dump of stacks among the lines of a definitions file, of which the last thread is
+    kept: ``faulthandler`` wrote it while the process could not write (one of its threads held the
+    GIL, or SIGTERM ended it). The text is that of CPython's ``traceback.c``; earlier versions wrote
+    all threads, from the newest to the main one.
+    """
+
+    def __init__(self) -> None:
+        self.main: Lines = []
+        """Frames of the main thread, innermost first; empty where nothing is known."""
+
+    def take(self, line: bytes) -> bool:
+        """Take a line that is no record, or says that dumps are over; False if it is neither."""
+        if line.startswith(_OVER):
+            self.main = []
+            return True
+        if _THREAD.match(line):
+            self.main = []
+            return True
+        if found := _FRAME.match(line):
+            file = found[1].decode("utf-8", "replace")
+            if len(self.main) < _DEPTH and not _OURS.search(file):
+                self.main.append((file, int(found[2][-9:]), found[3].decode("utf-8", "replace")))
+            return True
+        if line == b"...":
+            self.main = []  # more than a hundred threads: the main one is not among those
+        return bool(_OTHER.match(line))

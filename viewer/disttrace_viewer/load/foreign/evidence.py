@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from disttrace_viewer.load.discover import Files, discover
+from disttrace_viewer.load.discover import Files, Taken, discover
 from disttrace_viewer.load.files import is_held
-from disttrace_viewer.load.foreign.table import take
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.trace.process import Problem
 
@@ -16,7 +15,15 @@ def evidence(paths: Sequence[str | Files], problems: Problems) -> list[Files]:
 
     Raises ViewerError where a remote folder cannot be listed.
     """
-    return discover(paths, problems, take)
+    return discover(paths, problems, _take)
+
+
+def _take(paths: Sequence[str], problems: Problems) -> Taken:
+    if not paths:
+        return Taken()
+    from disttrace_viewer.load.foreign.table import take  # a dozen readers, which journals need not
+
+    return take(paths, problems)
 
 
 def troubles(paths: Sequence[str | Files]) -> tuple[Problem, ...]:

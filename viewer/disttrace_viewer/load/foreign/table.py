@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from disttrace_viewer.load import files
-from disttrace_viewer.load.discover import Taken
+from disttrace_viewer.load.discover import Files, Taken
 from disttrace_viewer.load.foreign import (
     flight_recorder,
     kineto,
@@ -13,8 +14,20 @@ from disttrace_viewer.load.foreign import (
     py_spy,
     watchdog_log,
 )
-from disttrace_viewer.load.foreign.reader import Reader
 from disttrace_viewer.load.problems import Problems
+
+
+class Reader(Protocol):
+    """A module that knows one format; nothing else in the viewer does."""
+
+    def recognises(self, path: str, head: bytes) -> bool:
+        """Whether a file may be of this format, by its first bytes and never by its name alone."""
+        ...
+
+    def read(self, paths: Sequence[str], problems: Problems) -> Iterator[Files]:
+        """The processes that these files tell of, each once, as journals in memory."""
+        ...
+
 
 READERS: tuple[Reader, ...] = (
     kineto,

@@ -1,0 +1,157 @@
+"""Reports in the forms that CI systems read: annotations of GitHub, JUnit's XML, SARIF."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
+from urllib.parse import quote
+from xml.etree import ElementTree
+
+from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING
+
+_COMMANDS = {ERROR: "error", WARNING: "warning", NOTE: "notice"}
+HEALTHY = "nothing is wrong"
+_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def github(report: Mapping[str, Any], root: str) -> Iterator[str]:
+    """Workflow commands of GitHub Actions (docs.github.com): a line per finding of the values of a
+    report (``diagnose --json``), shown at its line, and one for a healthy job. A text that comes
+    from the program cannot give a command of its own, for its line ends are escaped.
+
+    ``root`` is the checkout: files below it are named from there, so that GitHub finds them.
+    """
+    for finding in report["findings"]:
+        at = _place(finding, root)
+        sure = "" if finding["certainty"] == "certain" else " (likely)"
+        fields = {**at, "title": f"disttrace: {finding['kind']}{sure}"}
+        said = ",".join(f"{name}={_property(value)}" for name, value in fields.items())
+        text = "\n".join([finding["summary"], *filter(None, [finding["hint"]])])
+        yield f"::{_COMMANDS[finding['severity']]} {said}::{_data(text)}"
+    if report["healthy"]:
+        count = len(report["processes"])
+        yield f"::notice title=disttrace::nothing is wrong with these {count} processes"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def junit(reports: Sequence[Mapping[str, Any]]) -> str:
+    """JUnit's XML of the values of reports (``diagnose --json``): one suite per job, one test per
+    finding. An error or a warning is a test that failed, a job in which nothing is wrong one that
+    passed; notes are its output. The form is the common one (github.com/testmoapp/junitxml).
+    """
+    root = ElementTree.Element("testsuites", name="disttrace")
+    for report in reports:
+        root.append(_suite(report))
+    for name in ("tests", "failures"):
+        root.set(name, str(sum(int(suite.get(name, "0")) for suite in root)))
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _suite(report: Mapping[str, Any]) -> ElementTree.Element:
+    jobs = sorted({one["job"] for one in report["processes"] if one["job"]})
+    job = _text(", ".join(jobs) or "job")
+    faults = [one for one in report["findings"] if one["severity"] != NOTE]
+    notes = [one for one in report["findings"] if one["severity"] == NOTE]
+    suite = ElementTree.Element("testsuite", name=f"disttrace {job}")
+    suite.set("tests", str(max(1, len(faults))))
+    suite.set("failures", str(len(faults)))
+    suite.set("errors", "0")
+    for finding in faults:
+        case = ElementTree.SubElement(suite, "testcase", classname=f"disttrace.{job}")
+        case.set("name", _text(f"{finding['kind']}: {finding['summary']}"))
+        failure = ElementTree.SubElement(case, "failure", type=finding["kind"])
+        failure.set("message", _text(finding["summary"]))
+        failure.text = _text("\n".join(_lines(finding)))
+    if not faults:
+        ElementTree.SubElement(suite, "testcase", classname=f"disttrace.{job}", name=HEALTHY)
+    if notes:
+        output = ElementTree.SubElement(suite, "system-out")
+        output.text = _text("\n".join(one["summary"] for one in notes))
+    return suite
+
+
+def _lines(finding: Mapping[str, Any]) -> list[str]:
+    places = []
+    for one in finding["locations"]:
+        who = one["process"] if one["rank"] is None else f"rank {one['rank']}"
+        places.append(f"{who} at {one['file']}:{one['line']} in {one['function']}")
+    hint = [finding["hint"]] if finding["hint"] else []
+    sure = [f"{finding['severity']}, {finding['certainty']}"]
+    return [*sure, finding["summary"], *hint, *places, *finding["consequences"]]
+
+
+def _text(text: str) -> str:
+    """Without what XML cannot hold."""
+    return _NO_XML.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def sarif(reports: Sequence[Mapping[str, Any]], root: str) -> dict[str, Any]:
+    """SARIF 2.1.0 (OASIS) of the values of reports (``diagnose --json``): one run, a result each,
+    at the line of whoever is to blame; files below ``root``, the checkout, are named from there. A
+    note is a result of level ``note``; a healthy job is a run without results.
+    """
+    findings = [finding for report in reports for finding in report["findings"]]
+    kinds = sorted({finding["kind"] for finding in findings})
+    driver = {
+        "name": "disttrace",
+        "version": version("disttrace"),
+        "rules": [{"id": kind} for kind in kinds],
+    }
+    return {
+        "$schema": SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {"driver": driver},
+                "results": [_result(one, kinds, root) for one in findings],
+            }
+        ],
+    }
+
+
+def _result(finding: Mapping[str, Any], kinds: Sequence[str], root: str) -> dict[str, Any]:
+    text = "\n".join([finding["summary"], *filter(None, [finding["hint"]])])
+    at = _place(finding, root)
+    physical = (
+        {
+            "artifactLocation": {"uri": quote(at["file"])},
+            "region": {"startLine": max(1, int(at["line"]))},
+        }
+        if at
+        else None
+    )
+    return {
+        "ruleId": finding["kind"],
+        "ruleIndex": kinds.index(finding["kind"]),
+        "level": finding["severity"],
+        "message": {"text": text},
+        "locations": [{"physicalLocation": physical}] if physical else [],
+        "properties": {
+            "certainty": finding["certainty"],
+            "culprit_ranks": finding.get("culprit_ranks", []),
+        },
+    }
+
+
+def _place(finding: Mapping[str, Any], root: str) -> dict[str, str]:
+    """File and line of a culprit, else of somebody else who is concerned; nothing without one.
+    Files below ``root`` are named from there.
+    """
+    places = [one for one in finding["locations"] if one["file"] and one["line"]]
+    mine = [one for one in places if one["process"] in finding["culprits"]]
+    for one in (*mine, *places):
+        path = os.path.relpath(one["file"], root) if os.path.isabs(one["file"]) else one["file"]
+        return {"file": one["file"] if path.startswith("..") else path, "line": str(one["line"])}
+    return {}
