@@ -90,10 +90,6 @@ STORE = "store"
 CONSTRUCTOR = "constructor"
 COMPOSED = "composed"
 
-# Operations of torch.distributed.rpc: what a worker runs for others, and what waits for others.
-RPC_RUN = "rpc.run"
-RPC_WAITS = ("rpc_sync", "to_here", "rpc.wait", "rpc.all_gather")
-
 # Backends of devices: a call returns before the device has done anything, and P2P operations are
 # matched in order only, so the tag does not tell streams apart. From torch 2.15 on NCCL has four
 # names: what `nccl` is there (ProcessGroupNCCL2), the same by name, its lazy variant, and what

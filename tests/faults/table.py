@@ -1279,74 +1279,6 @@ def _healthy(program: str, world: int, *, torchrun: bool = False, slice_: bool =
     )
 
 
-RPC = (
-    Row(
-        number=29,
-        program="faults/rpc.py",
-        expected=(
-            Expected(
-                kinds=("deadlock",),
-                culprits=(NOBODY,),
-                waiting=(0, 1),
-                lines={0: ("L2",), 1: ("L2",)},
-                words=("runs onward, which is in rpc_sync of onward to w1", "rpc.shutdown"),
-            ),
-        ),
-    ),
-    Row(
-        number=29,
-        program="faults/rpc.py --size 3",
-        world=4,
-        expected=(Expected(kinds=("deadlock",), culprits=(NOBODY,), waiting=(0, 1, 2)),),
-    ),
-    Row(
-        number=29,
-        program="faults/rpc.py --size 1",
-        expected=(Expected(kinds=("deadlock",), culprits=(NOBODY,), waiting=(0,)),),
-    ),
-    Row(
-        number=29,
-        program="faults/rpc.py --how answer",
-        expected=(
-            Expected(
-                kinds=("deadlock",),
-                culprits=(NOBODY,),
-                waiting=(0,),
-                words=("has to take the answer in",),
-            ),
-        ),
-    ),
-    Row(
-        number=29,
-        program="faults/rpc.py --how lock --threads 4",
-        expected=(
-            Expected(
-                kinds=("rpc_unanswered",),
-                culprits=((0,),),
-                waiting=(1,),
-                lines={0: ("L3",), 1: ("L1",)},
-            ),
-        ),
-    ),
-    Row(
-        number=28,
-        program="faults/rpc.py --forget",
-        expected=(Expected(kinds=("deadlock",), culprits=(NOBODY,), waiting=(0, 1)),),
-    ),
-    Row(
-        number=28,
-        program="faults/rpc.py --how lock --threads 4 --forget",
-        expected=(
-            Expected(
-                kinds=("rpc_unanswered",),
-                culprits=((0,),),
-                waiting=(0, 1, 2),
-                lines={0: ("L3",), 1: ("L4",)},
-            ),
-        ),
-    ),
-)
-
 HEALTHY = (
     _healthy("ddp.py", 2, torchrun=True),
     _healthy("fsdp2.py", 2, torchrun=True),
@@ -1428,7 +1360,6 @@ _ONE_WAY: tuple[Row, ...] = (
     *WRONG_PEER,
     *STORE_SERVER,
     *STORE_POLLING,
-    *RPC,
     *SWALLOWED,
     *DETAIL,
     _TWO_AT_ONCE,

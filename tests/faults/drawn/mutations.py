@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from faults.drawn.program import (
     BARE,
-    CALL,
     COLLECTIVE,
     COUNT,
     CREATE,
@@ -331,22 +330,6 @@ def does(
         )
 
     return mutate
-
-
-def not_answered(draw: random.Random, program: Program) -> Faulty | None:
-    """One rank asks another one by RPC for something that takes for ever."""
-    chosen = pick(draw, program, CALL)
-    if chosen is None:
-        return None
-    index, _, rank, step = chosen
-    return Faulty(
-        changed(program, index, rank, step, instead=(f"ask(time.sleep, {FOREVER})",)),
-        Truth(
-            name="not answered",
-            kinds=frozenset({"rpc_unanswered"}),
-            guilty=frozenset({rank, (rank + 1) % program.world}),
-        ),
-    )
 
 
 def other_name(draw: random.Random, program: Program) -> Faulty | None:

@@ -19,7 +19,7 @@ _TIME_OUT = re.compile(r"timed? ?out|timeout", re.IGNORECASE)
 _BROKEN = re.compile(
     rf"{_TIME_OUT.pattern}|monitored ?barrier|connectfullmesh|abort(ed)? by"
     r"|communicator was aborted|stop_waiting|waitforinput|heartbeat monitor"
-    r"|detected mismatch between collectives|rpc ran for more than set timeout",
+    r"|detected mismatch between collectives",
     re.IGNORECASE,
 )
 _OWN = re.compile(

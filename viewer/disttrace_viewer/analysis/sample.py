@@ -21,7 +21,7 @@ Course = Sequence[tuple[int, Call]]
 MessageStream = tuple[int | None, int | None, int | None, int | None]
 """Group, source, destination (group ranks) and tag (None where the backend ignores it)."""
 
-BUILDING = ("init_process_group", "rendezvous", "new_group", "split_group", "init_rpc")
+BUILDING = ("init_process_group", "rendezvous", "new_group", "split_group")
 """Composed operations, by how their names begin, in which processes come together."""
 STORES = ("TCPStore", "FileStore", "HashStore")
 """Constructors of stores."""

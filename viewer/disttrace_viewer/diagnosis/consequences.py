@@ -9,7 +9,7 @@ from typing import TypeVar
 from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.analysis.process_ends import CLEAN
 from disttrace_viewer.evidence.peer_addresses import end_of
-from disttrace_viewer.evidence.waits.wait import RPC, Wait
+from disttrace_viewer.evidence.waits.wait import Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, Finding
 from disttrace_viewer.findings.rules.tried_again import attempts
@@ -65,16 +65,14 @@ def _sentences(
     for wait in explained:
         if wait.exchange in finding.scope.exchanges:
             continue
-        beside = wait.kind == RPC  # of what a worker runs, and of its own program, one was told
-        if wait.process in finding.waiting and finding.kind != "process_failed" and not beside:
+        if wait.process in finding.waiting and finding.kind != "process_failed":
             continue
         if (wait.stream, wait.op.seq) == finding.scope.stream:
             continue  # the finding tells of it
-        if wait.process in finding.waiting and not finding.culprits and not beside:
+        if wait.process in finding.waiting and not finding.culprits:
             continue
         over = wait.op.error is not None or evidence.ends[wait.process].over
-        within = evidence.within(wait.op) if beside else None
-        what = f"{sentences.operation(trace, wait.op, within)}{sentences.aside(frame(wait.op))}"
+        what = f"{sentences.operation(trace, wait.op)}{sentences.aside(frame(wait.op))}"
         waits.setdefault((over, what), []).append(wait.process)
         groups[what] = wait.op.call.group
         alike.append(wait.op)

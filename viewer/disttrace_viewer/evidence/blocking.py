@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 
-from disttrace.journal.format import COLLECTIVE, RPC_WAITS
+from disttrace.journal.format import COLLECTIVE
 from disttrace_viewer.analysis import process_ends
 from disttrace_viewer.analysis.error_texts import is_closed
 from disttrace_viewer.analysis.process_ends import ALIVE, CASCADE, OWN, SILENT
 from disttrace_viewer.evidence.endings import Endings
-from disttrace_viewer.evidence.recorded import AWAITED, DRAINING, SHUTDOWN
+from disttrace_viewer.evidence.recorded import DRAINING, GATHERING
 from disttrace_viewer.trace.model import Stream
 from disttrace_viewer.trace.operation import GROUPED, Op
 
@@ -87,7 +87,7 @@ class Blocking(Endings):
 
     def _holds(self, op: Op) -> bool:
         if op.call.kind == "composed":
-            return op.call.op in (*AWAITED, DRAINING, SHUTDOWN)
+            return op.call.op in (*GATHERING, DRAINING)
         if op.call.origin == "c++":
             # Nobody tells that C++ code waits; it does when nothing else was begun since.
             last = self._newest_beside(op) == op
@@ -157,7 +157,7 @@ class Blocking(Endings):
         for process, broken in self.broken.items():
             end = self.ends[process]
             kinds = (*GROUPED, "constructor")
-            group = [op for op in broken if op.call.kind in kinds or op.call.op in RPC_WAITS]
+            group = [op for op in broken if op.call.kind in kinds]
             chain = () if end.failure is None else end.failure.chain
             passed_on = {*chain, *end.causes} if end.how == CASCADE else set()
             asked = [op for op in broken if op.call.kind == "store" and op.error in passed_on]

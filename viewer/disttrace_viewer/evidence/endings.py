@@ -19,7 +19,7 @@ from disttrace_viewer.analysis.process_ends import (
     Communication,
     End,
 )
-from disttrace_viewer.evidence.recorded import AWAITED, DRAINING, STUCK_NS, Recorded, latest
+from disttrace_viewer.evidence.recorded import DRAINING, GATHERING, STUCK_NS, Recorded, latest
 from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.trace.operation import GROUPED, Op
 
@@ -35,7 +35,7 @@ class Failures(Recorded):
         """
         found: dict[int, list[Op]] = {}
         for op in self.sample.ops:
-            if op.error is None or (op.call.kind == "composed" and op.call.op not in AWAITED):
+            if op.error is None or (op.call.kind == "composed" and op.call.op not in GATHERING):
                 continue
             if op.refused and op.call.kind == "collective" and because_of_others(op):
                 # It raised in its call although it had begun (a monitored barrier, any call under

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 from disttrace.journal.code_files import is_library
-from disttrace.journal.format import COMPOSED, RPC_RUN
+from disttrace.journal.format import COMPOSED
 from disttrace_viewer.analysis.operation import frame, innermost, inside
 from disttrace_viewer.analysis.process_ends import ALIVE, SILENT
 from disttrace_viewer.analysis.thread_stacks import latest_samples
@@ -118,17 +118,15 @@ class Evidence(Blocking):
         return tuple(dict.fromkeys(p for p in places if p is not None))
 
     def within(self, op: Op) -> str | None:
-        """``gather_object``, where the program called that and it called this, or the function that
-        a worker runs for another one; else the name that the program gave the part of it that it is
-        in, in quotes; else None.
+        """``gather_object``, where the program called that and it called this; else the name that
+        the program gave the part of it that it is in, in quotes; else None.
         """
         outer = self.sample.around(op)
         if outer is None or outer.call.kind != "composed" or outer.call.op in GATHERING:
             return None
         if outer.call.op == ANNOTATION:
             return None if outer.call.name is None else repr(outer.call.name)
-        top = self.top(outer).call
-        return str(top.args.get("func")) if top.op == RPC_RUN else top.op
+        return self.top(outer).call.op
 
     def top(self, op: Op) -> Op:
         """The outermost pending composed operation around an operation, else itself."""

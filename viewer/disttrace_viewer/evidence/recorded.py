@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from disttrace.journal.format import RPC_WAITS
 from disttrace_viewer.analysis import interrupts, process_ends, thread_stacks
 from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.analysis.sample import Course, Sample, stand_in
@@ -96,14 +95,10 @@ STUCK_NS = 1_500_000_000
 """Blocked for longer than this is stuck: communication of a healthy step takes less."""
 STALL_NS = 10_000_000_000
 GATHERING = (*CREATING, "rendezvous")
-AWAITED = (*GATHERING, *RPC_WAITS)
-"""Composed operations that wait for others by themselves."""
 ANNOTATION = "annotate"
 """A part of the program with a name: no operation of anybody's."""
 DRAINING = "destroy_process_group"
 """Does not return before what was issued is over."""
-SHUTDOWN = "rpc.shutdown"
-"""Does not return before what workers run for others is over."""
 _UNKNOWN_ARGUMENTS: dict[str, Any] = dict.fromkeys(
     ("shapes", "dtypes", "bytes", "splits", "reduce_op", "root")
 )

@@ -40,7 +40,6 @@ MAIN = 0
 """The number of a process's main thread."""
 _JOINS = ("join", "_wait_for_tstate_lock", "_shutdown", "result")
 _WAITED_FOR, _ABSENT, _ANY_OF, _OPEN_ENDED = "waited_for", "absent", "any_of", "open_ended"
-_SERVES = "serves"
 
 
 @dataclass
@@ -182,8 +181,7 @@ class Case:
             explained = [w for w in (*waits, *near[_ANY_OF]) if self._take(finding, number, w)]
             stuck |= {wait.process for wait in explained if not wait.side}
             held = {wait.process for wait in explained if wait.holds}
-            held_up = [*held, *(wait.serves for wait in explained if wait.serves is not None)]
-            keys = [key for one in held_up for key in near[_WAITED_FOR, one]]
+            keys = [key for one in held for key in near[_WAITED_FOR, one]]
         for process in stuck:
             if self.evidence.ends[process].how in (CASCADE, SILENT):
                 self.ends.setdefault(process, number)
@@ -209,15 +207,11 @@ class Case:
             found["exchange", wait.exchange].append(wait)
             found["stream", wait.stream].append(wait)
             found["process", wait.process].append(wait)
-            for run in wait.runs:
-                found[_WAITED_FOR, run].append(("exchange", wait.exchange))
-            if wait.serves is not None:
-                found[_SERVES, wait.serves].append(wait)
             if wait.absent:
                 found[_ABSENT].append(wait)
             if wait.unknown or wait.complete:
                 found[_OPEN_ENDED].append(wait)
-            if wait.any_of or len(wait.runs) > 1:
+            if wait.any_of:
                 found[_ANY_OF].append(wait)
         return found
 
@@ -245,8 +239,7 @@ class Case:
         if wait.any_of:  # who ended as if all were well comes no more
             able = [target for target in wait.targets if not self.clean(target)] or wait.targets
             return bool(able) and all(self._reaches(finding, number, p) for p in able)
-        reached = (self._reaches(finding, number, target) for target in wait.targets)
-        if any(reached) or (wait.runs and all(self._held(number, run) for run in wait.runs)):
+        if any(self._reaches(finding, number, target) for target in wait.targets):
             return True
         group = wait.op.call.group
         if any((group, r) in scope.absent or (None, r) in scope.absent for r in wait.absent):
@@ -267,14 +260,6 @@ class Case:
         if process in finding.scope.roots or self.ends.get(process) == number:
             return True
         return any(self.owner.get(wait) == number for wait in self.of_process.get(process, ()))
-
-    def _held(self, number: int, run: Op) -> bool:
-        """Whether the finding explains what a worker waits in while it runs something."""
-        return any(self.owner.get(wait) == number for wait in self._near[_SERVES, run])
-
-    def serving(self, run: Op) -> list[Wait]:
-        """The open waits of what a worker runs."""
-        return [wait for wait in self._near[_SERVES, run] if wait not in self.owner]
 
     def outside(self, process: int) -> bool:
         """Whether a process is in no wait of its own."""

@@ -34,7 +34,6 @@ KINDS = (
     "late_sender",
     "divergence",
     "value_divergence",
-    "rpc_unanswered",
     "would_hang",
 )
 """Every kind of finding, as the contract names them."""

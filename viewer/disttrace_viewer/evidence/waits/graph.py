@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from disttrace.journal.format import COMPOSED, RPC_WAITS
+from disttrace.journal.format import COMPOSED
 from disttrace_viewer.analysis.error_texts import is_closed
 from disttrace_viewer.analysis.sample import BATCHES, STAND_IN, message_stream
-from disttrace_viewer.evidence import rpc_rounds
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.node_rendezvous import Agents
-from disttrace_viewer.evidence.recorded import SHUTDOWN
 from disttrace_viewer.evidence.rendezvous import LATE_NS, RendezvousIndex
 from disttrace_viewer.evidence.store_keys import Setters, taken_connections
 from disttrace_viewer.evidence.waits import of_stores
@@ -26,7 +24,6 @@ from disttrace_viewer.evidence.waits.wait import (
     NODES,
     OTHER,
     RENDEZVOUS,
-    RPC,
     Wait,
     given_up,
     given_up_ns,
@@ -59,10 +56,6 @@ def waits(
     keys = by_kind.pop("store", [])
     for op in by_kind.pop("constructor", []):
         found.append(of_stores.at_still_server(evidence, _rendezvous(index, op), chosen[op]))
-    remote = [op for op in by_kind.get(COMPOSED, ()) if op.call.op in (*RPC_WAITS, SHUTDOWN)]
-    runs = rpc_rounds.running(evidence)
-    found += [_remote(evidence, op, runs) for op in remote]
-    by_kind[COMPOSED] = [op for op in by_kind.get(COMPOSED, ()) if op not in remote]
     for rest in by_kind.values():
         found += [_alone(op) for op in rest]
     found += _nodes(evidence, agents)
@@ -76,30 +69,7 @@ def waits(
     for op, holder in behind.items():
         (wait,) = of_stores.keys(setters, [holder], waiting)
         found.append(replace(wait, op=op, behind=holder))
-    found = [*_in_time(found)]
-    serving = {(run.process, run.thread): run for of in runs.values() for run in of}
-    found = (
-        [replace(w, serves=serving.get((w.process, w.op.thread))) for w in found] if runs else found
-    )
-    return tuple(sorted(found, key=lambda w: (w.process, w.op.number)))
-
-
-def _remote(evidence: Evidence, op: Op, runs: Mapping[int, Sequence[Op]]) -> Wait:
-    """A remote call; in a round of all workers those are waited for that have not come to it, and
-    then what is run. What the library calls itself in a round is the round.
-    """
-    around = evidence.sample.around(op)
-    op = around if around is not None and around.call.op == rpc_rounds.TOGETHER else op
-    if op.call.op == SHUTDOWN:  # from when on it is through with all within it
-        through_ns = evidence.sample.active.get((op.process, op.thread), 0)
-        op = replace(op, begin_ns=max(op.begin_ns, through_ns))
-    together = rpc_rounds.round_of(evidence, op) is not None
-    late = tuple(sorted(rpc_rounds.missing(evidence, op))) if together else ()
-    held = (
-        () if late else (rpc_rounds.holding if together else rpc_rounds.awaited)(evidence, op, runs)
-    )
-    side = op.thread != 0
-    return Wait(op, RPC, (RPC, *op.id), late, unknown=True, side=side, runs=held)
+    return tuple(sorted(_in_time(found), key=lambda w: (w.process, w.op.number)))
 
 
 def _in_time(found: Sequence[Wait]) -> Iterator[Wait]:

@@ -12,8 +12,6 @@ from disttrace_viewer.trace.model import Stream
 from disttrace_viewer.trace.operation import Op
 
 COLLECTIVE, MESSAGE, KEY, RENDEZVOUS, OTHER = "collective", "message", "key", "rendezvous", "other"
-RPC = "rpc"
-"""A remote call: whoever runs it may do so in any thread, and only what that waits in counts."""
 SERVER = "server"
 """A store operation that waits for nobody's act, while the process that serves the store is still.
 """
@@ -48,10 +46,6 @@ class Wait:
     """Of a thread beside the one that does the process's exchanges: it holds up nobody else."""
     behind: Op | None = None
     """The wait of another thread that has the connection to the store which this one needs."""
-    serves: Op | None = None
-    """What its thread runs for another worker: it holds up that."""
-    runs: tuple[Op, ...] = ()
-    """What workers run, of which any may be what a remote call waits for."""
     polled: bool = False
     """No open operation: a store is asked for the key again and again."""
 

@@ -6,9 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from disttrace_viewer.analysis.graphs import cycles, ring
-from disttrace_viewer.evidence import rpc_rounds
 from disttrace_viewer.evidence.rendezvous import LATE_NS
-from disttrace_viewer.evidence.waits.wait import COLLECTIVE, KEY, MESSAGE, RPC, Wait
+from disttrace_viewer.evidence.waits.wait import COLLECTIVE, KEY, MESSAGE, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import crossed, outside, swallowed, unmatched
@@ -28,16 +27,13 @@ def find(case: Case) -> Iterator[Finding]:
     for wait in _holding(case):
         held.setdefault(wait.process, []).append(wait)
     for part in cycles(_graph(wait for waits in held.values() for wait in waits)):
-        nodes = frozenset(node for node in part if node >= 0)
-        members = tuple(sorted({_process(node) for node in nodes}))
+        members = tuple(sorted(node for node in part if node >= 0))
         waits = [
             w
             for p in case.by_rank(members)
             for w in held[p]
-            if not nodes.isdisjoint(_aims(w)) and not nodes.isdisjoint(_holders(w))
+            if not frozenset(members).isdisjoint(w.targets)
         ]
-        if any(_may_end(case, w, nodes) for w in waits):
-            continue
         facing = unmatched.facing(case, waits)
         if facing is not None:
             yield facing
@@ -47,65 +43,28 @@ def find(case: Case) -> Iterator[Finding]:
 
 def _holding(case: Case) -> list[Wait]:
     """Open waits that hold up whoever is in them. Those of any source only where all who could send
-    wait as well, or have ended as if all were well; remote calls only where all does that may be
-    what they wait for.
+    wait as well, or have ended as if all were well.
     """
     return [
         wait
         for wait in case.open()
         if not wait.any_of
         or not (wait.absent or any(case.outside(p) and not case.clean(p) for p in wait.targets))
-        if not wait.runs or (case.old(wait) and all(case.serving(run) for run in wait.runs))
     ]
 
 
-def _may_end(case: Case, wait: Wait, nodes: frozenset[int]) -> bool:
-    """Whether somebody outside a cycle may end a wait in it: what runs beside it may be what a call
-    waits for, or may come to the exchange in which a function waits for that worker.
-    """
-    if wait.kind == RPC:
-        return len(wait.runs) > 1 and not nodes.issuperset(_aims(wait))
-    if wait.serves is None or _run(wait.serves) not in nodes:
-        return False
-    runs = rpc_rounds.running(case.evidence)
-    return any(not case.serving(run) for process in wait.targets for run in runs.get(process, ()))
-
-
-def _holders(wait: Wait) -> Sequence[int]:
-    """Whom a wait holds up: its process, and what its thread runs for another worker. A remote call
-    in such a thread holds up only that.
-    """
-    if wait.serves is None:
-        return (wait.process,)
-    return (_run(wait.serves), wait.process)[: 1 if wait.kind == RPC else 2]
-
-
-def _aims(wait: Wait) -> Sequence[int]:
-    return [*wait.targets, *map(_run, wait.runs)]
-
-
-def _run(op: Op) -> int:
-    """A node for what a worker runs, which tells the worker too."""
-    return (op.process + 1 << 32) + op.number
-
-
-def _process(node: int) -> int:
-    return (node >> 32) - 1 if node >> 32 else node
-
-
 def _graph(waits: Iterable[Wait]) -> dict[int, Sequence[int]]:
-    """Processes, and what workers run, to what they wait in, which has a number below zero, and
-    from there to those who must act. Members of an exchange share their targets, as one object:
+    """Processes to what they wait in, which has a number below zero, and from there to those who
+    must act. Members of an exchange share their targets, as one object:
     thousands of them, with few edges.
     """
     edges: dict[int, Sequence[int]] = {}
     inside: defaultdict[int, list[int]] = defaultdict(list)
     number: dict[int, int] = {}
     for wait in waits:
-        through = number.setdefault(id(wait.runs or wait.targets), -1 - len(number))
-        for holder in _holders(wait):
-            inside[holder].append(through)
-        edges[through] = _aims(wait) if wait.runs else wait.targets
+        through = number.setdefault(id(wait.targets), -1 - len(number))
+        inside[wait.process].append(through)
+        edges[through] = wait.targets
     return edges | inside
 
 
@@ -126,18 +85,17 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Findi
     evidence, trace = case.evidence, case.evidence.trace
     mine: dict[int, list[Wait]] = {}
     for wait in waits:
-        for holder in _holders(wait):
-            mine.setdefault(holder, []).append(wait)
+        mine.setdefault(wait.process, []).append(wait)
     path = _ring(waits)
     following = dict(zip(path, [*path[1:], path[0]], strict=True))
     edges = []
     for node, target in following.items():
-        wait = next(w for w in mine[node] if target in _aims(w))
-        edges.append(_edge(case, wait, node, target))
+        wait = next(w for w in mine[node] if target in w.targets)
+        edges.append(_edge(case, wait, target))
     groups = {w.op.call.group for w in waits if w.kind != KEY}
     keys = [w for w in waits if w.kind == KEY]
     first = min(waits, key=lambda w: w.op.begin_ns)
-    unsure = any(w.kind in (KEY, RPC) or w.op.is_inferred for w in waits)
+    unsure = any(w.kind == KEY or w.op.is_inferred for w in waits)
     apart = _beside(case, waits)
     finding = Finding(
         kind="deadlock",
@@ -150,33 +108,22 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Findi
         if len(groups) == 1 and None not in groups
         else None,
         key=_key(keys[0]) if keys else None,
-        cycle=tuple((_process(p), words.WAITS_FOR, _process(t)) for p, t in following.items()),
+        cycle=tuple((p, words.WAITS_FOR, t) for p, t in following.items()),
         locations=evidence.locations(w.op for w in sorted(waits, key=lambda w: w.process)),
         at_ns=first.op.begin_ns,
         scope=Scope(
-            roots=frozenset(w.process for w in waits if w.process in _holders(w)),
+            roots=frozenset(members),
             exchanges=frozenset(w.exchange for w in waits),
         ),
     )
     return swallowed.told(case, finding, _swallowed(case, waits))
 
 
-def _edge(case: Case, wait: Wait, node: int, target: int) -> words.Edge:
-    """Whoever waits, and for whom; of a remote call also what stands between."""
-    evidence = case.evidence
-    run = next((one for one in wait.runs if _run(one) == target), None)
-    worker = rpc_rounds.callee(evidence, wait.op)
-    elsewhere = None if run is None or worker is None else run
-    if elsewhere is not None and rpc_rounds.is_of(evidence, elsewhere, wait.op):
-        elsewhere = None
+def _edge(case: Case, wait: Wait, target: int) -> words.Edge:
     return words.Edge(
         wait,
-        evidence.within(wait.op) if node == wait.process else None,
-        _process(target),
-        runs=None if node == wait.process else wait.serves,
-        turn=elsewhere,
-        threads=None if elsewhere is None else rpc_rounds.threads(evidence, elsewhere.process),
-        answer=elsewhere is not None and elsewhere.process != worker,
+        case.evidence.within(wait.op),
+        target,
         ended=tuple(p for p in wait.targets if case.outside(p)) if wait.any_of else (),
     )
 
@@ -241,8 +188,6 @@ def _key(wait: Wait) -> str:
 
 def _hint(case: Case, waits: Sequence[Wait], groups: int) -> str:
     trace = case.evidence.trace
-    if any(w.runs for w in waits):
-        return words.THREADS if all(w.kind == RPC for w in waits) else words.CALLER
     for wait in waits:
         other = crossed.partner(case, wait)
         if other is not None and other in waits and len(waits) > 2:
@@ -321,9 +266,9 @@ def _newest(case: Case, process: int, wait: Wait) -> int:
 
 
 def _behind(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait] | None:
-    """A collective in which several wait for the only member that is not in it, or any number for
-    one that is at the end of its remote calls, and what that one is in: it may use the groups in
-    another order, or have left this one out. Of those who wait only members of both groups count.
+    """A collective in which several wait for the only member that is not in it, and what
+    that one is in: it may use the groups in another order, or have left this one out. Of those that
+    wait only members of both groups count.
     """
     for wait in waits:
         if wait.kind == COLLECTIVE and not wait.absent:
@@ -331,6 +276,6 @@ def _behind(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait] | None:
                 group = other.op.call.group if other.kind == COLLECTIVE else None
                 members = () if group is None else case.evidence.trace.groups[group].members
                 both = {member.process for member in members}.intersection(wait.arrived)
-                if other.kind == RPC or len(both) > 1:
+                if len(both) > 1:
                     return wait, other
     return None

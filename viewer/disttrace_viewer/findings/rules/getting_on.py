@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from disttrace.journal.format import RPC_WAITS
 from disttrace_viewer.analysis.process_ends import ALIVE, SILENT
 from disttrace_viewer.evidence.recorded import STUCK_NS
 from disttrace_viewer.evidence.waits.asking import ASKED_NS
@@ -25,7 +24,6 @@ KINDS = frozenset(
         "unmatched_send",
         "unmatched_recv",
         "store_key_missing",
-        "rpc_unanswered",
     }
 )
 """Kinds that are about somebody who does not come."""
@@ -75,16 +73,13 @@ def _gets_on(case: Case, process: int, since_ns: int) -> bool:
     limit_ns = max(evidence.stalled_after_ns, ASKED_NS)
     if op.end_ns is None:
         return evidence.longest_ns(op) > 0 and evidence.age_ns(op) < limit_ns
-    again = op.call.op in RPC_WAITS or (op.seq or 0) >= _ROUNDS
-    return again and evidence.until_ns(process) - op.end_ns < limit_ns
+    return (op.seq or 0) >= _ROUNDS and evidence.until_ns(process) - op.end_ns < limit_ns
 
 
 def _newest(case: Case, process: int) -> Op | None:
-    """The newest collective, message or remote call of the thread that communicates."""
+    """The newest collective or message of the thread that communicates."""
     kept = [
-        op
-        for op in case.evidence.sample.of_process.get(process, ())
-        if op.call.kind in GROUPED or op.call.op in RPC_WAITS
+        op for op in case.evidence.sample.of_process.get(process, ()) if op.call.kind in GROUPED
     ]
     main = [op for op in kept if op.thread == 0]
     return max(main or kept, key=lambda op: op.number, default=None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from disttrace_viewer.evidence import mismatches
-from disttrace_viewer.evidence.waits.wait import COLLECTIVE, MESSAGE, RENDEZVOUS, RPC, Wait
+from disttrace_viewer.evidence.waits.wait import COLLECTIVE, MESSAGE, RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Scope
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
@@ -180,14 +180,13 @@ def _went_past(case: Case, group: Group, calls: Mapping[int, list[Creation]]) ->
 def _elsewhere(case: Case, process: int, here: Container[int]) -> bool:
     """Whether a process waits for those who are ``here``, in the creation: where it waits for
     others, who may wait for these in turn, it may still come. Nor is it in what may be over before
-    it comes: another creation, or the answer to a remote call, which other threads of its worker
-    work at; nor in a message alone, which the other end may have left out as well as this one the
-    creation.
+    it comes: another creation; nor in a message alone, which the other end may have left out as
+    well as this one the creation.
     """
     waits = case.of_process.get(process, ())
     if all(w.kind == MESSAGE for w in waits):
         return False
-    if any(w.kind == RPC or (w.kind == RENDEZVOUS and new_group(case, w)) for w in waits):
+    if any(w.kind == RENDEZVOUS and new_group(case, w) for w in waits):
         return False
     return any(target in here for wait in waits for target in wait.targets)
 

@@ -19,7 +19,7 @@ from disttrace_viewer.wording.findings import handled as words
 
 _KINDS = mismatches.KINDS | {
     *("missing_participant", "size_mismatch", "unmatched_send", "unmatched_recv", "deadlock"),
-    *("store_key_missing", "rendezvous_incomplete", "group_mismatch", "rpc_unanswered"),
+    *("store_key_missing", "rendezvous_incomplete", "group_mismatch"),
 }
 
 

@@ -26,15 +26,6 @@ GROUPS = (
 )
 _ORDER = ", or for groups used in another order"
 CALLS = "Bring the calls of these ranks into one order."
-CALLER = (
-    "The function waits for its own caller, who comes when it has the answer: call it by rpc_async,"
-    " and wait for it after that."
-)
-THREADS = (
-    "A function that waits for a remote call keeps a thread of its worker until that is answered:"
-    " give workers more threads (num_worker_threads), or return a future instead of waiting"
-    " (rpc.functions.async_execution)."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +35,6 @@ class Edge:
     wait: Wait
     within: str | None
     target: int
-    runs: Op | None = None
-    """What waits, where that is not the program of a worker but a function that it runs."""
-    turn: Op | None = None
-    """What runs there instead, where a thread has to become free for the call or its answer."""
-    threads: int | None = None
-    """How many threads are there, where that is known."""
-    answer: bool = False
-    """The thread is needed for the answer, at the caller."""
     ended: Sequence[int] = ()
     """Who might have ended a wait for any of several, and is gone."""
 
@@ -65,16 +48,16 @@ def summary(trace: Trace, edges: Sequence[Edge]) -> str:
     """Edge by edge."""
     label = {edge.target: trace.processes[edge.target].label for edge in edges}
     told = [
-        f"{label[edge.wait.process]} {_does(edge)}"
+        f"{label[edge.wait.process]} {'asks for' if edge.wait.polled else 'is in'}"
         f" {_detail(trace, edge.wait, edge.within)} ({sentences.line(edge.wait.op)}) and waits for"
-        f" {_whom(trace, edge)}{_expected(edge.wait)}{_busy(edge)}"
+        f" {_whom(trace, edge)}{_expected(edge.wait)}"
         for edge in edges
     ]
     said = few(told, sentences.MANY, "; ")
     # Who waits for any of several is in a cycle with each of them, of which one is told.
     any_of = [process for edge in edges for process in edge.any_of]
     who = sentences.subject(trace, {edge.wait.process for edge in edges}.union(any_of))
-    return f"{who} {'wait for one another' if len(label) > 1 else 'waits for itself'}: {said}."
+    return f"{who} wait for one another: {said}."
 
 
 def _whom(trace: Trace, edge: Edge) -> str:
@@ -85,24 +68,6 @@ def _whom(trace: Trace, edge: Edge) -> str:
         gone = sentences.processes(trace, edge.ended)
         whom += f" ({gone} {sentences.have(edge.ended)} ended)"
     return whom
-
-
-def _does(edge: Edge) -> str:
-    if edge.wait.polled:
-        return "asks for"
-    return "is in" if edge.runs is None else f"runs {_function(edge.runs)}, which is in"
-
-
-def _function(run: Op) -> object:
-    return run.call.args.get("func") or "a function"
-
-
-def _busy(edge: Edge) -> str:
-    if edge.turn is None:
-        return ""
-    thread = {None: "a thread", 1: "the only thread"}.get(edge.threads, "each thread")
-    to = "which has to take the answer in" if edge.answer else "which has not begun it"
-    return f", {to}: {thread} there runs {_function(edge.turn)}"
 
 
 def _detail(trace: Trace, wait: Wait, within: str | None) -> str:
