@@ -19,7 +19,7 @@ from disttrace.surroundings import project
 from disttrace.switch import SWITCH, is_on
 
 _AUTO = "telemetry.auto.version"
-_FEED = "disttrace_viewer.otlp.in_process"
+_FEED = "disttrace_viewer.otlp.sdk"
 
 
 class DisttraceInstrumentor(BaseInstrumentor):

@@ -13,11 +13,10 @@ from typing import Any
 import orjson
 
 from disttrace import cli
-from disttrace_viewer.otlp.build.metrics import Meters
-from disttrace_viewer.otlp.build.pipeline import Pipeline
-from disttrace_viewer.otlp.build.spans import Span
-from disttrace_viewer.otlp.send.collect import Collected
-from disttrace_viewer.otlp.send.tracers import Tracers
+from disttrace_viewer.otlp.metrics import Meters
+from disttrace_viewer.otlp.pipeline import Pipeline
+from disttrace_viewer.otlp.sdk import Tracers
+from disttrace_viewer.otlp.spans import Span
 from fuzz.mutations import rich
 
 OBEYED = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\x8b-\x8f\xa8-\xae]")
@@ -85,11 +84,12 @@ def exporter(folder: Path) -> None:
     """What the live exporter makes of it: all that is in the other journal, and no exception."""
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+    from opentelemetry.sdk.trace import SpanProcessor
 
-    collected, said = Collected(), list[str]()
+    said: list[str] = []
     reader = InMemoryMetricReader()
     provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
-    emit = Tracers(collected).emit
+    emit = Tracers(SpanProcessor()).emit
     spans: list[str] = []
 
     def both(span: Span) -> None:

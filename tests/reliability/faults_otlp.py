@@ -32,7 +32,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests"), str(REPOSITORY / "viewer")]
 
 from benchmarks.report import Table, markdown, replaced  # noqa: E402
-from disttrace_viewer.otlp.build.pipeline import Pipeline  # noqa: E402
+from disttrace_viewer.otlp.pipeline import Pipeline  # noqa: E402
 from faults.expectation import Row  # noqa: E402
 from faults.harness import run_row  # noqa: E402
 from faults.table import ROWS  # noqa: E402

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from disttrace.journal.format import UNKNOWN_OP
+from disttrace_viewer.load.fates import completed_at
 from disttrace_viewer.merge.reader import load
-from disttrace_viewer.otlp.follow.journal import JournalReader, Operation
+from disttrace_viewer.otlp.journal import JournalReader, Operation
 from disttrace_viewer.trace.columns import STATUS
 
 Known = dict[tuple[str, int], dict[str, Any]]
@@ -93,21 +94,21 @@ def _streamed(reader: JournalReader, op: Operation) -> dict[str, Any]:
         "group_rank": (definitions.get("group", group) or {}).get("rank"),
         "stack": definitions.frames(call.get("stack")),
         "begin": op.begin,
-        "issued": op.issued,
-        "waited": op.wait,
-        "completed": op.complete,
+        "issued": op.record.get("issued"),
+        "waited": op.record.get("wait"),
+        "completed": completed_at(op.record),
         "end": UNKNOWN if op.unobserved else op.end,
-        "thread": op.thread,
+        "thread": op.record.get("h", 0),
         "parent": None if op.parent is None else op.parent.number,
-        "seq": None if op.raised_on_issue else op.seq,
-        "key": definitions.full_key(call.get("store"), op.key),
-        "peer": call.get("peer", op.source),
+        "seq": op.seq,
+        "key": definitions.full_key(call.get("store"), op.record.get("k")),
+        "peer": op.peer,
         "error": op.error,
         "status": UNKNOWN if op.unobserved else op.status,
         "bytes": op.bytes,
         "raised_on_issue": op.raised_on_issue,
         "unobserved": op.unobserved,
-        "device_ns": op.device_ns,
+        "device_ns": op.record.get("z"),
     }
 
 

@@ -16,9 +16,9 @@ from disttrace_viewer.load import files
 from disttrace_viewer.load.definitions import MOST_OF_A_KIND, Definitions
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.load.schema import Checker
+from disttrace_viewer.load.tail import Tail
 from disttrace_viewer.load.text import LONGEST_LINE, read
 from disttrace_viewer.merge.reader import load
-from disttrace_viewer.otlp.follow.tail import Tail
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.plain_text import plain, shortened
 from support.journals import MS, Journal, training
@@ -294,7 +294,7 @@ def test_a_tail_skips_a_line_without_an_end(tmp_path: Path) -> None:
 
 def test_both_readers_skip_the_same_records(tmp_path: Path) -> None:
     """A definition is checked by one schema, whoever reads."""
-    from disttrace_viewer.otlp.follow.journal import JournalReader
+    from disttrace_viewer.otlp.journal import JournalReader
 
     (journal,) = training_of(tmp_path)
     call = journal.collective(journal.world())

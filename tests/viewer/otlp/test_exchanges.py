@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from disttrace_viewer.otlp.build.exchanges import Exchanges
-from disttrace_viewer.otlp.build.spans import Exchanged
-from disttrace_viewer.otlp.follow.journal import Operation
+from disttrace_viewer.otlp.exchanges import Exchanges
+from disttrace_viewer.otlp.journal import Operation
+from disttrace_viewer.otlp.spans import Exchanged
 
 BUILDER: Any = SimpleNamespace(
     trace=lambda journal: "0" * 32,
@@ -29,7 +29,8 @@ class Definitions:
 
 def operation(op: str, begin: int, end: int | None = None) -> Operation:
     call = {"op": op, "kind": "collective", "group": 1, "backend": "gloo"}
-    return Operation(1, call, begin, 0, 3, None, None, None, None, end=end)
+    record = {"b": 1, "t": begin, "q": 3}
+    return Operation(record if end is None else {**record, "end": end}, call, None, None)
 
 
 def part(rank: int) -> Exchanged:

@@ -6,17 +6,20 @@ import fcntl
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+pytest.importorskip("opentelemetry.sdk")
 
 from disttrace.journal import proc
 from disttrace_viewer.companion.log import Log
 from disttrace_viewer.companion.registry import Registry
 from disttrace_viewer.load import ids
-from disttrace_viewer.otlp.follow.journal import JournalReader
-from disttrace_viewer.otlp.follow.tail import Tail
-from disttrace_viewer.otlp.send.backends import target
-from disttrace_viewer.otlp.send.log import Errors
+from disttrace_viewer.load.tail import Tail
+from disttrace_viewer.otlp.journal import JournalReader
+from disttrace_viewer.otlp.sending import Sender
+from disttrace_viewer.otlp.target import target
 
 
 def test_a_tail_gives_each_line_once(tmp_path: Path) -> None:
@@ -233,13 +236,16 @@ def test_the_log_keeps_the_secrets_of_the_environment(
     path = tmp_path / "log"
     log = Log(os.open(path, os.O_CREAT | os.O_WRONLY))
     log.say(f"the collector at {target('TRACES').name} does not take spans")
-    errors = Errors(log.say)
-    for text in (
-        "bad: authorization=Bearer%20hunter3,hunter4",
-        "401 for Bearer hunter3",
-        "hunter5",
-    ):
-        errors.emit(logging.LogRecord("o", logging.WARNING, "f", 1, text, (), None))
+    texts = ("bad: authorization=Bearer%20hunter3,hunter4", "401 for Bearer hunter3", "hunter5")
+
+    def quoting() -> Any:
+        from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+        for text in texts:
+            logging.getLogger("opentelemetry").warning(text)
+        return InMemorySpanExporter()
+
+    Sender(quoting, "", log.say).finish()
     log.say("cannot resolve http://user:hunter2@collector:4317")
     said = path.read_text()
     assert "hunter" not in said
@@ -286,7 +292,6 @@ def test_bus_bandwidth_as_nccl_tests_define_it(
     op: str, bytes_: int, root: bool, total: int, factor: float
 ) -> None:
     """For four ranks: size and factor by doc/PERFORMANCE.md of nccl-tests."""
-    pytest.importorskip("opentelemetry.sdk")
     from disttrace_viewer.trace.bandwidth import BUS
 
     assert BUS[op](bytes_, 4, root) == (total, factor)

@@ -1,8 +1,10 @@
-"""`export --format otlp`: a past run has its findings on the ends of the processes concerned."""
+"""`export --format otlp`: requests as OTLP has them, and findings on the ends of processes."""
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -51,3 +53,28 @@ def test_findings_are_events_of_ends(tmp_path: Path) -> None:
             "disttrace.summary": told.summary,
         }
         assert said == ([wanted] if rank in concerned else []), rank
+
+
+def test_a_line_is_a_request_of_otlp(tmp_path: Path) -> None:
+    """Ids in hexadecimal, all else as protobuf's own reader of JSON takes it; links find spans."""
+    from google.protobuf.json_format import ParseDict
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    for journal, _ in steps(tmp_path / "job", 2):
+        journal.define("exit", t=S, how="normal", code=0)
+    disttrace.load(tmp_path / "job").export(tmp_path / "spans.jsonl", "otlp")
+    spans: dict[str, Any] = {}
+    for line in (tmp_path / "spans.jsonl").read_text().splitlines():
+        request = json.loads(line)
+        for resource in request["resourceSpans"]:
+            for scope in resource["scopeSpans"]:
+                spans |= {span["spanId"]: span for span in scope["spans"]}
+        ids = re.compile(r'("(?:traceId|spanId|parentSpanId)": ?)"([0-9a-f]+)"')
+        inner = ids.sub(lambda m: f'{m[1]}"{base64.b64encode(bytes.fromhex(m[2])).decode()}"', line)
+        ParseDict(json.loads(inner), ExportTraceServiceRequest())
+    assert {len(one["traceId"]) for one in spans.values()} == {32}
+    assert len({one["traceId"] for one in spans.values()}) == 1
+    reduces = [one for one in spans.values() if one["name"] == "all_reduce" and one.get("links")]
+    assert len(reduces) == 4  # two steps of two ranks
+    assert {link["spanId"] for one in reduces for link in one["links"]} <= spans.keys()
+    assert {one["parentSpanId"] for one in reduces} <= spans.keys()

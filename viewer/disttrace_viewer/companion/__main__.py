@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
             export = Export(order, log, owner=registry.owner)
             duties.append(export)
             tell = export.stalled
-        except ModuleNotFoundError as error:
+        except ImportError as error:  # not there, or a part of it is not
             log.say(f"nothing is exported: {error.name} is missing; pip install 'disttrace[otlp]'")
         except Exception as error:
             _unexpected(error, log)

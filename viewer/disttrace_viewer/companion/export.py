@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import logging
+import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from disttrace_viewer.companion.log import Log
 from disttrace_viewer.companion.service import Order
-from disttrace_viewer.otlp.build.pipeline import Pipeline
-from disttrace_viewer.otlp.build.spans import Emit
-from disttrace_viewer.otlp.send.backends import exporter, target
-from disttrace_viewer.otlp.send.delivery import Delivery
-from disttrace_viewer.otlp.send.log import Errors
-from disttrace_viewer.otlp.send.metrics import SentMetrics
+from disttrace_viewer.otlp.pipeline import Pipeline
+from disttrace_viewer.otlp.sdk import Tracers
+from disttrace_viewer.otlp.sending import LAST_S, Metrics, Sender, send_stall
+from disttrace_viewer.otlp.spans import Emit
+from disttrace_viewer.otlp.target import exporter, target
 from disttrace_viewer.trace.numbers import whole
-
-if TYPE_CHECKING:
-    from disttrace_viewer.otlp.send.logs import StallLogs
 
 
 class Export:
@@ -25,26 +21,19 @@ class Export:
 
     def __init__(self, order: Order, log: Log, *, owner: int) -> None:
         """Raises ViewerError for settings that cannot be followed."""
-        from disttrace_viewer.otlp.send.tracers import Tracers
-
         self._order = order
         self._owner = owner
         self._log = log
         where = target("TRACES")
-        self._delivery: Delivery | None = None
+        self._sender: Sender | None = None
         emit: Emit = _discard
-        if where.protocol is not None:
+        if (protocol := where.protocol) is not None:
             name = f"the collector at {where.name}"
-            logger = logging.getLogger("opentelemetry")
-            logger.propagate = False
-            logger.addHandler(first := Errors(log.say))  # what it says of the environment
-            self._delivery = Delivery(exporter("TRACES", where.protocol), name, log.say)
-            logger.removeHandler(first)
-            logger.addHandler(Errors(self._delivery.error))
-            emit = Tracers(self._delivery).emit
+            self._sender = Sender(lambda: exporter("TRACES", protocol), name, log.say)
+            emit = Tracers(self._sender).emit
         self.pipeline = Pipeline(emit, pending_ns=int(order.pending_s * 1e9), say=log.say)
-        self._logs: StallLogs | None = None
-        self._metrics = SentMetrics(target("METRICS"), self.pipeline, self._delivery)
+        self._stall: threading.Thread | None = None
+        self._metrics = Metrics(self.pipeline, self._sender)
 
     def follow(self, base: str) -> None:
         """Read the journal of a process that registered."""
@@ -56,22 +45,21 @@ class Export:
         self.ended(base)
 
     def turn(self) -> None:
-        """Send what is new."""
+        """Send what is new; while the collector is behind, it stays in the journals."""
+        if self._sender is not None and self._sender.full:
+            return
         self.pipeline.poll()
         self._warn_of_hosts()
-        self._metrics.named()
+        self._metrics.begin()
 
     def stalled(self, summary: str, text: str, ops: Sequence[Sequence[Any]]) -> None:
         """Tell of a stall: an event on the spans of who waits, and a log record."""
         self.pipeline.poll()
         spans = self.pipeline.stalled(summary, [(str(one), int(number)) for one, number in ops])
-        where = target("LOGS")
-        if spans and where.protocol is not None:
-            from disttrace_viewer.otlp.send.logs import StallLogs
-
-            if self._logs is None:
-                self._logs = StallLogs(where.protocol)
-            self._logs.tell(summary, text, spans[0])
+        protocol = target("LOGS").protocol
+        if spans and protocol is not None:
+            self._join_stall()
+            self._stall = send_stall(protocol, summary, text, spans[0])
 
     def ended(self, base: str) -> None:
         """Read the last words of a process that is gone."""
@@ -81,15 +69,18 @@ class Export:
         """Deliver what the job left, or give it up."""
         self.pipeline.finish()
         self._warn_of_unread()
-        self._metrics.begin_shutdown()
-        if self._delivery is not None:
-            self._delivery.finish()
-        self._metrics.wait()
-        if self._logs is not None:
-            self._logs.finish()
+        metrics = self._metrics.finish()
+        if self._sender is not None:
+            self._sender.finish()
+        metrics.join(LAST_S)
+        self._join_stall()
         if not self._order.keep:
             for journal in self.pipeline.journals.values():
                 journal.delete()
+
+    def _join_stall(self) -> None:
+        if self._stall is not None:
+            self._stall.join(LAST_S)
 
     def _warn_of_hosts(self) -> None:
         """A job over several hosts that nothing names is several traces."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from disttrace_viewer.otlp.send.backends import without_secrets
+from disttrace_viewer.otlp.target import without_secrets
 
 
 class Log:

@@ -13,7 +13,7 @@ import re
 import time
 
 import disttrace.journal.format as fmt
-from disttrace_viewer.otlp.follow.tail import written
+from disttrace_viewer.load.tail import written
 
 MOST_READ = 16 << 10
 """Bytes of a look: a job that is well may have written megabytes since the last one."""

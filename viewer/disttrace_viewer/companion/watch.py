@@ -27,7 +27,7 @@ from disttrace_viewer.companion.log import Log
 from disttrace_viewer.companion.pulse import Pulse
 from disttrace_viewer.companion.service import Order, stay_s
 from disttrace_viewer.load.said import keep, path_of
-from disttrace_viewer.otlp.follow.tail import Tail
+from disttrace_viewer.load.tail import Tail
 
 _SOON_S = 1.0
 _LATEST_S, _LATEST_AT_FIRST_S, _AT_FIRST_S = 60.0, 5.0, 120.0

@@ -69,6 +69,40 @@ def write_end(begin: Record, end: Record) -> int:
     return duration
 
 
+def write_rest(begin: Record, end: Record) -> None:
+    """Write down in a begin what few ends say: number, source, error, refusal, bytes."""
+    for name in ("q", "y", "x", "f", "n"):
+        if name in end:
+            begin[name] = end[name]
+
+
+def wait_again(begin: Record) -> None:
+    """It is waited for once more: its last wait was in vain, and its end was none."""
+    for name in ("end", "x"):
+        begin.pop(name, None)
+
+
+def fold(begin: Record, kind: str, record: Record) -> None:
+    """Write down in a begin what a record of ``kind`` says of it: one record after another."""
+    if kind == fmt.END:
+        write_end(begin, record)
+        write_rest(begin, record)
+        return
+    if kind == fmt.WAIT and "end" in begin:
+        wait_again(begin)
+    begin.setdefault(MARKS[kind], record["d"])
+    if "z" in record:
+        begin["z"] = record["z"]
+
+
+def completed_at(record: Record) -> int | None:
+    """When it was seen complete: a wait that ends well has seen that."""
+    found: int | None = record.get("complete")
+    if found is None and "wait" in record and "x" not in record:
+        found = record.get("end")
+    return found
+
+
 def over(record: Record, call: Mapping[str, Any]) -> bool:
     """Whether it has ended; a wait for what a device ends is over when that was seen complete."""
     if "end" in record or "complete" not in record:

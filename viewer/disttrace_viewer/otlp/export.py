@@ -6,16 +6,17 @@ without, to the collector that the ``OTEL_*`` variables name.
 
 from __future__ import annotations
 
+import base64
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from disttrace.journal.format import DEFS_SUFFIX
 from disttrace_viewer.analysis.process_ends import End
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.history.verdict import verdict_on
-from disttrace_viewer.otlp.build.pipeline import Pipeline
+from disttrace_viewer.otlp.pipeline import Pipeline
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.trace.model import Trace
 
@@ -27,16 +28,19 @@ _BATCH = 512
 
 def lines(trace: Trace) -> Iterator[bytes]:
     """OTLP requests as JSON, one per line."""
-    from disttrace_viewer.otlp.send import collect
-    from disttrace_viewer.otlp.send.tracers import Tracers
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-    collector = collect.Collected()
-    pipeline = Pipeline(Tracers(collector).emit, pending_ns=_NEVER)
+    from disttrace_viewer.otlp.sdk import Tracers
+
+    memory = InMemorySpanExporter()
+    pipeline = Pipeline(Tracers(SimpleSpanProcessor(memory)).emit, pending_ns=_NEVER)
     for _ in _feed(pipeline, trace):
-        while len(collector.spans) >= _BATCH:
-            yield _line(collector.take(_BATCH))
-    while collector.spans:
-        yield _line(collector.take(_BATCH))
+        if len(found := memory.get_finished_spans()) >= _BATCH:
+            memory.clear()
+            yield _line(found)
+    if found := memory.get_finished_spans():
+        yield _line(found)
 
 
 def send(trace: Trace) -> int:
@@ -45,35 +49,24 @@ def send(trace: Trace) -> int:
     Raises:
         ViewerError: when spans did not get there.
     """
-    import logging
-
-    from disttrace_viewer.otlp.send.backends import exporter, target
-    from disttrace_viewer.otlp.send.delivery import Delivery
-    from disttrace_viewer.otlp.send.log import Errors
-    from disttrace_viewer.otlp.send.tracers import Tracers
+    from disttrace_viewer.otlp.sdk import Tracers
+    from disttrace_viewer.otlp.sending import Sender
+    from disttrace_viewer.otlp.target import exporter, target
 
     where = target("TRACES")
-    if where.protocol is None:
+    protocol = where.protocol
+    if protocol is None:
         raise ViewerError("OTEL_SDK_DISABLED or OTEL_TRACES_EXPORTER says that nothing is sent")
-    spans = exporter("TRACES", where.protocol)
     # Nothing is said meanwhile: the verdict at the end says it all.
-    delivery = Delivery(spans, f"the collector at {where.name}", lambda _: None)
-    logger = logging.getLogger("opentelemetry")
-    handler, propagate = Errors(delivery.error), logger.propagate
-    logger.addHandler(handler)
-    logger.propagate = False
-    try:
-        pipeline = Pipeline(Tracers(delivery).emit, pending_ns=_NEVER)
-        for _ in _feed(pipeline, trace):
-            if delivery.hopeless():
-                break
-        whole = delivery.finish()
-    finally:
-        logger.removeHandler(handler)
-        logger.propagate = propagate
-    if not whole:
-        raise ViewerError(delivery.verdict())
-    sys.stderr.write(f"{delivery.sent} spans sent to the collector at {where.name}\n")
+    name = f"the collector at {where.name}"
+    sender = Sender(lambda: exporter("TRACES", protocol), name, lambda _: None)
+    pipeline = Pipeline(Tracers(sender).emit, pending_ns=_NEVER)
+    for _ in _feed(pipeline, trace):
+        if sender.hopeless():
+            break
+    if not sender.finish():
+        raise ViewerError(sender.verdict())
+    sys.stderr.write(f"{sender.sent} spans sent to {name}\n")
     return 0
 
 
@@ -102,9 +95,20 @@ def _feed(pipeline: Pipeline, trace: Trace) -> Iterator[None]:
     yield
 
 
-def _line(batch: list[ReadableSpan]) -> bytes:
+def _line(batch: Sequence[ReadableSpan]) -> bytes:
+    """A request as https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding has it: as
+    protobuf's own JSON, but for ids, which are hexadecimal.
+    """
     import orjson
+    from google.protobuf.json_format import MessageToDict
+    from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 
-    from disttrace_viewer.otlp.send.request import request
-
-    return orjson.dumps(request(batch)) + b"\n"
+    request = MessageToDict(encode_spans(batch), use_integers_for_enums=True)
+    for of in request["resourceSpans"]:
+        for scope in of["scopeSpans"]:
+            for span in scope["spans"]:
+                for one in (span, *span.get("links", ())):
+                    for key in ("traceId", "spanId", "parentSpanId"):
+                        if key in one:
+                            one[key] = base64.b64decode(one[key]).hex()
+    return orjson.dumps(request) + b"\n"

@@ -19,7 +19,7 @@ import orjson
 import disttrace.journal.format as fmt
 from disttrace_viewer.analysis.sample import BUILDING
 from disttrace_viewer.load.definitions import Definitions
-from disttrace_viewer.load.fates import MARKS, Signs, over, write_end
+from disttrace_viewer.load.fates import MARKS, Signs, over, wait_again, write_end, write_rest
 from disttrace_viewer.load.schema import Record
 from disttrace_viewer.merge.meetings import Meeting, meeting_of
 from disttrace_viewer.states.history import Calls, hashed, site_of
@@ -349,9 +349,7 @@ class Reading:
 
     def _unusual(self, begin: Record, record: Record, call: int) -> bool:
         """What few ends tell: numbers, sources, errors. Whether it ended in an error."""
-        for name in ("q", "y", "x", "f"):
-            if name in record:
-                begin[name] = record[name]
+        write_rest(begin, record)
         if "q" in record:
             self.latest[call] = begin
         if "y" in record:
@@ -434,8 +432,7 @@ class Reading:
         if begin is not None:
             self.open[number] = begin
             begin["again"] = begin.get("again", 0) + 1
-            for key in ("end", "x"):
-                begin.pop(key, None)
+            wait_again(begin)
         return begin
 
     def settle(self) -> None:

@@ -19,7 +19,7 @@ from disttrace_viewer.load import files as load_files
 from disttrace_viewer.load import text as texts
 from disttrace_viewer.load.definitions import Definitions, completed
 from disttrace_viewer.load.discover import Files
-from disttrace_viewer.load.fates import over
+from disttrace_viewer.load.fates import completed_at, over
 from disttrace_viewer.load.journals import Journal, name_gaps, open_journal
 from disttrace_viewer.load.problems import CUT_OFF, Problems
 from disttrace_viewer.load.schema import Record
@@ -264,12 +264,9 @@ _VERSIONS = frozenset(("torch", "not_captured"))
 
 
 def _row(record: Record, call: int, keys: Record) -> list[Any]:
-    completed_at = record.get("complete")
     end = record.get("end")
     if end is None and over(record, keys):
-        end = completed_at
-    if completed_at is None and "wait" in record and "x" not in record:
-        completed_at = record.get("end")
+        end = record.get("complete")
     row = [
         record["b"],
         call,
@@ -281,7 +278,7 @@ def _row(record: Record, call: int, keys: Record) -> list[Any]:
         record.get("k"),
         record.get("issued"),
         record.get("wait"),
-        completed_at,
+        completed_at(record),
         record.get("y"),
         record.get("x"),
         record.get("f"),

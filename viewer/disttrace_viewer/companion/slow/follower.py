@@ -13,8 +13,7 @@ from disttrace_viewer.companion.slow.blocks import Block, Blocks
 from disttrace_viewer.companion.slow.holds import Holds
 from disttrace_viewer.companion.slow.minutes import Minutes
 from disttrace_viewer.load.schema import json_object
-from disttrace_viewer.otlp.follow.defined import Defined
-from disttrace_viewer.otlp.follow.tail import Tail
+from disttrace_viewer.load.tail import Defined, Tail
 
 PIECE = 128 << 10
 """Bytes that are taken at once: some thousand records, a few milliseconds."""

@@ -7,8 +7,8 @@ from typing import Any
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
-from disttrace_viewer.otlp.build import attributes
-from disttrace_viewer.otlp.follow.journal import OK, JournalReader, Operation
+from disttrace_viewer.otlp import attributes
+from disttrace_viewer.otlp.journal import OK, JournalReader, Operation
 from disttrace_viewer.trace.bandwidth import BUS
 
 _SECONDS = (1e-5, 1e-4, 1e-3, 5e-3, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
@@ -67,8 +67,9 @@ class Meters:
         if op.end is None or op.unobserved:
             return
         self._duration.record(op.end / 1e9, labels)
-        if op.wait is not None and op.status == OK:
-            self._wait.record(max(0, op.end - op.wait) / 1e9, labels)
+        wait = op.record.get("wait")
+        if wait is not None and op.status == OK:
+            self._wait.record(max(0, op.end - wait) / 1e9, labels)
 
     def exchanged(
         self, journal: JournalReader, op: Operation, duration_ns: int, *, clock: str

@@ -9,10 +9,10 @@ from typing import Any
 
 import disttrace.journal.format as fmt
 from disttrace_viewer.load.definitions import completed
+from disttrace_viewer.load.fates import fold, over
 from disttrace_viewer.load.ids import Context, parse_traceparent
 from disttrace_viewer.load.schema import Record, json_object
-from disttrace_viewer.otlp.follow.defined import Defined
-from disttrace_viewer.otlp.follow.tail import Tail
+from disttrace_viewer.load.tail import Defined, Tail
 
 IN_FLIGHT, OK, ERROR = "in_flight", "ok", "error"
 """What is known of an operation's outcome."""
@@ -22,29 +22,63 @@ expected.
 """
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Operation:
-    """One operation; ``begin`` counts from the journal's ``t0``, the other times from it."""
+    """One operation: its begin, in which ``fold`` writes what becomes of it. ``begin`` counts from
+    the journal's ``t0``, the other times from it.
+    """
 
-    number: int
+    record: Record
     call: Record
-    begin: int
-    thread: int
-    seq: int | None
-    key: str | list[str] | None
-    bytes: int | None
     parent: Operation | None
     user: Context | None
-    issued: int | None = None
-    wait: int | None = None
-    complete: int | None = None
-    end: int | None = None
     error: str | None = None
-    raised_on_issue: bool = False
-    source: int | None = None
-    device_ns: int | None = None
-    unobserved: bool = False
     pending_sent: bool = False
+
+    @property
+    def number(self) -> int:
+        """Its number in the process."""
+        return self.record["b"]  # type: ignore[no-any-return]
+
+    @property
+    def begin(self) -> int:
+        """When it began."""
+        return self.record["t"]  # type: ignore[no-any-return]
+
+    @property
+    def end(self) -> int | None:
+        """When it was over, or dropped; None as long as it is not known."""
+        record = self.record
+        if "end" in record:
+            return record["end"]  # type: ignore[no-any-return]
+        if "lost" in record or over(record, self.call):
+            return record.get("complete", record.get("lost"))
+        return None
+
+    @property
+    def raised_on_issue(self) -> bool:
+        """Torch would not make the call."""
+        return bool(self.record.get("f"))
+
+    @property
+    def seq(self) -> int | None:
+        """Its number in the group or stream, which a refused call gives back."""
+        return None if self.raised_on_issue else self.record.get("q")
+
+    @property
+    def bytes(self) -> int | None:
+        """Of the tensors passed in."""
+        return self.record.get("n", self.call.get("bytes"))
+
+    @property
+    def peer(self) -> int | None:
+        """Group rank of a message's other end."""
+        return self.call.get("peer", self.record.get("y"))
+
+    @property
+    def unobserved(self) -> bool:
+        """Its work was dropped, and its end not seen."""
+        return "lost" in self.record and "complete" not in self.record
 
     @property
     def status(self) -> str:
@@ -94,9 +128,7 @@ class JournalReader:
             if not lines:
                 break
         for operation in list(self._expected.values()):
-            over = operation.complete if operation.end is None else operation.end
-            if final or self.last - operation.begin - (over or 0) > _EXPECTED_NS:
-                operation.end = over
+            if final or self.last - operation.begin - (operation.end or 0) > _EXPECTED_NS:
                 yield self._over(operation)
 
     def begun(self) -> list[Operation]:
@@ -163,8 +195,16 @@ class JournalReader:
             if operation is None:
                 return
             self._seen(operation.begin + record["d"])
-            _FATES[kind](self, operation, record)
-            if operation.end is not None and number in self.in_flight:
+            fold(operation.record, kind, record)
+            failed = operation.record.get("x")
+            operation.error = failed and (self.definitions.string(failed) or "Error")
+            if operation.end is None:  # where it was waited for in vain before, it is once more
+                self._expected.pop(number, None)
+                self.in_flight[number] = operation
+            elif "r" in record or (kind == fmt.COMPLETE and not _on_device(operation.call)):
+                self.in_flight.pop(number, None)
+                self._expected[number] = operation
+            elif kind != fmt.ISSUED:
                 yield self._over(operation)
         else:
             self._seen(record.get("t") or (record[kind] if kind in _TIMED else 0))
@@ -176,68 +216,12 @@ class JournalReader:
         call = self.definitions.get("call", record.get("s")) or {}
         if "a" in record:
             call = completed(call, record["a"])
-        begin: int = record["t"]
-        self._seen(begin)
-        operation = Operation(
-            number=number,
-            call=call,
-            begin=begin,
-            thread=record.get("h", 0),
-            seq=record.get("q"),
-            key=record.get("k"),
-            bytes=record.get("n", call.get("bytes")),
-            parent=self.in_flight.get(record.get("p", -1)),
-            user=parse_traceparent(f"00-{record.get('sp')}"),  # TRACE-SPAN-FLAGS
-        )
+        self._seen(record["t"])
+        parent = self.in_flight.get(record.get("p", -1))
+        user = parse_traceparent(f"00-{record.get('sp')}")  # TRACE-SPAN-FLAGS
+        operation = Operation(record, call, parent, user)
         self.in_flight[number] = operation
         self._begun.append(operation)
-
-    def _issued(self, operation: Operation, record: Record) -> None:
-        operation.issued = record["d"]
-
-    def _wait(self, operation: Operation, record: Record) -> None:
-        if operation.wait is None:
-            operation.wait = record["d"]
-        if operation.end is not None:  # it was waited for in vain before
-            self.in_flight[operation.number] = self._expected.pop(operation.number)
-            operation.end = operation.error = None
-
-    def _complete(self, operation: Operation, record: Record) -> None:
-        operation.complete = record["d"]
-        operation.device_ns = record.get("z")
-        if fmt.ends_on_device(operation.call.get("backend"), operation.call.get("device")):
-            operation.end = operation.complete
-        else:
-            self._expect(operation)
-
-    def _expect(self, operation: Operation) -> None:
-        self.in_flight.pop(operation.number, None)
-        self._expected[operation.number] = operation
-
-    def _end(self, operation: Operation, record: Record) -> None:
-        self.in_flight[operation.number] = operation
-        operation.end = record["d"]
-        operation.issued = record.get("u", operation.issued)
-        # A synchronous call waits from its issue on unless it says otherwise.
-        operation.wait = record.get("v", record.get("u", operation.wait))
-        operation.bytes = record.get("n", operation.bytes)
-        operation.seq = record.get("q", operation.seq)
-        operation.source = record.get("y")
-        operation.raised_on_issue = bool(record.get("f"))
-        if "x" in record:
-            operation.error = self.definitions.string(record["x"]) or "Error"
-        elif operation.wait is not None and operation.complete is None:
-            operation.complete = operation.end
-        if "r" in record:
-            self._expect(operation)
-
-    def _lost(self, operation: Operation, record: Record) -> None:
-        self.in_flight[operation.number] = operation
-        if operation.complete is not None:
-            operation.end = operation.complete
-        else:
-            operation.end = record["d"]
-            operation.unobserved = True
 
     def _over(self, operation: Operation) -> Operation:
         self.in_flight.pop(operation.number, None)
@@ -248,12 +232,10 @@ class JournalReader:
         self.last = max(self.last, t)
 
 
-_FATES = {
-    fmt.END: JournalReader._end,
-    fmt.ISSUED: JournalReader._issued,
-    fmt.WAIT: JournalReader._wait,
-    fmt.COMPLETE: JournalReader._complete,
-    fmt.LOST: JournalReader._lost,
-}
+def _on_device(call: Record) -> bool:
+    return fmt.ends_on_device(call.get("backend"), call.get("device"))
+
+
+_FATES = (fmt.END, fmt.ISSUED, fmt.WAIT, fmt.COMPLETE, fmt.LOST)
 _TIMED = (fmt.HEARTBEAT, fmt.STANDS_AT)
 _KINDS = (fmt.BEGIN, *_FATES, *_TIMED, fmt.SEGMENT)

@@ -12,8 +12,9 @@ pytest.importorskip("opentelemetry.sdk")
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from disttrace_viewer.otlp.send import delivery
-from disttrace_viewer.otlp.send.delivery import Delivery
+from disttrace_viewer.otlp import sending
+from disttrace_viewer.otlp.sending import Sender
+from disttrace_viewer.trace.errors import ViewerError
 from support.processes import wait_until
 
 NAME = "the collector at here"
@@ -31,7 +32,7 @@ class Scripted(SpanExporter):
         return self.answer()
 
 
-def feed(target: Delivery, count: int) -> None:
+def feed(target: Sender, count: int) -> None:
     """So many spans."""
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(target)
@@ -46,8 +47,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "10")
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "5")
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
-    monkeypatch.setattr(delivery, "TRIES", 1)
-    monkeypatch.setattr(delivery, "GIVE_UP_S", 0.5)
+    monkeypatch.setattr(sending, "TRIES", 1)
+    monkeypatch.setenv("OTEL_BSP_EXPORT_TIMEOUT", "500")
 
 
 @pytest.mark.usefixtures("quick")
@@ -55,7 +56,7 @@ def test_a_collector_that_works_gets_all_in_batches() -> None:
     """Nothing is said, nothing is lost."""
     said: list[str] = []
     exporter = Scripted(lambda: SpanExportResult.SUCCESS)
-    target = Delivery(exporter, NAME, said.append)
+    target = Sender(lambda: exporter, NAME, said.append)
     feed(target, 23)
     assert target.finish()
     assert (target.sent, target.dropped, said) == (23, 0, [])
@@ -74,7 +75,8 @@ def test_beyond_the_bound_spans_are_dropped_counted_and_said_once() -> None:
         answers.wait(10)
         return SpanExportResult.FAILURE
 
-    target = Delivery(Scripted(refuse), NAME, said.append)
+    before = threading.active_count()
+    target = Sender(lambda: Scripted(refuse), NAME, said.append)
     feed(target, 5)
     wait_until(lambda: target.dropped == 5, 10)
     answers.clear()
@@ -87,7 +89,7 @@ def test_beyond_the_bound_spans_are_dropped_counted_and_said_once() -> None:
     assert said.count(f"spans are dropped, {NAME} did not take them in time") == 1
     assert said[-1] == f"200 of 200 spans did not reach {NAME}: no answer in time"
     assert len(said) == len(set(said)) <= 3
-    wait_until(lambda: "disttrace-otlp" not in [t.name for t in threading.enumerate()], 10)
+    wait_until(lambda: threading.active_count() == before, 10)
 
 
 @pytest.mark.usefixtures("quick")
@@ -100,7 +102,31 @@ def test_a_slow_collector_makes_the_caller_wait_instead() -> None:
         pause.wait(0.05)
         return SpanExportResult.SUCCESS
 
-    target = Delivery(Scripted(slowly), NAME, said.append)
+    target = Sender(lambda: Scripted(slowly), NAME, said.append)
     feed(target, 60)
     assert target.finish()
     assert (target.sent, target.dropped, said) == (60, 0, [])
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_failed_once_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collector that is back within the tries loses nothing, and the first failure is said."""
+    monkeypatch.setattr(sending, "TRIES", 3)
+    monkeypatch.setenv("OTEL_BSP_EXPORT_TIMEOUT", "10000")
+    said: list[str] = []
+    answers = iter([SpanExportResult.FAILURE] * 2)
+    exporter = Scripted(lambda: next(answers, SpanExportResult.SUCCESS))
+    target = Sender(lambda: exporter, NAME, said.append)
+    feed(target, 5)
+    wait_until(lambda: target.sent == 5, 20)
+    assert target.finish()
+    assert (exporter.sizes, target.dropped) == ([5, 5, 5], 0)
+    assert said == [f"{NAME} does not take spans (no answer in time); trying on"]
+
+
+def test_settings_that_the_sdk_refuses_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenTelemetry's variables are read by the SDK."""
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "10")
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "20")
+    with pytest.raises(ViewerError, match=r"OTEL_BSP_\*: max_export_batch_size"):
+        Sender(lambda: Scripted(lambda: SpanExportResult.SUCCESS), NAME, lambda _: None)

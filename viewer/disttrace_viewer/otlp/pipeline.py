@@ -8,15 +8,23 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from disttrace_viewer.analysis.process_ends import End
-from disttrace_viewer.otlp.build import processes
-from disttrace_viewer.otlp.build.exchanges import Exchanges
-from disttrace_viewer.otlp.build.spans import Builder, Emit, Exchanged, Span, exchanged
-from disttrace_viewer.otlp.follow.journal import JournalReader, Operation
+from disttrace_viewer.otlp.exchanges import Exchanges
+from disttrace_viewer.otlp.journal import JournalReader, Operation
+from disttrace_viewer.otlp.spans import (
+    Builder,
+    Emit,
+    Exchanged,
+    Span,
+    end_of,
+    exchanged,
+    process_end,
+    process_start,
+)
 from disttrace_viewer.trace.plain_text import plain
 
 if TYPE_CHECKING:
     from disttrace_viewer.findings.finding import Finding
-    from disttrace_viewer.otlp.build.metrics import Meters
+    from disttrace_viewer.otlp.metrics import Meters
 
 _ROOT_AFTER_NS = 2_000_000_000
 """The root span waits so long for a rank to become known."""
@@ -107,8 +115,8 @@ class Pipeline:
         if journal.definitions.process:
             self._root(journal)
             if not running:
-                how = processes.end_of(journal) if how is None else how
-                self._emit(processes.end(self._builder, journal, how, verdict))
+                how = end_of(journal) if how is None else how
+                self._emit(process_end(self._builder, journal, how, verdict))
         if self._say is not None:
             for _, what in journal.definitions.checker.sentences():
                 self._say(f"{plain(journal.base)[:200]}: {what}")
@@ -193,7 +201,7 @@ class Pipeline:
     def _root(self, journal: JournalReader) -> None:
         if journal.base not in self._rooted and journal.definitions.process:
             self._rooted.add(journal.base)
-            self._emit(processes.start(self._builder, journal))
+            self._emit(process_start(self._builder, journal))
 
     def _send_exchanges(self, now: int, *, final: bool = False) -> None:
         for span in self._exchanges.poll(self.journals.values(), now, final=final):

@@ -1,11 +1,13 @@
-"""The complete lines of a file that is being written, as they come."""
+"""A journal that is being written: whole lines of a file as they come, and its definitions."""
 
 from __future__ import annotations
 
 import os
 
-from disttrace.journal.format import open_own
+import disttrace.journal.format as fmt
+from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.load.files import open_regular
+from disttrace_viewer.load.schema import json_object
 from disttrace_viewer.load.text import LONGEST_LINE
 
 CHUNK = 1 << 20
@@ -23,7 +25,7 @@ class Tail:
         if owner is None:
             self._fd = open_regular(path, follow=False)
         else:
-            self._fd = open_own(path, os.O_RDONLY, owner)
+            self._fd = fmt.open_own(path, os.O_RDONLY, owner)
         self._position = 0
 
     def lines(self, *, final: bool = False, most: int = CHUNK) -> list[bytes]:
@@ -80,6 +82,33 @@ class Tail:
                 return data
             self._position += newline + 1
             data = data[newline + 1 :]
+
+
+class Defined:
+    """Those of the journal ``path``; ``owner`` as of ``Tail``. Nothing here raises."""
+
+    def __init__(self, path: str, owner: int | None = None) -> None:
+        self.known = Definitions()
+        self._path = fmt.definitions_name(path)
+        self._owner = owner
+        self._tail: Tail | None = None
+
+    def read(self, *, final: bool = False) -> None:
+        """Take what was defined since; ``final``: the process is gone."""
+        if self._tail is None:
+            try:
+                self._tail = Tail(self._path, self._owner)
+            except OSError:
+                return  # nothing is there yet
+        while lines := self._tail.lines(final=final):
+            for line in lines:
+                if (record := json_object(line)) is not None:
+                    self.known.add(record)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._tail is not None:
+            self._tail.close()
 
 
 def written(fd: int, start: int = 0) -> int:

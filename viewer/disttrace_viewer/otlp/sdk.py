@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import threading
 
 from opentelemetry import trace
 from opentelemetry.context import Context as OtelContext
+from opentelemetry.metrics import MeterProvider, get_meter
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import SpanProcessor, SynchronousMultiSpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator
@@ -13,11 +16,14 @@ from opentelemetry.sdk.trace.sampling import Decision, Sampler
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode
 
 from disttrace_viewer.load.ids import Context
-from disttrace_viewer.otlp.build import attributes
-from disttrace_viewer.otlp.build.spans import Span
-from disttrace_viewer.otlp.follow.journal import JournalReader
+from disttrace_viewer.otlp import attributes
+from disttrace_viewer.otlp.journal import JournalReader
+from disttrace_viewer.otlp.metrics import Meters
+from disttrace_viewer.otlp.pipeline import Pipeline
+from disttrace_viewer.otlp.spans import Span
 
 SCOPE = "disttrace"
+_POLL_S = 0.25
 _LINK = "disttrace.link"
 
 
@@ -131,3 +137,45 @@ def resource(journal: JournalReader) -> attributes.Attributes:
     if not named:
         found[SERVICE_NAME] = attributes.service_name(journal.definitions)
     return found
+
+
+class Feed:
+    """From this process's journal to a provider that the program made itself, by a thread, with its
+    resource, sampler and processors. gRPC comes in only where the program's own exporter brings it.
+
+    Metrics go to ``meters``, without one to the program's global provider: where it has none
+    either, OpenTelemetry's stand-in takes them and does nothing.
+    """
+
+    def __init__(
+        self,
+        provider: TracerProvider,
+        meters: MeterProvider | None,
+        directory: str,
+        base: str,
+        *,
+        pending_s: float,
+    ) -> None:
+        tracers = Tracers(provider._active_span_processor, like=provider)
+        self._pipeline = Pipeline(tracers.emit, pending_ns=int(pending_s * 1e9))
+        meter = get_meter(SCOPE, meter_provider=meters)
+        self._pipeline.use(Meters(meter, self._pipeline.in_flight))
+        self._pipeline.follow(directory, base)
+        self._ended = threading.Event()
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._run, name="disttrace-feed", daemon=True)
+        self._thread.start()
+        atexit.register(self.stop)
+
+    def stop(self) -> None:
+        """Hand over everything that was recorded so far, and end."""
+        atexit.unregister(self.stop)
+        if os.getpid() != self._pid or self._ended.is_set():
+            return  # a forked child has no thread, and a journal of its own
+        self._ended.set()
+        self._thread.join()
+        self._pipeline.finish()
+
+    def _run(self) -> None:
+        while not self._ended.wait(_POLL_S):
+            self._pipeline.poll()

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from disttrace_viewer.load import ids
 from disttrace_viewer.load.ids import Context
-from disttrace_viewer.otlp.build import attributes
-from disttrace_viewer.otlp.build.spans import Builder, Exchanged, Span, as_pending
-from disttrace_viewer.otlp.follow.journal import JournalReader, Operation
+from disttrace_viewer.otlp import attributes
+from disttrace_viewer.otlp.journal import JournalReader, Operation
+from disttrace_viewer.otlp.spans import Builder, Exchanged, Span, as_pending
 
 if TYPE_CHECKING:
-    from disttrace_viewer.otlp.build.metrics import Meters
+    from disttrace_viewer.otlp.metrics import Meters
 
 _REMEMBERED = 65536
 _QUIET_NS = 5_000_000_000
@@ -182,7 +182,7 @@ def _tell_bandwidth(exchange: Exchange, meters: Meters) -> None:
         return
     rank = 0 if 0 in exchange.begun else min(exchange.begun)
     journal, op = exchange.begun[rank]
-    own = [each.device_ns for _, each in exchange.begun.values()]
+    own = [each.record.get("z") for _, each in exchange.begun.values()]
     device = [ns for ns in own if ns]
     if len(device) == len(own):  # the last to come waited least, on the device too
         meters.exchanged(journal, op, min(device), clock="device")

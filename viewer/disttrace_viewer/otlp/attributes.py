@@ -12,7 +12,8 @@ from typing import Any
 import orjson
 
 from disttrace_viewer.load.definitions import Definitions
-from disttrace_viewer.otlp.follow.journal import Operation
+from disttrace_viewer.load.fates import completed_at
+from disttrace_viewer.otlp.journal import Operation
 from disttrace_viewer.trace.numbers import whole
 
 Value = str | int | float | bool | list[str] | list[int]
@@ -46,12 +47,12 @@ def operation(definitions: Definitions, op: Operation) -> Attributes:
         if call.get(key):
             found[f"disttrace.{key}"] = orjson.dumps(call[key]).decode()
     times = {
-        "disttrace.issued_ns": op.issued,
-        "disttrace.wait_begin_ns": op.wait,
-        "disttrace.completed_ns": op.complete,
-        "disttrace.device_duration_ns": op.device_ns,
+        "disttrace.issued_ns": op.record.get("issued"),
+        "disttrace.wait_begin_ns": op.record.get("wait"),
+        "disttrace.completed_ns": completed_at(op.record),
+        "disttrace.device_duration_ns": op.record.get("z"),
         "disttrace.bytes": op.bytes,
-        "disttrace.seq": None if op.raised_on_issue else op.seq,
+        "disttrace.seq": op.seq,
     }
     found.update({name: value for name, value in times.items() if value is not None})
     if op.unobserved:
@@ -59,7 +60,7 @@ def operation(definitions: Definitions, op: Operation) -> Attributes:
     if op.error is not None:
         found["error.type"] = op.error.partition(":")[0]
     found |= _group(definitions, op) | _store(definitions, op) | _code(definitions, op)
-    thread = definitions.get("thread", op.thread) or {}
+    thread = definitions.get("thread", op.record.get("h", 0)) or {}
     found |= _given({"thread.id": thread.get("native"), "thread.name": thread.get("name")})
     return found
 
@@ -128,8 +129,7 @@ def _group(definitions: Definitions, op: Operation) -> Attributes:
         return {}
     found = group(definitions, number)
     ranks = (definitions.get("group", number) or {}).get("ranks")
-    peer = op.call.get("peer", op.source)
-    for name, value in (("root", op.call.get("root")), ("peer", peer)):
+    for name, value in (("root", op.call.get("root")), ("peer", op.peer)):
         if value is not None:
             found[f"disttrace.{name}.group_rank"] = value
             if ranks is not None and 0 <= value < len(ranks):
@@ -146,7 +146,7 @@ def _store(definitions: Definitions, op: Operation) -> Attributes:
     return _given(
         {
             "disttrace.store.url": base.get("name"),
-            "disttrace.store.key": definitions.full_key(number, op.key),
+            "disttrace.store.key": definitions.full_key(number, op.record.get("k")),
             "server.address": base.get("host"),
             "server.port": base.get("port"),
         }

@@ -1,1 +1,0 @@
-"""Operations as OpenTelemetry spans, events and metrics."""

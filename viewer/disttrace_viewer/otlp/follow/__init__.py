@@ -1,1 +1,0 @@
-"""Journals that still grow, read as they are written."""

@@ -1,1 +1,0 @@
-"""Delivery to a collector: backends, retries, what was sent and what was dropped."""

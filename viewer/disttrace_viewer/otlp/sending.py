@@ -1,0 +1,311 @@
+"""Sends spans, metrics and logs by OpenTelemetry's own processors, and counts what was lost."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from opentelemetry._logs import LogRecord, SeverityNumber
+from opentelemetry.metrics import Observation
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.trace import TraceFlags
+
+from disttrace_viewer.otlp.metrics import Meters
+from disttrace_viewer.otlp.pipeline import Pipeline
+from disttrace_viewer.otlp.sdk import SCOPE, resource
+from disttrace_viewer.otlp.spans import Span
+from disttrace_viewer.otlp.target import exporter, target, without_secrets
+from disttrace_viewer.trace.errors import ViewerError
+
+QUEUE = 32768
+"""Spans waiting at most (OTEL_BSP_MAX_QUEUE_SIZE): about 100 MB."""
+DELAY_MS = 1000
+"""A batch is sent when it is full or this old (OTEL_BSP_SCHEDULE_DELAY)."""
+TRIES = 3
+"""By the exporter, which itself repeats what may help for as long as a request may take."""
+GIVE_UP_MS = 10_000
+"""After the job: so long without a delivery, and the rest is given up (OTEL_BSP_EXPORT_TIMEOUT)."""
+LONGEST_S = 300.0
+"""After the job: so long at most, however slowly the collector takes spans."""
+LAST_S = 5.0
+"""What the last metrics and logs may take at the end."""
+
+
+class Sender(SpanProcessor):
+    """OpenTelemetry's ``BatchSpanProcessor``, fed at the pace of the collector.
+
+    A collector that works slowly makes the caller wait (the journals keep what is unread), one that
+    does not work makes it drop: the SDK's queue is never full. ``say`` gets sentences for people.
+    """
+
+    def __init__(
+        self, make: Callable[[], SpanExporter], name: str, say: Callable[[str], None]
+    ) -> None:
+        """``make`` gives the exporter. Raises ViewerError for settings that the SDK refuses."""
+        self.sent = self.dropped = 0
+        self._reason = ""
+        self._name = name
+        self._say = say
+        self._size = _setting("OTEL_BSP_MAX_QUEUE_SIZE", QUEUE)
+        self._patience = _setting("OTEL_BSP_EXPORT_TIMEOUT", GIVE_UP_MS) / 1000
+        self._changed = threading.Condition()
+        self._waiting = 0
+        self._failing = self._gave_up = False
+        self._last_success = 0.0
+        self._said: set[str] = set()
+        self._worker: int | None = None
+        self._heard = _Heard(self._hear)
+        try:
+            delay = _setting("OTEL_BSP_SCHEDULE_DELAY", DELAY_MS)
+            self._batches = BatchSpanProcessor(_Counted(make(), self._export), self._size, delay)
+        except ValueError as error:
+            self._heard.close()
+            raise ViewerError(f"OTEL_BSP_*: {error}") from None
+        self._worker = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether a span would have to wait: it lies well in its journal."""
+        return self._waiting >= self._size and not self._failing and not self._gave_up
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Queue a span; waits while the queue is full and the collector takes spans."""
+        if span.context is None or not span.context.trace_flags.sampled:
+            return
+        with self._changed:
+            while self.full:
+                self._changed.wait(1.0)
+            if self._waiting >= self._size or self._gave_up:
+                self._drop(1)
+                return
+            self._waiting += 1
+        self._batches.on_end(span)
+
+    def finish(self) -> bool:
+        """Deliver what is queued, within the bounds; True if nothing was lost since the start."""
+        begin = self._last_success = time.monotonic()
+        threading.Thread(target=self._end, daemon=True).start()
+        with self._changed:
+            while self._waiting:
+                self._changed.wait(0.2)
+                now = time.monotonic()
+                if now - self._last_success > self._patience or now - begin > LONGEST_S:
+                    break
+            self._gave_up = True
+            if self._waiting:
+                self._drop(self._waiting)
+            self._changed.notify_all()
+        self._heard.close()
+        if self.dropped:
+            self._say(self.verdict())
+        return not self.dropped
+
+    def verdict(self) -> str:
+        """What was lost, and why."""
+        total = self.dropped + self.sent
+        reason = self._reason or "no answer in time"
+        return f"{self.dropped} of {total} spans did not reach {self._name}: {reason}"
+
+    def hopeless(self) -> bool:
+        """Whether nothing was ever delivered, and a batch was given up."""
+        return not self.sent and self.dropped > 0
+
+    def _end(self) -> None:
+        self._batches.force_flush()
+        self._batches.shutdown()
+
+    def _export(self, inner: SpanExporter, batch: Sequence[ReadableSpan]) -> SpanExportResult:
+        """On the SDK's thread: try, and count."""
+        self._worker = threading.get_ident()
+        found = SpanExportResult.FAILURE
+        for attempt in range(TRIES):
+            if self._gave_up:
+                return found
+            try:
+                found = inner.export(batch)
+            except Exception as error:  # a span that cannot be encoded must not end the rest
+                self._fails(f"{type(error).__name__}: {error}")
+                break
+            with self._changed:
+                self._failing = found is not SpanExportResult.SUCCESS
+                self._changed.notify_all()
+                if not self._failing:
+                    self._last_success = time.monotonic()
+                    break
+                self._fails(self._reason or "no answer in time")
+                if attempt + 1 < TRIES and not self._gave_up:
+                    self._changed.wait(1.0)
+        with self._changed:
+            if not self._gave_up:
+                self._waiting -= len(batch)
+                if found is SpanExportResult.SUCCESS:
+                    self.sent += len(batch)
+                else:
+                    self._drop(len(batch))
+            self._changed.notify_all()
+        return found
+
+    def _hear(self, record: logging.LogRecord) -> None:
+        """What the exporter of spans says; that of another signal is not about spans."""
+        text = without_secrets(_short(record.getMessage()))
+        if self._worker is None:
+            self._say(text)  # of the environment
+        elif record.thread == self._worker:
+            self._fails(text)
+
+    def _fails(self, reason: str) -> None:
+        self._reason = reason
+        self._once("failing", f"{self._name} does not take spans ({reason}); trying on")
+
+    def _drop(self, count: int) -> None:
+        self.dropped += count
+        self._once("dropping", f"spans are dropped, {self._name} did not take them in time")
+
+    def _once(self, kind: str, sentence: str) -> None:
+        if kind not in self._said:
+            self._said.add(kind)
+            self._say(sentence)
+
+
+class _Counted(SpanExporter):
+    """An exporter whose batches go through ``export``."""
+
+    def __init__(
+        self,
+        inner: SpanExporter,
+        export: Callable[[SpanExporter, Sequence[ReadableSpan]], SpanExportResult],
+    ) -> None:
+        self._inner = inner
+        self._through = export
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        return self._through(self._inner, spans)
+
+    def shutdown(self) -> None:
+        self._inner.shutdown()
+
+
+class _Heard(logging.Handler):
+    """Takes what OpenTelemetry logs, from its making to its close."""
+
+    def __init__(self, hear: Callable[[logging.LogRecord], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._hear = hear
+        self._logger = logging.getLogger("opentelemetry")
+        self._propagated = self._logger.propagate
+        self._logger.propagate = False
+        self._logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._hear(record)
+
+    def close(self) -> None:
+        self._logger.removeHandler(self)
+        self._logger.propagate = self._propagated
+        super().close()
+
+
+class Metrics:
+    """Sends metrics, from when the first process is known: their resource is the job's."""
+
+    def __init__(self, pipeline: Pipeline, sender: Sender | None) -> None:
+        """Raises ViewerError for settings that cannot be followed."""
+        self._protocol = target("METRICS").protocol
+        self._pipeline = pipeline
+        self._sender = sender
+        self._provider: MeterProvider | None = None
+
+    def begin(self) -> None:
+        """Start sending as soon as there is a process."""
+        known = (j for j in self._pipeline.journals.values() if j.definitions.process)
+        first = None if self._provider is not None else next(known, None)
+        if first is None or self._protocol is None:
+            return
+        shared = {k: v for k, v in resource(first).items() if k in _OF_THE_JOB}
+        reader = PeriodicExportingMetricReader(exporter("METRICS", self._protocol))
+        self._provider = MeterProvider([reader], Resource.create(shared), shutdown_on_exit=False)
+        meter = self._provider.get_meter(SCOPE)
+        self._pipeline.use(Meters(meter, self._pipeline.in_flight))
+        if (sender := self._sender) is not None:
+            meter.create_observable_counter(
+                "disttrace.export.dropped",
+                [lambda _: [Observation(sender.dropped)]],
+                "{span}",
+                "Spans that did not reach the collector.",
+            )
+
+    def finish(self) -> threading.Thread:
+        """Send the last values, on a thread."""
+        self.begin()
+        return _beside(self._provider.shutdown if self._provider is not None else lambda: None)
+
+
+_OF_THE_JOB = (
+    "host.name",
+    "service.name",
+    "disttrace.job",
+    "disttrace.run",
+    "disttrace.world_size",
+)
+
+
+def send_stall(protocol: str, summary: str, text: str, span: Span) -> threading.Thread:
+    """A stall as a log record, on the trace of the job and on the span of the first who waits.
+
+    Sent at once, on a thread: a job that stalls may be killed the next moment, and a collector that
+    takes no logs must not hold up the spans.
+    """
+    record = LogRecord(
+        timestamp=time.time_ns(),
+        observed_timestamp=time.time_ns(),
+        trace_id=int(span.context.trace, 16),
+        span_id=int(span.context.span, 16),
+        trace_flags=TraceFlags(TraceFlags.SAMPLED),
+        severity_text="ERROR",
+        severity_number=SeverityNumber.ERROR,
+        body=summary,
+        attributes={"disttrace.type": "stall", "disttrace.report": text[:30_000]},
+        event_name="disttrace.stalled",
+    )
+    found = Resource.create(resource(span.process))
+
+    def send() -> None:
+        provider = LoggerProvider(found, shutdown_on_exit=False)
+        provider.add_log_record_processor(BatchLogRecordProcessor(exporter("LOGS", protocol)))
+        provider.get_logger(SCOPE).emit(record)
+        provider.shutdown()
+
+    return _beside(send)
+
+
+def _beside(do: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=do, daemon=True)
+    thread.start()
+    return thread
+
+
+def _short(message: str) -> str:
+    """gRPC's status and details out of a long sentence; else its first line."""
+    code = re.search(r"StatusCode\.(\w+)", message)
+    details = re.search(r"[Ee]rror details: (.*)", message)
+    if code is None:
+        return message.splitlines()[0][:200]
+    return f"{code[1]}: {details[1][:160]}" if details is not None else code[1]
+
+
+def _setting(variable: str, default: int) -> int:
+    try:
+        value = int(os.environ.get(variable, ""))
+    except ValueError:
+        return default
+    return value if value > 0 else default
