@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from disttrace import redact, switch
-from disttrace.surroundings import project
+from disttrace import redact
+from disttrace.surroundings import project, switch
 from disttrace.surroundings.project import Table
 
 PREFIX = "DISTTRACE_"

@@ -8,7 +8,6 @@ signal handler or Ctrl-C may strike while our code runs, and those go on to the 
 from __future__ import annotations
 
 import inspect
-import opcode
 import os
 import select
 import signal
@@ -16,7 +15,7 @@ import sys
 import types
 from typing import Any
 
-from disttrace import redact
+from disttrace import foreign, redact
 
 HOME = os.path.dirname(os.path.abspath(__file__)) + os.sep
 """Where our own files are: frames and exceptions of these are ours, and never the user's."""
@@ -28,24 +27,61 @@ SCARCE = (MemoryError, RecursionError)
 _TRACEBACK = "Traceback (most recent call last):"
 _PYBIND = "At:"
 """Behind it pybind11 lists frames: an exception of Python that came through C++ (RPC)."""
-_RAISE = opcode.opmap["RAISE_VARARGS"]
 _LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_KNOWN = sys.stdlib_module_names | {"disttrace", "torch", "orjson"}
+"""Whose classes of exceptions what we call may raise."""
+_SILENT = ("MemoryError", "StopIteration", "Empty")
+"""Those that C raises without an argument."""
 
 
 def is_ours(error: BaseException) -> bool:
-    """Whether ``error``, which a guard of ours caught, may be swallowed.
+    """Whether ``error``, which a guard of ours caught, may be swallowed: code of ours or of those
+    that it called raised it, or C did in an instruction of theirs, and it is of a class that C
+    raises there. Else a signal handler did, or another thread had it raised here
+    (``PyThreadState_SetAsyncExc``, which can give no argument): it loses what it bears of us, and
+    goes on to the user.
 
     Raises RecursionError or MemoryError where too little is left to find that out.
     """
-    if not isinstance(error, Exception):
-        return False
-    traceback = error.__traceback__
-    while traceback is not None:
-        frame = traceback.tb_frame
-        if not is_our_file(frame.f_code.co_filename) and _interrupted(frame):
+    ours, programs = foreign.is_a(error, Exception), False
+    last, own, handlers = None, None, None
+    for entry in foreign.entries_of(error):
+        last, frame = entry, entry.tb_frame
+        file = frame.f_code.co_filename
+        if is_our_file(file):
+            own = entry
+            continue
+        handlers = _handlers() if handlers is None else handlers
+        if _interrupted(frame, handlers):
+            foreign.set_traceback(error, entry)
+            _forget_our_own(error)
             return False
-        traceback = traceback.tb_next
-    return True
+        programs = programs or not _is_library(file)
+    if ours and last is not None and not foreign.raises(last):
+        said = foreign.args_of(error) or foreign.type_name(error) in _SILENT
+        ours = bool(said) and foreign.is_of_library(error, _KNOWN)
+    if not ours:
+        if not programs and own is not None:  # the next guard of ours has to see that it struck
+            own.tb_next = None
+            foreign.set_traceback(error, own)
+        _forget_our_own(error)
+    return ours
+
+
+def _forget_our_own(error: BaseException) -> None:
+    """Nothing of ours was being handled when ``error`` was raised, as far as the user knows."""
+    context = foreign.context_of(error)
+    while context is not None and _is_of_our_own(context):
+        context = foreign.context_of(context)
+        foreign.set_context(error, context)
+
+
+def _is_of_our_own(error: BaseException) -> bool:
+    entry = foreign.traceback_of(error)
+    inner = foreign.innermost(error)
+    if entry is None or inner is None:
+        return False
+    return all(is_our_file(each.tb_frame.f_code.co_filename) for each in (entry, inner))
 
 
 def is_scarcity(error: BaseException) -> bool:
@@ -54,27 +90,22 @@ def is_scarcity(error: BaseException) -> bool:
     Where C of the interpreter's returns in spite of that, a SystemError comes of it, whose cause it
     is; up to 3.11.2 enum loses that too ("error return without exception set").
     """
-    return isinstance(error, (*SCARCE, SystemError)) or isinstance(error.__cause__, SCARCE)
+    cause = foreign.cause_of(error)
+    return foreign.is_a(error, (*SCARCE, SystemError)) or foreign.is_a(cause, SCARCE)
 
 
 def take_off(error: BaseException) -> None:
     """Take our frames off the traceback of an exception that goes on to the user.
 
-    The innermost would else be ours: where Ctrl-C struck, or which called torch. A wrapper calls
+    The outermost would else be ours: where Ctrl-C struck, or which called torch. A wrapper calls
     this while it handles ``error``; before Python 3.11 its own frame comes back with ``raise``.
+    What lies further in has been taken off on the way here.
     """
-    kept = first = error.__traceback__
+    kept = first = foreign.traceback_of(error)
     while first is not None and is_our_file(first.tb_frame.f_code.co_filename):
         first = first.tb_next
     if first is not kept:
-        error.__traceback__ = first
-    while first is not None:
-        following = first.tb_next
-        while following is not None and is_our_file(following.tb_frame.f_code.co_filename):
-            following = following.tb_next
-        if following is not first.tb_next:
-            first.tb_next = following
-        first = following
+        foreign.set_traceback(error, first)
 
 
 def is_of_asked(error: BaseException) -> bool:
@@ -82,19 +113,11 @@ def is_of_asked(error: BaseException) -> bool:
 
     Then the call at hand cannot be described, and that is no failure of ours.
     """
-    traceback = innermost(error)
+    traceback = foreign.innermost(error)
     if traceback is None:
         return False
     file = traceback.tb_frame.f_code.co_filename
     return not (is_our_file(file) or _is_library(file))
-
-
-def innermost(error: BaseException) -> types.TracebackType | None:
-    """Where ``error`` was raised."""
-    traceback = error.__traceback__
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    return traceback
 
 
 def is_program_file(path: str) -> bool:
@@ -109,26 +132,22 @@ def _is_library(path: str) -> bool:
     return in_library or f"{os.sep}torch{os.sep}" in path
 
 
-def _interrupted(frame: types.FrameType) -> bool:
+def _handlers() -> list[types.CodeType | None]:
+    return [foreign.code_of(signal.getsignal(number)) for number in signal.valid_signals()]
+
+
+def _interrupted(frame: types.FrameType, handlers: list[types.CodeType | None]) -> bool:
     """Whether the interpreter called this function in the middle of another: a signal handler, a
     debugger. It then got the frame of that other."""
     code = frame.f_code
-    if any(code is code_of(signal.getsignal(number)) for number in signal.valid_signals()):
-        return True
+    for handler in handlers:
+        if code is handler:
+            return True
     passed = [frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount]]
     if code.co_flags & inspect.CO_VARARGS:
-        rest = code.co_varnames[code.co_argcount + code.co_kwonlyargcount]
-        passed += frame.f_locals.get(rest) or ()
-    return any(isinstance(value, types.FrameType) for value in passed)
-
-
-def code_of(function: Any) -> types.CodeType | None:
-    """What runs when ``function`` is called, as far as that is Python's."""
-    function = getattr(function, "func", function)  # functools.partial
-    function = getattr(function, "__func__", function)
-    if not hasattr(function, "__code__"):
-        function = vars(type(function)).get("__call__")
-    return getattr(function, "__code__", None)
+        rest = frame.f_locals.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount])
+        passed += rest if type(rest) is tuple else ()
+    return any([type(value) is types.FrameType for value in passed])  # noqa: C419 - no generator
 
 
 def is_our_file(path: str) -> bool:
@@ -156,13 +175,9 @@ def first_line(error: BaseException) -> str:
     """``Type: first line that says something`` of an exception, secrets masked, at most 300
     characters: of a long one the end, too, for there often stands what was wrong. A text with a
     traceback in it (a loader's worker failed, a child of spawn, a rank in a checkpoint, a function
-    of RPC) says that in its last line.
+    of RPC) says that in its last line. The program is not asked for a text (`foreign.text_of`).
     """
-    try:
-        text = str(error)
-    except Exception:
-        text = "(its text cannot be read)"
-    return line_of(type(error).__name__, text)
+    return line_of(foreign.type_name(error), foreign.text_of(error))
 
 
 def line_of(name: str, text: str) -> str:
@@ -250,16 +265,13 @@ def passes_on(error: BaseException, context: BaseException) -> bool:
     ``raise`` in its handler, or asks for its end there, tells of what it caught; so does a library
     that raises one of its own in the place of another, inside the call that the program made.
     """
-    caught = context.__traceback__
-    if caught is None or not isinstance(error, Exception):
+    caught = foreign.traceback_of(context)
+    if caught is None or not foreign.is_a(error, Exception):
         return True  # nobody knows where, or it is a way to leave
     handler = caught.tb_frame
     if not is_program_file(handler.f_code.co_filename):
         return True
-    raised = error.__traceback__
-    while raised is not None and raised.tb_frame is not handler:
-        raised = raised.tb_next
-    if raised is None:
-        return True
-    own = raised.tb_next is None
-    return own and handler.f_code.co_code[raised.tb_lasti] == _RAISE
+    for raised in foreign.entries_of(error):
+        if raised.tb_frame is handler:
+            return raised.tb_next is None and foreign.raises(raised)
+    return True

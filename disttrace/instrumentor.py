@@ -16,7 +16,7 @@ from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
 
 from disttrace.config import resolve
 from disttrace.surroundings import project
-from disttrace.switch import SWITCH, is_on
+from disttrace.surroundings.switch import SWITCH, is_on
 
 _AUTO = "telemetry.auto.version"
 _FEED = "disttrace_viewer.otlp.sdk"

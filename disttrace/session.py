@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from disttrace import capture, errors, redact, waiting
+from disttrace import capture, errors, foreign, redact, waiting
 from disttrace._version import __version__
 from disttrace.capture.wrapping.context import Capture
 from disttrace.config import Config, chosen, resolve, to_environ
@@ -344,12 +344,13 @@ class Session:
 
     def _journal_failed(self, error: BaseException) -> None:
         """Writing is over: say so once and get out of the program's way."""
-        if isinstance(error, OfParent):
+        if foreign.is_a(error, OfParent):
             return  # nothing is known of such a copy's locks: stderr's may be held for ever
         journal = f"its journal in {self._folder}"
-        if isinstance(error, SlowWrites):
+        if foreign.is_a(error, SlowWrites):
             self._leave_word()
-            why = f"{journal} holds the program up ({error}; DISTTRACE_SLOW_WRITE is the bound)"
+            text = foreign.text_of(error)
+            why = f"{journal} holds the program up ({text}; DISTTRACE_SLOW_WRITE is the bound)"
         else:
             why = f"{journal} cannot be written ({errors.first_line(error)})"
         self._reporter.say(

@@ -14,11 +14,11 @@ from support.processes import ROOT, python
 # from its own room and from rooms that stand before it here.
 RECORDER_ROOMS = (
     "_version",
-    "switch",
     "redact",
     "surroundings",
     "config",
     "identity",
+    "foreign",
     "errors",
     "journal",
     "recording",
@@ -95,6 +95,7 @@ VIEWER_ROOMS = (
 )
 KNOWS_TORCH = ("capture", "session", "patching", "testing")
 SHARED = (
+    "disttrace.foreign",
     "disttrace.journal.code_files",
     "disttrace.journal.descriptors",
     "disttrace.journal.format",

@@ -17,7 +17,7 @@ from disttrace.config import SETTINGS, Config, resolve, to_text
 from disttrace.errors import plain
 from disttrace.startup import refusal
 from disttrace.surroundings import project
-from disttrace.switch import SWITCH, is_on
+from disttrace.surroundings.switch import SWITCH, is_on
 
 # Package, and the extra of ours that brings it ("" : always there).
 PACKAGES: tuple[tuple[str, str], ...] = (

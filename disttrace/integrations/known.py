@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import disttrace
+from disttrace import foreign
 
 OVER = ("going on", "starting", "waiting", "slow", "slow no more")
 """Kinds of what a job says that are no reason of an exception."""
@@ -30,8 +31,9 @@ def explain(error: BaseException) -> None:
     Python 3.10 shows no notes, and gets none.
     """
     said = disttrace.live().get("said")
-    if said is None or said["kind"] in OVER or not hasattr(error, "add_note"):
+    if said is None or said["kind"] in OVER or not hasattr(BaseException, "add_note"):
         return
     note = f"disttrace: {said['kind']}: {said['summary']}"
-    if note not in getattr(error, "__notes__", ()):
-        error.add_note(note)
+    notes = foreign.attributes_of(error).setdefault("__notes__", [])
+    if type(notes) is list and note not in notes:
+        notes.append(note)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import sys
 
+from disttrace import foreign
+
 if sys.platform != "win32":  # where the viewer runs, and nothing is traced
     import fcntl
 
@@ -19,13 +21,16 @@ _STREAMS = 3
 
 
 def is_kernels(error: OSError) -> bool:
-    """Whether the kernel refused us something. A signal handler of the program's that struck in the
-    middle may have raised it: a time-out is an OSError, too, and goes on to the program.
+    """Whether the kernel refused us something, or we ourselves did. A time-out is an OSError, too:
+    what a signal handler of the program's raised in the middle, or another thread had raised here
+    (which bears no number), goes on to the program.
     """
-    traceback = error.__traceback__
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    return traceback is None or traceback.tb_frame.f_code.co_filename.startswith(_HOME)
+    entry = foreign.innermost(error)
+    if entry is None:
+        return True
+    if not entry.tb_frame.f_code.co_filename.startswith(_HOME):
+        return False
+    return foreign.raises(entry) or type(foreign.errno_of(error)) is int
 
 
 def still(fd: int, file: os.stat_result | None) -> os.stat_result | None:

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
+from disttrace import foreign
 from disttrace.journal.descriptors import StreamsKeptFree, is_kernels
 from disttrace.journal.own_file import PRIVATE, OwnFile, allow
 from disttrace.journal.slow_writes import WriteBudget
@@ -109,8 +110,8 @@ class MappedSegment:
             self._open_window(0, 0)
         except BaseException as error:
             self._file.close()
-            if isinstance(error, SegmentLost):
-                raise OSError(str(error)) from error
+            if foreign.is_a(error, SegmentLost):
+                raise OSError(foreign.text_of(error)) from error
             raise
 
     def extend(self, need: int) -> None:
@@ -287,7 +288,7 @@ def filesystem(path: str) -> str:
                 if inside and len(point) >= len(best):
                     best, kind = point, fields[2]
     except (OSError, IndexError) as error:
-        if isinstance(error, OSError) and not is_kernels(error):
+        if foreign.is_a(error, OSError) and not is_kernels(error):
             raise
         return "unknown"
     return kind

@@ -20,6 +20,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from disttrace import foreign
 from disttrace.config import Config
 from disttrace.identity import AGENT, DRAWN, Identity, file_part, integer
 from disttrace.journal import proc
@@ -119,7 +120,7 @@ class Companion:
                 self._log = _log_of(path)
             atexit.register(self._tell)
         except (OSError, ValueError, RuntimeError) as error:
-            self._say("companion", f"{self._lost}: {error}; the program goes on")
+            self._say("companion", f"{self._lost}: {foreign.text_of(error)}; the program goes on")
 
     def look(self, identity: Identity) -> None:
         """Now and then: start those that others ask for, where this process would adopt them."""
@@ -132,7 +133,7 @@ class Companion:
                         if descriptor is not None:
                             self._spawn(order, on_stall, descriptor, kept=True)
         except (OSError, RuntimeError) as error:
-            self._say("companion", f"{self._lost}: {error}; the program goes on")
+            self._say("companion", f"{self._lost}: {foreign.text_of(error)}; the program goes on")
 
     def _is_below(self, path: str) -> bool:
         """Whether a file lies where journals do: in the folder of all, or of one job and host."""

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from disttrace import errors
 from disttrace.patching.patcher import Engine
 
 _FUNCTIONS = ("execv", "execve")
@@ -35,9 +36,8 @@ def _wrapper(
         try:
             return original(*args, **kwargs)
         except BaseException as error:
-            if error.__traceback__ is not None:
-                error.__traceback__ = error.__traceback__.tb_next
             stays()
+            errors.take_off(error)
             raise
 
     execute.__name__ = execute.__qualname__ = original.__name__

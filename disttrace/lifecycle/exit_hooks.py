@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import _sitebuiltins
 import atexit
-import builtins
 import os
 import sys
 import threading
@@ -22,7 +21,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from disttrace import errors
+from disttrace import errors, foreign
 from disttrace.capture.calls.call_site import frames
 from disttrace.capture.wrapping.context import Capture
 from disttrace.import_hook import ImportHook
@@ -55,6 +54,7 @@ class Ending:
         self._farewell = farewell
         self._last_word = last_word
         self._failed = False
+        self._interrupted = False
         self._said = False
         # Code, stack and causes of what reached the top.
         self._left: tuple[int, int, list[str]] | None = None
@@ -92,19 +92,25 @@ class Ending:
 
     def forked(self) -> None:
         """In a forked child: its end is still to come."""
-        self._failed = self._said = False
+        self._failed = self._interrupted = self._said = False
         self._left = None
+
+    def _ends_by(self, error: BaseException) -> None:
+        """Nobody caught ``error`` in the main thread."""
+        self._failed = True
+        self._interrupted = foreign.is_a(error, KeyboardInterrupt)
+        self.failure(error)
 
     def failure(self, error: BaseException) -> None:
         """An exception that nobody caught; a KeyboardInterrupt says where it was interrupted."""
         recorder = self._capture.recorder
-        if not recorder.is_open or isinstance(error, SystemExit):
+        if not recorder.is_open or foreign.is_a(error, SystemExit):
             return
-        lines = _from_traceback(error.__traceback__)
-        stack = 0 if error.__traceback__ is None else recorder.stack(shown(lines))
+        lines = _from_traceback(foreign.traceback_of(error))
+        stack = recorder.stack(shown(lines)) if lines else 0
         recorder.note(
             "failure",
-            type=type(error).__name__,
+            type=foreign.type_name(error),
             text=errors.first_line(error).partition(": ")[2],
             stack=stack,
             h=recorder.threads.state.number,
@@ -131,9 +137,8 @@ class Ending:
 
     def _excepthook(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def excepthook(kind: Any, error: Any, traceback: Any) -> None:
-            if error is _uncaught():  # else the program only has it printed
-                self._failed = True
-                self._guard(self.failure, error)
+            if error is not None and error is _uncaught():  # else the program has it printed
+                self._guard(self._ends_by, error)
             original(kind, error, traceback)
 
         return excepthook
@@ -157,11 +162,11 @@ class Ending:
 
     def _exits_at_once(self, status: int, caller: object, handled: BaseException | None) -> None:
         if caller in _FORKED_BY:  # a child that imported torch when it was under way already
-            self.exit("exception" if self._failed else "exit", status)
+            self.exit("exception" if self._failed else "exit", foreign.plain(status))
         elif caller == abort.__name__:
-            self.exit(ABORTED, status)
+            self.exit(ABORTED, foreign.plain(status))
         else:
-            self.exit("os._exit", status, self._caller(), handling(handled))
+            self.exit("os._exit", foreign.plain(status), self._caller(), handling(handled))
 
     def _becomes_another(self) -> None:
         self.exit(EXEC, None, self._caller())
@@ -198,25 +203,25 @@ class Ending:
         errors.take_off(error)
 
     def _mark(self, error: SystemExit) -> None:
-        code, stack, caused_by = _exit_code(error.code), self._caller(), causes(error)
+        code = _exit_code(foreign.exit_code_of(error))
+        stack, caused_by = self._caller(), causes(error)
 
         def uncaught() -> None:
             if self._left is None:  # those that it was raised in the handling of die after it
                 self._left = code, stack, caused_by
 
-        error.__dict__["_disttrace"] = _Mark(uncaught)
+        foreign.attributes_of(error)["_disttrace"] = _Mark(uncaught)
 
     def _at_exit(self) -> None:
         if _caller(sys._getframe(0)) in _FORKED_BY:
             return  # since Python 3.13; `os._exit` with the code comes next
 
         def last_words() -> None:
-            # A program may have put its own excepthook over ours; this is set for all of them.
-            error = _uncaught()
-            if error is not None and not self._failed:
-                self._failed = True
-                self.failure(error)
-            if isinstance(error, KeyboardInterrupt):
+            # A program may have put its own excepthook over ours.
+            error = None if self._failed else _uncaught()
+            if error is not None:
+                self._ends_by(error)
+            if self._interrupted:
                 self.exit("exception", None)  # the interpreter will send itself SIGINT
             elif self._failed:
                 self.exit("exception", 1)
@@ -299,8 +304,7 @@ class Ending:
             try:
                 return function(*args)
             except BaseException as error:
-                if error.__traceback__ is not None:
-                    error.__traceback__ = error.__traceback__.tb_next
+                errors.take_off(error)
                 self._guard(self._on_its_way, error)
                 raise
 
@@ -308,11 +312,12 @@ class Ending:
 
     def _on_its_way(self, error: BaseException | None) -> None:
         """A child's function raised ``error``, or nothing."""
-        if isinstance(error, SystemExit) and _is_torch_spawn(error):
-            error = error.__context__  # torch's spawn caught it, wrote it down and leaves with 1
-        if isinstance(error, SystemExit):
-            mark = error.__dict__.get("_disttrace")
-            if isinstance(mark, _Mark):
+        if foreign.is_a(error, SystemExit) and _is_torch_spawn(error):
+            # torch's spawn caught it, wrote it down and leaves with 1
+            error = foreign.context_of(error)
+        if foreign.is_a(error, SystemExit):
+            mark = foreign.attributes_of(error).get("_disttrace")
+            if type(mark) is _Mark:
                 mark.uncaught()  # nothing of the program's is left that could catch it
             return
         if error is None or self._failed:
@@ -321,9 +326,22 @@ class Ending:
         self.failure(error)
 
 
-def _uncaught() -> Any:
-    """What the interpreter found nobody to catch, in the main thread; None so far."""
-    return getattr(sys, "last_value", None)
+def _uncaught() -> BaseException | None:
+    """What the interpreter found nobody to catch, in the main thread; None so far.
+
+    Consoles and debuggers note what they caught at the same place: then the frame that caught it
+    went on, or was called by another. An interpreter that takes commands goes on as well.
+    """
+    error = getattr(sys, "last_value", None)
+    entry = foreign.traceback_of(error) if foreign.is_a(error, BaseException) else None
+    if error is None or entry is None or sys.flags.inspect:
+        return None
+    frame = entry.tb_frame
+    if frame.f_back is not None or not (frame.f_lasti == entry.tb_lasti or foreign.raises(frame)):
+        return None
+    command = frame.f_code.co_filename == "<stdin>" and hasattr(sys, "ps1")
+    found: BaseException | None = None if command else error
+    return found
 
 
 def causes(error: BaseException) -> list[str]:
@@ -353,16 +371,11 @@ def handling(error: BaseException | None) -> list[str]:
 
 def _nearest(error: BaseException) -> list[BaseException]:
     # A context counts although `raise ... from None` hides it: it is what happened.
-    context = error.__context__
+    context = foreign.context_of(error)
     if context is not None and not errors.passes_on(error, context):
         context = None
-    within = getattr(error, "exceptions", ()) if _is_group(error) else ()
-    return [one for one in (error.__cause__, context, *within) if one is not None]
-
-
-def _is_group(error: BaseException) -> bool:
-    groups = getattr(builtins, "BaseExceptionGroup", None)  # Python 3.11
-    return groups is not None and isinstance(error, groups)
+    found = (foreign.cause_of(error), context, *foreign.members_of(error))
+    return [one for one in found if one is not None]
 
 
 def _told(caused_by: Sequence[str]) -> dict[str, Any]:
@@ -398,16 +411,14 @@ def _exit_code(code: object) -> int:
     """What the interpreter makes of a SystemExit's ``code``."""
     if code is None:
         return 0
-    return code & 0xFF if isinstance(code, int) else 1
+    return int.__and__(code, 0xFF) if foreign.is_a(code, int) else 1
 
 
 def _is_torch_spawn(error: SystemExit) -> bool:
     raised_in = ""
-    traceback = error.__traceback__
-    while traceback is not None:
-        if not errors.is_our_file(traceback.tb_frame.f_code.co_filename):
-            raised_in = traceback.tb_frame.f_globals.get("__name__", "")
-        traceback = traceback.tb_next
+    for entry in foreign.entries_of(error):
+        if not errors.is_our_file(entry.tb_frame.f_code.co_filename):
+            raised_in = entry.tb_frame.f_globals.get("__name__", "")
     return raised_in == "torch.multiprocessing.spawn"
 
 

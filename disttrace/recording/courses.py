@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from disttrace import foreign
 from disttrace.journal import format as fmt
 from disttrace.journal.code_files import programs_frame
 from disttrace.journal.descriptors import is_kernels
@@ -142,7 +143,7 @@ class Courses:
         try:
             return self._open(counter, name)
         except (OSError, ValueError) as error:
-            if isinstance(error, OSError) and not is_kernels(error):
+            if foreign.is_a(error, OSError) and not is_kernels(error):
                 raise
             self.stop()  # no room, or no mapping is safe here
             return None

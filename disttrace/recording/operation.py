@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from disttrace import redact
+from disttrace import foreign, redact
 from disttrace.journal import format as fmt
 from disttrace.journal.encoding import json_text
 
@@ -121,12 +121,13 @@ def size(value: Any) -> int:
     kind = type(value)
     if kind is bytes or (kind is str and value.isascii()):
         return len(value)
-    if isinstance(value, (bytes, bytearray)):
-        return len(value)
-    if isinstance(value, str):
-        return len(value.encode("utf-8", "replace"))
-    if isinstance(value, (list, tuple)):
-        return sum(size(item) for item in value)
+    for base in (bytes, bytearray):
+        if issubclass(kind, base):
+            return base.__len__(value)
+    if issubclass(kind, str):
+        return len(str.encode(value, "utf-8", "replace"))
+    if issubclass(kind, (list, tuple)):
+        return sum(size(item) for item in foreign.items_of(value))
     return 0
 
 

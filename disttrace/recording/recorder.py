@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from disttrace import errors
+from disttrace import errors, foreign
 from disttrace.journal import format as fmt
 from disttrace.journal.encoding import encode, json_text
 from disttrace.journal.segment import SegmentFull, SegmentLost
@@ -284,10 +284,10 @@ class Recorder(Definitions):
 
     def _make_room(self, error: BaseException, line: bytes) -> None:
         journal = self._journal
-        if isinstance(error, OSError) or journal is None:
+        if foreign.is_a(error, OSError) or journal is None:
             raise error
         try:
-            if isinstance(error, SegmentLost):
+            if foreign.is_a(error, SegmentLost):
                 raise error
             self.core.put(line)  # another thread may have made room meanwhile
         except SegmentLost as lost:

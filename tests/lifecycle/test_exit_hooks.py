@@ -43,6 +43,9 @@ IN_MAIN: list[tuple[str, int, Exits, Failures]] = [
     ("raises_in_thread", 0, [("normal", None)], FAILURE),
     ("leaves_a_daemon", 0, [("normal", None)], []),
     ("own_hook", 1, [("exception", 1)], FAILURE),
+    ("console", 0, [("normal", None)], []),
+    ("own_console", 0, [("normal", None)], []),
+    ("fails_after_a_console", 1, [("exception", 1)], FAILURE),
 ]
 IN_CHILD: list[tuple[str, str, int, Exits, Failures]] = [
     ("fork", "use", 0, [("exit", 0)], []),

@@ -1,5 +1,6 @@
 """Ways in which a process that used c10d ends; argv names one, and before it how it was started."""
 
+import code
 import multiprocessing
 import os
 import signal
@@ -140,6 +141,35 @@ def forks_late() -> None:
 
 def own_hook() -> None:
     sys.excepthook = lambda kind, error, trace: print("mine", kind.__name__)
+    raises()
+
+
+def console() -> None:
+    """One of commands: what they raise is shown, and it goes on."""
+    use()
+    lines = iter(["1 / 0", "x = 3"])
+
+    def read(prompt: str = "") -> str:
+        try:
+            return next(lines)
+        except StopIteration:
+            raise EOFError from None
+
+    code.interact("", read, {}, "")
+
+
+def own_console() -> None:
+    """The same with a hook of its own, and what it kept to be looked at."""
+    sys.excepthook = lambda kind, error, trace: print("mine", kind.__name__)
+    console()
+    try:
+        raises()
+    except ValueError as error:
+        sys.last_value = error
+
+
+def fails_after_a_console() -> None:
+    console()
     raises()
 
 

@@ -7,14 +7,21 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterable, Mapping
+from inspect import getattr_static
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from disttrace import errors
+from disttrace import errors, foreign
 from disttrace.capture.calls.operations import Method
 
 _T = TypeVar("_T")
+
+_sizes, _dtype, _device = (
+    getattr_static(torch.Tensor, name).__get__ for name in ("shape", "dtype", "device")
+)
+_TORCH = frozenset({"torch"})
+_OPERATIONS = ("RedOpType", "ReduceOp")
 
 # Names in the overloads and in the schemas of operators, by what they mean, where that is not it.
 _SLOTS: Mapping[str, tuple[str, ...]] = {
@@ -73,12 +80,12 @@ def of_slots(
     received = [] if whole else list(flat(named.get("outputs")))
     told = sent or received
     sizes = _told(_bytes, told)
-    devices = _told(lambda tensor: str(tensor.device.type), told[:1])
+    devices = _told(lambda tensor: str(_device(tensor).type), told[:1])
     return Signature(
         device=devices[0] if devices else device,
         asynchronous=named.get("asynchronous"),
         shapes=_told(_shape, told),
-        dtypes=_told(lambda tensor: str(tensor.dtype).removeprefix("torch."), told),
+        dtypes=_told(lambda tensor: str(_dtype(tensor)).removeprefix("torch."), told),
         bytes=sum(sizes) if sizes else None,
         splits=_splits(named),
         reduce_op=reduce_op,
@@ -90,7 +97,7 @@ def of_slots(
 
 
 def _told(question: Callable[[Any], _T], tensors: list[Any]) -> list[_T] | None:
-    """An answer for each tensor; None without any, or where a subclass's own property raises.
+    """An answer for each tensor; None without any, or where a sparse or nested one has none.
 
     A mode or a class of the program's is not asked: it would see what the program never did.
     """
@@ -104,13 +111,15 @@ def _told(question: Callable[[Any], _T], tensors: list[Any]) -> list[_T] | None:
 
 
 def _shape(tensor: Any) -> list[int]:
-    return [int(length) for length in tensor.shape]
+    return [int(length) for length in _sizes(tensor)]
 
 
 def reduce_op_name(op: Any) -> str | None:
     """``SUM`` for ``ReduceOp.SUM`` in any of its forms."""
     if op is None:
         return None
+    if not foreign.is_of_library(op, _TORCH):
+        return None  # torch will refuse it
     name = getattr(op, "name", None)
     if isinstance(name, str):
         return name
@@ -138,26 +147,26 @@ def slot_of(name: str) -> str:
 def _slot(slot: str, value: Any) -> str:
     if slot in ("data", "outputs", "inputs"):
         return slot
-    if isinstance(value, datetime.timedelta):
+    if foreign.is_a(value, datetime.timedelta):
         return "timeout"
-    kind = type(value).__name__
+    kind = foreign.type_name(value) if foreign.is_of_library(value, _TORCH) else ""
     if kind.endswith("Options"):
         return "options"
-    return "op" if hasattr(value, "RedOpType") or kind in ("RedOpType", "ReduceOp") else slot
+    return "op" if kind in _OPERATIONS else slot
 
 
 def flat(value: Any) -> Iterable[Any]:
     """Every tensor in nested lists."""
-    if isinstance(value, torch.Tensor):
+    if foreign.is_a(value, torch.Tensor):
         yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
+    elif foreign.is_a(value, (list, tuple)):
+        for item in foreign.items_of(value):
             yield from flat(item)
 
 
 def _bytes(tensor: Any) -> int:
     try:
-        return int(tensor.numel() * tensor.element_size())
+        return int(torch.Tensor.numel(tensor) * torch.Tensor.element_size(tensor))
     except RuntimeError:  # a sparse or nested tensor has no such size
         return 0
 
@@ -166,7 +175,7 @@ def _splits(named: Mapping[str, Any]) -> list[list[int]] | None:
     """[input split sizes, output split sizes], as passed (empty: even)."""
     if "input_splits" not in named:
         return None
-    return [[int(n) for n in named.get(side) or []] for side in ("input_splits", "output_splits")]
+    return [foreign.plain(named.get(side)) or [] for side in ("input_splits", "output_splits")]
 
 
 def _rest(named: Mapping[str, Any], sent: list[Any], received: list[Any]) -> dict[str, Any] | None:
@@ -174,12 +183,12 @@ def _rest(named: Mapping[str, Any], sent: list[Any], received: list[Any]) -> dic
     if sent and received:
         rest["output_shapes"] = _told(_shape, received)
     timeout = named.get("timeout")
-    if isinstance(timeout, datetime.timedelta):
-        rest["timeout"] = timeout.total_seconds()
-    if isinstance(named.get("wait_all"), bool):
+    if foreign.is_a(timeout, datetime.timedelta):
+        rest["timeout"] = foreign.plain(timeout)
+    if type(named.get("wait_all")) is bool:
         rest["wait_all_ranks"] = named["wait_all"]
     return rest or None
 
 
 def _integer(value: Any) -> int | None:
-    return int(value) if isinstance(value, int) and not isinstance(value, bool) else None
+    return int.__index__(value) if foreign.is_a(value, int) and type(value) is not bool else None

@@ -17,7 +17,8 @@ import types
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from disttrace.errors import HOME, code_of, is_our_file
+from disttrace.errors import HOME, is_our_file
+from disttrace.foreign import code_of
 from disttrace.journal.code_files import is_program
 from disttrace.recording.choice import PLAIN
 from disttrace.recording.recorder import Recorder

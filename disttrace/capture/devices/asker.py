@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from disttrace import foreign
 from disttrace.recording import background
 
 _T = TypeVar("_T")
@@ -103,14 +104,14 @@ class AskingDevice:
                 _ask(self._of_thread.event, self._of_thread.query)
         except RuntimeError as error:
             if is_of_device(error):
-                raise DeviceError(str(error).splitlines()[0]) from error
+                raise DeviceError(foreign.text_of(error).partition("\n")[0]) from error
             raise
 
 
 def is_of_device(error: BaseException) -> bool:
     """Whether a device's own failure was raised, after which nothing of it works."""
-    text = str(error)
-    return isinstance(error, DeviceError) or any(each in text for each in _DEVICE_ERRORS)
+    text = foreign.text_of(error)
+    return foreign.is_a(error, DeviceError) or any(each in text for each in _DEVICE_ERRORS)
 
 
 def _ask(event: Any, query: Callable[..., int] | None) -> None:

@@ -16,13 +16,11 @@ from typing import Any
 import torch
 import torch._C._distributed_c10d as c10d
 
+from disttrace import foreign
 from disttrace.capture.calls.operations import DATA, NOTHING, OUT_IN, PEER, ROOTED, Method
 
 # What ``arguments.read`` reads of torch's options objects (``asyncOp`` from torch 2.6 on).
 _OPTION_FIELDS = ("reduceOp", "rootRank", "asyncOp", "device")
-
-# What reading a key raises where a call is not of the public API's form.
-MISFIT = (ValueError, TypeError, AttributeError)
 
 ReadKey = Callable[[tuple[Any, ...], Mapping[str, Any]], Hashable]
 
@@ -32,10 +30,17 @@ ReadKey = Callable[[tuple[Any, ...], Mapping[str, Any]], Hashable]
 overridden: Callable[[Any], bool] = torch._C._has_torch_function_unary
 
 
+_of_tensors: Mapping[str, Any] = {
+    name: inspect.getattr_static(torch.Tensor, name)
+    for name in ("shape", "dtype", "is_cpu", "device")
+}
+_shape, _dtype, _device = (_of_tensors[name].__get__ for name in ("shape", "dtype", "device"))
+
+
 def unasked(tensor: Any) -> Hashable:
     """What tells a tensor from another, read past modes and classes of the program's."""
     with torch._C.DisableTorchFunction():
-        return tensor.shape, tensor.dtype, tensor.device
+        return _shape(tensor), _dtype(tensor), _device(tensor)
 
 
 # A device is asked only where it is not the usual one: the object is made anew on each reading.
@@ -105,8 +110,8 @@ _USUAL: Mapping[tuple[tuple[str, ...], bool], ReadKey] = {
 
 
 def key_of(row: Method) -> ReadKey:
-    """What makes the key of calls of ``row`` in their usual form; it raises one of ``MISFIT``
-    where a call has another."""
+    """What makes the key of calls of ``row`` in their usual form; it raises where a call has
+    another."""
     return any_key if row.lists else _USUAL.get((row.layout, "reduce" in row.op), any_key)
 
 
@@ -118,20 +123,24 @@ def any_key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
     )
 
 
-def freeze(value: Any) -> Hashable:
+def freeze(value: Any) -> Any:
     """What tells ``value`` from another argument of the same call."""
-    if isinstance(value, torch.Tensor):
-        return unasked(value) if overridden(value) else (value.shape, value.dtype, value.device)
-    if isinstance(value, (list, tuple)):
-        return tuple([freeze(item) for item in value])
-    if value is None or isinstance(value, (int, str, float)):
+    kind = type(value)
+    if id(kind) in _THEMSELVES or value is None:  # a metaclass may hash as it likes
         return value
-    if type(value).__name__.endswith("Options"):
-        fields = (getattr(value, name, None) for name in _OPTION_FIELDS)
-        return tuple(tuple(f) if isinstance(f, list) else f for f in fields)
-    if isinstance(value, datetime.timedelta):
+    if issubclass(kind, torch.Tensor):
+        return unasked(value) if overridden(value) else (value.shape, value.dtype, value.device)
+    if issubclass(kind, (list, tuple)):
+        return tuple([freeze(item) for item in foreign.items_of(value)])
+    if issubclass(kind, datetime.timedelta):
         return "timeout"
-    return value if isinstance(value, Hashable) and not callable(value) else type(value).__name__
+    if issubclass(kind, (int, str, float)):
+        return foreign.plain(value)
+    name = foreign.type_name(value)
+    if name.endswith("Options") and foreign.is_of_library(value, _TORCH):
+        fields = (getattr(value, field, None) for field in _OPTION_FIELDS)
+        return tuple(tuple(f) if isinstance(f, list) else f for f in fields)
+    return name
 
 
 def kinds() -> dict[type, tuple[str, ...] | bool | None]:
@@ -146,8 +155,18 @@ def kinds() -> dict[type, tuple[str, ...] | bool | None]:
     return {**fields, **dict.fromkeys(fixed, True), c10d.ReduceOp: None}
 
 
+_TORCH = frozenset({"torch"})
+_THEMSELVES = frozenset(
+    id(kind)
+    for kind in (
+        *(bool, int, str, float),
+        *(torch.device, torch.dtype, c10d.ReduceOp, c10d.ReduceOp.RedOpType),
+    )
+)
+"""Types whose objects stay as they are in a key, and are compared by no code of the program's."""
+
+
 def of_tensors() -> tuple[Any, ...]:
     """The descriptors by which the native core reads a tensor, in its order; those of a subclass
     are not asked."""
-    names = ("shape", "dtype", "is_cpu", "device")
-    return tuple(inspect.getattr_static(torch.Tensor, name) for name in names)
+    return tuple(_of_tensors[name] for name in ("shape", "dtype", "is_cpu", "device"))

@@ -12,7 +12,7 @@ from typing import Any
 
 from disttrace import errors
 from disttrace.capture.calls.call_table import Calls
-from disttrace.capture.hot_path.call_key import MISFIT, ReadKey
+from disttrace.capture.hot_path.call_key import ReadKey
 from disttrace.capture.wrapping.wrappers import Args, Begin, Function, Kwargs, Part, wrap
 from disttrace.patching.patcher import rename
 from disttrace.recording.operation import WAITED, Operation, ThreadState, size
@@ -95,7 +95,7 @@ def _beginning(
                 key = number, place(frame), read, asynchronous and asynchronous(frame)
                 call = known(key)
         except Exception as error:  # another form, or a property of the user's raised
-            if not isinstance(error, MISFIT) and not errors.is_ours(error):
+            if not errors.is_ours(error):
                 raise
         if call is not None:
             return core_begin(thread, call, told(args, kwargs) if told else b"")

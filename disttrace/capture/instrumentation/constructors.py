@@ -6,14 +6,14 @@ hang, so both are operations. Wrapping them costs no time.
 
 from __future__ import annotations
 
-import datetime
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch._C._distributed_c10d as c10d
 
+from disttrace import foreign
 from disttrace.capture.objects.groups import backend_name
 from disttrace.capture.objects.stores import known_keys
 from disttrace.capture.wrapping.context import Capture
@@ -147,35 +147,5 @@ def _backend_label(backend_type: Any, backend: Any) -> str:
 def arguments_of(names: Sequence[str], args: Args, kwargs: Kwargs) -> dict[str, Any]:
     """Arguments by name, those that JSON can hold; time-outs in seconds."""
     named = dict(zip(names, args)) | kwargs
-    told = {_RENAMED.get(name, name): plain_value(value) for name, value in named.items()}
+    told = {_RENAMED.get(name, name): foreign.plain(value) for name, value in named.items()}
     return {name: value for name, value in told.items() if value is not None}
-
-
-def plain_value(value: Any) -> Any:
-    """``value`` if it says something by itself, else None.
-
-    A subclass of the program's may do anything when it is asked: the base class is.
-    """
-    if isinstance(value, datetime.timedelta):
-        return datetime.timedelta.total_seconds(value)
-    if value is True or value is False:
-        return value
-    for kind, read in _SCALARS:
-        if isinstance(value, kind):
-            return read(value)
-    if not isinstance(value, (list, tuple)):
-        return None
-    items = list(list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value))
-    if all(isinstance(item, int) for item in items):
-        return [int.__index__(item) for item in items]
-    if all(isinstance(item, (list, tuple)) for item in items):
-        inner = [plain_value(item) for item in items]
-        return inner if None not in inner else None
-    return None
-
-
-_SCALARS: tuple[tuple[type, Callable[[Any], Any]], ...] = (
-    (int, int.__index__),
-    (float, float.__float__),
-    (str, str.__str__),
-)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch.distributed.distributed_c10d as c10d
 
-from disttrace.capture.instrumentation.constructors import plain_value
+from disttrace import foreign
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Args, Kwargs, compose
 from disttrace.identity import integer
@@ -140,7 +140,7 @@ def _joined(capture: Capture) -> None:
 
 
 def _plain(value: Any) -> Any:
-    plain = plain_value(value)
+    plain = foreign.plain(value)
     if plain is None and value is not None and type(value).__name__ in ("device", "Backend"):
         return str(value)
     return plain

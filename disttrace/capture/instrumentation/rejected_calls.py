@@ -14,7 +14,7 @@ from typing import Any
 
 import torch.distributed.distributed_c10d as c10d
 
-from disttrace import errors
+from disttrace import errors, foreign
 from disttrace.capture.calls.operations import ROWS, Method
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import before
@@ -49,14 +49,8 @@ def install(capture: Capture) -> None:
 
 def _known(error: BaseException, logger_file: str) -> bool:
     """Whether the exception came through another wrapper, or another decorated function."""
-    traceback = error.__traceback__
-    inner = traceback.tb_next if traceback is not None else None
-    while inner is not None:
-        file = inner.tb_frame.f_code.co_filename
-        if file == logger_file or errors.is_our_file(file):
-            return True
-        inner = inner.tb_next
-    return False
+    files = [entry.tb_frame.f_code.co_filename for entry in foreign.entries_of(error)]
+    return any(file == logger_file or errors.is_our_file(file) for file in files[1:])
 
 
 def _record(
@@ -70,7 +64,7 @@ def _record(
     entry = None if inside else capture.groups.passed(given.get("group"))
     if entry is None:
         return
-    ranks = {key: int.__index__(given[key]) for key in _RANKS if isinstance(given.get(key), int)}
+    ranks = {key: int.__index__(given[key]) for key in _RANKS if foreign.is_a(given.get(key), int)}
     keys = {"kind": row.kind, "group": entry.n, "backend": entry.backend(None)}
     key = (entry.n, *ranks.items())
     # It took no number.

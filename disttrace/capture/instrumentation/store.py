@@ -5,12 +5,12 @@ Keys and sizes are recorded, never values.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from typing import Any, NamedTuple
 
 from torch._C._distributed_c10d import Store
 
+from disttrace import foreign
 from disttrace.capture.hot_path import native, plain
 from disttrace.capture.objects.stores import StoreEntry
 from disttrace.capture.wrapping.context import Capture
@@ -121,9 +121,11 @@ def key_and_size(keys: KeyTexts, row: StoreMethod, args: Args, kwargs: Kwargs) -
         if type(key) is str:
             known = keys.known
             extra = b',"k":' + (known(key) or keys.make(key))
-        else:
-            with contextlib.suppress(TypeError):  # no keys at all: torch will raise
-                extra = b',"k":' + keys.make(key if isinstance(key, list) else list(map(str, key)))
+        elif foreign.is_a(key, str):
+            extra = b',"k":' + keys.make(foreign.plain(key))
+        elif foreign.is_a(key, (list, tuple)):
+            texts = [foreign.plain(one) for one in foreign.items_of(key) if foreign.is_a(one, str)]
+            extra = b',"k":' + keys.make(texts)
     if row.values and len(args) > row.values:
         extra += b',"n":%d' % size(args[row.values])
     return extra

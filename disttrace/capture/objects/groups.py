@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from disttrace import errors, foreign
 from disttrace.capture.objects.registry import Registry
 from disttrace.capture.objects.stores import StoreEntry, Stores
 from disttrace.journal import format as fmt
@@ -110,7 +111,7 @@ class Groups:
         from torch.distributed import distributed_c10d as c10d
 
         group = c10d._world.default_pg if group is None else group
-        return self.of(group) if isinstance(group, c10d.ProcessGroup) else None
+        return self.of(group) if foreign.is_a(group, c10d.ProcessGroup) else None
 
     def group_made(self, group: Any, store: Any, rank: int | None, size: int | None) -> GroupEntry:
         """A ProcessGroup was constructed over ``store``."""
@@ -191,7 +192,7 @@ class Groups:
         self, group: Any, store: Any, rank: int | None, size: int | None
     ) -> dict[str, Any]:
         """Where the members of a group that is being made meet."""
-        keys: dict[str, Any] = {"type": type(group).__name__, "rank": rank, "size": size}
+        keys: dict[str, Any] = {"type": foreign.type_name(group), "rank": rank, "size": size}
         if store is not None:
             place = self._stores.of(store)
             prefix = "/".join(fmt.UNKNOWN_PREFIX if p is None else p for p in place.prefix)
@@ -249,13 +250,15 @@ _ASKED = {"rank": "rank", "size": "size", "name": "group_name", "desc": "group_d
 
 def described(group: Any) -> dict[str, Any]:
     """What a live group says of itself, with torch's registry of groups where it is in there."""
-    keys: dict[str, Any] = {"type": type(group).__name__}
+    keys: dict[str, Any] = {"type": foreign.type_name(group)}
     for key, name in _ASKED.items():
         try:
-            value = getattr(group, name)
+            value = foreign.of_torch(group, name)
             keys[key] = value() if callable(value) else value
-        except Exception:  # a backend without the attribute, a subclass that raises
-            continue
+        except Exception as error:  # a backend without the attribute, a subclass with its own
+            if not errors.is_ours(error):
+                raise
+
     keys.update(registered(group))
     backend = backend_name(group)
     if "backends" not in keys and backend is not None:
@@ -315,9 +318,11 @@ def backend_name(group: Any) -> str | None:
     """Name of the backend that a Backend object is (``gloo``), null for a ProcessGroup."""
     from torch._C._distributed_c10d import Backend
 
-    if not isinstance(group, Backend):
+    if not foreign.is_a(group, Backend):
         return None
     try:
-        return str(group.name()).lower()
-    except Exception:  # Python subclasses need not define it
-        return type(group).__name__.removeprefix("ProcessGroup").lower() or None
+        return str(foreign.of_torch(group, "name")()).lower()
+    except Exception as error:  # Python subclasses need not define it
+        if not errors.is_ours(error):
+            raise
+        return foreign.type_name(group).removeprefix("ProcessGroup").lower() or None

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from disttrace import errors, foreign
 from disttrace.capture.objects.registry import Registry
 from disttrace.journal import format as fmt
 from disttrace.recording.recorder import Recorder
@@ -59,10 +60,13 @@ class Stores:
         entry = self._registry.get(id(store))
         if entry is not None:
             return entry
-        underlying = getattr(store, "underlying_store", None)
+        try:
+            underlying = foreign.of_torch(store, "underlying_store")
+        except AttributeError:
+            underlying = None
         if underlying is not None:
             return self.prefixed(store, None, underlying)
-        return self.constructing(store, type(store).__name__, **known_keys(store))
+        return self.constructing(store, foreign.type_name(store), **known_keys(store))
 
     def constructing(self, store: Any, kind: str, **keys: Any) -> StoreEntry:
         """A base store whose constructor is about to run."""
@@ -119,10 +123,12 @@ def known_keys(store: Any) -> dict[str, Any]:
     keys: dict[str, Any] = {}
     for name in ("host", "port", "path"):
         try:
-            keys[name] = getattr(store, name)
-        except Exception:  # another kind of store, or a Python subclass that raises
-            continue
-    found = _REMOTE.search(repr(store)) if "port" in keys else None
+            keys[name] = foreign.of_torch(store, name)
+        except Exception as error:  # another kind of store, or a Python subclass with its own
+            if not errors.is_ours(error):
+                raise
+    text = foreign.of_torch(store, "__repr__")() if "port" in keys else ""
+    found = _REMOTE.search(text)
     # Where addresses have no names (no DNS), torch shows memory that nobody has written.
     if found and found[2] == str(keys["port"]):
         keys["address"] = f"{found[1]}:{found[2]}"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Mapping
 from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
-from disttrace import errors
+from disttrace import errors, foreign
 from disttrace.capture.calls.call_site import CallSites
 from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.objects.groups import GroupEntry, Groups
@@ -79,7 +79,7 @@ class Capture:
         """
         if not errors.is_ours(error):
             raise error
-        scarce = isinstance(error, RecursionError) or part in self.unordered
+        scarce = foreign.is_a(error, RecursionError) or part in self.unordered
         passing = errors.is_of_asked(error) or (scarce and errors.is_scarcity(error))
         if passing and self._undescribed.get(part, 0) < _UNDESCRIBED:
             self._undescribed[part] = self._undescribed.get(part, 0) + 1
@@ -209,7 +209,7 @@ def _at_once(name: str, callback: Callable[[ModuleType], None]) -> None:
 
 
 def _innermost(error: BaseException) -> str:
-    traceback = errors.innermost(error)
+    traceback = foreign.innermost(error)
     if traceback is None:
         return "no traceback"
     return f"{os.path.basename(traceback.tb_frame.f_code.co_filename)}:{traceback.tb_lineno}"

@@ -99,7 +99,9 @@ def wrap(
             inside = thread.inside
             try:
                 frame = _frame(1 + above)
-            except ValueError:
+            except ValueError as error:
+                if not errors.is_ours(error):
+                    raise
                 frame = None
             call = original if type(self) in direct or not overrides(self, frame) else elsewhere
             if (inside and not nested) or core.off:

@@ -1,0 +1,272 @@
+"""Programs whose exceptions and values mind being touched; each prints what it saw of them.
+
+``foreign.py NAME CORE FOLDER``: untraced where CORE is empty.
+"""
+
+import ctypes
+import dataclasses
+import functools
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+name, core, folder = sys.argv[1:4]
+if core:
+    import disttrace
+
+    disttrace.install(dir=folder, core=core)
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
+
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+tensor = torch.ones(2)
+world: Any = dist.group.WORLD
+touched: list[str] = []
+
+
+@dataclasses.dataclass(frozen=True)
+class FrozenError(Exception):
+    n: int = 0
+
+
+class MindingError(Exception):
+    """Notes whoever touches it in a way that runs code of its own."""
+
+    def __getattribute__(self, name: str) -> Any:
+        touched.append(name)
+        return Exception.__getattribute__(self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        touched.append(f"{name} is set")
+        raise AttributeError(name)
+
+    def __str__(self) -> str:
+        touched.append("str")
+        raise KeyboardInterrupt
+
+    __repr__ = __str__
+
+    def __eq__(self, other: object) -> bool:
+        touched.append("==")
+        raise KeyboardInterrupt
+
+    def __hash__(self) -> int:
+        touched.append("hash")
+        raise KeyboardInterrupt
+
+
+lock = threading.Lock()
+
+
+class LockedError(Exception):
+    """Its text is made under a lock of the program's."""
+
+    def __str__(self) -> str:
+        if not lock.acquire(timeout=5):
+            print("waited for itself")
+        return "locked"
+
+
+def place_of(error: BaseException) -> list[str]:
+    """The functions of its traceback."""
+    entry, found = BaseException.__dict__["__traceback__"].__get__(error), []
+    while entry is not None:
+        found.append(entry.tb_frame.f_code.co_name)
+        entry = entry.tb_next
+    return found
+
+
+def fail(error: BaseException) -> None:
+    raise error
+
+
+def vars_of(error: BaseException) -> list[str]:
+    """Its attributes, but the mark by which it is known how the process ends."""
+    return [one for one in BaseException.__dict__["__dict__"].__get__(error) if one != "_disttrace"]
+
+
+def see(call: Callable[[], Any]) -> None:
+    """What the call raises, with all that it bears."""
+    touched.clear()
+    try:
+        call()
+    except BaseException as error:
+        slots = BaseException.__dict__
+        bears = [slots[one].__get__(error) for one in ("__context__", "__cause__")]
+        kinds = [type.__dict__["__name__"].__get__(type(one)) for one in (error, *bears)]
+        print(kinds, place_of(error), touched, sorted(vars_of(error)))
+    else:
+        print("nothing is raised", touched)
+
+
+class Raising:
+    """Raises what it was made with, whatever it is used for."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __reduce__(self) -> Any:
+        raise self.error
+
+    def __iter__(self) -> Any:
+        raise self.error
+
+    def __fspath__(self) -> str:
+        raise self.error
+
+
+class OfProgram(dist.Store):
+    """A store whose methods raise."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+    def get(self, key: str) -> bytes:
+        raise self.error
+
+
+def passes() -> None:
+    """Exceptions on all ways through wrappers."""
+    for kind in (FrozenError, MindingError, LockedError, KeyError, SystemExit):
+        with lock:
+            passes_each(functools.partial(kind, 3), kind in (MindingError, LockedError))
+
+
+def passes_each(made: Callable[[], BaseException], has_no_text: bool) -> None:
+    class Group(dist.ProcessGroup):
+        def allreduce(self, tensors: Any, options: Any = None) -> Any:
+            raise made()
+
+    class Asking(torch.Tensor):
+        """Nobody asks for its shape untraced."""
+
+        @property
+        def shape(self) -> Any:
+            raise made()
+
+    group = Group(0, 1)
+    see(lambda: OfProgram(made()).get("a"))
+    see(lambda: group.allreduce([tensor]))
+    see(lambda: dist.PrefixStore("a", OfProgram(made())).get("a"))
+    see(lambda: dist.HashStore().wait(Raising(made())))
+    see(lambda: world.allreduce(Raising(made())))
+    see(lambda: os.execv(Raising(made()), ["a"]))
+    see(lambda: world.allreduce([torch.ones(2).as_subclass(Asking)]))
+    if not has_no_text:  # of these torch makes a text
+        see(lambda: dist.all_gather_object([None], Raising(made())))
+        see(lambda: dist.new_group(Raising(made())))
+
+
+def ends() -> None:
+    """``sys.exit`` while such an exception is handled."""
+    for made in (FrozenError, MindingError, LockedError):
+        try:
+            fail(made(1))
+        except Exception:
+            with lock:
+                see(lambda: sys.exit(3))
+
+
+def strikes() -> None:
+    """Another thread has exceptions raised in the midst of calls: none gets lost."""
+
+    class StopError(Exception):
+        pass
+
+    class LateError(TimeoutError):
+        pass
+
+    set_exception = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    main, found = threading.get_ident(), []
+    shapes = [torch.ones(n) for n in range(200)]
+    store = dist.HashStore()
+
+    def handler(number: int, frame: Any) -> None:
+        raise struck(1)
+
+    signal.signal(signal.SIGUSR1, handler)
+    kinds: tuple[Any, ...] = (
+        StopError,
+        LateError,
+        FrozenError,
+        TimeoutError,
+        RuntimeError,
+        ValueError,
+    )
+    for turn in range(150):
+        struck = kinds[turn % 6]
+        armed = threading.Event()
+
+        def strike(armed: Any = armed, turn: int = turn, struck: Any = struck) -> None:
+            armed.wait()
+            time.sleep(turn % 7 * 1e-4)
+            if turn // 6 % 2:
+                signal.pthread_kill(main, signal.SIGUSR1)
+            else:
+                set_exception(ctypes.c_ulong(main), ctypes.py_object(struck))
+
+        thread = threading.Thread(target=strike)
+        thread.start()
+        end, n = time.monotonic() + 2, turn
+        try:
+            armed.set()
+            while time.monotonic() < end:
+                n += 1
+                one = shapes[n % 200]  # a call that was not seen before
+                world.allreduce([one])
+                dist.all_reduce(one, async_op=True).wait()
+                world.broadcast(one, 0)
+                store.set(str(n), "x")
+            found.append(f"{struck.__name__} was lost")
+        except struck as error:
+            if error.__context__ is not None:
+                found.append(f"{error.__context__!r} was being handled")
+        thread.join()
+    print(found)
+
+
+def kept() -> None:
+    """One exception is kept and raised again and again: what that costs grows as their number."""
+
+    class KeptError(Exception):
+        pass
+
+    ways: dict[str, Callable[[Exception], Any]] = {
+        "method": lambda error: OfProgram(error).get("a"),
+        "object": lambda error: dist.all_gather_object([None], Raising(error)),
+        "exit": lambda error: leave(error),
+    }
+
+    def leave(error: Exception) -> None:
+        try:
+            fail(error)
+        except KeptError:
+            try:
+                sys.exit(3)
+            except SystemExit:
+                error.__context__ = None
+
+    gc.disable()  # which walks whatever there is
+    for way, call in ways.items():
+        took = []
+        for times in (1000, 4000):
+            error, begun = KeptError("a"), time.process_time()
+            for _ in range(times):
+                try:
+                    call(error)
+                except KeptError:
+                    pass
+            took.append(time.process_time() - begun)
+        grows = took[1] > 10 * took[0]  # four times as much, not sixteen
+        print(way, "grows faster" if grows else "as many", len(place_of(error)))
+
+
+{"passes": passes, "ends": ends, "strikes": strikes, "kept": kept}[name]()

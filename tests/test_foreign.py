@@ -1,0 +1,117 @@
+"""What the program made is touched by slots of C alone, and in one file of ours."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.cores import CORES
+from support.preloaded import preloaded
+from support.processes import ROOT
+
+PROGRAM = Path(__file__).parent / "capture" / "programs" / "foreign.py"
+SOURCES = ROOT / "disttrace"
+# What runs in a process or a test of its own, or before anything is traced.
+OTHERS = (
+    *("foreign.py", "cli.py", "commands", "testing", "completion.py", "config.py", "api.py"),
+    *("startup.py", "surroundings", "journal/compiled.py", "journal/proc.py"),
+    *("recording/choice.py", "lifecycle/detached.py"),
+)
+TEXTS = frozenset({"str", "repr", "format", "ascii", "print", "hash", "vars", "dir"})
+ASKING = frozenset({"isinstance", "getattr", "setattr", "hasattr", "delattr"})
+EXCEPTIONS = ("BaseException", "Exception", "SystemExit")
+
+
+def _names(function: ast.AST) -> set[str]:
+    """Names that hold an exception in a function: caught, given, or taken from `sys.exc_info`."""
+    found: set[str] = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.ExceptHandler) and node.name:
+            found.add(node.name)
+        elif isinstance(node, ast.arg) and node.annotation is not None:
+            told = ast.unparse(node.annotation).replace('"', "").split(" | ")
+            if any(one in EXCEPTIONS or one.endswith("Error") for one in told):
+                found.add(node.arg)
+        elif isinstance(node, ast.Assign) and "sys.exc_info()" in ast.unparse(node.value):
+            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return found
+
+
+def _is(node: ast.AST, names: set[str]) -> bool:
+    return isinstance(node, ast.Name) and node.id in names
+
+
+def _touches(tree: ast.AST) -> Iterator[str]:
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            names = _names(function)
+            for node in ast.walk(function):
+                if any(_is(one, names) for one in _touched(node)):
+                    yield f"{function.name}: {ast.unparse(node)}"
+
+
+def _touched(node: ast.AST) -> list[ast.expr]:
+    """What a piece of code asks by itself."""
+    match node:
+        case ast.Attribute(value=one) | ast.FormattedValue(value=one):
+            return [one]
+        case ast.BinOp(op=ast.Mod(), right=ast.Tuple(elts=several)):
+            return several
+        case ast.BinOp(op=ast.Mod(), right=one):
+            return [one]
+        case ast.Compare(left=one, ops=ops, comparators=others):
+            same = all(isinstance(op, (ast.Is, ast.IsNot)) for op in ops)
+            return [] if same else [one, *others]
+        case ast.Call(func=ast.Name(id=name), args=[one, *_]) if name in TEXTS | ASKING:
+            return [one]
+    return []
+
+
+@pytest.mark.parametrize(
+    ("line", "touches"),
+    [
+        ("str(error)", True),
+        ("f'{error}'", True),
+        ("'%s' % error", True),
+        ("error.args", True),
+        ("error.__traceback__ = None", True),
+        ("isinstance(error, OSError)", True),
+        ("error == other", True),
+        ("error is other", False),
+        ("foreign.text_of(error)", False),
+        ("raise error", False),
+    ],
+)
+def test_the_lint_sees(line: str, touches: bool) -> None:
+    """Each way of touching an exception, and no other use of one."""
+    caught = f"def f():\n try: g()\n except Exception as error:\n  {line}"
+    given = f"def f(error: BaseException | None):\n {line}"
+    for source in (caught, given):
+        assert bool(list(_touches(ast.parse(source)))) == touches
+
+
+def test_no_other_file_touches_an_exception() -> None:
+    """Not its text, its attributes, its class as it tells it, nor whether it equals another."""
+    found = {
+        f"{path.relative_to(SOURCES)}:{touch}"
+        for path in sorted(SOURCES.rglob("*.py"))
+        if not path.relative_to(SOURCES).as_posix().startswith(OTHERS)
+        for touch in _touches(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    assert sorted(found) == []
+
+
+@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("name", ["passes", "ends", "strikes", "kept"])
+def test_as_untraced(tmp_path: Path, name: str, core: str) -> None:
+    """The program sees what it sees without tracing: its exceptions, all that they bear, how often
+    they were touched; none that strikes is lost, and one that is kept costs no more each time.
+    """
+    bare = preloaded("-W", "ignore", PROGRAM, name, "", tmp_path).check()
+    outcome = preloaded("-W", "ignore", PROGRAM, name, core, tmp_path).check()
+    assert bare.stdout
+    assert outcome.stdout == bare.stdout
+    assert outcome.stderr == ""
