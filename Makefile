@@ -154,8 +154,7 @@ bench: $(STAMP) ## what tracing costs, beside other tracers
 bench-viewer: $(STAMP) ## how a verdict's cost grows with ranks, hosts, groups and operations
 	PYTHONPATH=.:viewer $(BIN)/python benchmarks/viewer/growth.py
 
-docs: $(STAMP) ## the pages that are generated from real runs
-	$(BIN)/python docs/generate.py
+docs: $(STAMP) ## the notebook, run on a real job
 	$(BIN)/python docs/run_notebook.py
 
 clean: ## everything made here except the environments

@@ -2,9 +2,8 @@
 
     torchrun --standalone --nproc-per-node 2 examples/init_env.py
 
-With DISTTRACE=1 in front, `disttrace view --phase init` shows that torchrun's agent hosts the store
-and both workers are its clients, the prefixes of the default group, and the keys of gloo's mesh,
-until the group is ready.
+With DISTTRACE=1 in front, `disttrace view` shows that torchrun's agent hosts the store in which
+both workers meet, and when the group is ready.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
     python examples/init_file.py
 
-With DISTTRACE=1 in front, `disttrace view --phase init` shows a FileStore without a server, and the
-same prefixes and keys as with the other two methods.
+With DISTTRACE=1 in front, `disttrace view` shows that they meet in a file, which none serves.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python examples/init_tcp.py
 
-With DISTTRACE=1 in front, `disttrace view --phase init` shows rank 0 as the server of the store,
-rank 1 as its client on the same address, and no agent.
+With DISTTRACE=1 in front, `disttrace view` shows rank 0 as the server of the store in which both
+meet, and no agent.
 """
 
 from __future__ import annotations

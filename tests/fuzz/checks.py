@@ -23,7 +23,6 @@ OBEYED = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\x8b-\x
 """Signs that a terminal, or who reads there, takes for something else than text."""
 COMMANDS: dict[str, tuple[str, ...]] = {
     "view": ("view", "--width", "120", "--all"),
-    "view init": ("view", "--phase", "init"),
     "diagnose": ("diagnose", "--stall", "1"),
     "diagnose json": ("diagnose", "--json"),
     "top": ("top", "--once"),

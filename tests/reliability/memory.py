@@ -111,7 +111,6 @@ KINDS: dict[str, Callable[[Path, int], None]] = {
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "view": ("view", "--all"),
-    "view init": ("view", "--phase", "init"),
     "diagnose": ("diagnose",),
     "stats": ("stats",),
     "jobs": ("jobs",),

@@ -56,7 +56,6 @@ def test_odd_digits_break_no_command(
     where = str(tmp_path / "in")
     for words in (
         ["view", where],
-        ["view", where, "--phase", "init"],
         ["diagnose", where, "--json"],
         ["stats", where],
         ["export", where, "-o", str(tmp_path / "out.json")],

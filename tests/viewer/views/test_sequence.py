@@ -30,9 +30,9 @@ from support.journals import MS, Journal, bulk, training, workers
 US = 1_000
 
 
-def report(folder: Path, filters: Filters | None = None, *, init: bool = False) -> Report:
+def report(folder: Path, filters: Filters | None = None) -> Report:
     """The report on a folder."""
-    return report_of(load([str(folder)]), filters, init=init)
+    return report_of(load([str(folder)]), filters)
 
 
 def painted(report: Report, width: int = 80, encoding: str = "utf-8") -> list[str]:

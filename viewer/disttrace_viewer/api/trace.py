@@ -134,7 +134,6 @@ class Trace:
         last: int | None = None,
         around: str | None = None,
         everything: bool = False,
-        phase: str | None = None,
         places: bool = False,
         verbose: bool = False,
         width: int | None = None,
@@ -144,7 +143,7 @@ class Trace:
 
         ``ranks`` (``0,3-5``), ``groups`` (names, ids or ``default``) and ``ops`` (names, ``*``
         stands for anything) choose rows; ``last`` and ``around`` (a time) cut them;
-        ``everything`` folds nothing; ``phase="init"`` draws the initialization.
+        ``everything`` folds nothing.
 
         Raises:
             ViewerError: for filters that fit nothing, and says what would.
@@ -164,7 +163,6 @@ class Trace:
             exchanges=self.exchanges,
             findings=[(one.severity, one.summary) for one in self.findings],
             said=[said(one) for one in self._report.case.said[-SHOWN:]],
-            init=phase == "init",
         )
         paint(report, paper(width=width, color=color), places=places, verbose=verbose)
 

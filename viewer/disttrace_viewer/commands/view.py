@@ -12,7 +12,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_arguments(parser)
     common.add_engine(parser)
     show = parser.add_argument_group("what to show")
-    show.add_argument("--phase", choices=("init",), help="the initialization, drawn in full")
     show.add_argument("--rank", metavar="RANKS", help="only what these ranks took part in: 0,3-5")
     show.add_argument(
         "--group", action="append", default=[], help="only this group: name, id or 'default'"
@@ -42,7 +41,6 @@ def execute(args: argparse.Namespace) -> int:
         last=args.last,
         around=args.around,
         everything=args.all,
-        phase=args.phase,
         places=args.places,
         verbose=args.verbose,
         width=args.width,

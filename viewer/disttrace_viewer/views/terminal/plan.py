@@ -243,7 +243,7 @@ def _locals(trace: Trace, filters: Filters, initialization: pl.DataFrame) -> pl.
         .filter(pl.col("process").is_in(lanes) & pl.col("op").is_in(names))
         .filter(~shared | pl.col("seq").is_null())
         # What C++ asks of a store belongs to the making of connections.
-        .filter((pl.col("kind") != "store") | (pl.col("origin") != "c++") | IN_FLIGHT)
+        .filter((pl.col("kind") != "store") | pl.col("origin").ne_missing("c++") | IN_FLIGHT)
         .join(initialization.lazy(), on=["process", "number"], how="anti")
     )
     if filters.groups:

@@ -16,8 +16,7 @@ from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views.terminal.filters import Filters
 from disttrace_viewer.views.terminal.header import Line, header_of
 from disttrace_viewer.views.terminal.in_flight import flights_of, samples_of
-from disttrace_viewer.views.terminal.init_phase import Initialization, initialization
-from disttrace_viewer.views.terminal.init_setters import initialization_of
+from disttrace_viewer.views.terminal.init_phase import Phase, initialization, initialization_of
 from disttrace_viewer.views.terminal.plan import group_indices, wanted_op
 from disttrace_viewer.views.terminal.rows import Flight
 from disttrace_viewer.views.terminal.sequence import SequenceView, sequence_of
@@ -35,12 +34,11 @@ class Report:
     """(severity, sentence) of what ``diagnose`` tells at length."""
     said: tuple[str, ...]
     """What the job said itself."""
-    initialization: Initialization
+    initialization: tuple[Phase, ...]
     sequence: SequenceView
     flights: tuple[Flight, ...]
     samples: tuple[Flight, ...]
     """Where those stand that are in no operation while others are."""
-    init_only: bool
 
 
 def report_of(
@@ -51,10 +49,9 @@ def report_of(
     exchanges: Exchanges | None = None,
     findings: Sequence[tuple[str, str]] = (),
     said: Sequence[str] = (),
-    init: bool = False,
 ) -> Report:
-    """Compute the report; ``init`` draws initialization and nothing else. ``evidence``: what the
-    findings (severity, sentence) rest on, and what is said of processes.
+    """Compute the report. ``evidence``: what the findings (severity, sentence) rest on, and what is
+    said of processes.
 
     Raises ``ViewerError`` for filters that fit nothing in this trace, and says what would.
     """
@@ -65,30 +62,24 @@ def report_of(
     names = names_of(trace)
     origin = min((p.start_ns for p in trace.processes), default=0)
     inside = initialization_of(trace)
-    if init:
-        sequence = SequenceView((), (), 0)
-    else:
-        sequence = sequence_of(
-            evidence,
-            exchanges,
-            names,
-            filters,
-            origin_ns=origin,
-            initialization=_quiet(trace, inside),
-        )
+    sequence = sequence_of(
+        evidence,
+        exchanges,
+        names,
+        filters,
+        origin_ns=origin,
+        initialization=inside.clear() if filters.ops else _quiet(trace, inside),
+    )
     flights = flights_of(evidence, names)
     return Report(
         names=names,
         header=header_of(evidence, exchanges, names),
         findings=tuple(findings),
         said=tuple(said),
-        initialization=initialization(
-            evidence, exchanges, names, inside, origin_ns=origin, full=init
-        ),
+        initialization=initialization(names, inside, origin_ns=origin),
         sequence=sequence,
         flights=flights,
         samples=samples_of(evidence, flights) if flights else (),
-        init_only=init,
     )
 
 
@@ -97,7 +88,7 @@ def _quiet(trace: Trace, inside: pl.DataFrame) -> pl.DataFrame:
     loud = trace.operations.filter(
         (IN_FLIGHT & ~pl.col("lost")) | pl.col("error").is_not_null()
     ).select("process", "number")
-    return inside.select("process", "number").join(loud, on=["process", "number"], how="anti")
+    return inside.join(loud, on=["process", "number"], how="anti")
 
 
 def _check(trace: Trace, filters: Filters) -> None:

@@ -123,9 +123,6 @@ class LocalRow(Row):
     bytes: int | None
     processes: tuple[int, ...]
     took_ns: int | None
-    depth: int
-    times: int
-    """How often it was done with this key, where all times are one row."""
     place: str | None
 
 

@@ -172,8 +172,6 @@ class Maker:
             bytes=sizes.pop() if len(sizes) == 1 else None,
             processes=tuple(dict.fromkeys(o["process"] for o in together)),
             took_ns=max(ended) - first if len(ended) == len(together) else None,
-            depth=together[0].get("depth", 0),
-            times=together[0].get("times", 1),
             place=place(self.trace.stack(together[0]["call"])),
         )
 

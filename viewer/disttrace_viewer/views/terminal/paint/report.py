@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.text import Text
 
-from disttrace_viewer.views.terminal import BAD, DIM, WAIT
+from disttrace_viewer.views.terminal import BAD, DIM, HEAD, WAIT
 from disttrace_viewer.views.terminal.header import Line
-from disttrace_viewer.views.terminal.paint import init_phase
+from disttrace_viewer.views.terminal.init_phase import Phase
 from disttrace_viewer.views.terminal.paint.console import TextConsole
 from disttrace_viewer.views.terminal.paint.sequence import SequencePainter
 from disttrace_viewer.views.terminal.report import Report
 from disttrace_viewer.views.terminal.rows import Flight
-from disttrace_viewer.wording.quantities import duration, number
+from disttrace_viewer.wording.quantities import duration, number, offset
 
 FLIGHTS = 12
+PHASES = 8
 _LABEL = 14
 
 
@@ -25,13 +28,10 @@ def paint(report: Report, out: TextConsole, *, places: bool = False, verbose: bo
         if verbose or not line.verbose:
             _line(line, out)
     _findings(report, out)
-    if report.init_only:
-        init_phase.paint_full(report.initialization, report.names, out)
-    else:
-        init_phase.paint_folded(report.initialization, out)
-        sequence = report.sequence
-        out.heading("what happened", _count(report))
-        SequencePainter(report.names, sequence.lanes, out, places=places).rows(sequence.rows)
+    _initialization(report.initialization, out)
+    sequence = report.sequence
+    out.heading("what happened", _count(report))
+    SequencePainter(report.names, sequence.lanes, out, places=places).rows(sequence.rows)
     _flights(report, out)
 
 
@@ -58,6 +58,23 @@ def _findings(report: Report, out: TextConsole) -> None:
         out.wrapped(Text(summary), Text(f"  {severity:<8} ", style=style), Text(" " * 11))
     for sentence in report.said:
         out.wrapped(Text(sentence, style=DIM), Text("  "), Text("  "))
+
+
+def _initialization(phases: Sequence[Phase], out: TextConsole) -> None:
+    if not phases:
+        return
+    out.heading("initialization")
+    stuck = [phase for phase in phases if phase.took_ns is None]
+    shown = [p for p in phases if p.took_ns is not None][: max(0, PHASES - len(stuck))]
+    for phase in [p for p in phases if p in stuck[:PHASES] or p in shown]:
+        text = Text.assemble((phase.name, HEAD), f": {phase.what}")
+        if phase.took_ns is None:
+            text.append("  not ready", BAD)
+        else:
+            text.append(f"  {duration(phase.took_ns)}", DIM)
+        out.wrapped(text, Text(f"{offset(phase.at_ns):>10}  ", style=DIM), Text(" " * 14))
+    if len(phases) > PHASES:
+        out.line((f"{'':12}and {number(len(phases) - PHASES, 'more line')}", DIM))
 
 
 def _flights(report: Report, out: TextConsole) -> None:

@@ -64,11 +64,8 @@ class SequencePainter:
         out: TextConsole,
         *,
         places: bool = False,
-        timeless: bool = False,
     ) -> None:
-        """``timeless`` numbers steps and leaves out what differs from run to run."""
         self.names, self.lanes, self.out, self.places = names, lanes, out, places
-        self.timeless, self._step = timeless, 0
         self._wide = max([3, *(len(lane.label) + 1 for lane in lanes)])
 
     def rows(self, rows: Sequence[Row]) -> None:
@@ -87,8 +84,7 @@ class SequencePainter:
         for mark, word in LEGEND:
             if mark in used and (mark is not Mark.DONE or len(used) > 1):
                 legend.append(f"{SIGNS[mark][0]}{HOLD}{word.replace(' ', HOLD)}  ")
-        unit = "step" if self.timeless else "seconds"
-        margin = Text.assemble((f"{unit:>10}  ", DIM), (labels, "bold"))
+        margin = Text.assemble((f"{'seconds':>10}  ", DIM), (labels, "bold"))
         self.out.wrapped(legend, margin, Text(" " * margin.cell_len))
 
     @singledispatchmethod
@@ -143,12 +139,10 @@ class SequencePainter:
 
     @paint.register
     def _(self, row: LocalRow) -> None:
-        text = Text.assemble("  " * row.depth, (row.op, self._loud(row)))
+        text = Text.assemble((row.op, self._loud(row)))
         text.append(f" {row.what}" if row.what else "")
-        if not self.timeless:
-            text.append(f" {size(row.bytes)}" if row.bytes is not None else "", DIM)
-            text.append(f"  {duration(row.took_ns)}" if row.took_ns is not None else "", DIM)
-            text.append(f"; {row.times} times" if row.times > 1 else "", DIM)
+        text.append(f" {size(row.bytes)}" if row.bytes is not None else "", DIM)
+        text.append(f"  {duration(row.took_ns)}" if row.took_ns is not None else "", DIM)
         self._put(row, text)
 
     @paint.register
@@ -218,9 +212,7 @@ class SequencePainter:
         if self.places:
             where = getattr(row, "place", None)
             text.append(f"  {where}" if where and not row.flights else "", DIM)
-        self._step += 1
-        when = str(self._step) if self.timeless else offset(row.at_ns)
-        first = Text.assemble((f"{when:>10}  ", DIM), self._lanes(row))
+        first = Text.assemble((f"{offset(row.at_ns):>10}  ", DIM), self._lanes(row))
         self.out.wrapped(text, first, self._margin(2))
         for flight in row.flights:
             self._more(self.flight(flight))
