@@ -6,11 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from disttrace_viewer.analysis.difference import align
-from disttrace_viewer.analysis.difference.align import Side, compare
-from disttrace_viewer.analysis.difference.period import opening, runs, steps
-from disttrace_viewer.analysis.difference.slower import medians_if_slower
-from disttrace_viewer.analysis.difference.tokens import Callers, Seen, tokens
+from disttrace_viewer.analysis.difference import align, streams
+from disttrace_viewer.analysis.difference.align import (
+    Side,
+    compare,
+    medians_if_slower,
+    opening,
+    runs,
+    steps,
+)
+from disttrace_viewer.analysis.difference.streams import Callers, Seen, tokens
 from disttrace_viewer.trace.process import Frame
 
 MS = 1_000_000
@@ -135,3 +140,12 @@ def test_slower_is_beyond_what_each_run_varies() -> None:
     spread = [MS * (1 + i % 10) for i in range(31)]
     assert medians_if_slower(spread, [time + 3 * MS for time in spread]) is None
     assert medians_if_slower(fast[:8], [time * 3 for time in fast[:8]]) is None
+
+
+def test_lines_of_a_generated_function_are_affordable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond a bound no pair of them is looked at."""
+    a = [call("all_reduce", line) for line in range(2_000)]
+    b = [*a, call("barrier", 2_001)]
+    monkeypatch.setattr(streams, "_likeness", None)
+    of_a, of_b = tokens(a, b)
+    assert of_b[:-1] == of_a

@@ -14,8 +14,7 @@ from typing import Any, TypeAlias
 import polars as pl
 
 from disttrace_viewer.analysis.difference import align
-from disttrace_viewer.analysis.difference.align import Side
-from disttrace_viewer.analysis.difference.slower import medians_if_slower
+from disttrace_viewer.analysis.difference.align import Side, medians_if_slower
 from disttrace_viewer.analysis.difference.streams import Key, Stream, Streams, sides
 from disttrace_viewer.api.reading import Paths
 from disttrace_viewer.api.trace import Trace, load

@@ -1,4 +1,8 @@
-"""Two sequences of calls, aligned: what is gone, what is new, what changed, what moved."""
+"""Two sequences of calls, aligned: what is gone, what is new, what changed, what moved.
+
+A training loop repeats itself, with now and then a step that does more. Cut at the call that opens
+the loop, a million calls are a handful of distinct steps.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,45 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import groupby
 
-from disttrace_viewer.analysis.difference.period import Step, opening, runs, steps
+Step = tuple[int, ...]
+
+_LOOKED_AT = 20_000
+"""Calls by which the opening one is chosen."""
+_CANDIDATES = 32
+
+
+def opening(a: Sequence[int], b: Sequence[int]) -> int | None:
+    """The call at which cutting both sequences leaves the least to tell: the lengths of the
+    distinct steps and how often one follows another one. None where nothing comes twice in both.
+    """
+    parts = [list(one[:_LOOKED_AT]) for one in (a, b)]
+    counts = [Counter(part) for part in parts]
+    often = [t for t in dict.fromkeys(parts[0]) if min(c[t] for c in counts) > 1]
+    often.sort(key=lambda token: -counts[0][token])
+    kept = set(often[:_CANDIDATES])
+    candidates = [token for token in dict.fromkeys(parts[0]) if token in kept]
+    return min(candidates, key=lambda token: sum(_cost(p, token) for p in parts), default=None)
+
+
+def steps(sequence: Sequence[int], first: int | None) -> list[Step]:
+    """The sequence, cut before each call that opens a step; what stands before the first one is a
+    step of its own.
+    """
+    cuts = [i for i, token in enumerate(sequence) if token == first and i]
+    return [tuple(sequence[i:j]) for i, j in zip([0, *cuts], [*cuts, len(sequence)], strict=True)]
+
+
+def runs(found: Iterable[Step]) -> list[tuple[Step, int]]:
+    """Steps that follow each other and are alike, with how many they are."""
+    return [(step, sum(1 for _ in same)) for step, same in groupby(found)]
+
+
+def _cost(sequence: Sequence[int], first: int) -> int:
+    found = runs(steps(sequence, first))
+    return sum(len(step) for step in {step for step, _ in found}) + len(found)
+
 
 FIRST, VANISHED, RARER = "first_divergence", "vanished", "rarer"
 APPEARED, OFTENER = "appeared", "more_often"
@@ -185,3 +226,25 @@ def _crossed(step: Step, others: Sequence[Step]) -> list[int]:
             gone.update(step[i:j])
             come.update(other[k:m])
     return list(gone & come)
+
+
+FEWEST = 8
+"""Times of a call on each side below which nothing is said."""
+_OUTER = 0.1
+"""The slowest and fastest part of the times that is left out of a run's spread."""
+_RATIO, _LEAST_NS = 1.2, 1_000_000
+
+
+def medians_if_slower(a: Sequence[int], b: Sequence[int]) -> tuple[int, int] | None:
+    """The medians (ns) where ``b`` is slower: nine tenths of its times are above nine tenths of
+    those of ``a``, and the medians are a fifth and a millisecond apart. The first time of each side
+    does not count: what is made then is made once.
+    """
+    a, b = sorted(a[1:]), sorted(b[1:])
+    if min(len(a), len(b)) < FEWEST:
+        return None
+    before, after = a[len(a) // 2], b[len(b) // 2]
+    apart = b[int(len(b) * _OUTER)] > a[-1 - int(len(a) * _OUTER)]
+    if apart and after >= before * _RATIO and after - before >= _LEAST_NS:
+        return before, after
+    return None
