@@ -11,6 +11,7 @@ from disttrace.capture.devices import flight_recorder, recorders
 
 ALWAYS = (
     "Operations on one-sided windows (Window.put, get, signal) and torch.ops.symm_mem.",
+    "Calls of torch.distributed.rpc: only the stores and groups by which its workers meet.",
     "Single operations of a replayed CUDA graph: each replay is one operation of each group in it.",
     "When asynchronous work is complete whose handle the program dropped.",
     "When an asynchronous message is complete that nobody waits for, on gloo.",

@@ -112,12 +112,12 @@ def _begin(capture: Capture, op: str, arguments: dict[str, Any], frame: Any) -> 
     told = {name: _plain(value) for name, value in arguments.items() if name not in _LEFT_OUT}
     given = {name: value for name, value in told.items() if value is not None}
     if op == "init_process_group":
-        claim(capture, given)
+        _claim(capture, given)
     keys = {"args": given or None, "async": False}
     return capture.begin_composed(frame, op, str(given), group=entry, keys=keys)
 
 
-def claim(capture: Capture, given: dict[str, Any]) -> None:
+def _claim(capture: Capture, given: dict[str, Any]) -> None:
     """Rank and world size as this process claims them towards the others."""
     claims = {}
     for name, variable in (("rank", "RANK"), ("world_size", "WORLD_SIZE")):
