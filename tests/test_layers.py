@@ -34,7 +34,6 @@ RECORDER_ROOMS = (
     "capture/devices",
     "capture/native",
     "capture/ddp",
-    "capture/adapters",
     "capture/launcher",
     "capture",
     "lifecycle/meeting",

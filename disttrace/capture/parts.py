@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from disttrace.capture import missing
-from disttrace.capture.adapters import table as adapters
+from disttrace.capture import adapters, missing
 from disttrace.capture.ddp import relays
 from disttrace.capture.devices import completion
 from disttrace.capture.instrumentation import (

@@ -1,7 +1,9 @@
-"""What adapters share: a table of methods, and a wrapper that records each call of one.
+"""Adapters: communication of other libraries, recorded as its own program would declare it.
 
-A call is recorded as ``disttrace.operation`` records a block. One that only enqueues on a device is
-over when an event behind it is; one that is captured into a CUDA graph belongs to its replays.
+None of these libraries is imported; what the table names of each is patched when the program
+imports it. A call is recorded as ``disttrace.operation`` records a block. One that only enqueues on
+a device is over when an event behind it is; one that is captured into a CUDA graph belongs to its
+replays.
 """
 
 from __future__ import annotations
@@ -65,6 +67,73 @@ class Adapter(NamedTuple):
             owner = module.__dict__.get(row.owner)
             if isinstance(owner, type) and f"{owner.__name__}.{row.name}" not in names:
                 capture.engine.attribute(PART, owner, row.name, make)
+
+
+def _calls(names: str, owner: str | None = None, group: str = "group") -> list[LibraryCall]:
+    """Rows of calls that bear the names of their operations."""
+    return [LibraryCall(name, name, owner, group) for name in names.split()]
+
+
+_PYNCCL = "PyNcclCommunicator"
+_SYMMETRIC_MEMORY = (
+    "_fused_all_gather_matmul",
+    "_fused_matmul_reduce_scatter",
+    "_fused_all_gather_scaled_matmul",
+    "_fused_scaled_matmul_reduce_scatter",
+    "_low_contention_all_gather",
+    "_low_contention_reduce_scatter",
+)
+ADAPTERS = (
+    # How vLLM and SGLang call NCCL by ctypes, with communicators of their own.
+    Adapter(
+        "pynccl",
+        modules=(
+            "vllm.distributed.device_communicators.pynccl",
+            "sglang.srt.distributed.device_communicators.pynccl",
+        ),
+        rows=(
+            *_calls("all_reduce all_gather all_gatherv reduce_scatter reduce_scatterv", _PYNCCL),
+            *_calls("broadcast reduce", _PYNCCL),
+            LibraryCall("send", "send", _PYNCCL, peer="dst"),
+            LibraryCall("recv", "recv", _PYNCCL, peer="src"),
+        ),
+    ),
+    # Dispatch and combine of experts' tokens, by NVLink and RDMA.
+    Adapter(
+        "deep_ep",
+        modules=("deep_ep", "deep_ep.buffer"),
+        rows=(
+            *_calls("dispatch combine internode_dispatch internode_combine", "Buffer"),
+            *_calls("low_latency_dispatch low_latency_combine", "Buffer"),
+        ),
+    ),
+    # Functions of torch that communicate by loads and stores between devices. Operators called as
+    # torch.ops.symm_mem pass no function of Python, and are not seen.
+    Adapter(
+        "symmetric_memory",
+        modules=("torch.distributed._symmetric_memory",),
+        rows=(
+            *(LibraryCall(n, n.lstrip("_"), group="group_name") for n in _SYMMETRIC_MEMORY),
+            LibraryCall("rendezvous", "rendezvous"),
+        ),
+    ),
+    # nvshmem4py: collectives of a team, called on the host. A team is no process group: what its
+    # members call is recorded, and not compared.
+    Adapter(
+        "nvshmem",
+        modules=("nvshmem.core",),
+        rows=(
+            *_calls("barrier sync reduce reducescatter fcollect alltoall", group="process_group"),
+            *_calls("broadcast put get put_signal signal_wait", group="process_group"),
+        ),
+    ),
+)
+
+
+def install(capture: Capture) -> None:
+    """Wait for each library to be imported by the program."""
+    for one in ADAPTERS:
+        one.install(capture)
 
 
 _within = threading.local()
