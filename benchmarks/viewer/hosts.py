@@ -1,4 +1,4 @@
-"""Stalls over many hosts, in virtual time, as a table: who leads, who speaks, and when.
+"""Stalls over many hosts, in virtual time, as a table: which speak, and when.
 
 python benchmarks/viewer/hosts.py --hosts 8,32,128,1024
 
@@ -19,27 +19,23 @@ sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "viewer")]
 from reliability import hosts_in_virtual_time as virtual  # noqa: E402
 
 HEAD = (
-    "| hosts | case | leaders | voices | terms | whole verdict | read | messages per host |",
-    "|---|---|---|---|---|---|---|---|",
+    "| hosts | case | by the server | by themselves | read | messages per host |",
+    "|---|---|---|---|---|---|",
 )
 
 
 def row(hosts: int, case: str) -> str:
     """One stall."""
-    found = virtual.stall(hosts, case)
-    most = max((voice.known for voice in found.voices), default=0)
-    whole = found.whole_s(most)
-    leaders = {one for who in found.leaders.values() for one in who}
-    answers = max((voice.answers for voice in found.voices), default=0)
+    found = virtual.stall(hosts, case, until_s=30.0 if case == "partition" else 45.0)
+    served = [f"{v.at_s:.1f} s, {v.known:,} hosts" for v in found.voices if not v.alone]
+    alone = [v.at_s for v in found.voices if v.alone]
     size = max((voice.bytes for voice in found.voices), default=0)
     cells = [
         f"{hosts:,}",
         case,
-        str(len(leaders)),
-        str(len({(voice.host, voice.term) for voice in found.voices})),
-        str(len(found.leaders)),
-        "never" if whole is None else f"{whole:.1f} s, {most:,} hosts",
-        f"{answers} answers, {size / 1e3:,.0f} kB",
+        "; ".join(served) or "none",
+        f"{len(alone):,} at {min(alone):.1f} to {max(alone):.1f} s" if alone else "none",
+        f"{size / 1e3:,.0f} kB",
         f"{found.messages / hosts:.0f}",
     ]
     return f"| {' | '.join(cells)} |"

@@ -1,11 +1,10 @@
-"""What the host that leads computes for a live verdict, by hosts: from bytes to words.
+"""What the server computes for a live verdict, by hosts: from bytes to words.
 
 python benchmarks/viewer/live_judge.py --hosts 32,128,1024
 
-Each host has a folder with the journals of its eight ranks and tells of them what it would tell; 32
-answers at a time become one, as on their way, until there are no more than 32. Counted is the
-processor time of the first host's verdict, less what the others did for it, the least of
-``--rounds``; and that of one host that makes one answer of 32, where it takes longest.
+Each host has a folder with the journals of its eight ranks and sends of them what it would send.
+Counted is the processor time of the first host's verdict, less what the others did for it, the
+least of ``--rounds``, and the most memory that this process had.
 ``tests/reliability/hosts_in_virtual_time.py`` reckons with these figures.
 """
 
@@ -14,10 +13,11 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import resource
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -25,9 +25,11 @@ sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "viewer")]
 
 from benchmarks.viewer.jobs import Shape, make  # noqa: E402
 from disttrace_viewer.analysis.liveness import Seen  # noqa: E402
-from disttrace_viewer.companion.channel.rounds import Answer  # noqa: E402
-from disttrace_viewer.companion.channel.tree import FAN  # noqa: E402
-from disttrace_viewer.companion.told import packed, together  # noqa: E402
+from disttrace_viewer.companion import verdict  # noqa: E402
+from disttrace_viewer.companion.hub.peers import Peers  # noqa: E402
+from disttrace_viewer.companion.hub.station import SERVER, Answer  # noqa: E402
+from disttrace_viewer.companion.reports import summary  # noqa: E402
+from disttrace_viewer.companion.reports.states import packed  # noqa: E402
 from disttrace_viewer.companion.verdict import Judge  # noqa: E402
 from disttrace_viewer.trace.process import Process  # noqa: E402
 
@@ -41,7 +43,7 @@ def living(_: Process) -> Seen:
 
 
 class Hosts:
-    """The folders of a job's hosts, and what they tell."""
+    """The folders of a job's hosts, and what they send."""
 
     def __init__(self, made: Path, hosts: int, fault: str, parted: int) -> None:
         shape = Shape(8, hosts // 8, PER_HOST, 3, fault=fault, per_host=PER_HOST, parted=parted)
@@ -53,45 +55,42 @@ class Hosts:
         for path in [*made.glob("*.jsonl")]:
             number = int(path.name.split("-")[1].removeprefix("node"))
             path.rename(self._folders[number] / path.name)
-        self.folding_s: list[float] = []
-        """What one host did by folding, from the leaves of the tree up."""
-        self.answers = self._told(())
+        self.clients = [f"host{number}" for number in range(1, hosts)]
+        self._summaries = [Answer(one, self._sent(one, "summary")) for one in self.clients]
+        self.bytes = 0
         self.others_s = 0.0
 
     def judge(self, number: int) -> Judge:
         """The one of a host."""
         return Judge(str(self._folders[number]), self._job, self._job, STALL_S)
 
-    def gather(self, wanted: Sequence[str] = ()) -> list[Answer]:
-        """What all but the first tell, folded."""
-        if not wanted:
-            return self.answers
+    def request(
+        self, words: Sequence[str] = (), *, of: Collection[str] | None = None, **_: object
+    ) -> list[Answer]:
+        """What all but the first send."""
         began = time.process_time()
-        answers = self._told(tuple(wanted))
+        if words[0] == "summary":
+            answers = self._summaries
+        else:
+            asked = self.clients if of is None else sorted(of)
+            answers = [Answer(one, self._sent(one, *words)) for one in asked]
         gc.collect()  # what they leave is theirs
         self.others_s += time.process_time() - began
+        self.bytes += sum(len(answer.data) for answer in answers)
         return answers
 
-    def _told(self, wanted: tuple[str, ...]) -> list[Answer]:
-        told = []
-        for number in range(1, len(self._folders)):
-            judge = self.judge(number)
-            if data := judge._answer(wanted, True) if wanted else packed(judge._local(), living):
-                told.append(Answer(f"host{number}", True, data))
+    def _sent(self, one: str, *words: str) -> bytes:
+        judge = self.judge(int(one.removeprefix("host")))
+        try:
+            if words[0] == "whole":
+                return judge._answer(words)
+            local = judge._local()
+            form = summary.packed if words[0] == "summary" else packed
+            return form(local, living)
+        finally:
             judge.close()
-            for end in (
-                judge.exchange._ear,
-                judge.exchange._mouth,
-            ):  # of one that goes on they stay
+            for end in (judge.peers._ear, judge.peers._mouth):  # of one that goes on they stay
                 os.close(end)
-        if wanted:
-            return told
-        while len(told) > FAN or len(told) == len(self._folders) - 1:
-            parts = [told[n : n + FAN] for n in range(0, len(told), FAN)]
-            began = time.process_time()
-            told = [Answer(part[0].sender, True, together(part)) for part in parts]
-            self.folding_s.append((time.process_time() - began) / len(parts))
-        return told
 
 
 def measured(hosts: int, rounds: int, fault: str, parted: int = 0) -> str:
@@ -101,21 +100,22 @@ def measured(hosts: int, rounds: int, fault: str, parted: int = 0) -> str:
         least = float("inf")
         for _ in range(rounds):
             judge = job.judge(0)
-            judge.exchange.join = lambda *_: True  # type: ignore[method-assign]
-            judge.exchange.gather = job.gather  # type: ignore[method-assign]
-            judge.exchange.confirm = lambda: True  # type: ignore[method-assign]
-            job.others_s = 0.0
+            vars(verdict)["voices"] = lambda *_, **__: ["of host0"]  # its ranks do not run here
+            peers = judge.peers
+            peers.join = lambda *_: True  # type: ignore[method-assign]
+            peers.settled = lambda: SERVER  # type: ignore[method-assign]
+            peers.request = job.request  # type: ignore[method-assign]
+            Peers.clients = job.clients  # type: ignore[method-assign, assignment]
+            job.others_s, job.bytes = 0.0, 0
             gc.collect()
             gc.freeze()  # a companion holds no other host's journals
             began = time.process_time()
             found = judge.verdict()
             least = min(least, time.process_time() - began - job.others_s)
             judge.close()
-    size = sum(len(answer.data) for answer in job.answers)
     first = next(iter(found["lines"]), "nothing")
-    told = f"{len(job.answers)}, {size / 1e3:,.0f} kB"
-    folding = f"{max(job.folding_s):.2f}"
-    return f"| {hosts:,} | {told} | {folding} | {least:.2f} | {first} |"
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    return f"| {hosts:,} | {job.bytes / 1e3:,.0f} kB | {least:.2f} | {most} MB | {first} |"
 
 
 def main() -> None:
@@ -130,7 +130,7 @@ def main() -> None:
         "--parted", type=int, default=0, help="one of so many ranks calls something else in `world`"
     )
     options = parser.parse_args()
-    print("| hosts | answers | CPU s of a fold | CPU s | told |", "|---|---|---|---|---|", sep="\n")
+    print("| hosts | answers | CPU s | memory | said |", "|---|---|---|---|---|", sep="\n")
     for hosts in map(int, options.hosts.split(",")):
         print(measured(hosts, options.rounds, options.fault, options.parted), flush=True)
 

@@ -24,6 +24,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "viewer")]
 
 from disttrace.journal import proc  # noqa: E402
+from disttrace_viewer.companion.hub.station import CLIENT, SERVER  # noqa: E402
 from disttrace_viewer.companion.verdict import Judge  # noqa: E402
 from support.journals import MS, Journal  # noqa: E402
 
@@ -99,13 +100,12 @@ def main() -> None:
 
         own = str(of_host(folder, 0, apart))
         judge = Judge(own, "job", "job", STALL_S, "host0", root=made)
-        judge.exchange.join = lambda *_: True  # type: ignore[method-assign]
-        judge.exchange.gather = lambda *_: None  # type: ignore[method-assign]
+        roles = [SERVER, CLIENT]
+        judge.peers.join = lambda *_: True  # type: ignore[method-assign]
+        judge.peers.settled = roles.pop  # type: ignore[method-assign]
+        judge.peers.speaks = lambda **_: None  # type: ignore[method-assign]
         sys.addaudithook(audit)
-        for what, lead in (("another host leads", False), ("nobody answers, and we lead", True)):
-            if lead:
-                judge.exchange.gather = lambda *_: []  # type: ignore[method-assign]
-                judge.exchange.confirm = lambda: True  # type: ignore[method-assign]
+        for what in ("another host serves", "none answers, and we do"):
             opened.update(dict.fromkeys(opened, 0))
             began = time.process_time()
             found = judge.verdict()

@@ -8,19 +8,17 @@ import random
 import sys
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from disttrace_viewer.companion.between import excerpt, talk
+from disttrace_viewer.companion.between import excerpt
 from disttrace_viewer.companion.between.excerpt import Excerpt, Excerpts
 from disttrace_viewer.companion.between.out_of_step import OutOfStep
 from disttrace_viewer.companion.between.talk import CALLS, Talk
-from disttrace_viewer.companion.channel.hub import Hub
-from disttrace_viewer.companion.channel.message import Message
-from disttrace_viewer.companion.channel.rounds import Answer
+from disttrace_viewer.companion.hub.station import CLIENT, SERVER, Answer
 from disttrace_viewer.companion.slow.duty import HERE
 from disttrace_viewer.states.form.state import inflated
 from lifecycle.test_in_step import STEP, Calls, pages
@@ -77,11 +75,12 @@ def test_what_is_not_sound_is_nothing() -> None:
         OutOfStep().hear({HERE: [told(STEP * 9)], "b": found})
 
 
-class _Meeting:
-    """Notes what is asked, and answers with what the test gives."""
+class _Others:
+    """Notes what is requested, and answers with what the test gives."""
 
-    def __init__(self, answers: dict[str, Callable[[Sequence[str], bool], bytes]]) -> None:
-        self.answers, self.asked = answers, list[Sequence[str]]()
+    def __init__(self, answers: dict[str, Callable[[Sequence[str]], bytes]]) -> None:
+        self.answers, self.requested = answers, list[tuple[list[str], object]]()
+        self.role = SERVER
 
     def fileno(self) -> int:
         return 0
@@ -93,9 +92,12 @@ class _Meeting:
 
     def close(self) -> None: ...
 
-    def gather(self, wanted: Sequence[str] = ()) -> list[Answer] | None:
-        self.asked.append(wanted)
-        return [Answer(one, True, answer(wanted, True)) for one, answer in self.answers.items()]
+    def request(
+        self, words: Sequence[str] = (), *, of: Collection[str] | None = None, **_: object
+    ) -> list[Answer]:
+        self.requested.append(([*words], of))
+        asked = self.answers if of is None else of
+        return [Answer(one, self.answers[one](words)) for one in asked]
 
 
 class _Judge:
@@ -112,89 +114,46 @@ class _Judge:
 
 
 @pytest.fixture
-def job(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Talk, _Judge, _Meeting]]:
+def job(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Talk, _Judge, _Others]]:
     """Makes a companion of one of two ranks, that shows these calls."""
 
-    def made(name: str, calls: Calls, *others: Talk) -> tuple[Talk, _Judge, _Meeting]:
-        meeting = _Meeting({one._me: one._answer for one in others})
+    def made(name: str, calls: Calls, **hosts: Talk) -> tuple[Talk, _Judge, _Others]:
+        others = _Others({one: duty._answer for one, duty in hosts.items()})
         judge = _Judge(f"calls of {name}".encode())
-        duty = Talk(name, "", None, judge, lambda data: b"public", lambda *_: meeting)
+        duty = Talk("", None, judge, lambda _: others)
         shown = Excerpts("")._excerpt(1, pages(calls), 400)
         monkeypatch.setattr(duty, "_excerpts", type("_", (), {"of": lambda *_: [shown]})())
         monkeypatch.setattr(Talk, "_is_everybody", False)
-        monkeypatch.setattr(Talk, "_gathered", lambda one: one._meeting.gather([]))
-        return duty, judge, meeting
+        monkeypatch.setattr(Talk, "_meets", lambda one: one._others.role == SERVER)
+        return duty, judge, others
 
     return made
 
 
-def test_those_who_differ_are_asked_for_their_calls_and_judged(job: Any) -> None:
-    """And nobody else is; what is not for everybody goes to nobody else."""
-    other, third = job("b", [(8, 10), *STEP[1:]])[0], job("c", STEP)[0]
-    duty, judge, meeting = job("a", STEP, other, third)
+def test_hosts_that_differ_send_their_calls_and_are_judged(job: Any) -> None:
+    """And no others do."""
+    duty, judge, others = job("a", STEP, b=job("b", [(8, 10), *STEP[1:]])[0], c=job("c", STEP)[0])
     duty.look()
-    assert meeting.asked == [[], [CALLS, "b"]]
+    assert others.requested == [([], None), ([CALLS], ["b"])]
     ((answer,),) = judge.judged
     assert (answer.sender, answer.data) == ("b", b"calls of b")
-    assert other._answer([CALLS, "c"], True) == b""
-    assert other._answer([CALLS, "b"], False).endswith(b"public")
-    assert other._public(other._answer([CALLS, "b"], True)).endswith(b"public")
 
 
 def test_hosts_in_step_are_asked_once_in_a_second_and_a_half(job: Any) -> None:
-    duty, judge, meeting = job("a", STEP, job("b", STEP)[0])
+    duty, judge, others = job("a", STEP, b=job("b", STEP)[0])
     for _ in range(20):
         duty.look()
-    assert (meeting.asked, judge.judged) == ([[]], [])
+    assert (others.requested, judge.judged) == ([([], None)], [])
     duty._ask_at -= 60
     duty.look()
-    assert len(meeting.asked) == 2
+    assert len(others.requested) == 2
 
 
-def test_who_was_asked_does_not_ask(job: Any) -> None:
-    """Else each would tell the hub every time that it would like to lead."""
-    duty, _, meeting = job("a", STEP, job("b", STEP)[0])
-    duty._answer([], True)
+def test_a_client_requests_nothing(job: Any) -> None:
+    duty, _, others = job("a", STEP, b=job("b", STEP)[0])
+    others.role = CLIENT
     duty.look()
-    assert meeting.asked == []
-    duty._led_at -= talk.LED_S
-    duty.look()
-    assert meeting.asked == [[]]
-
-
-def test_a_host_that_is_asked_hears_nothing_else() -> None:
-    """Of a job that is well: at most one message a second, and as long as it asks no sign of life
-    beyond these.
-    """
-    heard: list[str] = []
-    hub = Hub(
-        "a",
-        1,
-        lambda stream, message: heard.append(message.kind),
-        lambda *question: None,
-        lambda data: data,
-        term=0,
-        place=0,
-        now=0.0,
-    )
-    hub.heard(7, Message("join", {"id": "b", "order": 3, "term": 0}), 0.0, known=True, peer="b")
-    asked, now = 0, 3.0
-    for _ in range(3):
-        hub.gather([], now, lambda gathered: None)  # who is first waits before it leads
-    heard.clear()
-    while now < 63.0:
-        now += 0.1
-        if now - 3.0 >= asked * talk.ASK_S:
-            hub.gather([], now, lambda gathered: None)
-            asked += 1
-        hub.turn(now)
-    assert set(heard) <= {"ask", "stand"}
-    assert len(heard) <= 60
-    heard.clear()
-    while now < 73.0:
-        now += 0.1
-        hub.turn(now)
-    assert heard.count("beat") >= 5
+    assert others.requested == []
 
 
 STEPS = """

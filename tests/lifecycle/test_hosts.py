@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrace_viewer.companion.channel import places
+from disttrace_viewer.companion.hub import address
 from support import networks
 from support.networks import Host
 from support.processes import ROOT, clean_environ, companions, wait_until
@@ -72,20 +72,27 @@ def _is_clean(folder: Path) -> bool:
 
 @pytest.mark.long
 @pytest.mark.parametrize("hosts", [3], indirect=True)
-def test_whose_place_it_was_is_gone(tmp_path: Path, hosts: Sequence[Host]) -> None:
-    """The companion at which all have met is killed before anything was told: one of them tells."""
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["gone", "stopped"])
+def test_without_the_server_each_host_speaks_for_itself(
+    tmp_path: Path, hosts: Sequence[Host], number: signal.Signals
+) -> None:
+    """It says who waits there, accuses nobody, and why no more is known."""
     variables = {**environ(DISTTRACE="1"), "DISTTRACE_STALL": "8"}
-    command = [sys.executable, str(HANG), "--culprit", "2"]
+    command = [sys.executable, str(HANG), "--culprit", "0"]
     with networks.job(hosts, command, variables, tmp_path):
-        meeting = set(places.ports(29500))
+        meeting = set(address.ports(29500))
         wait_until(lambda: meeting & {*hosts[0].listeners()}, timeout=60)
-        time.sleep(2.5)  # till the others are there, and know where to meet then
+        time.sleep(1.5)  # till the others are there
+        for pid in companions(tmp_path / "journals0"):
+            os.kill(pid, number)
+        wait_until(lambda: told(tmp_path, 3) == [1, 2], timeout=60)
+        wait_until(lambda: "disttrace: more:" in said(tmp_path, 2), timeout=10)
+        for rank in (1, 2):
+            text = said(tmp_path, rank)
+            assert f"Rank {rank} has been waiting" in text
+            assert "the host of rank 0 does not answer" in text
         for pid in companions(tmp_path / "journals0"):
             os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: told(tmp_path, 3), timeout=60)
-        time.sleep(3)
-        (who,) = told(tmp_path, 3)
-        assert "Rank 2 never joined all_reduce #3" in said(tmp_path, who)
 
 
 @pytest.mark.long

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from disttrace_viewer.analysis.liveness import Seen
-from disttrace_viewer.companion import told as told_of
 from disttrace_viewer.companion import verdict
 from disttrace_viewer.companion.machine import asking, kernel_log, nccl_ras, nvidia_smi
 from disttrace_viewer.companion.machine.answer import Answer
+from disttrace_viewer.companion.reports import states as told_of
 from support.journals import workers
 from support.processes import wait_until
 from support.scenes import S, beat, findings, only

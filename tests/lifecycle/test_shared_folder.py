@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.viewer import shared_folder
-from disttrace_viewer.companion.channel.rounds import Answer
+from disttrace_viewer.companion.hub.station import SERVER, Answer
 from disttrace_viewer.companion.reading import folder_lead
 from disttrace_viewer.companion.reading.folder_lead import FolderLead
-from disttrace_viewer.companion.reading.journals import OwnJournals, untold
-from disttrace_viewer.companion.told import packed, unpacked
+from disttrace_viewer.companion.reading.journals import OwnJournals, unreported
+from disttrace_viewer.companion.reports.states import packed, unpacked
 from disttrace_viewer.companion.verdict import Judge
 from disttrace_viewer.states.folder import of_journals
 from disttrace_viewer.states.merged import Merged
@@ -58,33 +58,35 @@ def test_of_a_try_without_anybody_left_the_newest_is_read(folder: Path) -> None:
 
 
 def test_what_was_told_is_not_read(folder: Path) -> None:
-    """With all that its host said, or only numbers and places; nor what is a link."""
+    """By states or by a summary of its host; nor what is a link."""
     own, other = of_host(folder, 0), of_host(folder, 1)
     left = {f"host{host}" for host in (1, 2)}
-    found = untold(str(folder), "job", own, [])
+    found = unreported(str(folder), "job", own, [])
     assert {Path(one.base).name.split("-")[1] for one in found} == left
-    for whole in (True, False):
-        told = unpacked([Answer("host1", True, packed(other, whole=whole))], own).marks
-        found = untold(str(folder), "job", own, told)
+    told = unpacked([Answer("host1", packed(other))], own).marks
+    for found in (
+        unreported(str(folder), "job", own, told),
+        unreported(str(folder), "job", own, [], ["host1"]),
+    ):
         assert {Path(one.base).name.split("-")[1] for one in found} == {"host2"}
     for path in folder.rglob("job-host2-4000005-*.defs.jsonl"):
         path.rename(folder / "elsewhere")
         path.symlink_to(folder / "elsewhere")
-    found = untold(str(folder), "job", own, told)
+    found = unreported(str(folder), "job", own, told)
     assert [Path(one.base).name.split("-")[2] for one in found] == ["4000004"]
     if (folder / "job").exists():  # nor what lies where a link leads
         (folder / "job").rename(folder / "elsewhere2")
         (folder / "job").symlink_to(folder / "elsewhere2")
-        found = untold(str(folder), "job", own, [])
+        found = unreported(str(folder), "job", own, [])
         assert all(Path(one.base).parent == folder for one in found)
 
 
 def judge(folder: Path, answers: list[Answer] | None) -> Judge:
     found = Judge(str(where(folder, 0)), "job", "job", 10.0, "host0", root=str(folder))
-    exchange = found.exchange
-    exchange.join = lambda *_: answers is not None  # type: ignore[method-assign]
-    exchange.gather = lambda *_: answers  # type: ignore[method-assign]
-    exchange.confirm = lambda: True  # type: ignore[method-assign]
+    peers = found.peers
+    peers.join = lambda *_: answers is not None  # type: ignore[method-assign]
+    peers.settled = lambda: SERVER  # type: ignore[method-assign]
+    peers.request = lambda *_, **__: answers or []  # type: ignore[method-assign]
     return found
 
 
@@ -106,7 +108,7 @@ def test_one_of_those_that_nobody_answers_reads_all(folder: Path) -> None:
 
 def test_what_nobody_lacks_is_not_looked_for(folder: Path) -> None:
     """All have answered: no lock, and no journal of theirs is opened."""
-    answers = [Answer(f"{n}", True, packed(of_host(folder, n))) for n in (1, 2)]
+    answers = [Answer(f"{n}", packed(of_host(folder, n))) for n in (1, 2)]
     opened: list[str] = []
     asking = judge(folder, answers)
     with pytest.MonkeyPatch.context() as patch:

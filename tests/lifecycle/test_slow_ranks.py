@@ -330,7 +330,6 @@ def test_all_ranks_of_a_host_are_told_as_one() -> None:
 def test_what_hosts_tell_is_read_back_and_what_is_not_sound_is_nothing() -> None:
     one = Block("ab12", 3, 7, 5, 8, 1000, {"cd34": (8, 10, 20)})
     assert told.unpacked(told.packed([one], "node7")) == ([one], "node7")
-    assert told.unpacked(told.in_public(told.packed([one], "node7"))) == ([one], "")
     row = ["ab12", 3, 7, 5, 8, 1000, [["cd34", 8, 10, 20]]]
     assert told.unpacked(_told([row]))[0] == [one]
     for at, wrong in ((0, "x y"), (1, 99), (3, -1), (3, True), (5, 1.5), (6, [["cd34", 8, 10]])):

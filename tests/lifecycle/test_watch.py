@@ -14,9 +14,9 @@ import pytest
 
 from disttrace.journal import proc
 from disttrace_viewer.analysis.liveness import Seen
-from disttrace_viewer.companion import told as told_of
 from disttrace_viewer.companion import verdict, watch
 from disttrace_viewer.companion.log import Log
+from disttrace_viewer.companion.reports import states as told_of
 from disttrace_viewer.companion.service import Order
 from disttrace_viewer.companion.watch import Watch
 from disttrace_viewer.merge.reader import load

@@ -1,8 +1,8 @@
 """Companions of many hosts in virtual time: the product's own stations over a network of events.
 
-Nothing sleeps and nothing is a socket; conversations, hubs, terms and rounds are those of a job.
-Each host does what its companion does: from half of the limit on it is there, from the limit on it
-asks every second, and who leads judges for a while, asks whether it still leads, and speaks.
+Nothing sleeps and nothing is a socket; conversations, requests and bounds are those of a job. Each
+host does what its companion does: from half of the limit on it is there, from the limit on it looks
+every second; the server requests summaries and states, judges for a while, and speaks.
 """
 
 from __future__ import annotations
@@ -10,56 +10,47 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from disttrace_viewer.companion.channel.places import Address
-from disttrace_viewer.companion.channel.rounds import Answer, Gathered
-from disttrace_viewer.companion.channel.station import ALONE, GUEST, HUB, IDLE, SEEKING, Station
+from disttrace_viewer.companion.hub.address import Address
+from disttrace_viewer.companion.hub.message import Message
+from disttrace_viewer.companion.hub.peers import KNOWS_S, ROUND_S
+from disttrace_viewer.companion.hub.station import (
+    CLIENT,
+    IDLE,
+    MOST_STATES,
+    MOST_SUMMARY,
+    SEEKING,
+    SERVER,
+    Answer,
+    Station,
+)
+from disttrace_viewer.companion.verdict import MOST_HOSTS
 
-LIMIT_S = 10.0
+LIMIT_S, PATIENCE_S = 10.0, 13.0
 TICK_S = 0.1
 DELAY_S = 0.001
-HOST_BYTES, FOLDED_BYTES, EACH_BYTES = 5_000, 10_000, 380
-"""What a host of eight ranks tells; what several do, and each of them more."""
-JUDGE_S, JUDGE_EACH_S = 0.06, 0.0002
-"""What a verdict takes, and for each host of eight ranks more, from bytes to words, with what the
-folding of answers takes on the way. All as measured by ``benchmarks/viewer/live_judge.py`` on two
-quiet cores.
+SUMMARY_BYTES, STATES_BYTES = 1_000, 16_000
+"""What a host of eight ranks sends."""
+JUDGE_S, SUMMARY_S = 0.7, 0.0003
+"""What a verdict takes, and for each summary more, from bytes to words, as measured by
+``benchmarks/viewer/live_judge.py`` on two quiet cores.
 """
-_COUNT = struct.Struct("!I")
 PORTS = (22_000, 22_001, 22_002, 22_003)
 JOB = "a job"
 
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """A verdict that was said: by whom, when, in which term (0: alone), and how many it knows."""
+    """What was said: by which host, when, without a server, and of how many hosts it is."""
 
     host: int
     at_s: float
-    term: int
+    alone: bool
     known: int
-    answers: int = 0
-    """Read for it, and their bytes."""
     bytes: int = 0
-
-
-def told(hosts: int) -> bytes:
-    """An answer that is of so many hosts."""
-    size = HOST_BYTES if hosts == 1 else FOLDED_BYTES + EACH_BYTES * hosts
-    return _COUNT.pack(hosts) + bytes(size)
-
-
-def hosts_of(data: bytes) -> int:
-    """Of how many hosts an answer is."""
-    return int(_COUNT.unpack_from(data)[0]) if data else 0
-
-
-def together(answers: Sequence[Answer]) -> bytes:
-    """Several answers as one."""
-    return told(sum(hosts_of(answer.data) for answer in answers))
+    """Read for it."""
 
 
 @dataclass
@@ -112,10 +103,9 @@ class Wire:
         self._over(stream, lambda there, theirs: there.station.accepted(theirs))
         return stream
 
-    def listen(self, address: Address) -> Address | None:
-        port = address[1] or 30_000 + self._number
-        self.ports.add(port)
-        return address[0], port
+    def listen(self, address: Address) -> bool:
+        self.ports.add(address[1])
+        return True
 
     def unlisten(self) -> None:
         self.ports.clear()
@@ -130,12 +120,6 @@ class Wire:
 
     def peer(self, stream: int) -> str:
         return str(self._streams.get(stream, (-1, 0))[0])
-
-    def own(self, stream: int) -> str:
-        return str(self._number)
-
-    def is_ours(self, stream: int) -> bool:
-        return False
 
     def _over(self, stream: int, do: Callable[[Host, int], None]) -> None:
         other, theirs = self._streams.get(stream, (-1, 0))
@@ -155,78 +139,103 @@ class Wire:
 
 
 class Host:
-    """A companion: what it does of a verdict is here in three lines, the rest is its station."""
+    """A companion: what it does of a verdict is here in a few lines, the rest is its station."""
 
     def __init__(self, world: World, hosts: list[Host], number: int, voices: list[Voice]) -> None:
         self.number = number
         self.lives = True
         self.answers = True
+        self.floods = False
         self.wire = Wire(world, hosts, number)
-        self.station = Station(
-            f"host {number}", self.wire, self._asked, bytes, secret=None, together=together
+        self.station: Station = Station(
+            f"host {number}", self.wire, self._requested, secret=None, wanted=self._called
         )
-        self.led: set[int] = set()
+        self.most_held = 0
         self._world = world
         self._hosts = hosts
         self._voices = voices
-        self._told: tuple[int, int] | None = None
+        self._said: tuple[bool, int] | None = None
+        self._busy = False
+        self._waits_since = 0.0
 
     def begin(self, after_s: float) -> None:
-        """Somebody waits here since then."""
+        """A process waits here since then."""
+        self._waits_since = after_s
         self._world.after(after_s + LIMIT_S / 2, self._meet)
-        self._world.after(after_s + LIMIT_S, self._verdict)
+        self._world.after(after_s + LIMIT_S, self._look)
 
     def _meet(self) -> None:
-        if not self.lives:
-            return
-        places = [("0", port) for port in PORTS]
-        self.station.meet(JOB, places, places if self.number == 0 else (), 2 * self.number)
-        self._tick()
+        if self.lives:
+            places = [("0", port) for port in PORTS]
+            listen_at = places if self.number == 0 else ()
+            self.station.meet(JOB, places, listen_at, 2 * self.number)
+            self._tick()
 
     def _tick(self) -> None:
         if self.lives and self.station.state != IDLE:
             self.station.tick()
+            self.most_held = max(self.most_held, self.station.held)
+            if self.floods and self.station.state == CLIENT:
+                self.station._send(self.station._server, Message("answer", {"n": 1}, bytes(60_000)))
             self._world.after(TICK_S, self._tick)
 
-    def _asked(self, number: int, wanted: tuple[str, ...], whole: bool) -> None:
-        if self.answers:
-            answer = b"" if wanted else told(1)
-            self._world.after(0.05, lambda: self.station.answer(number, answer))
+    def _requested(self, number: int, words: tuple[str, ...]) -> None:
+        if self.answers and not self.floods:
+            size = SUMMARY_BYTES if words == ("summary",) else STATES_BYTES
+            self._world.after(0.05, lambda: self.station.answer(number, bytes(size)))
 
-    def _verdict(self) -> None:
+    def _called(self) -> None:
+        if not self._busy:
+            self._verdict()
+
+    def _look(self) -> None:
         if not self.lives:
             return
-        if self.station.state in (GUEST, HUB):
-            self.station.gather((), self._gathered)
+        if self.station.state == SERVER:
+            self._verdict()
+        elif self.station.state != SEEKING and self.station.speaks() is not None:
+            if self._world.now_s >= self._waits_since + PATIENCE_S:
+                self._say(1, 0, alone=True)
+        elif (
+            self.station.state == CLIENT and self._world.now_s - self.station.requested_at > KNOWS_S
+        ):
+            self.station.call()
+        self._world.after(1.0, self._look)
+
+    def _verdict(self) -> None:
+        if self._busy:
             return
-        if self.station.state == ALONE:
-            self._say(0, 1)
-        self._world.after(0.1 if self.station.state == SEEKING else 1.0, self._verdict)
-
-    def _gathered(self, gathered: Gathered | None) -> None:
-        if gathered is None:
-            self._world.after(1.0, self._verdict)
+        self._busy = True
+        if len(self.station.clients) <= MOST_HOSTS:
+            self._request_states(None, [])
             return
-        self.led.add(gathered.term)
-        known = 1 + sum(hosts_of(answer.data) for answer in gathered.answers)
-        read = len(gathered.answers), sum(len(answer.data) for answer in gathered.answers)
+        self.station.request(("summary",), None, MOST_SUMMARY, ROUND_S, self._summaries)
 
-        def confirmed(leads: bool) -> None:
-            if leads:
-                self._say(gathered.term, known, read)
-            self._world.after(1.0, self._verdict)
+    def _summaries(self, found: list[Answer]) -> None:
+        wanted = {answer.sender for answer in found[-MOST_HOSTS:]}
+        rest = [answer for answer in found if answer.sender not in wanted]
+        took = SUMMARY_S * len(found)
+        self._world.after(took, lambda: self._request_states(wanted, rest))
 
-        def judged() -> None:
-            if self.lives:
-                self.station.confirm(gathered.term, confirmed)
+    def _request_states(self, wanted: set[str] | None, rest: list[Answer]) -> None:
+        def done(found: list[Answer]) -> None:
+            size = sum(len(answer.data) for answer in (*found, *rest))
+            known = 1 + len(found) + len(rest)
+            self._world.after(JUDGE_S, lambda: self._judged(known, size))
 
-        self._world.after(JUDGE_S + JUDGE_EACH_S * known, judged)
+        self.station.request(("states",), wanted, MOST_STATES, ROUND_S, done)
 
-    def _say(self, term: int, known: int, read: tuple[int, int] = (0, 0)) -> None:
-        """A picture that is told already is not told anew, nor one with less in it."""
-        if self._told is None or known > self._told[1] or (term and self._told[0] == 0):
-            self._told = (term, known)
-            self._voices.append(Voice(self.number, self._world.now_s, term, known, *read))
+    def _judged(self, known: int, size: int) -> None:
+        self._busy = False
+        late = self._world.now_s >= self._waits_since + PATIENCE_S
+        if self.lives and (late or known == len(self._hosts)):
+            self._say(known, size, alone=False)
+
+    def _say(self, known: int, size: int, *, alone: bool) -> None:
+        """A picture that was told is not told anew, nor one with less in it."""
+        if self._said is None or known > self._said[1] or (self._said[0] and not alone):
+            self._said = (alone, known)
+            self._voices.append(Voice(self.number, self._world.now_s, alone, known, size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,16 +244,24 @@ class Outcome:
 
     hosts: int
     voices: tuple[Voice, ...]
-    leaders: dict[int, frozenset[int]]
-    """Who led, by term and hub: of each there may be one."""
     messages: int
+    most_held: int
+    """Bytes of messages that were not whole, at the server, at most."""
 
     def whole_s(self, hosts: int) -> float | None:
         """When a verdict was said that knows of so many."""
         return min((v.at_s for v in self.voices if v.known >= hosts), default=None)
 
 
-CASES = ("normal", "leader dies", "a tenth silent", "a tenth stops", "partition")
+CASES = (
+    "normal",
+    "server dies",
+    "server stops",
+    "a tenth silent",
+    "a tenth stops",
+    "partition",
+    "one floods",
+)
 
 
 def stall(hosts: int, case: str, seed: int = 1, until_s: float = 40.0) -> Outcome:
@@ -262,8 +279,19 @@ def stall(hosts: int, case: str, seed: int = 1, until_s: float = 40.0) -> Outcom
     elif case == "a tenth stops":
         for host in draw.sample(all_of[1:], max(1, hosts // 10)):
             world.after(8.0, lambda host=host: setattr(host, "lives", False))  # type: ignore[misc]
-    elif case == "leader dies":
+    elif case == "server stops":
         world.after(8.0, lambda: setattr(all_of[0], "lives", False))
+    elif case == "server dies":
+
+        def dies() -> None:
+            for stream in [*all_of[0].wire._streams]:
+                all_of[0].wire.close(stream)  # as its kernel does
+            all_of[0].wire.ports.clear()
+            world.after(2 * DELAY_S, lambda: setattr(all_of[0], "lives", False))
+
+        world.after(8.0, dies)
+    elif case == "one floods":
+        all_of[-1].floods = True
     elif case == "partition":
         half = hosts // 2
 
@@ -272,9 +300,4 @@ def stall(hosts: int, case: str, seed: int = 1, until_s: float = 40.0) -> Outcom
 
         world.parted = parted
     world.run(until_s)
-    leaders: dict[int, set[int]] = {}
-    for host in all_of:
-        for term in host.led:
-            leaders.setdefault(term, set()).add(host.number)
-    terms = {term: frozenset(who) for term, who in sorted(leaders.items())}
-    return Outcome(hosts, tuple(voices), terms, world.messages)
+    return Outcome(hosts, tuple(voices), world.messages, all_of[0].most_held)

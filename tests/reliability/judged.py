@@ -17,7 +17,7 @@ from disttrace_viewer.analysis.liveness import UNKNOWN
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.scenes import S
-from viewer.findings.test_drawn import APART_S, job, ways
+from viewer.findings.test_drawn import APART_S, blamed, job, ways
 
 
 def main(jobs: int) -> int:
@@ -28,10 +28,12 @@ def main(jobs: int) -> int:
         for seed in range(jobs):
             with tempfile.TemporaryDirectory() as folder:
                 job(Path(folder), seed, "a", None if apart_s is None else round(apart_s * S))
-                found = list(ways(Path(folder), lambda _: UNKNOWN).values())
-            differ += any(one != found[0] for one in found)
-            blamed = [[(told[0], told[3]) for told in one] for one in found]
-            if any(one != blamed[0] for one in blamed):
+                found = ways(Path(folder), lambda _: UNKNOWN)
+            sent = blamed(found.pop("sent"))
+            first = found["table"]
+            differ += any(one != first for one in found.values()) or sent != blamed(first)
+            whom = [[(told[0], told[3]) for told in one] for one in (*found.values(), sent)]
+            if any(one != whom[0] for one in whom):
                 others.append(seed)
         apart = "one host" if apart_s is None else f"two hosts, {apart_s} s apart"
         sys.stdout.write(f"{apart}: {differ} of {jobs} differ, {len(others)} in whom {others}\n")

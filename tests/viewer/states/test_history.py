@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from disttrace_viewer.companion.alerting import divergence
-from disttrace_viewer.companion.channel.rounds import Answer
-from disttrace_viewer.companion.told import MOST_WHOLE, packed, unpacked
+from disttrace_viewer.companion.hub.station import Answer
+from disttrace_viewer.companion.reports.states import MOST_WHOLE, packed, unpacked
 from disttrace_viewer.diagnosis import job
 from disttrace_viewer.evidence.recorded import Recorded
 from disttrace_viewer.history.verdict import verdict_on
@@ -79,20 +79,20 @@ def test_another_host_is_asked_for_the_calls_of_one_of_those_who_made_the_same(
         place = tmp_path / ("a" if "-4000-" in name else "b")
         place.mkdir(exist_ok=True)
         (tmp_path / name).rename(place / name)
-    there = folder.of_journals([str(tmp_path / "b")])
+    ours, there = (folder.of_journals([str(tmp_path / name)]) for name in "ab")
     asked: list[str] = []
 
     def fetch(wanted: Sequence[str]) -> Sequence[State]:
         asked.extend(wanted)
         whole = job.in_full(there, wanted, [str(tmp_path / "b")], here).states
         answer = packed(merge([whole[one] for one in wanted]), nobody_knows, most=MOST_WHOLE)
-        answers = [Answer("b", True, told) for told in (b"", answer)]
-        return unpacked(answers, folder.of_journals([str(tmp_path / "a")])).states
+        answers = [Answer("b", told) for told in (b"", answer)]
+        return unpacked(answers, ours).states
 
     found = job.judged(
         [str(tmp_path / "a")],
         choose=all_of,
-        others=unpacked([Answer("b", True, packed(there, nobody_knows))], merge([])).merged,
+        others=unpacked([Answer("b", packed(there, nobody_knows))], ours).merged,
         fetch=fetch,
         look=nobody_knows,
     )

@@ -22,15 +22,29 @@ _BROKEN = re.compile(
     r"|detected mismatch between collectives",
     re.IGNORECASE,
 )
+_DEVICE = re.compile(
+    r"(CUDA|HIP) (error:|out of memory)|(?i:unhandled cuda error|duplicate gpu detected)"
+)
 _OWN = re.compile(
     r"^(\w+\.)*(ArithmeticError|AssertionError|AttributeError|FloatingPointError|ImportError"
     r"|IndexError|KeyError|MemoryError|ModuleNotFoundError|NameError|NotImplementedError"
     r"|OutOfMemoryError|OverflowError|TypeError|ValueError|ZeroDivisionError|AcceleratorError):"
-    r"|(CUDA|HIP) (error:|out of memory)|(?i:unhandled cuda error|duplicate gpu detected)",
+    rf"|{_DEVICE.pattern}",
 )
 """Python's mistakes, memory that is not there, and devices that are broken: not of others."""
 _ANSWERED = re.compile(r"\bOn WorkerInfo\(id=\d+, name=")
 """How torch's ``rpc/internal.py`` begins the text of an exception that a function raised there."""
+
+
+_LIMIT = "Operation timed out!"
+
+
+def phrases(text: str) -> list[str]:
+    """The words of torch's own in a text by which the functions here know it again."""
+    found = [
+        match[0] for pattern in (_CLOSED, _BROKEN, _DEVICE) for match in pattern.finditer(text)
+    ]
+    return [*dict.fromkeys(found), *([_LIMIT] if text.endswith(_LIMIT) else [])]
 
 
 def is_closed(text: str | None) -> bool:
@@ -47,7 +61,7 @@ def is_own_limit(text: str | None) -> bool:
     """Whether an error says that a wait has reached the limit which its caller set: the work goes
     on, and nothing is broken. The text is that of ``Work::wait`` (Work.cpp), for that alone.
     """
-    return text is not None and text.endswith("Operation timed out!")
+    return text is not None and text.endswith(_LIMIT)
 
 
 def because_of_others(op: Op) -> bool:

@@ -327,7 +327,7 @@ def _guilt(chain: Sequence[str], stack: Stack, t_ns: int, told_of: Communication
     ``chain``: the exception and those that it was raised from, as ``Type: first line``.
     """
     for text in chain:
-        if text in told_of.errors or any(_quotes(text, error) for error in told_of.errors):
+        if text in told_of.errors or any(quotes(text, error) for error in told_of.errors):
             return CASCADE
         if text in told_of.rejected:
             return OWN
@@ -339,7 +339,7 @@ def _guilt(chain: Sequence[str], stack: Stack, t_ns: int, told_of: Communication
     return OWN
 
 
-def _quotes(text: str, error: str) -> bool:
+def quotes(text: str, error: str) -> bool:
     """Whether an exception's text holds that of an operation's error: a callback of a future raises
     a new one with the old one's type and text in it, and of long texts the middle is left out.
     """

@@ -64,8 +64,8 @@ class Sample:
     """Pushes and finished pops by process, store and key without prefixes."""
     alike: bool = False
     """All processes made the same groups, and came to an end: some of those calls are left out."""
-    beside: Mapping[int, Mapping[int, Sequence[int]]] = field(default_factory=dict)
-    """By group and rank in it of who tells of a crowd (``Trace.crowds``), the ranks of these."""
+    reported: Mapping[int, Mapping[int, Sequence[int]]] = field(default_factory=dict)
+    """By group and rank in it the ranks there that wait with it (``Trace.reported``)."""
 
     @cached_property
     def of_process(self) -> Mapping[int, tuple[Op, ...]]:
@@ -120,10 +120,10 @@ class Sample:
             }
             for stream, members in found.items()
         }
-        for (group, _), ranks in kept.items() if self.beside else ():
-            for teller, crowd in self.beside.get(-1 if group is None else group, {}).items():
-                if teller in ranks:
-                    ranks.update(dict.fromkeys(crowd, ranks[teller]))
+        for (group, _), ranks in kept.items() if self.reported else ():
+            for one, others in self.reported.get(-1 if group is None else group, {}).items():
+                if one in ranks:
+                    ranks.update(dict.fromkeys(others, ranks[one]))
         return kept
 
     def members(self, stream: Stream, seq: int) -> dict[int, Op]:

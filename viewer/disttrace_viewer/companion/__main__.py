@@ -84,10 +84,9 @@ def _take_away_what_was_left() -> None:
 def _talk(order: Order, watch: Watch) -> Duty:
     from disttrace_viewer.companion.between.judging import Judging
     from disttrace_viewer.companion.between.talk import ABOUT, Talk
-    from disttrace_viewer.companion.exchange import Exchange
+    from disttrace_viewer.companion.hub.peers import Peers
     from disttrace_viewer.companion.slow.duty import Slowness
     from disttrace_viewer.companion.slow.live_file import LiveFile
-    from disttrace_viewer.companion.told import in_public
     from disttrace_viewer.companion.watch import command_of
 
     slowness = None
@@ -95,9 +94,8 @@ def _talk(order: Order, watch: Watch) -> Duty:
         live = LiveFile(order.live, order.job, socket.gethostname(), lambda: watch.stands)
         slowness = Slowness(live, order.slow, watch.tell)
     judging = Judging(command_of(order), watch.tell_divergence, lambda: watch.diverged)
-    meeting = partial(Exchange, about=ABOUT)
-    me = uuid.uuid4().hex[:12]
-    return Talk(me, order.directory, slowness, judging, in_public, meeting)
+    meet = partial(Peers, uuid.uuid4().hex[:12], about=ABOUT)
+    return Talk(order.directory, slowness, judging, meet)
 
 
 def _unexpected(error: Exception, log: Log) -> None:

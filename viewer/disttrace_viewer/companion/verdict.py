@@ -5,8 +5,9 @@ It answers each line on standard input with one line of JSON, but for ``ready``,
 others told of their ``calls``. A child of the companion, so that what reading and judging take of
 memory, and whatever goes wrong in it, is gone when it ends. It judges states (``states/``): of each
 journal the end is read, of the suspects' all, and nothing is needed beyond what the recorder needs.
-Of ranks on other hosts those are asked for states (``exchange.py``), also where the folder holds
-their journals; of who does not answer one host reads these (``journals.py``).
+Other hosts send the companion on the store's host a summary of their ranks, and states where these
+stand out (``reports/``), also where the folder holds their journals; of those that do not answer
+one host reads these (``journals.py``).
 """
 
 from __future__ import annotations
@@ -38,27 +39,31 @@ from disttrace_viewer.companion.alerting.words import (
     those_of,
     voices,
 )
-from disttrace_viewer.companion.channel.rounds import Answer
-from disttrace_viewer.companion.exchange import Exchange
 from disttrace_viewer.companion.gil_holders import OF_LIMIT, SHORTEST_S, GilHolders, Silent
+from disttrace_viewer.companion.hub import secret
+from disttrace_viewer.companion.hub.peers import WHOLE_S, Peers
+from disttrace_viewer.companion.hub.station import ALONE, MOST_SUMMARY, SERVER, Answer
 from disttrace_viewer.companion.load import Load
 from disttrace_viewer.companion.machine.asking import Asking
 from disttrace_viewer.companion.reading.folder_lead import FolderLead
-from disttrace_viewer.companion.reading.journals import OwnJournals, untold
-from disttrace_viewer.companion.service import stay_s
-from disttrace_viewer.companion.told import (
-    MOST_WHOLE,
-    Told,
+from disttrace_viewer.companion.reading.journals import OwnJournals, unreported
+from disttrace_viewer.companion.reading.ranks import (
     addresses,
     beside,
-    in_public,
     is_alone,
     order,
-    packed,
-    together,
     unknown_ranks,
+)
+from disttrace_viewer.companion.reports import summary
+from disttrace_viewer.companion.reports.states import (
+    MOST_WHOLE,
+    Received,
+    joined,
+    packed,
+    parted,
     unpacked,
 )
+from disttrace_viewer.companion.service import stay_s
 from disttrace_viewer.diagnosis import live
 from disttrace_viewer.diagnosis.job import in_full, judged
 from disttrace_viewer.diagnosis.settled import settled
@@ -86,7 +91,12 @@ ABORT = "abort"
 _FIRST_ORDER = 1
 """Of the host of rank 0, and of the agent that started it."""
 REST_S = 5.0
-"""So long one who waits for nobody is there for the others' questions."""
+"""So long a host on which none waits is there for the server's requests."""
+MOST_HOSTS = 64
+"""Of so many at most states are requested; of more hosts a summary first."""
+SERVE_S = 1.0
+HERE = ""
+"""This host among the others."""
 
 
 class Judge:
@@ -130,8 +140,10 @@ class Judge:
         self._beside: set[str] = set()
         """Who was there and waited in none of these: that they live says nothing of the waits."""
         self._leave_at: float | None = None
-        me = uuid.uuid4().hex[:12]
-        self.exchange = Exchange(me, self._answer, in_public, together=together)
+        self._serve_at = 0.0
+        self._chosen: list[str] = []
+        """Hosts of which states were requested the last time, where not of all."""
+        self.peers = Peers(uuid.uuid4().hex[:12], self._answer)
 
     def ready(self) -> None:
         """Something may be about to stall: be there when others ask."""
@@ -143,24 +155,25 @@ class Judge:
         self._join_s = JOIN_S if self._is_ready else min(2 * self._join_s, MOST_JOIN_S)
 
     def farewell(self) -> None:
-        """The processes of this host have failed: those who wait for them shall know why."""
+        """The processes of this host have failed: those that wait for them shall know why."""
         local = self._local()
         trace, _ = trace_of(local)
         if local.states and is_alone(trace):
             places = addresses(local, trace.processes)
-            self.exchange.leave_behind(places, packed(local), stay_s=stay_s(self._stall_s))
+            patience = stay_s(self._stall_s)
+            self.peers.stay(places, packed(local), stay_s=patience, serve=self._serve)
 
     def mute(self) -> None:
-        """None of our processes can speak: somebody else has to."""
+        """None of our processes can print: another host has to."""
         self._folder.release()
-        self.exchange.mute()
+        self.peers.be_mute()
 
     def divergence(self, known: Sequence[str], answers: Sequence[Answer] = ()) -> dict[str, Any]:
         """Whether ranks of this host, and those of which others told, are out of step
         (``divergence.py``), but for groups (ids) of which that is known.
         """
         local = self._local()
-        told = unpacked(answers, local)
+        told = self._unpacked(answers, local)
         found = divergence.judged(local, self._own.files(), told.states, told.look)
         elsewhere = {state.id for state in told.states}
         return divergence.told(found, known, self._job, self._root, elsewhere)
@@ -172,20 +185,20 @@ class Judge:
     def close(self) -> None:
         """Leave nothing behind, neither at the meeting nor in the folder."""
         self._folder.release()
-        self.exchange.close()
+        self.peers.close()
 
     def pause_s(self) -> float | None:
         """Until ``turn`` is due; None: only a question makes us do something."""
-        pause_s = self.exchange.pause_s
+        pause_s = self.peers.pause_s
         return self._join_s if pause_s is None and not self._is_ready else pause_s
 
     def turn(self) -> None:
         """Answer others; be there for them as soon as there is a store."""
         if self._leave_at is not None and time.monotonic() >= self._leave_at:
             self._leave_at = None
-            self.exchange.leave()
-        elif self.exchange.pause_s is not None:
-            self.exchange.poll()
+            self.peers.leave()
+        elif self.peers.pause_s is not None:
+            self.peers.poll()
         elif not self._is_ready:
             self.ready()
 
@@ -211,70 +224,120 @@ class Judge:
         self._machine.begin(living, self._stall_s, begun)
         # Not when the verdict is there: answers that came while it was made are not in it.
         self._is_asking = self._machine.pending
-        joined = self._join(local)
-        answers: Sequence[Answer] = ()
-        if joined:
-            heard = self.exchange.gather()
-            if heard is None:
+        meets = self._join(local)
+        serves = meets and self.peers.settled() == SERVER
+        answers, summaries = self._requested(local) if serves else ([], [])
+        if meets and not serves:
+            word = self.peers.speaks()
+            if word is None:
+                self.peers.call()
                 self._folder.release()
                 return _LISTENS
-            answers = heard
-        found = self._of(answers, local, joined=joined)
-        if found is _LISTENS:
-            return found
-        if found["signature"] and not found["voices"] and self.exchange.open:
-            self.mute()  # nobody here can speak, and somebody elsewhere has to
+            answers, summaries = parted(word)
+        found = self._of(answers, summaries, local, meets=meets)
+        if serves and found["signature"] and (self.peers.mute or not found["voices"]):
+            self._hand_over(answers, summaries, local)
             return _LISTENS
-        if joined and not self.exchange.confirm():
-            return _LISTENS  # somebody else has come to lead meanwhile
+        if serves and not found["signature"]:
+            self.peers.hand_over(b"")
         if found["waiting"] or found["signature"]:
             self._leave_at = None
         else:
-            # Others may be about to ask who has just seen what we have.
-            self.exchange.rest()
+            # Others may be about to request what we have just seen.
             self._leave_at = time.monotonic() + REST_S
         return found
 
-    def _of(self, answers: Sequence[Answer], local: Merged, *, joined: bool) -> dict[str, Any]:
-        """What is found with these answers; without those of whoever tells what cannot be judged,
-        for what is known here is said whatever others send.
+    def _requested(self, local: Merged) -> tuple[list[Answer], list[Answer]]:
+        """The states of all hosts; of very many those of hosts that stand out, and summaries of the
+        others.
         """
-        told = unpacked(answers, local)
-        try:
-            return self._found_by(told, local, joined=joined)
-        except Exception:
-            if not told.senders:
-                raise  # it is not by what others told
-        try:
-            told = unpacked([one for one in answers if judgeable(one)], local)
-            return self._found_by(told, local, joined=joined)
-        except Exception:
-            return self._found_by(Told(), local, joined=joined)
+        summaries: list[Answer] = []
+        if len(self.peers.clients) <= MOST_HOSTS:
+            return self.peers.request(("states",)), summaries
+        summaries = self.peers.request(("summary",), most=MOST_SUMMARY)
+        known = summary.read([Answer(HERE, summary.packed(local)), *summaries])
+        wanted = {*summary.chosen(known, self._chosen, MOST_HOSTS + 1)} - {HERE}
+        self._chosen = sorted(wanted)
+        rest = [one for one in summaries if one.sender not in wanted]
+        return self.peers.request(("states",), of=wanted), rest
 
-    def _found_by(self, told: Told, local: Merged, *, joined: bool) -> dict[str, Any]:
+    def _serve(self) -> None:
+        """Have another host say why our processes failed."""
+        if (now := time.monotonic()) >= self._serve_at:
+            self._serve_at = now + SERVE_S
+            local = self._local()
+            self._hand_over(*self._requested(local), local)
+
+    def _hand_over(
+        self, answers: Sequence[Answer], summaries: Sequence[Answer], local: Merged
+    ) -> None:
+        """Have a client judge and print what we know: none of our processes can."""
+        ours = Answer(uuid.uuid4().hex[:12], packed(local))
+        self.peers.hand_over(joined([*answers, ours], summaries))
+
+    def _of(
+        self,
+        answers: Sequence[Answer],
+        summaries: Sequence[Answer],
+        local: Merged,
+        *,
+        meets: bool,
+    ) -> dict[str, Any]:
+        """What is found with these answers; without those that cannot be judged, for what is known
+        here is said whatever others send.
+        """
+        received = self._unpacked(answers, local, summaries)
+        try:
+            return self._found_by(received, local, meets=meets)
+        except Exception:
+            if not received.senders and not received.elsewhere:
+                raise  # it is not by what others sent
+        try:
+            received = self._unpacked([one for one in answers if judgeable(one)], local)
+            return self._found_by(received, local, meets=meets)
+        except Exception:
+            return self._found_by(Received(), local, meets=meets)
+
+    @staticmethod
+    def _unpacked(
+        answers: Sequence[Answer], local: Merged, summaries: Sequence[Answer] = ()
+    ) -> Received:
+        received = unpacked(answers, local, proved=secret.of_job() is not None)
+        others = [*summary.read(summaries).values()]
+        if not others:
+            return received
+        ranks = frozenset[int]().union(*(one.ranks for one in others))
+        return replace(
+            received,
+            reported=summary.reported(others, [*local.states.values(), *received.states]),
+            elsewhere=ranks - {s.identity.get("rank") for s in local.states.values()},
+            hosts=frozenset(one.host for one in others),
+        )
+
+    def _found_by(self, told: Received, local: Merged, *, meets: bool) -> dict[str, Any]:
         if not self._all_here:
-            silent = beside(self._root, self._in_names, local, told)
+            silent = beside(self._root, self._in_names, local, told.states)
             told = replace(told, states=(*told.states, *silent))
             found = merge([local, Merged({state.id: state for state in silent})])
             sightings.note(trace_of(found)[0].processes, but=local.states)
         self._beyond, self._beyond_files = Merged({}), []
         judgement = self._settled(told)
         files: list[Files] = []
-        if self._lacks(judgement, joined=joined):
-            files = untold(self._root, self._in_names, local, told.marks)
+        if self._lacks(judgement, meets=meets):
+            files = unreported(self._root, self._in_names, local, told.marks, told.hosts)
         if not files:
             self._folder.release()
-            return self._found(judgement, told, joined=joined)
-        elected = joined and self.exchange.open
-        reads = self._folder.claim(first=elected or order(trace_of(local)[0]) <= _FIRST_ORDER)
+            return self._found(judgement, told, meets=meets)
+        serves = meets and self.peers.role == SERVER
+        reads = self._folder.claim(first=serves or order(trace_of(local)[0]) <= _FIRST_ORDER)
         if reads is False:
-            return _LISTENS  # another host reads them, and tells
+            return _LISTENS  # another host reads them, and speaks
         self._beyond_files = files
         read = folder.of_journals(files, window=WINDOW)
         self._beyond = newest_try(merge([read, local]), self._job)
-        return self._found(self._settled(told), told, joined=joined, anywhere=reads is True)
+        return self._found(self._settled(told), told, meets=meets, anywhere=reads is True)
 
-    def _settled(self, told: Told) -> Verdict:
+    def _settled(self, told: Received) -> Verdict:
         found = self._settled_of(told, None)
         errors = [f for f in found.findings if f.severity == ERROR]
         others = of_others(found.case, reached(found.case, errors, self._told))
@@ -288,21 +351,21 @@ class Judge:
         """Processes (ids) of which it was told that they wait."""
         return {process for process, _ in self._stalled}
 
-    def _settled_of(self, told: Told, only: Set[str] | None) -> Verdict:
+    def _settled_of(self, told: Received, only: Set[str] | None) -> Verdict:
         return settled(
             lambda: self._judged(told, only), lambda judgement: [judgement.case.evidence]
         )
 
-    def _lacks(self, judgement: Verdict, *, joined: bool) -> bool:
-        """Whether there is something to tell, and ranks are not known: journals may be here."""
+    def _lacks(self, judgement: Verdict, *, meets: bool) -> bool:
+        """Whether there is something to say, and ranks are not known: journals may be here."""
         if self._all_here or not unknown_ranks(judgement.case.evidence.trace):
             return False
         ages = live.ages_s(judgement.case)
         if not ages:
             return any(f.severity == ERROR for f in judgement.findings)
-        return max(ages) >= (live.patience_s(self._stall_s) if joined else self._stall_s)
+        return max(ages) >= (live.patience_s(self._stall_s) if meets else self._stall_s)
 
-    def _judged(self, told: Told, only: Set[str] | None) -> Verdict:
+    def _judged(self, told: Received, only: Set[str] | None) -> Verdict:
         return judged(
             [*self._own.files(), *self._beyond_files],
             choose=(lambda jobs: current(jobs, self._job, told)) if only is None else None,
@@ -314,27 +377,30 @@ class Judge:
             look=told.look,
         )
 
-    def _fetched(self, wanted: Sequence[str], told: Told) -> Sequence[State]:
-        """All of some processes, from those who told of them."""
-        answers = self.exchange.gather(wanted) or ()
-        found = unpacked(answers, self._local())
+    def _fetched(self, wanted: Sequence[str], told: Received) -> Sequence[State]:
+        """All of some processes, from the hosts that sent their states."""
+        of = {told.senders[one] for one in wanted if one in told.senders}
+        answers = self.peers.request(("whole", *wanted), of=of, within_s=WHOLE_S)
+        found = self._unpacked(answers, self._local())
         return [s for s in found.states if told.senders.get(s.id) == found.senders.get(s.id)]
 
-    def _answer(self, wanted: Sequence[str], whole: bool) -> bytes:
-        """What another host is told: of all processes where they stand, or all of some."""
+    def _answer(self, words: Sequence[str]) -> bytes:
+        """What the server requests: a summary of our processes, their states, or all of some."""
         local = self._heard()
-        if not wanted:
-            return packed(local, whole=whole)
-        ours = [one for one in wanted if one in local.states]
+        if words[:1] == ("summary",):
+            return summary.packed(local)
+        if words[:1] != ("whole",):
+            return packed(local)
+        ours = [one for one in words[1:] if one in local.states]
         if not ours:
             return b""
         full = in_full(local, ours, self._own.files(), here).states
-        return packed(Merged({one: full[one] for one in ours}), most=MOST_WHOLE, whole=whole)
+        return packed(Merged({one: full[one] for one in ours}), most=MOST_WHOLE)
 
     def _found(
-        self, judgement: Verdict, told: Told, *, joined: bool, anywhere: bool = False
+        self, judgement: Verdict, told: Received, *, meets: bool, anywhere: bool = False
     ) -> dict[str, Any]:
-        """``anywhere``: nobody else speaks, wherever the best speaker is."""
+        """``anywhere``: no other host speaks, wherever the best speaker is."""
         case, trace = judgement.case, judgement.case.evidence.trace
         unknown = () if self._all_here else unknown_ranks(trace)
         alive = live.workers(case)
@@ -344,7 +410,7 @@ class Judge:
             judgement.findings,
             self._stall_s,
             unknown=unknown,
-            asks=joined,
+            asks=meets,
             looked_into=self._is_asking,
             starved=lambda pid: self._load.share(pid).starved,
         )
@@ -353,7 +419,10 @@ class Judge:
         if said and unknown:
             whom = sentences.ranks(unknown)
             it, them = ("it", "it") if len(unknown) == 1 else ("they", "them")
-            why = f"{it} did not answer" if joined else f"no store of the job leads to {them}"
+            why = f"no store of the job leads to {them}"
+            if meets:
+                alone = self.peers.role == ALONE
+                why = "the host of rank 0 does not answer" if alone else f"{it} did not answer"
             said.insert(len(said) - 1, f"nothing is known of {whom}: {why}")
         if said:
             said[-1:-1] = self._load.lines(case, errors)
@@ -375,7 +444,7 @@ class Judge:
                 case, judgement.findings, errors, self._job, self._root, elsewhere
             ),
             "voices": voices(
-                case, elsewhere, concerned, anywhere=anywhere or bool(unknown) or joined
+                case, elsewhere, concerned, anywhere=anywhere or bool(unknown) or meets
             ),
             "aborting": [
                 {**identity(p), "journal": definitions_name(p.paths[0])}
@@ -429,10 +498,10 @@ class Judge:
         trace, _ = trace_of(local)
         self._all_here = not is_alone(trace)
         if self._all_here:
-            self.exchange.leave()
+            self.peers.leave()
             return False
         living = replace(trace, processes=tuple(p for p in trace.processes if look(p).alive))
-        return self.exchange.join(addresses(local, living.processes), order(living))
+        return self.peers.join(addresses(local, living.processes), order(living))
 
 
 def _going_on(case: Case, alive: Set[int], told: Set[tuple[str, int]], beside: Set[str]) -> str:
@@ -468,10 +537,10 @@ _LISTENS = {
     "next_s": 1.0,
     "ops": [],
 }
-"""Somebody else leads."""
+"""Another host prints."""
 
 
-def current(jobs: Sequence[Job], ours: str, told: Told) -> list[str]:
+def current(jobs: Sequence[Job], ours: str, told: Received) -> list[str]:
     """The jobs (ids) to judge. Those who answered share a store with us, so they are of our job
     whatever its name; but whoever had ended before it began was killed, and it was started again.
     """
@@ -510,7 +579,9 @@ def main(argv: list[str]) -> None:
     judge = Judge(directory, job, in_names, float(stall_s), *where)
     asked = b""
     while True:
-        readable, _, _ = select.select([0, judge.exchange.fileno()], [], [], judge.pause_s())
+        readable, _, _ = select.select([0, judge.peers.fileno()], [], [], judge.pause_s())
+        if judge.peers.is_called():
+            print(json.dumps({"called": True}), flush=True)  # noqa: T201
         if 0 not in readable:
             judge.turn()
             continue
@@ -527,7 +598,7 @@ def main(argv: list[str]) -> None:
                 print(base64.b64encode(judge.calls()).decode(), flush=True)  # noqa: T201
             elif line.startswith(DIVERGED):
                 known, told = json.loads(line.removeprefix(DIVERGED))
-                answers = [Answer(one, proved, base64.b64decode(d)) for one, proved, d in told]
+                answers = [Answer(one, base64.b64decode(data)) for one, data in told]
                 print(json.dumps(judge.divergence(known, answers)), flush=True)  # noqa: T201
             else:
                 print(json.dumps(judge.verdict()), flush=True)  # noqa: T201

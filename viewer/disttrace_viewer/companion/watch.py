@@ -58,6 +58,7 @@ ABORTED = 75
 """Exit code of a job that ``DISTTRACE_ON_STALL=abort`` ended (EX_TEMPFAIL of sysexits.h)."""
 _FAILURE = b'{"%s":"failure"' % fmt.DEF.encode()
 _END = 64 << 10
+_CALLED = b'{"called"'
 Tell = Callable[[str, str, Sequence[Sequence[Any]]], None]
 
 
@@ -129,6 +130,8 @@ class Watch:
         elif self._suspected and self._saying is None:
             self._suspected = False
             self._ask(b"diverged %b\n" % json.dumps([sorted(self.diverged), []]).encode())
+        elif self._is_called():
+            self._ask()
         elif now >= self._look_due:
             moved = [pulse.look(now) for pulse in self._pulses.values()]
             if self._signature and any(moved):
@@ -202,17 +205,30 @@ class Watch:
             child.kill()
             child.wait()
 
-    def _read_verdict(self) -> None:
+    def _next_line(self) -> bytes:
+        """The next line of what the child wrote, if it is whole."""
         assert self._verdicts is not None
         assert self._verdicts.stdout is not None
         try:
             self._answer += os.read(self._verdicts.stdout.fileno(), 1 << 20)
         except BlockingIOError:
             pass
-        line, newline, _ = self._answer.partition(b"\n")
-        if newline:
+        line, newline, rest = self._answer.partition(b"\n")
+        self._answer = rest if newline else self._answer
+        return line if newline else b""
+
+    def _is_called(self) -> bool:
+        """Whether on another host a process has waited for the limit: ours may be at work."""
+        return self._verdicts is not None and self._next_line().startswith(_CALLED)
+
+    def _read_verdict(self) -> None:
+        assert self._verdicts is not None
+        line = self._next_line()
+        if line.startswith(_CALLED):
+            return  # that is being looked into
+        if line:
             took = time.monotonic() - self._asked_at
-            self._asked_at, self._answer = 0.0, b""
+            self._asked_at = 0.0
             answer = json.loads(line)
             if "diverged" in answer:
                 self._tell_divergence(answer)
@@ -228,7 +244,7 @@ class Watch:
         """The child is of no use: say so once, and try again much later."""
         assert self._verdicts is not None
         self._verdicts.wait()
-        self._verdicts, self._asked_at = None, 0.0
+        self._verdicts, self._asked_at, self._answer = None, 0.0, b""
         self._due = time.monotonic() + _LATEST_S
         self._log.say(f"no verdict on a stall could be worked out ({why})")
 

@@ -67,7 +67,7 @@ def missing_ranks(trace: Trace) -> tuple[int, ...]:
         if group.default and {*group.backends.values()} != {FAKE}:
             ranks = (group.ranks or range(group.size or 0))[: group.size]
             places = (m.rank for m in group.members if m.rank is not None)
-            named = {*ranks} - {ranks[at] for at in places if at < len(ranks)} - trace.told_of
+            named = {*ranks} - {ranks[at] for at in places if at < len(ranks)} - trace.elsewhere
             found |= named - _of_other_size(trace, group) if named else named
     return tuple(sorted(found))
 

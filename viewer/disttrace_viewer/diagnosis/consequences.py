@@ -100,20 +100,18 @@ def _sentences(
 
 
 def _in_more_groups(trace: Trace, ops: Iterable[Op]) -> list[str]:
-    """Who waits as some do, in other groups of that make (``Crowd``)."""
-    found: dict[tuple[str, str], tuple[list[int], set[str]]] = {}
+    """Ranks that were reported to wait as some do, in other groups of that make."""
+    found: dict[tuple[str, str], tuple[list[int], int]] = {}
     for op in ops:
-        for crowd in trace.crowds_by_teller.get(op.process, ()):
-            there = -1 if op.call.group is None else op.call.group
-            if names := crowd.apart.get(there):
+        for one in trace.reported_by.get(op.process, ()):
+            if one.groups > 0 and one.group == op.call.group:
                 what = sentences.called(op) + (f" #{op.seq}" if op.seq is not None else "")
-                kind = f" ({desc})" if (desc := trace.groups[there].desc) else ""
-                ranks, groups = found.setdefault((what, kind), ([], set()))
-                ranks += crowd.ranks
-                groups |= names
+                kind = f" ({desc})" if (desc := trace.groups[one.group].desc) else ""
+                ranks, groups = found.get((what, kind), ([], 0))
+                found[what, kind] = ([*ranks, *one.ranks], groups + one.groups)
     return [
         f"{sentences.capital(sentences.ranks(ranks))} wait in {what} of"
-        f" {quantities.number(len(groups), 'more group', 'more groups')}{kind}."
+        f" {quantities.number(groups, 'more group', 'more groups')}{kind}."
         for (what, kind), (ranks, groups) in found.items()
     ]
 

@@ -20,7 +20,6 @@ from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.choice import nothing
 from disttrace_viewer.states import engines, folder
 from disttrace_viewer.states.engines import Engine, here
-from disttrace_viewer.states.form.alike import pending
 from disttrace_viewer.states.form.state import State
 from disttrace_viewer.states.history import courses_differ
 from disttrace_viewer.states.merged import Merged, merge
@@ -115,7 +114,7 @@ def judged(
         only = {p.id for p in merged.survey.processes if p.job in jobs}
     told = () if stored else troubles(paths)
     found = verdict(merged, only=only, stall_ns=stall_ns, look=look, problems=told)
-    elsewhere = others.states.keys() | others.whom_like.keys()
+    elsewhere = others.states.keys()
     suspects = () if stored else suspects_of(found, merged, elsewhere)
     if suspects:
         del found  # of a large job it holds most of the memory, and another one is to come
@@ -123,7 +122,7 @@ def judged(
         merged = in_full(merged, here, paths, engine) if here else merged
         there = [one for one in suspects if one in elsewhere][:MOST_COMPARED]
         if there and fetch is not None:
-            merged = merge([merged, *(one for one in fetch(there) if stays(one, merged))])
+            merged = merge([merged, *fetch(there)])
         found = verdict(merged, only=only, stall_ns=stall_ns, look=look, problems=told)
     return found
 
@@ -154,17 +153,11 @@ def suspects_of(
     compared.update(dict.fromkeys(_joined(found, merged, elsewhere)))
     compared.update(dict.fromkeys(evidence.went_on))
     again = [
-        i for i in [*compared][:MOST_COMPARED] if merged.state_of(processes[i].id).history is None
+        i for i in [*compared][:MOST_COMPARED] if merged.states[processes[i].id].history is None
     ]
     wanted.update(dict.fromkeys(gaps_of(evidence.trace, evidence.sample).lost))
     again += [i for i in wanted if i in evidence.partial]
     return tuple(dict.fromkeys(processes[i].id for i in again[:MOST_SUSPECTS]))
-
-
-def stays(state: State, merged: Merged) -> bool:
-    """Whether a state that came later may take the place of the one that others are like."""
-    one = state.id
-    return one not in merged.likes or pending(state) == pending(merged.states[one])
 
 
 def _differing(evidence: Evidence, group: int, members: Sequence[int]) -> Iterable[int]:
@@ -188,7 +181,7 @@ def _out_of_step(found: Verdict, merged: Merged) -> Iterable[int]:
     for (process, stream), course in evidence.sample.courses.items():
         streams.setdefault(stream, {}).setdefault(course, process)
     chosen = [p for of in streams.values() if courses_differ(of) for p in of.values()]
-    size = sum(merged.state_of(evidence.trace.processes[p].id).size for p in chosen)
+    size = sum(merged.states[evidence.trace.processes[p].id].size for p in chosen)
     return chosen if size <= MOST_READ_BYTES and len(chosen) <= MOST_COMPARED else []
 
 
@@ -204,7 +197,7 @@ def _joined(found: Verdict, merged: Merged, elsewhere: Set[str]) -> Iterable[int
     asks = any(finding.kind in KINDS for finding in errors)
     if len(ids) > MOST_COMPARED or not (asks or elsewhere.isdisjoint(ids)):
         return ()
-    return joined if sum(merged.state_of(one).size for one in ids) <= SOON_BYTES else ()
+    return joined if sum(merged.states[one].size for one in ids) <= SOON_BYTES else ()
 
 
 def in_full(

@@ -175,7 +175,7 @@ def ages_s(case: Case) -> list[float]:
 def open_waits(case: Case) -> set[tuple[str, int]]:
     """Process (its id) and operation number of all that wait."""
     open_ops = [op for op in case.evidence.blocking if op.error is None]
-    return {one for op in open_ops for one in _all_named(case, op)} | {
+    return {_named(case, op, polled=False) for op in open_ops} | {
         _named(case, wait.op, polled=True) for wait in case.waits if wait.polled
     }
 
@@ -186,7 +186,7 @@ def waits_of(case: Case, errors: Sequence[Finding]) -> set[tuple[str, int]]:
     waits = [w for w in case.waits if w.process in found]
     polled = {_named(case, w.op, polled=True) for w in waits if w.polled}
     held = [w.op for w in waits if not w.polled and w in case.of_process.get(w.process, ())]
-    return polled | {one for op in held for one in _all_named(case, op)}
+    return polled | {_named(case, op, polled=False) for op in held}
 
 
 def gave_up(case: Case, told: Collection[tuple[str, int]]) -> bool:
@@ -198,13 +198,6 @@ def gave_up(case: Case, told: Collection[tuple[str, int]]) -> bool:
         _named(case, op, polled=False) in told and newest.get(op.process, 0) <= op.number
         for op in case.evidence.given_up
     )
-
-
-def _all_named(case: Case, op: Op) -> Iterable[tuple[str, int]]:
-    """Who waits in it, and those of whom that one tells: another one may tell of them next time."""
-    yield _named(case, op, polled=False)
-    for crowd in case.evidence.trace.crowds_by_teller.get(op.process, ()):
-        yield from ((one, op.number) for one in crowd.ids)
 
 
 def _named(case: Case, op: Op, *, polled: bool) -> tuple[str, int]:

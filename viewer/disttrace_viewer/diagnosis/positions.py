@@ -12,7 +12,7 @@ from disttrace_viewer.analysis.process_ends import RUNNING, SILENT
 from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
-from disttrace_viewer.trace.model import Crowd, Trace
+from disttrace_viewer.trace.model import Reported, Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.ends import BY, ENDED, HELD, NOWHERE, ended, pattern, state
@@ -40,18 +40,18 @@ class Place:
     """Words for ``doing`` where room is scarce, the shortest last; none: only those."""
     attempt: int | None = None
     """Which one they are of, where their launcher made several."""
-    told: tuple[int, ...] = ()
-    """Ranks there of whom others tell (``Crowd``)."""
+    reported: tuple[int, ...] = ()
+    """Further ranks there, of which no states are at hand."""
 
     @property
     def count(self) -> int:
         """How many are there."""
-        return len(self.processes) + len(self.told)
+        return len(self.processes) + len(self.reported)
 
     def who(self, trace: Trace) -> str:
         """``ranks 0-60, 62, 63``, ``rank 1 (attempt 0)``."""
         of = "" if self.attempt is None else f" (attempt {self.attempt})"
-        return sentences.processes(trace, self.processes, self.told) + of
+        return sentences.processes(trace, self.processes, self.reported) + of
 
     def line(self, case: Case) -> str:
         """``ranks 0-60, 62, 63  in all_reduce #6 of the default group  train.py:10  52.6 s``."""
@@ -78,13 +78,15 @@ class _Doing:
 
 @dataclass(slots=True)
 class _There:
-    """Who does the same, and who is told by these."""
+    """Those that do the same, and those that were reported to do it with these."""
 
     doing: _Doing
     processes: list[int] = field(default_factory=list)
-    told: list[Crowd] = field(default_factory=list)
+    reported: list[Reported] = field(default_factory=list)
     groups: set[object] = field(default_factory=set)
     """In which they are."""
+    more: int = 0
+    """In so many groups the reported ones are."""
     age_ns: int = 0
     differ: bool = False
 
@@ -125,15 +127,16 @@ def places(case: Case, findings: Sequence[Finding]) -> list[Place]:
             process.attempt if again else None,
         )
         found.setdefault(key, _There(one)).take(process.index, one)
-        for crowd in case.evidence.trace.crowds_by_teller.get(process.index, ()):
-            group = -1 if one.op is None or one.op.call.group is None else one.op.call.group
-            if group not in crowd.apart:
-                found[key].told.append(crowd)
-            else:  # in groups of that make, of which only the number is told
+        for more in case.evidence.trace.reported_by.get(process.index, ()):
+            if one.op is None or one.op.call.group != more.group or more.groups < 0:
+                continue  # it waits in something else than the one with which they were compared
+            if not more.groups:
+                found[key].reported.append(more)
+            else:  # in groups of that make, of which only the number is known
                 of = (False, str(_kind(case, one.op, apart=True)), *key[2:])
                 there = found.setdefault(of, _There(one, age_ns=one.age_ns))
-                there.told.append(crowd)
-                there.groups.update(crowd.apart[group])
+                there.reported.append(more)
+                there.more += more.groups
     first = set(findings[0].waiting) if findings else set()
     alike: dict[tuple[Any, ...], list[_There]] = {}
     for key, there in found.items():
@@ -146,16 +149,16 @@ def places(case: Case, findings: Sequence[Finding]) -> list[Place]:
         *_, at, how, attempt = place
         doing = together[0].doing.text + " (numbers differ)" * together[0].differ
         members = tuple(sorted(process for there in together for process in there.processes))
-        told = [crowd for there in together for crowd in there.told]
+        reported = [more for there in together for more in there.reported]
         named = together[0].doing.named
         briefly = () if named is None else _brief(case.evidence.trace, *named)
         if len(together) > 1 or not members:
             doing, briefly = _in_groups(case, together), ()
         longest = max(there.age_ns for there in together)
         waits = bool(waiting & set(members))
-        ends = [case.evidence.ends[process] for process in members or told[0].tellers]
+        ends = [case.evidence.ends[process] for process in members or reported[0].like]
         word = state(max(ends, key=lambda end: (not end.told_to_end, end.silent_ns or 0)))
-        ranks = tuple(rank for crowd in told for rank in crowd.ranks)
+        ranks = tuple(rank for more in reported for rank in more.ranks)
         culprit = not culprits.isdisjoint(members)
         places.append(
             Place(doing, at, how, word, members, longest, culprit, waits, briefly, attempt, ranks)
@@ -187,9 +190,10 @@ def _in_groups(case: Case, together: Sequence[_There]) -> str:
     ops = [there.doing.op for there in together if there.doing.op is not None]
     numbers = {op.seq for op in ops}
     number = f" #{ops[0].seq}" if len(numbers) == 1 and ops[0].seq is not None else ""
-    groups = {group for there in together for group in there.groups}
+    count = len({group for there in together for group in there.groups})
+    count += sum(there.more for there in together)
     desc = case.evidence.trace.groups[ops[0].call.group or 0].desc
-    return f"in {ops[0].call.op}{number} of {len(groups)} groups" + (f" ({desc})" if desc else "")
+    return f"in {ops[0].call.op}{number} of {count} groups" + (f" ({desc})" if desc else "")
 
 
 def _fresh(case: Case, index: int) -> Op | None:

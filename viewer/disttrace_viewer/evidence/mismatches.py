@@ -133,7 +133,7 @@ def _signature(call: Call) -> str:
 
 
 def _members(kept: Mapping[int, Sequence[Op]], calls: Iterable[Call], seq: int) -> dict[int, Op]:
-    """What members called under one number, as operations; of a crowd what its teller called."""
+    """What members called under one number, as operations."""
     called = {call.group_rank: call for call in calls}
     found: dict[int, Op] = {}
     for rank, ops in kept.items():

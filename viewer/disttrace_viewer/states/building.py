@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import starmap
@@ -25,23 +25,26 @@ from disttrace_viewer.merge.jobs import as_called
 from disttrace_viewer.merge.processes import stack_of
 from disttrace_viewer.merge.surveying import base_stores
 from disttrace_viewer.merge.tables import KINDS, store_of
-from disttrace_viewer.states import likes, packed
+from disttrace_viewer.states import packed
 from disttrace_viewer.states.form.journal import journal_of
 from disttrace_viewer.states.form.state import ByIdentity, Row, State
 from disttrace_viewer.states.history import History, courses_differ
-from disttrace_viewer.states.merged import Merged
+from disttrace_viewer.states.merged import Merged, WaitsWith
 from disttrace_viewer.states.packed import batches_of
-from disttrace_viewer.states.survey import survey
+from disttrace_viewer.states.survey import StateSurvey, survey
 from disttrace_viewer.trace.model import (
     Call,
+    Group,
     Key,
+    Member,
+    Reported,
     Signature,
     Store,
     Stream,
     Trace,
 )
 from disttrace_viewer.trace.operation import Op
-from disttrace_viewer.trace.process import Frame, Problem, Stack, StackSample
+from disttrace_viewer.trace.process import Frame, Problem, Process, Stack, StackSample
 
 T = TypeVar("T")
 
@@ -67,7 +70,7 @@ def trace_of(
         problems.add(sentence, "unread", "was not read: whoever read it was lost, twice.")
     building = _Building(found, merged.states, alike=alike)
     building.read()
-    groups, jobs = likes.add(building, merged.likes)
+    groups, reported = building.with_reported(merged.reported)
     here = {job.id for job in found.jobs}
     trace = Trace(
         processes=tuple(building.processes),
@@ -77,7 +80,7 @@ def trace_of(
         places=found.places,
         jobs=tuple(
             replace(job, last_ns=max(building.processes[i].last_ns for i in job.processes))
-            for job in jobs
+            for job in found.jobs
         ),
         other_jobs=tuple(replace(j, processes=()) for j in whole.jobs if j.id not in here),
         clocks=found.clocks,
@@ -87,7 +90,8 @@ def trace_of(
         problems=problems.found(),
         paths=(),
         read_ns=time.time_ns(),
-        crowds=tuple(building.crowds),
+        reported=reported,
+        elsewhere=merged.elsewhere,
         _calls=building.calls,
     )
     merged.forget()
@@ -111,8 +115,21 @@ NOTHING = '{"ops":[],"call":{},"store":{}}'
 
 
 @dataclass
-class _Building(likes.Known):
+class _Building:
+    survey: StateSurvey
+    states: Mapping[str, State]
     alike: bool = field(kw_only=True)
+    processes: list[Process] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    ops: dict[int, list[Op]] = field(default_factory=dict)
+    counts: dict[int, int] = field(default_factory=dict)
+    longest: dict[tuple[int, int], int] = field(default_factory=dict)
+    active: dict[tuple[int, int], int] = field(default_factory=dict)
+    courses: dict[Stream, dict[int, tuple[int, int, int]]] = field(default_factory=dict)
+    ids: list[str] = field(default_factory=list)
+    """Of groups."""
+    reported: dict[int, dict[int, list[int]]] = field(default_factory=dict)
+    """By group and rank in it the ranks there that wait with it."""
     stores: list[Store] = field(default_factory=list)
     stacks: dict[Stack, Stack] = field(default_factory=dict)
     """One object for equal ones."""
@@ -157,6 +174,36 @@ class _Building(likes.Known):
                 if index is not None:
                     self._process(index, state if self.alike else opened(state))
 
+    def with_reported(
+        self, rows: Sequence[WaitsWith]
+    ) -> tuple[tuple[Group, ...], tuple[Reported, ...]]:
+        """Take down the ranks that were reported to wait where processes wait, as members of the
+        groups in which they do.
+        """
+        known, groups = self.survey, [*self.survey.groups]
+        found = []
+        for row in rows:
+            first, last = (known.index.get(one) for one in row.like)
+            group = None if last is None else known.group_index.get((last, row.number))
+            if first is None or last is None or group is None:
+                continue
+            found.append(Reported((first, last), group, row.ranks, row.groups))
+            if row.groups:
+                continue
+            place = {rank: at for at, rank in enumerate(groups[group].ranks or ())}
+            own = place.get(self.processes[last].rank or 0)
+            there = [at for rank in row.ranks if (at := place.get(rank)) is not None]
+            if own is not None:
+                self.reported.setdefault(group, {}).setdefault(own, []).extend(there)
+            seen = {member.rank for member in groups[group].members}
+            more = [Member(last, row.number, at, None) for at in there if at not in seen]
+            members = sorted(
+                (*groups[group].members, *more),
+                key=lambda m: (m.rank is None, m.rank or 0, m.process),
+            )
+            groups[group] = replace(groups[group], members=tuple(members))
+        return tuple(groups), tuple(found)
+
     def sample(self) -> Sample:
         """The sample that the states hold; of courses those of streams in which somebody waits or
         failed, or that differ.
@@ -179,7 +226,7 @@ class _Building(likes.Known):
             exact=self.exact,
             queues=self.queues,
             alike=self.alike,
-            beside=self.beside,
+            reported=self.reported,
         )
 
     def _process(self, index: int, state: State) -> None:

@@ -5,13 +5,25 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 from disttrace_viewer.merge.jobs import as_called, tries
 from disttrace_viewer.states import packed
-from disttrace_viewer.states.form.alike import Like
 from disttrace_viewer.states.form.state import State
 from disttrace_viewer.states.packed import Packed, batches_of
 from disttrace_viewer.states.survey import StateSurvey, survey
+
+
+class WaitsWith(NamedTuple):
+    """Ranks of which no state is known, but that they wait where two processes do."""
+
+    like: tuple[str, str]
+    """These (ids); where there is one, twice that."""
+    number: int
+    """The group in question, by the second one's own number."""
+    ranks: tuple[int, ...]
+    groups: int
+    """In so many other groups of its make; 0: in that very group; -1: it is a message."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +35,9 @@ class Merged:
     """Sentences about journals that were asked for and are in no state."""
     called: Mapping[str, str] = field(default_factory=dict)
     """The ids of jobs by process, where these states are a part of more."""
-    likes: Mapping[str, Sequence[Like]] = field(default_factory=dict)
-    """By process who stands where it does and was not told as a whole."""
+    reported: tuple[WaitsWith, ...] = ()
+    elsewhere: frozenset[int] = frozenset()
+    """All ranks of hosts of which no states were requested."""
 
     @cached_property
     def survey(self) -> StateSurvey:
@@ -43,18 +56,7 @@ class Merged:
     def partial(self) -> frozenset[str]:
         """Ids of the processes of whose journals only a part was read."""
         found = self.survey
-        like = (one.id for of in self.likes.values() for one in of if one.partial)
-        return frozenset((*(found.processes[i].id for i in found.partial), *like))
-
-    @cached_property
-    def whom_like(self) -> Mapping[str, str]:
-        """Of each that was not told as a whole where it stands: whom it is like."""
-        return {like.id: one for one, of in self.likes.items() for like in of}
-
-    def state_of(self, process: str) -> State:
-        """The state of a process, or of the one that it is like."""
-        found = self.states.get(process)
-        return self.states[self.whom_like[process]] if found is None else found
+        return frozenset(found.processes[i].id for i in found.partial)
 
 
 def merge(states: Iterable[State | Merged]) -> Merged:
@@ -63,10 +65,12 @@ def merge(states: Iterable[State | Merged]) -> Merged:
     most: Packed | None = None
     unread: dict[str, None] = {}
     called: dict[str, str] = {}
-    alike: dict[str, Sequence[Like]] = {}
+    reported: tuple[WaitsWith, ...] = ()
+    elsewhere: frozenset[int] = frozenset()
     for item in states:
         if isinstance(item, Merged):
-            alike.update(item.likes)
+            reported += item.reported
+            elsewhere |= item.elsewhere
             unread.update(dict.fromkeys(item.unread))
             called.update(item.called)
             if most is None and isinstance(item.states, Packed):
@@ -79,11 +83,13 @@ def merge(states: Iterable[State | Merged]) -> Merged:
                 found[state.id] = state
     names = tuple(sorted(unread))
     if most is None:
-        return Merged({key: found[key] for key in sorted(found)}, names, called, alike)
+        return Merged(
+            {key: found[key] for key in sorted(found)}, names, called, reported, elsewhere
+        )
     if found:
         most = most.copy()
         most.put(found.values())
-    return Merged(most, names, called, alike)
+    return Merged(most, names, called, reported, elsewhere)
 
 
 def newest_try(merged: Merged, name: str) -> Merged:

@@ -80,21 +80,18 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
-    """Processes that are told by two others that stand where all of them stand, and are none of
-    their own: what is said of both is said of these, too.
+class Reported:
+    """Ranks of hosts of which no states are at hand: they wait where two processes wait, in the
+    same call, so what is said of both is said of these too.
     """
 
-    tellers: tuple[int, int]
+    like: tuple[int, int]
     """Where there is one, twice that."""
+    group: int
+    """In which the second one waits."""
     ranks: tuple[int, ...]
-    ids: tuple[str, ...]
-    shared: frozenset[int]
-    """Groups in which they are together with these."""
-    apart: Mapping[int, frozenset[str]]
-    """By group of these in which they are not: what names those in its place in which they are."""
-    whole: bool
-    """They share all groups in which anybody waits."""
+    groups: int
+    """In so many other groups of its make; 0: in that very group; -1: it is a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +123,8 @@ class Group:
     """Id of the ``Place`` it met in; None where the store is unknown."""
     prefix: tuple[str | None, ...]
     members: tuple[Member, ...]
-    """Every traced process in it, by group rank, then process; who stands for a crowd for each of
-    these.
+    """Every traced process in it, by group rank, then process; for a rank that was only reported
+    the process that it waits with.
     """
     timeout_ns: int | None = None
     """After which its backend gives an operation up; of backends of devices."""
@@ -323,8 +320,9 @@ class Trace:
     paths: tuple[str, ...]
     read_ns: int
     """Unix time at which reading began: what was written later is not here."""
-    crowds: tuple[Crowd, ...] = ()
-    """Who is told by others, of very many that stand alike."""
+    reported: tuple[Reported, ...] = ()
+    elsewhere: frozenset[int] = frozenset()
+    """All ranks of hosts of which no states were requested, wherever they wait."""
     _calls: dict[int, Call] | list[Call] = field(default_factory=dict, repr=False, compare=False)
     """Rows that were asked for; of states, which have no table, all of them."""
 
@@ -350,42 +348,39 @@ class Trace:
         return self.tables
 
     def ranks_of(self, processes: Collection[int], group: int | None = None) -> list[int]:
-        """The ranks of those that have one, with those of whom they tell (``crowds_of``)."""
-        found = [rank for one in processes if (rank := self.processes[one].rank) is not None]
-        for crowd in self.crowds_of(processes, group):
-            found += crowd.ranks
-        return found
-
-    def crowds_of(self, processes: Collection[int], group: int | None = None) -> list[Crowd]:
-        """Of whom it is said as well what is said of some processes, be it of what they do in one
-        group.
+        """The ranks of those that have one, with the reported ones that wait with them; be it only
+        what they do in one group that is spoken of.
         """
-        if not self.crowds or len(processes) < 2:
-            return []
-        known = {*processes}
-        return [
-            crowd
-            for one in known
-            for crowd in self.crowds_by_teller.get(one, ())
-            if known.issuperset(crowd.tellers) and (crowd.whole or group in crowd.shared)
-        ]
-
-    @cached_property
-    def crowds_by_teller(self) -> Mapping[int, tuple[Crowd, ...]]:
-        """The crowds of which a process is the last to tell."""
-        found: dict[int, list[Crowd]] = {}
-        for crowd in self.crowds:
-            found.setdefault(crowd.tellers[-1], []).append(crowd)
-        return {teller: tuple(of) for teller, of in found.items()}
-
-    @cached_property
-    def told_of(self) -> frozenset[int]:
-        """Ranks of all crowds."""
-        return frozenset(rank for crowd in self.crowds for rank in crowd.ranks)
+        found = [rank for one in processes if (rank := self.processes[one].rank) is not None]
+        return [*found, *self._reported_with(processes, group)]
 
     def count(self, processes: Collection[int], group: int | None = None) -> int:
-        """How many they are, with those of whom they tell."""
-        return len(processes) + sum(len(one.ranks) for one in self.crowds_of(processes, group))
+        """How many they are, with the reported ones."""
+        return len(processes) + len(self._reported_with(processes, group))
+
+    def _reported_with(self, processes: Collection[int], group: int | None) -> set[int]:
+        if not self.reported or len(processes) < 2:
+            return set()
+        known = {*processes}
+        return {
+            rank
+            for one in self.reported
+            if known.issuperset(one.like) and not one.groups and group in (None, one.group)
+            for rank in one.ranks
+        }
+
+    @cached_property
+    def waits_with(self) -> Mapping[int, int]:
+        """By reported rank the process that waits in the same call."""
+        return {rank: one.like[-1] for one in self.reported for rank in one.ranks}
+
+    @cached_property
+    def reported_by(self) -> Mapping[int, tuple[Reported, ...]]:
+        """By the second one of those that they wait with."""
+        found: dict[int, list[Reported]] = {}
+        for one in self.reported:
+            found.setdefault(one.like[-1], []).append(one)
+        return {process: tuple(of) for process, of in found.items()}
 
     @cached_property
     def by_id(self) -> Mapping[str, Process]:

@@ -74,7 +74,8 @@ def ended(end: End, *, many: bool = False, surely: bool = False) -> str:
 
 def raised(failure: Failure) -> str:
     """``ValueError: bad batch``."""
-    return failure.type + (f": {cut(failure.text)}" if failure.text else "")
+    text = cut(failure.text)
+    return failure.type + (f": {text}" if text else "")
 
 
 def came_about(failure: Failure, before: str, after: str = "") -> str:
@@ -98,10 +99,15 @@ _ADVICE = re.compile(r"\. This is typically caused by a remote worker .*", re.DO
 """What gloo adds to each of its errors."""
 
 
+_HASHED = re.compile(r"(: )?~[0-9a-f]{16}(: )?")
+"""Of another host, which keeps the text."""
+
+
 def cut(text: str) -> str:
     """The beginning and the end of a long text, without paths of a library's build, nor a full stop
     at its end: the sentence that it stands in has its own.
     """
     text = _ADVICE.sub("", _SOURCE.sub(r"[\1] ", text))
+    text = _HASHED.sub(lambda found: ": " if found[1] and found[2] else "", text)
     text = text if text.endswith("..") else text.removesuffix(".")
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 45]} ... {text[-40:]}"

@@ -84,8 +84,8 @@ class Names:
         known = found.global_rank(group_rank)
         for member in found.members:
             if member.rank == group_rank:
-                if known is not None and member.process in self.trace.crowds_by_teller:
-                    break  # or one of those that it tells of
+                if known is not None and member.process in self.trace.reported_by:
+                    break  # or one that was reported to wait with it
                 return self.process(member.process)
         return f"rank {known}" if known is not None else f"group rank {group_rank}"
 

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from disttrace_viewer.companion.channel.rounds import Answer
+from disttrace_viewer.companion.hub.station import Answer
 
 CALLS_S, JUDGE_S = 4.5, 60.0
 """So long that may take; of calls while another host waits for them."""
@@ -36,7 +36,7 @@ class Judging:
 
     def judge(self, answers: Sequence[Answer]) -> None:
         """Have told what is wrong, by what others told of their calls and by ours."""
-        told = [[one.sender, one.known, base64.b64encode(one.data).decode()] for one in answers]
+        told = [[one.sender, base64.b64encode(one.data).decode()] for one in answers]
         question = json.dumps([sorted(self._known()), told]).encode()
         try:
             found = json.loads(self._asked(b"diverged %b\n" % question, JUDGE_S))

@@ -1,8 +1,8 @@
-"""The companion's duty of talking to those of other hosts while the job gets on.
+"""The companion's duty of comparing hosts while the job gets on.
 
-One of them leads: it asks all others for what they know of their calls and of who is late, and
-judges it. All of that is one question and one answer every ``ASK_S`` seconds. It happens on a
-thread of its own, for it waits for other hosts.
+That on the store's host requests of all others what they know of their calls and of ranks that are
+late, and judges it. All of that is one request and one answer every ``ASK_S`` seconds. It happens
+on a thread of its own, for it waits for other hosts.
 """
 
 from __future__ import annotations
@@ -12,39 +12,47 @@ import select
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from disttrace_viewer.companion.between import excerpt
 from disttrace_viewer.companion.between.excerpt import Excerpts
 from disttrace_viewer.companion.between.out_of_step import OutOfStep
-from disttrace_viewer.companion.channel.places import Address, stores
-from disttrace_viewer.companion.channel.rounds import Answer
-from disttrace_viewer.companion.slow import told as slow_told
+from disttrace_viewer.companion.hub.address import Address, stores
+from disttrace_viewer.companion.hub.peers import WHOLE_S
+from disttrace_viewer.companion.hub.station import ALONE, SEEKING, SERVER, Answer
 from disttrace_viewer.companion.slow.duty import HERE, Slowness
 from disttrace_viewer.companion.slow.follower import Follower
 
 TURN_S = 0.75
 ASK_S, TIMES = 1.5, 10
-"""Between two questions to all hosts: so long, and so many times what hearing the answers took."""
-LED_S = 8.0
-"""So long after another one's question nobody else tries to lead."""
+"""Between two requests to all hosts: so long, and so many times what reading the answers took."""
 ABOUT = " between"
 CALLS = "calls"
-"""The first word of a question for what is to be judged; the hosts follow that are asked."""
+"""The first word of a request for what is to be judged."""
+MOST_ANSWER = 512 << 10
 MOST_JUDGED = 16
 """Hosts that differ, judged together."""
 _LENGTH = struct.Struct("!BI")
 _GETS_ON, _CALLS = 1, 2
 
 
-class Meeting(Protocol):
-    """What is asked of ``Exchange`` here."""
+class Others(Protocol):
+    """What is asked of ``Peers`` here."""
 
+    @property
+    def role(self) -> str: ...
     def fileno(self) -> int: ...
     def join(self, addresses: Sequence[Address], order: int) -> bool: ...
     def poll(self) -> None: ...
-    def gather(self, wanted: Sequence[str] = ()) -> list[Answer] | None: ...
+    def request(
+        self,
+        words: Sequence[str] = (),
+        *,
+        of: Collection[str] | None = None,
+        most: int = ...,
+        within_s: float = ...,
+    ) -> list[Answer]: ...
     def close(self) -> None: ...
 
 
@@ -55,36 +63,27 @@ class Judge(Protocol):
         """The newest calls of this host's processes, with all that the rules look at."""
 
     def judge(self, answers: Sequence[Answer]) -> None:
-        """Have told what is wrong, by those and what others told of theirs."""
+        """Have said what is wrong, by those and what others sent of theirs."""
 
 
 class Talk:
-    """The duty; ``me`` is what others call this companion."""
+    """The duty; ``meet`` makes the connection to other hosts, of a function that answers them."""
 
     def __init__(
         self,
-        me: str,
         directory: str,
         slowness: Slowness | None,
         judge: Judge,
-        public_calls: Callable[[bytes], bytes],
-        meeting: Callable[
-            [str, Callable[[Sequence[str], bool], bytes], Callable[[bytes], bytes]], Meeting
-        ],
+        meet: Callable[[Callable[[Sequence[str]], bytes]], Others],
     ) -> None:
-        """``public_calls`` takes out of calls what not everybody may know; ``meeting`` is made of
-        a name, of who answers, and of who takes that out of an answer.
-        """
-        self._me, self._directory = me, directory
+        self._directory = directory
         self._slowness, self._judge = slowness, judge
-        self._public_calls = public_calls
         self._new: queue.SimpleQueue[tuple[str, bool]] = queue.SimpleQueue()
         self._followers: dict[str, Follower] = {}
         self._shifts: dict[str, int] = {}
         self._excerpts, self._out_of_step = Excerpts(directory), OutOfStep()
-        self._ask_at = self._led_at = 0.0
-        self._leads = True
-        self._meeting = meeting(me, self._answer, self._public)
+        self._ask_at = 0.0
+        self._others = meet(self._answer)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="talk", daemon=True)
         self._failed: Exception | None = None
@@ -116,7 +115,7 @@ class Talk:
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join(2 * TURN_S)
-        self._meeting.close()
+        self._others.close()
         for one in self._followers.values() if not self._thread.is_alive() else ():
             one.close()
         if self._slowness is not None:
@@ -130,8 +129,8 @@ class Talk:
                 self.look()
                 due = time.monotonic() + TURN_S
                 while not self._stop.is_set() and (rest := due - time.monotonic()) > 0:
-                    if select.select([self._meeting.fileno()], [], [], min(rest, TURN_S / 4))[0]:
-                        self._meeting.poll()
+                    if select.select([self._others.fileno()], [], [], min(rest, TURN_S / 4))[0]:
+                        self._others.poll()
         except Exception as error:
             self._failed = error
 
@@ -151,22 +150,19 @@ class Talk:
 
     def _ask(self) -> None:
         now = time.monotonic()
-        answers: list[Answer] | None = []
-        if self._is_everybody:
-            self._leads = True
-        elif now < self._ask_at or now - self._led_at < LED_S:
-            answers = [] if self._leads else None
-        else:
-            answers = self._gathered()
-            self._leads = answers is not None
+        answers: list[Answer] = []
+        serves = self._is_everybody or self._meets()
+        if serves and not self._is_everybody and now >= self._ask_at:
+            words = [] if self._slowness is None else self._slowness.question()
+            answers = self._others.request(words, most=MOST_ANSWER)
             self._ask_at = now + ASK_S
         began = time.monotonic()
-        parts = {one.sender: _parted(one.data) for one in answers or ()}
+        parts = {one.sender: _parted(one.data) for one in answers}
         if self._slowness is not None:
-            if answers is None:
-                self._slowness.led()
-            else:
+            if serves:
                 self._slowness.hear({host: slow for host, (slow, _) in parts.items()})
+            else:
+                self._slowness.led()
         suspects = self._suspects({host: calls for host, (_, calls) in parts.items()})
         if parts:
             self._ask_at = max(self._ask_at, began + TIMES * (time.monotonic() - began))
@@ -180,15 +176,15 @@ class Talk:
         ranks = {one.rank for one in known if one.rank is not None}
         return len(ranks) >= max((one.world_size or 0 for one in known), default=0)
 
-    def _gathered(self) -> list[Answer] | None:
-        """What other hosts tell; None where another one leads."""
+    def _meets(self) -> bool:
+        """Whether it is for us to judge: we are the server, or there is none."""
         known = [one.definitions for one in self._followers.values()]
         ranks = [one.rank for one in known if one.rank is not None]
         places = stores((one.numbered, one.env, one.is_agent) for one in known)
-        if not ranks or not self._meeting.join(places, 2 * min(ranks)):
-            return []
-        self._meeting.poll()
-        return self._meeting.gather([] if self._slowness is None else self._slowness.question())
+        if not ranks or not self._others.join(places, 2 * min(ranks)):
+            return True
+        self._others.poll()
+        return self._others.role in (SERVER, SEEKING, ALONE)
 
     def _suspects(self, told: Mapping[str, bytes]) -> list[str]:
         """Hosts that seem to be out of step with one another."""
@@ -199,11 +195,10 @@ class Talk:
         return self._out_of_step.hear({HERE: ours, **others})[:MOST_JUDGED]
 
     def _have_judged(self, suspects: Sequence[str]) -> None:
-        answers = self._meeting.gather([CALLS, *(one for one in suspects if one != HERE)])
+        of = [one for one in suspects if one != HERE]
+        answers = self._others.request([CALLS], of=of, within_s=WHOLE_S)
         found = [
-            Answer(one.sender, one.known, one.data[_LENGTH.size :])
-            for one in answers or ()
-            if one.sender in suspects and _is(one.data, _CALLS)
+            Answer(one.sender, one.data[_LENGTH.size :]) for one in answers if _is(one.data, _CALLS)
         ]
         if found:
             self._judge.judge(found)
@@ -213,26 +208,13 @@ class Talk:
         ranks = ((one.definitions.rank, base) for base, one in self._followers.items())
         return [base for _, base in sorted((r, base) for r, base in ranks if r is not None)]
 
-    # -- what others hear ----------------------------------------------------------------------
+    # -- what is requested of us ---------------------------------------------------------------
 
-    def _answer(self, question: Sequence[str], whole: bool) -> bytes:
-        self._led_at, self._leads = time.monotonic(), False
-        if list(question[:1]) == [CALLS]:
-            if self._me not in question:
-                return b""
-            calls = self._judge.calls()
-            return _joined(_CALLS, calls if whole else self._public_calls(calls))
-        slow = b""
-        if self._slowness is not None:
-            slow = self._slowness.answer(question, whole=whole)
+    def _answer(self, words: Sequence[str]) -> bytes:
+        if list(words[:1]) == [CALLS]:
+            return _joined(_CALLS, self._judge.calls())
+        slow = b"" if self._slowness is None else self._slowness.answer(words)
         return _joined(_GETS_ON, slow, excerpt.packed(self._excerpts.of(self._bases)))
-
-    def _public(self, data: bytes) -> bytes:
-        """An answer as those may hear it who have not shown that they are of our job."""
-        if _is(data, _CALLS):
-            return _joined(_CALLS, self._public_calls(data[_LENGTH.size :]))
-        slow, calls = _parted(data)
-        return _joined(_GETS_ON, slow and slow_told.in_public(slow), calls)
 
 
 def _joined(kind: int, first: bytes, second: bytes = b"") -> bytes:
@@ -244,7 +226,7 @@ def _is(data: bytes, kind: int) -> bool:
 
 
 def _parted(data: bytes) -> tuple[bytes, bytes]:
-    """What an answer tells of who is late, and of calls; nothing where it is none."""
+    """What an answer says of ranks that are late, and of calls; nothing where it is none."""
     if not _is(data, _GETS_ON):
         return b"", b""
     _, size = _LENGTH.unpack_from(data)

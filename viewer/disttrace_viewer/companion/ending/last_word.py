@@ -18,7 +18,7 @@ from disttrace_viewer.analysis.liveness import look
 from disttrace_viewer.companion import sightings
 from disttrace_viewer.companion.alerting.words import those_of
 from disttrace_viewer.companion.reading.journals import of_job
-from disttrace_viewer.companion.told import Told, beside, is_alone
+from disttrace_viewer.companion.reading.ranks import beside, is_alone
 from disttrace_viewer.diagnosis.job import judged
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.diagnosis.verdict import Verdict
@@ -97,7 +97,7 @@ def _read(order: Order) -> tuple[Merged, Sequence[State]]:
     files = of_job(order.of_all, order.in_names)
     local = newest_try(folder.of_journals(files, window=WINDOW), order.job)
     trace, _ = trace_of(local)
-    return local, beside(order.of_all, order.in_names, local, Told()) if is_alone(trace) else ()
+    return local, beside(order.of_all, order.in_names, local, ()) if is_alone(trace) else ()
 
 
 def _jobs(jobs: Sequence[Any], trace: Trace, process: str) -> list[str]:

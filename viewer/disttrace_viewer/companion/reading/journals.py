@@ -1,8 +1,8 @@
 """Which journals of the folder a companion reads: those of its own host, of the try that runs.
 
-Other hosts tell of theirs (``exchange.py``). Where thousands of hosts share the folder, each would
-otherwise read the whole job whenever something stands still. What nobody told of is read by one of
-them only (``folder_lead.py``).
+Other hosts report theirs (``hub/peers.py``). Where thousands of hosts share the folder, each would
+otherwise read the whole job whenever something stands still. What no host reported is read by one
+of them only (``folder_lead.py``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from disttrace.journal.format import (
 from disttrace.journal.proc import ROOT, entries
 from disttrace_viewer.load.discover import Files, named
 from disttrace_viewer.states.building import trace_of
-from disttrace_viewer.states.form.alike import Like
 from disttrace_viewer.states.form.state import State
 from disttrace_viewer.states.merged import Merged
 from disttrace_viewer.trace.process import AGENT
@@ -150,17 +149,26 @@ def _inside(folder: str, job: str) -> list[Files]:
     return named(os.path.join(folder, name) for name in names)
 
 
-def untold(root: str, job: str, own: Merged, told: Collection[tuple[str, ...]]) -> list[Files]:
-    """The job's journals that are neither ours nor ``told`` (``mark_of``), but for such as
-    were written last before our own processes began. What others put there is not read."""
-    known = {*told, *marks_of(own.states.values())}
+def unreported(
+    root: str,
+    job: str,
+    own: Merged,
+    marks: Collection[tuple[str, ...]],
+    hosts: Collection[str] = (),
+) -> list[Files]:
+    """The job's journals that are neither ours nor have ``marks`` (``mark_of``), nor are of
+    ``hosts``, but for such as were written last before our own processes began. What others put
+    there is not read.
+    """
+    known = {*marks, *marks_of(own.states.values())}
     trace, _ = trace_of(own)
     starts = [p.start_ns / 1e9 for p in trace.processes if not p.is_agent]
     since = min(starts, default=time.time()) - RECENT_S
     return [
         files
         for files in of_job(root, job)
-        if mark_of(files.base) not in known
+        if (mark := mark_of(files.base)) not in known
+        and mark[0] not in hosts
         and written_s(files) >= since
         and all(is_own(path) for path in files.paths)
     ]
@@ -174,11 +182,6 @@ def mark_of(base: str) -> tuple[str, ...]:
 def marks_of(states: Iterable[State]) -> set[tuple[str, ...]]:
     """The same of the processes of states."""
     return {mark_of(state.base) for state in states}
-
-
-def mark_of_like(like: Like) -> tuple[str, ...]:
-    """The same of a process that is only known to be like another one."""
-    return (like.host, str(like.pid), like.id[:12])
 
 
 def written_s(files: Files) -> float:

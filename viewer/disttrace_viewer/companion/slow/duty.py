@@ -80,15 +80,15 @@ class Slowness:
         """What whoever leads tells all others."""
         return told.words(self._ranks.slow())
 
-    def answer(self, question: Sequence[str], *, whole: bool) -> bytes:
-        """What is told to whom leads, who told what is in its question."""
+    def answer(self, question: Sequence[str]) -> bytes:
+        """What is sent to the server, which said what is in its request."""
         self._told_by_leader = told.heard(question)
         now = time.time()
         if now - self._told_at < _TELL_S:
             return b""
         self._told_at = now
         blocks = [one for at, one in self._recent if at >= now - _RECENT_S]
-        return told.packed(blocks, self._names[HERE] if whole else "")
+        return told.packed(blocks, self._names[HERE])
 
     def led(self) -> None:
         """Another host leads, and is told of what was read here."""

@@ -1,7 +1,6 @@
-"""What hosts tell each other of their ranks: blocks, as numbers and hashes, nothing of a program's.
+"""What hosts send of their ranks: blocks, as numbers and hashes, nothing of a program's.
 
-So it is told also to those who have not shown that they are of the job, all but the host's name.
-Who leads tells in the words of its question who is slow.
+The server says in the words of its request which ranks are slow.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _NAME = re.compile(r"[0-9a-f]{1,16}")
 _MOST = 1 << 62
 
 
-def packed(blocks: Sequence[Block], host: str = "") -> bytes:
+def packed(blocks: Sequence[Block], host: str) -> bytes:
     """Blocks as bytes, and of which host they are."""
     rows = [
         [one.group, one.shift, one.index, one.rank, one.size, one.span_ns, _places(one)]
@@ -41,11 +40,6 @@ def packed(blocks: Sequence[Block], host: str = "") -> bytes:
 def _places(block: Block) -> list[tuple[str, int, int, int]]:
     found = [(place, *sums) for place, sums in block.places.items()]
     return sorted(found, key=lambda row: -row[2] - row[3])[:MOST_PLACES]
-
-
-def in_public(data: bytes) -> bytes:
-    """What was packed, without the name of the host."""
-    return packed(unpacked(data)[0])
 
 
 def unpacked(data: bytes) -> tuple[list[Block], str]:

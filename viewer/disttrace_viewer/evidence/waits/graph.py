@@ -289,16 +289,20 @@ def _lacking(evidence: Evidence, op: Op, held: Set[tuple[int, int]]) -> Op:
 
 
 def _resolve(evidence: Evidence, group: int, missing: Sequence[int]) -> Resolved:
-    """Processes, and global ranks without one, behind group ranks."""
+    """Processes, and global ranks without one, behind group ranks; of a rank that was only reported
+    the process that waits where it does, so what holds up one holds up the other.
+    """
     targets, absent = [], []
     for rank in missing:
+        known = evidence.trace.groups[group].global_rank(rank)
         process = evidence.process_of(group, rank)
+        if process is None and known is not None:
+            process = evidence.trace.waits_with.get(known)
         if process is not None:
             targets.append(process)
         else:
-            known = evidence.trace.groups[group].global_rank(rank)
             absent.append(rank if known is None else known)
-    return tuple(dict.fromkeys(targets)), tuple(absent)  # who tells of a crowd stands for many
+    return tuple(dict.fromkeys(targets)), tuple(absent)
 
 
 def _messages(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:

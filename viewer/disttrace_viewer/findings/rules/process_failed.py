@@ -134,7 +134,7 @@ def _singled_out(case: Case, process: int) -> bool:
     """
     trace = case.evidence.trace
     workers = sum(p.is_rank for p in trace.processes)
-    workers += len(trace.told_of)
+    workers += len(trace.elsewhere)
     size = max((group.size or 0 for group in trace.groups if group.default), default=0)
     return workers >= size and case.witnesses.noticed(process)
 

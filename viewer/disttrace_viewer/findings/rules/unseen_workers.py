@@ -51,7 +51,7 @@ def unseen_workers(trace: Trace) -> Mapping[tuple[int | None, int], Unseen]:
             key = worker.attempt, worker.rank or 0
             if worker.rank is None or (process.id, worker.pid) in known or key in ranks:
                 continue
-            if worker.rank in trace.told_of:
+            if worker.rank in trace.elsewhere:
                 continue
             found[key] = Unseen(process.index, worker.rank, worker, worker.rank in joined)
     return found

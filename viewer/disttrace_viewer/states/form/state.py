@@ -158,15 +158,17 @@ def unpack(data: bytes) -> State:
         raise StateError(f"is no state of a process ({error})") from error
 
 
-def inflated(data: bytes) -> bytes:
+def inflated(data: bytes, most: int = MOST_BYTES) -> bytes:
     """What was compressed by zlib, which may come from anybody. Raises StateError."""
+    if most <= 0:
+        raise StateError("is one too many")
     stream = zlib.decompressobj()
     try:
-        found = stream.decompress(data, MOST_BYTES)
+        found = stream.decompress(data, most)
     except zlib.error as error:
         raise StateError(f"is no state of a process ({error})") from error
     if stream.unconsumed_tail:
-        raise StateError(f"holds more than {MOST_BYTES >> 20} MB")
+        raise StateError(f"holds more than {most >> 20} MB")
     return found
 
 

@@ -1,4 +1,4 @@
-"""What companions tell each other: whom they ask, what is believed, and what strangers are told."""
+"""What companions send each other: at which store they meet, what is sent, and what is believed."""
 
 from __future__ import annotations
 
@@ -12,20 +12,17 @@ import orjson
 import pytest
 
 from disttrace_viewer.analysis.liveness import Seen
-from disttrace_viewer.companion.channel.rounds import Answer
+from disttrace_viewer.companion.hub.station import Answer
 from disttrace_viewer.companion.reading.journals import of_job
-from disttrace_viewer.companion.told import (
-    Told,
-    addresses,
-    beside,
-    in_public,
-    packed,
-    unpacked,
-)
+from disttrace_viewer.companion.reading.ranks import addresses, beside
+from disttrace_viewer.companion.reports import states
+from disttrace_viewer.companion.reports.public import hidden
+from disttrace_viewer.companion.reports.states import joined, packed, parted, unpacked
 from disttrace_viewer.companion.verdict import _going_on, current, judgeable
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.folder import of_journals
 from disttrace_viewer.states.merged import Merged, merge
+from disttrace_viewer.wording.ends import cut
 from support.journals import MS, T0, UNIX_NS, Journal
 from support.scenes import S, all_gone, fail, leave, nobody_knows, steps, verdict
 
@@ -62,16 +59,16 @@ def test_who_answers_nobody_is_read_beside_us(tmp_path: Path) -> None:
         journal.run(call, t=MS, d=MS, q=1)
         os.utime(journal.definitions, ns=(UNIX_NS + S, UNIX_NS + S))
     ours = of_journals([str(p) for p in tmp_path.glob("job_0-*")])
-    (found,) = beside(str(tmp_path), "job_0", ours, Told())
+    (found,) = beside(str(tmp_path), "job_0", ours, ())
     assert found.process["pid"] == 701
-    assert beside(str(tmp_path), "job_0", ours, Told((found,))) == []
+    assert beside(str(tmp_path), "job_0", ours, (found,)) == []
     theirs = next(tmp_path.glob("job_1-*.defs.jsonl"))
     theirs.rename(tmp_path / "elsewhere")
     theirs.symlink_to(tmp_path / "elsewhere")
-    assert beside(str(tmp_path), "job_0", ours, Told()) == []  # nobody's links are followed
+    assert beside(str(tmp_path), "job_0", ours, ()) == []  # nobody's links are followed
     (tmp_path / "elsewhere").replace(theirs)
     os.utime(theirs, ns=(UNIX_NS - S, UNIX_NS - S))
-    assert beside(str(tmp_path), "job_0", ours, Told()) == []  # it is older: another job's
+    assert beside(str(tmp_path), "job_0", ours, ()) == []  # it is older: another job's
 
 
 def test_who_meets_in_a_file_is_read_beside_us(tmp_path: Path) -> None:
@@ -84,20 +81,17 @@ def test_who_meets_in_a_file_is_read_beside_us(tmp_path: Path) -> None:
         journal.run(make, t=MS, d=MS)
         os.utime(journal.definitions, ns=(UNIX_NS + S, UNIX_NS + S))
     ours = of_journals([str(p) for p in tmp_path.glob("job_0-*")])
-    (found,) = beside(str(tmp_path), "job_0", ours, Told())
+    (found,) = beside(str(tmp_path), "job_0", ours, ())
     assert found.process["pid"] == 701
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_clocks_of_several_hosts_are_set_right_by_what_is_told(
-    tmp_path: Path, *, whole: bool
-) -> None:
+def test_clocks_of_several_hosts_are_set_right_by_what_is_told(tmp_path: Path) -> None:
     """As where all journals lie in one folder: by the exchanges that both hosts have made."""
     steps(tmp_path, 2, 3, apart_ns=20 * S)
     ours, theirs = (
         of_journals([str(path) for path in tmp_path.glob(f"*-{pid}-*")]) for pid in (4000, 4001)
     )
-    told = unpacked([answer(packed(theirs, whole=whole))], ours).states
+    told = unpacked([answer(packed(theirs))], ours).states
     clocks = trace_of(merge([ours, *told]))[0].clocks
     assert clocks == trace_of(merge([ours, theirs]))[0].clocks
     assert len(clocks) == 2
@@ -129,7 +123,7 @@ def test_who_was_killed_before_we_began_is_not_judged_with_us(tmp_path: Path) ->
     jobs = merge([ours, told.merged]).survey.jobs
     chosen = current(jobs, "job_10", told)
     names = {name for job in jobs if job.id in chosen for name in job.names}
-    assert names == {"job_10", "job_11"}
+    assert names == {"job_10", hidden("job_11")}
 
 
 SECRETS = ("hunter2", "/home/me", "tenant", "the shard is gone", "loader-thread")
@@ -158,33 +152,52 @@ def host(tmp_path: Path, rank: int = 1) -> Merged:
     return of_journals([str(path) for path in tmp_path.iterdir()])
 
 
-def answer(data: bytes, sender: str = "b", *, known: bool = True) -> Answer:
-    return Answer(sender, known, data)
-
-
-def told_of(merged: Merged, **changes: Any) -> bytes:
-    """An answer as its host would have packed it, with something changed on its way."""
-    told = orjson.loads(zlib.decompress(packed(merged)))
-    for state in told["states"]:
-        state.update(changes)
-    return zlib.compress(orjson.dumps(told))
+def answer(data: bytes, sender: str = "b") -> Answer:
+    return Answer(sender, data)
 
 
 NOBODY = Merged({})
 
 
-def test_strangers_are_told_numbers_and_places(tmp_path: Path) -> None:
+def test_numbers_and_places_are_sent(tmp_path: Path) -> None:
     """Which operation, where in the code, and how it ended; nothing that anybody wrote."""
-    whole = packed(host(tmp_path))
-    assert all(secret.encode() in zlib.decompress(whole) for secret in SECRETS[:4])
-    for data in (packed(host(tmp_path), whole=False), in_public(whole)):
-        text = zlib.decompress(data)
-        assert not [secret for secret in SECRETS if secret.encode() in text]
-        assert b"train.py" in text
-        assert b"ValueError" in text
-        (state,) = unpacked([answer(data, known=False)], NOBODY).states
-        assert state.process["pid"] == 701
-        assert [row[6] for row in state.ops][:1] == [1]
+    data = packed(host(tmp_path))
+    text = zlib.decompress(data)
+    assert not [secret for secret in SECRETS if secret.encode() in text]
+    assert b"train.py" in text
+    assert b"ValueError" in text
+    (state,) = unpacked([answer(data)], NOBODY).states
+    assert state.process["pid"] == 701
+    assert [row[6] for row in state.ops][:1] == [1]
+
+
+def _same_text(tmp_path: Path, text: str) -> Merged:
+    journal = Journal(tmp_path / "ours", rank=0, world_size=2, pid=700)
+    fail(journal, MS, "RuntimeError", text)
+    return of_journals([str(path) for path in (tmp_path / "ours").iterdir()])
+
+
+@pytest.mark.parametrize(
+    ("text", "sent"),
+    [
+        ("the shard of hunter2 is gone", ""),
+        ("[gloo/pair.cc:5] Connection closed by peer [10.0.0.7]:9", "Connection closed"),
+        ("hunter2: Operation timed out!", "timed out, Operation timed out!"),
+    ],
+)
+def test_of_texts_torchs_own_words_are_sent(tmp_path: Path, text: str, sent: str) -> None:
+    """By which the rules tell an echo from a cause."""
+    journal = Journal(tmp_path, rank=1, world_size=2, pid=701)
+    fail(journal, MS, "RuntimeError", text)
+    merged = of_journals([str(path) for path in tmp_path.glob("*.jsonl")])
+    (state,) = unpacked([answer(packed(merged))], NOBODY).states
+    (failure,) = state.listed["failure"]
+    assert cut(f"RuntimeError: {failure['text']}") == ": ".join(
+        filter(None, ("RuntimeError", sent))
+    )
+    assert "hunter2" not in failure["text"]
+    (known,) = unpacked([answer(packed(merged))], _same_text(tmp_path, text)).states
+    assert known.listed["failure"][0]["text"] == text
 
 
 def test_who_knows_the_words_reads_them(tmp_path: Path) -> None:
@@ -192,7 +205,7 @@ def test_who_knows_the_words_reads_them(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     ours, theirs = host(tmp_path / "a", 0), host(tmp_path / "b", 1)
-    (state,) = unpacked([answer(packed(theirs, whole=False))], ours).states
+    (state,) = unpacked([answer(packed(theirs))], ours).states
     assert [row[7] for row in state.ops if len(row) > 7 and row[7]] == ["tenant/7/ready"]
     assert [f[0] for frames in state.numbered["stack"].values() for f in frames] == [
         "/home/me/project/train.py"
@@ -206,15 +219,34 @@ def test_what_is_told_of_our_own_processes_is_not_believed(tmp_path: Path) -> No
 
 
 def test_what_two_tell_of_one_process_is_not_believed(tmp_path: Path) -> None:
-    """Unless one alone has shown that it is of our job. No kernel speaks of others' processes."""
+    """Unless all have the secret: then a companion was replaced. No kernel speaks of others'."""
     data = packed(host(tmp_path))
-    pair = [answer(data, "b", known=False), answer(data, "liar", known=False)]
+    pair = [answer(data, "b"), answer(data, "liar")]
     assert unpacked(pair, NOBODY).states == ()
-    one_known = unpacked([answer(data, "b"), pair[1]], NOBODY)
-    assert [*one_known.senders.values()] == ["b"]
+    assert len(unpacked(pair, NOBODY, proved=True).states) == 1
     told = orjson.loads(zlib.decompress(data))
     told["seen"] = {"somebody else": [False, -9, None]}
     assert unpacked([answer(zlib.compress(orjson.dumps(told)))], NOBODY).seen == {}
+
+
+def test_what_all_hosts_send_is_bounded_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As text, which a few kilobytes unpack to."""
+    data = packed(host(tmp_path))
+    size = len(zlib.decompress(data))
+    monkeypatch.setattr(states, "MOST_TEXT_OF_ALL", 3 * size)
+    bombs = [answer(zlib.compress(bytes(2 * size)), f"{n}") for n in range(9)]
+    assert len(unpacked([answer(data), *bombs], NOBODY).states) == 1
+    whole = [answer(zlib.compress(b" " * 2 * size), "bomb"), answer(data)]
+    assert len(unpacked(whole, NOBODY).states) == 1
+
+
+def test_what_is_handed_on_is_the_same() -> None:
+    answers, summaries = [answer(b"one"), answer(b"two", "c")], [answer(b"three", "d")]
+    assert parted(joined(answers, summaries)) == (answers, summaries)
+    for data in (b"", b"garbage", zlib.compress(b"[]"), zlib.compress(b'[[["a"]],[]]')):
+        assert parted(data) == ([], [])
 
 
 @pytest.mark.parametrize(

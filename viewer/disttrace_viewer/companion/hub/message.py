@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-MOST_HEAD = 16 << 10
+MOST_HEAD = 12 << 10
 TAG_BYTES = 16
 _LENGTHS = struct.Struct("!II")
 

@@ -7,8 +7,8 @@ a proof), and that by ``hello`` (a proof). No clock, no socket: bytes in, messag
 
 from __future__ import annotations
 
-from disttrace_viewer.companion.channel import secret as proofs
-from disttrace_viewer.companion.channel.message import (
+from disttrace_viewer.companion.hub import secret as proofs
+from disttrace_viewer.companion.hub.message import (
     TAG_BYTES,
     Garbled,
     Message,
@@ -45,9 +45,9 @@ class Conversation:
         """Bytes that a message may carry from now on."""
 
     @property
-    def proved(self) -> bool:
-        """Whether the other one has shown that it has the job's secret."""
-        return self.ready and self._secret is not None
+    def held(self) -> int:
+        """Bytes of a message that is not whole yet."""
+        return len(self._data)
 
     def greeting(self) -> bytes:
         """What whoever listens says first."""

@@ -13,7 +13,7 @@ import hmac
 import os
 import struct
 
-from disttrace_viewer.companion.channel.message import TAG_BYTES
+from disttrace_viewer.companion.hub.message import TAG_BYTES
 
 VARIABLE = "DISTTRACE_SECRET"
 CALLER, LISTENER = b"caller", b"listener"

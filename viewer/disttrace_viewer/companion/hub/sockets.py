@@ -11,15 +11,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from disttrace_viewer.companion.channel.peers import is_ours
-from disttrace_viewer.companion.channel.places import Address
+from disttrace_viewer.companion.hub.address import Address
 
 TICK_S = 0.1
 BACKLOG = 1024
-MOST_WAITING = 192 << 20
-"""Bytes for one who does not read them: more than all answers of a round."""
+MOST_WAITING = 20 << 20
+"""Bytes for one that does not read them: more than the longest message."""
 STUCK_S = 15.0
-"""Whoever reads nothing for so long is cut off."""
+"""One that reads nothing for so long is cut off."""
 GONE_MS = 8_000
 """So long the kernel tries to reach another host before its stream is closed."""
 _PIECE = 1 << 18
@@ -44,7 +43,7 @@ class _Stream:
 
 
 class Sockets:
-    """A transport as ``transport.py`` asks for it."""
+    """A transport as ``station.py`` asks for it."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -85,7 +84,7 @@ class Sockets:
         self.call(over)
         self._thread.join(5.0)
 
-    # -- as transport.py has it ----------------------------------------------------------------
+    # -- as station.py has it ------------------------------------------------------------------
 
     def now(self) -> float:
         """Seconds of the monotonic clock."""
@@ -109,12 +108,8 @@ class Sockets:
             self._add(number, _Stream(own, connecting=True))
         return number
 
-    def listen(self, address: Address) -> Address | None:
+    def listen(self, address: Address) -> bool:
         """Take calls at an address of ours; an empty host stands for all of them."""
-        if self._server is not None:
-            if address[1] in (0, self._server.getsockname()[1]):
-                return str(address[0]), int(self._server.getsockname()[1])
-            return None
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         server = None
         try:
@@ -127,9 +122,9 @@ class Sockets:
         except (OSError, OverflowError):
             if server is not None:
                 server.close()
-            return None
+            return False
         self._server = server
-        return str(address[0]), int(server.getsockname()[1])
+        return True
 
     def unlisten(self) -> None:
         """Take no more calls."""
@@ -159,17 +154,12 @@ class Sockets:
             one.socket.close()
 
     def peer(self, stream: int) -> str:
-        """The other one's address."""
-        return self._name(stream, lambda own: own.getpeername()[0])
-
-    def own(self, stream: int) -> str:
-        """Ours."""
-        return self._name(stream, lambda own: own.getsockname()[0])
-
-    def is_ours(self, stream: int) -> bool:
-        """Whether the other one is a process of our user on this host."""
+        """The address of the other end."""
         one = self._streams.get(stream)
-        return one is not None and is_ours(one.socket)
+        try:
+            return "" if one is None else str(one.socket.getpeername()[0])
+        except OSError:
+            return ""
 
     # -- the thread ----------------------------------------------------------------------------
 
@@ -290,10 +280,3 @@ class Sockets:
         own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_MS)
-
-    def _name(self, stream: int, of: Callable[[socket.socket], object]) -> str:
-        one = self._streams.get(stream)
-        try:
-            return "" if one is None else str(of(one.socket))
-        except OSError:
-            return ""

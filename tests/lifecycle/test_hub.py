@@ -1,0 +1,486 @@
+"""The network between companions: who serves, what clients send, and what strangers cannot do."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import timedelta
+
+import pytest
+from torch.distributed import TCPStore
+
+from disttrace_viewer.companion.hub import address, conversation, station
+from disttrace_viewer.companion.hub.address import is_here, to_listen_at
+from disttrace_viewer.companion.hub.conversation import Conversation
+from disttrace_viewer.companion.hub.message import Garbled, Message, from_bytes, to_bytes
+from disttrace_viewer.companion.hub.peers import KNOWS_S, Peers
+from disttrace_viewer.companion.hub.station import ALONE, CLIENT, SERVER, Answer, Station
+
+Join = Callable[..., Peers]
+BOTH = pytest.mark.parametrize("store", [True, False], ids=["libuv", "plain"], indirect=True)
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest) -> TCPStore:
+    libuv = getattr(request, "param", True)
+    return TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=5), use_libuv=libuv)
+
+
+@pytest.fixture
+def join(store: TCPStore) -> Iterator[Join]:
+    """Companions that answer in threads of their own until the test is over."""
+    over = threading.Event()
+    threads: list[threading.Thread] = []
+    all_of: list[Peers] = []
+
+    def joined(name: str, order: int, *, answers: bool = True) -> Peers:
+        def answered(words: Sequence[str]) -> bytes:
+            return " ".join([name, *words]).encode()
+
+        one = Peers(name, answered)
+        all_of.append(one)
+        assert one.join([("127.0.0.1", store.port)], order)
+        within(10, lambda: one.role in (SERVER, CLIENT))
+
+        def run() -> None:
+            while not over.wait(0.02):
+                one.poll()
+
+        if answers:
+            threads.append(threading.Thread(target=run))
+            threads[-1].start()
+        return one
+
+    yield joined
+    over.set()
+    for thread in threads:
+        thread.join()
+    for one in all_of:
+        one.close()
+
+
+def within(seconds: float, condition: Callable[[], object]) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def told(answers: Sequence[Answer]) -> list[bytes]:
+    return sorted(answer.data for answer in answers)
+
+
+@BOTH
+def test_one_serves_and_hears_all(store: TCPStore, join: Join) -> None:
+    """The first on the store's host; all, or those with some names. Nothing is in the store."""
+    store.set("mine", "1")
+    before = int(store.num_keys())
+    first, _, _ = join("a", 1), join("b", 3), join("c", 5)
+    within(5, lambda: first.clients == ["b", "c"])
+    assert first.role == SERVER
+    assert told(first.request(("states",))) == [b"b states", b"c states"]
+    assert told(first.request(("whole", "x"), of={"c"})) == [b"c whole x"]
+    assert int(store.num_keys()) == before
+
+
+def test_nothing_is_asked_of_the_store() -> None:
+    """A connection to it is made, and no byte goes over it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        one = Peers("a", lambda _: b"")
+        assert one.join([server.getsockname()], 1)
+        caller, _ = server.accept()
+        with caller:
+            within(10, lambda: one.role == SERVER)
+            one.close()
+            caller.settimeout(5)
+            assert caller.recv(100) == b""
+
+
+def test_one_that_does_not_answer_is_not_waited_for_again(store: TCPStore, join: Join) -> None:
+    """It costs one round its time, and no other one."""
+    first = join("a", 1)
+    join("b", 3, answers=False)
+    within(5, lambda: first.clients)
+    assert first.request() == []
+    began = time.monotonic()
+    assert first.request() == []
+    assert time.monotonic() - began < 1.0
+
+
+def test_a_client_calls_and_prints_where_the_server_cannot(store: TCPStore, join: Join) -> None:
+    """The one of the lowest order that can; one that the server serves is silent otherwise."""
+    first, second, third = join("a", 1), join("b", 3), join("c", 5)
+    within(5, lambda: len(first.clients) == 2)
+    assert second.speaks() is third.speaks() is None
+    time.sleep(KNOWS_S)  # till it is long ago that the server requested anything
+    second.call()
+    within(10, first.is_called)
+    assert first.hand_over(b"said by b")
+    within(5, lambda: second.speaks() == b"said by b")
+    second.be_mute()
+    within(5, lambda: (first.hand_over(b"said by c"), third.speaks() == b"said by c")[1])
+    assert second.speaks() is None
+    first.hand_over(b"")
+    within(5, lambda: third.speaks() is None)
+
+
+def test_without_the_server_each_speaks_by_its_order(store: TCPStore, join: Join) -> None:
+    """And whoever is on the store's host serves the others then."""
+    first, second = join("a", 1), join("b", 3)
+    first.close()
+    within(10, lambda: second.role == SERVER)
+    elsewhere = Station("d", _Wire(), lambda *_: None, secret=None)
+    elsewhere.meet("job", (), (), 40)
+    assert elsewhere.state == ALONE
+    assert elsewhere.speaks() is None
+    elsewhere._transport.seconds += 2.1  # type: ignore[attr-defined]
+    assert elsewhere.speaks() == b""
+
+
+def test_a_host_whose_processes_failed_says_why(store: TCPStore, join: Join) -> None:
+    """Once that was requested its companion goes; and where the store has gone."""
+    first = join("a", 1)
+    gone = Peers("z", lambda _: b"")
+    place = [("127.0.0.1", store.port)]
+    leaving = threading.Thread(
+        target=lambda: gone.stay(place, b"why", stay_s=30, serve=lambda: None), daemon=True
+    )
+    leaving.start()
+    within(10, lambda: first.clients == ["z"])
+    assert told(first.request(("states",))) == [b"why"]
+    leaving.join(10)
+    assert not leaving.is_alive()
+
+
+def test_a_host_whose_processes_failed_goes_with_the_store() -> None:
+    """Then the job is over, and none will ask."""
+    store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=5))
+    place, served = [("127.0.0.1", store.port)], list[bool]()
+    gone = Peers("z", lambda _: b"")
+    leaving = threading.Thread(
+        target=lambda: gone.stay(place, b"", stay_s=60, serve=lambda: served.append(True)),
+        daemon=True,
+    )
+    leaving.start()
+    within(10, lambda: served)
+    assert leaving.is_alive()
+    del store
+    leaving.join(10)
+    assert not leaving.is_alive()
+
+
+# -- strangers ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pair(store: TCPStore, join: Join, monkeypatch: pytest.MonkeyPatch) -> tuple[Peers, int]:
+    """A server with one client, and its port."""
+    monkeypatch.setattr(conversation, "GREETING_S", 0.5)
+    first = join("a", 1)
+    join("b", 3)
+    within(5, lambda: first.clients)
+    return first, address.ports(store.port)[0]
+
+
+def says_nothing(caller: socket.socket) -> None:
+    """A port scanner that holds the line."""
+
+
+def garbage(caller: socket.socket) -> None:
+    """Bytes of another protocol, and of none."""
+    caller.sendall(b"GET / HTTP/1.1\r\n\r\n" + os.urandom(4096))
+
+
+def huge(caller: socket.socket) -> None:
+    """A length for which there is no memory."""
+    caller.sendall(struct.pack("!II", 40, 0xFFFF_FFF0) + b"x" * 40)
+
+
+def slowly(caller: socket.socket) -> None:
+    """A greeting of which a byte comes now and then."""
+    for byte in to_bytes(Message("hello", {"job": "x", "drawn": "y", "proof": ""})):
+        caller.sendall(bytes([byte]))
+        time.sleep(0.1)
+
+
+def without_joining(caller: socket.socket) -> None:
+    """One that answers and calls without having come in."""
+    for kind in ("answer", "call", "mute", "beat", "ask", "word"):
+        caller.sendall(to_bytes(Message(kind, {"n": 1}, b"x" * 100)))
+
+
+def resets(caller: socket.socket) -> None:
+    """One that goes in the middle of it."""
+    caller.sendall(b"\0\0")
+    caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    caller.close()
+
+
+ALL = (says_nothing, garbage, huge, slowly, without_joining, resets)
+
+
+@pytest.mark.parametrize("hostile", ALL, ids=lambda one: one.__name__)
+def test_a_round_is_not_disturbed(pair: tuple[Peers, int], hostile: Callable[..., None]) -> None:
+    """A hundred of them at once: all are let go, and the others are heard at once."""
+    first, port = pair
+    callers = []
+    for _ in range(100):
+        caller = socket.create_connection(("127.0.0.1", port), 2)
+        callers.append(caller)
+        threading.Thread(target=_quietly, args=(hostile, caller), daemon=True).start()
+    took = []
+    for _ in range(5):
+        began = time.monotonic()
+        assert told(first.request()) == [b"b"]
+        took.append(time.monotonic() - began)
+    assert max(took) < 1.0
+    within(5, lambda: all(map(_is_over, callers)))
+    for caller in callers:
+        caller.close()
+
+
+def _quietly(hostile: Callable[..., None], caller: socket.socket) -> None:
+    with suppress(OSError):
+        hostile(caller)
+
+
+def _is_over(caller: socket.socket) -> bool:
+    """Whether the other side has let go of it."""
+    if caller.fileno() < 0:
+        return True
+    caller.settimeout(0.01)
+    try:
+        while caller.recv(4096):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+class Stranger:
+    """One that joined, as anybody may where there is no secret, and does as it likes then."""
+
+    def __init__(self, port: int, job: str, secret: bytes | None = None) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), 2)
+        self.talk = Conversation(job, secret, listens=False, now=0.0)
+        while not self.talk.ready:
+            _, answer = self.talk.heard(self.socket.recv(1 << 16), 0.0)
+            self.socket.sendall(answer)
+
+    def say(self, kind: str, body: bytes = b"", **fields: object) -> bool:
+        """Send a message; False where we have been let go."""
+        try:
+            self.socket.sendall(self.talk.said(Message(kind, fields, body)))
+        except OSError:
+            return False
+        return True
+
+
+@pytest.mark.parametrize("secret", ["", "s3cret"], ids=["no secret", "secret"])
+@pytest.mark.parametrize("kind", ["answer", "call", "left", "join"])
+def test_a_client_that_floods_is_let_go(
+    store: TCPStore, join: Join, monkeypatch: pytest.MonkeyPatch, kind: str, secret: str
+) -> None:
+    """At the first message out of turn, with the job's secret as well: it fills no memory."""
+    monkeypatch.setenv("DISTTRACE_SECRET", secret)
+    first = join("a", 1)
+    join("b", 3)
+    within(5, lambda: first.clients)
+    port, job = address.ports(store.port)[0], address.job_of(store.port)
+    stranger = Stranger(port, job, secret.encode() or None)
+    stranger.say("join", id="flood", order=7)
+    within(5, lambda: len(first.clients) == 2)
+    sent = 0
+    while sent < 1 << 30 and stranger.say(kind, b"x" * 4000, id="flood", order=7, n=1):
+        sent += 4000
+    stranger.socket.close()
+    assert sent < 64 << 20, "what fits into the buffers of two kernels"
+    within(5, lambda: first.clients == ["b"])
+    assert told(first.request()) == [b"b"]
+
+
+@pytest.mark.parametrize("name", ["n" * 65, "n" * 5000, "", 7])
+def test_a_name_that_is_none_is_refused(
+    pair: tuple[Peers, int], store: TCPStore, name: object
+) -> None:
+    first, port = pair
+    stranger = Stranger(port, address.job_of(store.port))
+    stranger.say("join", id=name, order=7)
+    within(5, lambda: _is_over(stranger.socket))
+    stranger.socket.close()
+    assert first.clients == ["b"]
+
+
+class _Wire:
+    """A transport of which nothing comes out."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.closed: set[int] = set()
+
+    def now(self) -> float:
+        return self.seconds
+
+    def connect(self, _address: object) -> int:
+        raise AssertionError
+
+    def listen(self, _address: object) -> bool:
+        return True
+
+    def unlisten(self) -> None: ...
+
+    def send(self, _stream: int, _data: bytes) -> None: ...
+
+    def close(self, stream: int) -> None:
+        self.closed.add(stream)
+
+    def peer(self, stream: int) -> str:
+        return "honest" if stream == 0 else f"10.0.0.{stream % 3}"
+
+
+def test_all_peers_together_hold_no_more_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of messages from many connections of three addresses: that of the most is let go."""
+    monkeypatch.setattr(station, "MOST_BYTES", 200_000)
+    wire = _Wire()
+    server = Station("server", wire, lambda *_: None, secret=None)
+    server.meet("job", (), [("", 1)], 0)
+    assert server.state == SERVER
+    honest = _client(server, 0)
+    for stream in range(1, 100):
+        _client(server, stream)
+    answers: list[Answer] = []
+    server.request(("states",), None, 8_000, 1.5, answers.extend)
+    for stream in range(1, 100):
+        server.received(stream, struct.pack("!II", 1_000, 8_000) + b"x" * 7_000)
+        assert server.held <= 200_000
+    assert wire.closed
+    assert 0 not in wire.closed
+    server.received(0, honest.said(Message("answer", {"n": 1}, b"heard")))
+    wire.seconds += 2
+    server.tick()
+    assert [answer.data for answer in answers] == [b"heard"]
+
+
+def test_answers_of_all_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(station, "MOST_BYTES", 100_000)
+    wire = _Wire()
+    server = Station("server", wire, lambda *_: None, secret=None)
+    server.meet("job", (), [("", 1)], 0)
+    clients = [_client(server, stream) for stream in range(30)]
+    answers: list[Answer] = []
+    server.request(("states",), None, 8_000, 1.5, answers.extend)
+    for stream, talk in enumerate(clients):
+        server.received(stream, talk.said(Message("answer", {"n": 1}, b"x" * 8_000)))
+    wire.seconds += 2
+    server.tick()
+    assert sum(len(answer.data) for answer in answers) <= 100_000
+    assert len(answers) == 12
+
+
+def _client(server: Station, stream: int) -> Conversation:
+    server.accepted(stream)
+    talk = Conversation("job", None, listens=False, now=0.0)
+    _, hello = talk.heard(server._streams[stream].talk.greeting(), 0.0)
+    server.received(stream, hello)
+    server.received(stream, to_bytes(Message("join", {"id": f"c{stream}", "order": stream})))
+    return talk
+
+
+def test_from_one_address_only_so_many(
+    pair: tuple[Peers, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flood is turned away at the door, and the door stays open for the others."""
+    first, port = pair
+    monkeypatch.setattr(station, "MOST_GREETING", 4)
+    callers = [socket.create_connection(("127.0.0.1", port), 2) for _ in range(300)]
+    time.sleep(0.3)
+    assert sum(not _is_over(caller) for caller in callers) <= 4
+    assert told(first.request()) == [b"b"]
+    for caller in callers:
+        caller.close()
+
+
+@pytest.mark.parametrize("secrets", [(b"one", b"other"), (b"one", None), (None, b"one")])
+def test_without_the_secret_nothing_is_said(secrets: tuple[bytes | None, bytes | None]) -> None:
+    """Neither to one that has another one, nor to one that has none."""
+    with pytest.raises(Garbled):
+        greeted(*secrets)
+
+
+@pytest.mark.parametrize("secret", [None, b"one"])
+def test_with_the_same_secret_both_speak(secret: bytes | None) -> None:
+    caller, listener = greeted(secret, secret)
+    for number in range(3):
+        messages, _ = listener.heard(caller.said(Message("beat", {"n": number})), 0.0)
+        assert [message.fields for message in messages] == [{"n": number}]
+
+
+@pytest.mark.parametrize("change", ["again", "changed", "left out"])
+def test_nobody_in_between_can_change_what_is_said(change: str) -> None:
+    """Nor say it again, nor leave one out."""
+    caller, listener = greeted(b"one", b"one")
+    first, second = (caller.said(Message("beat", {"n": n})) for n in range(2))
+    sent = {
+        "again": first + first,
+        "changed": first.replace(b'"n":0', b'"n":7'),
+        "left out": second,
+    }[change]
+    with pytest.raises(Garbled):
+        listener.heard(sent, 0.0)
+
+
+def greeted(ours: bytes | None, theirs: bytes | None) -> tuple[Conversation, Conversation]:
+    caller = Conversation("job", ours, listens=False, now=0.0)
+    listener = Conversation("job", theirs, listens=True, now=0.0)
+    _, hello = caller.heard(listener.greeting(), 0.0)
+    _, answer = listener.heard(hello, 0.0)
+    caller.heard(answer, 0.0)
+    assert caller.ready
+    assert listener.ready
+    return caller, listener
+
+
+def test_a_message_in_pieces_has_a_time() -> None:
+    """Whoever begins one has to end it."""
+    caller, listener = greeted(None, None)
+    data = caller.said(Message("beat"))
+    listener.heard(data[:5], 100.0)
+    assert not listener.overdue(105.0)
+    assert listener.overdue(100.1 + conversation.MESSAGE_S)
+    assert [one.kind for one in listener.heard(data[5:], 105.0)[0]] == ["beat"]
+    assert not listener.overdue(1e9)
+
+
+@pytest.mark.parametrize("head", [b"[]", b"{}", b'{"is":1}', b"\xff", b'{"is":"x"', b"[" * 12_000])
+def test_a_head_of_anything_is_one_exception(head: bytes) -> None:
+    """By which a conversation ends."""
+    with pytest.raises(Garbled):
+        from_bytes(struct.pack("!II", len(head), 0) + head)
+
+
+@pytest.mark.parametrize(
+    ("where", "here"),
+    [
+        ("127.0.0.1", True),
+        ("127.0.0.2", True),  # the kernel would speak to it from 127.0.0.1
+        ("192.0.2.1", False),  # of nobody (RFC 5737)
+        ("0.0.0.0", False),
+        ("::", False),
+        ("2001:db8::1", False),
+        ("no address", False),
+    ],
+)
+def test_which_addresses_are_of_this_host(where: str, here: bool) -> None:
+    assert is_here(where) is here
+
+
+def test_a_store_at_a_second_address_is_served_there() -> None:
+    with socket.create_server(("127.0.0.2", 0)):
+        assert to_listen_at("127.0.0.2", ["127.0.0.2"]) == "127.0.0.2"

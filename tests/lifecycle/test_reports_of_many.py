@@ -1,0 +1,175 @@
+"""Of very many hosts those that stand out send states, and the verdict is that on all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from disttrace_viewer.companion.hub.station import MOST_SUMMARY, Answer
+from disttrace_viewer.companion.reading.ranks import unknown_ranks
+from disttrace_viewer.companion.reports import summary
+from disttrace_viewer.diagnosis.positions import places
+from disttrace_viewer.diagnosis.report import report
+from disttrace_viewer.diagnosis.verdict import Verdict
+from disttrace_viewer.states.form.state import State
+from disttrace_viewer.states.merged import Merged
+from support.by_host import (
+    ALIVE,
+    Hosts,
+    alive,
+    by_all,
+    changed,
+    hosts_of,
+    judged,
+    received,
+    timeless,
+)
+
+SAID = ("kind", "severity", "certainty", "summary", "hint", "culprit_ranks")
+FEW = 12
+
+
+def said(found: Verdict) -> dict[str, Any]:
+    """What people and programs are told, without for how long it has lasted."""
+    case = found.case
+    rows = [{k: one[k] for k in SAID} for one in report(case, found.findings)["findings"]]
+    rows.sort(key=lambda one: str(one["summary"]))
+    return {
+        "findings": timeless(orjson.dumps(rows).decode()),
+        "incomplete": found.incomplete,
+        "unknown": unknown_ranks(case.evidence.trace),
+        "first": places(case, found.findings)[0].who(case.evidence.trace),
+    }
+
+
+def both(hosts: Hosts) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The verdict on all states, and on those of few hosts."""
+    few = judged(hosts, received(hosts, FEW)[0])
+    assert len(few.case.evidence.trace.processes) <= 8 * (FEW + 1)
+    return said(by_all(hosts)), said(few)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "tp",
+        "world",
+        *(
+            pytest.param(fault, marks=pytest.mark.long)
+            for fault in ("msg", "mp", "dp_scatter", "dp_gather")
+        ),
+    ],
+)
+def test_it_is_the_verdict_on_all(tmp_path: Path, fault: str) -> None:
+    """The same words and ranks, whatever group the others wait in."""
+    every, few = both(hosts_of(tmp_path, fault=fault, pp=2, dp=16, tp=8))
+    assert few == every
+
+
+def _other_shape(state: State) -> None:
+    for row in filter(summary.is_pending, state.ops):
+        state.numbered["call"][row[1]]["shapes"] = [[7]]
+
+
+def _other_operation(state: State) -> None:
+    for row in filter(summary.is_pending, state.ops):
+        state.numbered["call"][row[1]].update(op="broadcast", root=0)
+
+
+def _later(state: State) -> None:
+    for row in filter(summary.is_pending, state.ops):
+        row[6] = None if row[6] is None else row[6] + 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "odd", "change"),
+    [
+        ("world", (11, 19, 100), _other_operation),
+        ("dp_scatter", (11, 19, 100), _other_shape),
+        *(
+            pytest.param(fault, odd, change, marks=pytest.mark.long)
+            for fault, odd in (
+                ("dp_scatter", (11, 19, 100)),
+                ("world", (11, 19, 100)),
+                ("world", range(40, 140)),
+                ("mp", range(40, 140)),
+            )
+            for change in (_other_shape, _other_operation, _later)
+        ),
+    ],
+)
+def test_ranks_that_disagree_are_counted(
+    tmp_path: Path, fault: str, odd: range, change: Callable[[State], None]
+) -> None:
+    """How many members of a group say what decides which of them is odd."""
+    hosts = changed(hosts_of(tmp_path, fault=fault, pp=2, dp=16, tp=8), odd, change)
+    every, few = both(hosts)
+    assert few == every
+
+
+def test_a_summary_is_bounded_whatever_the_ranks(tmp_path: Path) -> None:
+    (whole,) = hosts_of(tmp_path, pp=2, dp=16, tp=8, per_host=256).values()
+    data = summary.packed(whole, alive)
+    assert len(data) <= MOST_SUMMARY
+    found = summary.unpacked(data)
+    assert found is not None
+    assert found.ranks == frozenset(range(256))
+
+
+def test_a_host_that_is_not_heard_of_is_missed(tmp_path: Path) -> None:
+    """Its ranks are not known, and no others are."""
+    hosts = hosts_of(tmp_path, fault="world", pp=2, dp=16, tp=8)
+    lost = [*hosts][20]
+    ranks = [s.identity["rank"] for s in hosts.pop(lost).states.values()]
+    trace = judged(hosts, received(hosts, FEW)[0]).case.evidence.trace
+    assert unknown_ranks(trace) == tuple(sorted(ranks))
+
+
+def test_hosts_that_claim_one_rank_are_both_looked_at(tmp_path: Path) -> None:
+    """Whichever of them is a stranger: no summary decides it."""
+    hosts = hosts_of(tmp_path, fault="world", pp=2, dp=16, tp=8)
+    names = [*hosts]
+    hosts["stranger"] = Merged({f"{one:0>32}": s for one, s in hosts[names[9]].states.items()})
+    _, wanted = received(hosts, FEW)
+    assert {"stranger", names[9]} <= {*wanted}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"[" * 5000,
+        orjson.dumps({"host": "h" * 256, "ranks": [], "trouble": None, "groups": [], "waits": []}),
+        orjson.dumps(
+            {"host": "h", "ranks": [[0, 1 << 40, 1]], "trouble": None, "groups": [], "waits": []}
+        ),
+        orjson.dumps(
+            {
+                "host": "h",
+                "ranks": [],
+                "trouble": None,
+                "groups": [[[], [{"from": 0, "to": 1 << 40}], None, None]],
+                "waits": [],
+            }
+        ),
+    ],
+)
+def test_what_is_no_summary_is_none(data: bytes) -> None:
+    assert summary.read([Answer("b", data)]) == {}
+
+
+def test_no_host_says_what_a_group_is_but_what_names_it(tmp_path: Path) -> None:
+    """Its name is a hash of its members and its store: with other ranks it is another group."""
+    hosts = hosts_of(tmp_path, fault="tp")
+    value = orjson.loads(summary.packed(hosts[max(hosts)], lambda _: ALIVE))
+    sound = summary.unpacked(orjson.dumps(value))
+    value["groups"][0][1] = [0, 1]
+    forged = summary.unpacked(orjson.dumps(value))
+    assert sound is not None
+    assert forged is not None
+    assert len({*sound.groups} - {*forged.groups}) == 1

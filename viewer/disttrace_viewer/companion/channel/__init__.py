@@ -1,1 +1,0 @@
-"""How companions of several hosts talk: messages, conversations, who meets where, and who leads."""

@@ -1,0 +1,332 @@
+"""The companions of a job's other hosts, as one of them sees them: found, requested, handed over.
+
+They meet at a port that follows from the job's store, on the host that serves it, so nothing of
+ours is in that store. Sockets are served by a thread; what the server requests is answered by
+``poll``, on the thread of whoever holds this.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import resource
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from disttrace_viewer.companion.hub import address as addressing
+from disttrace_viewer.companion.hub import secret
+from disttrace_viewer.companion.hub.address import Address
+from disttrace_viewer.companion.hub.sockets import Sockets
+from disttrace_viewer.companion.hub.station import (
+    CLIENT,
+    IDLE,
+    MOST_STATES,
+    SEEKING,
+    SERVER,
+    Answer,
+    Station,
+)
+
+CONNECT_S = 2.0
+SETTLE_S = 6.0
+"""So long it takes at most until it is known whether a server is there."""
+ROUND_S, WHOLE_S = 1.5, 5.0
+"""So long hosts have to answer: where they stand, and where that takes reading whole journals."""
+KNOWS_S = 2.0
+"""A server that requested something so short a time ago knows of the stall."""
+POLL_S = 1.0
+UNUSED_S = 20.0
+"""Without a request, or a use of our own, for so long the stall is over."""
+_AGAIN_S = 0.5
+_MUCH_LATER = 5
+"""Times as long as it took in vain to connect pass before the next try."""
+T = TypeVar("T")
+
+
+class Peers:
+    """This companion's part. Nothing that others send or do is raised here."""
+
+    def __init__(
+        self, identity: str, answer: Callable[[Sequence[str]], bytes], *, about: str = ""
+    ) -> None:
+        """``answer`` gives what is sent for the words of a request; what the hosts meet ``about``
+        has ports of its own.
+        """
+        self._about, self._me, self._answer = about, identity, answer
+        self._secret = secret.of_job()
+        self._requests: queue.SimpleQueue[tuple[int, tuple[str, ...]]] = queue.SimpleQueue()
+        self._ear, self._mouth = os.pipe()
+        for end in (self._ear, self._mouth):
+            os.set_blocking(end, False)
+        self._sockets: Sockets | None = None
+        self._station: Station | None = None
+        self._store: socket.socket | None = None
+        self._again = self._used = self._answered_at = 0.0
+        self._mute = self._leaving = False
+        self._called = threading.Event()
+        self._handed_over = False
+
+    @property
+    def role(self) -> str:
+        """``IDLE``, ``SEEKING``, ``CLIENT``, ``SERVER`` or ``ALONE``."""
+        return IDLE if self._station is None else self._station.state
+
+    @property
+    def pause_s(self) -> float | None:
+        """Until ``poll`` is due, or sooner when ``fileno`` can be read; None: nothing is."""
+        return None if self._station is None else POLL_S
+
+    @property
+    def mute(self) -> bool:
+        """Whether none of our processes can print."""
+        return self._mute
+
+    @property
+    def clients(self) -> list[str]:
+        """Names of those that have joined us, by order."""
+        station = self._station
+        nothing: list[str] = []
+        if station is None or station.state != SERVER:
+            return nothing
+        return self._asked(lambda done: done(station.clients), nothing, CONNECT_S)
+
+    def fileno(self) -> int:
+        """Readable when ``poll`` has something to do."""
+        return self._ear
+
+    def join(self, addresses: Sequence[Address], order: int) -> bool:
+        """Meet the others; False: no store answers, so there is no place to meet."""
+        now = time.monotonic()
+        self._used, self._leaving = now, False
+        if self._station is not None:
+            if self._station.state != IDLE and self._sockets is not None and self._sockets.alive:
+                return True
+            self.close()
+        if now < self._again:
+            return False
+        place = self._reached(addresses)
+        if place is None:
+            ended = time.monotonic()
+            self._again = ended + max(_AGAIN_S, _MUCH_LATER * (ended - now))  # it may come yet
+            return False
+        self._begin(place, order)
+        self._let_go()
+        return True
+
+    def poll(self) -> None:
+        """Answer the server; leave where there is no use for us any more."""
+        with suppress(OSError):
+            os.read(self._ear, 4096)
+        latest = None
+        while not self._requests.empty():
+            latest = self._requests.get()
+        station = self._station
+        if station is None:
+            return
+        now = time.monotonic()
+        if latest is not None:
+            number, words = latest
+            self._answered_at = now
+            data = self._answer(words)
+            self._call(lambda: station.answer(number, data))
+        elif station.state == IDLE:
+            self.close()
+        elif now - max(self._used, self._answered_at) > UNUSED_S or self._leaving:
+            self.leave()
+
+    def settled(self) -> str:
+        """The role, once it is known whether there is a server."""
+        until = time.monotonic() + SETTLE_S
+        while self.role == SEEKING and time.monotonic() < until:
+            time.sleep(0.02)
+        return self.role
+
+    def request(
+        self,
+        words: Sequence[str] = (),
+        *,
+        of: Collection[str] | None = None,
+        most: int = MOST_STATES,
+        within_s: float = ROUND_S,
+    ) -> list[Answer]:
+        """What all clients answer, or those with some names; nothing where we are no server."""
+        station = self._station
+        nothing: list[Answer] = []
+        if station is None or station.state != SERVER:
+            return nothing
+        return self._asked(
+            lambda done: station.request(words, of, most, within_s, done), nothing, within_s + 1.0
+        )
+
+    def speaks(self) -> bytes | None:
+        """See ``Station.speaks``."""
+        return b"" if self._station is None else self._station.speaks(mute=self._mute)
+
+    def call(self) -> None:
+        """Tell the server that a process has waited for the limit here, unless it knows it."""
+        station, mute = self._station, self._mute
+        if station is None or station.state != CLIENT:
+            return
+        if mute or time.monotonic() - station.requested_at > KNOWS_S:
+            self._call(lambda: station.call(mute=mute))
+
+    def is_called(self) -> bool:
+        """Whether a client has called since this was asked."""
+        found = self._called.is_set()
+        self._called.clear()
+        return found
+
+    def be_mute(self) -> None:
+        """None of our processes can print: another host has to."""
+        self._mute = True
+        self.call()
+
+    def hand_over(self, data: bytes) -> bool:
+        """Have a client print; with nothing: no client has to any more."""
+        station = self._station
+        if station is None or station.state != SERVER or not (data or self._handed_over):
+            return False
+        self._handed_over = bool(data)
+        return self._asked(lambda done: done(station.hand_over(data)), False, CONNECT_S)
+
+    def leave(self) -> None:
+        """The stall is over here. A server stays for its clients."""
+        self._mute, self._again = False, 0.0
+        self._leaving = bool(self.clients)
+        if not self._leaving:
+            self.close()
+
+    def close(self) -> None:
+        """Nothing of ours listens any more, nothing is connected."""
+        station, sockets = self._station, self._sockets
+        self._station = self._sockets = None
+        self._leaving = False
+        if station is not None and sockets is not None:
+            sockets.call(station.leave)
+            sockets.stop()
+        self._let_go()
+
+    def stay(
+        self,
+        addresses: Sequence[Address],
+        data: bytes,
+        *,
+        stay_s: float,
+        serve: Callable[[], None],
+    ) -> None:
+        """Our processes failed: stay until the server has requested why (``data``), the job's
+        store has gone, or the time is over. As the server ourselves ``serve`` the others meanwhile.
+        """
+        self.close()
+        place = self._reached(addresses)
+        if place is None:
+            return
+        until = time.monotonic() + stay_s
+        self._begin(place, 1 << 40)
+        self._mute = True
+        answered = False
+        while (station := self._station) is not None and time.monotonic() < until and not answered:
+            if self._store is None or self._has_ended(self._store):
+                break
+            while not self._requests.empty():
+                number, words = self._requests.get()
+                answered = bool(data) and words[:1] == ("states",)
+                told = data if answered else self._answer(words)
+                self._call(lambda n=number, d=told: station.answer(n, d))  # type: ignore[misc]
+            if self.role == SERVER:
+                serve()
+            time.sleep(0.1)
+        time.sleep(0.2 if answered else 0.0)
+        self.close()
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _reached(self, addresses: Sequence[Address]) -> Address | None:
+        """The first of these stores that is there: all hosts take the same one, or they would meet
+        apart. It is not asked anything; when the connection ends, that store has gone.
+        """
+        for address in addresses:
+            try:
+                self._store = socket.create_connection(address, CONNECT_S)
+                return address
+            except (OSError, OverflowError, UnicodeError):
+                continue
+        return None
+
+    def _let_go(self) -> None:
+        """Of the store: it has answered, and that was all."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    def _begin(self, place: Address, order: int) -> None:
+        host, port = place
+        numeric = addressing.resolved(host)
+        ports = addressing.ports(port, self._about)
+        here = addressing.to_listen_at(host, numeric)
+        _take_descriptors()
+        sockets = Sockets()
+        station = Station(
+            self._me, sockets, self._hear, secret=self._secret, wanted=self._hear_call
+        )
+        self._sockets, self._station = sockets, station
+        sockets.start(station)
+        self._answered_at, self._handed_over = time.monotonic(), False
+        there = [(one, at) for at in ports for one in numeric[:2]]
+        listen_at = [] if here is None else [(here, at) for at in ports]
+        job = addressing.job_of(port, self._about)
+
+        def meet(done: Callable[[bool], None]) -> None:
+            station.meet(job, there, listen_at, order)
+            done(True)
+
+        self._asked(meet, False, CONNECT_S)
+
+    def _hear(self, number: int, words: tuple[str, ...]) -> None:
+        """On the thread of the sockets."""
+        self._requests.put((number, words))
+        with suppress(OSError):
+            os.write(self._mouth, b"?")
+
+    def _hear_call(self) -> None:
+        self._called.set()
+        with suppress(OSError):
+            os.write(self._mouth, b"!")
+
+    @staticmethod
+    def _has_ended(store: socket.socket) -> bool:
+        readable, _, _ = select.select([store], [], [], 0)
+        try:
+            return bool(readable) and store.recv(1) == b""
+        except OSError:
+            return True
+
+    def _call(self, do: Callable[[], Any]) -> None:
+        if self._sockets is not None:
+            self._sockets.call(do)
+
+    def _asked(self, ask: Callable[[Callable[[T], None]], Any], otherwise: T, within_s: float) -> T:
+        """What the thread of the sockets answers, or ``otherwise`` where it takes too long."""
+        box: list[T] = []
+        answered = threading.Event()
+
+        def done(value: T) -> None:
+            box.append(value)
+            answered.set()
+
+        self._call(lambda: ask(done))
+        answered.wait(within_s)
+        return box[0] if box else otherwise
+
+
+def _take_descriptors() -> None:
+    """As many connections as this process may have: there may be thousands of hosts."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,246 @@
+"""What of a state leaves its host: numbers and places, which anybody on the network may know.
+
+Where each process is (operation, group, number, shapes, file and line), which process it is, and
+how it ended. No command lines, folders, texts of exceptions, values of arguments, names of threads.
+Of keys, prefixes and names a hash: a host that has the same word in its own journals reads the word
+in its place, so keys and groups still meet; no other host learns one from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os.path
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from disttrace_viewer.analysis.error_texts import phrases
+from disttrace_viewer.analysis.process_ends import quotes
+from disttrace_viewer.states.form.state import Row, State
+
+_MARK, _MARKED = "~", re.compile(r"~[0-9a-f]{16}")
+Word = Callable[[str], str]
+_FAILURES = ("failure", "handling", "exit")
+_PROCESS = ("process", "job", "job_source", "run", "host", "boot_id", "role")
+_ENV = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_PORT")
+_LISTED = {
+    "clock": ("t", "unix_ns", "error_ns"),
+    "failure": ("t", "type", "stack", "h"),
+    "handling": ("t", "type", "stack", "h"),
+    "exit": ("t", "how", "code", "stack"),
+    "seen": ("t", "state", "code", "others"),
+    "trouble": ("t", "ago", "by", "where", "name", "code", "mine"),
+    "dropped": ("t", "segment", "from_t", "to_t", "operations"),
+    "worker": ("t", "pid", "event", "local_rank", "rank", "attempt", "code", "signal", "journal"),
+    "rendezvous": ("t", "event", "state", "rank"),
+}
+_CALL = (
+    *("op", "kind", "group", "backend", "device", "async", "shapes", "dtypes", "bytes", "splits"),
+    *("reduce_op", "root", "peer", "tag", "store", "origin", "stack"),
+)
+_ARGS = ("ranks", "src", "dst", "group_src", "group_dst")
+
+
+def public(state: State) -> State:
+    """That part of a state."""
+    state = with_words(state, hidden)
+    numbered = state.numbered
+    errors = [*numbered.get("string", {}).values()]
+    built = orjson.loads(state.built)
+    built["call"] = {n: _call(call) for n, call in built["call"].items()}
+    host, pid = state.named.get("host", ""), state.named.get("pid", "")
+    return replace(
+        state,
+        base=f"{host}-{pid}-{state.id[:12]}",
+        process=_process(state.process),
+        identity={
+            name: value
+            for name, value in state.identity.items()
+            if isinstance(value, int) or name in ("role", "run")
+        },
+        versions={},
+        listed={
+            kind: [_record(one, _LISTED[kind], errors) for one in found]
+            for kind, found in state.listed.items()
+            if kind in _LISTED
+        },
+        numbered={
+            **numbered,
+            "string": {n: _error(text) for n, text in numbered.get("string", {}).items()},
+            "stack": {n: _places(frames) for n, frames in numbered.get("stack", {}).items()},
+            "thread": {n: {} for n in numbered.get("thread", {})},
+            "call": {n: _call(call) for n, call in numbered.get("call", {}).items()},
+        },
+        built=orjson.dumps(built, option=orjson.OPT_NON_STR_KEYS).decode(),
+        problems=[],
+    )
+
+
+def revealed(state: State, words: Mapping[str, str], files: Mapping[str, str]) -> State:
+    """What another host sent, with the words and files that are known here by their own names."""
+    state = with_words(state, lambda word: words.get(word, word))
+    stacks = state.numbered.get("stack", {})
+    named = {
+        n: [[files.get(file, file), line, name] for file, line, name in frames]
+        for n, frames in stacks.items()
+    }
+    strings = state.numbered.get("string", {})
+    errors = {n: _known(text, words) or text for n, text in strings.items()}
+    for kind in _FAILURES:
+        for one in state.listed.get(kind, ()):
+            if isinstance(text := one.get("text"), str) and (whole := _known(text, words)):
+                one["text"] = whole.removeprefix(f"{one.get('type')}: ")
+            if isinstance(causes := one.get("causes"), list):
+                one["causes"] = [_known(cause, words) or cause for cause in causes]
+    return replace(state, numbered={**state.numbered, "stack": named, "string": errors})
+
+
+def known_files(states: Iterable[State]) -> dict[str, str]:
+    """Files in stacks by their names without folders, where there is one of that name."""
+    found: dict[str, set[str]] = {}
+    for state in states:
+        for frames in state.numbered.get("stack", {}).values():
+            for file, _, _ in frames:
+                found.setdefault(os.path.basename(file), set()).add(file)
+    return {name: next(iter(paths)) for name, paths in found.items() if len(paths) == 1}
+
+
+def _process(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Whose it is, in numbers."""
+    found = {k: v for k, v in record.items() if isinstance(v, int) or k in _PROCESS}
+    env = record.get("env") or {}
+    return {**found, "env": {n: env[n] for n in _ENV if str(env.get(n, "")).isdecimal()}}
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    found = _only(call, _CALL)
+    args = call.get("args")
+    if isinstance(args, dict) and (numbers := _only(args, _ARGS)):
+        found["args"] = numbers
+    return found
+
+
+def _record(one: Mapping[str, Any], names: Iterable[str], errors: Iterable[str]) -> dict[str, Any]:
+    found = _only(one, names)
+    if isinstance(text := one.get("text"), str) and "type" in found:
+        quoted = (_said(error) for error in errors if quotes(text, error))
+        found["text"] = "; ".join([_said(_whole(one)), *quoted])
+    if isinstance(causes := one.get("causes"), list):
+        found["causes"] = [_error(text) for text in causes if isinstance(text, str)]
+    return found
+
+
+def _whole(failure: Mapping[str, Any]) -> str:
+    """As the error of an operation has it, so that both are known to be one."""
+    return f"{failure.get('type')}: {failure['text']}"
+
+
+def _error(text: str) -> str:
+    name = text.partition(":")[0].strip()
+    kind = name if name.replace(".", "_").isidentifier() else "an exception"
+    return f"{kind}: {_said(text)}"
+
+
+def _said(text: str) -> str:
+    """What stands for the text of an exception, and torch's own words in it."""
+    return ": ".join([hidden(text), *filter(None, [", ".join(phrases(text))])])
+
+
+def _known(text: str, words: Mapping[str, str]) -> str | None:
+    """The text of which a hash stands in this one, where it is known."""
+    found = _MARKED.search(text)
+    return None if found is None else words.get(found[0])
+
+
+def _places(frames: Iterable[Any]) -> list[list[Any]]:
+    """Frames without the folders of their files."""
+    return [[os.path.basename(file), line, name] for file, line, name in frames]
+
+
+def _only(record: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: record[name] for name in names if name in record}
+
+
+def hidden(word: str) -> str:
+    """What stands for a word; numbers, which tell nothing, stand for themselves."""
+    if word.isdecimal() or word.startswith(_MARK) or not word:
+        return word
+    digest = hashlib.sha256(b"disttrace word\0" + word.encode("utf-8", "replace")).hexdigest()
+    return _MARK + digest[:16]
+
+
+def known_words(states: Iterable[State]) -> dict[str, str]:
+    """The words of states by what stands for them."""
+    found: dict[str, str] = {}
+
+    def note(word: str) -> str:
+        found[hidden(word)] = word
+        return word
+
+    for state in states:
+        with_words(state, note)
+        for text in state.numbered.get("string", {}).values():
+            note(text)
+        for one in (one for kind in _FAILURES for one in state.listed.get(kind, ())):
+            if isinstance(one.get("text"), str):
+                note(_whole(one))
+            for cause in one.get("causes") or ():
+                note(cause)
+    return found
+
+
+def with_words(state: State, word: Word) -> State:
+    """The state with ``word`` of each of its words in its place."""
+    process = {**state.process, **_texts(state.process, ("job", "run"), word)}
+    identity = {**state.identity, **_texts(state.identity, ("run",), word)}
+    built = orjson.loads(state.built)
+    built["ops"] = _rows(built["ops"], word)
+    built["store"] = _stores(built["store"], word)
+    numbered = state.numbered
+    groups = numbered.get("group", {})
+    return replace(
+        state,
+        named={**state.named, **_texts(state.named, ("job",), word)},
+        process=process,
+        identity=identity,
+        numbered={
+            **numbered,
+            "store": _stores(numbered.get("store", {}), word),
+            "group": {
+                n: {**group, **_texts(group, ("name", "desc"), word)} for n, group in groups.items()
+            },
+        },
+        ops=_rows(state.ops, word),
+        built=orjson.dumps(built, option=orjson.OPT_NON_STR_KEYS).decode(),
+        queues=[[store, word(key), *counts] for store, key, *counts in state.queues],
+    )
+
+
+def _texts(record: dict[str, Any], names: Iterable[str], word: Word) -> dict[str, str]:
+    return {name: word(record[name]) for name in names if isinstance(record.get(name), str)}
+
+
+def _stores(stores: dict[Any, dict[str, Any]], word: Word) -> dict[Any, dict[str, Any]]:
+    found = {}
+    for number, store in stores.items():
+        names = ("path",) if store.get("host") else ("path", "name")
+        one = {**store, **_texts(store, names, word)}
+        if store.get("prefix"):
+            one["prefix"] = [p if p is None else word(p) for p in store["prefix"]]
+        found[number] = one
+    return found
+
+
+def _rows(rows: list[list[Any]], word: Word) -> list[list[Any]]:
+    return [_row(row, word) for row in rows]
+
+
+def _row(row: list[Any], word: Word) -> list[Any]:
+    if len(row) <= Row.KEY or row[Row.KEY] is None:
+        return row
+    key = row[Row.KEY]
+    found = word(key) if isinstance(key, str) else [word(one) for one in key]
+    return [*row[: Row.KEY], found, *row[Row.KEY + 1 :]]

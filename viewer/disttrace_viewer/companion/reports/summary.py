@@ -1,0 +1,414 @@
+"""What a host sends of its processes first, whatever their number: who waits in what, since when.
+
+By it the server chooses the hosts of which it requests states: those that stand out. Of the others
+the trace holds no more than that their ranks wait where one of these waits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import orjson
+
+from disttrace.journal.format import COLLECTIVE, COMPOSED, MESSAGE, ranks_of
+from disttrace_viewer.analysis.liveness import Look, look
+from disttrace_viewer.companion.hub.station import MOST_SUMMARY, Answer
+from disttrace_viewer.companion.reading.journals import mark_of
+from disttrace_viewer.companion.reports.public import hidden
+from disttrace_viewer.states.building import trace_of
+from disttrace_viewer.states.form.state import Row, State
+from disttrace_viewer.states.merged import Merged, WaitsWith
+
+MOST_WAITS, MOST_GROUPS, MOST_PIECES = 128, 64, 64
+"""Rows of a summary, groups of these, and ranges of ranks in one row."""
+MOST_RANKS, MOST_NAME = 1 << 20, 255
+MOST_TROUBLED, MOST_ABSENT, MOST_TWO_MINDS = 16, 24, 16
+"""Hosts that are chosen since a process failed or is stopped there; since others wait for ranks
+there; and since ranks wait for one exchange with different arguments.
+"""
+MOST_COUNTED = 256
+"""Ranks that are missing in one exchange."""
+_ODD = frozenset(("failure", "handling", "exit", "seen", "trouble"))
+_UNSEEN = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+
+Exchange = tuple[str, int, int]
+"""Key of a group, number, and the rank that is waited for (of a message; else -1)."""
+
+
+class Wait(NamedTuple):
+    """What some ranks of a host wait in."""
+
+    group: str
+    """Its key; empty for stores, and while groups are made."""
+    number: int
+    peer: int
+    """The rank that a message is for or from; -1: all members."""
+    call: int
+    """A hash of operation, arguments and line, equal on all hosts."""
+    since_ns: int
+    ranks: frozenset[int]
+
+    @property
+    def exchange(self) -> Exchange:
+        """What those wait in that wait for each other."""
+        return self.group, self.number, self.peer
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Of one host."""
+
+    host: str
+    """As names of journals have it."""
+    ranks: frozenset[int]
+    trouble_ns: int | None
+    """Since when a process there has failed or is stopped; None: none has, or is."""
+    waits: tuple[Wait, ...]
+    groups: Mapping[str, frozenset[int]]
+    """By key the ranks of the members."""
+
+
+class _Row(NamedTuple):
+    """An operation in flight: its group's number in the process, and what of it is compared."""
+
+    number: int
+    group: Sequence[Any] | None
+    """Prefixes, ranks, size and count of the group."""
+    seq: int
+    peer: int
+    call: int
+    since_ns: int
+
+
+def key_of(group: Sequence[Any]) -> str:
+    """What names a group on all hosts: a hash of what it is, so none can be given other members."""
+    return hashlib.sha256(orjson.dumps(list(group), option=_SORTED)).hexdigest()[:16]
+
+
+_SORTED = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
+
+
+def rows_of(state: State) -> Iterator[_Row]:
+    """The operations of a process that are not over, as far as others wait for them or for it."""
+    calls, groups, stores = (state.numbered.get(kind, {}) for kind in ("call", "group", "store"))
+    zero = state.process.get("unix_ns") or 0
+    courses = {group: rest for group, _, *rest in state.courses}
+    for row in state.ops:
+        call = calls.get(row[Row.CALL], {})
+        if not is_pending(row) or call.get("kind") == COMPOSED:
+            continue
+        number, peer = call.get("group", -1), -1
+        group = groups.get(number)
+        kind = call.get("kind")
+        made = None
+        if group is not None and kind in (COLLECTIVE, MESSAGE):
+            prefix = stores.get(group.get("store", -1), {}).get("prefix", [])
+            if None in prefix or not group.get("ranks"):
+                continue
+            made = [[hidden(word) for word in prefix], group["ranks"], group.get("size")]
+            made.append(group.get("nth"))
+        if kind == MESSAGE and made is not None:
+            ranks = ranks_of(made[1]) or ()
+            place = Row.value(row, Row.SOURCE)
+            place = call.get("peer") if place is None else place
+            if not isinstance(place, int) or not 0 <= place < len(ranks):
+                continue
+            peer = ranks[place]
+        seq = Row.value(row, Row.SEQ) if made is not None else None
+        course = courses.get(number) if kind == COLLECTIVE else None
+        yield _Row(number, made, seq or 0, peer, _call(state, call, course), zero + row[Row.T])
+
+
+def is_pending(row: Sequence[Any]) -> bool:
+    """Whether a row of a state is of an operation that is not over."""
+    of = Row.value
+    return of(row, Row.END) is None and of(row, Row.ERROR) is None and not of(row, Row.LOST)
+
+
+def _call(state: State, call: Mapping[str, Any], course: Any) -> int:
+    frames = state.numbered.get("stack", {}).get(call.get("stack", -1)) or [["", 0, ""]]
+    file, line, _ = frames[0]
+    names = ("op", "shapes", "dtypes", "reduce_op", "root")
+    what = [[call.get(name) for name in names], str(file).rpartition("/")[2], line, course]
+    return int.from_bytes(hashlib.sha256(orjson.dumps(what, option=_SORTED)).digest()[:6], "big")
+
+
+def packed(merged: Merged, see: Look = look) -> bytes:
+    """The summary of our processes."""
+    trace, _ = trace_of(merged)
+    living = {p.id for p in trace.processes if (seen := see(p)).alive and not seen.is_stopped}
+    known = [s for s in merged.states.values() if type(s.identity.get("rank")) is int]
+    found: dict[tuple[Any, ...], list[Any]] = {}
+    groups: dict[str, Sequence[Any]] = {}
+    for state in known:
+        for row in rows_of(state) if state.id in living else ():
+            name = ""
+            if row.group is not None:
+                groups.setdefault(name := key_of(row.group), row.group)
+            one = found.setdefault((name, row.seq, row.peer, row.call), [row.since_ns, set()])
+            one[0] = min(one[0], row.since_ns)
+            one[1].add(state.identity["rank"])
+    oldest = sorted(found.items(), key=lambda item: item[1][0])[:MOST_WAITS]
+    used = [*dict.fromkeys(key[0] for key, _ in oldest if key[0])][:MOST_GROUPS]
+    troubled = [at for s in merged.states.values() if (at := _trouble(s, living)) is not None]
+    hosts = [mark_of(state.base)[0] for state in merged.states.values()]
+    value: dict[str, Any] = {
+        "host": max(hosts, key=hosts.count, default="")[:MOST_NAME],
+        "ranks": pieces(s.identity["rank"] for s in known)[:MOST_PIECES],
+        "trouble": min(troubled, default=None),
+        "groups": [groups[name] for name in used],
+        "waits": [
+            [
+                used.index(name) if name else None,
+                seq,
+                peer,
+                call,
+                since,
+                pieces(ranks)[:MOST_PIECES],
+            ]
+            for (name, seq, peer, call), (since, ranks) in oldest
+            if not name or name in used
+        ],
+    }
+    data = orjson.dumps(value, option=_SORTED)
+    while len(data) > MOST_SUMMARY and value["waits"]:
+        value["waits"] = value["waits"][: len(value["waits"]) // 2]
+        places = [one[0] for one in value["waits"] if one[0] is not None]
+        value["groups"] = value["groups"][: max(places, default=-1) + 1]
+        data = orjson.dumps(value, option=_SORTED)
+    return data
+
+
+def _trouble(state: State, living: Collection[str]) -> int | None:
+    """Since when something is wrong with a process, by the clock of its host."""
+    zero = state.process.get("unix_ns") or 0
+    odd = [one.get("t") or 0 for kind in _ODD for one in state.listed.get(kind, ())]
+    if odd:
+        return int(zero + min(odd))
+    return int(zero + state.last_t) if state.id not in living or state.unsettled else None
+
+
+def unpacked(data: bytes) -> Summary | None:
+    """The summary that a host sent; None where it is none."""
+    try:
+        value = orjson.loads(data)
+        groups = [(key_of(one), frozenset(_ranks(one[1]))) for one in value["groups"][:MOST_GROUPS]]
+        waits = [
+            Wait(
+                "" if place is None else groups[_number(place)][0],
+                _number(seq),
+                -1 if peer == -1 else _number(peer),
+                _number(call),
+                _number(since),
+                frozenset(_spread(ranks)),
+            )
+            for place, seq, peer, call, since, ranks in value["waits"][:MOST_WAITS]
+        ]
+        host, trouble = value["host"], value["trouble"]
+        if type(host) is not str or len(host.encode()) > MOST_NAME:
+            return None
+        return Summary(
+            host,
+            frozenset(_spread(value["ranks"])),
+            None if trouble is None else _number(trouble),
+            tuple(waits),
+            dict(groups),
+        )
+    except _UNSEEN:
+        return None
+
+
+def pieces(ranks: Iterable[int]) -> list[list[int]]:
+    """Ranks as [first, last, step], in their order."""
+    found: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if found and (found[-1][2] in (0, rank - found[-1][1])):
+            found[-1][1:] = [rank, rank - found[-1][1]]
+        else:
+            found.append([rank, rank, 0])
+    return found
+
+
+def _spread(rows: Sequence[Sequence[Any]]) -> Iterator[int]:
+    most = MOST_RANKS
+    for first, last, step in rows[:MOST_PIECES]:
+        found = range(_number(first), _number(last) + 1, _number(step) or 1)
+        most -= len(found)
+        if most < 0:
+            raise ValueError("more ranks than there are")
+        yield from found
+
+
+def _ranks(value: Any) -> Sequence[int]:
+    most = 0
+    for one in value:
+        if type(one) is dict:
+            most += (_number(one["to"]) - _number(one["from"])) // (one.get("step") or 1)
+        else:
+            _number(one)
+        most += 1
+        if most > MOST_RANKS:
+            raise ValueError("more ranks than there are")
+    return ranks_of(value) or ()
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError("a number")
+    return value
+
+
+def read(answers: Iterable[Answer]) -> dict[str, Summary]:
+    """By sender the summaries that are such."""
+    found = ((one.sender, unpacked(one.data)) for one in answers)
+    return {sender: one for sender, one in found if one is not None}
+
+
+# -- which hosts stand out ---------------------------------------------------------------------
+
+
+def chosen(found: Mapping[str, Summary], before: Collection[str], most: int) -> list[str]:
+    """The hosts of which states are requested: where something is wrong, where ranks are that
+    others wait for, of those that wait with other arguments or in another call one, and so on;
+    ``before``: those that were chosen the last time.
+    """
+    picked: dict[str, None] = {}
+
+    def pick(senders: Iterable[str], count: int = 1 << 30) -> None:
+        for one in senders:
+            if count > 0 and one not in picked and len(picked) < most:
+                picked[one] = None
+                count -= 1
+
+    of_rank: dict[int, str] = {}
+    contested: list[str] = []
+    for sender, one in found.items():
+        for rank in one.ranks:
+            if of_rank.setdefault(rank, sender) != sender:
+                contested += [of_rank[rank], sender]
+    pick(contested, MOST_TROUBLED)
+    troubled = [(at, one) for one, s in found.items() if (at := s.trouble_ns) is not None]
+    pick((one for _, one in sorted(troubled)), MOST_TROUBLED)
+    waiting = _waiting(found)
+    roots, others = _absent(found, waiting)
+    pick((of_rank[rank] for rank in (*roots, *others) if rank in of_rank), MOST_ABSENT)
+    split = [of for of in waiting.values() if len(of) > 1]
+    split.sort(key=lambda of: -sum(map(len, of.values())))
+    for of in split[:MOST_TWO_MINDS]:
+        for _, where in sorted(of.items(), key=lambda item: len(item[1]))[:2]:
+            pick(_preferred(where, before), 2)
+    root = {*roots}
+    for exchange, of in waiting.items():
+        if len(picked) < most * 3 // 4 and not root.isdisjoint(_members(found, exchange, of)):
+            for where in of.values():
+                pick(_preferred(where, before), 2)
+    classes: dict[int, dict[str, None]] = {}
+    for of in waiting.values():
+        for call, where in of.items():
+            classes.setdefault(call, {}).update(where)
+    for where in sorted(classes.values(), key=len, reverse=True):
+        if picked.keys().isdisjoint(where):
+            pick(_preferred(where, before), 1)
+    pick(one for one in before if one in found)
+    pick(found)
+    return [*picked]
+
+
+Calls = dict[int, dict[str, None]]
+"""By call the hosts at which ranks wait in it."""
+
+
+def _waiting(found: Mapping[str, Summary]) -> dict[Exchange, Calls]:
+    waiting: dict[Exchange, Calls] = {}
+    for sender, one in found.items():
+        for wait in one.waits:
+            waiting.setdefault(wait.exchange, {}).setdefault(wait.call, {})[sender] = None
+    return waiting
+
+
+def _members(found: Mapping[str, Summary], exchange: Exchange, of: Calls) -> Collection[int]:
+    """The ranks that are waited for in an exchange, or that wait there."""
+    group, _, peer = exchange
+    if peer >= 0:
+        return (peer,)
+    first = found[next(iter(next(iter(of.values()))))]
+    return first.groups.get(group, frozenset())
+
+
+def _absent(
+    found: Mapping[str, Summary], waiting: Mapping[Exchange, Calls]
+) -> tuple[list[int], list[int]]:
+    """Ranks that others wait for: those that wait in nothing themselves, and those that do; first
+    those that most wait for.
+    """
+    there: dict[Exchange, set[int]] = {}
+    busy: set[int] = set()
+    for one in found.values():
+        for wait in one.waits:
+            there.setdefault(wait.exchange, set()).update(wait.ranks)
+            busy |= wait.ranks
+    known = frozenset[int]().union(*(one.ranks for one in found.values()))
+    counts: Counter[int] = Counter()
+    for exchange, of in waiting.items():
+        group, _, peer = exchange
+        members = _members(found, exchange, of) if group else known - busy
+        rest = frozenset(members) if peer >= 0 else frozenset(members) - there[exchange]
+        for rank in sorted(rest)[:MOST_COUNTED]:
+            counts[rank] += len(there[exchange])
+    order = [rank for rank, _ in counts.most_common()]
+    return [r for r in order if r not in busy], [r for r in order if r in busy]
+
+
+def _preferred(where: Mapping[str, None], before: Collection[str]) -> list[str]:
+    return sorted(where, key=lambda one: one not in before)
+
+
+def reported(others: Iterable[Summary], states: Iterable[State]) -> tuple[WaitsWith, ...]:
+    """Of hosts of which no states were requested the ranks that wait where processes wait whose
+    states are known.
+    """
+    exact: dict[tuple[str, int, int], list[_Waiting]] = {}
+    alike: dict[int, list[_Waiting]] = {}
+    for state in states:
+        rank = state.identity.get("rank")
+        if not isinstance(rank, int):
+            continue
+        for row in rows_of(state):
+            if row.group is not None:
+                one = _Waiting(rank, state.id, row.number)
+                alike.setdefault(row.call, []).append(one)
+                if row.peer < 0:
+                    exact.setdefault((key_of(row.group), row.seq, row.call), []).append(one)
+    here: dict[tuple[str, int, int], set[int]] = {}
+    apart: dict[int, tuple[set[int], set[str]]] = {}
+    for wait in (wait for one in others for wait in one.waits if wait.group):
+        place = (wait.group, wait.number, wait.call)
+        if wait.peer < 0 and place in exact:
+            here.setdefault(place, set()).update(wait.ranks)
+        elif wait.call in alike:
+            ranks, groups = apart.setdefault(wait.call, (set(), set()))
+            ranks |= wait.ranks
+            if wait.peer < 0:
+                groups.add(wait.group)
+    found = [_reported(exact[place], ranks, 0) for place, ranks in here.items()]
+    return tuple(
+        found
+        + [_reported(alike[call], ranks, len(of) or -1) for call, (ranks, of) in apart.items()]
+    )
+
+
+class _Waiting(NamedTuple):
+    rank: int
+    id: str
+    number: int
+    """Of the group, in that process."""
+
+
+def _reported(alike: Sequence[_Waiting], ranks: Collection[int], groups: int) -> WaitsWith:
+    """By the two of them with the highest ranks, so that no single process speaks for others."""
+    *_, first, last = sorted([alike[0], *alike])
+    return WaitsWith((first.id, last.id), last.number, tuple(sorted(ranks)), groups)
