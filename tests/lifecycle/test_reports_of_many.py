@@ -15,8 +15,10 @@ from disttrace_viewer.companion.reports import summary
 from disttrace_viewer.diagnosis.positions import places
 from disttrace_viewer.diagnosis.report import report
 from disttrace_viewer.diagnosis.verdict import Verdict
+from disttrace_viewer.states.folder import of_journals
 from disttrace_viewer.states.form.state import State
 from disttrace_viewer.states.merged import Merged
+from disttrace_viewer.states.reduce import WINDOW
 from support.by_host import (
     ALIVE,
     Hosts,
@@ -28,6 +30,7 @@ from support.by_host import (
     received,
     timeless,
 )
+from support.journals import MS, Journal
 
 SAID = ("kind", "severity", "certainty", "summary", "hint", "culprit_ranks")
 FEW = 12
@@ -109,6 +112,34 @@ def test_ranks_that_disagree_are_counted(
     hosts = changed(hosts_of(tmp_path, fault=fault, pp=2, dp=16, tp=8), odd, change)
     every, few = both(hosts)
     assert few == every
+
+
+def _starting(folder: Path, rank: int, size: int, *, comes: bool) -> Merged:
+    """A rank that waits for others to come, or does something else."""
+    journal = Journal(folder / f"{rank}", pid=700 + rank, rank=rank, world_size=size)
+    store = journal.prefix_store(journal.tcp_store(29500, server=not rank), "default_pg", "0/")
+    stack = journal.stack(("train.py", 10, "main"))
+    if comes:
+        init = journal.call("init_process_group", kind="composed", args={"backend": "gloo"})
+        args = {"rank": rank, "size": size, "timeout": 1800.0}
+        made = journal.call(
+            "ProcessGroupGloo", kind="constructor", store=store, stack=stack, args=args
+        )
+        journal.begin(made, t=2 * MS, p=journal.begin(init, t=MS))
+    return of_journals([str(folder / f"{rank}")], window=WINDOW)
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_start_of_many_waits_for_one(tmp_path: Path, *, seen: bool) -> None:
+    """Whether or not the host of the missing rank answers, and whichever hosts send states."""
+    hosts = {
+        f"h{rank:02}": _starting(tmp_path, rank, 40, comes=rank != 23)
+        for rank in range(40)
+        if seen or rank != 23
+    }
+    every, few = said(by_all(hosts)), said(judged(hosts, received(hosts, 5)[0]))
+    assert few == every
+    assert "39 of 40 have arrived (ranks 0-22, 24-39)" in str(every["findings"])
 
 
 def test_a_summary_is_bounded_whatever_the_ranks(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ TICK_S = 0.1
 DELAY_S = 0.001
 SUMMARY_BYTES, STATES_BYTES = 1_000, 16_000
 """What a host of eight ranks sends."""
-JUDGE_S, SUMMARY_S = 0.7, 0.0003
+JUDGE_S, SUMMARY_S = 0.9, 0.0001
 """What a verdict takes, and for each summary more, from bytes to words, as measured by
 ``benchmarks/viewer/live_judge.py`` on two quiet cores.
 """

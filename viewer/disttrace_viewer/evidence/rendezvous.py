@@ -159,6 +159,10 @@ class RendezvousIndex:
                 continue
             if other.error is None or because_of_others(other):
                 arrived.setdefault(rank, other.process)
+        trace = self.evidence.trace
+        if trace.waits_with and all(trace.processes[p].rank == r for r, p in arrived.items()):
+            here = {*arrived.values()}
+            arrived |= {r: p for r, p in trace.waits_with.items() if p in here and r not in arrived}
         processes = tuple(sorted(set(arrived.values())))
         found = self._known[key] = Came(tuple(together), arrived, lateness, processes)
         return found

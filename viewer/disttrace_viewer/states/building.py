@@ -185,6 +185,8 @@ class _Building:
         for row in rows:
             first, last = (known.index.get(one) for one in row.like)
             group = None if last is None else known.group_index.get((last, row.number))
+            if row.number < 0:
+                group = -1
             if first is None or last is None or group is None:
                 continue
             found.append(Reported((first, last), group, row.ranks, row.groups))

@@ -20,10 +20,10 @@ class WaitsWith(NamedTuple):
     like: tuple[str, str]
     """These (ids); where there is one, twice that."""
     number: int
-    """The group in question, by the second one's own number."""
+    """The group in question, by the second one's own number; -1: it is still to be made."""
     ranks: tuple[int, ...]
     groups: int
-    """In so many other groups of its make; 0: in that very group; -1: it is a message."""
+    """In so many other groups of its make; 0: in that very one; -1: they wait in no collective."""
 
 
 @dataclass(frozen=True)

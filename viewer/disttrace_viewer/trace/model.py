@@ -88,10 +88,10 @@ class Reported:
     like: tuple[int, int]
     """Where there is one, twice that."""
     group: int
-    """In which the second one waits."""
+    """In which the second one waits; -1: it is still to be made."""
     ranks: tuple[int, ...]
     groups: int
-    """In so many other groups of its make; 0: in that very group; -1: it is a message."""
+    """In so many other groups of its make; 0: in that very one; -1: they wait in no collective."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +365,9 @@ class Trace:
         return {
             rank
             for one in self.reported
-            if known.issuperset(one.like) and not one.groups and group in (None, one.group)
+            if known.issuperset(one.like)
+            and (not one.groups or one.group < 0)
+            and group in (None, one.group)
             for rank in one.ranks
         }
 

@@ -7,6 +7,7 @@ the trace holds no more than that their ranks wait where one of these waits.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,13 +26,14 @@ from disttrace_viewer.states.merged import Merged, WaitsWith
 
 MOST_WAITS, MOST_GROUPS, MOST_PIECES = 128, 64, 64
 """Rows of a summary, groups of these, and ranges of ranks in one row."""
-MOST_RANKS, MOST_NAME = 1 << 20, 255
+MOST_OF_HOST, MOST_OF_GROUP, MOST_NAME = 1 << 12, 1 << 20, 255
+"""Ranks of a host, and members of a group; bytes of a host's name."""
 MOST_TROUBLED, MOST_ABSENT, MOST_TWO_MINDS = 16, 24, 16
 """Hosts that are chosen since a process failed or is stopped there; since others wait for ranks
 there; and since ranks wait for one exchange with different arguments.
 """
-MOST_COUNTED = 256
-"""Ranks that are missing in one exchange."""
+MOST_COUNTED, MOST_LOOKED = 256, 1 << 23
+"""Ranks that are missing in one exchange; members of all that are gone through."""
 _ODD = frozenset(("failure", "handling", "exit", "seen", "trouble"))
 _UNSEEN = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
@@ -68,7 +70,7 @@ class Summary:
     trouble_ns: int | None
     """Since when a process there has failed or is stopped; None: none has, or is."""
     waits: tuple[Wait, ...]
-    groups: Mapping[str, frozenset[int]]
+    groups: Mapping[str, tuple[range, ...]]
     """By key the ranks of the members."""
 
 
@@ -189,14 +191,14 @@ def _trouble(state: State, living: Collection[str]) -> int | None:
     odd = [one.get("t") or 0 for kind in _ODD for one in state.listed.get(kind, ())]
     if odd:
         return int(zero + min(odd))
-    return int(zero + state.last_t) if state.id not in living or state.unsettled else None
+    return int(zero + state.last_t) if state.id not in living else None
 
 
 def unpacked(data: bytes) -> Summary | None:
     """The summary that a host sent; None where it is none."""
     try:
         value = orjson.loads(data)
-        groups = [(key_of(one), frozenset(_ranks(one[1]))) for one in value["groups"][:MOST_GROUPS]]
+        groups = [(key_of(one), _ranks(one[1])) for one in value["groups"][:MOST_GROUPS]]
         waits = [
             Wait(
                 "" if place is None else groups[_number(place)][0],
@@ -234,26 +236,25 @@ def pieces(ranks: Iterable[int]) -> list[list[int]]:
 
 
 def _spread(rows: Sequence[Sequence[Any]]) -> Iterator[int]:
-    most = MOST_RANKS
+    most = MOST_OF_HOST
     for first, last, step in rows[:MOST_PIECES]:
         found = range(_number(first), _number(last) + 1, _number(step) or 1)
         most -= len(found)
         if most < 0:
-            raise ValueError("more ranks than there are")
+            raise ValueError("more ranks than a host has")
         yield from found
 
 
-def _ranks(value: Any) -> Sequence[int]:
-    most = 0
+def _ranks(value: Any) -> tuple[range, ...]:
+    found = []
     for one in value:
-        if type(one) is dict:
-            most += (_number(one["to"]) - _number(one["from"])) // (one.get("step") or 1)
-        else:
-            _number(one)
-        most += 1
-        if most > MOST_RANKS:
-            raise ValueError("more ranks than there are")
-    return ranks_of(value) or ()
+        first, last, step = (
+            (one["from"], one["to"], one.get("step") or 1) if (type(one) is dict) else (one, one, 1)
+        )
+        found.append(range(_number(first), _number(last) + 1, _number(step)))
+    if sum(map(len, found)) > MOST_OF_GROUP:
+        raise ValueError("more ranks than there are")
+    return tuple(found)
 
 
 def _number(value: Any) -> int:
@@ -301,9 +302,9 @@ def chosen(found: Mapping[str, Summary], before: Collection[str], most: int) -> 
     for of in split[:MOST_TWO_MINDS]:
         for _, where in sorted(of.items(), key=lambda item: len(item[1]))[:2]:
             pick(_preferred(where, before), 2)
-    root = {*roots}
     for exchange, of in waiting.items():
-        if len(picked) < most * 3 // 4 and not root.isdisjoint(_members(found, exchange, of)):
+        members = _members(found, exchange, of)
+        if len(picked) < most * 3 // 4 and any(r in one for r in roots for one in members):
             for where in of.values():
                 pick(_preferred(where, before), 2)
     classes: dict[int, dict[str, None]] = {}
@@ -330,13 +331,13 @@ def _waiting(found: Mapping[str, Summary]) -> dict[Exchange, Calls]:
     return waiting
 
 
-def _members(found: Mapping[str, Summary], exchange: Exchange, of: Calls) -> Collection[int]:
+def _members(found: Mapping[str, Summary], exchange: Exchange, of: Calls) -> tuple[range, ...]:
     """The ranks that are waited for in an exchange, or that wait there."""
     group, _, peer = exchange
     if peer >= 0:
-        return (peer,)
+        return (range(peer, peer + 1),)
     first = found[next(iter(next(iter(of.values()))))]
-    return first.groups.get(group, frozenset())
+    return first.groups.get(group, ())
 
 
 def _absent(
@@ -353,11 +354,16 @@ def _absent(
             busy |= wait.ranks
     known = frozenset[int]().union(*(one.ranks for one in found.values()))
     counts: Counter[int] = Counter()
+    looked = 0
     for exchange, of in waiting.items():
         group, _, peer = exchange
-        members = _members(found, exchange, of) if group else known - busy
-        rest = frozenset(members) if peer >= 0 else frozenset(members) - there[exchange]
-        for rank in sorted(rest)[:MOST_COUNTED]:
+        here = set() if peer >= 0 else there[exchange]
+        members = _members(found, exchange, of) if group else (sorted(known - busy),)
+        looked += sum(map(len, members))
+        if looked > MOST_LOOKED:
+            break
+        rest = (rank for one in members for rank in one if rank not in here)
+        for rank in itertools.islice(rest, MOST_COUNTED):
             counts[rank] += len(there[exchange])
     order = [rank for rank, _ in counts.most_common()]
     return [r for r in order if r not in busy], [r for r in order if r in busy]
@@ -378,21 +384,23 @@ def reported(others: Iterable[Summary], states: Iterable[State]) -> tuple[WaitsW
         if not isinstance(rank, int):
             continue
         for row in rows_of(state):
-            if row.group is not None:
+            if row.group is None:
+                alike.setdefault(row.call, []).append(_Waiting(rank, state.id, -1))
+            else:
                 one = _Waiting(rank, state.id, row.number)
                 alike.setdefault(row.call, []).append(one)
                 if row.peer < 0:
                     exact.setdefault((key_of(row.group), row.seq, row.call), []).append(one)
     here: dict[tuple[str, int, int], set[int]] = {}
     apart: dict[int, tuple[set[int], set[str]]] = {}
-    for wait in (wait for one in others for wait in one.waits if wait.group):
+    for wait in (wait for one in others for wait in one.waits):
         place = (wait.group, wait.number, wait.call)
         if wait.peer < 0 and place in exact:
             here.setdefault(place, set()).update(wait.ranks)
         elif wait.call in alike:
             ranks, groups = apart.setdefault(wait.call, (set(), set()))
             ranks |= wait.ranks
-            if wait.peer < 0:
+            if wait.peer < 0 and wait.group:
                 groups.add(wait.group)
     found = [_reported(exact[place], ranks, 0) for place, ranks in here.items()]
     return tuple(

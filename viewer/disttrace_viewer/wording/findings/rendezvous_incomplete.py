@@ -74,7 +74,7 @@ def _arrived(trace: Trace, rendezvous: Rendezvous) -> str:
     """Those who came: a group made by hand may number them in its own way."""
     known = [trace.processes[p].rank for p in rendezvous.arrived.values()]
     return sentences.ranks(
-        rendezvous.arrived if None in known else [r for r in known if r is not None]
+        rendezvous.arrived if None in known else trace.ranks_of({*rendezvous.arrived.values()})
     )
 
 
