@@ -18,7 +18,7 @@ from disttrace_viewer.states.engines import engine_of
 from disttrace_viewer.trace import model
 from disttrace_viewer.views.jobs import Job, jobs_of
 from disttrace_viewer.views.terminal.paint.console import paper
-from disttrace_viewer.views.terminal.paint.jobs import paint
+from disttrace_viewer.views.terminal.paint.table import paint_jobs
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None"
 """A folder (read recursively), several, or None for the folder of DISTTRACE_DIR."""
@@ -58,7 +58,7 @@ def print_jobs(
     found: Sequence[Job], *, width: int | None = None, color: bool | None = None
 ) -> None:
     """The list on standard output, as ``disttrace jobs`` shows it."""
-    paint(found, paper(width=width, color=color))
+    paint_jobs(found, paper(width=width, color=color))
 
 
 def read(

@@ -13,9 +13,8 @@ import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.timing.critical_path import critical_path
-from disttrace_viewer.analysis.timing.overlap import overlap
 from disttrace_viewer.analysis.timing.schedule import Schedule
-from disttrace_viewer.analysis.timing.statistics import KEYS, Statistics
+from disttrace_viewer.analysis.timing.statistics import KEYS, Statistics, overlap
 from disttrace_viewer.analysis.timing.wait_states import WaitStates
 from disttrace_viewer.analysis.timing.what_if import KEYS as WITHOUT_KEYS
 from disttrace_viewer.analysis.timing.what_if import Outcome, WhatIf, Without
@@ -28,8 +27,12 @@ from disttrace_viewer.views import tables
 from disttrace_viewer.views.call_references import group_ids, processes_by_index
 from disttrace_viewer.views.terminal.filters import parse_time
 from disttrace_viewer.views.terminal.paint.console import TextConsole, paper
-from disttrace_viewer.views.terminal.paint.older import paint_older
-from disttrace_viewer.views.terminal.paint.stats import paint, paint_critical_path, paint_what_if
+from disttrace_viewer.views.terminal.paint.stats import (
+    paint,
+    paint_critical_path,
+    paint_older,
+    paint_what_if,
+)
 
 FORMAT = 1
 BY = {"line": ("line",), "group": ("group",), "op": ("op",), "rank": KEYS}

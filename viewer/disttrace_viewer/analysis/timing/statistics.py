@@ -12,14 +12,70 @@ from functools import cached_property
 
 import polars as pl
 
-from disttrace_viewer.analysis.timing.bandwidth import DEVICE, HOST, by_device, with_shapes
 from disttrace_viewer.analysis.timing.wait_states import (
     REMARKABLE,
     STATES,
     WaitStates,
+    exclusive,
+    stretches,
     weighted_mean,
 )
+from disttrace_viewer.trace.bandwidth import BUS
 from disttrace_viewer.trace.model import Group
+
+HOST, DEVICE = "host", "device"
+"""Which clock a bandwidth comes from: begins and ends as they were seen, or the backend's own."""
+
+
+def by_device(parts: pl.LazyFrame, completions: pl.DataFrame) -> pl.LazyFrame:
+    """``parts`` of exchanges with ``busy_ns`` of the device's clock where all members have one.
+
+    A device's time of a collective includes its waiting for the others, so that of the member who
+    waited least counts: the last to come. ``clock`` says which one it is.
+    """
+    if not completions["device_ns"].count():  # asked of each exchange it takes half of ``stats``
+        return parts.with_columns(clock=pl.lit(HOST))
+    own = completions.lazy().select("process", "number", "device_ns")
+    device = pl.col("device_ns")
+    whole = device.is_not_null().all().over("kind", "exchange") & (device.min() > 0).over(
+        "kind", "exchange"
+    )
+    return (
+        parts.join(own, on=["process", "number"], how="left", maintain_order="left")
+        .with_columns(
+            busy_ns=pl.when(whole).then(device.min().over("kind", "exchange")).otherwise("busy_ns"),
+            clock=pl.when(whole).then(pl.lit(DEVICE)).otherwise(pl.lit(HOST)),
+        )
+        .drop("device_ns")
+    )
+
+
+def with_shapes(rows: pl.LazyFrame) -> pl.LazyFrame:
+    """``rows`` (with ``op``, ``bytes``, ``expected``, ``is_root``) and what nccl-tests divide by
+    the time: ``_moved`` (S in bytes) and ``_factor`` of the bus; null where none is defined.
+    """
+    keys = ["op", "expected", "is_root"]
+    known = []
+    for op, size, root in rows.select(keys).unique().collect().iter_rows():
+        shape = BUS.get((op or "").removesuffix("_coalesced"))
+        if shape is not None and size is not None and size > 1:
+            scale, factor = shape(1, size, bool(root))
+            known.append((op, size, root, float(scale), factor))
+    table = pl.LazyFrame(
+        known,
+        schema={
+            "op": pl.String,
+            "expected": pl.UInt32,
+            "is_root": pl.Boolean,
+            "_scale": pl.Float64,
+            "_factor": pl.Float64,
+        },
+        orient="row",
+    )
+    return rows.join(
+        table, on=keys, how="left", nulls_equal=True, maintain_order="left"
+    ).with_columns(_moved=pl.col("bytes") * pl.col("_scale"))
+
 
 KEYS = ("op", "group", "line")
 FAMILY = "family"
@@ -219,3 +275,53 @@ def _family(group: Group) -> str:
     if group.ranks is not None and len(group.ranks) <= 4:
         return f"[{', '.join(map(str, group.ranks))}]"
     return group.name or f"group {group.id[:6]}"
+
+
+_OVERLAP = {"process": pl.UInt32(), "in_flight_ns": pl.Int64(), "overlapped_ns": pl.Int64()}
+
+
+def overlap(waits: WaitStates) -> pl.DataFrame:
+    """How much of its communication a process hid behind work of its own.
+
+    An operation is under way from its begin until it was seen to be complete. It holds its process
+    up in its call and in the wait for it; what C++ or a device waits for, where nobody sees the
+    wait, from the last begin on of another one beside it: before, the process was still issuing.
+    What is under way while nothing holds the process up is hidden.
+
+    One row per process that communicates: ``process``, ``in_flight_ns`` (something of it was
+    under way, or held it up), ``overlapped_ns`` (the part of that in which nothing held it up).
+    """
+    rows = waits.parts.with_row_index("_row")
+    if not rows.height:
+        return pl.DataFrame(schema=_OVERLAP)
+    done = waits.exchanges.trace.operations.select("process", "number", "complete_ns")
+    rows = rows.join(done, on=["process", "number"], how="left", maintain_order="left")
+    begins = rows.select("process", _last="begin_ns").sort("_last")
+    newest = rows.select("_row", "process", at=pl.col("end_ns") - 1).sort("at")
+    newest = newest.join_asof(
+        begins, left_on="at", right_on="_last", by="process", check_sortedness=False
+    )
+    rows = rows.join(newest.select("_row", "_last"), on="_row", how="left", maintain_order="left")
+    unseen = pl.col("unseen") & pl.col("wait_begin_ns").is_null()
+    later = pl.max_horizontal("begin_ns", "_last")
+    holding = stretches(
+        rows.with_columns(begin_ns=pl.when(unseen).then(later).otherwise("begin_ns")), waits.lives
+    )
+    flying = rows.with_columns(issued_ns=None, end_ns=pl.coalesce("complete_ns", "end_ns"))
+    all_of_it = pl.concat([stretches(flying, waits.lives), holding])
+    whole, held = (
+        _sums(rows, pieces, name)
+        for pieces, name in ((all_of_it, "in_flight_ns"), (holding, "_held"))
+    )
+    return (
+        whole.join(held, on="process", how="left", maintain_order="left")
+        .with_columns(overlapped_ns=pl.col("in_flight_ns") - pl.col("_held"))
+        .select(*_OVERLAP)
+        .cast(_OVERLAP)  # type: ignore[arg-type]
+        .sort("process")
+    )
+
+
+def _sums(rows: pl.DataFrame, pieces: pl.DataFrame, name: str) -> pl.DataFrame:
+    parts = rows.select("_row", "process").join(exclusive(pieces, name), on="_row", how="left")
+    return parts.group_by("process").agg(pl.col(name).sum())
