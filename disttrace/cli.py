@@ -160,7 +160,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """What argparse complains about, without its two lines of usage."""
         option, _, rest = message.removeprefix("argument ").partition(": ")
-        chosen = re.fullmatch(r"invalid choice: '?(.*?)'? \(choose from (.*)\)", rest)
+        chosen = re.fullmatch(r"\Ainvalid choice: '?(.{0,200}?)'? \(choose from (.*)\)", rest)
         if chosen is not None:
             allowed = [word.strip().strip("'") for word in chosen[2].split(",")]
             near = _near(chosen[1], allowed)

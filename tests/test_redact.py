@@ -40,6 +40,13 @@ GIVEN: list[tuple[list[str], str]] = [
     (["-pSECRET"], "SECRET"),
     (["-phunter2"], "hunter2"),
     (["--sas", "sig=hunter2"], "hunter2"),
+    (["-p", "hunter2"], "hunter2"),
+    (["-P", "SECRET"], "SECRET"),
+    (["-k", "x7Gh2kQ"], "x7Gh2kQ"),
+    (["-pw", "hunter2"], "hunter2"),
+    (["--wandb", HEX[:40]], HEX[:40]),
+    (["--wandb=a1b2c3d4"], "a1b2c3d4"),
+    (["--hf", "hunter2"], "hunter2"),
     (["https://a.blob.core.windows.net/c?sv=2022&sig=hunter2%3D"], "hunter2"),
     (["--set", "s3.access=hunter2"], "hunter2"),
     (["--set=s3.secret=hunter2"], "hunter2"),
@@ -178,6 +185,35 @@ def test_there_are_two_hundred_ordinary_lines() -> None:
 def test_ordinary_texts_stay_as_they_are(text: str) -> None:
     """Keys, errors, addresses, paths."""
     assert Masker().text(text) == text
+
+
+@pytest.mark.parametrize("piece", ["sk-", "a:", "token:", "a='", "://a@", "a.a-", "eyJ-", 'x="\\'])
+def test_a_long_text_is_cut_before_it_is_read(piece: str) -> None:
+    """Whatever a program raises, sets as a key, or is started with."""
+    text = f"password=hunter2 {piece * 200_000}"
+    assert len(Masker().text(text)) < 2_100
+    assert "hunter2" not in Masker().text(text)
+    assert len(" ".join(Masker().argv(["train.py", *[text] * 50]))) < 70_000
+
+
+def test_a_secret_at_the_cut_is_masked() -> None:
+    """What is cut is looked at a little further than it is kept."""
+    for length in range(1_900, 2_300, 2):
+        masked = Masker().text("a " * (length // 2) + TOKENS[2] + " b" * 2_000)
+        assert TOKENS[2][:12] not in masked
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-p 8080 -p 8080:80/tcp -p 127.0.0.1:80:80 -p debug -p gpu-long -p lr=0.1 -p no:xdist -p",
+        "-m pkg.module2 -k 5 -t 4h -t 01:00:00 -w node01 -w node[01-04] -s 42 -t 1e-4 -P 4 -p 0.5",
+        "--wandb offline --wandb my-project --aws eu-west --hf gpt -p /data/x1 -p x.py -p Adam",
+    ],
+)
+def test_ports_modules_and_words_behind_short_options_stay(line: str) -> None:
+    argv = ["python", "train.py", *line.split()]
+    assert Masker().argv(argv) == argv
 
 
 def test_records_are_masked_inside_and_keep_their_types() -> None:

@@ -245,7 +245,7 @@ def _write(data: bytes) -> None:
 
 
 def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 10_000:
+    if len(text) > 5 or not text.isascii() or not text.isdecimal() or not 0 < int(text) < 10_000:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
     return int(text)
 

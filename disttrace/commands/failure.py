@@ -20,7 +20,9 @@ _REFUSED = {
 }  # fmt: skip
 """What the machine refuses, which no report to us would put right."""
 
-_REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?:\[[^]]*\])?\s*\(?>=\s*(?P<least>[\d.]+)")
+_REQUIREMENT = re.compile(
+    r"(?P<name>[A-Za-z0-9._-]{1,100})(?:\[[^]]{0,200}\])?\s*\(?>=\s*(?P<least>[\d.]+)"
+)
 
 
 def sentence(error: BaseException) -> str:

@@ -39,7 +39,7 @@ those of its arguments that are texts or numbers, and its lines from where it wa
 _THREADS = 64
 _DEEPEST = 200
 _HEAD = re.compile(r"(?:Current t|T)hread 0x([0-9a-f]+)")
-_FRAME = re.compile(r'  File "(.*)", line (\d+|\?+) in (.*)')
+_FRAME = re.compile(r'\A  File "(.*)", line (\d+|\?+) in (.*)')
 _ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
 
 

@@ -16,12 +16,17 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from disttrace.redact.short_options import ShortOptions
+from disttrace.redact.short_options import ShortOptions, may_be_given
 
 MASK = "***"
 
-_LONGEST = 64 * 1024
-"""Characters of one text that are looked at, and kept."""
+_LONGEST = 2_000
+"""Characters of one text that are looked at, and kept. Its patterns take linear time
+(``tests/test_patterns.py``), but the text is another's: a program raises what it likes."""
+_BEHIND = 256
+"""Characters behind those by which a secret is known that the end would part."""
+_LONGEST_LINE = 64_000
+"""Characters of a command line."""
 
 # -- shapes ----------------------------------------------------------------------------------
 
@@ -34,7 +39,7 @@ _SHAPES: tuple[tuple[str, str], ...] = (
         "GitLab",
         r"gl(?:pat|ptt|dt|rt|cbt|soat|ft|imt|agent|oas|ffct)-[\w-]{16,}|GR1348941[\w-]{16,}",
     ),
-    ("OpenAI, Anthropic, OpenRouter", r"sk-(?:[a-z][a-z0-9]*-)*(?=[\w-]*\d)[\w-]{16,}"),
+    ("OpenAI, Anthropic, OpenRouter", r"sk-(?=[\w-]{0,200}\d)[\w-]{16,}"),
     ("Stripe", r"[rs]k_(?:live|test|prod)_[A-Za-z0-9]{10,}|whsec_[A-Za-z0-9]{16,}"),
     ("Slack", r"xox[abeoprs]-[\w-]{10,}|xapp-\d-[\w-]{10,}"),
     ("Slack and Discord webhooks", r"(?:T\w{8,10}/B\w{8,12}/|api/webhooks/\d{17,19}/)[\w-]{20,}"),
@@ -80,7 +85,7 @@ _SHAPES: tuple[tuple[str, str], ...] = (
     ),
     (
         "JSON web tokens, and JSON in base64",
-        r"eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?|eyJ[\w+/-]{24,}={0,2}",
+        r"eyJ[\w-]{8,23}\.[\w-]{8,}(?:\.[\w-]*)?|eyJ[\w+/-]{24,}(?:\.[\w-]{8,}(?:\.[\w-]*)?|={1,2})?",
     ),
 )
 
@@ -101,26 +106,31 @@ _SEPARATES = "".join(
     for character in map(chr, range(0x21, 0x7F))
     if character not in _TELLING and not re.match(_RUN_OF, character)
 )
-_PLAIN_TEXT = re.compile(
-    rf"[{re.escape(_SEPARATES)}]*"
-    rf"(?:{_RUN_OF}{{1,{_RUN - 1}}}[{re.escape(_SEPARATES)}]+)*(?:{_RUN_OF}{{1,{_RUN - 1}}})?"
-)
+_PLAIN_TEXT = re.compile(rf"(?:{_RUN_OF}|[{re.escape(_SEPARATES)}])*")
 _PLAIN_CHARACTERS = bytes(
     2 if re.match(_RUN_OF, chr(n)) else chr(n) in _SEPARATES for n in range(128)
 ) + bytes([_RUN - 1])
 
-_PRIVATE_KEY = re.compile(r"-----BEGIN[A-Z ]* PRIVATE KEY-----.*?(?:-----END[A-Z ]*-----|\Z)", re.S)
+_PRIVATE_KEY = re.compile(r"-----BEGIN[A-Z ]{0,40} PRIVATE KEY-----")
+_ITS_END = re.compile(r"-----END[A-Z ]{0,60}-----")
 
 # -- places ----------------------------------------------------------------------------------
 
-_USERINFO = re.compile(r"(\b(?:[A-Za-z][A-Za-z0-9+.\-]*)?://)([^\s/?#\"'<>]+)@")
+_USERINFO = re.compile(
+    r"(\b(?:[A-Za-z][A-Za-z0-9+.\-]{0,40})?://)"
+    r"([^\s/?#\"'<>@]+(?:@[^\s/?#\"'<>@]*){0,40})@"
+)
 _USER_AT_HOST = re.compile(
-    r"(?<![\w/.:@%-])(?!mailto:|ssh:|git:)([\w.+-]+:[^\s:/@\"']{3,})@(?!sha256:)"
+    r"(?<![\w/.+:@%-])(?!mailto:|ssh:|git:)([\w.+-]+:[^\s:/@\"']{3,})@(?!sha256:)"
 )
 _HEADER = re.compile(
-    r"((?:proxy-)?authorization|(?:set-)?cookie)(\\?[\"']?\s*[:=]\s*\\?[\"']?)([^\"'\r\n\\]+)", re.I
+    r"((?:proxy-)?authorization|(?:set-)?cookie)"
+    r"(\\?[\"']?\s{0,40}[:=]\s{0,40}\\?[\"']?)([^\"'\r\n\\]+)",
+    re.I,
 )
-_SCHEME = re.compile(r"\b(bearer)\s+(?=\S*[\d._])[\w.~+/=-]{6,}|\b(basic)\s+[\w+/]{8,}={1,2}", re.I)
+_SCHEME = re.compile(
+    r"\b(bearer)\s+(?=[^\s\d._]{0,200}[\d._])[\w.~+/=-]{6,}|\b(basic)\s+[\w+/]{8,}={1,2}", re.I
+)
 _LONGEST_NAMED_USER = 15  # `git@`, but not a token in the place of a user
 # Over HTTP a lone user is a token (`https://TOKEN@host`), but for these.
 _NAMED_USERS = frozenset({"git", "user", "username", "anonymous", "oauth2", "x-access-token"})
@@ -128,10 +138,11 @@ _NAMED_USERS = frozenset({"git", "user", "username", "anonymous", "oauth2", "x-a
 # -- names -----------------------------------------------------------------------------------
 
 _NAMED = re.compile(
-    r"(?<![\w.\-])(?P<name>[A-Za-z_][\w.\-]*)(?P<closed>\\*[\"']?)(?P<sep>\s*[=:]\s*)"
-    r"(?:\\*(?P<quote>[\"'])(?P<quoted>(?:(?!\\*(?P=quote)).)*)|(?P<bare>[^\s\"',;&|)\]}]+))"
+    r"(?<![\w.\-])(?P<name>[A-Za-z_][\w.\-]*)(?P<closed>\\{0,16}[\"']?)(?P<sep>\s*[=:]\s*)"
 )
-_WORD = re.compile(r"[sS]3|[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+_QUOTE = re.compile(r"\\{0,16}([\"'])")
+_BARE = re.compile(r"[^\s\"',;&|)\]}]+")
+_WORD = re.compile(r"[sS]3|[A-Z]?[a-z]+|[A-Z]{1,200}(?![a-z])|\d+")
 
 
 def _set(words: str, *more: None) -> frozenset[str | None]:
@@ -190,13 +201,17 @@ _FLAG = _set("no enable disable ask prompt require without has use with skip")
 
 # What is no secret under any name; and under the names that are not secret always.
 _HARMLESS = re.compile(
-    r"(?:[^A-Za-z0-9]*|true|false|none|null|yes|no|on|off|auto|\*+|<.*>|\[[A-Z_]+\]|\$\{?\w+\}?"
-    r"|(?:~|\.{0,2})(?:/[\w.@+-]+)+\.\w{1,5}"
-    r"|[\w.-]+\.(?:py|pem|crt|cert|cfg|conf|ini|json|yaml|yml|toml|txt|env|key|pub))",
+    r"[^A-Za-z0-9]*|true|false|none|null|yes|no|on|off|auto|<.{0,200}>|\[[A-Z_]+\]|\$\{?\w+\}?",
     re.I,
 )
+_PATH = re.compile(r"(?:~|\.{0,2})(?:/[\w.@+-]+)+")
+_SUFFIX = re.compile(r"[\w.@+-]\.\w{1,5}\Z")
+_FILE = re.compile(r"[\w.-]+")
+_OF_FILES = re.compile(
+    r"[\w.-]\.(?:py|pem|crt|cert|cfg|conf|ini|json|yaml|yml|toml|txt|env|key|pub)\Z", re.I
+)
 _PLAIN = re.compile(
-    r"[-+]?\d+(?:\.\d+)?(?:e-?\d+)?[kmb]?"
+    r"[-+]?\d{1,40}(?:\.\d{1,40})?(?:e-?\d{1,9})?[kmb]?"
     r"|basic|digest|oauth2?|kerberos|ldap|iam|sasl|ssl|m?tls|ntlm|negotiate|jwt|default",
     re.I,
 )
@@ -204,8 +219,8 @@ _NUMBER = re.compile(r"\d")
 _PASSWORD = re.compile(r"pass(?:word|wd|phrase|code)|pwd|secret", re.I)
 _OPTION = re.compile(r"-{0,2}[+~]{0,2}[A-Za-z_][\w.\-/@:]*")
 _TAKES_HEADER = frozenset({"-H", "--header"})
-_HEADER_LINE = re.compile(r"(([\w-]+):\s*).+")
-_SHORT_P = re.compile(r"-p(?=.{5})(?=.*[A-Z0-9])(?![a-z][a-z_-]*(?:=|$)|\d+$).+")
+_HEADER_LINE = re.compile(r"((?<![\w-])([\w-]+):\s{0,40}).+")
+_SHORT_P = re.compile(r"-p(?=.{5})(?=.{0,200}[A-Z0-9])(?![a-z][a-z_-]{0,200}(?:=|$)|\d{1,200}$).+")
 
 ALWAYS, MAYBE, NEVER = 2, 1, 0
 
@@ -224,16 +239,20 @@ class Masker:
 
     def is_plain(self, text: str) -> bool:
         """Whether ``text`` is masked nowhere, and needs no escape in JSON; False if in doubt."""
-        return self.plain is not None and _PLAIN_TEXT.fullmatch(text) is not None
+        is_short = self.plain is not None and _LONG_RUN.search(text) is None
+        return is_short and _PLAIN_TEXT.fullmatch(text) is not None
 
     def text(self, text: str) -> str:
         """``text`` with what looks like a secret replaced by ``***``."""
         if len(text) > _LONGEST:
-            text = text[:_LONGEST] + "..."
+            return self._masked(text[: _LONGEST + _BEHIND])[:-_BEHIND] + "..."
+        return self._masked(text)
+
+    def _masked(self, text: str) -> str:
         for pattern in self._patterns:
             text = pattern.sub(MASK, text)
         if _LONG_RUN.search(text) is not None:
-            text = _PRIVATE_KEY.sub(MASK, text)
+            text = _without_keys(text)
             text = _tokens().sub(MASK, text)
         if "@" in text:
             text = _USERINFO.sub(_without_user, text)
@@ -250,8 +269,13 @@ class Masker:
         result: list[str] = []
         level = NEVER  # of the option whose values these words may be
         short = ShortOptions()
+        left = _LONGEST_LINE
         for before, argument in zip(["", *argv], argv):
-            argument = short.read(argument, MASK)
+            left -= len(argument) + 1
+            if left < 0:
+                result.append("...")
+                break
+            argument = short.read(argument[: _LONGEST + _BEHIND], MASK)
             if short.takes_command(before):
                 result.append(self._words(argument))
                 continue
@@ -261,6 +285,8 @@ class Masker:
                 result.append(MASK)
                 continue
             level = NEVER
+            if may_be_given(before, argument) and not is_harmless(argument, MAYBE):
+                argument = MASK
             if _SHORT_P.fullmatch(argument):  # as database clients take it
                 argument = f"-p{MASK}"
             name, equals, value = argument.partition("=")
@@ -269,6 +295,8 @@ class Masker:
             if known and equals:
                 if not is_harmless(value, known) and (name != "key" or _is_mixed(value)):
                     argument = f"{name}={MASK}"
+            elif equals and may_be_given(name, value) and not is_harmless(value, MAYBE):
+                argument = f"{name}={MASK}"
             elif known and not _is_flag(name):
                 level = known
             result.append(self.text(argument))
@@ -348,7 +376,9 @@ def level_within(name: str) -> int:
 
 def is_harmless(value: str, level: int) -> bool:
     """Whether ``value`` is no secret under a name of this level."""
-    if _HARMLESS.fullmatch(value):
+    if _HARMLESS.fullmatch(value) or (_PATH.fullmatch(value) and _SUFFIX.search(value)):
+        return True
+    if _FILE.fullmatch(value) and _OF_FILES.search(value):
         return True
     return level == MAYBE and _PLAIN.fullmatch(value) is not None
 
@@ -364,23 +394,50 @@ def _without_header(found: re.Match[str]) -> str:
     return f"{found[1]}{MASK}" if level_of(found[2]) else found[0]
 
 
+def _without_keys(text: str) -> str:
+    """Mask private keys, each as far as its last line, or the text, goes."""
+    parts: list[str] = []
+    position = 0
+    while (found := _PRIVATE_KEY.search(text, position)) is not None:
+        parts += [text[position : found.start()], MASK]
+        end = _ITS_END.search(text, found.end())
+        position = end.end() if end is not None else len(text)
+    return "".join(parts) + text[position:]
+
+
 def _without_named(text: str) -> str:
     """Mask the values in ``name=value``, ``name: value`` and ``"name": "value"``."""
     parts: list[str] = []
     position = 0
     while (found := _NAMED.search(text, position)) is not None:
-        group = "quoted" if found["quoted"] is not None else "bare"
-        value = found[group]
         level = level_of(found["name"])
         if not level and found["sep"] == "=":
             level = level_within(found["name"])
-        if level and _is_given(found, level, value) and not is_harmless(value, level):
-            parts += [text[position : found.start(group)], MASK]
-            position = found.end(group)
+        start, end = _value(text, found.end()) if level else (0, 0)
+        value = text[start:end]
+        if level and value and _is_given(found, level, value) and not is_harmless(value, level):
+            parts += [text[position:start], MASK]
+            position = end
         else:  # the value may itself be a name and a value
-            parts.append(text[position : found.end("sep")])
-            position = found.end("sep")
+            parts.append(text[position : found.end()])
+            position = found.end()
     return "".join(parts) + text[position:] if parts else text
+
+
+def _value(text: str, start: int) -> tuple[int, int]:
+    """From where to where the value goes that begins here: to its own quote, or as a word."""
+    opened = _QUOTE.match(text, start)
+    if opened is None:
+        bare = _BARE.match(text, start)
+        return bare.span() if bare is not None else (start, start)
+    start = opened.end()
+    end = text.find(opened[1], start)
+    line = text.find("\n", start, end if end >= 0 else len(text))
+    if line >= 0:
+        return start, line
+    if end < 0:
+        return start, len(text)
+    return start, start + len(text[start:end].rstrip("\\"))
 
 
 def _is_given(found: re.Match[str], level: int, value: str) -> bool:

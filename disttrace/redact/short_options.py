@@ -1,8 +1,9 @@
 """Secrets behind short options, which only the program that takes them gives a meaning.
 
-``-p`` is a port to one program and a password to another, so it tells something only where that
-program is on the same command line. ``-u NAME:WORD`` is what curl taught everybody, and the
-container tools, which take a user and a group there, are the exception.
+``-p`` is a port to one program and a password to another. Where a program that takes a password is
+on the same command line, whatever follows is masked; else what does not look like a port, a path, a
+name or a plain word. ``-u NAME:WORD`` is what curl taught everybody, and the container tools, which
+take a user and a group there, are the exception.
 """
 
 from __future__ import annotations
@@ -42,16 +43,39 @@ _ATTACHED = _table(
         "zip unzip": ("-P",),
     }
 )
-_USER_AND_WORD = re.compile(r"([^\s:/@=,]+:)(?!//|\d+$)[^\s]{3,}")
+_USER_AND_WORD = re.compile(r"([^\s:/@=,]{1,200}:)(?!//|\d{1,20}$)\S{3,}")
 """``user:password``, but no URL, no ``host:port`` and no ``uid:gid``."""
 _USER = frozenset({"-u", "-U", "--user", "--proxy-user"})
 _GROUP = frozenset(
     ["docker", "podman", "nerdctl", "buildah", "chroot", "setpriv", "install", "chown"]
 )
 """``-u`` and ``--user`` name a user and a group to these."""
+_OFTEN = _set(
+    "-p -P -pw -pwd -pass -tok --pw --pass --tok --login --wandb --hf --huggingface --hub "
+    "--neptune --comet --clearml --mlflow --openai --anthropic --github --gitlab --azure --aws --gcp "
+    "--s3 --slack --telegram --sentry"
+)
+"""Options that name no secret but are often given one: a letter, or a service's name."""
+_AT_TIMES = _set("-k -K -t -T -w -W -s -S")
+_READABLE = re.compile(
+    r"[-+]?\d[\d.,:x+-]{0,60}(?:[a-zA-Z]{1,3}|/[a-z]{1,9})?"  # ports, addresses, sizes, times
+    r"|[A-Z]?[a-z]{1,40}(?:[\s_.,:/+-][A-Z]?[a-z]{1,40}){0,20}"  # words
+    r"|[a-z][\w.-]{0,40}(?:[\[(].*|=.*)|[a-z]{1,9}://.*"  # what is told by its own name
+    r"|(?:\.{0,2}|~)/.*|[\w./-]{1,200}\.[a-z]{2,5}|-.*|[<$].*|\W*"  # paths, options
+)
+_NUMBERED = re.compile(r"[a-z]{1,20}[_-]?\d{1,4}")
 _HTTPIE = _set("http https xh")
 _SHELLS = _set("sh bash dash zsh ksh")
-_COMMAND = re.compile(r"-[a-z]*c")
+_COMMAND = re.compile(r"-[a-z]{0,20}c")
+
+
+def may_be_given(option: str, value: str) -> bool:
+    """Whether ``value`` may be a secret behind an option whose name does not say so."""
+    if option in _OFTEN:
+        return _READABLE.fullmatch(value) is None
+    if option in _AT_TIMES:  # `-w node01` and `-k 5`, but `-k x7Gh2`
+        return not (_READABLE.fullmatch(value) or _NUMBERED.fullmatch(value))
+    return False
 
 
 class ShortOptions:

@@ -42,8 +42,8 @@ _RANKS = (
 )
 _MPI_JOBS = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID")
 _KUBEFLOW = (
-    r"(?P<job>[a-z0-9]([-a-z0-9.]*[a-z0-9])?)"
-    r"-(?:(?:master|worker)-\d+|node-\d+-\d+)(?:-[a-z0-9]{5})?(?:\..*)?"
+    r"(?P<job>[a-z0-9]([-a-z0-9.]{0,250}[a-z0-9])?)"
+    r"-(?:(?:master|worker)-\d{1,9}|node-\d{1,9}-\d{1,9})(?:-[a-z0-9]{5})?(?:\..*)?"
 )
 """A pod of a PyTorchJob (JOB-worker-3) or a TrainJob (JOB-node-0-3), alone or as a host's name."""
 
@@ -105,7 +105,7 @@ def _slurm(environ: "Mapping[str, str]") -> tuple[str, str] | None:
     if array and task:
         found, source = f"{array}_{task}", "SLURM_ARRAY_JOB_ID"
     step, hosts = environ.get("SLURM_STEP_ID", ""), environ.get("SLURM_STEP_NODELIST")
-    is_number = step.isascii() and step.isdigit() and len(step) < 10  # beyond: batch, extern
+    is_number = step.isascii() and step.isdecimal() and len(step) < 10  # beyond: batch, extern
     if is_number and hosts and hosts == environ.get("SLURM_JOB_NODELIST"):
         found = f"{found}.{step}"
     return found, source
@@ -114,5 +114,5 @@ def _slurm(environ: "Mapping[str, str]") -> tuple[str, str] | None:
 def _leading(text: str | None) -> int | None:
     """The number that a text is or, as in ``8(x2)``, begins with."""
     number = (text or "").partition("(")[0].partition(",")[0]
-    is_one = number.isascii() and number.isdigit() and len(number) < 10
+    is_one = number.isascii() and number.isdecimal() and len(number) < 10
     return int(number) if is_one else None

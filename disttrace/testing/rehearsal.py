@@ -36,7 +36,7 @@ _RUNPY = ("<frozen runpy>", runpy.__file__)
 _NO_DEVICE = re.compile(
     r"not compiled with CUDA|NVIDIA driver|CUDA error|no CUDA GPUs|invalid device ordinal|CUDA_HOME"
     r"|cuda runtime|'cuda' backend|flash.?attn|flash attention|triton|needs? a GPU|requires? CUDA"
-    r"|not implemented for 'cpu'|0 active drivers|is not currently supported on.* cpu",
+    r"|not implemented for 'cpu'|0 active drivers|is not currently supported on.{0,200} cpu",
     re.IGNORECASE,
 )
 

@@ -277,7 +277,8 @@ def _number(entry: bytes, key: bytes) -> int | None:
     found = entry.rfind(key)
     begin, end = found + len(key), entry.find(b",", found)
     told = entry[begin : end if end >= 0 else None]
-    return int(told) if found >= 0 and told.isdigit() else None
+    is_one = found >= 0 and 0 < len(told) < 20 and not told.strip(b"0123456789")
+    return int(told) if is_one else None
 
 
 def _answer(

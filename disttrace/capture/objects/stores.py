@@ -15,7 +15,7 @@ from disttrace.journal import format as fmt
 from disttrace.recording.recorder import Recorder
 
 # repr of a TCPStore's client: the only place that shows the address really connected to.
-_REMOTE = re.compile(r"remote=\[?(?:::ffff:)?([^\]]+?)\]?:(\d+)\b")
+_REMOTE = re.compile(r"remote=\[?(?:::ffff:)?([^\]]{1,255}?)\]?:(\d{1,5})\b")
 
 
 @dataclass(slots=True, eq=False)

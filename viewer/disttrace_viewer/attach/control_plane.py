@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from disttrace.journal.proc import ROOT, opened
 from disttrace_viewer.attach.processes import environment, path_in, thread_names
 from disttrace_viewer.load.foreign.dumps.dump import MOST_BYTES
+from disttrace_viewer.trace.numbers import whole
 
 VARIABLE = "TORCH_WORKER_SERVER_SOCKET"
 HANDLERS = (
@@ -158,5 +159,5 @@ def _ports(pid: int, own: set[str]) -> list[int]:
                 used.add(int(port, 16))
             elif fields[3] == _LISTENS and host == _ANY:
                 listening.add(int(port, 16))
-    store = environment(pid).get("MASTER_PORT", "")
-    return sorted(listening - used - ({int(store)} if store.isdigit() else set()))
+    store = whole(environment(pid).get("MASTER_PORT", ""))
+    return sorted(listening - used - {store})

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from disttrace.journal.proc import ROOT, stat
+from disttrace_viewer.trace.numbers import whole
 
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 """Who sets the first of them may itself have been started with another one."""
@@ -32,7 +33,7 @@ class Found:
 def ranks(below: Iterable[int] = (), job: str | None = None) -> list[Found]:
     """The processes of this user that may be ranks, below some pids or all, of one job."""
     wanted = set(below)
-    everybody = {int(name): _parent(int(name)) for name in os.listdir(ROOT) if name.isdigit()}
+    everybody = {int(name): _parent(int(name)) for name in os.listdir(ROOT) if name.isdecimal()}
     found = [
         one
         for pid in everybody
@@ -60,8 +61,9 @@ def _look(pid: int) -> Found | None:
         started = stat(pid).ticks
     except (OSError, ValueError):
         return None
-    of = next((n for n, key in enumerate(_RANKS) if env.get(key, "").isdigit()), len(_RANKS))
-    rank = int(env[_RANKS[of]]) if of < len(_RANKS) else None
+    told = [whole(env.get(key, "")) for key in _RANKS]
+    of = next((n for n, rank in enumerate(told) if rank is not None), len(_RANKS))
+    rank = told[of] if of < len(_RANKS) else None
     run = frozenset(env[key] for key in _RUNS if key in env)
     return Found(pid, rank, of, run, started)
 

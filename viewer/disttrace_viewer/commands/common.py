@@ -128,7 +128,7 @@ def count(text: str) -> int:
 
 def _whole(text: str) -> int:
     """0 for what is none, and for what nobody means."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
 
 
 def seconds(text: str) -> float:

@@ -22,7 +22,7 @@ NEXT_S = 1.0
 _BEGIN = b'{"%s":' % fmt.BEGIN.encode()
 _BESIDE = b'"h":'
 """In the begins of threads beside the main one."""
-_SEGMENT = re.compile(rf"\d+{re.escape(fmt.OPS_SUFFIX)}")
+_SEGMENT = re.compile(rf"\d{{1,18}}{re.escape(fmt.OPS_SUFFIX)}")
 _CALL = re.compile(rb'"s":(\d+)')
 _STORE_CALL = re.compile(rb'^\{"def":"call","n":(\d+),.*"kind":"store"', re.MULTILINE)
 _LAUNCHER = b'"role":"agent"'

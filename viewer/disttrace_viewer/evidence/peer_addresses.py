@@ -18,7 +18,7 @@ from disttrace_viewer.trace.numbers import whole
 from disttrace_viewer.trace.operation import Op
 
 _ADDRESS = re.compile(
-    r"\[(?P<a>[^\]\s]+)\]:(?P<a_port>\d+)"
+    r"\[(?P<a>[^\]\s]{1,255})\]:(?P<a_port>\d+)"
     r"|\((?P<b>[^\s,()]+), (?P<b_port>\d+)\)"
     r"|(?<![\w.\[/:])(?P<c>\d+\.\d+\.\d+\.\d+|localhost):(?P<c_port>\d+)"
 )

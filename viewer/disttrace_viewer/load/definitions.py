@@ -256,7 +256,7 @@ def completed(call: Record, changes: Record) -> Record:
 
 def number_in(text: str | None, type_: str = "rank") -> int | None:
     """The number that a text holds, where it is one of that type of the format."""
-    if text is None or not text.isascii() or not text.lstrip("-").isdigit() or len(text) > 20:
+    if text is None or not text.isascii() or not text.lstrip("-").isdecimal() or len(text) > 20:
         return None
     try:
         found: int | None = Checker().value(type_, int(text))

@@ -53,7 +53,7 @@ def without_secrets(text: str) -> str:
     """
     for value in _secrets(os.environ):
         text = text.replace(value, "***")
-    return re.sub(r"(://)[^\s/?#\"'<>]+@", r"\1***@", text)
+    return re.sub(r"(://)[^\s/?#\"'<>@]+(?:@[^\s/?#\"'<>@]*){0,40}@", r"\1***@", text)
 
 
 def _secrets(environ: Mapping[str, str]) -> list[str]:

@@ -9,7 +9,7 @@ _MOST_DIGITS = 18
 def whole(text: str) -> int | None:
     """The number that a text of ASCII digits is; None for every other text, and for huge ones.
 
-    ``str.isdigit`` takes signs that ``int`` refuses, such as a superscript two.
+    ``int`` takes digits of other scripts too; others than decimal ones it refuses.
     """
-    is_one = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+    is_one = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
     return int(text) if is_one else None

@@ -93,7 +93,7 @@ def pattern(end: End) -> str:
 
 
 _NUMBER = re.compile(r"(?<=\]:)\d+(?P<lost> \([^()]*\))|\d+")
-_SOURCE = re.compile(r"\[/[^\]\s]*/([\w.]+:\d+)\] ")
+_SOURCE = re.compile(r"\[/[^\[\]\s]{0,250}/([\w.]{1,100}:\d{1,9})\] ")
 """Where in its sources a C++ library raised: its file says enough."""
 _ADVICE = re.compile(r"\. This is typically caused by a remote worker .*", re.DOTALL)
 """What gloo adds to each of its errors."""

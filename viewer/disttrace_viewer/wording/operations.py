@@ -21,7 +21,7 @@ def shortened(key: str) -> str:
 
 ERROR = 110
 """Letters of an error's text that are shown; all of it is in the export and in ``diagnose``."""
-_SOURCE = re.compile(r"\[/[^\]]*\] ")
+_SOURCE = re.compile(r"\[/[^\[\]]{0,250}\] ")
 
 
 def brief(error: str) -> str:

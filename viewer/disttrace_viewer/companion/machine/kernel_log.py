@@ -18,24 +18,28 @@ _READ_ALL = 3
 _MOST = 1 << 20
 _LINE = re.compile(r"^<\d+>\[ *(\d+\.\d+)\](?:\[ *[TC]\d+\])? (.*)$")
 _XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)(?:, pid='?(\d+))?")
-_LOST = re.compile(r"NVRM: GPU (?:at PCI:)?([0-9a-fA-F:.]+):? GPU has fallen off the bus")
+_LOST = re.compile(r"NVRM: GPU (?:at PCI:)?([0-9a-fA-F:.]{1,40}):? GPU has fallen off the bus")
 _SXID = re.compile(r"SXid \(PCI:([0-9a-fA-F:.]+)\): (\d+), Fatal")
 _LINK = re.compile(
-    r"\b(?P<name>[A-Za-z][\w.-]*):? (?:NIC )?[Ll]ink (?:is )?(?P<state>[Dd]own|[Uu]p)\b"
+    r"\b(?P<name>[A-Za-z][\w.-]{0,60}):? (?:NIC )?[Ll]ink (?:is )?(?P<state>[Dd]own|[Uu]p)\b"
 )
 _BOND = re.compile(
     r"link status definitely (?P<state>down|up) for (?:interface )?(?P<name>[\w.-]+)"
 )
-_CABLE = re.compile(r"\b(?P<name>mlx5_core \S+): .*(?:Cable unplugged|Cable error|Bus stuck)")
+_CABLE = re.compile(
+    r"\b(?P<name>mlx5_core \S{1,40}): .{0,200}(?:Cable unplugged|Cable error|Bus stuck)"
+)
 _LOCKUP = re.compile(
-    r"BUG: (?:soft|hard) lockup - CPU#\d+ stuck for .*?\[.*?:(\d+)\]|hard LOCKUP on"
+    r"BUG: (?:soft|hard) lockup - CPU#\d+ stuck for [^\[]{0,100}\[[^\]]{0,100}:(\d{1,10})\]"
+    r"|hard LOCKUP on"
 )
-_HUNG = re.compile(r"INFO: task .*?:(\d+) blocked for more than \d+ seconds")
+_HUNG = re.compile(r"INFO: task .{0,100}?:(\d{1,10}) blocked for more than \d+ seconds")
 _FILES = re.compile(
-    r"nfs: server (\S+?),? (not responding|OK)|Lustre: .*?(\S+): Connection to .* lost"
+    r"nfs: server (\S{1,250}?),? (not responding|OK)"
+    r"|Lustre: .{0,100}?(?<!\S)(\S{1,100}): Connection to .{0,100} lost"
 )
-_PCIE = re.compile(r"([0-9a-f]{4}:[0-9a-f:.]+): PCIe Bus Error: severity=Uncorrect")
-_MEMORY = re.compile(r"\[Hardware Error\]: .*(?:Uncorrected|fatal)|EDAC .* UE ")
+_PCIE = re.compile(r"([0-9a-f]{4}:[0-9a-f:.]{1,20}): PCIe Bus Error: severity=Uncorrect")
+_MEMORY = re.compile(r"\[Hardware Error\]: .{0,200}(?:Uncorrected|fatal)|EDAC .{0,200} UE ")
 
 BENIGN = frozenset({45, 63, 92, 106, 154})
 """Xids of what ended already, was repaired, or only counts (NVIDIA's catalogue of Xids)."""

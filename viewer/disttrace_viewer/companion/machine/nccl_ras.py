@@ -23,7 +23,7 @@ _MOST = 1 << 20
 _LISTEN = "0A"
 _PROCESS = re.compile(r"Process (\d+) on node (\S+) managing GPUs? (\S+)")
 _REPORTED = re.compile(
-    r"Rank (\d+) reported (.+?) -- GPU (.+?) managed by process (\d+) on node (\S+)"
+    r"Rank (\d+) reported (.{1,100}?) -- GPU (.{1,60}?) managed by process (\d+) on node (\S+)"
 )
 _TITLE = re.compile(r"^(?:#\d+-\d+ \(\w+\) )?([A-Z]+)$")
 _WHERE = {

@@ -27,7 +27,8 @@ from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, Finding, S
 from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.wording.findings import process_failed as words
 
-_OF_ONE = re.compile(r"\'[^\']*\'|\"[^\"]*\"|\S*[\d/]\S*")
+_QUOTED = re.compile(r"\'[^\']*\'|\"[^\"]*\"")
+_OF_ONE = re.compile(r"[\d/]")
 """In an exception's text what may differ by rank: names in quotes, numbers, paths."""
 
 
@@ -88,7 +89,9 @@ def _signature(case: Case, process: int) -> object:
         return (end.code, None if last is None else (last.call.op, frame(last)))
     if end.failure is None:
         return (end.code, where and (where.file, where.line))
-    words_of = frozenset(_OF_ONE.sub("", end.failure.text).split())
+    words_of = frozenset(
+        word for word in _QUOTED.sub("", end.failure.text).split() if not _OF_ONE.search(word)
+    )
     return (end.failure.type, where and (where.file, where.line), words_of)
 
 

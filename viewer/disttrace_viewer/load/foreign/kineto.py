@@ -333,7 +333,7 @@ def _sizes(event: Mapping[str, Any]) -> tuple[int | None, str | None]:
 def _bytes(elements: int | None, dtype: str | None) -> int | None:
     if elements is None or dtype is None:
         return None
-    bits = re.search(r"\d+$", dtype)
+    bits = re.search(r"\d{1,4}$", dtype)
     return elements * (int(bits[0]) // 8 if bits else 1)
 
 

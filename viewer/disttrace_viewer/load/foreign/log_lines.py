@@ -21,17 +21,17 @@ _RANK = re.compile(r"\[rank(\d+)\]:")
 _LOCAL = re.compile(r"\[default(\d+)\]:")
 _TIME = re.compile(r"\[[EWIF](\d{1,2})(\d{2}) (\d{2}):(\d{2}):(\d{2})\.(\d+)")
 _INNER = re.compile(
-    r"\[PG (?:ID )?(?P<pg>\w+)(?: PG GUID (?P<guid>[^\s(]+))?(?: ?\((?P<desc>[^)]*)\))?"
+    r"\[PG (?:ID )?(?P<pg>\w+)(?: PG GUID (?P<guid>[^\s(]+))?(?: ?\((?P<desc>[^)]{0,200})\))?"
     r" Rank (?P<of>\d+)\]"
     r"|\[Rank (?P<bare>\d+)\]"
 )
 _WORK = re.compile(
-    r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?(?:, NumelOut=(\d+))?.*?\)"
-    r" ran for (\d+) milliseconds"
+    r"WorkNCCL\(SeqNum=(\d+), OpType=(\w{1,60})(?:, NumelIn=(\d{1,20}))?"
+    r"(?:, NumelOut=(\d{1,20}))?.{0,200}?\) ran for (\d+) milliseconds"
 )
 _SEQ = re.compile(r"(?:at work(?: sequence id)?|(?:at|Timeout at) NCCL work): (\d+)")
 _COUNTS = re.compile(
-    r"[Ll]ast enqueued (?:NCCL )?work: (-?\d+),(?: last started [^\[]*?,)?"
+    r"[Ll]ast enqueued (?:NCCL )?work: (-?\d+),(?: last started [^\[]{0,100}?,)?"
     r" last completed (?:NCCL )?work: (-?\d+)"
 )
 _OPS = {

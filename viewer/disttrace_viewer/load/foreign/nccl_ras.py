@@ -22,6 +22,7 @@ from disttrace_viewer.load import files
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.foreign.records import COUNTS_LACK, Records, identity
 from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.trace.numbers import whole as number
 
 NAME = "NCCL RAS"
 MOST_BYTES = 64 << 20
@@ -40,10 +41,9 @@ _OPS = {
     "Scatter": "scatter",
 }
 """NCCL's names of collectives, as those of torch's public functions."""
-_GPUS = re.compile(r"^ *\d[\d\s-]*?(\d+)\s*\n\s*\nCommunicators\.\.\.", re.MULTILINE)
 _PART = re.compile(r"^#\d+-\d+ \((\w+)\) ([A-Z]+)$")
 _KIND = re.compile(r"Communicator ranks have different (\w+) operation counts")
-_SOME = re.compile(r"(\d+) ranks have (?:launched up to operation (\d+)|not launched)")
+_SOME = re.compile(r"(\d{1,10}) ranks have (?:launched up to operation (\d+)|not launched)")
 _ONE = re.compile(r"Rank (\d+) has (?:launched up to operation (\d+)|not launched any operations)")
 _RANK = re.compile(r"Rank (\d+) -- ")
 _MISSING = re.compile(r"The missing ranks?: ([\d,]+)")
@@ -126,7 +126,8 @@ def _of_json(one: _Said, data: bytes) -> _Said | None:
 
 def _of_text(one: _Said, text: str) -> _Said | None:
     """Of a communicator that has as many ranks as the job has GPUs: its ranks are global ones."""
-    gpus = _GPUS.search(text)
+    row = text.partition("\nCommunicators...")[0].rstrip().rpartition("\n")[2].split()
+    gpus = number(row[-1]) if row else None  # the last column of the first table
     parts: dict[str, list[str]] = defaultdict(list)
     current: list[str] = []
     for line in text.replace("\r", "").split("\n"):
@@ -140,7 +141,7 @@ def _of_text(one: _Said, text: str) -> _Said | None:
         missing, counts = _counted(lines)
         answered = max((sum(of.values()) for _, of in counts.values()), default=0)
         size = answered + len(missing)
-        if not counts or gpus is None or size != int(gpus[1]) or size > MOST_RANKS:
+        if not counts or size != gpus or size > MOST_RANKS:
             continue
         one.name, one.size, one.missing = name, size, missing
         for kind, (named, of) in counts.items():

@@ -25,6 +25,7 @@ from disttrace_viewer.load.foreign import stack_texts
 from disttrace_viewer.load.foreign.records import Frames, Records, identity
 from disttrace_viewer.load.foreign.stack_texts import PY_SPY
 from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.trace.numbers import whole
 
 NAME = "py-spy"
 MOST_BYTES = 16 << 20
@@ -108,7 +109,7 @@ def read_frames(path: str, problems: Problems) -> tuple[int, tuple[Frame, ...]] 
     """Pid and main thread of a file; None, and a sentence, where there is none."""
     try:
         data, _ = files.read(path, MOST_BYTES)
-        digits = re.findall(r"\d+", os.path.basename(path))
+        digits = re.findall(r"[0-9]+", os.path.basename(path))
         return main_thread(data, int(digits[-1][:9]) if digits else 0)
     except (OSError, ValueError, TypeError, KeyError) as error:
         problems.add(
@@ -198,7 +199,7 @@ def call_of(sample: Sample) -> Call | None:
         name = frame["name"]
         if name in MESSAGES:
             values = (frame["locals"].get(key) for key in MESSAGES[name])
-            peer = next((int(v) for v in values if v and v.isdigit()), None)
+            peer = next((n for v in values if (n := whole(v or "")) is not None), None)
             return Call(name, peer, where, user)
         if name in TOGETHER or name == BATCH:
             return Call(name, None, where, user)
@@ -269,9 +270,9 @@ def local_rank(sample: Sample) -> int | None:
     for frame in reversed(sample.frames):
         if not _LIBRARY.search(frame["file"]):
             for name in _RANKS:
-                value = frame["locals"].get(name)
-                if value and value.isdigit() and len(value) < 7:
-                    return int(value)
+                value = whole((frame["locals"].get(name) or "")[:7])
+                if value is not None and value < 1_000_000:
+                    return value
     return None
 
 

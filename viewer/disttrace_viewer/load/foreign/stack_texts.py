@@ -6,15 +6,13 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-PY_SPY = re.compile(r"\s*Process (\d+): .*?\nPython v", re.ASCII | re.DOTALL)
+from disttrace_viewer.trace.numbers import whole
+
+PY_SPY = re.compile(r"\A\s*Process (\d{1,18}): .*?\nPython v", re.ASCII | re.DOTALL)
 """How it begins; a command may be of several lines."""
 _THREAD = re.compile(
-    r"Thread (?P<native>\w+) \([^)]*\)(: .*)?"
-    r"|(Current thread|Thread) 0x\w+.*most recent call first.*"
-)
-_FRAME = re.compile(
-    r"    (?P<name>\S.*) \((?P<file>.+):(?P<line>\d+)\)"
-    r'|  File "(?P<its_file>.+)", line (?P<its_line>\d+) in (?P<its_name>.+)'
+    r"Thread (?P<native>\w{1,40}) \([^)]{0,40}\)(: .*)?"
+    r"|(Current thread|Thread) 0x\w{1,20}\b.{0,200}?most recent call first.*"
 )
 _VARIABLE = re.compile(r"            (?P<name>\w+): (?P<repr>.*)")
 
@@ -39,20 +37,27 @@ def _threads(text: str, pid: int) -> Iterator[dict[str, Any]]:
             if thread is not None:
                 yield thread
             native = begin["native"] or ""
-            number = int(native) if native.isdigit() else None
-            thread = {"pid": pid, "os_thread_id": number, "frames": []}
+            thread = {"pid": pid, "os_thread_id": whole(native), "frames": []}
         elif thread is None:
             continue
-        elif (frame := _FRAME.fullmatch(line)) is not None:
-            thread["frames"].append(
-                {
-                    "filename": frame["file"] or frame["its_file"],
-                    "line": frame["line"] or frame["its_line"],
-                    "name": frame["name"] or frame["its_name"],
-                    "locals": [],
-                }
-            )
+        elif (frame := _frame(line)) is not None:
+            thread["frames"].append(frame)
         elif thread["frames"] and (variable := _VARIABLE.fullmatch(line)) is not None:
             thread["frames"][-1]["locals"].append(variable.groupdict())
     if thread is not None:
         yield thread
+
+
+def _frame(line: str) -> dict[str, Any] | None:
+    """``    name (file:line)`` of py-spy, ``  File "file", line line in name`` of faulthandler."""
+    if line.startswith('  File "'):
+        file, _, rest = line.removeprefix('  File "').rpartition('", line ')
+        number, _, name = rest.partition(" in ")
+    elif line.startswith("    ") and line[4:5].strip() and line.endswith(")"):
+        rest, _, number = line[4:-1].rpartition(":")
+        name, _, file = rest.rpartition(" (")
+    else:
+        return None
+    if not (file and name and number.isascii() and number.isdecimal()):
+        return None
+    return {"filename": file, "line": number, "name": name, "locals": []}

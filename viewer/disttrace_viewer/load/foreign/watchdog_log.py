@@ -22,7 +22,8 @@ NAME = "log"
 MOST_BYTES = 64 << 20
 _NAMES = (".log", ".out", ".err", ".txt")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
-_ERROR = re.compile(r"((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)\w*)(?:: (.*))?$")
+_ERROR = re.compile(r"\A(\w[\w.]*)(?:: (.*))?$")
+_CLASS = re.compile("Error|Exception|Interrupt|Exit")
 _ECHO = re.compile(
     r"DistBackendError|DistNetworkError|DistStoreError|ChildFailedError|closed by peer|timed? ?out"
     r"|reset by peer|broken pipe|NCCL|watchdog|SignalException",
@@ -117,8 +118,11 @@ def _traceback(log: Log, rank: int, text: str) -> None:
     if frame := _FRAME.search(text):
         current.frames.insert(0, (frame[1], int(frame[2]), frame[3]))
     elif (error := _ERROR.match(text.strip())) and not text.startswith("    "):
+        name = error[1].rpartition(".")[2]
+        if _CLASS.search(name) is None:
+            return
         del log.open[rank]
-        current.type, current.text = error[1].rpartition(".")[2], (error[2] or "")[:1000]
+        current.type, current.text = name, (error[2] or "")[:1000]
         if not _ECHO.search(f"{error[1]}: {current.text}"):
             log.failures.setdefault(rank, current)
 

@@ -38,7 +38,7 @@ def parse_ranks(text: str) -> frozenset[int]:
     """``0,3-5`` as a set. Raises ``ViewerError`` for what is none."""
     found: set[int] = set()
     for part in text.split(","):
-        matched = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        matched = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18}))?", part.strip())
         if matched is None:
             raise ViewerError(f"--rank {text!r} is no list of ranks; write --rank 0,3-5")
         low, high = whole(matched[1]), whole(matched[2] or matched[1])

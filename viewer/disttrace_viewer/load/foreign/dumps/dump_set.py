@@ -14,6 +14,7 @@ from functools import cached_property
 
 from disttrace_viewer.load.foreign.dumps.dump import Dump, Entry, rank_in
 from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.trace.numbers import whole
 from disttrace_viewer.trace.plain_text import plain
 
 DEFAULT = "default_pg"
@@ -218,7 +219,7 @@ def _rank_of_messages(dump: Dump) -> int | None:
         side, _, ends = entry.name.partition(" ")
         if entry.p2p and side in ("send", "recv") and entry.desc == DEFAULT:
             own = ends.partition("->")[0].partition("<-")[0]
-            return int(own) if own.isdigit() else None
+            return whole(own)
     return None
 
 

@@ -24,7 +24,7 @@ def paint(out: TextConsole, lines: Iterable[Line]) -> None:
         indent = len(line.lead) if len(line.lead) <= min(_DEEPEST, out.width // 2) else 3
         if line.whole:
             out.line(lead, line.text)
-        elif line.lead and line.lead[0].isdigit():
+        elif line.lead and line.lead[0].isdecimal():
             # "1. ERROR kind: " is the beginning of the sentence, and what follows hangs under it.
             text = Text.assemble(lead, line.text)
             out.wrapped(text, Text(""), Text("   "))

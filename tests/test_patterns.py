@@ -1,0 +1,63 @@
+"""Regular expressions take linear time, and numbers are read in one way, whatever the text is."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from support import patterns
+from support.processes import ROOT
+
+
+def test_every_pattern_of_the_product_takes_linear_time() -> None:
+    """By its form, and measured on every short piece repeated; found by themselves."""
+    said = _run()
+    assert said.returncode == 0, said.stdout[-3000:] + said.stderr[-3000:]
+    assert int(said.stdout.split()[-2]) > 100
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"sk-(?:[a-z][a-z0-9]*-)*(?=[\w-]*\d)[\w-]{16,}",
+        r"\b(?:[A-Za-z][A-Za-z0-9+.\-]*)?://([^\s/]+)@",
+        r"    (?P<name>\S.*) \((?P<file>.+):(?P<line>\d+)\)",
+        r"\d+$",
+        r"(a|a)*b",
+    ],
+)
+def test_what_takes_longer_is_found_by_form_and_by_time(pattern: str) -> None:
+    """Those that stood in the product, and a textbook's."""
+    assert patterns.faults(pattern)
+    said = _run("--of", pattern)
+    assert "of four times" in said.stdout or "not in time" in said.stdout
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [r"\w+", r"(?<![\w])\w+:", r"\A(.*), (\d+)x", r"^a.*b", r"x{1,99}y", r'"([^"]*)"', r"a|b"],
+)
+def test_what_takes_linear_time_is_let_be(pattern: str) -> None:
+    assert patterns.faults(pattern) == []
+
+
+def test_no_isdigit() -> None:
+    """A superscript two is a digit, which ``int`` refuses."""
+    for package in ("disttrace", "viewer"):
+        for path in (ROOT / package).rglob("*.py"):
+            assert not re.search(r"\bisdigit\b", path.read_text()), path
+
+
+def _run(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "tests/support/patterns.py"), *words]
+    return subprocess.run(
+        command,
+        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'viewer'}", "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
