@@ -52,8 +52,8 @@ _GROUP = frozenset(
 """``-u`` and ``--user`` name a user and a group to these."""
 _OFTEN = _set(
     "-p -P -pw -pwd -pass -tok --pw --pass --tok --login --wandb --hf --huggingface --hub "
-    "--neptune --comet --clearml --mlflow --openai --anthropic --github --gitlab --azure --aws --gcp "
-    "--s3 --slack --telegram --sentry"
+    "--neptune --comet --clearml --mlflow --openai --anthropic --github --gitlab --azure --aws "
+    "--gcp --s3 --slack --telegram --sentry"
 )
 """Options that name no secret but are often given one: a letter, or a service's name."""
 _AT_TIMES = _set("-k -K -t -T -w -W -s -S")

@@ -356,7 +356,16 @@ def pieces(pattern: str | bytes, flags: int) -> list[str]:
     pairs = [a + b for a in classes[:7] for b in classes[:7]]
     longer = ["".join(drawn.choices(classes, k=n)) for n in (3, 4) for _ in range(12)]
     beside = [walk[i : i + n] for i in range(len(walk)) for n in (2, 3, 4)]
-    found = {*letters[:12], "a", *beside[:12], *drawn.sample(beside, min(len(beside), 20))}
+    found = {
+        *letters[:12],
+        "a",
+        "a.",
+        "a-",
+        "a:",
+        "1 ",
+        *beside[:12],
+        *drawn.sample(beside, min(len(beside), 20)),
+    }
     return sorted({*found, *pairs, *longer} - {""})
 
 
@@ -384,8 +393,8 @@ def slow(pattern: str | bytes, flags: int) -> Iterator[str]:
 
     start = begins(pattern, flags)
 
-    def seconds(piece: str, length: int) -> float:
-        text: Any = start + piece * (length // len(piece)) + "\1"
+    def seconds(before: str, piece: str, length: int) -> float:
+        text: Any = before + piece * (length // len(piece)) + "\1"
         text = text.encode() if isinstance(pattern, bytes) else text
         signal.setitimer(signal.ITIMER_REAL, 4)
         try:
@@ -398,22 +407,22 @@ def slow(pattern: str | bytes, flags: int) -> Iterator[str]:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     first = {}
-    for piece in pieces(pattern, flags):
+    for text in itertools.product({"", start}, pieces(pattern, flags)):
         try:
-            first[piece] = seconds(piece, FEW)
+            first[text] = seconds(*text, FEW)
         except _LateError:
-            yield f"{piece!r} ends not in time"
+            yield f"{text!r} ends not in time"
             return
-    longest = sorted(first, key=lambda piece: -first[piece])[:3]
-    for piece in (piece for piece in longest if first[piece] > SOON_S):
+    longest = sorted(first, key=lambda text: -first[text])[:3]
+    for text in (text for text in longest if first[text] > SOON_S):
         try:
-            more = min(seconds(piece, 4 * MORE) for _ in range(2))
-            few = min(seconds(piece, MORE) for _ in range(3)) if more > LONG_S else more
+            more = min(seconds(*text, 4 * MORE) for _ in range(2))
+            few = min(seconds(*text, MORE) for _ in range(3)) if more > LONG_S else more
         except _LateError:
-            yield f"{piece!r} ends not in time"
+            yield f"{text!r} ends not in time"
             return
         if more > GROWTH * few:
-            yield f"{piece!r}: {few:.2f} s, {more:.2f} s of four times as many"
+            yield f"{text!r}: {few:.2f} s, {more:.2f} s of four times as many"
 
 
 def _late(*_: object) -> None:

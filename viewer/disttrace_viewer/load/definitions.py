@@ -398,7 +398,7 @@ Lines = list[tuple[str, int, str]]
 _THREAD = re.compile(
     rb"^(Stack|(Current thread|Thread) 0x[0-9a-f]+(?: \[.*\])?) \(most recent call first\):$"
 )
-_FRAME = re.compile(rb'^  File "(.*)", line (\d+) in (.*)$')
+_FRAME = re.compile(rb'^  File "(.*)", line (\d+) in (.*)')
 _OTHER = re.compile(rb"^(Timeout \(.*\)!|  <no Python frame>|  File .*|  \.\.\.|\.\.\.)$")
 _OVER = b'{"%s":"%s"' % (fmt.DEF.encode(), fmt.DUMPED.encode())
 _OURS = re.compile(r"[/\\]disttrace[/\\](capture|lifecycle|patching|recording)[/\\]")
