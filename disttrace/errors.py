@@ -99,13 +99,19 @@ def take_off(error: BaseException) -> None:
 
     The outermost would else be ours: where Ctrl-C struck, or which called torch. A wrapper calls
     this while it handles ``error``; before Python 3.11 its own frame comes back with ``raise``.
-    What lies further in has been taken off on the way here.
+    So do those of wrappers further in, which are looked for no deeper than one call goes.
     """
     kept = first = foreign.traceback_of(error)
     while first is not None and is_our_file(first.tb_frame.f_code.co_filename):
         first = first.tb_next
     if first is not kept:
         foreign.set_traceback(error, first)
+    for entry in foreign.entries_of(error):
+        inner = entry.tb_next
+        while inner is not None and is_our_file(inner.tb_frame.f_code.co_filename):
+            inner = inner.tb_next
+        if inner is not entry.tb_next:
+            entry.tb_next = inner
 
 
 def is_of_asked(error: BaseException) -> bool:
