@@ -132,7 +132,9 @@ def unpack(archives: Iterable[str], folder: str) -> Unpacked:
                 trouble = f"{plain(path)} was not read to its end: {plain(str(error))}. Files of it"
                 used = one.put()
                 trouble += f" that were used, since a checksum proves them: {used:,}."
-                troubles.append(f"{trouble} For others, unproven: tar xzf {plain(path)}")
+                troubles.append(
+                    f"{trouble} Where you trust it, all comes out by: tar xzf {plain(path)}"
+                )
             else:
                 one.put()
         besides -= min(besides, max(0, one.written - by_size))
