@@ -68,7 +68,6 @@ VIEWER_ROOMS = (
     "evidence",
     "evidence/waits",
     "wording",
-    "wording/findings",
     "findings",
     "findings/rules",
     "diagnosis",
@@ -105,9 +104,7 @@ SHARED = (
     "disttrace.redact",
     "disttrace.redact.short_options",
 )
-PEERS = frozenset(
-    {"findings/rules", "wording/findings", "commands"}
-)  # folders of equals may hold any number of files
+PEERS = frozenset({"findings/rules", "commands"})  # folders of equals may hold any number of files
 MOST_FILES = 14
 
 RECORDER = ROOT / "disttrace"

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 
 from disttrace_viewer.analysis.process_ends import ALIVE, CLEAN, SILENT, End
+from disttrace_viewer.findings.rules import outside, process_failed, unseen_workers, world_size
+from disttrace_viewer.findings.rules.outside import Doing
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.process import Frame, Worker
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.ends import ended
-from disttrace_viewer.wording.findings import outside, process_failed, unseen_workers, world_size
-from disttrace_viewer.wording.findings.outside import Doing
 
 LOADER = Doing(End(ALIVE, 0), at=Frame("/app/loader.py", 9, "load"))
 

@@ -9,9 +9,8 @@ from disttrace_viewer.analysis.process_ends import CASCADE, OWN, SILENT, TOGETHE
 from disttrace_viewer.diagnosis.completeness import Gaps, gaps_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, NOTE, Finding
-from disttrace_viewer.findings.rules import crossed
+from disttrace_viewer.findings.rules import crossed, lacking
 from disttrace_viewer.trace.model import Trace
-from disttrace_viewer.wording.findings import missing_evidence
 
 SEEN = frozenset(
     {
@@ -54,7 +53,7 @@ def _unnamed(finding: Finding) -> Finding:
     """Without ranks of which no process was seen: beside the job lie journals without definitions,
     and one of these may be theirs.
     """
-    settles = (*finding.settles, missing_evidence.DEFINITIONS)
+    settles = (*finding.settles, lacking.DEFINITIONS)
     return replace(finding, absent_ranks=(), certainty=LIKELY, settles=settles)
 
 
@@ -91,7 +90,7 @@ def _may_be_crossed(case: Case, gaps: Gaps, finding: Finding) -> bool:
 
 def _unblamed(finding: Finding, gaps: Gaps) -> Finding:
     """What happened, without saying whose doing it was."""
-    more = missing_evidence.journals({*gaps.absent, *gaps.ranks})
+    more = lacking.journals({*gaps.absent, *gaps.ranks})
     return replace(
         finding,
         culprits=(),
@@ -143,4 +142,4 @@ def _sentences(gaps: Gaps, trace: Trace) -> Iterator[str]:
         elif len(gaps.nameless) >= len(gaps.absent):
             yield f"rank {rank}: no journal says that it is of this rank."
         else:
-            yield f"rank {rank}: {missing_evidence.not_found(trace)}."
+            yield f"rank {rank}: {lacking.not_found(trace)}."

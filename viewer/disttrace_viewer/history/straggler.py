@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -15,7 +16,7 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding
 from disttrace_viewer.trace.model import Location, Trace
 from disttrace_viewer.trace.process import Frame
-from disttrace_viewer.wording.findings import straggler as words
+from disttrace_viewer.wording import sentences
 
 
 def find(case: Case, exchanges: Exchanges) -> Iterator[Finding]:
@@ -59,8 +60,8 @@ def _finding(trace: Trace, delay: Delay, kind: str) -> Finding:
         kind=kind,
         severity=WARNING,
         certainty=CERTAIN if len(_clocks(trace, delay)) == 1 else LIKELY,
-        summary=words.summary(trace, delay, kind, after),
-        hint=words.HINT if after is None else words.HINT_AFTER,
+        summary=summary(trace, delay, kind, after),
+        hint=HINT if after is None else HINT_AFTER,
         culprits=(delay.process,),
         waiting=delay.others,
         op=call.op,
@@ -83,3 +84,35 @@ def _left(trace: Trace, delay: Delay) -> Frame | None:
         return None
     left = innermost(trace.stack(made.sort("number")["call"][-1]))
     return None if left is None or is_library(left.file) else left
+
+
+if TYPE_CHECKING:
+    from disttrace_viewer.analysis.timing.delays import Delay  # which needs Polars
+
+HINT = (
+    "Look at what this rank does between its communication before and this line: data loading,"
+    " logging, a slower device, or more work than the others."
+)
+
+HINT_AFTER = (
+    "Look at what this rank does after this line until a thread of a pool communicates for it: data"
+    " loading, logging, a slower device, or more work than the others."
+)
+
+
+def summary(trace: Trace, delay: Delay, kind: str, after: Frame | None = None) -> str:
+    """Who is late, by how much, how often and where, and what that cost the others; ``after``: the
+    program's line before it, where the call has none.
+    """
+    where = innermost(trace.stack(delay.call))
+    at = f" before {sentences.is_at(where)}" if where is not None else ""
+    if after is not None:
+        at = f" after {sentences.is_at(after)}"
+    does = "sends late"
+    if kind == "straggler":
+        does = f"comes late to {trace.call(delay.call).op}"
+    return (
+        f"{sentences.subject(trace, [delay.process])} {does} by {sentences.span(delay.median_ns)}"
+        f" in {delay.times} of {delay.of} cases{at}; {sentences.processes(trace, delay.others)}"
+        f" waited {sentences.span(delay.waited_ns)} for it in total."
+    )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, NOTE, Finding
-from disttrace_viewer.trace.operation import GROUPED, ops
-from disttrace_viewer.wording.findings import unwaited_work as words
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.operation import GROUPED, Op, ops
+from disttrace_viewer.wording import sentences
 
 
 def find(case: Case, exchanges: Exchanges) -> Iterator[Finding]:
@@ -40,8 +41,8 @@ def find(case: Case, exchanges: Exchanges) -> Iterator[Finding]:
             kind="unwaited_work",
             severity=NOTE,
             certainty=LIKELY,
-            summary=words.summary(trace, processes, op, len(rows)),
-            hint=words.HINT,
+            summary=summary(trace, processes, op, len(rows)),
+            hint=HINT,
             culprits=tuple(processes),
             op=op.call.op,
             group=trace.group_id(op.call),
@@ -49,3 +50,15 @@ def find(case: Case, exchanges: Exchanges) -> Iterator[Finding]:
             locations=case.evidence.locations(found),
             at_ns=op.begin_ns,
         )
+
+
+HINT = "Keep the Work and wait for it before the tensors are used or freed."
+
+
+def summary(trace: Trace, who: Sequence[int], op: Op, times: int) -> str:
+    """``op``: one of so many at one line."""
+    again = f", {times:,} times" if times > 1 else ""
+    return (
+        f"{sentences.subject(trace, who)} never waited for {op.call.op} at"
+        f" {sentences.line(op)}{again}, and dropped the Work."
+    )

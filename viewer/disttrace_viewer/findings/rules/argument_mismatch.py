@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from disttrace_viewer.analysis.operation import frame, is_of_generated, site
+from disttrace_viewer.analysis.operation import (
+    Lines,
+    branch,
+    frame,
+    is_of_generated,
+    lines_of,
+    site,
+)
 from disttrace_viewer.evidence import mismatches
-from disttrace_viewer.evidence.mismatches import Difference
+from disttrace_viewer.evidence.mismatches import Difference, unfitting
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import one_call, swallowed
+from disttrace_viewer.findings.rules.one_call import OneCall
+from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
-from disttrace_viewer.wording.findings import argument_mismatch as words
-from disttrace_viewer.wording.findings.one_call import OneCall
+from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.quantities import few, number
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -43,11 +52,11 @@ def _finding(case: Case, found: Difference) -> Finding:
     odd = sorted(found.odd)
     return Finding(
         kind=found.kind,
-        summary=words.summary(
+        summary=summary(
             trace, found, {rank: evidence.within(op) for rank, op in found.members.items()}
         ),
         certainty=CERTAIN if whole and blame_sure else LIKELY,
-        hint=words.hint(trace, found, one),
+        hint=hint(trace, found, one),
         culprits=tuple(found.members[r].process for r in odd if r in found.members),
         waiting=tuple(
             op.process
@@ -116,3 +125,139 @@ def _inside(case: Case, found: Difference) -> frozenset[int]:
         if op.status != "ok" or (in_stream and end.over):
             inside.add(op.process)
     return frozenset(inside)
+
+
+_WHAT = {
+    "op_mismatch": (
+        "with different operations",
+        "Look for a collective under a rank condition, or uneven inputs: one has fewer batches.",
+    ),
+    "root_mismatch": (
+        "with different roots",
+        "Every member must name the same root, as a global rank (or by group_src/group_dst).",
+    ),
+    "dtype_mismatch": (
+        "with different dtypes",
+        "Convert to one dtype before the call; look for autocast or a checkpoint on one rank.",
+    ),
+    "shape_mismatch": (
+        "with sizes that do not fit",
+        "Compare what the ranks pass: uneven batches, a last batch, or a model that differs.",
+    ),
+    "reduce_op_mismatch": (
+        "with different reduce operations",
+        "The result is wrong although the call may return: pass one ReduceOp on all ranks.",
+    ),
+}
+_PAIRS = (
+    "What one sends, the other must expect: let the ranks exchange their counts after the last"
+    " change of what they send (dropped or padded rows), and look for an order by another rank."
+)
+_RACED = (
+    "Several threads of one process use this group at once, so the order of its calls is chance:"
+    " give each thread a group of its own, or make the calls from one thread."
+)
+
+
+def summary(trace: Trace, found: Difference, within: Mapping[int, str | None]) -> str:
+    """The sides, odd ones first: ``rank 0 all_gather (a.py:3), ranks 1, 2 all_reduce (a.py:7)``.
+
+    ``within``: by group rank the operation that the program called, where that was another one.
+    """
+    brought = sorted(found.values.keys() & found.members, key=lambda r: (r not in found.odd, r))
+    others = _lines_of_others(found) if found.kind == "op_mismatch" else {}
+    sides = sentences.together(
+        (_value(trace, found, rank, within[rank], others), found.members[rank].process)
+        for rank in brought
+    )
+    text = _by_pairs(trace, found, within) or few(
+        [
+            f"{sentences.processes(trace, who, within=found.group)} {side}"
+            for side, who in sides.items()
+        ]
+    )
+    again = f", and {found.times - 1} more times" if found.times > 1 else ""
+    return (
+        f"The members of {sentences.group(trace.groups[found.group], trace)} joined collective"
+        f" #{found.seq} {_WHAT[found.kind][0]}: {text}{again}."
+    )
+
+
+def _by_pairs(trace: Trace, found: Difference, within: Mapping[int, str | None]) -> str:
+    """``all_to_all_single (a.py:3), in which rank 2 sends 12 rows to rank 1, which expects 15``;
+    empty where the sizes of all are compared, and not those of each two.
+    """
+    pairs = unfitting(found.members) if found.kind == "shape_mismatch" else []
+    if not pairs:
+        return ""
+    one = found.members[pairs[0].sender]
+    unit = "row" if one.call.op == "all_to_all_single" else "element"
+    said = []
+    for pair in pairs:
+        sender, receiver = (
+            sentences.processes(trace, [found.members[rank].process])
+            for rank in (pair.sender, pair.receiver)
+        )
+        whom = "itself and" if sender == receiver else f"{receiver}, which"
+        said.append(f"{sender} sends {number(pair.sent, unit)} to {whom} expects {pair.taken:,}")
+    call = f"{one.call.op}{sentences.inside(within[pairs[0].sender])} ({sentences.line(one)})"
+    return f"{call}, in which {few(said)}"
+
+
+def hint(trace: Trace, found: Difference, one: OneCall | None) -> str:
+    """What to look for; ``one``: the call that one side skipped, or made beyond the others'."""
+    if one is not None:
+        return one_call.hint(trace, one)
+    if found.raced:
+        return _RACED
+    apart = _two_lines(trace, found)
+    if found.kind in _SIZES and apart is not None:
+        return (
+            f"The call at {apart[0]} met another one, at {apart[1]}: look for a call that one"
+            " side makes beyond the others', or leaves out, there or before (`if rank ...`, a"
+            " `continue`, a recomputation); else compare what the ranks pass."
+        )
+    if found.kind == "shape_mismatch" and unfitting(found.members):
+        return _PAIRS
+    return _WHAT[found.kind][1]
+
+
+_SIZES = ("shape_mismatch", "dtype_mismatch")
+
+
+def _two_lines(trace: Trace, found: Difference) -> tuple[str, str] | None:
+    """The line of those who differ and that of the others, where each side has one of its own."""
+    sides: dict[str, set[bool]] = {}
+    for rank in sorted(found.members, key=lambda r: (r not in found.odd, r)):
+        line = sentences.line(found.members[rank])
+        sides.setdefault(line, set()).add(rank in found.odd)
+    if len(sides) != 2 or any(len(side) > 1 for side in sides.values()):
+        return None
+    first, second = sides
+    return first, second
+
+
+def _lines_of_others(found: Difference) -> dict[str, Lines]:
+    """By what some brought the lines of those who brought anything else."""
+    sides: dict[str | None, list[Op]] = {}
+    for rank, op in found.members.items():
+        sides.setdefault(found.values.get(rank), []).append(op)
+    return {
+        value: lines_of(op for other, ops in sides.items() if other != value for op in ops)
+        for value in {*found.values.values()}
+    }
+
+
+def _value(
+    trace: Trace, found: Difference, rank: int, within: str | None, others: Mapping[str, Lines]
+) -> str:
+    op, value, inside = found.members[rank], found.values[rank], sentences.inside(within)
+    at = f"({sentences.line(op)})"
+    if found.kind == "op_mismatch":
+        parted = branch(op, others[value])
+        at = at if parted is None else f"({sentences.line(op)} <- {sentences.place(parted)})"
+        return f"{value}{inside} {at}"
+    if found.kind == "root_mismatch":
+        root = trace.groups[found.group].global_rank(int(value))
+        value = f"root {value if root is None else root}"
+    return f"{op.call.op}{inside} with {value} {at}"

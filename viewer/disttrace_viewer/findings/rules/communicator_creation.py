@@ -13,8 +13,9 @@ from disttrace_viewer.evidence.waits.wait import Wait
 from disttrace_viewer.findings import communicators
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, NOTE, Finding, Scope
+from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
-from disttrace_viewer.wording.findings import communicator_creation as words
+from disttrace_viewer.wording import quantities, sentences
 
 OF_TIMEOUT = 4
 """After one part in so many of the group's time-out it is a stall."""
@@ -58,14 +59,14 @@ def _finding(
     evidence, trace = case.evidence, case.evidence.trace
     who = tuple(case.by_rank(one.process for one in inside))
     lasts_ns, limit_ns = times
-    backend = words.name(communicators.backend(evidence, op))
+    backend = name(communicators.backend(evidence, op))
     first = communicators.is_first(evidence, op)
     return Finding(
         kind="no_progress",
-        summary=words.summary(trace, op, who, lasts_ns, backend=backend, first=first),
+        summary=summary(trace, op, who, lasts_ns, backend=backend, first=first),
         severity=NOTE,
         certainty=LIKELY,
-        hint=words.hint(backend, limit_ns),
+        hint=hint(backend, limit_ns),
         waiting=who,
         op=op.call.op,
         group=trace.group_id(op.call),
@@ -74,3 +75,42 @@ def _finding(
         at_ns=max(one.begin_ns for one in inside),
         scope=Scope(exchanges=frozenset(w.exchange for w in waits), roots=frozenset(who)),
     )
+
+
+def name(backend: str | None) -> str:
+    """``NCCL`` for every implementation of it."""
+    text = (backend or "the backend").partition("-")[0]
+    return "NCCL" if text in ("nccl", "nccl2", "ncclx") else text.upper() if backend else text
+
+
+def summary(
+    trace: Trace, op: Op, who: Sequence[int], lasts_ns: int, *, backend: str, first: bool
+) -> str:
+    """``first``: of its group, or of its pair; else the first of its sort there."""
+    group = trace.group_of(op.call)
+    at = f"{quantities.roughly(lasts_ns)} so far"
+    call = f"{sentences.operation(trace, op)} at {sentences.line(op)}"
+    if op.call.kind == "message":
+        both, what = "both are in it", f"the pair of {sentences.processes(trace, who)}"
+    else:
+        both = "all members are in it"
+        what = sentences.group(group) if group is not None else _made(trace, op, who)
+    if not first:
+        return f"{backend} prepares its first {call}: {at}, {both}."
+    return f"{backend} makes the communicator of {what}: {at}, {both} ({call})."
+
+
+def hint(backend: str, limit_ns: int) -> str:
+    """When it will be taken for a stall."""
+    more = " NCCL_DEBUG=INFO shows how far it is." if backend == "NCCL" else ""
+    return (
+        f"{backend} connects all members before the first of them is served; this is told as a"
+        f" stall after {quantities.roughly(limit_ns)}, a quarter of the group's time-out.{more}"
+    )
+
+
+def _made(trace: Trace, op: Op, who: Sequence[int]) -> str:
+    """The group that a call makes."""
+    if op.call.op == "init_process_group":
+        return "the default group"
+    return f"the group of {sentences.processes(trace, who)}"

@@ -10,6 +10,8 @@ from __future__ import annotations
 from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.evidence.waits.wait import COLLECTIVE, MESSAGE, Wait
 from disttrace_viewer.findings.case import Case
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.wording import sentences
 
 
 def partner(case: Case, wait: Wait) -> Wait | None:
@@ -45,3 +47,20 @@ def possible(case: Case, wait: Wait) -> bool:
 def _same_line(one: Wait, two: Wait) -> bool:
     here, there = frame(one.op), frame(two.op)
     return here is not None and here == there and one.op.call.group != two.op.call.group
+
+
+def question(trace: Trace, wait: Wait, other: Wait) -> str:
+    """``wait`` is for somebody else than the one who waits, in ``other``, for its process."""
+    one, two = (trace.processes[w.process].label for w in (wait, other))
+    here, there = (sentences.call(trace, w.op) for w in (wait, other))
+    asked = "group" if wait.kind == COLLECTIVE else "source"
+    if wait.kind == MESSAGE and wait.op.call.op == "send":
+        asked = "destination"
+    return (
+        f"{one} is in {here} while {two} is in {there} and waits for {one}: is the {asked} right?"
+    )
+
+
+def asked(summary: str, trace: Trace, wait: Wait, other: Wait | None) -> str:
+    """A summary, and the question behind it where there is an ``other``."""
+    return summary if other is None else f"{summary[:-1]}; {question(trace, wait, other)}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from disttrace_viewer.analysis.graphs import cycles, ring
 from disttrace_viewer.evidence.rendezvous import LATE_NS
@@ -11,9 +12,12 @@ from disttrace_viewer.evidence.waits.wait import COLLECTIVE, KEY, MESSAGE, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import crossed, outside, swallowed, unmatched
+from disttrace_viewer.findings.rules.crossed import question
+from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
-from disttrace_viewer.wording.findings import deadlock as words
-from disttrace_viewer.wording.findings.crossed import question
+from disttrace_viewer.trace.process import Failure
+from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.quantities import few
 from disttrace_viewer.wording.sentences import capital
 
 
@@ -99,7 +103,7 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Findi
     apart = _beside(case, waits)
     finding = Finding(
         kind="deadlock",
-        summary=words.summary(trace, edges),
+        summary=summary(trace, edges),
         certainty=LIKELY if unsure or apart or not case.certain_journals(members) else CERTAIN,
         hint=_hint(case, waits, len(groups)) if not apart else _other_threads(case, apart),
         waiting=tuple(members),
@@ -108,7 +112,7 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Findi
         if len(groups) == 1 and None not in groups
         else None,
         key=_key(keys[0]) if keys else None,
-        cycle=tuple((p, words.WAITS_FOR, t) for p, t in following.items()),
+        cycle=tuple((p, WAITS_FOR, t) for p, t in following.items()),
         locations=evidence.locations(w.op for w in sorted(waits, key=lambda w: w.process)),
         at_ns=first.op.begin_ns,
         scope=Scope(
@@ -119,8 +123,8 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Findi
     return swallowed.told(case, finding, _swallowed(case, waits))
 
 
-def _edge(case: Case, wait: Wait, target: int) -> words.Edge:
-    return words.Edge(
+def _edge(case: Case, wait: Wait, target: int) -> Edge:
+    return Edge(
         wait,
         case.evidence.within(wait.op),
         target,
@@ -177,7 +181,7 @@ def _beside(case: Case, waits: Sequence[Wait]) -> list[int]:
 
 def _other_threads(case: Case, processes: Sequence[int]) -> str:
     failed = next(((p, f) for p in processes for f in outside.failed_threads(case, p)), None)
-    return words.other_threads(case.evidence.trace, failed, processes)
+    return other_threads(case.evidence.trace, failed, processes)
 
 
 def _key(wait: Wait) -> str:
@@ -192,26 +196,26 @@ def _hint(case: Case, waits: Sequence[Wait], groups: int) -> str:
         other = crossed.partner(case, wait)
         if other is not None and other in waits and len(waits) > 2:
             asked = capital(question(trace, wait, other))
-            return words.or_order(asked) if all(w.kind == MESSAGE for w in waits) else asked
+            return or_order(asked) if all(w.kind == MESSAGE for w in waits) else asked
     for wait in waits:
         if wait.any_of and (sent := _all_came(case, wait)):
-            return words.all_came(trace, wait, sent)
+            return all_came(trace, wait, sent)
     apart = next((w for w in waits if w.kind == MESSAGE and w.op.seq is not None), None)
     if apart is not None and any(w.kind == COLLECTIVE for w in waits) and apart.targets:
-        return words.counted(trace, apart)
+        return counted(trace, apart)
     if any(w.kind == KEY for w in waits):
-        return words.SET_FIRST
+        return SET_FIRST
     if all(w.kind == MESSAGE for w in waits):
         passed = _passed_over(case, waits)
-        return words.ONE_SENDS if passed is None else words.passed_over(trace, *passed)
+        return ONE_SENDS if passed is None else passed_over(trace, *passed)
     if groups > 1 and (behind := _behind(case, waits)) is not None:
         wait, other = behind
         back = any(_newest(case, process, other) for process in wait.arrived)
         both = back and _newest(case, other.process, wait) > 0
-        return words.left_out(trace, wait, other, both=both)
+        return left_out(trace, wait, other, both=both)
     if short := _short(case, waits):
-        return words.short(trace, short)
-    return words.GROUPS if groups > 1 else words.CALLS
+        return short_text(trace, short)
+    return GROUPS if groups > 1 else CALLS
 
 
 def _passed_over(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Op] | None:
@@ -279,3 +283,161 @@ def _behind(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait] | None:
                 if len(both) > 1:
                     return wait, other
     return None
+
+
+WAITS_FOR = "waits for"
+"""The relation of a cycle's edges in ``diagnose --json``."""
+SET_FIRST = "Set the key before the call in which its setter waits, or wait for it after that."
+ONE_SENDS = (
+    "Let one side send first and the other receive first, or post both without waiting"
+    " (batch_isend_irecv)."
+)
+GROUPS = (
+    "Look for a call that one of these ranks left out (a condition on the rank or on the data); if"
+    " each of them makes all of these calls, use the groups in one order on all ranks."
+)
+_ORDER = ", or for groups used in another order"
+CALLS = "Bring the calls of these ranks into one order."
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Along a cycle each wait, the operation around its own, and for whom it is."""
+
+    wait: Wait
+    within: str | None
+    target: int
+    ended: Sequence[int] = ()
+    """Who might have ended a wait for any of several, and is gone."""
+
+    @property
+    def any_of(self) -> list[int]:
+        """Those of several who wait as well, where any of them might end the wait."""
+        return [p for p in self.wait.targets if p not in self.ended] if self.wait.any_of else []
+
+
+def summary(trace: Trace, edges: Sequence[Edge]) -> str:
+    """Edge by edge."""
+    label = {edge.target: trace.processes[edge.target].label for edge in edges}
+    told = [
+        f"{label[edge.wait.process]} {'asks for' if edge.wait.polled else 'is in'}"
+        f" {_detail(trace, edge.wait, edge.within)} ({sentences.line(edge.wait.op)}) and waits for"
+        f" {_whom(trace, edge)}{_expected(edge.wait)}"
+        for edge in edges
+    ]
+    said = few(told, sentences.MANY, "; ")
+    # Who waits for any of several is in a cycle with each of them, of which one is told.
+    any_of = [process for edge in edges for process in edge.any_of]
+    who = sentences.subject(trace, {edge.wait.process for edge in edges}.union(any_of))
+    return f"{who} wait for one another: {said}."
+
+
+def _whom(trace: Trace, edge: Edge) -> str:
+    whom = trace.processes[edge.target].label
+    if len(edge.any_of) > 1:
+        whom = f"any of {sentences.processes(trace, edge.any_of)}, which all wait"
+    if edge.ended:
+        gone = sentences.processes(trace, edge.ended)
+        whom += f" ({gone} {sentences.have(edge.ended)} ended)"
+    return whom
+
+
+def _detail(trace: Trace, wait: Wait, within: str | None) -> str:
+    text = sentences.operation(trace, wait.op, within)
+    return f"{text}, {sentences.sizes(wait.op)}" if wait.kind == MESSAGE else text
+
+
+def _expected(wait: Wait) -> str:
+    if wait.polled:
+        return ", which has set all such keys but this"
+    return ", which alone has set such keys" if wait.kind == KEY else ""
+
+
+def left_out(trace: Trace, wait: Wait, instead: Wait, *, both: bool) -> str:
+    """Several wait in ``wait`` for one that is in ``instead``; ``both``: each side has used the
+    group of the other one before.
+    """
+    one = trace.processes[instead.process].label
+    return (
+        f"{sentences.capital(one)} went on to {sentences.call(trace, instead.op)}"
+        f" without {sentences.operation(trace, wait.op)}, in"
+        f" which {sentences.processes(trace, wait.arrived)} are: look for a call that it left out"
+        f" (a condition on the rank or on the data){_ORDER * both}."
+    )
+
+
+def short_text(trace: Trace, sides: Sequence[tuple[Wait, int, int]]) -> str:
+    """Collectives of two groups, each with who lacks in it and how many calls that one has made. To
+    have another order takes that both have used both groups.
+    """
+    told = []
+    for wait, process, done in sides:
+        lacks = (wait.op.seq or 0) - done
+        calls = "one call" if lacks == 1 else f"{lacks:,} calls"
+        group = sentences.group(trace.groups[wait.op.call.group or 0], trace)
+        told.append(
+            f"{trace.processes[process].label} is {calls} short in {group}"
+            f" ({f'{done:,}' if done else 'none'} against {wait.op.seq:,} of"
+            f" {sentences.processes(trace, wait.arrived)})"
+        )
+    order = _ORDER * all(done for _, _, done in sides)
+    return (
+        f"{sentences.capital(', or '.join(told))}: look for a call that was left out, or made once"
+        f" too often (a condition on the rank or on the data), maybe long before{order}."
+    )
+
+
+def passed_over(trace: Trace, wait: Wait, since: Op) -> str:
+    """What to look for where the other end of the oldest message went on with others, ``since``."""
+    one, other = trace.processes[wait.process].label, trace.processes[since.process].label
+    mine, theirs = ("send", "receive") if wait.op.call.op == "send" else ("receive", "send")
+    return (
+        f"{sentences.capital(other)} came through {sentences.call(trace, since)}"
+        f" since {one} is in that {mine}: look for the {theirs} that it"
+        " left out (a condition on the rank, a batch that is shorter there), or let both post them"
+        " in one order."
+    )
+
+
+def or_order(question: str) -> str:
+    """Messages in a cycle of which one may have the wrong address: else it is their order."""
+    return f"{question} If it is: {ONE_SENDS[:1].lower()}{ONE_SENDS[1:]}"
+
+
+def other_threads(trace: Trace, failed: tuple[int, Failure] | None, who: Iterable[int]) -> str:
+    """What to do where other threads than those that wait make the calls; one may have failed."""
+    if failed is not None:
+        label, exception = trace.processes[failed[0]].label, outside.raised(failed[1])
+        return f"Read the exception of a thread of {label} first: {exception}."
+    return (
+        f"The calls there are made by other threads of {sentences.processes(trace, who)} than those"
+        " that wait: look at what these do, and whether they still run."
+    )
+
+
+def all_came(trace: Trace, wait: Wait, sent: Mapping[int, int]) -> str:
+    """Who receives from any source has all that was sent to it, and wants more."""
+    by_count = sentences.together((count, process) for process, count in sent.items())
+    told = sentences.listed(
+        [
+            f"{f'{count:,}' if count else 'none'} from {sentences.processes(trace, who)}"
+            for count, who in sorted(by_count.items(), reverse=True)
+        ]
+    )
+    return (
+        f"{sentences.subject(trace, [wait.process])} has received all that was sent to it ({told})"
+        " and waits for one more: let it receive as often as they send, each by its own count, and"
+        " let them send before they wait for it."
+    )
+
+
+def counted(trace: Trace, wait: Wait) -> str:
+    """One side of a message went on to a collective: how often each of them has called."""
+    count = wait.op.seq or 1
+    mine, theirs = ("receive", "sent") if wait.op.call.op == "recv" else ("send", "received")
+    done = "none" if count == 1 else f"only {count - 1:,}"
+    return (
+        f"{sentences.subject(trace, [wait.process])} is at {mine} #{count:,} with"
+        f" {sentences.processes(trace, wait.targets)}, which has {theirs} {done} and went on to a"
+        " collective: make both sides call equally often, and before it."
+    )

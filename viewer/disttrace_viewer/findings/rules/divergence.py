@@ -6,19 +6,20 @@ of its own. That members come to a call by lines of their own, always the same o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from disttrace_viewer.analysis.out_of_step import SKIPPED, Shift
+from disttrace_viewer.analysis.out_of_step import SKIPPED, SWAPPED, Shift
 from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.courses import Habit, Place, aligned, place_of
 from disttrace_viewer.evidence.waits.wait import COLLECTIVE
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, NOTE, WARNING, Finding
 from disttrace_viewer.findings.rules import swallowed
-from disttrace_viewer.trace.model import Location, Stream
-from disttrace_viewer.wording.findings import divergence as words
-from disttrace_viewer.wording.findings.swallowed import THEN
+from disttrace_viewer.findings.rules.swallowed import THEN
+from disttrace_viewer.trace.model import Group, Location, Stream, Trace
+from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.sentences import together
 
 _AT_LAST = mismatches.KINDS | {"missing_participant", "no_progress"}
@@ -39,8 +40,8 @@ def find(case: Case) -> Iterator[Finding]:
             kind="divergence",
             severity=WARNING,
             certainty=LIKELY,
-            summary=words.summary(case.evidence.trace, group, shift, mixed),
-            hint=words.hint(shift),
+            summary=summary(case.evidence.trace, group, shift, mixed),
+            hint=hint(shift),
             culprits=tuple(shift.members) if shift.decided else (),
             op=shift.calls[0][0],
             group=group.id,
@@ -61,7 +62,7 @@ def _habits(case: Case) -> Iterator[Finding]:
             kind="divergence",
             severity=NOTE,
             certainty=CERTAIN,
-            summary=words.habit(case.evidence.trace, group, found),
+            summary=habit_text(case.evidence.trace, group, found),
             op=found[0].lines[0][0][0],
             group=group.id,
             seq=found[0].first,
@@ -85,8 +86,8 @@ def traced_back(case: Case, finding: Finding) -> Finding:
             where = group if finding.group is None else None
             since = replace(
                 finding,
-                summary=words.traced_back(trace, finding.summary, shift, mixed, where),
-                hint=words.hint(shift),
+                summary=traced_back_text(trace, finding.summary, shift, mixed, where),
+                hint=hint(shift),
                 locations=(*finding.locations, *_locations(shift)),
             )
             return _with_raised(case, since, stream, shift)
@@ -103,7 +104,7 @@ def _by_other_lines(case: Case, finding: Finding) -> Finding:
         if sides:
             trace, group = case.evidence.trace, case.evidence.trace.groups[stream[0] or 0]
             last = parted == number - 1
-            told = words.by_other_lines(trace, finding.summary, group, parted, sides, last=last)
+            told = by_other_lines(trace, finding.summary, group, parted, sides, last=last)
             places = (
                 Location.at(members[0], frame, op)
                 for (op, frame), members in sides
@@ -197,3 +198,133 @@ def _locations(shift: Shift[int, Place]) -> tuple[Location, ...]:
         if frame is not None:
             found.append(Location.at(process, frame, op))
     return tuple(dict.fromkeys(found))
+
+
+_HINT = (
+    "Look for a branch, a `continue`, a `break` or an exception that was caught before that call."
+    " Everything that was exchanged since is of different calls: do not trust the results."
+)
+_ORDER = "Look for what decides the order there: a dictionary, a set, threads, or a branch by rank."
+
+
+def hint(shift: Shift[int, Place]) -> str:
+    """What to look for."""
+    return _ORDER if shift.how == SWAPPED else _HINT
+
+
+def habit_text(trace: Trace, group: Group, habits: Sequence[Habit]) -> str:
+    """Members that always come to a call by lines of their own."""
+    first = habits[0]
+    op = first.lines[0][0][0]
+
+    def lowest(line: tuple[Place, tuple[int, ...]]) -> float:
+        known = (trace.processes[i].rank for i in line[1])
+        return min((rank for rank in known if rank is not None), default=math.inf)
+
+    lines = sentences.listed(
+        [
+            f"{sentences.processes(trace, members)} at {sentences.place(frame)}"
+            for (_, frame), members in sorted(first.lines, key=lowest)
+        ]
+    )
+    more = f", and so it is with {len(habits) - 1} more of their lines" if len(habits) > 1 else ""
+    return (
+        f"{op} of {sentences.group(group, trace)} is always called by {lines}"
+        f" ({first.times:,} times, first #{first.first}){more}: a branch by rank, in step."
+    )
+
+
+def summary(trace: Trace, group: Group, shift: Shift[int, Place], mixed: int) -> str:
+    """Who is out of step with whom, since when and why."""
+    others = sentences.processes(trace, shift.others)
+    who = sentences.subject(trace, shift.members)
+    are = "is" if len(shift.members) == 1 else "are"
+    where = sentences.group(group, trace)
+    if shift.how == SWAPPED:
+        told = f"{who} called in another order than {others} in {where} at #{shift.number}"
+        return f"{told}: {_did(trace, shift)}; {_results(mixed)} mixed."
+    return (
+        f"{who} {are} out of step with {others} in {where} {_since(shift)}:"
+        f" {_did(trace, shift)}; {_results(mixed)} mixed."
+    )
+
+
+def traced_back_text(
+    trace: Trace, summary: str, shift: Shift[int, Place], mixed: int, group: Group | None
+) -> str:
+    """What an error says, and since when its group was out of step; ``group``: where it is about
+    several.
+    """
+    where = "" if group is None else f"in {sentences.group(group, trace)} "
+    return (
+        f"{summary} Out of step {where}{_since(shift)}: {_did(trace, shift)};"
+        f" {_results(mixed, 'before it ')} mixed."
+    )
+
+
+def by_other_lines(
+    trace: Trace,
+    summary: str,
+    group: Group,
+    number: int,
+    sides: Sequence[tuple[Place, Sequence[int]]],
+    *,
+    last: bool,
+) -> str:
+    """What an error says, and from which lines a collective before it was called: the last one, or
+    one from which on lines differ.
+    """
+    told = sentences.listed(
+        [f"{sentences.processes(trace, who)} by {_call(place)}" for place, who in sides]
+    )
+    which = "the last that all have made" if last else "from which on lines differ"
+    return (
+        f"{summary} To #{number} of {sentences.group(group, trace)}, {which}, came {told}: one of"
+        " these lines was left out, or called twice."
+    )
+
+
+def _since(shift: Shift[int, Place]) -> str:
+    if shift.earliest == shift.number:
+        return f"since #{shift.number}"
+    return f"since a call between #{shift.earliest} and #{shift.number}"
+
+
+def _results(count: int, when: str = "since ") -> str:
+    return f"{count:,} result {when}was" if count == 1 else f"{count:,} results {when}were"
+
+
+def _did(trace: Trace, shift: Shift[int, Place]) -> str:
+    """What the members did; what the others may have done instead, where nothing decides."""
+    who = sentences.processes(trace, shift.members)
+    others = sentences.processes(trace, shift.others)
+    calls = _calls(shift)
+    if shift.how == SWAPPED:
+        return f"{who} made {calls} before {_call(shift.met)}"
+    if shift.how == SKIPPED:
+        twice = " (or made the call before it twice)" * shift.doubled
+        return f"{who} skipped {calls}{twice}" + (
+            "" if shift.decided else f", or {others} made {_them(shift)} in addition"
+        )
+    more = f"{who} made {_count(shift)} more, {calls}"
+    return more + ("" if shift.decided else f", or {others} skipped {_them(shift)}")
+
+
+def _them(shift: Shift[int, Place]) -> str:
+    return "it" if len(shift.calls) == 1 else "them"
+
+
+def _count(shift: Shift[int, Place]) -> str:
+    return "one call" if len(shift.calls) == 1 else f"{len(shift.calls)} calls"
+
+
+def _calls(shift: Shift[int, Place]) -> str:
+    distinct = list(dict.fromkeys(map(_call, shift.calls)))
+    if len(shift.calls) > 1 and len(distinct) == 1:
+        return f"{len(shift.calls)} calls of {distinct[0]}"
+    return sentences.listed(distinct)
+
+
+def _call(place: Place) -> str:
+    op, frame = place
+    return op if frame is None else f"{op} at {sentences.place(frame)}"

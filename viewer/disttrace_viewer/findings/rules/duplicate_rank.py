@@ -8,7 +8,8 @@ from disttrace_viewer.evidence.waits.wait import RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding, Scope
 from disttrace_viewer.findings.rules.parts import Join, joins
-from disttrace_viewer.wording.findings import duplicate_rank as words
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.wording import sentences
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -62,10 +63,8 @@ def _finding(
     waiting = sorted({w.process for w in waits} - set(who))
     return Finding(
         kind="duplicate_rank",
-        summary=words.summary(
-            case.evidence.trace, rank, who, at=rivals[0].store.name, unclaimed=left
-        ),
-        hint=words.HINT,
+        summary=summary(case.evidence.trace, rank, who, at=rivals[0].store.name, unclaimed=left),
+        hint=HINT,
         culprits=tuple(who),
         waiting=tuple(waiting),
         op=rivals[0].op.call.op,
@@ -78,3 +77,19 @@ def _finding(
             members=frozenset(who),
         ),
     )
+
+
+HINT = (
+    "Give each process a RANK of its own; look for a launcher that was started twice, or for a"
+    " rank left over from an earlier run."
+)
+
+
+def summary(
+    trace: Trace, rank: int, who: Sequence[int], *, at: str | None, unclaimed: Sequence[int]
+) -> str:
+    """``at``: where they meet; ``unclaimed``: ranks that nobody claims there."""
+    rivals = [trace.processes[p] for p in who]
+    pids = sentences.listed([f"pid {one.pid} on {one.host}" for one in rivals])
+    nobody = f"; nobody claims {sentences.ranks(unclaimed)}" if unclaimed else ""
+    return f"{len(who)} processes claim rank {rank} at {at}: {pids}{nobody}."

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
-from disttrace_viewer.findings.rules.unseen_workers import FAILED, Unseen, unseen_workers
-from disttrace_viewer.wording.findings import ended_unseen as words
-from disttrace_viewer.wording.findings.missing_evidence import journals
+from disttrace_viewer.findings.rules.lacking import journals
+from disttrace_viewer.findings.rules.process_failed import look_for
+from disttrace_viewer.findings.rules.unseen_workers import FAILED, Unseen, unseen_of, words
+from disttrace_viewer.trace.process import Worker
+from disttrace_viewer.wording import sentences
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -21,7 +23,7 @@ def find(case: Case) -> Iterator[Finding]:
         for p in case.evidence.trace.processes
     }
     alike: dict[tuple[int | None, int | None, bool], list[Unseen]] = {}
-    for (attempt, _), one in unseen_workers(case.evidence.trace).items():
+    for (attempt, _), one in unseen_of(case.evidence.trace).items():
         if one.worker.event == FAILED and (attempt or 0) == last[one.launcher]:
             alike.setdefault((attempt, one.worker.code, one.sure), []).append(one)
     for found in sorted(alike.values(), key=lambda each: min(one.worker.t_ns for one in each)):
@@ -40,9 +42,9 @@ def _finding(case: Case, found: list[Unseen]) -> Finding:
     }
     return Finding(
         kind="process_failed",
-        summary=words.summary(ranks, first, sure=sure, errors=errors),
+        summary=summary(ranks, first, sure=sure, errors=errors),
         certainty=CERTAIN if sure else LIKELY,
-        hint=words.hint(first, sure=sure),
+        hint=hint(first, sure=sure),
         absent_ranks=tuple(ranks),
         at_ns=min(one.worker.t_ns for one in found),
         scope=Scope(
@@ -51,3 +53,22 @@ def _finding(case: Case, found: list[Unseen]) -> Finding:
         ),
         settles=() if sure else (journals(ranks),),
     )
+
+
+_STDERR = "what it wrote on stderr"
+
+
+def summary(ranks: Sequence[int], worker: Worker, *, sure: bool, errors: set[str]) -> str:
+    """``worker``: one of those that ended alike; ``errors``: first lines of their error files."""
+    error = f": {next(iter(errors))}" if len(errors) == 1 else ""
+    how = words(worker, sure=sure, many=len(ranks) > 1)
+    return f"{sentences.capital(sentences.ranks(ranks))} {how}{error}."
+
+
+def hint(worker: Worker, *, sure: bool) -> str:
+    """What to read."""
+    if (worker.code or 0) < 0:
+        return f"{look_for(worker.code)}, and at {_STDERR}, which is not recorded."
+    if not sure:
+        return f"Read {_STDERR}, and collect its journal if there is one."
+    return f"Read {_STDERR}, which is not recorded: nothing is traced before torch is imported."

@@ -16,7 +16,6 @@ from disttrace_viewer.evidence.waits.wait import KEY, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, LIKELY, NOTE, Finding
 from disttrace_viewer.trace.operation import GROUPED, Op
-from disttrace_viewer.wording.findings import getting_on as words
 
 KINDS = frozenset(
     {
@@ -42,7 +41,7 @@ def eased(case: Case, finding: Finding) -> Finding:
     awaited = {p for wait in waits for p in _awaited(case, wait)} - {w.process for w in waits}
     if not awaited or not all(_gets_on(case, p, since_ns) for p in awaited):
         return finding
-    return replace(finding, severity=NOTE, certainty=LIKELY, hint=words.HINT, culprits=())
+    return replace(finding, severity=NOTE, certainty=LIKELY, hint=HINT, culprits=())
 
 
 def is_waiting(finding: Finding) -> bool:
@@ -83,3 +82,9 @@ def _newest(case: Case, process: int) -> Op | None:
     ]
     main = [op for op in kept if op.thread == 0]
     return max(main or kept, key=lambda op: op.number, default=None)
+
+
+HINT = (
+    "Nothing stands still: everybody waited for gets on with calls made before. If the wait is not"
+    " meant to be, see whether they come to it, or passed it over."
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,9 +11,9 @@ from disttrace_viewer.evidence.waits.wait import COLLECTIVE, MESSAGE, RENDEZVOUS
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Scope
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
-from disttrace_viewer.trace.model import Group
+from disttrace_viewer.trace.model import Group, Trace
 from disttrace_viewer.trace.operation import Op
-from disttrace_viewer.wording.findings import group_mismatch as words
+from disttrace_viewer.wording import sentences
 
 Ranks = tuple[int, ...]
 
@@ -60,7 +60,7 @@ def _two_names(case: Case) -> Iterator[Finding]:
         places = [case.evidence.top(wait.op) for wait in waits]
         yield Finding(
             kind="group_mismatch",
-            summary=words.two_names(
+            summary=two_names(
                 case.evidence.trace,
                 [
                     (case.evidence.top(wait.op), "/".join(part or "?" for part in prefix))
@@ -68,7 +68,7 @@ def _two_names(case: Case) -> Iterator[Finding]:
                     for wait in found
                 ],
             ),
-            hint=words.ONE_NAME,
+            hint=ONE_NAME,
             waiting=who,
             op="new_group",
             locations=case.evidence.locations(places),
@@ -224,10 +224,10 @@ def _finding(
     order = sorted(here, key=lambda p: (p not in odd, p))
     places = [here[p].op for p in order]
     made = [(here[p].op, here[p].ranks) for p in order]
-    summary, unsure = words.differ(trace, position, made), False
+    summary, unsure = differ(trace, position, made), False
     if past:
         went = [w.op for p in past for w in case.of_process.get(p, ())]
-        summary = words.went_past(trace, position, made, past, went)
+        summary = went_past(trace, position, made, past, went)
         # One against one, both in operations: either of them may have left a call out before.
         unsure = bool(went) and not odd
         places = [*went, *places]
@@ -236,7 +236,7 @@ def _finding(
         summary=summary,
         severity=severity,
         certainty=LIKELY if unsure else CERTAIN,
-        hint=words.EITHER if unsure else words.HINT,
+        hint=EITHER if unsure else HINT,
         culprits=tuple(odd),
         waiting=tuple(sorted({w.process for w in waits} - set(odd))),
         op="new_group",
@@ -249,3 +249,57 @@ def _finding(
             members=frozenset(w.process for w in waits),
         ),
     )
+
+
+HINT = (
+    "Every process must call new_group for every group, members or not, in one order with the same"
+    " ranks (or pass use_local_synchronization=True)."
+)
+
+EITHER = f"{HINT} Or look for a call before it that those who make the group have left out."
+
+ONE_NAME = (
+    "Make the same groups in the same order in all members of this one, or pass"
+    " use_local_synchronization=False."
+)
+
+Made = Iterable[tuple[Op, Sequence[int]]]
+"""Calls of new_group with the ranks that they name."""
+
+
+def differ(trace: Trace, position: int, made: Made) -> str:
+    """The calls at one position name other ranks."""
+    return (
+        f"In call {position + 1} of new_group, the processes do not make the same group:"
+        f" {_makes(trace, made)}."
+    )
+
+
+def went_past(
+    trace: Trace, position: int, made: Made, past: Sequence[int], inside: Sequence[Op]
+) -> str:
+    """``past``: those who did not make the call, and are ``inside`` other operations."""
+    who, one = sentences.processes(trace, past), len(past) == 1
+    then = f"{'has' if one else 'have'} ended"
+    if inside:
+        shown = dict.fromkeys(sentences.call(trace, op) for op in inside)
+        then = f"{'is' if one else 'are'} in {sentences.listed(list(shown))}"
+    return (
+        f"In call {position + 1} of new_group, {_makes(trace, made)}, but {who} went past it and"
+        f" {then}."
+    )
+
+
+def two_names(trace: Trace, made: Iterable[tuple[Op, str]]) -> str:
+    """The same group, and the prefix under which each of its members makes it."""
+    told = ((f"it under {name!r} ({sentences.line(op)})", op.process) for op, name in made)
+    return (
+        "Members of one group make it under different names in the same store, so they wait for"
+        f" each other: {sentences.sides(trace, told, 'makes', 'make')}. One of them has made more"
+        " such groups before, or fewer."
+    )
+
+
+def _makes(trace: Trace, made: Made) -> str:
+    told = ((f"{list(ranks)} ({sentences.line(op)})", op.process) for op, ranks in made)
+    return sentences.sides(trace, told, "makes", "make")

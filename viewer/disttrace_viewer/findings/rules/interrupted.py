@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from disttrace_viewer.analysis.process_ends import STOPPED_AGENT
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, Finding, Scope
 from disttrace_viewer.findings.rules import outside
+from disttrace_viewer.trace.model import Location, Trace
 from disttrace_viewer.trace.process import Failure
-from disttrace_viewer.wording.findings import interrupted as words
+from disttrace_viewer.wording import sentences
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -44,12 +45,33 @@ def _finding(case: Case, who: list[int], *, whole: bool) -> Finding:
     return Finding(
         kind="process_failed",
         severity=NOTE if whole else ERROR,
-        summary=words.summary(trace, who, torchrun=torchrun, where=where, whole=whole),
-        hint=words.HINT,
+        summary=summary(trace, who, torchrun=torchrun, where=where, whole=whole),
+        hint=HINT,
         waiting=(),
         at_ns=evidence.ends[first].t_ns,
         locations=outside.locations(case, who),
         scope=Scope()
         if whole
         else Scope(roots=frozenset(who), members=case.witnesses.broke_after(who)),
+    )
+
+
+HINT = (
+    "Somebody pressed Ctrl-C, or something sent the signal: a shell, a scheduler, a notebook. What"
+    " stood before is the verdict."
+)
+
+
+def summary(
+    trace: Trace, who: Sequence[int], *, torchrun: str | None, where: Location | None, whole: bool
+) -> str:
+    """``whole``: the whole job was; ``torchrun``: what its agent wrote of it; ``where``: the line
+    of the first of some ranks.
+    """
+    were = "were" if len(who) > 1 else "was"
+    reported = "SIGINT" if torchrun is None else f"torchrun: {torchrun}"
+    at = "" if where is None else f" at {sentences.is_at(where)}"
+    then = "; what ranks report after that follows from it" if whole else ""
+    return (
+        f"{sentences.subject(trace, who)} {were} interrupted from outside ({reported}){at}{then}."
     )

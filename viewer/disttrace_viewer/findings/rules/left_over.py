@@ -10,7 +10,6 @@ from dataclasses import replace
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, LIKELY, Finding
 from disttrace_viewer.trace.operation import Op
-from disttrace_viewer.wording.findings import left_over as words
 
 KINDS = (
     "duplicate_rank",
@@ -50,8 +49,8 @@ def _traced(
         if op.process in concerned:
             return replace(
                 finding,
-                summary=words.of_attempt(finding.summary, attempt),
-                hint=words.OWN_STORE,
+                summary=of_attempt(finding.summary, attempt),
+                hint=OWN_STORE,
                 culprits=(),
                 certainty=LIKELY,
             )
@@ -59,8 +58,8 @@ def _traced(
         if inside & concerned:
             return replace(
                 finding,
-                summary=words.summary(finding.summary, str(store.call.args.get("path"))),
-                hint=words.HINT,
+                summary=summary(finding.summary, str(store.call.args.get("path"))),
+                hint=HINT,
                 culprits=(),
                 certainty=LIKELY,
             )
@@ -119,3 +118,27 @@ def _broken(case: Case, store: Op) -> Iterator[Op]:
     for op, theirs in case.rendezvous.constructors:
         if theirs.place == place and (op.pending or op.error is not None):
             yield op
+
+
+HINT = "Delete that file before each run, or give each run a file of its own (init_method)."
+
+OWN_STORE = (
+    "Give each attempt keys of its own: TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun, or a"
+    " PrefixStore with TORCHELASTIC_RESTART_COUNT in its name."
+)
+
+
+def summary(found: str, path: str) -> str:
+    """What was found, and where it comes from."""
+    return (
+        f"{found.removesuffix('.')}; {path} is left over from an earlier run: the file still holds"
+        " its addresses."
+    )
+
+
+def of_attempt(found: str, before: int) -> str:
+    """What was found, and in which attempt it comes from."""
+    return (
+        f"{found.removesuffix('.')}; attempt {before} made this group under the same keys of the"
+        " same store, which still holds its addresses."
+    )

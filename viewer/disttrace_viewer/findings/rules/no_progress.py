@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from disttrace.journal.format import REPLAYED
+from disttrace.journal.format import DEVICE, HOST, LINK, REPLAYED
 from disttrace_viewer.analysis.error_texts import is_closed
 from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN
 from disttrace_viewer.evidence.blocking import LED
@@ -22,8 +22,11 @@ from disttrace_viewer.findings import troubles
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import outside
-from disttrace_viewer.wording.findings import no_progress as words
-from disttrace_viewer.wording.findings import troubles as trouble_words
+from disttrace_viewer.findings.rules.outside import Doing
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.operation import Op
+from disttrace_viewer.trace.process import Trouble
+from disttrace_viewer.wording import sentences
 
 _MOST_BETWEEN_TRIES_NS = 60_000_000_000
 
@@ -139,23 +142,23 @@ def _finding(case: Case, wait: Wait) -> Finding:
     told = troubles.around(case, wait, {*who, *wait.arrived})
     return Finding(
         kind="no_progress",
-        summary=words.summary(trace, wait, who, waited_ns, outside.doing(case, still), open_)
-        + trouble_words.said(trace, told),
+        summary=summary(trace, wait, who, waited_ns, outside.doing(case, still), open_)
+        + said(trace, told),
         certainty=LIKELY,
         culprits=still,
         hint=lacking
-        if (lacking := words.OPEN.get(open_ or ""))
-        else outside.stopped_hint(case, still) or words.FROZEN
+        if (lacking := OPEN.get(open_ or ""))
+        else outside.stopped_hint(case, still) or FROZEN
         if still
-        else trouble_words.HINTS[told[0][1].where]
+        else HINTS[told[0][1].where]
         if told
-        else words.INTERFACE
+        else INTERFACE
         if wait.kind == RENDEZVOUS
-        else words.ASKED
+        else ASKED
         if all(_is_only_asked(w) for w in inside)
-        else words.GRAPHS
+        else GRAPHS
         if _held_by_graphs(case, wait)
-        else words.NETWORK,
+        else NETWORK,
         waiting=tuple(who),
         op=wait.op.call.op,
         group=trace.group_id(wait.op.call),
@@ -180,9 +183,9 @@ def _apart(case: Case, waits: Sequence[Wait]) -> Finding:
     who = [w.process for w in waits]
     return Finding(
         kind="no_progress",
-        summary=words.apart(case.evidence.trace, waits),
+        summary=apart_text(case.evidence.trace, waits),
         certainty=LIKELY,
-        hint=words.UNCOUNTED,
+        hint=UNCOUNTED,
         waiting=tuple(who),
         locations=case.evidence.locations(w.op for w in waits),
         at_ns=waits[0].op.begin_ns,
@@ -214,10 +217,10 @@ def _unanswered(case: Case, wait: Wait) -> Finding:
     waited_ns = max(evidence.age_ns(w.op) for w in inside)
     return Finding(
         kind="no_progress",
-        summary=words.unanswered(evidence.trace, wait.op, who, waited_ns, server, doing),
+        summary=unanswered(evidence.trace, wait.op, who, waited_ns, server, doing),
         certainty=LIKELY,
         culprits=(server,),
-        hint=outside.stopped_hint(case, [server]) or words.FROZEN,
+        hint=outside.stopped_hint(case, [server]) or FROZEN,
         waiting=tuple(who),
         op=wait.op.call.op,
         locations=evidence.locations(w.op for w in inside) + outside.locations(case, [server]),
@@ -228,3 +231,144 @@ def _unanswered(case: Case, wait: Wait) -> Finding:
 
 def _alike(one: Wait, two: Wait) -> bool:
     return one.kind == two.kind == OTHER and one.op.call.op == two.op.call.op
+
+
+FROZEN = (
+    "Look at what holds it there: a signal, a debugger, a call in a library that keeps the GIL, a"
+    " swapping or frozen host."
+)
+NETWORK = (
+    "Suspect the network, the device or the library: test the links between these hosts, look for"
+    " errors of the driver, and compare library versions."
+)
+GRAPHS = (
+    "A CUDA graph that holds operations keeps NCCL from ending: delete such graphs, or call their"
+    " reset(), before the groups are destroyed."
+)
+
+ASKED = (
+    "On gloo a message ends only in wait(): is_completed() stays false until that is called. Wait"
+    " for it, in a thread of its own if something else is to be done meanwhile."
+)
+
+OPEN = {
+    "root": "Compare the roots (src, dst) that the ranks pass there: they may differ, and this"
+    " evidence does not hold them. If they are equal, suspect the network, device or library.",
+    "members": "Find who else is in that group, and where: this evidence lists only those that"
+    " have used it.",
+}
+"""What to do where that is what the evidence lacks."""
+
+INTERFACE = (
+    "Suspect the network between these hosts: an address or interface that others cannot reach"
+    " (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME), or a firewall."
+)
+
+
+def summary(
+    trace: Trace,
+    wait: Wait,
+    who: Sequence[int],
+    waited_ns: int,
+    still: Mapping[int, Doing],
+    open_: str | None = None,
+) -> str:
+    """``still``: what those are at that joined, and then stopped running; ``open_``: what the
+    evidence lacks of it (see ``OPEN``), or ``began``: the devices of all are at it.
+    """
+    name = sentences.operation(trace, wait.op)
+    if wait.kind == OTHER:
+        been = sentences.capital(_been_in(trace, who, name, wait.op, waited_ns))
+        return f"{been}, and what it waits for was not recorded."
+    if open_ == "members":
+        been = sentences.capital(_been_in(trace, who, name, wait.op, waited_ns))
+        return f"{been}; all that were seen in that group are in it, and it may have more members."
+    if open_ == "root":
+        returned = [p for p in wait.arrived if p not in who]
+        some = f": {sentences.processes(trace, returned)} returned" if returned else ""
+        been = _been_in(trace, who, "it", wait.op, waited_ns)
+        return (
+            f"All members have joined {name}{some}{',' if returned else ', and'} {been}: the roots"
+            " may differ, which this evidence does not hold."
+        )
+    alike = "" if wait.kind == RENDEZVOUS else " with matching arguments"
+    return (
+        f"All members have joined {name}{alike}, and"
+        f" {_been_in(trace, who, 'it', wait.op, waited_ns)}: nothing moves"
+        f"{', and the device began it on all ranks' * (open_ == 'began')}"
+        f"{outside.where(trace, still)}."
+    )
+
+
+UNCOUNTED = (
+    "Compare the calls there, one by one: a collective under a condition on the rank, or one call"
+    " more on some ranks. Run it once with DISTTRACE=1: with numbers it is told who is out of step."
+)
+
+
+def apart_text(trace: Trace, waits: Sequence[Wait]) -> str:
+    """Waits at different places, without numbers."""
+    alike = sentences.together(
+        (f"{sentences.called(wait.op)} at {sentences.line(wait.op)}", wait.process)
+        for wait in waits
+    )
+    parts = [f"{sentences.processes(trace, who)} in {where}" for where, who in alike.items()]
+    if len(parts) == 1:
+        return (
+            f"{sentences.capital(parts[0])} may wait there for others. Stacks have no sequence"
+            " numbers, so nobody knows for whom."
+        )
+    return (
+        f"These wait at different places: {sentences.listed(parts)}. Stacks have no sequence"
+        " numbers, so nobody knows which of them should be elsewhere."
+    )
+
+
+def unanswered(
+    trace: Trace, op: Op, who: Sequence[int], waited_ns: int, server: int, doing: Doing
+) -> str:
+    """``op`` of a store, which ``server`` serves."""
+    been = _been_in(trace, who, sentences.operation(trace, op), op, waited_ns)
+    return (
+        f"{sentences.capital(been)}, and {trace.processes[server].label}, which serves this store,"
+        f" does not answer{outside.where(trace, {server: doing})}."
+    )
+
+
+def _been_in(trace: Trace, who: Sequence[int], what: str, op: Op, waited_ns: int) -> str:
+    return (
+        f"{sentences.processes(trace, who, within=op.call.group)} {sentences.have(who)} been in"
+        f" {what} at {sentences.line(op)} for {sentences.span(waited_ns)}"
+    )
+
+
+HINTS = {
+    DEVICE: "Suspect this device first: look at it (nvidia-smi -q, dmesg), keep its host out of the"
+    " job, and start again.",
+    LINK: "Suspect this link first: look at its cable, port and switch (ibstat, ethtool, nvidia-smi"
+    " nvlink -s), keep its host out of the job, and start again.",
+    HOST: "Suspect this host first: look at its processes and its kernel's log (dmesg), keep it out"
+    " of the job, and start again.",
+}
+_WHAT = {DEVICE: "a device", LINK: "a link", HOST: "a host"}
+_MOST = 2
+
+
+def said(trace: Trace, told: Sequence[tuple[int, Trouble]]) -> str:
+    """Nothing where nobody told of any; as many as one can read, else."""
+    parts = [_one(trace, process, one) for process, one in told[:_MOST]]
+    more = len(told) - len(parts)
+    tail = [f"and {more} more in the journals"] if more > 0 else []
+    return "".join(f" {part}." for part in [*parts, *tail])
+
+
+def _one(trace: Trace, process: int, one: Trouble) -> str:
+    owner = trace.processes[process]
+    whose = f" of {sentences.processes(trace, [process])}" if one.mine else ""
+    xid = f"Xid {one.code}" if one.code is not None else one.name or _WHAT[one.where]
+    text = f"`{one.text}`" if one.text else xid
+    return f"It may be {_WHAT[one.where]}{whose}: {_by(one.by)} on {owner.host} says {text}"
+
+
+def _by(name: str) -> str:
+    return "the kernel's log" if name == "kernel log" else name

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from disttrace_viewer.analysis.process_ends import CLEAN
-from disttrace_viewer.evidence.node_rendezvous import Attempt
+from disttrace_viewer.evidence.node_rendezvous import UNNAMED, Attempt, host_of
 from disttrace_viewer.evidence.waits.wait import NODES, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, NOTE, Finding, Scope
 from disttrace_viewer.findings.rules import outside
+from disttrace_viewer.findings.rules.outside import Doing
 from disttrace_viewer.findings.rules.starting import may_come
-from disttrace_viewer.wording.findings import nodes_incomplete as words
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.wording import sentences
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -32,7 +35,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
     away = [a.process for a in late]
     who = [a.process for a in arrived]
     disagree = len({(a.least, a.most) for a in (*arrived, *late)}) > 1
-    found = words.Nodes(
+    found = Nodes(
         attempt=attempt,
         arrived=arrived,
         elsewhere=elsewhere,
@@ -45,11 +48,11 @@ def _finding(case: Case, wait: Wait) -> Finding:
     return Finding(
         kind="rendezvous_incomplete",
         severity=NOTE if start else ERROR,
-        summary=words.summary(case.evidence.trace, found),
+        summary=summary(case.evidence.trace, found),
         certainty=CERTAIN
         if elsewhere or disagree or not (wait.unknown or outside.mute(case, away))
         else LIKELY,
-        hint=words.APART if elsewhere else words.DISAGREE if disagree else words.START,
+        hint=APART if elsewhere else DISAGREE if disagree else START,
         culprits=tuple(a.process for a in late if not disagree and _stayed_away(case, a)),
         waiting=tuple(sorted({*who, *(w.process for w in others)})),
         op=wait.op.call.op,
@@ -61,7 +64,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
         ),
         settles=()
         if elsewhere or disagree
-        else (words.SETTLES,)
+        else (SETTLES,)
         if wait.unknown
         else outside.settles(case, away, early=False),
     )
@@ -70,3 +73,94 @@ def _finding(case: Case, wait: Wait) -> Finding:
 def _stayed_away(case: Case, one: Attempt) -> bool:
     """Whether it is known to be gone for good, or to be busy elsewhere; not if it was killed."""
     return case.outside(one.process) and case.evidence.ends[one.process].how in ("alive", CLEAN)
+
+
+APART = "Give every node the same --rdzv-id and the same --rdzv-endpoint."
+DISAGREE = "Give every node the same --nnodes."
+START = (
+    "See whether torchrun was started on every node, with the same --rdzv-endpoint and --rdzv-id;"
+    " --nnodes MIN:MAX goes on with fewer."
+)
+SETTLES = "collect the journals of the other nodes, if they were started"
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """One rendezvous of agents."""
+
+    attempt: Attempt
+    arrived: Sequence[Attempt]
+    elsewhere: Sequence[Attempt]
+    """Those that wait under another id, or at another store."""
+    late: Sequence[Attempt]
+    """Those that should be there, and are not."""
+    doing: Mapping[int, Doing]
+    """What the late are at."""
+    waited_ns: int
+
+
+def summary(trace: Trace, found: Nodes) -> str:
+    """Who waits where, how many came, and what is known of the others."""
+    attempt, who = found.attempt, [one.process for one in found.arrived]
+    name = "" if attempt.run in (None, UNNAMED) else f" {attempt.run!r}"
+    came = f"{len(who)} of {attempt.least or '?'} nodes came"
+    return (
+        f"{sentences.capital(_agents(trace, who))} {sentences.have(who)} been waiting in the"
+        f" rendezvous{name} of nodes{_at(trace, attempt)} for {sentences.span(found.waited_ns)}:"
+        f" {'; '.join([came, *_missing(trace, found)])}."
+    )
+
+
+def _missing(trace: Trace, found: Nodes) -> Iterator[str]:
+    """Who is missing, as far as that is known, and what these nodes do not agree on."""
+    attempt, arrived = found.attempt, found.arrived
+    for one in found.late:
+        agent = _agents(trace, [one.process])
+        if one.least != attempt.least:
+            gone = f"{agent} went on without, with {_nodes(one)}"
+            yield f"{gone} where {_nodes(attempt)} are wanted here"
+            continue
+        doing = {one.process: found.doing[one.process]}
+        where = outside.where(trace, doing, named=True).removeprefix("; ")
+        yield f"{agent} was in an earlier round and did not come: {where}"
+    stores = sentences.together(
+        (
+            f"for the same id{_at(trace, one)}"
+            if one.place != attempt.place
+            else f"there under the id {one.run!r}",
+            one.process,
+        )
+        for one in found.elsewhere
+    )
+    for how, who in stores.items():
+        yield f"{_agents(trace, who)} {'waits' if len(who) == 1 else 'wait'} {how}"
+    sizes = sentences.together((_nodes(one), one.process) for one in arrived)
+    if len(sizes) > 1:
+        claims = [f"{_agents(trace, who)}: {nodes}" for nodes, who in sizes.items()]
+        yield f"they do not agree on --nnodes: {sentences.listed(claims)}"
+    left = (attempt.least or 0) - len(arrived) - len(found.late)
+    if left > 0 and not found.elsewhere:
+        named = {one.node_rank for one in arrived}
+        nodes = [str(n) for n in range(attempt.least or 0) if n not in named]
+        if None not in named and len(nodes) == left:
+            yield f"no process of node {sentences.listed(nodes)} was seen"
+        else:
+            yield f"of the other {'one' if left == 1 else left} no process was seen"
+
+
+def _at(trace: Trace, attempt: Attempt) -> str:
+    place = trace.place_by_id.get(attempt.place or "")
+    return "" if place is None else f" at {place.name}"
+
+
+def _nodes(attempt: Attempt) -> str:
+    """``--nnodes 2`` or ``--nnodes 1:2``."""
+    least, most = attempt.least, attempt.most
+    return f"--nnodes {least}" if least == most else f"--nnodes {least}:{most}"
+
+
+def _agents(trace: Trace, processes: Iterable[int]) -> str:
+    """``agent 4711 on a`` or ``agents 4711 on a and 4712 on b``."""
+    found = [trace.processes[p] for p in processes]
+    names = [f"{p.pid or p.id[:8]} on {host_of(p)}" for p in found]
+    return f"agent{'s' if len(names) > 1 else ''} {sentences.listed(names)}"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from disttrace_viewer.analysis.process_ends import MISSED_NS, SILENT
+from disttrace_viewer.analysis.process_ends import MISSED_NS, SILENT, End
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, Finding
-from disttrace_viewer.wording.findings import orphaned as words
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.process import Process
+from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.ends import ended
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -27,7 +30,19 @@ def find(case: Case) -> Iterator[Finding]:
             yield Finding(
                 kind="process_failed",
                 severity=NOTE,
-                summary=words.summary(trace, launcher, end, left),
-                hint=words.HINT,
+                summary=summary(trace, launcher, end, left),
+                hint=HINT,
                 at_ns=gone_ns,
             )
+
+
+HINT = (
+    "Nobody starts these ranks anew or ends them with the others of the job: end them by hand if"
+    " they hold ports or devices still."
+)
+
+
+def summary(trace: Trace, launcher: Process, end: End, left: Sequence[int]) -> str:
+    """``Agent 4711 was ended by SIGKILL, and rank 1 lived on.``"""
+    who = sentences.subject(trace, [launcher.index])
+    return f"{who} {ended(end, surely=True)}, and {sentences.processes(trace, left)} lived on."

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from disttrace_viewer.analysis.process_ends import End
 from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, NOTE, Finding, Scope
 from disttrace_viewer.findings.rules.parts import address
 from disttrace_viewer.findings.rules.starting import may_come
-from disttrace_viewer.trace.model import Store
+from disttrace_viewer.trace.model import Store, Trace
 from disttrace_viewer.trace.operation import Op
-from disttrace_viewer.wording.findings import rendezvous_unreachable as words
+from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.ends import ended
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -55,7 +57,7 @@ def _finding(case: Case, clients: Sequence[tuple[Op, Store]]) -> Finding:
     culprits, absent, text, sure = _blame(case, clients, listening or served)
     dialling = [o for o, _ in clients]
     waits = [w for w in case.open() if w.op in dialling]
-    to_come = text in (words.NOT_COME, words.NOBODY, words.NO_AGENT)
+    to_come = text in (NOT_COME, NOBODY, NO_AGENT)
     start = to_come and may_come(case, waits, culprits)
     roots = frozenset(who) | frozenset(culprits)
     if start:
@@ -64,9 +66,9 @@ def _finding(case: Case, clients: Sequence[tuple[Op, Store]]) -> Finding:
     return Finding(
         kind="rendezvous_unreachable",
         severity=NOTE if start else ERROR,
-        summary=words.summary(trace, who, op, store, waited_ns, text),
+        summary=summary(trace, who, op, store, waited_ns, text),
         certainty=CERTAIN if sure else LIKELY,
-        hint=words.HINT,
+        hint=HINT,
         culprits=tuple(culprits),
         absent_ranks=tuple(absent),
         waiting=tuple(p for p in who if p not in culprits),
@@ -89,28 +91,28 @@ def _blame(
     before = [o for o, s in listeners if address(case, s) == address(case, clients[0][1])]
     if before:
         last = before[-1].process
-        return [], [], words.before(trace, last, end_of(case.evidence, last)), True
+        return [], [], before_text(trace, last, end_of(case.evidence, last)), True
     elsewhere = _where_others_are(case, clients, listeners)
     if elsewhere is not None:
         op, store, there = elsewhere
         culprits, dialled = list[int](), ""
         here = len({o.process for o, _ in clients})
         if len(there) > here:
-            culprits, dialled = [o.process for o, _ in clients], words.OTHERS_DIAL
+            culprits, dialled = [o.process for o, _ in clients], OTHERS_DIAL
         elif here > len(there):
-            culprits, dialled = [op.process], words.NOBODY_DIALS
-        return culprits, [], words.listens(trace, op.process, store, dialled), True
+            culprits, dialled = [op.process], NOBODY_DIALS
+        return culprits, [], listens(trace, op.process, store, dialled), True
     job = trace.processes[clients[0][0].process].job
     if all(trace.processes[op.process].is_agent for op, _ in clients):
-        return [], [], words.NO_AGENT, False
+        return [], [], NO_AGENT, False
     zero = [p for p in trace.processes if p.rank == 0 and p.job == job]
     made = _newest(case).get(zero[0].index) if zero else None
     if made is not None and made[0].status != "ok" and not made[1].server:
         here = address(case, made[1]) == address(case, clients[0][1])
-        return [], [], words.dials_itself(None if here else made[1]), False
+        return [], [], dials_itself(None if here else made[1]), False
     if zero:
-        return [zero[0].index], [], words.NOT_COME, True
-    return [], [0], words.NOBODY, False
+        return [zero[0].index], [], NOT_COME, True
+    return [], [0], NOBODY, False
 
 
 def _where_others_are(
@@ -151,3 +153,40 @@ def _reached(case: Case, where: object) -> set[int]:
 def _of_tcp(case: Case) -> list[tuple[Op, Store]]:
     """Every TCP store that a process made, or was about to, with its constructor."""
     return [(o, store) for o, store in case.rendezvous.constructors if o.call.op == "TCPStore"]
+
+
+HINT = (
+    "Compare MASTER_ADDR and MASTER_PORT (of nodes: --rdzv-endpoint) of all processes, see that"
+    " rank 0 is started, and that no firewall is between the hosts."
+)
+NO_AGENT = "no agent that listens was seen"
+NOT_COME = "rank 0, which should listen, has not come to it"
+NOBODY = "nobody claims rank 0, which should listen"
+OTHERS_DIAL, NOBODY_DIALS = ", where the others dial", ", where nobody else dials"
+
+
+def summary(
+    trace: Trace, who: Sequence[int], op: Op, store: Store, waited_ns: int, listeners: str
+) -> str:
+    """``op``: the first of those that dial; ``listeners``: one of the clauses of this file."""
+    return (
+        f"{sentences.have_been(trace, who)} dialling {store.host}:{store.port}"
+        f" ({sentences.line(op)}) for {sentences.span(waited_ns)}, where no traced process"
+        f" listens: {listeners}."
+    )
+
+
+def before_text(trace: Trace, process: int, end: End) -> str:
+    """Who listened there, and ended."""
+    return f"{trace.processes[process].label} listened there before and {ended(end)}"
+
+
+def listens(trace: Trace, process: int, store: Store, dialled: str) -> str:
+    """Who listens elsewhere, and whom that suits."""
+    return f"{trace.processes[process].label} listens at {store.host}:{store.port}{dialled}"
+
+
+def dials_itself(elsewhere: Store | None) -> str:
+    """Rank 0 is a client as well, of the same address or of another one."""
+    at = "it" if elsewhere is None else f"{elsewhere.host}:{elsewhere.port}"
+    return f"rank 0, which should listen, dials {at} itself"

@@ -8,9 +8,9 @@ from disttrace_viewer.analysis.sample import STAND_IN
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding, Scope
 from disttrace_viewer.findings.past import Misfit
-from disttrace_viewer.trace.model import Call
+from disttrace_viewer.trace.model import Call, Trace
 from disttrace_viewer.trace.operation import Op
-from disttrace_viewer.wording.findings import size_mismatch as words
+from disttrace_viewer.wording import sentences
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -49,8 +49,8 @@ def _finding(case: Case, send: Op, receive: Op, times: int, keys: list[Hashable]
     inside = tuple(op.process for op in (send, receive) if op.status != "ok")
     return Finding(
         kind="size_mismatch",
-        summary=words.summary(trace, send, receive, times),
-        hint=words.HINT,
+        summary=summary(trace, send, receive, times),
+        hint=HINT,
         waiting=inside,
         op="send",
         group=trace.group_id(send.call),
@@ -59,3 +59,16 @@ def _finding(case: Case, send: Op, receive: Op, times: int, keys: list[Hashable]
         at_ns=send.begin_ns,
         scope=Scope(exchanges=frozenset(keys), members=frozenset(inside)),
     )
+
+
+HINT = "Give both ends tensors of one size and dtype; the rest of the receiver's is stale."
+
+
+def summary(trace: Trace, send: Op, receive: Op, times: int) -> str:
+    """``times``: how many messages of these two calls there are."""
+    ends = [
+        f"{trace.processes[op.process].label} {verb} {sentences.sizes(op)} ({sentences.line(op)})"
+        for op, verb in ((send, "sends"), (receive, "receives"))
+    ]
+    again = f" ({times} times)" if times > 1 else ""
+    return f"{sentences.capital(' where '.join(ends))}{again}."

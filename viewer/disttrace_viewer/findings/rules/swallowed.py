@@ -6,7 +6,7 @@ Such a call takes no number, so that the next one of its rank meets the others'.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from disttrace.journal.format import COLLECTIVE, COMPOSED
@@ -16,9 +16,47 @@ from disttrace_viewer.analysis.out_of_step import Shift
 from disttrace_viewer.evidence.courses import Place, place_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
-from disttrace_viewer.trace.model import Stream
+from disttrace_viewer.trace.model import Stream, Trace
 from disttrace_viewer.trace.operation import Op
-from disttrace_viewer.wording.findings import swallowed as words
+from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.ends import cut
+from disttrace_viewer.wording.quantities import few
+
+JUST_BEFORE = "Just before, "
+THEN = "Then "
+
+
+def sentence(
+    trace: Trace,
+    raised: Sequence[Op],
+    within: Mapping[tuple[int, int], str | None],
+    lead: str,
+) -> str:
+    """What raised where, on whom. ``within``: of each the operation that the program called;
+    ``lead``: when that was.
+    """
+
+    def call(op: Op) -> str:
+        return f"{op.call.op}{sentences.inside(within[op.id])} ({sentences.line(op)})"
+
+    calls = sentences.together(((call(op), cut(op.error or "")), op.process) for op in raised)
+    told = [
+        f"{text} raised on {sentences.processes(trace, who)}, which went on without it: {error}"
+        for (text, error), who in calls.items()
+    ]
+    return f"{lead}{few(told, sentences.MANY, '; ')}."
+
+
+def hint(trace: Trace, raised: Sequence[Op]) -> str:
+    """What to read first, and what to change."""
+    who = sentences.processes(trace, [op.process for op in raised])
+    lines = sentences.listed(list(dict.fromkeys(sentences.line(op) for op in raised)))
+    errors = few(list(dict.fromkeys(cut(op.error or "") for op in raised)), sentences.MANY, "; ")
+    return (
+        f"Find why the call at {lines} raised on {who} ({errors}), and do not go on"
+        " without it there (`except`, `finally`) where the others are in it: the next call meets"
+        " theirs."
+    )
 
 
 def find(case: Case, process: int, others: Sequence[Op], instead: Op | None) -> Op | None:
@@ -54,17 +92,15 @@ def at(case: Case, process: int, stream: Stream, shift: Shift[int, Place]) -> Op
     return None
 
 
-def told(
-    case: Case, finding: Finding, raised: Sequence[Op], lead: str = words.JUST_BEFORE
-) -> Finding:
+def told(case: Case, finding: Finding, raised: Sequence[Op], lead: str = JUST_BEFORE) -> Finding:
     """A finding with the calls without which those whom it is about went on."""
     if not raised:
         return finding
     trace, within = case.evidence.trace, {op.id: case.evidence.within(op) for op in raised}
     return replace(
         finding,
-        summary=f"{finding.summary} {words.sentence(trace, raised, within, lead)}",
-        hint=words.hint(trace, raised),
+        summary=f"{finding.summary} {sentence(trace, raised, within, lead)}",
+        hint=hint(trace, raised),
         locations=tuple(dict.fromkeys((*finding.locations, *case.evidence.locations(raised)))),
     )
 

@@ -9,7 +9,7 @@ from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN, SILENT
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, Finding
 from disttrace_viewer.trace.model import Trace
-from disttrace_viewer.wording.findings import tried_again as words
+from disttrace_viewer.wording import sentences
 
 
 def overcome(case: Case, finding: Finding) -> Finding:
@@ -22,14 +22,14 @@ def overcome(case: Case, finding: Finding) -> Finding:
         return finding
     starter = _went_on(case, finding)
     if starter is not None:
-        summary = words.of_a_trial(finding.summary, case.evidence.trace, starter)
-        return replace(finding, severity=NOTE, summary=summary, hint=words.HINT_OF_A_TRIAL)
+        summary = of_a_trial(finding.summary, case.evidence.trace, starter)
+        return replace(finding, severity=NOTE, summary=summary, hint=HINT_OF_A_TRIAL)
     if attempt is None or later is None:
         return finding
     if not _ran_to_its_end(case, later, _launchers(case, finding)):
         return finding
-    summary = words.summary(finding.summary, attempt, later)
-    return replace(finding, severity=NOTE, summary=summary, hint=words.HINT)
+    summary = summary_text(finding.summary, attempt, later)
+    return replace(finding, severity=NOTE, summary=summary, hint=HINT)
 
 
 def attempts(case: Case, finding: Finding) -> tuple[int | None, int | None]:
@@ -114,3 +114,26 @@ def _last(trace: Trace, launcher: str) -> int:
 
 def _concerned(finding: Finding) -> tuple[int, ...]:
     return (*finding.culprits, *finding.waiting)
+
+
+HINT = "Nothing is lost but the time of that attempt; if it comes again, read why it failed."
+
+
+def summary_text(what: str, attempt: int, later: int) -> str:
+    """``what``: the sentence of the finding."""
+    return f"Attempt {attempt} failed ({what.rstrip('.')}); attempt {later} ran to its end."
+
+
+HINT_OF_A_TRIAL = (
+    "The program went on without it, and what it began later ended well; if no rank of it may fail,"
+    " have it end with another code."
+)
+
+
+def of_a_trial(what: str, trace: Trace, starter: int) -> str:
+    """``starter``: the process that ran the trials."""
+    label = sentences.processes(trace, [starter])
+    return (
+        f"One run of several that {label} began failed ({what.rstrip('.')}); {label} began others"
+        " after it, which ended well, as it did."
+    )

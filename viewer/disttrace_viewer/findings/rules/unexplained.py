@@ -5,17 +5,20 @@ The last rule about errors: over a failed process nobody may say that nothing is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from disttrace.journal.format import EXEC
 from disttrace_viewer.analysis.error_texts import is_time_out
-from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN
+from disttrace_viewer.analysis.operation import frame
+from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN, End
 from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import process_failed
+from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
-from disttrace_viewer.wording.findings import unexplained as words
+from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.ends import ended
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -49,7 +52,7 @@ def _finding(case: Case, failed: list[int]) -> Finding:
     server = None if left else _ended_server(case, failed)
     gave_up = server is None and not left and all(is_time_out(op.error) for op in broken)
     gave_up = gave_up and bool(broken)
-    summary = words.summary(
+    summary = summary_text(
         evidence.trace,
         {process: end_of(evidence, process) for process in failed},
         broken,
@@ -61,7 +64,7 @@ def _finding(case: Case, failed: list[int]) -> Finding:
         kind="process_failed",
         summary=summary,
         certainty=LIKELY,
-        hint=words.hint(server, left, gave_up=gave_up),
+        hint=hint(server, left, gave_up=gave_up),
         culprits=_turned(case, server) or tuple(case.by_rank(op.process for op in left)),
         waiting=tuple(failed),
         op=broken[0].call.op if broken else None,
@@ -105,3 +108,68 @@ def _ended_server(case: Case, failed: list[int]) -> int | None:
         if evidence.ends[server].how == CLEAN and evidence.ends[server].t_ns <= first:
             return server
     return None
+
+
+KEEP_SERVER = (
+    "Keep the process that serves the store (rank 0) until all others are done: a barrier before it"
+    " leaves."
+)
+WAIT = (
+    "Wait for asynchronous work before the process ends (`for work in works: work.wait()`): what is"
+    " under way then is lost with it."
+)
+LIMIT = (
+    "See who comes there only after the time-out (`timeout=`, `rpc_timeout=`; 0 gives up at once),"
+    " and what keeps it; else look at the network between the hosts."
+)
+LOOK = (
+    "Look for a process that ended without a journal, for the network between the hosts, and at the"
+    " first line of each rank's own output."
+)
+
+
+def summary_text(
+    trace: Trace,
+    failed: Mapping[int, End],
+    broken: Sequence[Op],
+    server: tuple[int, End] | None,
+    left: Sequence[Op] = (),
+    *,
+    gave_up: bool,
+) -> str:
+    """How they failed, in which operations; ``server``: who served their store, and ended;
+    ``left``: what others did not wait for before they ended; ``gave_up``: no connection broke, but
+    a time-out was over.
+    """
+    alike = sentences.together((ended(end), process) for process, end in failed.items())
+    text = "; ".join(
+        f"{sentences.processes(trace, who)} {ended(failed[who[0]], many=len(who) > 1)}"
+        for who in list(alike.values())[:3]
+    )
+    inside = dict.fromkeys(
+        f"{sentences.operation(trace, op)}{sentences.aside(frame(op))}" for op in broken
+    )
+    where = f" in {sentences.listed(list(inside)[:3])}" if inside else ""
+    what = "gave up" if gave_up else "lost contact"
+    cause = f"no journal says who {'did not come' if gave_up else 'or what broke it'}"
+    if server is not None:
+        label = trace.processes[server[0]].label
+        cause = f"the store that they use was served by {label}, which {ended(server[1])} before"
+    if left:
+        cause = sentences.listed(
+            [
+                f"{trace.processes[op.process].label} had ended before without waiting for its"
+                f" {sentences.call(trace, op)}"
+                for op in left[: sentences.MANY]
+            ]
+        )
+    return f"{sentences.subject(trace, failed)} {what}{where}, and {cause}: {text}."
+
+
+def hint(server: int | None, left: Sequence[Op], *, gave_up: bool) -> str:
+    """What to do about who ended too early, or what to look for."""
+    if left:
+        return WAIT
+    if gave_up:
+        return LIMIT
+    return LOOK if server is None else KEEP_SERVER

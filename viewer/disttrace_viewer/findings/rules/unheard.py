@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.evidence.waits.wait import RENDEZVOUS
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, Finding
-from disttrace_viewer.wording.findings import unheard as words
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.operation import Op
+from disttrace_viewer.wording import sentences
 
 
 def find(case: Case, unknown: Sequence[int]) -> Iterator[Finding]:
@@ -30,8 +33,21 @@ def find(case: Case, unknown: Sequence[int]) -> Iterator[Finding]:
     yield Finding(
         kind="no_progress",
         certainty=LIKELY,
-        summary=words.summary(trace, who, first, max(map(evidence.age_ns, alike)), missing),
+        summary=summary(trace, who, first, max(map(evidence.age_ns, alike)), missing),
         waiting=tuple(who),
         group=trace.group_id(first.call),
         seq=first.seq,
+    )
+
+
+def summary(
+    trace: Trace, who: Sequence[int], op: Op, waited_ns: int, missing: Sequence[int]
+) -> str:
+    """Who waits in what, for how long, and who may be missing."""
+    where = frame(op)
+    at = "" if where is None else f" at {sentences.is_at(where)}"
+    call, group = sentences.operation(trace, op), op.call.group
+    return (
+        f"{sentences.have_been(trace, who, within=group)} waiting in {call}{at} for"
+        f" {sentences.span(waited_ns)}; {sentences.ranks(missing)} may be missing there."
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from disttrace.journal.format import ON_DEVICE
 from disttrace_viewer.analysis.sample import BATCHES
@@ -10,10 +10,12 @@ from disttrace_viewer.evidence.waits.wait import MESSAGE, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import crossed, late_arrivals, outside
+from disttrace_viewer.findings.rules.crossed import asked
+from disttrace_viewer.findings.rules.late_arrivals import HINT, Held
+from disttrace_viewer.findings.rules.outside import Doing
+from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
-from disttrace_viewer.wording.findings import unmatched as words
-from disttrace_viewer.wording.findings.crossed import asked
-from disttrace_viewer.wording.findings.late_arrivals import HINT
+from disttrace_viewer.wording import sentences
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -78,8 +80,8 @@ def _facing(case: Case, wait: Wait, other: Op) -> Finding:
     blocked = {w.op.id for w in case.of_process.get(other.process, ())}
     return Finding(
         kind="unmatched_recv" if wait.op.call.op == "recv" else "unmatched_send",
-        summary=words.facing(case.evidence.trace, send, receive),
-        hint=words.ONE_TAG,
+        summary=facing_text(case.evidence.trace, send, receive),
+        hint=ONE_TAG,
         waiting=tuple(sorted({wait.process} | ({other.process} if other.id in blocked else set()))),
         op=wait.op.call.op,
         group=case.evidence.trace.group_id(wait.op.call),
@@ -106,7 +108,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         whole = whole and {*away} == {*sinks}
     other = None if wait.any_of else crossed.partner(case, wait)
     nobody = wait.any_of or other is not None or all(case.at_work(s) for s in sinks)
-    summary = words.summary(
+    summary = summary_text(
         evidence.trace,
         wait,
         evidence.age_ns(op),
@@ -120,7 +122,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         certainty=CERTAIN
         if whole and not nobody and not early and not op.is_polled and not outside.mute(case, sinks)
         else LIKELY,
-        hint=HINT if wait.lateness else outside.stopped_hint(case, sinks) or words.hint(op),
+        hint=HINT if wait.lateness else outside.stopped_hint(case, sinks) or hint(op),
         culprits=() if nobody else away,
         waiting=(wait.process,) if other is None else tuple(sorted({wait.process, other.process})),
         op=op.call.op,
@@ -138,4 +140,58 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
             absent=frozenset((op.call.group, r) for r in wait.absent),
         ),
         settles=outside.settles(case, sinks, early=early),
+    )
+
+
+ONE_TAG = "Give both ends one tag; where both tags are used, post them in one order on both ends."
+
+
+def facing_text(trace: Trace, send: Op, receive: Op) -> str:
+    """Two ends of one direction that differ in the tag."""
+    return (
+        f"{sentences.subject(trace, [send.process])} sends to"
+        f" {sentences.processes(trace, [receive.process])} with tag {send.call.tag}"
+        f" ({sentences.line(send)}), which receives with tag {receive.call.tag}"
+        f" ({sentences.line(receive)}): the two never meet."
+    )
+
+
+def summary_text(
+    trace: Trace,
+    wait: Wait,
+    waited_ns: int,
+    *,
+    others: Sequence[int],
+    doing: Mapping[int, Doing],
+    held: Mapping[int, Held],
+) -> str:
+    """``others`` should have posted the other end, and are ``doing`` something else; those who came
+    too late were ``held`` up.
+    """
+    op = wait.op
+    verb = "send" if op.call.op == "recv" else "receive"
+    waited = "waited" if op.error is not None else "has been waiting"
+    who = sentences.processes(trace, others)
+    been = (
+        f"{sentences.subject(trace, [op.process])} {waited} in {sentences.operation(trace, op)}"
+        f" ({sentences.line(op)}, {sentences.sizes(op)}) for {sentences.span(waited_ns)}"
+    )
+    if wait.lateness:
+        by = sentences.span(wait.lateness[0][1])
+        return (
+            f"{been} and gave up; {who} posted the {verb} {by} later"
+            f"{late_arrivals.words(trace, held)}."
+        )
+    if not others:
+        return f"{been}, but of {sentences.ranks(wait.absent)} no journal was found."
+    never = f"{who} never {verb if len(others) > 1 else verb + 's'}"
+    nobody = f"nobody {verb}s: " if wait.any_of else ""
+    return f"{been}, but {nobody}{never}{outside.where(trace, doing, named=True)}."
+
+
+def hint(op: Op) -> str:
+    """What to find, of an end that waits."""
+    return (
+        f"Find the {'send' if op.call.op == 'recv' else 'receive'} that should match it: is it"
+        " under a condition, or in a batch that one side left shorter?"
     )

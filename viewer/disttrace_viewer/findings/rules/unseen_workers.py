@@ -5,9 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from disttrace_viewer.analysis.liveness import signal_name
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.process import Worker
-from disttrace_viewer.wording.findings.unseen_workers import KILLED, STARTED
+
+STARTED, KILLED = "started", "killed"
+
+
+def words(worker: Worker, *, sure: bool, many: bool = False) -> str:
+    """``ended with exit code 1 before it used torch.distributed``, to follow it as a subject.
+
+    ``sure``: it is known that it used nothing of that; ``many``: several ended alike.
+    """
+    if worker.event == STARTED:
+        return f"was started (pid {worker.pid}) and has no journal yet"
+    how = "ended"
+    if worker.code is not None and worker.code < 0:
+        how = f"ended by {signal_name(worker.code)}"
+    elif worker.code is not None:
+        how = f"ended with exit code {worker.code}"
+    if sure and worker.event == KILLED:
+        return (
+            f"was started (pid {worker.pid}) and had not used torch.distributed until its launcher"
+            " ended it"
+        )
+    if sure:
+        return f"{how} before {'they' if many else 'it'} used torch.distributed"
+    return f"{how}, and no journal of {'them' if many else 'it'} was found"
+
 
 FAILED, EXITED = "failed", "exited"
 
@@ -35,7 +60,7 @@ class Unseen:
         )
 
 
-def unseen_workers(trace: Trace) -> Mapping[tuple[int | None, int], Unseen]:
+def unseen_of(trace: Trace) -> Mapping[tuple[int | None, int], Unseen]:
     """By attempt and rank."""
     known = {(p.parent, p.pid) for p in trace.processes}
     ranks = {(p.attempt, p.rank) for p in trace.processes if p.rank is not None}

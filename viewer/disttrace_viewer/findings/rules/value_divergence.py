@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding
-from disttrace_viewer.trace.model import Location
+from disttrace_viewer.trace.model import Group, Location, Trace
 from disttrace_viewer.trace.process import Digest
-from disttrace_viewer.wording.findings import value_divergence as words
+from disttrace_viewer.wording import sentences
 
 _Kind = tuple[str, str, str | None]
 
@@ -44,8 +44,8 @@ def _finding(case: Case, digests: dict[int, Digest]) -> Finding:
         kind="value_divergence",
         # That they differ is sure, and not that a majority is right.
         certainty=LIKELY if odd else CERTAIN,
-        summary=words.summary(trace, group, one, odd, case.by_rank(digests), places[:1]),
-        hint=words.HINT,
+        summary=summary(trace, group, one, odd, case.by_rank(digests), places[:1]),
+        hint=HINT,
         culprits=tuple(odd),
         op=one.op,
         group=one.group,
@@ -53,3 +53,31 @@ def _finding(case: Case, digests: dict[int, Digest]) -> Finding:
         locations=tuple(places),
         at_ns=min(digest.t_ns for digest in digests.values()),
     )
+
+
+HINT = (
+    "Only checksums were compared. Before that call look for what one rank does otherwise: another"
+    " seed, a step that was left out, an update outside of the optimizer; where the program is the"
+    " same, test that host's memory and device. Do not trust what was computed since."
+)
+
+
+def summary(
+    trace: Trace,
+    group: Group | None,
+    one: Digest,
+    odd: Sequence[int],
+    members: Sequence[int],
+    places: Sequence[Location],
+) -> str:
+    """Who has other values than whom; ``odd``: nobody, where no majority tells."""
+    what = f"the result of {one.op}" if one.name is None else f"'{one.name}'"
+    where = "" if group is None else f" of {sentences.group(group, trace)}"
+    at = f" at {sentences.place(places[0])}" if places else ""
+    number = f" in its call {one.number:,}{where}{at}"
+    if not odd:
+        whom = sentences.processes(trace, members)
+        return f"Values differ that have to be equal: {what} is not the same in {whom}{number}."
+    rest = sentences.processes(trace, [p for p in members if p not in odd])
+    who, have = sentences.subject(trace, odd), sentences.have(odd)
+    return f"{who} {have} other values than {rest}, where they have to be equal: {what}{number}."

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 
 from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding, Scope
 from disttrace_viewer.findings.rules.parts import Join, joins
-from disttrace_viewer.wording.findings import world_size as words
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.wording import sentences
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -32,8 +33,8 @@ def _finding(case: Case, claims: dict[int, Join], waiting: list[int]) -> Finding
     first = next(iter(claims.values()))
     return Finding(
         kind="group_mismatch",
-        summary=words.summary(case.evidence.trace, {p: values[p] for p in order}, first.store.name),
-        hint=words.HINT,
+        summary=summary(case.evidence.trace, {p: values[p] for p in order}, first.store.name),
+        hint=HINT,
         culprits=tuple(odd),
         waiting=tuple(p for p in waiting if p not in odd),
         op=first.op.call.op,
@@ -45,3 +46,13 @@ def _finding(case: Case, claims: dict[int, Join], waiting: list[int]) -> Finding
             members=frozenset(claims),
         ),
     )
+
+
+HINT = "Give all processes one WORLD_SIZE; compare the environments that start them."
+
+
+def summary(trace: Trace, claims: Mapping[int, int | None], at: str | None) -> str:
+    """``claims``: by process; ``at``: where they meet."""
+    told = ((str(size), process) for process, size in claims.items())
+    text = sentences.sides(trace, told, "claims", "claim")
+    return f"The members of the default group disagree on its world size at {at}: {text}."

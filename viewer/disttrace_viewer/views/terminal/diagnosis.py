@@ -14,11 +14,11 @@ from disttrace_viewer.diagnosis.positions import Place, places
 from disttrace_viewer.diagnosis.report import NO_HISTORY, coverage, healthy, job_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, Finding
+from disttrace_viewer.findings.rules.lacking import TIMELESS, TIMES
 from disttrace_viewer.load.said import SHOWN
 from disttrace_viewer.trace.process import JOURNAL, Stack
 from disttrace_viewer.views.terminal import BAD, DIM, GOOD, HEAD, PLAIN, WAIT
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.findings.missing_evidence import TIMELESS, TIMES
 from disttrace_viewer.wording.quantities import clock_time, number
 from disttrace_viewer.wording.sentences import capital
 

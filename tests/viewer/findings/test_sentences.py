@@ -1,4 +1,4 @@
-"""Rules decide, and ``wording`` speaks: a rule gives values to the words of its own name."""
+"""Sentences of findings stand with their rules, and nowhere below them."""
 
 from __future__ import annotations
 
@@ -41,23 +41,9 @@ def test_what_counts_as_english() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    sorted(
-        (
-            *(VIEWER / "findings").rglob("*.py"),
-            *(VIEWER / "history").glob("*_*.py"),
-            VIEWER / "history" / "straggler.py",
-        )
-    ),
+    sorted((VIEWER / "findings").glob("*.py")),
     ids=lambda path: str(path.relative_to(VIEWER)),
 )
-def test_a_rule_holds_no_english(path: Path) -> None:
-    """What it says stands in the file of the same name in ``wording/findings/``."""
+def test_what_rules_share_holds_no_english(path: Path) -> None:
+    """A finding, a case and what is asked of them are values; a rule's file has its sentences."""
     assert english(path.read_text(encoding="utf-8")) == []
-
-
-def test_the_words_of_a_rule_bear_its_name() -> None:
-    """Each file of words is that of one rule, or part of rules; one holds what they share."""
-    words = {path.name for path in (VIEWER / "wording" / "findings").glob("*.py")}
-    folders = (VIEWER / "findings" / "rules", VIEWER / "history")
-    rules = {path.name for folder in folders for path in folder.glob("*.py")}
-    assert words - rules == {"missing_evidence.py", "troubles.py"}
