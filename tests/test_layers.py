@@ -61,7 +61,6 @@ VIEWER_ROOMS = (
     "merge",
     "collect",
     "analysis",
-    "states/form",
     "states",
     "analysis/timing",
     "analysis/difference",

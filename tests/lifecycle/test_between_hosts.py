@@ -20,7 +20,7 @@ from disttrace_viewer.companion.between.out_of_step import OutOfStep
 from disttrace_viewer.companion.between.talk import CALLS, Talk
 from disttrace_viewer.companion.hub.station import CLIENT, SERVER, Answer
 from disttrace_viewer.companion.slow.duty import HERE
-from disttrace_viewer.states.form.state import inflated
+from disttrace_viewer.states.state import inflated
 from lifecycle.test_in_step import STEP, Calls, pages
 from support import networks
 from support.processes import clean_environ

@@ -18,9 +18,9 @@ from disttrace_viewer.companion.reports.states import Received, packed
 from disttrace_viewer.companion.verdict import HERE, Judge
 from disttrace_viewer.diagnosis.verdict import Verdict, verdict
 from disttrace_viewer.states.folder import of_journals
-from disttrace_viewer.states.form.state import State, checked, encoded
 from disttrace_viewer.states.merged import Merged, merge
 from disttrace_viewer.states.reduce import WINDOW
+from disttrace_viewer.states.state import State, checked, encoded
 
 ALIVE = Seen(alive=True, code=None, state="S")
 Hosts = dict[str, Merged]

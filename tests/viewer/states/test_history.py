@@ -21,11 +21,11 @@ from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.engines import here
-from disttrace_viewer.states.form.state import State
 from disttrace_viewer.states.history import MOST_PACKED, Calls, History
 from disttrace_viewer.states.history import packed as packed_history
 from disttrace_viewer.states.merged import merge
 from disttrace_viewer.states.reduce import WINDOW, reduce
+from disttrace_viewer.states.state import State
 from disttrace_viewer.trace.model import Job, Stream
 from disttrace_viewer.trace.operation import Op
 from support.journals import MS

@@ -13,9 +13,9 @@ from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.states import merge, reduce
 from disttrace_viewer.states import packed as packing
 from disttrace_viewer.states.building import trace_of
-from disttrace_viewer.states.form.state import Recent, State, pack_batch
 from disttrace_viewer.states.merged import Merged
 from disttrace_viewer.states.packed import Packed
+from disttrace_viewer.states.state import Recent, State, pack_batch
 from disttrace_viewer.views.terminal.diagnosis import lines
 from support.scenes import nobody_knows
 from support.splits import differing

@@ -10,8 +10,7 @@ import pytest
 
 from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.states import reading
-from disttrace_viewer.states.reading import Reading
-from disttrace_viewer.states.shapes import Shapes, shapes_of
+from disttrace_viewer.states.reading import Reading, Shapes, shapes_of
 
 CALLS: tuple[tuple[str, str, dict[str, object]], ...] = (
     ("collective", "all_reduce", {"group": 1, "backend": "gloo", "stack": 1}),

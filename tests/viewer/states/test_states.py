@@ -21,7 +21,7 @@ from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.states import State, StateError, merge, pack, reduce, unpack
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.folder import SUFFIX, read
-from disttrace_viewer.states.form.state import MOST_BYTES, encoded
+from disttrace_viewer.states.state import MOST_BYTES, encoded
 from disttrace_viewer.trace.errors import ViewerError
 from support.journals import MS
 from support.processes import python

@@ -20,10 +20,10 @@ from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.choice import nothing
 from disttrace_viewer.states import engines, folder
 from disttrace_viewer.states.engines import Engine, here
-from disttrace_viewer.states.form.state import State
 from disttrace_viewer.states.history import courses_differ
 from disttrace_viewer.states.merged import Merged, merge
 from disttrace_viewer.states.reduce import WINDOW
+from disttrace_viewer.states.state import State
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.trace.model import Job, Stream
 

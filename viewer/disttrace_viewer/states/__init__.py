@@ -7,9 +7,9 @@ orjson; ``pack`` and ``unpack`` make bytes of a state.
 
 from __future__ import annotations
 
-from disttrace_viewer.states.form.state import State, StateError, pack, unpack
 from disttrace_viewer.states.merged import Merged, merge
 from disttrace_viewer.states.reduce import reduce
+from disttrace_viewer.states.state import State, StateError, pack, unpack
 
 __all__ = [
     "Merged",

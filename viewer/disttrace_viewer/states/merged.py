@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from disttrace_viewer.merge.jobs import as_called, tries
 from disttrace_viewer.states import packed
-from disttrace_viewer.states.form.state import State
 from disttrace_viewer.states.packed import Packed, batches_of
+from disttrace_viewer.states.state import State
 from disttrace_viewer.states.survey import StateSurvey, survey
 
 

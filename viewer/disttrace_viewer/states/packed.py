@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from disttrace_viewer.merge.processes import Clocks, OwnClock, clock_of
-from disttrace_viewer.states.form.journal import journal_of
-from disttrace_viewer.states.form.state import Batches, State, inflated
+from disttrace_viewer.states.state import Batches, State, inflated, journal_of
 
 KEPT = 1 << 13
 """Of so many states all stay unpacked."""

@@ -24,10 +24,10 @@ from disttrace_viewer.load.journals import Journal, name_gaps, open_journal
 from disttrace_viewer.load.problems import CUT_OFF, Problems
 from disttrace_viewer.load.schema import Record
 from disttrace_viewer.merge.meetings import Meeting
-from disttrace_viewer.states.form.state import ByIdentity, Row, State
 from disttrace_viewer.states.history import MOST_DIFFERENT, Calls, packed
 from disttrace_viewer.states.kept import MOST_KEYS, chosen
 from disttrace_viewer.states.reading import Reading
+from disttrace_viewer.states.state import ByIdentity, Row, State
 
 WINDOW = 256 << 10
 """Bytes at the end of a journal that say where its process stands, but for rare cases."""

@@ -17,9 +17,8 @@ from disttrace_viewer.merge import processes as processing
 from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.merge.meetings import Met, aligned
 from disttrace_viewer.merge.surveying import Surveyed, Surveying
-from disttrace_viewer.states.form.journal import journal_of
-from disttrace_viewer.states.form.state import State
 from disttrace_viewer.states.packed import Heads, Packed, batches_of, head_of
+from disttrace_viewer.states.state import State, journal_of
 from disttrace_viewer.trace.model import Group
 from disttrace_viewer.trace.process import Clock, Problem, Process
 

@@ -18,8 +18,8 @@ from disttrace_viewer.diagnosis.verdict import Verdict, verdict
 from disttrace_viewer.findings.finding import NOTE
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.states import folder
-from disttrace_viewer.states.form.state import State
 from disttrace_viewer.states.merged import Merged, merge
+from disttrace_viewer.states.state import State
 
 KINDS = frozenset(
     {

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from disttrace.journal.format import CALLS_SUFFIX, is_plain_name, opened_own
 from disttrace.lifecycle.meeting.place import place
 from disttrace.recording.shown import FIRST_LINE, KEPT, Page, read, streams
-from disttrace_viewer.states.form.state import inflated
+from disttrace_viewer.states.state import inflated
 
 MOST_STREAMS = 64
 """Of one host."""

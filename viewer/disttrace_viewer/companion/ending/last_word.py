@@ -27,9 +27,9 @@ from disttrace_viewer.load.said import keep_once, path_of, said
 from disttrace_viewer.merge.jobs import closure
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.building import trace_of
-from disttrace_viewer.states.form.state import State
 from disttrace_viewer.states.merged import Merged, merge, newest_try
 from disttrace_viewer.states.reduce import WINDOW
+from disttrace_viewer.states.state import State
 from disttrace_viewer.trace.model import Trace
 
 STALLED, GOING_ON, FAILED = "stalled", "going on", "failed"

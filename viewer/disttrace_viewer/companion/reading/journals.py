@@ -25,8 +25,8 @@ from disttrace.journal.format import (
 from disttrace.journal.proc import ROOT, entries
 from disttrace_viewer.load.discover import Files, named
 from disttrace_viewer.states.building import trace_of
-from disttrace_viewer.states.form.state import State
 from disttrace_viewer.states.merged import Merged
+from disttrace_viewer.states.state import State
 from disttrace_viewer.trace.process import AGENT
 
 RECENT_S = 60.0

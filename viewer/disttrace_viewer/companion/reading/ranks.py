@@ -13,9 +13,9 @@ from disttrace_viewer.load.discover import named
 from disttrace_viewer.load.files import modified_ns
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.building import trace_of
-from disttrace_viewer.states.form.state import State
 from disttrace_viewer.states.merged import Merged
 from disttrace_viewer.states.reduce import WINDOW
+from disttrace_viewer.states.state import State
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.process import Process
 

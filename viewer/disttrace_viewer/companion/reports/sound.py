@@ -13,7 +13,7 @@ import orjson
 
 from disttrace_viewer.load.definitions import LISTED
 from disttrace_viewer.load.schema import Checker, Wrong
-from disttrace_viewer.states.form.state import Row, State, StateError, checked
+from disttrace_viewer.states.state import Row, State, StateError, checked
 
 _MOST_ROWS = 4_096
 _TIMES = ("modified_ns", "head_t", "segment", "read", "size", "count", "last_t")

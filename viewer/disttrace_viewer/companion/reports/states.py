@@ -19,8 +19,8 @@ from disttrace_viewer.companion.reading.journals import marks_of
 from disttrace_viewer.companion.reports.public import known_files, known_words, public, revealed
 from disttrace_viewer.companion.reports.sound import sound
 from disttrace_viewer.states.building import trace_of
-from disttrace_viewer.states.form.state import Row, State, StateError, encoded, inflated
 from disttrace_viewer.states.merged import Merged, WaitsWith
+from disttrace_viewer.states.state import Row, State, StateError, encoded, inflated
 from disttrace_viewer.trace.process import Process
 
 MOST_STATE = 8 << 10

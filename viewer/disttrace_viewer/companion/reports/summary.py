@@ -21,8 +21,8 @@ from disttrace_viewer.companion.hub.station import MOST_SUMMARY, Answer
 from disttrace_viewer.companion.reading.journals import mark_of
 from disttrace_viewer.companion.reports.public import hidden
 from disttrace_viewer.states.building import trace_of
-from disttrace_viewer.states.form.state import Row, State
 from disttrace_viewer.states.merged import Merged, WaitsWith
+from disttrace_viewer.states.state import Row, State
 
 MOST_WAITS, MOST_GROUPS, MOST_PIECES = 128, 64, 64
 """Rows of a summary, groups of these, and ranges of ranks in one row."""

@@ -14,7 +14,7 @@ import orjson
 
 from disttrace_viewer.companion.slow.blocks import MOST_SHIFT, Block
 from disttrace_viewer.companion.slow.ranks import Slow
-from disttrace_viewer.states.form.state import inflated
+from disttrace_viewer.states.state import inflated
 from disttrace_viewer.trace.plain_text import plain
 
 VERSION = 1
