@@ -132,7 +132,8 @@ EQUAL_SIZES = frozenset(
 #   number   0 to 2**32 - 1, what others refer to   thread   0 to 2**16 - 1
 #   integer  64 bits                                rank     32 bits, signed
 #   size     a number of members                    flag     true or false
-#   mark     0 or 1
+#   mark     0 or 1                                  pid      1 to 2**31 - 1
+#   kind, role, origin    one of CLOSED             word, words   an identifier, and lists of them
 #   id, name, text, key   strings, shown up to the length in LONGEST
 #   names, texts          lists of strings          keys     a key, or a list of them
 #   prefixes              a list of names and nulls map      an object of names
@@ -154,10 +155,10 @@ FIELDS: dict[str, dict[str, str]] = {
         "pid_ns": "number",
         "time_ns": "number",
         "ticks": "integer",
-        "pid": "rank",
-        "ppid": "rank",
+        "pid": "pid",
+        "ppid": "number",
         "start_ns": "unix",
-        "role": "name",
+        "role": "role",
         "env": "map",
         "argv": "texts",
         "cwd": "text",
@@ -174,7 +175,7 @@ FIELDS: dict[str, dict[str, str]] = {
         "rank": "rank",
         "local_rank": "rank",
         "world_size": "size",
-        "role": "name",
+        "role": "role",
         "attempt": "rank",
         "run": "name",
     },
@@ -228,28 +229,28 @@ FIELDS: dict[str, dict[str, str]] = {
     "call": {
         "n": "number",
         "op": "name",
-        "kind": "name",
+        "kind": "kind",
         "group": "number",
         "backend": "name",
         "device": "name",
         "async": "flag",
         "shapes": "shapes",
-        "dtypes": "names",
+        "dtypes": "words",
         "bytes": "integer",
         "splits": "json",
-        "reduce_op": "name",
+        "reduce_op": "word",
         "root": "rank",
         "peer": "rank",
         "tag": "integer",
         "store": "number",
         "name": "name",
-        "origin": "name",
+        "origin": "origin",
         "stack": "number",
         "args": "object",
     },
     "worker": {
         "t": "time",
-        "pid": "rank",
+        "pid": "pid",
         "event": "name",
         "local_rank": "rank",
         "rank": "rank",
@@ -377,8 +378,18 @@ BOUNDS: dict[str, tuple[int, int]] = {
     "integer": (-(1 << 63), (1 << 63) - 1),
     "rank": (-(1 << 31), (1 << 31) - 1),
     "mark": (0, 1),
+    "pid": (1, (1 << 31) - 1),  # 0 and below are groups of processes to kill()
 }
 """Smallest and largest of the numbers."""
+
+CLOSED = {
+    "kind": frozenset({COLLECTIVE, MESSAGE, STORE, CONSTRUCTOR, COMPOSED}),
+    "role": frozenset({"agent", "worker", "child", "main"}),
+    "origin": frozenset({"python", "c++"}),
+}
+"""All values of a type. Names of operations, dtypes and reductions grow with torch and with
+subclasses, so these are no tables.
+"""
 
 MOST_MEMBERS = 1 << 20
 """A group or a world that claims to be larger is taken for one of unknown size."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import sys
 from collections.abc import Callable
 
@@ -58,7 +59,7 @@ class Summary:
             os.stat(folder)
             count = max(1, self._roll.count(identity))  # of this host: nobody lists the folder
             shown = os.path.relpath(folder)
-            shown = errors.plain(folder if shown.startswith("..") else shown)
+            shown = _quoted(errors.plain(folder if shown.startswith("..") else shown))
             noun = "journal" if count == 1 else "journals"
             errors.tell(
                 f"disttrace: {count} {noun} in {shown}; what happened: disttrace view {shown}; "
@@ -77,3 +78,10 @@ class Summary:
         joined = self._joined_as()
         rank = identity.rank if joined is None else joined
         return identity.parent is None and rank in (None, 0)
+
+
+def _quoted(path: str) -> str:
+    """As a shell takes it for one word (``shlex`` is one of the program's own modules, perhaps)."""
+    if re.fullmatch(r"[\w@%+=:,./-]+", path, re.ASCII):
+        return path
+    return "'" + path.replace("'", "'\"'\"'") + "'"

@@ -11,7 +11,15 @@ from pathlib import Path
 import orjson
 import pytest
 
-from disttrace.journal.format import BOUNDS, DEFINITIONS, FIELDS, LONGEST, MOST_MEMBERS, NEEDED
+from disttrace.journal.format import (
+    BOUNDS,
+    CLOSED,
+    DEFINITIONS,
+    FIELDS,
+    LONGEST,
+    MOST_MEMBERS,
+    NEEDED,
+)
 from disttrace_viewer.load import files
 from disttrace_viewer.load.definitions import MOST_OF_A_KIND, Definitions
 from disttrace_viewer.load.problems import Problems
@@ -24,8 +32,8 @@ from disttrace_viewer.trace.plain_text import plain, shortened
 from support.journals import MS, Journal, training
 
 STEPS = 3
-TYPES = {*BOUNDS, *LONGEST, "size", "flag", "names", "texts", "keys", "prefixes", "map", "ranks"}
-TYPES |= {"shapes", "frames", "json", "object", "call", "span"}
+TYPES = {*BOUNDS, *CLOSED, *LONGEST, "size", "flag", "names", "texts", "keys", "prefixes", "map"}
+TYPES |= {"ranks", "word", "words", "shapes", "frames", "json", "object", "call", "span"}
 NASTY = "\x1b]0;owned\x07\x9b2J\u202e\u200b\n\r\b\ud800end"
 
 
@@ -48,6 +56,15 @@ def test_the_schema_knows_every_record() -> None:
         ("call", {"n": 1, "shapes": [4]}),
         ("call", {"n": 1, "async": 1}),
         ("call", {"n": 1, "args": [1]}),
+        ("call", {"n": 1, "dtypes": ["float32", "float32); import os; os.system('x'"]}),
+        ("call", {"n": 1, "reduce_op": "SUM); os.abort("}),
+        ("call", {"n": 1, "kind": "collective\n"}),
+        ("call", {"n": 1, "origin": "`id`"}),
+        ("b", {"b": 1, "t": 1, "a": {"dtypes": ["$(id)"]}}),
+        ("identity", {"role": "agent' #"}),
+        ("worker", {"t": 1, "pid": -1}),
+        ("process", {"pid": -1}),
+        ("process", {"pid": 0}),
         ("stack", {"n": 1, "frames": [[1, 2]]}),
         ("exit", {"t": -1}),
         ("exit", {"t": 1 << 61}),
@@ -116,7 +133,7 @@ def nasty_job(folder: Path) -> Journal:
     stack = journal.stack((text, 1, text))
     store = journal.tcp_store(host=text, name=f"tcp://{text}", path=text, address=text)
     group = journal.group(journal.prefix_store(store, text), name=text, desc=text, type=text)
-    call = journal.collective(group, op=text, stack=stack, backend=text, dtypes=[text])
+    call = journal.collective(group, op=text, stack=stack, backend=text)
     journal.run(call, 20 * MS, MS, q=1)
     get = journal.call("store.get", kind="store", store=store, stack=stack)
     for key in (text, [text, "b"]):

@@ -10,7 +10,15 @@ from typing import Any
 
 import orjson
 
-from disttrace.journal.format import BOUNDS, FIELDS, LONGEST, MOST_MEMBERS, NEEDED, ranks_of
+from disttrace.journal.format import (
+    BOUNDS,
+    CLOSED,
+    FIELDS,
+    LONGEST,
+    MOST_MEMBERS,
+    NEEDED,
+    ranks_of,
+)
 from disttrace_viewer.load.problems import plural
 from disttrace_viewer.trace.plain_text import plain, shortened
 
@@ -124,6 +132,22 @@ def _text(most: int) -> Check:
 
 def _flag(_checker: Checker, value: Any) -> bool:
     if type(value) is not bool:
+        raise Wrong
+    return value
+
+
+def _one_of(words: frozenset[str]) -> Check:
+    def check(_checker: Checker, value: Any) -> str:
+        if type(value) is not str or value not in words:
+            raise Wrong
+        return value
+
+    return check
+
+
+def _word(_checker: Checker, value: Any) -> str:
+    """Of dtypes and reductions: whatever a torch calls them, it is no text."""
+    if type(value) is not str or len(value) > 64 or not value.isascii() or not value.isidentifier():
         raise Wrong
     return value
 
@@ -252,7 +276,10 @@ def _span(_checker: Checker, value: Any) -> str:
 _CHECKS: dict[str, Check] = {
     **{name: _number(*bounds) for name, bounds in BOUNDS.items()},
     **{name: _text(most) for name, most in LONGEST.items()},
+    **{name: _one_of(words) for name, words in CLOSED.items()},
     "flag": _flag,
+    "word": _word,
+    "words": _list_of(_word),
     "size": _size,
     "names": _list_of(_text(LONGEST["name"])),
     "texts": _list_of(_text(LONGEST["text"])),

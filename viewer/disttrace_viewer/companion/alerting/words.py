@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Sequence, Set
 from typing import Any
 
@@ -39,7 +40,7 @@ def lines(case: Case, found: list[Finding], directory: str, *, word: str = "stal
         said.append(f"  and {len(where) - MOST_POSITIONS} more places")
     if found[0].hint is not None:
         said.append(found[0].hint)
-    said.append(f"more: disttrace diagnose {directory}")
+    said.append(f"more: disttrace diagnose {shlex.quote(directory)}")
     return [
         line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 3]}..." for line in said
     ]
