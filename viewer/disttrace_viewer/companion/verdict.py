@@ -40,7 +40,7 @@ from disttrace_viewer.companion.alerting.words import (
     voices,
 )
 from disttrace_viewer.companion.gil_holders import OF_LIMIT, SHORTEST_S, GilHolders, Silent
-from disttrace_viewer.companion.hub import secret
+from disttrace_viewer.companion.hub.conversation import secret_of_job
 from disttrace_viewer.companion.hub.peers import WHOLE_S, Peers
 from disttrace_viewer.companion.hub.station import ALONE, MOST_SUMMARY, SERVER, Answer
 from disttrace_viewer.companion.load import Load
@@ -302,7 +302,7 @@ class Judge:
     def _unpacked(
         answers: Sequence[Answer], local: Merged, summaries: Sequence[Answer] = ()
     ) -> Received:
-        received = unpacked(answers, local, proved=secret.of_job() is not None)
+        received = unpacked(answers, local, proved=secret_of_job() is not None)
         others = [*summary.read(summaries).values()]
         if not others:
             return received

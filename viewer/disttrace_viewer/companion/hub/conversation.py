@@ -1,28 +1,36 @@
-"""A conversation with one other companion: greeting and proof first, messages then, all bounded.
+"""A conversation with another companion: greeting and proof first, messages then, all bounded.
 
-Whoever listens speaks first, so that nothing is ever said to another program that happens to listen
+Whoever listens speaks first, so that nothing is ever sent to another program that happens to listen
 there. ``disttrace`` (version and a number drawn) is answered by ``hello`` (job, a number drawn and
 a proof), and that by ``hello`` (a proof). No clock, no socket: bytes in, messages and bytes out.
+
+The proof is of the job's secret, which comes from the environment (``DISTTRACE_SECRET``), to which
+the user or the launcher hands it: it is never written, never sent, and in no store. It is a door:
+what is sent behind it is what anybody may know.
 """
 
 from __future__ import annotations
 
-from disttrace_viewer.companion.hub import secret as proofs
-from disttrace_viewer.companion.hub.message import (
-    TAG_BYTES,
-    Garbled,
-    Message,
-    from_bytes,
-    length,
-    to_bytes,
-)
+import hashlib
+import hmac
+import os
 
+from disttrace_viewer.companion.hub.message import Garbled, Message, from_bytes, length, to_bytes
+
+VARIABLE = "DISTTRACE_SECRET"
 VERSION = 1
 GREETING_S = 3.0
 """So long a greeting may take in all."""
 MESSAGE_S = 10.0
 """So long a message may take from its first byte to its last one."""
 MOST_GREETING = 1 << 10
+_CALLER, _LISTENER = b"caller", b"listener"
+
+
+def secret_of_job() -> bytes | None:
+    """The job's secret; None where there is none."""
+    text = os.environ.get(VARIABLE, "")
+    return os.fsencode(text) if text.strip() else None
 
 
 class Conversation:
@@ -35,10 +43,8 @@ class Conversation:
         self._began = now
         self._since: float | None = None
         """When the first byte of a message came that is not whole yet."""
-        self._ours, self._theirs = proofs.drawn(), ""
+        self._ours, self._theirs = os.urandom(16).hex(), ""
         self._data = bytearray()
-        self._seal: proofs.Seal | None = None
-        self._their_seal: proofs.Seal | None = None
         self.ready = False
         """Whether both have greeted, and proved what was to be proved."""
         self.most_body = 0
@@ -53,11 +59,6 @@ class Conversation:
         """What whoever listens says first."""
         fields = {"v": VERSION, "drawn": self._ours, "secret": self._secret is not None}
         return to_bytes(Message("disttrace", fields)) if self._listens else b""
-
-    def said(self, message: Message) -> bytes:
-        """A message as bytes for the other one."""
-        data = to_bytes(message)
-        return data if self._seal is None else data + self._seal.tag(data)
 
     def overdue(self, now: float) -> bool:
         """Whether the other one takes too long over its greeting, or over a message."""
@@ -86,15 +87,10 @@ class Conversation:
 
     def _next(self) -> Message | None:
         size = length(self._data, self.most_body if self.ready else 0)
-        tag = 0 if self._their_seal is None else TAG_BYTES
-        if size is None or len(self._data) < size + tag:
+        if size is None or len(self._data) < size:
             return None
         data = bytes(self._data[:size])
-        if self._their_seal is not None and not self._their_seal.fits(
-            data, bytes(self._data[size : size + tag])
-        ):
-            raise Garbled("a message that proves nothing")
-        del self._data[: size + tag]
+        del self._data[:size]
         return from_bytes(data)
 
     def _greeted(self, message: Message) -> bytes:
@@ -106,34 +102,30 @@ class Conversation:
             self._theirs = message.text("drawn")
             if message.flag("secret") != (self._secret is not None):
                 raise Garbled("a companion with another secret")
-            proof = proofs.proof(self._secret, proofs.CALLER, self._words)
-            fields = {"job": self._job, "drawn": self._ours, "proof": proof}
+            fields = {"job": self._job, "drawn": self._ours, "proof": self._proof(_CALLER)}
             return to_bytes(Message("hello", fields))
-        if message.kind != "hello" or not proofs.is_proof(
-            message.text("proof"), self._secret, proofs.LISTENER, self._words
-        ):
-            raise Garbled("a companion with another secret")
-        self._begin(proofs.CALLER, proofs.LISTENER)
+        if message.kind != "hello":
+            raise Garbled("no greeting")
+        self._check(message, _LISTENER)
         return b""
 
     def _called(self, message: Message) -> bytes:
         if message.kind != "hello" or message.text("job") != self._job:
             raise Garbled("a companion of another job")
         self._theirs = message.text("drawn")
-        if not proofs.is_proof(message.text("proof"), self._secret, proofs.CALLER, self._words):
+        self._check(message, _CALLER)
+        return to_bytes(Message("hello", {"proof": self._proof(_LISTENER)}))
+
+    def _proof(self, role: bytes) -> str:
+        """That ``role`` has the secret, over what both have drawn; empty where there is none."""
+        if self._secret is None:
+            return ""
+        drawn = (self._ours, self._theirs) if self._listens else (self._theirs, self._ours)
+        words = (self._job, *drawn)
+        text = b"\0".join([b"disttrace", role, *(word.encode() for word in words)])
+        return hmac.new(self._secret, text, hashlib.sha256).hexdigest()
+
+    def _check(self, message: Message, role: bytes) -> None:
+        if not hmac.compare_digest(message.text("proof").encode(), self._proof(role).encode()):
             raise Garbled("a companion with another secret")
-        proof = proofs.proof(self._secret, proofs.LISTENER, self._words)
-        answer = to_bytes(Message("hello", {"proof": proof}))
-        self._begin(proofs.LISTENER, proofs.CALLER)
-        return answer
-
-    @property
-    def _words(self) -> tuple[str, ...]:
-        drawn = (self._ours, self._theirs)
-        return (self._job, *(drawn if self._listens else reversed(drawn)))
-
-    def _begin(self, ours: bytes, theirs: bytes) -> None:
         self.ready = True
-        if self._secret is not None:
-            self._seal = proofs.Seal(self._secret, ours, self._words)
-            self._their_seal = proofs.Seal(self._secret, theirs, self._words)

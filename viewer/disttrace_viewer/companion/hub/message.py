@@ -14,7 +14,6 @@ from typing import Any
 import orjson
 
 MOST_HEAD = 12 << 10
-TAG_BYTES = 16
 _LENGTHS = struct.Struct("!II")
 
 
@@ -57,7 +56,7 @@ class Message:
 
 
 def to_bytes(message: Message) -> bytes:
-    """A message as it travels, without what proves it."""
+    """A message as it travels."""
     head = orjson.dumps({"is": message.kind, **message.fields})
     return _LENGTHS.pack(len(head), len(message.body)) + head + message.body
 

@@ -19,8 +19,8 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from disttrace_viewer.companion.hub import address as addressing
-from disttrace_viewer.companion.hub import secret
 from disttrace_viewer.companion.hub.address import Address
+from disttrace_viewer.companion.hub.conversation import secret_of_job
 from disttrace_viewer.companion.hub.sockets import Sockets
 from disttrace_viewer.companion.hub.station import (
     CLIENT,
@@ -58,7 +58,7 @@ class Peers:
         has ports of its own.
         """
         self._about, self._me, self._answer = about, identity, answer
-        self._secret = secret.of_job()
+        self._secret = secret_of_job()
         self._requests: queue.SimpleQueue[tuple[int, tuple[str, ...]]] = queue.SimpleQueue()
         self._ear, self._mouth = os.pipe()
         for end in (self._ear, self._mouth):

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from disttrace_viewer.companion.hub.address import Address
 from disttrace_viewer.companion.hub.conversation import Conversation
-from disttrace_viewer.companion.hub.message import Garbled, Message
+from disttrace_viewer.companion.hub.message import Garbled, Message, to_bytes
 
 IDLE, SEEKING, CLIENT, SERVER, ALONE = "idle", "seeking", "client", "server", "alone"
 SEEK_S, AGAIN_S, TAKEN_S = 2.0, 1.0, 0.2
@@ -471,4 +471,4 @@ class Station:
     def _send(self, stream: int, message: Message) -> None:
         one = self._streams.get(stream)
         if one is not None:
-            self._transport.send(stream, one.talk.said(message))
+            self._transport.send(stream, to_bytes(message))
