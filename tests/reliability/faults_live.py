@@ -60,7 +60,7 @@ class Told:
 def live(row: Row, folder: Path, stall_s: float, *, apart: bool, hosts: Hosts) -> Told:
     """One row: until its stderr tells, or for two and a half minutes beyond the limit."""
     variables = {} if stall_s == 10 else {"DISTTRACE_STALL": f"{stall_s:g}"}
-    if hosts:  # without one texts of other hosts' exceptions and keys are not told
+    if hosts:
         variables["DISTTRACE_SECRET"] = "of the fault table"
     stderr = folder / "stderr"
     with started(row, folder, variables, apart=apart, hosts=hosts) as process:
@@ -117,8 +117,10 @@ def _never_started(report: Mapping[str, Any]) -> bool:
 
 def _plain(sentence: str) -> str:
     """Without what differs from moment to moment: ages, the line of a loop that was sampled, and
-    what those are at who are missing (behind a semicolon).
+    what those are at who are missing (behind a semicolon); and without texts of exceptions, which
+    stay on their host.
     """
+    sentence = re.sub(r"(?<=Error): [^()]*(?= \()", "", sentence)
     return re.sub(r"[\d.,]+ (ns|µs|ms|s|min|h)\b|(?<=\.py):\d+|;.*", "", sentence)
 
 
