@@ -19,7 +19,7 @@ from disttrace_viewer.companion.hub.message import Garbled, Message, to_bytes
 IDLE, SEEKING, CLIENT, SERVER, ALONE = "idle", "seeking", "client", "server", "alone"
 SEEK_S, AGAIN_S, TAKEN_S = 2.0, 1.0, 0.2
 """So long a search may take; between two searches where none was found, or a port was taken."""
-BEAT_S, CLIENTS_PER_S = 1.0, 1_000
+BEAT_S, CLIENTS_PER_S = 1.0, 5_000
 """Between two signs of life of the server, at least; and to so many clients in a second."""
 LOST_BEATS = 3
 """After so many that did not come, and a second, the server is gone."""
@@ -304,8 +304,9 @@ class Station:
             if now >= self._beat_at:
                 every = max(BEAT_S, len(self._streams) / CLIENTS_PER_S)
                 self._beat_at = now + every
+                beat = to_bytes(Message("beat", {"ms": round(1e3 * every)}))
                 for stream in [s for s, one in self._streams.items() if one.id]:
-                    self._send(stream, Message("beat", {"ms": round(1e3 * every)}))
+                    self._transport.send(stream, beat)
         elif self._server >= 0:
             if now - self._heard_at > self._lost_s:
                 self.closed(self._server, told=False)
