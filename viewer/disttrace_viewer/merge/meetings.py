@@ -43,7 +43,8 @@ def aligned(
     met: Iterable[Met],
 ) -> tuple[Clock, ...]:
     """The clocks of processes, set right by what their members met in."""
-    if len({process.clock for process in processes}) < 2:
+    met = tuple(met)
+    if not met or len({process.clock for process in processes}) < 2:
         return tuple(clocks)
     rank_of = {
         (group.index, member.process): member.rank for group in groups for member in group.members

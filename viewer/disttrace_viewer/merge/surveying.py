@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,10 +13,16 @@ from disttrace_viewer.merge import groups as grouping
 from disttrace_viewer.merge import jobs as launching
 from disttrace_viewer.merge import processes as processing
 from disttrace_viewer.merge.clock import moved_definitions, to_unix
+from disttrace_viewer.merge.meetings import Met, aligned
 from disttrace_viewer.merge.store_servers import Life, places_of, until_restarts
 from disttrace_viewer.merge.tables import seen, store_of
 from disttrace_viewer.trace.model import Group, Job, Place, Store
 from disttrace_viewer.trace.process import Clock, Process
+
+OWN = frozenset(("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"))
+"""Variables that number a process: it bears the numbers itself, and without their values those of
+many processes are alike.
+"""
 
 
 @dataclass(slots=True)
@@ -54,9 +60,11 @@ class Surveying:
         self._orphans: set[int] = set()
         self._backends: dict[str, dict[str, str]] = {}
         self._prefixes: dict[tuple[str | None, ...], tuple[str | None, ...]] = {}
+        self._envs: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
+        self._met: list[Met] = []
 
-    def journal(self, place: int, journal: Journal) -> None:
-        """One process."""
+    def journal(self, place: int, journal: Journal, met: list[list[Any]] | None = None) -> None:
+        """One process, with the exchanges that bound its clock, where no table will have them."""
         process = self._processes[place] = self._process(place, journal)
         clock = self._clocks[process.clock]
         self._lives[place] = life_of(process, journal, clock)
@@ -67,6 +75,8 @@ class Surveying:
         stores = journal.definitions.numbered["store"]
         bases = base_stores(stores)
         self._bases[place] = [(number, stores[number]) for number in bases]
+        if met:
+            self._met.append((place, to_unix(clock, process.t0), met))
         found = []
         for number, record in journal.definitions.numbered["group"].items():
             own = stores.get(record.get("store", -1))
@@ -87,16 +97,9 @@ class Surveying:
         self._seen[place] = found
 
     def _process(self, place: int, journal: Journal) -> Process:
-        return processing.process_of(place, journal, self._known, self._clocks)
-
-    def _aligned(
-        self,
-        processes: Sequence[Process],
-        group_index: Mapping[tuple[int, int], int],
-        groups: Sequence[Group],
-    ) -> tuple[Clock, ...]:
-        """The clocks, set right as far as is known by now: of tables that is done afterwards."""
-        return self._clocks
+        process = processing.process_of(place, journal, self._known, self._clocks)
+        env = {name: "" if name in OWN else value for name, value in process.env.items()}
+        return replace(process, env=self._envs.setdefault(tuple(env.items()), env))
 
     def together(self) -> Surveyed:
         """What they say together."""
@@ -128,7 +131,7 @@ class Surveying:
         jobs = launching.jobs_of(processes, places, groups, lives, sources, orphans, modified)
         for index, store in enumerate(bases):
             bases[index] = replace(store, place=place_ids[index])
-        clocks = self._aligned(processes, group_index, groups)
+        clocks = aligned(self._clocks, processes, group_index, groups, self._met)
         known = launching.with_jobs(processes, jobs)
         if clocks != self._clocks:
             known, groups = moved_definitions(known, groups, self._clocks, clocks)

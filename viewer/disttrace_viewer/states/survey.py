@@ -7,28 +7,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
-from disttrace_viewer.load.journals import Journal
 from disttrace_viewer.load.problems import CUT_OFF, Problems
 from disttrace_viewer.merge import processes as processing
-from disttrace_viewer.merge.clock import to_unix
-from disttrace_viewer.merge.meetings import Met, aligned
 from disttrace_viewer.merge.surveying import Surveyed, Surveying
 from disttrace_viewer.states.packed import Heads, Packed, batches_of, head_of
 from disttrace_viewer.states.state import State, journal_of
-from disttrace_viewer.trace.model import Group
-from disttrace_viewer.trace.process import Clock, Problem, Process
+from disttrace_viewer.trace.process import Problem
 
 OF_PROCESSES = ("stack", "store", "group")
 """Kinds of definitions from which processes and groups are made; names of threads nobody asks for
 where there is no table of operations.
-"""
-OWN = frozenset(("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"))
-"""Variables that number a process: it bears the numbers itself, and without their values those of
-many processes are alike.
 """
 OF_MANY = ("job", "host", "boot_id", "role", "cwd", "run", "parent")
 """Words that the records of many processes are alike in: one object for all."""
@@ -106,12 +98,10 @@ class _Surveying(Surveying):
         super().__init__(clocks)
         self._index = index
         self._made: dict[int, int] = {}
-        self._met: list[Met] = []
         self._folders: dict[str, str] = {}
         self._partial: set[int] = set()
         self._unsettled = False
         self._argv: dict[tuple[str, ...], tuple[str, ...]] = {}
-        self._envs: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
         self._versions: dict[str, dict[str, Any]] = {}
 
     def take(self, state: State) -> None:
@@ -126,27 +116,11 @@ class _Surveying(Surveying):
         told["argv"] = argv = tuple(told.get("argv") or ())
         told["argv"] = self._argv.setdefault(argv, argv)
         state.versions = self._versions.setdefault(repr(state.versions), state.versions)
-        self.journal(place, journal_of(state, OF_PROCESSES))
-        if state.met:
-            process = self._processes[place]
-            self._met.append((place, to_unix(self._clocks[process.clock], process.t0), state.met))
+        self.journal(place, journal_of(state, OF_PROCESSES), state.met)
         self._made[place] = state.made
         self._unsettled |= state.unsettled
         if state.partial:
             self._partial.add(place)
-
-    def _process(self, place: int, journal: Journal) -> Process:
-        process = super()._process(place, journal)
-        env = {name: "" if name in OWN else value for name, value in process.env.items()}
-        return replace(process, env=self._envs.setdefault(tuple(env.items()), env))
-
-    def _aligned(
-        self,
-        processes: Sequence[Process],
-        group_index: Mapping[tuple[int, int], int],
-        groups: Sequence[Group],
-    ) -> tuple[Clock, ...]:
-        return aligned(self._clocks, processes, group_index, groups, self._met)
 
     def done(self, problems: Problems) -> StateSurvey:
         """What they say together."""
