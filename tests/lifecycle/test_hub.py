@@ -298,7 +298,7 @@ def test_a_client_that_floods_is_let_go(
     stranger.say("join", id="flood", order=7)
     within(5, lambda: len(first.clients) == 2)
     sent = 0
-    while sent < 1 << 30 and stranger.say(kind, b"x" * 4000, id="flood", order=7, n=1):
+    while sent < 1 << 30 and stranger.say(kind, pad="x" * 4000, id="flood", order=7, n=1):
         sent += 4000
     stranger.socket.close()
     assert sent < 64 << 20, "what fits into the buffers of two kernels"
