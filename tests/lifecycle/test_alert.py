@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from disttrace_viewer.companion.alerting import alert
+from disttrace_viewer.companion.alerting import command as alert
 
 FIRST = {"disttrace": 1, "kind": "stalled", "summary": "Rank 1 never joined."}
 LONG = "x" * alert.MOST_BYTES

@@ -16,8 +16,7 @@ import pytest
 
 from disttrace_viewer.companion.between import excerpt
 from disttrace_viewer.companion.between.excerpt import Excerpt, Excerpts
-from disttrace_viewer.companion.between.out_of_step import OutOfStep
-from disttrace_viewer.companion.between.talk import CALLS, Talk
+from disttrace_viewer.companion.between.talk import CALLS, OutOfStep, Talk
 from disttrace_viewer.companion.hub.station import CLIENT, SERVER, Answer
 from disttrace_viewer.companion.slow.duty import HERE
 from disttrace_viewer.states.state import inflated

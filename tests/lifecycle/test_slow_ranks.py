@@ -20,15 +20,14 @@ import pytest
 
 import disttrace
 from disttrace_viewer.companion.service import Later
-from disttrace_viewer.companion.slow import told, words
+from disttrace_viewer.companion.slow import duty as slowness
+from disttrace_viewer.companion.slow import words
 from disttrace_viewer.companion.slow.blocks import Block, Blocks
-from disttrace_viewer.companion.slow.detector import Detector
-from disttrace_viewer.companion.slow.duty import Slowness
+from disttrace_viewer.companion.slow.duty import AGAIN_S, TOGETHER_S, Slowness, Telling
 from disttrace_viewer.companion.slow.follower import Follower
 from disttrace_viewer.companion.slow.holds import Held, Holds
 from disttrace_viewer.companion.slow.live_file import LiveFile
-from disttrace_viewer.companion.slow.ranks import GONE_S, Ranks, Slow, own_delays
-from disttrace_viewer.companion.slow.telling import AGAIN_S, TOGETHER_S, Telling
+from disttrace_viewer.companion.slow.ranks import GONE_S, Detector, Ranks, Slow, own_delays
 from disttrace_viewer.history.minutes import MINUTE_NS
 from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.trace.process import Frame
@@ -329,24 +328,26 @@ def test_all_ranks_of_a_host_are_told_as_one() -> None:
 
 def test_what_hosts_tell_is_read_back_and_what_is_not_sound_is_nothing() -> None:
     one = Block("ab12", 3, 7, 5, 8, 1000, {"cd34": (8, 10, 20)})
-    assert told.unpacked(told.packed([one], "node7")) == ([one], "node7")
+    assert slowness.unpacked(slowness.packed([one], "node7")) == ([one], "node7")
     row = ["ab12", 3, 7, 5, 8, 1000, [["cd34", 8, 10, 20]]]
-    assert told.unpacked(_told([row]))[0] == [one]
+    assert slowness.unpacked(_told([row]))[0] == [one]
     for at, wrong in ((0, "x y"), (1, 99), (3, -1), (3, True), (5, 1.5), (6, [["cd34", 8, 10]])):
-        assert told.unpacked(_told([[*row[:at], wrong, *row[at + 1 :]]])) == ([], "")
+        assert slowness.unpacked(_told([[*row[:at], wrong, *row[at + 1 :]]])) == ([], "")
     for data in (b"", b"garbage", zlib.compress(b"[]"), zlib.compress(b"{}")):
-        assert told.unpacked(data) == ([], "")
+        assert slowness.unpacked(data) == ([], "")
 
 
 def _told(rows: list[Any]) -> bytes:
-    return zlib.compress(orjson.dumps({"slow": told.VERSION, "host": "", "blocks": rows}))
+    return zlib.compress(orjson.dumps({"slow": slowness.VERSION, "host": "", "blocks": rows}))
 
 
 def test_who_leads_tells_in_its_question_who_is_slow() -> None:
     one = slow(7)
-    assert told.heard(told.words([one])) == [Slow(7, "", 63, 0.1, 1000.0, "aa", 31.0)]
-    assert all(len(word) <= 64 for word in told.words([slow(10**6, 0.123456)]))
-    assert not told.heard(["slow", "slow 1 2 3 4 5 x!", "else"])
+    assert slowness.heard(slowness.request_words([one])) == [
+        Slow(7, "", 63, 0.1, 1000.0, "aa", 31.0)
+    ]
+    assert all(len(word) <= 64 for word in slowness.request_words([slow(10**6, 0.123456)]))
+    assert not slowness.heard(["slow", "slow 1 2 3 4 5 x!", "else"])
 
 
 def test_the_sentence_says_who_whom_how_much_since_when_and_where(

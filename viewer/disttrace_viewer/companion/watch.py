@@ -21,7 +21,7 @@ from typing import Any
 import disttrace.journal.format as fmt
 from disttrace.journal.proc import has_open, send, who
 from disttrace.journal.standard_library import bare_command
-from disttrace_viewer.companion.alerting import alert
+from disttrace_viewer.companion.alerting import command
 from disttrace_viewer.companion.alerting.command import Commands
 from disttrace_viewer.companion.log import Log
 from disttrace_viewer.companion.pulse import Pulse
@@ -337,7 +337,7 @@ class Watch:
         if not said or not self._on_stall or self._on_stall == "abort":
             return
         try:
-            self._commands.run(alert.line(said, more))
+            self._commands.run(command.line(said, more))
         except OSError as error:
             self._log.say(f"DISTTRACE_ON_STALL could not be run: {error}")
 

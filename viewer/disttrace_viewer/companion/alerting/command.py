@@ -8,10 +8,35 @@ ended with all that it started, as far as that did not leave its process group.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+MOST_BYTES = 60_000
+_LEFT_OUT: tuple[tuple[str, Any], ...] = (
+    ("report", ""),
+    ("also", []),
+    ("finding", None),
+    ("processes", []),
+)
+"""In this order, each for what stands in its place."""
+
+
+def line(said: Sequence[dict[str, Any]], alert: dict[str, Any]) -> str:
+    """The object as JSON; ``said``: what is told, the first finding first."""
+    first, *others = said
+    whole = {**first, "also": others, **alert}
+    text = json.dumps(whole)
+    for key, instead in _LEFT_OUT:
+        if len(text) < MOST_BYTES:
+            break
+        whole[key] = instead
+        text = json.dumps(whole)
+    return text + "\n"
+
 
 _SHELL = "/bin/sh"
 _IN_FOLDER = 'cd -- "$1" 2>/dev/null; exec /bin/sh -c "$2"'

@@ -9,18 +9,179 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import re
 import socket
 import time
+import zlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from disttrace_viewer.companion.slow import told, words
-from disttrace_viewer.companion.slow.blocks import Block
+import orjson
+
+from disttrace_viewer.companion.slow import words
+from disttrace_viewer.companion.slow.blocks import MOST_SHIFT, Block
 from disttrace_viewer.companion.slow.follower import Follower
 from disttrace_viewer.companion.slow.live_file import LiveFile
 from disttrace_viewer.companion.slow.ranks import Ranks, Slow
-from disttrace_viewer.companion.slow.telling import Telling, Told
+from disttrace_viewer.states.state import inflated
+from disttrace_viewer.trace.plain_text import plain
+
+AGAIN_S = 3600.0
+"""At most one line in so long of each culprit."""
+TOGETHER_S = 120.0
+"""So long the other ranks of a host have to become slow as well, once most of them lean to it."""
+MOST = 8
+"""Lines in an hour: of more there is no more to learn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One line: ``slow`` ranks, of a whole ``host`` or None; ``over``: they are not slow now."""
+
+    slow: tuple[Slow, ...]
+    host: str | None
+    over: bool = False
+
+
+class Telling:
+    """What was told, so that nothing is told twice."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._seen: dict[int, float] = {}
+        """When a rank was first found to be slow."""
+        self._told: dict[tuple[int, ...], float] = {}
+        self._open: dict[tuple[int, ...], Told] = {}
+        """What was told and is not over."""
+
+    def due(
+        self,
+        slow: Sequence[Slow],
+        hosts: Mapping[int, str],
+        leaning: Callable[[int], float | None],
+        now: float,
+    ) -> list[Told]:
+        """The lines that are due. ``hosts``: by rank; ``leaning``: the share of a rank so far, None
+        where nothing is known of it any more.
+        """
+        ranks = {one.rank: one for one in reversed(slow)}  # the worst of a rank's groups
+        self._seen = {rank: self._seen.get(rank, now) for rank in ranks}
+        found, taken = [], set[int]()
+        for rank, one in ranks.items():
+            beside = sorted(r for r, host in hosts.items() if host == hosts.get(rank))
+            if rank in taken:
+                continue
+            whole = len(beside) > 1 and len(set(hosts.values())) > 1
+            if whole and all(r in ranks for r in beside):
+                taken.update(beside)
+                found.append(Told(tuple(ranks[r] for r in beside), hosts[rank]))
+            elif not (
+                whole
+                and now - self._seen[rank] < TOGETHER_S
+                and all((leaning(r) or 0.0) >= self._share / 2 for r in beside)
+            ):
+                found.append(Told((one,), None))
+        lines = self._ended(ranks, leaning)
+        for told in sorted(found, key=lambda told: -max(one.share for one in told.slow)):
+            key = tuple(one.rank for one in told.slow)
+            if any(set(key) <= set(other) and other != key for other in self._open):
+                continue  # a part of a host that was told
+            self._told = {k: at for k, at in self._told.items() if now - at < AGAIN_S}
+            if key not in self._told and len(self._told) < MOST:
+                self._told[key] = now
+                lines.append(told)
+                self._open[key] = told
+            elif key in self._open:
+                self._open[key] = told
+        return lines
+
+    def _ended(
+        self, ranks: Mapping[int, Slow], leaning: Callable[[int], float | None]
+    ) -> list[Told]:
+        ended = [key for key in self._open if not any(rank in ranks for rank in key)]
+        over = [(key, self._open.pop(key)) for key in ended]
+        return [
+            Told(one.slow, one.host, over=True)
+            for key, one in over
+            if any(leaning(rank) is not None for rank in key)  # else they have stopped or ended
+        ]
+
+
+VERSION = 1
+MOST_BLOCKS = 4096
+"""Of one answer: of more the newest."""
+MOST_PLACES = 12
+"""Of a block: those with most time."""
+MOST_SLOW = 32
+MOST_NAME = 64
+_NAME = re.compile(r"[0-9a-f]{1,16}")
+_MOST = 1 << 62
+
+
+def packed(blocks: Sequence[Block], host: str) -> bytes:
+    """Blocks as bytes, and of which host they are."""
+    rows = [
+        [one.group, one.shift, one.index, one.rank, one.size, one.span_ns, _places(one)]
+        for one in blocks[-MOST_BLOCKS:]
+    ]
+    return zlib.compress(orjson.dumps({"slow": VERSION, "host": host, "blocks": rows}), 6)
+
+
+def _places(block: Block) -> list[tuple[str, int, int, int]]:
+    found = [(place, *sums) for place, sums in block.places.items()]
+    return sorted(found, key=lambda row: -row[2] - row[3])[:MOST_PLACES]
+
+
+def unpacked(data: bytes) -> tuple[list[Block], str]:
+    """The blocks of an answer and the name of its host; none of one that is not sound."""
+    try:
+        told = orjson.loads(inflated(data))
+        if told["slow"] != VERSION or len(told["blocks"]) > MOST_BLOCKS:
+            return [], ""
+        return [_block(*row) for row in told["blocks"]], plain(told["host"][:MOST_NAME])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return [], ""
+
+
+def _block(
+    group: Any, shift: Any, index: Any, rank: Any, size: Any, span_ns: Any, places: Any
+) -> Block:
+    numbers = (shift, index, rank, size, span_ns)
+    sums = [one for _, *counts in places for one in counts]
+    if any(type(one) is not int or not 0 <= one < _MOST for one in (*numbers, *sums)):
+        raise ValueError("a number")
+    if not all(_NAME.fullmatch(one) for one in (group, *(place for place, *_ in places))):
+        raise ValueError("a name")
+    if shift > MOST_SHIFT or len(places) > MOST_PLACES:
+        raise ValueError("a block")
+    found = {place: (n, away, inside) for place, n, away, inside in places}
+    return Block(group, shift, index, rank, size, span_ns, found)
+
+
+def request_words(slow: Iterable[Slow]) -> list[str]:
+    """Who is slow, as words of a question: up to 64 characters each."""
+    return [
+        f"slow {s.rank} {s.others} {s.share:.4f} {s.since:.0f} {s.rank_hours:.4f} {s.place}"
+        for s in list(slow)[:MOST_SLOW]
+    ]
+
+
+def heard(question: Iterable[str]) -> list[Slow]:
+    """Who is slow, by the words of a question."""
+    found = []
+    for one in question:
+        kind, *rest = one.split(" ")
+        try:
+            rank, others, share, since, hours, place = rest
+            if kind == "slow" and (not place or _NAME.fullmatch(place)):
+                row = (int(others), float(share), float(since), place, float(hours))
+                found.append(Slow(int(rank), "", *row))
+        except ValueError:
+            continue
+    return found
+
 
 SHARE = 0.02
 WINDOW_S = 30.0
@@ -47,7 +208,7 @@ class Slowness:
         self._next: Line | None = None
         self._ranks, self._telling = Ranks(share), Telling(share)
         self._followers: Mapping[str, Follower] = {}
-        self._recent: deque[tuple[float, Block]] = deque(maxlen=told.MOST_BLOCKS)
+        self._recent: deque[tuple[float, Block]] = deque(maxlen=MOST_BLOCKS)
         self._fresh: list[Block] = []
         self._hosts: dict[int, str] = {}
         self._names = {HERE: socket.gethostname()}
@@ -78,17 +239,17 @@ class Slowness:
 
     def question(self) -> list[str]:
         """What whoever leads tells all others."""
-        return told.words(self._ranks.slow())
+        return request_words(self._ranks.slow())
 
     def answer(self, question: Sequence[str]) -> bytes:
         """What is sent to the server, which said what is in its request."""
-        self._told_by_leader = told.heard(question)
+        self._told_by_leader = heard(question)
         now = time.time()
         if now - self._told_at < _TELL_S:
             return b""
         self._told_at = now
         blocks = [one for at, one in self._recent if at >= now - _RECENT_S]
-        return told.packed(blocks, self._names[HERE])
+        return packed(blocks, self._names[HERE])
 
     def led(self) -> None:
         """Another host leads, and is told of what was read here."""
@@ -103,7 +264,7 @@ class Slowness:
         for host, data in answers.items():
             if not data:
                 continue
-            blocks, self._names[host] = told.unpacked(data)
+            blocks, self._names[host] = unpacked(data)
             others = {HERE, *answers} - {host}
             for one in blocks:
                 if self._hosts.get(one.rank) not in others:  # nobody speaks for another's ranks

@@ -16,7 +16,42 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from disttrace_viewer.companion.slow.blocks import SHORTEST_NS, Block
-from disttrace_viewer.companion.slow.detector import Detector
+
+BET = 0.45
+LOWEST, HIGHEST = -2.0, 8.0
+_NEVER_FALLS_TO_ZERO = 1 + BET * LOWEST > 0
+assert _NEVER_FALLS_TO_ZERO
+
+
+class Detector:
+    """Of one rank in one group. ``won`` is a logarithm."""
+
+    __slots__ = ("count", "since", "total", "won")
+
+    def __init__(self) -> None:
+        self.won = 0.0
+        self.count = 0
+        """Observations since the last start; ``total`` is their sum, ``since`` when that was."""
+        self.total = 0.0
+        self.since = 0.0
+
+    @property
+    def mean(self) -> float:
+        """Of the observations since the last start."""
+        return self.total / self.count if self.count else 0.0
+
+    def observe(self, value: float, allowance: float, spread: float, now: float) -> bool:
+        """Take one more; whether it started anew. ``spread`` is of observations before this one."""
+        y = min(max((value - allowance) / spread, LOWEST), HIGHEST)
+        before = self.won
+        self.won = max(before, 0.0) + math.log1p(BET * y)
+        anew = before <= 0.0
+        if anew:
+            self.count, self.total, self.since = 0, 0.0, now
+        self.count += 1
+        self.total += value
+        return anew
+
 
 RANK_HOURS = 10_000
 """In so many hours of ranks that are well there is one false alarm, or fewer."""
