@@ -13,12 +13,15 @@ import select
 import signal
 import sys
 import types
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from disttrace import foreign, redact
 
 HOME = os.path.dirname(os.path.abspath(__file__)) + os.sep
 """Where our own files are: frames and exceptions of these are ours, and never the user's."""
+
+_T = TypeVar("_T")
 
 _LONGEST = 300  # characters of an exception that are shown
 _PATIENCE_MS = 200  # for whoever reads stderr and has much to do
@@ -66,6 +69,16 @@ def is_ours(error: BaseException) -> bool:
             foreign.set_traceback(error, own)
         _forget_our_own(error)
     return ours
+
+
+def asked(question: Callable[..., _T], *args: Any) -> _T | None:
+    """The answer; None where the question raises by itself. What strikes meanwhile goes on."""
+    try:
+        return question(*args)
+    except Exception as error:
+        if not is_ours(error):
+            raise
+        return None
 
 
 def _forget_our_own(error: BaseException) -> None:
@@ -197,7 +210,9 @@ def line_of(name: str, text: str) -> str:
         if any(_TRACEBACK in line for line in saying):
             said = saying[-1] if said.endswith(_TRACEBACK) else f"{said} {saying[-1]}"
         text = redact.current.text(said)
-    except Exception:
+    except Exception as error:
+        if not is_ours(error):
+            raise
         text = "(its text cannot be read)"
     whole = f"{name}: {text}" if text else name
     end = _LONGEST // 3

@@ -104,8 +104,77 @@ def test_no_other_file_touches_an_exception() -> None:
     assert sorted(found) == []
 
 
+# Where all exceptions are taken: in threads of ours, where nobody else's strikes.
+OURS = (
+    "capture/devices/asker.py:_run",
+    "capture/devices/completion.py:put",
+    "lifecycle/abort.py:quietly",
+    "lifecycle/heartbeat.py:_run",
+    "lifecycle/hearing/listeners.py:_tell_of",
+    "lifecycle/hearing/listeners.py:hear",
+)
+GUARDS = frozenset({"is_ours", "fail", "_on_error", "_not_put"})
+EVERYTHING = frozenset({"Exception", "BaseException"})
+
+
+def _swallowing(tree: ast.AST, within: str = "") -> Iterator[str]:
+    """The functions that take whatever is raised, and neither raise nor ask whose it is."""
+    for node in ast.iter_child_nodes(tree):
+        function = node.name if isinstance(node, ast.FunctionDef) else within
+        if _swallows(node):
+            yield function
+        yield from _swallowing(node, function)
+
+
+def _swallows(node: ast.AST) -> bool:
+    inner = list(ast.walk(node))
+    names = {one.id for one in inner if isinstance(one, ast.Name)}
+    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress"):
+        return bool(names & EVERYTHING)
+    if not isinstance(node, ast.ExceptHandler):
+        return False
+    taken = (
+        {one.id for one in ast.walk(node.type) if isinstance(one, ast.Name)}
+        if node.type
+        else EVERYTHING
+    )
+    asks = {one.func for one in inner if isinstance(one, ast.Call)}
+    called = {ast.unparse(one).rpartition(".")[2] for one in asks}
+    raises = any(isinstance(one, ast.Raise) for one in inner)
+    return bool(taken & EVERYTHING) and not raises and not called & GUARDS
+
+
+@pytest.mark.parametrize(
+    ("handler", "swallows"),
+    [
+        ("except: pass", True),
+        ("except OSError:\n  with suppress(Exception): g()", True),
+        ("except Exception: pass", True),
+        ("except (ValueError, BaseException) as error: print(error)", True),
+        ("except Exception: raise", False),
+        ("except Exception as error: self.fail(error)", False),
+        ("except OSError: pass", False),
+    ],
+)
+def test_the_lint_sees_who_swallows(handler: str, swallows: bool) -> None:
+    """Handlers and ``contextlib.suppress`` of everything, unless a guard sees what it is."""
+    source = f"def f():\n try: g()\n {handler}"
+    assert bool(list(_swallowing(ast.parse(source)))) == swallows
+
+
+def test_nobody_else_swallows_everything() -> None:
+    """What another thread has raised here is swallowed by no handler of ours."""
+    found = {
+        f"{path.relative_to(SOURCES).as_posix()}:{function}"
+        for path in sorted(SOURCES.rglob("*.py"))
+        if not path.relative_to(SOURCES).as_posix().startswith(OTHERS)
+        for function in _swallowing(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    assert sorted(found) == sorted(OURS)
+
+
 @pytest.mark.parametrize("core", CORES)
-@pytest.mark.parametrize("name", ["passes", "ends", "strikes", "kept"])
+@pytest.mark.parametrize("name", ["passes", "ends", "strikes", "asked", "kept"])
 def test_as_untraced(tmp_path: Path, name: str, core: str) -> None:
     """The program sees what it sees without tracing: its exceptions, all that they bear, how often
     they were touched; none that strikes is lost, and one that is kept costs no more each time.

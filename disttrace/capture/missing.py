@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch._C._distributed_c10d as c10d
 
+from disttrace import errors
 from disttrace.capture.devices import flight_recorder, recorders
 
 ALWAYS = (
@@ -43,8 +44,6 @@ def backends(c10d: Any) -> dict[str, str | None]:
     available = [n for n in names if getattr(c10d, f"is_{n}_available", lambda: False)()]
     found: dict[str, str | None] = dict.fromkeys(available)
     if "nccl" in found:
-        try:
-            found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-        except Exception:  # no driver: the version cannot be asked for
-            found["nccl"] = None
+        version = errors.asked(torch.cuda.nccl.version)  # without a driver it cannot be asked for
+        found["nccl"] = None if version is None else ".".join(map(str, version))
     return found

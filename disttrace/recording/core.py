@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from disttrace import foreign
+from disttrace import errors, foreign
 from disttrace.journal import format as fmt
 from disttrace.journal.windows import MakeWindow, PlainWindow
 from disttrace.recording.choice import NATIVE, PLAIN, native
@@ -101,7 +101,7 @@ class PlainCore:
         """Recover, or let go of an operation that nobody will end."""
         recovered = False
         try:
-            if foreign.is_a(error, (ValueError, OSError)):
+            if foreign.is_a(error, (ValueError, OSError)) and errors.is_ours(error):
                 self.recover(error, operation.line)
                 recovered = True
         finally:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from disttrace import errors
 from disttrace.capture.objects.groups import Groups
 
 _MODES = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING")
@@ -30,17 +31,14 @@ class Aborts:
         entry = self._groups.by_number(group)
         live = None if entry is None else entry.reference()
         for device in {} if entry is None else entry.backends:
-            error: Any = _error(live, device)
+            error: Any = errors.asked(_error, live, device)
             if error is not None:
                 return bool(error.name != _WELL)
         return None
 
 
 def _error(group: Any, device: str) -> Any:
-    """The ErrorType of the group's backend for ``device``; None where it has none."""
+    """The ErrorType of the group's backend for ``device``, where it has one and is not gone."""
     import torch
 
-    try:
-        return group._get_backend(torch.device(device)).get_error()
-    except Exception:  # no such method, no such backend, or the group is gone
-        return None
+    return group._get_backend(torch.device(device)).get_error()

@@ -18,6 +18,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+from disttrace import errors, foreign
 from disttrace.capture.devices import gil_free
 from disttrace.journal.extension_modules import orjson
 
@@ -116,10 +117,9 @@ def implementation(group: Any, device: str) -> str | None:
     """The class of the backend that serves ``device`` in a live group; None where it hides."""
     import torch
 
-    try:
-        name = type(group._get_backend(torch.device(device))).__name__
-    except Exception:  # a Backend used directly, a device that was never used
-        name = type(group).__name__
+    # A Backend may be used directly, or a device never have been.
+    backend = errors.asked(lambda: group._get_backend(torch.device(device)))
+    name = foreign.type_name(group if backend is None else backend)
     return name if name in _RECORDERS else None
 
 

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from disttrace import errors
 from disttrace.recording.operation import Operation
 from disttrace.recording.recorder import Recorder
 
@@ -78,7 +79,9 @@ class Followed:
             try:
                 self._bind(device)
                 complete = operation.ended or over()
-            except Exception:  # the backend cannot say it
+            except Exception as error:  # the backend cannot say it
+                if not errors.is_ours(error):
+                    raise
                 del self._works[n]
                 self._unknown(operation)
                 continue
@@ -100,9 +103,7 @@ def _device(kind: str | None) -> _Device | None:
     """The calling thread's device of that kind; None where torch has no module for it, or nothing
     has used it yet."""
     module = None if kind is None else getattr(sys.modules.get("torch"), kind, None)
-    try:
-        if kind is None or module is None or not module.is_initialized():
-            return None
-        return kind, int(module.current_device())
-    except Exception:  # another module, or another backend's way
+    if kind is None or module is None or not errors.asked(lambda: module.is_initialized()):
         return None
+    number = errors.asked(lambda: int(module.current_device()))
+    return None if number is None else (kind, number)

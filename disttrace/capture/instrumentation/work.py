@@ -7,6 +7,7 @@ from typing import Any
 
 from torch._C._distributed_c10d import Work
 
+from disttrace import errors
 from disttrace.capture.hot_path import native, plain
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Function, Part
@@ -58,17 +59,13 @@ class WaitPart(Part):
         """
         reference = operation.reference
         work = None if reference is None or operation.call.device_ends else reference()
-        try:
-            return work is not None and not self.capture.works.is_completed(work)
-        except Exception:  # a Python subclass that cannot say it
-            return False
+        return work is not None and errors.asked(self.capture.works.is_completed, work) is False
 
 
 def _source(capture: Capture, operation: Operation, work: Any) -> bytes:
     """Source and sequence number of an any-source receive, known now."""
-    try:
-        source = int(work._source_rank())
-    except Exception:  # the backend does not tell
+    source = errors.asked(lambda: int(work._source_rank()))
+    if source is None:  # the backend does not tell
         return b""
     entry, tag = capture.groups.by_number(operation.call.group), operation.call.tag
     new = not capture.recorder.exhausted

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from disttrace import errors
 from disttrace.capture.launcher.workers import Workers
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import after, before, compose
@@ -59,8 +60,8 @@ def _expected(agent: Any, group: Any) -> dict[str, Any]:
     handler = spec.rdzv_handler
     settings = getattr(handler, "_settings", None)
     given = {
-        "backend": _asked(handler.get_backend),
-        "run_id": _asked(handler.get_run_id),
+        "backend": errors.asked(handler.get_backend),
+        "run_id": errors.asked(handler.get_run_id),
         "attempt": spec.max_restarts - agent._remaining_restarts,
         "local_world_size": spec.local_world_size,
         "min_nodes": getattr(settings, "min_nodes", getattr(handler, "world_size", None)),
@@ -73,14 +74,6 @@ def _expected(agent: Any, group: Any) -> dict[str, Any]:
     if timeout is not None:
         given["timeout"] = timeout.total_seconds()
     return given
-
-
-def _asked(question: Callable[[], Any]) -> Any:
-    """The answer of a handler, which may be anybody's class."""
-    try:
-        return question()
-    except Exception:  # theirs; torch will ask itself and hear it
-        return None
 
 
 def _found(agent: Any, group: Any) -> dict[str, Any]:

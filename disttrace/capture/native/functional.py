@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from disttrace import errors
+from disttrace import errors, foreign
 from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.hot_path.call_key import freeze
 from disttrace.capture.instrumentation.work import WaitPart
@@ -177,10 +177,6 @@ class Issuing:
         return named
 
 
-_MOST_KINDS = 1024
-_KINDS: dict[type, bool] = {}  # which types of arguments run as they are
-
-
 def _runs(value: Any) -> bool:
     """Whether an operator runs with ``value``, a tensor or several, as the first argument.
 
@@ -188,19 +184,15 @@ def _runs(value: Any) -> bool:
     own, or nothing is run at all. So it is where a mode is active.
     """
     kind = type(value)
-    runs = _KINDS.get(kind)
-    if runs is None:
-        if kind is list:
-            return all(map(_runs, value))
-        try:
-            own = getattr(kind, "__torch_dispatch__", None)
-            runs = own is None or bool(own == torch.Tensor.__torch_dispatch__)
-        except Exception:
-            runs = False  # what a question of ours raises is none of the program's
-        if len(_KINDS) >= _MOST_KINDS:
-            _KINDS.clear()  # a program may make classes all day
-        _KINDS[kind] = runs
-    return runs
+    if kind is torch.Tensor:
+        return True
+    if kind is list:
+        return all(map(_runs, value))
+    own = foreign.of_class(kind, _DISPATCH)
+    return own is None or own is torch.Tensor.__dict__[_DISPATCH]
+
+
+_DISPATCH = "__torch_dispatch__"
 
 
 def install(capture: Capture) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import weakref
@@ -276,10 +275,8 @@ def _timeout_ns(group: Any, backends: Mapping[str, str]) -> int | None:
     for device, name in backends.items():
         if not fmt.ends_on_device(name, device):
             continue
-        asked = group
-        with contextlib.suppress(Exception):  # a Backend used directly
-            asked = group._get_backend(torch.device(device))
-        found = _limit_ns(asked)
+        backend = errors.asked(lambda device=device: group._get_backend(torch.device(device)))
+        found = _limit_ns(group if backend is None else backend)
         if found is not None:
             return found
     return None
@@ -287,10 +284,9 @@ def _timeout_ns(group: Any, backends: Mapping[str, str]) -> int | None:
 
 def _limit_ns(backend: Any) -> int | None:
     """The time limit of a backend's operations; None where it does not say."""
-    with contextlib.suppress(Exception):  # no options, or of another shape
-        seconds: float = backend.options._timeout.total_seconds()
-        return round(seconds * 1e9)
-    return None
+    limit = errors.asked(lambda: backend.options._timeout)
+    seconds = foreign.plain(limit)
+    return round(seconds * 1e9) if type(seconds) is float else None
 
 
 def registered(group: Any) -> dict[str, Any]:
@@ -309,8 +305,9 @@ def registered(group: Any) -> dict[str, Any]:
             keys["backends"] = {device: name for device, colon, name in pairs if colon}
         if world.default_pg is group:
             keys["default"] = True
-    except Exception:  # the registry has another shape in this torch: the name must do
-        return keys
+    except Exception as error:  # the registry has another shape in this torch: the name must do
+        if not errors.is_ours(error):
+            raise
     return keys
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from disttrace import errors
 from disttrace.recording.background import SOON_NS
 from disttrace.recording.core import take_out
 from disttrace.recording.operation import Call, Operation
@@ -205,14 +206,16 @@ class Works:
             return
         try:
             complete = self.is_completed(work)
-        except Exception:  # a Python subclass that cannot say it
+        except Exception as error:  # a Python subclass that cannot say it
+            if not errors.is_ours(error):
+                raise
             self._open.pop(operation.work, None)
             return
-        error = self.error(work) if complete and operation.work in self._held else None
-        if error is None:
+        failure = self.error(work) if complete and operation.work in self._held else None
+        if failure is None:
             self.observed(operation, complete=complete)
         elif self._open.get(operation.work) is operation:
-            self._recorder.failed(operation, error, on_issue=False)
+            self._recorder.failed(operation, failure, on_issue=False)
             self._close(operation)
 
     def error(self, work: Any) -> BaseException | None:
@@ -220,6 +223,8 @@ class Works:
         try:
             self.wait(work)
         except Exception as error:
+            if not errors.is_ours(error):
+                raise
             return error
         return None
 

@@ -233,6 +233,45 @@ def strikes() -> None:
     print(found)
 
 
+def asked() -> None:
+    """One strikes where the program's own code is asked something, which may be by us."""
+
+    class StopError(Exception):
+        pass
+
+    class Work(dist.Work):
+        struck = False
+
+        def is_completed(self) -> bool:
+            if not self.struck:
+                self.struck = True
+                me = ctypes.c_ulong(threading.get_ident())
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(me, ctypes.py_object(StopError))
+                while True:
+                    pass
+            return True
+
+        def wait(self, timeout: Any = None) -> bool:
+            raise TimeoutError("late")
+
+    class Group(dist.ProcessGroup):
+        def allreduce(self, tensors: Any, options: Any = None) -> Any:
+            return work
+
+    work = Work()
+    group = Group(0, 1)
+
+    came = []
+    for call in (group.allreduce([tensor]).wait, work.is_completed):
+        try:
+            call()
+        except StopError:
+            came.append("StopError")
+        except TimeoutError:
+            pass
+    print(came)
+
+
 def kept() -> None:
     """One exception is kept and raised again and again: what that costs grows as their number."""
 
@@ -269,4 +308,4 @@ def kept() -> None:
         print(way, "grows faster" if grows else "as many", len(place_of(error)))
 
 
-{"passes": passes, "ends": ends, "strikes": strikes, "kept": kept}[name]()
+{"passes": passes, "ends": ends, "strikes": strikes, "asked": asked, "kept": kept}[name]()
