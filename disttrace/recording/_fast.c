@@ -641,6 +641,13 @@ static int push_tensor(Core *core, Key *key, PyObject *tensor) {
     return done;
 }
 
+/* What `kinds` has for the type of `value`, borrowed. No metaclass's own hash is run for it. */
+static PyObject *kind_of(Core *core, PyObject *value) {
+    PyObject *type = (PyObject *)Py_TYPE(value);
+    int plain = Py_TYPE(type)->tp_hash == PyType_Type.tp_hash;
+    return core->kinds && plain ? PyDict_GetItemWithError(core->kinds, type) : NULL;
+}
+
 static int push_value(Core *core, Key *key, PyObject *value, int nested) {
     if (value == NULL) return -1;
     if (value == Py_None) return push(key, NONE);
@@ -665,7 +672,7 @@ static int push_value(Core *core, Key *key, PyObject *value, int nested) {
         return done;
     }
     PyObject *type = (PyObject *)Py_TYPE(value);
-    PyObject *names = core->kinds ? PyDict_GetItemWithError(core->kinds, type) : NULL;
+    PyObject *names = kind_of(core, value);
     if (names == NULL) return PyErr_Occurred() ? -1 : 0;
     if (PyTuple_Check(names)) {
         int done = push(key, OPTIONS) && push_address(key, type);
@@ -688,6 +695,7 @@ typedef struct {
     Wrapper of;        /* torch's property */
     PyObject *options; /* the object that it was set on last, unless that was read */
     PyObject *value;   /* what it was set to last */
+    PyObject *made;    /* what torch takes for that; NULL: the same */
     Key key;           /* of that value; empty where the same object may change */
     char passed_by;    /* somebody has torch's own setter: nothing is remembered any more */
 } Option;
@@ -699,6 +707,7 @@ static PyMemberDef option_members[] = {
     {"__doc__", T_OBJECT, offsetof(Option, of.doc), READONLY, NULL},
     {"options", T_OBJECT, offsetof(Option, options), READONLY, NULL},
     {"value", T_OBJECT, offsetof(Option, value), READONLY, NULL},
+    {"made", T_OBJECT, offsetof(Option, made), READONLY, NULL},
     {NULL},
 };
 
@@ -716,24 +725,34 @@ static int push_option(Core *core, Key *key, PyObject *options, PyObject *entry)
     return done;
 }
 
+/* torch would make a ReduceOp of a RedOpType by itself, but refuses that while it makes another:
+   a call from the garbage collector, which may run meanwhile, would fail. */
 static int option_set(PyObject *op, PyObject *options, PyObject *value) {
     Option *self = (Option *)op;
     Core *core = self->of.core;
-    PyObject *original = self->of.original;
+    PyObject *original = self->of.original, *made = NULL;
+    PyObject *kind = value ? kind_of(core, value) : NULL;
     Py_CLEAR(self->options);
-    int failed = Py_TYPE(original)->tp_descr_set(original, options, value);
-    if (failed || value == NULL || core->off || self->passed_by) return failed;
+    if (kind != NULL && PyType_Check(kind))
+        made = value == self->value ? Py_XNewRef(self->made) : PyObject_CallOneArg(kind, value);
+    PyErr_Clear(); /* then torch refuses it */
+    int failed = Py_TYPE(original)->tp_descr_set(original, options, made ? made : value);
+    if (failed || value == NULL || core->off || self->passed_by) {
+        Py_XDECREF(made);
+        return failed;
+    }
     if (value != self->value) {
         Key key;
-        PyObject *type = (PyObject *)Py_TYPE(value);
-        int fixed = core->kinds && PyDict_GetItemWithError(core->kinds, type) == Py_True;
+        int fixed = kind == Py_True || made != NULL;
         key.count = 0;
         if (!fixed || push_value(core, &key, value, 1) <= 0) key.count = 0;
         PyErr_Clear(); /* then it is read back */
         memcpy(self->key.words, key.words, key.count * sizeof *key.words);
         self->key.count = key.count;
         Py_XSETREF(self->value, Py_NewRef(value));
+        Py_XSETREF(self->made, Py_XNewRef(made));
     }
+    Py_XDECREF(made);
     if (self->key.count) self->options = Py_NewRef(options);
     return 0;
 }

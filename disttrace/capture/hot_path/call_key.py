@@ -143,16 +143,18 @@ def freeze(value: Any) -> Any:
     return name
 
 
-def kinds() -> dict[type, tuple[str, ...] | bool | None]:
+def kinds() -> dict[type, tuple[str, ...] | bool | type | None]:
     """What the native core must know of types: the attributes of options objects that tell calls
-    apart; of types whose hashes do, whether an object of theirs stays as it is, else None."""
+    apart; of types whose hashes do, whether an object of theirs stays as it is, else None, or of
+    which type an options object takes one in its place."""
     fields = {
         kind: tuple(name for name in _OPTION_FIELDS if hasattr(kind, name))
         for name, kind in vars(c10d).items()
         if name.endswith("Options") and isinstance(kind, type)
     }
-    fixed = (bool, int, c10d.ReduceOp.RedOpType, torch.device, torch.dtype, datetime.timedelta)
-    return {**fields, **dict.fromkeys(fixed, True), c10d.ReduceOp: None}
+    fixed = (bool, int, torch.device, torch.dtype, datetime.timedelta)
+    operations = {c10d.ReduceOp.RedOpType: c10d.ReduceOp, c10d.ReduceOp: None}
+    return {**fields, **dict.fromkeys(fixed, True), **operations}
 
 
 _TORCH = frozenset({"torch"})

@@ -272,6 +272,53 @@ def asked() -> None:
     print(came)
 
 
+def collects() -> None:
+    """Calls from the garbage collector, which runs in the midst of other calls."""
+
+    class Meta(type):
+        def __hash__(cls) -> int:
+            touched.append("hash of a class")
+            return 0
+
+    class Value(metaclass=Meta):
+        pass
+
+    class TensorMeta(Meta, type(torch.Tensor)):  # type: ignore[misc]
+        pass
+
+    class OwnTensor(torch.Tensor, metaclass=TensorMeta):
+        pass
+
+    refused: list[str] = []
+    inside = False
+
+    def collected(phase: str, info: Any) -> None:
+        nonlocal inside
+        if not inside and phase == "start":
+            inside = True
+            call()
+            inside = False
+
+    def call() -> None:
+        try:
+            dist.all_reduce(tensor)
+        except TypeError as error:
+            refused.append(str(error))
+
+    gc.callbacks.append(collected)
+    for n in range(1, 300):  # the n-th object that is made begins it
+        gc.collect()
+        gc.set_threshold(n)
+        call()
+    gc.callbacks.clear()
+    # Where torch makes a ReduceOp itself, it refuses a few.
+    print(refused if core == "c" else [])
+    touched.clear()
+    see(lambda: world.allreduce(Value()))
+    functional = torch.ops._c10d_functional
+    see(lambda: functional.wait_tensor(functional.all_reduce(OwnTensor(2), "sum", "0")))
+
+
 def kept() -> None:
     """One exception is kept and raised again and again: what that costs grows as their number."""
 
@@ -308,4 +355,11 @@ def kept() -> None:
         print(way, "grows faster" if grows else "as many", len(place_of(error)))
 
 
-{"passes": passes, "ends": ends, "strikes": strikes, "asked": asked, "kept": kept}[name]()
+{
+    "passes": passes,
+    "ends": ends,
+    "strikes": strikes,
+    "asked": asked,
+    "collects": collects,
+    "kept": kept,
+}[name]()
