@@ -245,7 +245,9 @@ def test_the_log_keeps_the_secrets_of_the_environment(
             logging.getLogger("opentelemetry").warning(text)
         return InMemorySpanExporter()
 
-    Sender(quoting, "", log.say).finish()
+    quoted: list[str] = []
+    Sender(quoting, "", quoted.append).finish()
+    assert quoted == ["bad: authorization=***,***", "401 for ***", "***"]
     log.say("cannot resolve http://user:hunter2@collector:4317")
     said = path.read_text()
     assert "hunter" not in said

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from disttrace_viewer.companion.log import Log
@@ -27,11 +27,13 @@ class Export:
         where = target("TRACES")
         self._sender: Sender | None = None
         emit: Emit = _discard
+        full: Callable[[], bool] = _never
         if (protocol := where.protocol) is not None:
             name = f"the collector at {where.name}"
             self._sender = Sender(lambda: exporter("TRACES", protocol), name, log.say)
-            emit = Tracers(self._sender).emit
-        self.pipeline = Pipeline(emit, pending_ns=int(order.pending_s * 1e9), say=log.say)
+            emit, full = Tracers(self._sender).emit, self._sender.full
+        pending_ns = int(order.pending_s * 1e9)
+        self.pipeline = Pipeline(emit, pending_ns=pending_ns, say=log.say, full=full)
         self._stall: threading.Thread | None = None
         self._metrics = Metrics(self.pipeline, self._sender)
 
@@ -45,9 +47,7 @@ class Export:
         self.ended(base)
 
     def turn(self) -> None:
-        """Send what is new; while the collector is behind, it stays in the journals."""
-        if self._sender is not None and self._sender.full:
-            return
+        """Send what is new."""
         self.pipeline.poll()
         self._warn_of_hosts()
         self._metrics.begin()
@@ -111,3 +111,8 @@ def _elsewhere(environ: Mapping[str, str]) -> bool:
 
 def _discard(span: object) -> None:
     """Where spans go when nobody wants them."""
+
+
+def _never() -> bool:
+    """Nothing is full where nothing is sent."""
+    return False

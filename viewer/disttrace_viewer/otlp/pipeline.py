@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -39,8 +40,12 @@ class Pipeline:
         *,
         pending_ns: int,
         say: Callable[[str], None] | None = None,
+        full: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``say`` gets a sentence about each journal of which something, or all, is left out."""
+        """``say`` gets a sentence about each journal of which something, or all, is left out.
+
+        While it is ``full`` where spans go, nothing more is read: it lies well in the journals.
+        """
         self.journals: dict[str, JournalReader] = {}
         self._emit = emit
         self._meters: Meters | None = None
@@ -49,7 +54,11 @@ class Pipeline:
         self._builder = Builder()
         self._exchanges = Exchanges(self._builder)
         self._rooted: set[str] = set()
-        self._ended: list[tuple[JournalReader, Operation]] = []  # to be sent at the next turn
+        self._full = full
+        self._ended: deque[tuple[JournalReader, Operation]] = deque()
+        """To be sent at the next turn."""
+        self._due: deque[tuple[JournalReader, Operation]] = deque()
+        """To be sent now, or when there is room again."""
 
     def use(self, meters: Meters) -> None:
         """Feed these instruments from now on (they ask the pipeline what is in flight)."""
@@ -66,11 +75,14 @@ class Pipeline:
         A receive links to its send, whose begin was on disk before: by the next turn it was read,
         whatever the order of the journals.
         """
-        before = self._ended
-        self._ended = []
-        self._read_all()
+        if not self._due:
+            self._due, self._ended = self._ended, deque()
+            self._read_all()
         now = time.time_ns()
-        for journal, operation in before:
+        while self._due:
+            if self._full():
+                return
+            journal, operation = self._due.popleft()
             try:
                 self._over(journal, operation, now)
             except Exception as error:
@@ -99,8 +111,9 @@ class Pipeline:
         if journal.gone:
             return
         now = time.time_ns()
-        waiting = [operation for of, operation in self._ended if of is journal]
-        self._ended = [(of, operation) for of, operation in self._ended if of is not journal]
+        ended = (*self._due, *self._ended)
+        waiting = [operation for of, operation in ended if of is journal]
+        self._forget(journal)
         for operation in chain(waiting, journal.poll(final=True)):
             self._over(journal, operation, now)
             yield
@@ -163,12 +176,16 @@ class Pipeline:
     def _give_up(self, journal: JournalReader, error: Exception) -> None:
         """What one journal holds must not end the export of the others: it may be a stranger's."""
         journal.in_flight.clear()
-        self._ended = [(of, operation) for of, operation in self._ended if of is not journal]
+        self._forget(journal)
         self._exchanges.without(journal)
         journal.close()
         if self._say is not None:
             what = plain(f"{type(error).__name__}: {error}")[:200]
             self._say(f"the journal {plain(journal.base)[:200]} is not sent any further: {what}")
+
+    def _forget(self, journal: JournalReader) -> None:
+        self._due = deque(one for one in self._due if one[0] is not journal)
+        self._ended = deque(one for one in self._ended if one[0] is not journal)
 
     def _read(self, journal: JournalReader) -> None:
         now = time.time_ns()

@@ -73,9 +73,8 @@ class Sender(SpanProcessor):
             raise ViewerError(f"OTEL_BSP_*: {error}") from None
         self._worker = 0
 
-    @property
     def full(self) -> bool:
-        """Whether a span would have to wait: it lies well in its journal."""
+        """Whether a span would have to wait."""
         return self._waiting >= self._size and not self._failing and not self._gave_up
 
     def on_end(self, span: ReadableSpan) -> None:
@@ -83,7 +82,7 @@ class Sender(SpanProcessor):
         if span.context is None or not span.context.trace_flags.sampled:
             return
         with self._changed:
-            while self.full:
+            while self.full():
                 self._changed.wait(1.0)
             if self._waiting >= self._size or self._gave_up:
                 self._drop(1)
