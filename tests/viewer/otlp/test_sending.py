@@ -89,7 +89,7 @@ def test_beyond_the_bound_spans_are_dropped_counted_and_said_once() -> None:
     assert said.count(f"spans are dropped, {NAME} did not take them in time") == 1
     assert said[-1] == f"200 of 200 spans did not reach {NAME}: no answer in time"
     assert len(said) == len(set(said)) <= 3
-    wait_until(lambda: threading.active_count() == before, 10)
+    wait_until(lambda: threading.active_count() <= before, 10)
 
 
 @pytest.mark.usefixtures("quick")
