@@ -171,23 +171,20 @@ def _interrupted(frame: types.FrameType, handlers: list[types.CodeType | None]) 
 
 def is_our_file(path: str) -> bool:
     """Whether a code object's source file belongs to disttrace's recorder."""
-    return path.startswith(HOME) or _in_place.get(id(path)) is path
+    return type(path) is InPlace or path.startswith(HOME)
 
 
-def in_place_of(path: str) -> str:
-    """The file of code of ours that a function of ``path`` runs instead of its own.
+class InPlace(str):
+    """The file of code of ours that a function of that file runs instead of its own.
 
-    Who asks for that function's source is shown it; we know ours, for it is another object.
+    Who asks for that function's source is shown it; we know ours by the type. (From Python 3.13 on
+    code has the one object of all texts that are equal, unless it is of a type of its own.)
     """
-    copy = _copies.get(path)
-    if copy is None:
-        copy = _copies[path] = "".join((path[:1], path[1:]))
-        _in_place[id(copy)] = copy
-    return copy
 
+    __slots__ = ()
 
-_copies: dict[str, str] = {}
-_in_place: dict[int, str] = {}
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str.__str__(self),)
 
 
 def first_line(error: BaseException) -> str:

@@ -44,6 +44,7 @@ def backends(c10d: Any) -> dict[str, str | None]:
     available = [n for n in names if getattr(c10d, f"is_{n}_available", lambda: False)()]
     found: dict[str, str | None] = dict.fromkeys(available)
     if "nccl" in found:
-        version = errors.asked(torch.cuda.nccl.version)  # without a driver it cannot be asked for
+        # Without a driver, and while torch is being imported, it cannot be asked for.
+        version = errors.asked(lambda: torch.cuda.nccl.version())
         found["nccl"] = None if version is None else ".".join(map(str, version))
     return found

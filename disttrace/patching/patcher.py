@@ -260,7 +260,7 @@ def _trampoline(code: types.CodeType, replacement: Callable[..., Any]) -> types.
     return made.replace(
         co_consts=constants,
         co_name=code.co_name,
-        co_filename=errors.in_place_of(code.co_filename),
+        co_filename=errors.InPlace(code.co_filename),
         co_firstlineno=code.co_firstlineno,
         **({"co_qualname": code.co_qualname} if hasattr(code, "co_qualname") else {}),
     )
