@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from disttrace.cli import main
 from disttrace.journal.format import (
     BOUNDS,
     CLOSED,
@@ -340,3 +342,25 @@ def test_ranges_and_definitions_are_bounded() -> None:
         found.add({"def": "thread", "n": number})
     assert len(found.numbered["thread"]) == MOST_OF_A_KIND
     assert found.checker.cut == 6 + 1
+
+
+@pytest.mark.parametrize("value", [(1 << 64) - 1, 10**30, 1 << 61])
+@pytest.mark.parametrize("key", ["t", "d"])
+def test_a_number_that_no_recorder_writes_costs_its_record_alone(
+    tmp_path: Path, key: str, value: int
+) -> None:
+    """Sums of such numbers are beyond 64 bits: every command ended by it."""
+    journal = training(tmp_path)[0]
+    lines = journal.segments[-1].read_bytes().splitlines()
+    place = next(
+        i for i, line in enumerate(lines) if line.startswith(b'{"b":' if key == "t" else b'{"e":')
+    )
+    record = json.loads(lines[place])
+    lines[place] = json.dumps({**record, key: value}).encode()
+    journal.segments[-1].write_bytes(b"\n".join([*lines, b""]))
+    trace = load([str(tmp_path)])
+    assert trace.operations.height >= 5
+    assert any("line" in problem.sentence for problem in trace.problems)
+    for command in (["view", "--places"], ["diagnose"], ["export", "--format", "html"]):
+        more = ["-o", str(tmp_path / "page.html")] if command[0] == "export" else []
+        assert main([command[0], str(tmp_path), *command[1:], *more]) in (0, 1, 2)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import orjson
 
+from disttrace.journal.format import DEF
 from disttrace_viewer.load import files
 from disttrace_viewer.load.problems import Problems, plural
 
@@ -20,6 +21,10 @@ LONGEST_LINE = 8 << 20
 _SMALL = 1 << 18
 """Bytes of which a list of lines is cheap."""
 
+_LARGEST = 1 << 61
+"""Of numbers in a segment: times of it add up to less than 64 bits."""
+
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")
 _BLANK = re.compile(rb"\n[ \t\r]*(?=\n)")
 
 
@@ -64,6 +69,8 @@ def clean(path: str, data: bytes, problems: Problems) -> Text:
         problems.add(path, "compressed", "is compressed and was not read; unpack it (gunzip).")
         return Text(path, b"", 0)
     data = _without_giants(data)
+    if _LONG_NUMBER.search(data):
+        data = b"\n".join(b"?" if _is_beyond(line) else line for line in data.split(b"\n"))
     reserved = data.endswith(b"\0")
     whole = _as_utf8(path, data, problems)
     data = _cut_end(path, whole, problems)
@@ -132,6 +139,21 @@ def _without_giants(data: bytes) -> bytes:
         return data
     kept.append(data[start:])
     return b"".join(kept)
+
+
+def _is_beyond(line: bytes) -> bool:
+    """Whether a record of a segment has a number that no recorder writes; the reader counts it."""
+    if not _LONG_NUMBER.search(line):
+        return False
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return False
+    return (
+        isinstance(record, dict)
+        and DEF not in record
+        and any(type(v) in (int, float) and abs(v) >= _LARGEST for v in record.values())
+    )
 
 
 def _wide_encoding(data: bytes) -> str | None:

@@ -69,23 +69,27 @@ def spans(numbers: Iterable[int]) -> str:
 
 def runs(numbers: Iterable[int]) -> list[str]:
     """Numbers in their order, each run of three or more as one (``0-3``)."""
+    return [word for word, _ in _counted_runs(numbers)]
+
+
+def first_runs(numbers: Sequence[int], most: int) -> tuple[list[str], int]:
+    """The first runs of numbers in their order, and how many numbers are in none of them."""
+    shown = _counted_runs(numbers)[:most]
+    return [word for word, _ in shown], len(numbers) - sum(count for _, count in shown)
+
+
+def _counted_runs(numbers: Iterable[int]) -> list[tuple[str, int]]:
     found: list[list[int]] = []
     for value in numbers:
         if found and value == found[-1][-1] + 1:
             found[-1].append(value)
         else:
             found.append([value])
-    words: list[str] = []
+    words: list[tuple[str, int]] = []
     for run in found:
-        words += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else map(str, run)
+        long = len(run) > 2
+        words += [(f"{run[0]}-{run[-1]}", len(run))] if long else [(str(n), 1) for n in run]
     return words
-
-
-def first_runs(numbers: Sequence[int], most: int) -> tuple[list[str], int]:
-    """The first runs of numbers in their order, and how many numbers are in none of them."""
-    shown = runs(numbers)[:most]
-    ends = [word.partition("-") for word in shown]
-    return shown, len(numbers) - sum(int(b) - int(a) + 1 if b else 1 for a, _, b in ends)
 
 
 def few(items: Sequence[str], limit: int = 8, between: str = ", ") -> str:
