@@ -10,6 +10,7 @@ Which operations are kept is said in ``disttrace_viewer.states.kept``.
 
 from __future__ import annotations
 
+import os
 import sys
 import zlib
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -135,9 +136,28 @@ class State:
         found = {name: getattr(self, name) for name in _NAMES}
         if self.history is None:
             del found["history"]
+        found["base"] = _text_of(self.base)
+        found["problems"] = [[*map(_text_of, one)] for one in self.problems]
         return found
 
 
+def _text_of(path: str) -> str:
+    """A path as UTF-8 can have it: JSON knows no bytes that are no text."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return _BYTES + os.fsencode(path).decode("latin-1")
+    return path
+
+
+def _path_of(text: Any) -> Any:
+    if isinstance(text, str) and text.startswith(_BYTES):
+        return os.fsdecode(text[len(_BYTES) :].encode("latin-1"))
+    return text
+
+
+_BYTES = "\0"
+"""Before a path that is no text; no path has it."""
 _NAMES = tuple(one.name for one in fields(State))
 _NEEDED = _NAMES[: _NAMES.index("met")]
 
@@ -303,6 +323,11 @@ def checked(value: object) -> State:
     except (AttributeError, TypeError, ValueError) as error:
         raise StateError("is no state of a process: its definitions bear no numbers") from error
     found = {name: value[name] for name in _NAMES if name in value}
+    try:
+        found["base"] = _path_of(found["base"])
+        found["problems"] = [[*map(_path_of, one)] for one in found["problems"]]
+    except (TypeError, UnicodeError) as error:
+        raise StateError("is no state of a process: its paths are none") from error
     return State(**{**found, "numbered": numbered})
 
 
