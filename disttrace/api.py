@@ -60,27 +60,28 @@ def install(
         TypeError: for a keyword that is no setting.
     """
     given = {name: value for name, value in locals().items() if name != "unknown"}
-    from disttrace.startup import refusal
-
-    refused = refusal()
-    if refused is not None:
-        from disttrace.errors import Reporter
-
-        Reporter().say("platform", refused)
-        return
-    from disttrace.journal import standard_library
     from disttrace.patching.collector import Paused
 
-    stayed = standard_library.stay()
-    try:
-        with Paused():
+    with Paused():
+        from disttrace.startup import refusal
+
+        refused = refusal()
+        if refused is not None:
+            from disttrace.errors import Reporter
+
+            Reporter().say("platform", refused)
+            return
+        from disttrace.journal import standard_library
+
+        stayed = standard_library.stay()
+        try:
             with standard_library.StandardLibrary():
                 from disttrace.session import install as start
             start(**given, **unknown)
-    except BaseException:
-        if not stayed:
-            standard_library.leave()
-        raise
+        except BaseException:
+            if not stayed:
+                standard_library.leave()
+            raise
 
 
 def uninstall() -> None:

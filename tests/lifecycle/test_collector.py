@@ -20,7 +20,8 @@ begun = []
 gc.callbacks.append(lambda phase, told: begun.append(phase))
 before = len(begun)
 disttrace.install(dir=sys.argv[1])
-print(len(begun) - before < 20, gc.isenabled(), gc.get_threshold()[0])
+print(len(begun) - before < 40,  # two small modules until then; 800 without the pause
+      gc.isenabled(), gc.get_threshold()[0])
 """
 
 
