@@ -201,4 +201,4 @@ def test_a_namesake_is_not_ended(tmp_path: Path) -> None:
     assert said.count(STALLED) == 1
     assert "ranks 0, 1" not in said
     assert "disttrace: stalled" not in stderr(tmp_path)
-    assert (tmp_path / "stdout").read_text() == "ended well\n" * 2
+    assert (tmp_path / "stdout").read_text().count("ended well") == 2
