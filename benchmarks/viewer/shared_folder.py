@@ -2,7 +2,7 @@
 
 python benchmarks/viewer/shared_folder.py --hosts 64 --ranks 8 --old 20000
 
-A verdict by this host's companion, which is heard of by nobody and leads: files that it opened of
+A verdict by the companion of this host, which serves no other: files that it opened of
 its own host and of others, and processor seconds. ``--old`` journals of other jobs, and ``--tries``
 earlier tries of this job on this host, lie there as well. With ``--by-host`` each host has a folder
 in it, as in a job over hosts that has a name.

@@ -6,7 +6,7 @@ import random
 
 from faults.drawn.layer import Layer, everybody
 from faults.drawn.layers import collective
-from faults.drawn.program import CALL, COLLECTIVE, CREATE, Act
+from faults.drawn.program import COLLECTIVE, CREATE, Act
 
 
 def two_dimensions(draw: random.Random, world: int) -> Layer:
@@ -89,24 +89,4 @@ def retried_wait(draw: random.Random, world: int) -> Layer:
             "        except RuntimeError as error: print(str(error)[:50])",
         ),
         (Act(kind=COLLECTIVE, template="reduce_patiently()", members=everybody(world)),),
-    )
-
-
-def remote_calls(draw: random.Random, world: int) -> Layer:
-    """RPC beside the collectives: each rank has the next one compute something."""
-    return Layer(
-        (
-            "attempt = os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')",
-            "met = 'file://' + os.path.abspath(__file__) + '.rpc' + attempt",
-            "options = rpc.TensorPipeRpcBackendOptions(init_method=met)",
-            (
-                f"rpc.init_rpc(f'worker{{rank}}', rank=rank, world_size={world},"
-                " rpc_backend_options=options)"
-            ),
-            "def ask(function, *given):",
-            f"    whom = f'worker{{(rank + 1) % {world}}}'",
-            "    return rpc.rpc_sync(whom, function, given, timeout=0)",
-        ),
-        (Act(kind=CALL, template="ask(torch.add, torch.ones(2), 1)", members=everybody(world)),),
-        ("rpc.shutdown()",),
     )

@@ -10,7 +10,6 @@ from faults.drawn.group_layers import (
     groups_in_steps,
     made_by_hand,
     other_thread,
-    remote_calls,
     retried_wait,
     some_of_them,
     two_dimensions,
@@ -60,7 +59,6 @@ LAYERS: tuple[tuple[Callable[[random.Random, int], Layer], frozenset[int]], ...]
     (polls_all_day, frozenset({2, 3, 4})),
     (groups_in_steps, frozenset({2, 3, 4})),
     (retried_wait, frozenset({2, 3, 4})),
-    (remote_calls, frozenset({2, 3})),
 )
 
 

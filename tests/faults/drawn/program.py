@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 COLLECTIVE, SEND, RECV, SET, GET, COMPUTE = "collective", "send", "recv", "set", "get", "compute"
 EXCHANGE, COUNT, LOCK, UNLOCK = "exchange", "count", "lock", "unlock"
-CREATE, CALL = "create", "call"
+CREATE = "create"
 BARE, SPAWN, TORCHRUN, STANDALONE = "bare", "mp.spawn", "torchrun", "torchrun --standalone"
 
 ENDING = ("dist.barrier()", "dist.destroy_process_group()")
@@ -20,7 +20,6 @@ IMPORTS = {
     "functional.": "import torch.distributed._functional_collectives as functional",
     "ThreadPoolExecutor(": "from concurrent.futures import ThreadPoolExecutor",
     "fully_shard(": "from torch.distributed.fsdp import fully_shard",
-    "rpc.": "import torch.distributed.rpc as rpc",
     "init_device_mesh(": "from torch.distributed.device_mesh import init_device_mesh",
 }
 """What is imported only where it is used: name in a program's lines to its line."""

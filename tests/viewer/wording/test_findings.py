@@ -21,7 +21,7 @@ def trace(size: int = 4) -> Trace:
     """Ranks and nothing else."""
     found = object.__new__(Trace)
     ranks = [SimpleNamespace(rank=rank, label=f"rank {rank}") for rank in range(size)]
-    vars(found).update(processes=ranks, crowds=())
+    vars(found).update(processes=ranks)
     return found
 
 

@@ -24,7 +24,7 @@ _SMALL = 1 << 18
 _LARGEST = 1 << 61
 """Of numbers in a segment: times of it add up to less than 64 bits."""
 
-_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+_DIGITS = bytes(ord("0") if chr(byte) in "0123456789" else byte for byte in range(256))
 _BLANK = re.compile(rb"\n[ \t\r]*(?=\n)")
 
 
@@ -69,7 +69,7 @@ def clean(path: str, data: bytes, problems: Problems) -> Text:
         problems.add(path, "compressed", "is compressed and was not read; unpack it (gunzip).")
         return Text(path, b"", 0)
     data = _without_giants(data)
-    if _LONG_NUMBER.search(data):
+    if _has_long_number(data):
         data = b"\n".join(b"?" if _is_beyond(line) else line for line in data.split(b"\n"))
     reserved = data.endswith(b"\0")
     whole = _as_utf8(path, data, problems)
@@ -141,9 +141,14 @@ def _without_giants(data: bytes) -> bytes:
     return b"".join(kept)
 
 
+def _has_long_number(data: bytes) -> bool:
+    """Of 19 digits or more; to look for them by a pattern takes ten times as long."""
+    return b"0" * 19 in data.translate(_DIGITS)
+
+
 def _is_beyond(line: bytes) -> bool:
     """Whether a record of a segment has a number that no recorder writes; the reader counts it."""
-    if not _LONG_NUMBER.search(line):
+    if not _has_long_number(line):
         return False
     try:
         record = orjson.loads(line)
