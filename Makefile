@@ -79,19 +79,19 @@ prove-gpu: $(STAMP) ## every scenario on NCCL, then the other way round: each ha
 	$(BIN)/python tests/gpu/proof/prove.py --out build/proof
 	$(BIN)/python tests/gpu/proof/prove.py --out build/proof --counter
 
-standin: $(STAMP) ## those that make sense without a GPU, as on four versions of torch; docs/standin.md
+standin: $(STAMP) ## those that make sense without a GPU, as on four versions of torch; docs/dev/standin.md
 	$(BIN)/python tests/gpu/proof/prove.py --backend standin --out build/proof \
-	  --semantics 2.5,2.8,2.13,2.15 --total 7200 --write docs/standin.md
+	  --semantics 2.5,2.8,2.13,2.15 --total 7200 --write docs/dev/standin.md
 	$(BIN)/python tests/gpu/proof/prove.py --backend standin --out build/proof --counter
 
 imitated: $(STAMP) ## those of a GPU on torch's own NCCL groups, without one; some gigabytes of packages each
-	for torch in 2.5.1 2.8.0 2.15.0; do $(BIN)/python tests/gpu/imitated.py --torch $$torch --write docs/imitated.md; done
+	for torch in 2.5.1 2.8.0 2.15.0; do $(BIN)/python tests/gpu/imitated.py --torch $$torch --write docs/dev/imitated.md; done
 
 test-gpu: $(STAMP) ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu
 
 faults: $(STAMP) ## the whole matrix of faults, and the page that shows it; BACKEND=standin: as on NCCL
-	$(BIN)/python tests/reliability/faults.py --backend $(BACKEND) --losses $(if $(filter gloo,$(BACKEND)),--write docs/faults.md)
+	$(BIN)/python tests/reliability/faults.py --backend $(BACKEND) --losses $(if $(filter gloo,$(BACKEND)),--write docs/dev/faults.md)
 
 fuzz: $(STAMP) ## wrong journals against every command and reader: make fuzz CASES=20000
 	PYTHONPATH=.:viewer:tests $(BIN)/python -m fuzz --cases $(CASES)
@@ -106,10 +106,10 @@ memory: $(STAMP) ## what every command needs of memory for 50 MB of the most exp
 	$(BIN)/python tests/reliability/memory.py
 
 faults-live: $(STAMP) ## every hang of the matrix, told by the job itself on its stderr
-	$(BIN)/python tests/reliability/faults_live.py --jobs 2 --write docs/live.md
-	$(BIN)/python tests/reliability/faults_live.py --jobs 2 --stall 3 --write docs/live.md
-	$(BIN)/python tests/reliability/faults_live.py --jobs 2 --apart --write docs/live.md
-	$(BIN)/python tests/reliability/faults_live.py --jobs 2 --hosts --write docs/live.md
+	$(BIN)/python tests/reliability/faults_live.py --jobs 2 --write docs/dev/live.md
+	$(BIN)/python tests/reliability/faults_live.py --jobs 2 --stall 3 --write docs/dev/live.md
+	$(BIN)/python tests/reliability/faults_live.py --jobs 2 --apart --write docs/dev/live.md
+	$(BIN)/python tests/reliability/faults_live.py --jobs 2 --hosts --write docs/dev/live.md
 
 watched: $(STAMP) ## slow programs and faults that end, with the watch (killed at random) and without
 	$(BIN)/python tests/reliability/watched.py

@@ -51,8 +51,8 @@ def install(
     """Trace this process, and the processes that it starts from now on.
 
     May be called at any time, before or after `import torch`, and again without effect. The
-    keywords are the settings (`DISTTRACE_DIR`, `DISTTRACE_EXPORT`, ...: the README lists them) and
-    win over the variables; None leaves a setting to its variable. What children need to know is put
+    keywords are the settings (`DISTTRACE_DIR`, ...: `docs/settings.md` lists them) and win over the
+    variables; None leaves a setting to its variable. What children need to know is put
     into `os.environ`. A wrong value is one sentence on stderr, and the default holds. Where
     disttrace does not run (Windows, Python without the GIL) it says so and does nothing.
 

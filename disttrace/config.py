@@ -193,89 +193,89 @@ SETTINGS: tuple[Setting, ...] = (
         2.0,
         _seconds(0.0),
         "a number of seconds, 0 or more",
-        "Seconds that one write may take on a slow file system, and half of ten times that all of "
-        "them, before the journal is switched off; 0 never switches it off.",
+        "On a slow file system, the journal is switched off once a write takes this many seconds, "
+        "or slow writes take half of the time for ten times as long; 0: never.",
     ),
     Setting(
         "STALL",
         10.0,
         _seconds(0.001),
         "a number of seconds, 0.001 or more",
-        "Seconds after which an operation in flight counts as stalled.",
+        "Seconds after which a waiting operation counts as stalled.",
     ),
     Setting(
         "ON_STALL",
         None,
         _command,
         "a command, or abort",
-        "Command that gets each stall as a JSON object on its standard input (`docs/alerts.md`); "
-        "`abort` ends a job that is still stalled after a second limit, with exit code 75.",
+        "Command to run at each stall, with the finding as JSON on its standard input "
+        "(`docs/alerts.md`); `abort`: end the job with exit code 75 if it is still stalled after "
+        "as long again.",
     ),
     Setting(
         "SLOW",
         0.05,
         _share,
         "a share from 0 to 1",
-        "Share of their time from which a rank that makes the others wait is told while it runs "
-        "(`docs/foresight.md`); 0 never tells.",
+        "Report a slow rank while the job runs when the others spend at least this share of their "
+        "time waiting for it (`docs/foresight.md`); 0: never.",
     ),
     Setting(
         "DIGEST",
         0,
         _whole(0, 1 << 30),
         "a whole number, 0 or more",
-        "Of every n-th result that all ranks must have equal, a checksum is compared "
-        "(`docs/foresight.md`); 0: of none.",
+        "Compare a checksum of every n-th result that must be equal on all ranks "
+        "(`docs/foresight.md`); 0: none.",
     ),
     Setting(
         "QUIET",
         False,
         _switch,
         "on or off",
-        "`1`: no line at the end of a job that says where its journals are.",
+        "`1`: do not print where the journals are when the job ends.",
     ),
     Setting(
         "LOG",
         "text",
         _one_of("text", "json"),
         "text or json",
-        "Form of what a job says of itself on stderr; `json`: one object per finding.",
+        "Form of the lines on stderr; `json`: one object per finding.",
     ),
     Setting(
         "STACK_DEPTH",
         4,
         _whole(0, 64),
         "a whole number from 0 to 64",
-        "Frames kept of the Python stack of each call; 0 keeps none.",
+        "Python frames recorded per call; 0: none.",
     ),
     Setting(
         "JOB",
         None,
         _label,
         "a name in printable characters",
-        "Name of the job, for programs that no launcher names.",
+        "Name of the job, where no launcher gives it one.",
     ),
     Setting(
         "STORE_TRACE",
         frozenset({"gloo"}),
         _backends,
         "a comma list of backend names, or none",
-        "Backends whose store traffic from C++ is traced, through a store that delegates.",
+        "Backends whose own store traffic (from C++) is traced.",
     ),
     Setting(
         "DEVICE",
         "auto",
         _device,
         "auto or off",
-        "Whether devices are asked when they have finished what was issued (NCCL and its kin): "
-        "`off` asks nobody, and when they have is unknown.",
+        "`off`: do not query devices (NCCL and others like it) for when an operation completed.",
     ),
     Setting(
         "HEARTBEAT",
         True,
         _switch,
         "on or off",
-        "Background thread that writes heartbeats and where stalled threads stand.",
+        "Run the background thread that writes heartbeats and the stacks of stalled threads.",
     ),
     Setting(
         "MASK",
@@ -289,29 +289,28 @@ SETTINGS: tuple[Setting, ...] = (
         None,
         _patterns,
         "a comma list of regular expressions",
-        "Further patterns to mask; a comma inside brackets or behind a backslash is the pattern's.",
+        "More patterns to mask, separated by commas (write a comma of a pattern as `\\,`).",
     ),
     Setting(
         "FILE_MODE",
         "600",
         _file_mode,
         "an octal number from 600 to 666 that leaves the owner both",
-        "Permissions of the files that are written; 640 lets a group read them.",
+        "Permissions of the files; 640 lets a group read them.",
     ),
     Setting(
         "PENDING",
         5.0,
         _seconds(0.0),
         "a number of seconds, 0 or more",
-        "Seconds after which an operation in flight is sent to the collector as a pending span.",
+        "With `otlp`: seconds after which an operation still in flight is sent as a pending span.",
     ),
     Setting(
         "CORE",
         None,
         _one_of("c", "python"),
         "c or python",
-        "Which core records: the native one (c) or the plain one (python); by default the native "
-        "one where it was built.",
+        "Recorder to use: `c` or `python`; default: `c` where it was built.",
     ),
 )
 

@@ -26,6 +26,6 @@ def test_what_shows_it_is_there(row: tuple[str, str, str]) -> None:
     targets = re.findall(r"`make ([a-z-]+)`", how)
     assert [name for name in tests if not (ROOT / "tests" / name).exists()] == []
     assert set(targets) <= TARGETS
-    pages = re.findall(r"\]\((\w+\.md)\)", how)
+    pages = re.findall(r"\]\(([\w/]+\.md)\)", how)
     by_hand = re.search(r"\brun\b", how)
     assert tests or targets or pages or by_hand or here.startswith("no:")

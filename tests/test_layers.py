@@ -238,8 +238,8 @@ def test_nothing_but_the_judge_asks_the_rules() -> None:
 
 @pytest.mark.parametrize("root", [RECORDER, VIEWER], ids=lambda root: root.name)
 def test_every_folder_stands_on_the_map(root: Path) -> None:
-    """The picture in docs/architecture.md names each of them."""
-    picture = (ROOT / "docs" / "architecture.md").read_text()
+    """The picture in docs/dev/architecture.md names each of them."""
+    picture = (ROOT / "docs" / "dev" / "architecture.md").read_text()
     folders = {path.parent.name for path in root.rglob("__init__.py")} - {root.name}
     assert [name for name in sorted(folders) if f"{name}/" not in picture] == []
 

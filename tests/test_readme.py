@@ -1,4 +1,4 @@
-"""The README tells the truth about settings, commands and pages."""
+"""The README and the page of settings tell the truth about settings, commands and pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 def test_the_table_of_settings_is_the_tables() -> None:
     """Each row: variable, default and the sentence of the table in config.py."""
-    rows = re.findall(r"^\| `(DISTTRACE_\w+)` \| (.+?) \| (.+?) \|$", README, re.MULTILINE)
+    page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(DISTTRACE_\w+)` \| (.+?) \| (.+?) \|$", page, re.MULTILINE)
     defaults = {row.variable: to_text(row.default) or "none" for row in SETTINGS}
     assert rows == [
         (row.variable, default if default == "none" else f"`{default}`", row.help)
@@ -27,6 +28,12 @@ def test_the_quick_start_is_two_commands() -> None:
     """A newcomer types these and nothing else."""
     (block,) = re.findall(r"## Quick start.*?```sh\n(.*?)```", README, re.DOTALL)
     assert [line.split("#")[0].strip() for line in block.splitlines()] == ["make demo", "make test"]
+
+
+def test_a_newcomer_meets_the_install_line_first_and_few_words() -> None:
+    """Below 900 words, and the first block of commands begins with the installation."""
+    assert len(README.split()) < 900
+    assert README.partition("```sh\n")[2].startswith("pip install")
 
 
 def test_every_command_exists() -> None:
@@ -45,7 +52,7 @@ def test_every_page_exists(page: str) -> None:
 def test_the_cost_that_is_named_was_measured(page: str) -> None:
     """The figures of README and FAQ are those of the page of figures, rounded."""
     text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
-    figures = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    figures = (ROOT / "docs" / "dev" / "benchmarks.md").read_text(encoding="utf-8")
     fake = figures.partition("<!-- fake: begin -->")[2].partition("<!-- fake: end -->")[0]
     added = r"^\| all_reduce +\| [^|]+\| ([\d.]+) [^|]+\| ([\d.]+) "
     (one, plain), (other, _) = re.findall(added, fake, re.MULTILINE)

@@ -3,7 +3,7 @@
 python benchmarks/recorder/beside_version.py               beside 995f57d, whose wrappers were text
                                                            that was compiled (two minutes)
 python benchmarks/recorder/beside_version.py --version REVISION --turns 5
-python benchmarks/recorder/beside_version.py --write       and put it into docs/benchmarks.md
+python benchmarks/recorder/beside_version.py --write       and put it into docs/dev/benchmarks.md
 
 Two versions cannot be in one process, so the untraced program, that version and this one take
 turns. Of each process the fastest of some rounds counts, of the turns the median: the figure is
@@ -172,7 +172,7 @@ def main() -> int:
     found = text(options.version, options.turns, added)
     print(found)
     if options.write:
-        page = ROOT / "docs" / "benchmarks.md"
+        page = ROOT / "docs" / "dev" / "benchmarks.md"
         page.write_text(replaced(page.read_text(), found, "version"))
     return 0
 

@@ -3,7 +3,7 @@
 python benchmarks/recorder/overhead.py  everything (about eight minutes on two cores)
 python benchmarks/recorder/overhead.py --quick  a look (about two minutes)
 python benchmarks/recorder/overhead.py --parts fake,stores
-python benchmarks/recorder/overhead.py --write  and put each part into docs/benchmarks.md
+python benchmarks/recorder/overhead.py --write  and put each part into docs/dev/benchmarks.md
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from benchmarks.recorder import (  # noqa: E402
 from benchmarks.recorder.scale import FULL, QUICK, Scale  # noqa: E402
 from benchmarks.report import Report, document, replaced  # noqa: E402
 
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGE = ROOT / "docs" / "dev" / "benchmarks.md"
 PARTS: Mapping[str, Callable[[Scale], Report]] = {
     "fake": one_process.measure,
     "stores": store_operations.measure,

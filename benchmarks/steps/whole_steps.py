@@ -3,7 +3,7 @@
 python benchmarks/steps/whole_steps.py            everything (half an hour on two cores)
 python benchmarks/steps/whole_steps.py --programs "TP;FSDP2" --rounds 9
 python benchmarks/steps/whole_steps.py --variants disttrace    beside ``bare`` and ``bare again``
-python benchmarks/steps/whole_steps.py --write [SECTION]  and put the table into docs/benchmarks.md
+python benchmarks/steps/whole_steps.py --write [SECTION]  puts the table into docs/dev/benchmarks.md
 
 A job of each variant stands ready, and they take turns of a quarter of a second. A turn is compared
 with that of ``bare`` in the same round; ``bare again`` shows what of it is noise.
@@ -37,7 +37,7 @@ from benchmarks.steps.jobs import (  # noqa: E402
 )
 from benchmarks.steps.programs import PROGRAMS  # noqa: E402
 
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGE = ROOT / "docs" / "dev" / "benchmarks.md"
 START, EXIT = "start", "exit"
 _TURN = 0.25e9
 _WARM = 5

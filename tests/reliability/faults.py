@@ -3,7 +3,7 @@
 python tests/reliability/faults.py                     all rows (about half an hour on two cores)
 python tests/reliability/faults.py --slice             those of `make test`
 python tests/reliability/faults.py --rows 2,11 --match torchrun --explain
-python tests/reliability/faults.py --jobs 3 --write docs/faults.md       these rows of the page
+python tests/reliability/faults.py --jobs 3 --write docs/dev/faults.md       these rows of the page
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ python tests/reliability/faults_live.py                    all hangs, with the d
 python tests/reliability/faults_live.py --stall 3 --rows 2,4 --jobs 2
 python tests/reliability/faults_live.py --apart            with a folder per rank
 python tests/reliability/faults_live.py --hosts                    over two network namespaces
-python tests/reliability/faults_live.py --write docs/live.md       these rows of this way's part
+python tests/reliability/faults_live.py --write docs/dev/live.md       these rows of this way's part
 
 Nobody runs a command: the program is started with DISTTRACE=1 and nothing else. What is said must
 be a finding of `diagnose` on the same journals at that moment, which the table judges. Time counts
