@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from disttrace.api import (
         __version__,
+        allow,
         annotate,
         diagnose,
         diff,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "__version__",
+    "allow",
     "annotate",
     "diagnose",
     "diff",

@@ -217,6 +217,31 @@ def expect_equal(name: str, tensors: "Any", group: "Any" = None) -> None:
         expect(name, tensors, group)
 
 
+def allow(minutes: float, group: "Any" = None) -> float:
+    """Ask for more time: from now on operations of `group` may take so many minutes longer than its
+    time limit so far, on this rank, by torch's own means (`_set_pg_timeout`).
+
+    Before a step that only some ranks make (tokenising, saving, evaluating) all ranks of the group
+    call it: the limit of those that wait counts, and of an operation that has begun already the
+    limit stays what it was. A negative number takes time back. It works without tracing, too.
+
+    Args:
+        minutes: what is added to the limit.
+        group: a `ProcessGroup`; None: the default group.
+
+    Returns:
+        The limit in minutes that holds now.
+
+    Raises:
+        ValueError: where nothing would be left of the limit, and for a group that this process is
+            not a member of, or before `init_process_group`.
+        RuntimeError: where this torch, or the backend of the group, cannot change its limit.
+    """
+    from disttrace.capture.objects.groups import extend
+
+    return extend(minutes, group)
+
+
 def live() -> "dict[str, Any]":
     """What this process knows of itself now, for a tracker: nobody else is asked.
 

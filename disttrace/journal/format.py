@@ -209,6 +209,7 @@ FIELDS: dict[str, dict[str, str]] = {
         "address": "name",
         "path": "text",
         "connection": "number",
+        "timeout": "time",
     },
     "group": {
         "n": "number",

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch._C._distributed_c10d as c10d
 
 from disttrace import foreign
-from disttrace.capture.objects.groups import backend_name
+from disttrace.capture.objects.groups import backend_name, nanoseconds
 from disttrace.capture.objects.stores import known_keys
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, Part, after, wrap
@@ -37,6 +37,8 @@ BACKENDS = {
     "ucc": "ProcessGroupUCC",
 }
 _GROUP = ("store", "rank", "size")
+_LIMITED = ("ProcessGroupGloo", "ProcessGroupNCCL")
+"""Classes that have a method to change the time limit of their operations."""
 _RENAMED = {"host_name": "host", "file_name": "path"}
 _PLACE = {"host": "host", "port": "port", "path": "path", "is_master": "server"}
 
@@ -72,15 +74,23 @@ def install(capture: Capture) -> None:
         name = _backend_label(named.get("backend_type"), backend)
         groups.backend_registered(group, named["device"].type, name, backend)
 
-    for owner, name, look in (
+    def limited(result: Any, group: Any, timeout: Any) -> None:
+        groups.limited(group, nanoseconds(timeout))
+
+    rows: tuple[tuple[Any, str, Callable[..., object]], ...] = (
         (c10d.PrefixStore, "__init__", prefixed),
         (c10d.ProcessGroup, "__init__", made),
         (c10d.ProcessGroup, "_get_backend", lambda found, g, *_, **__: groups.backend_of(g, found)),
         (c10d.ProcessGroup, "_set_group_name", functools.partial(label, "name")),
         (c10d.ProcessGroup, "_set_group_desc", functools.partial(label, "desc")),
         (c10d.ProcessGroup, "_register_backend", registered),
-    ):
-        patch(owner, name, after(capture, PART, look))
+        (c10d.ProcessGroup, "set_timeout", limited),
+        (c10d.Backend, "set_timeout", limited),
+        *((getattr(c10d, owner, None), "_set_default_timeout", limited) for owner in _LIMITED),
+    )
+    for owner, name, look in rows:
+        if hasattr(owner, name):
+            patch(owner, name, after(capture, PART, look))
 
 
 def _store(part: Part, owner: type, names: Sequence[str], original: Function) -> Function:

@@ -12,6 +12,7 @@ from torch._C._distributed_c10d import Store
 
 from disttrace import foreign
 from disttrace.capture.hot_path import native, plain
+from disttrace.capture.objects.groups import nanoseconds
 from disttrace.capture.objects.stores import StoreEntry
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, Part, after
@@ -59,11 +60,15 @@ def install(capture: Capture) -> None:
         """It is the same place by another connection."""
         capture.stores.clone(clone, store)
 
+    def limited(result: Any, store: Any, timeout: Any) -> None:
+        capture.stores.limited(store, nanoseconds(timeout))
+
     def instrument(owner: type) -> None:
         for row, part in parts:
             wrapper = functools.partial(part.wrapper, owner)
             capture.engine.attribute(PART, owner, row.method, wrapper)
         capture.engine.attribute(PART, owner, "clone", after(capture, PART, cloned))
+        capture.engine.attribute(PART, owner, "set_timeout", after(capture, PART, limited))
 
     capture.instrument(Store, by=instrument)
 
@@ -126,6 +131,9 @@ def key_and_size(keys: KeyTexts, row: StoreMethod, args: Args, kwargs: Kwargs) -
         elif foreign.is_a(key, (list, tuple)):
             texts = [foreign.plain(one) for one in foreign.items_of(key) if foreign.is_a(one, str)]
             extra = b',"k":' + keys.make(texts)
-    if row.values and len(args) > row.values:
-        extra += b',"n":%d' % size(args[row.values])
+    if len(args) > (row.values or 1):
+        if row.values:
+            extra += b',"n":%d' % size(args[row.values])
+        elif row.method == "wait" and (limit := nanoseconds(args[1])):
+            extra += b',"a":{"args":{"timeout":%d.%09d}}' % divmod(limit, 1_000_000_000)
     return extra

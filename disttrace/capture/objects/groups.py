@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import itertools
 import weakref
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from disttrace import errors, foreign
@@ -135,12 +136,17 @@ class Groups:
         """``backend`` serves ``device`` in ``group``: called directly, it is that group."""
         entry = self.of(group)
         entry.backends[device] = name
-        limit_ns = _limit_ns(backend)
-        if limit_ns is not None:
-            self.shortest_limit_ns = min(limit_ns, self.shortest_limit_ns or limit_ns)
         if backend is not None:
             self._registry.add(backend, entry)
         self.update(entry, backends=dict(entry.backends))
+        self.limited(backend, _limit_ns(backend))
+
+    def limited(self, group: Any, limit_ns: int | None) -> None:
+        """A group, or a backend of one, gives an operation up after this time from now on."""
+        entry = self.get(id(group))
+        if limit_ns is not None and entry is not None:
+            self.shortest_limit_ns = min(limit_ns, self.shortest_limit_ns or limit_ns)
+            self.update(entry, timeout=limit_ns)
 
     def backend_of(self, group: Any, backend: Any) -> None:
         """C++ may hand out a new object for a group's backend: used directly, it is that group."""
@@ -268,13 +274,11 @@ def described(group: Any) -> dict[str, Any]:
     return keys
 
 
-def _timeout_ns(group: Any, backends: Mapping[str, str]) -> int | None:
-    """After which a backend of devices gives an operation up; None where it does not say."""
+def _timeout_ns(group: Any, backends: Iterable[str]) -> int | None:
+    """After which a backend gives an operation up; None where it does not say."""
     import torch
 
-    for device, name in backends.items():
-        if not fmt.ends_on_device(name, device):
-            continue
+    for device in backends:
         backend = errors.asked(lambda device=device: group._get_backend(torch.device(device)))
         found = _limit_ns(group if backend is None else backend)
         if found is not None:
@@ -284,9 +288,42 @@ def _timeout_ns(group: Any, backends: Mapping[str, str]) -> int | None:
 
 def _limit_ns(backend: Any) -> int | None:
     """The time limit of a backend's operations; None where it does not say."""
-    limit = errors.asked(lambda: backend.options._timeout)
+    return nanoseconds(errors.asked(lambda: backend.options._timeout))
+
+
+def nanoseconds(limit: Any) -> int | None:
+    """A ``timedelta`` in nanoseconds; None for anything else."""
     seconds = foreign.plain(limit)
     return round(seconds * 1e9) if type(seconds) is float else None
+
+
+def extend(minutes: float, group: Any) -> float:
+    """See ``disttrace.allow``."""
+    from torch.distributed import distributed_c10d as c10d
+
+    group = c10d._get_default_group() if group is None else group
+    change = getattr(c10d, "_set_pg_timeout", None)
+    limited = [b for b in _backends(c10d, group) if hasattr(b, "_set_default_timeout")]
+    if change is None or not limited:
+        raise RuntimeError(
+            "this torch, or the backend of this group, has no way to change its time limit:"
+            " pass timeout= to init_process_group or new_group"
+        )
+    now = max(backend.options._timeout for backend in limited)
+    limit = now + timedelta(minutes=minutes)
+    if limit <= timedelta(0):
+        raise ValueError(f"{minutes:g} minutes leave nothing of the group's limit, {now}")
+    change(limit, group)
+    return float(limit / timedelta(minutes=1))
+
+
+def _backends(c10d: Any, group: Any) -> list[Any]:
+    """Of the devices that torch changes it for."""
+    if not isinstance(group, c10d.ProcessGroup):
+        raise ValueError(  # noqa: TRY004 - as torch does
+            "Invalid process group specified: this process is no member of it"
+        )
+    return [group._get_backend(d) for d in group._device_types if d.type in ("cpu", "cuda")]
 
 
 def registered(group: Any) -> dict[str, Any]:

@@ -97,6 +97,13 @@ class Stores:
         keys = {"type": known.keys["type"], "connection": n}
         return self._add(store, StoreEntry(n, known.name, known.root, list(known.prefix), keys))
 
+    def limited(self, store: Any, limit_ns: int | None) -> None:
+        """Its questions wait for so long from now on, and so do those of what stands on it."""
+        root = self.of(store).root
+        if limit_ns is not None and root.keys.get("timeout") != limit_ns:
+            root.keys["timeout"] = limit_ns
+            self._write(root)
+
     def definitions(self, others: Iterable[StoreEntry]) -> list[dict[str, Any]]:
         """Definitions of the stores alive now and of ``others``, for the journal of a forked
         child."""

@@ -1,0 +1,126 @@
+"""What limits a wait is recorded as torch has it, and `disttrace.allow` extends it when asked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import disttrace
+from support.processes import Outcome, python
+
+PROGRAM = """
+import datetime, os, sys, time
+import disttrace, torch, torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+store, minutes = sys.argv[1], float(sys.argv[2])
+def rank(number):
+    dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=number, world_size=2,
+                            timeout=datetime.timedelta(seconds=20))
+    dist.barrier()
+    c10d._set_pg_timeout(datetime.timedelta(seconds=2))
+    if minutes:
+        print(f"now {disttrace.allow(minutes) * 60:.0f} s", flush=True)
+    time.sleep(5 * number)
+    try:
+        dist.all_reduce(torch.ones(3))
+    except RuntimeError:
+        print("given up", flush=True)
+        os._exit(0)
+    print("through", flush=True)
+child = os.fork()
+rank(int(child == 0))
+os._exit(0) if child == 0 else os.waitpid(child, 0)
+"""
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    """All lines of a file of a journal."""
+    return [json.loads(line) for line in path.read_bytes().replace(b"\0", b"").splitlines()]
+
+
+def run(folder: Path, minutes: float, traced: str) -> Outcome:
+    """Two ranks whose limit is two seconds; one of them comes after five."""
+    words = ("-c", PROGRAM, str(folder / "store"), str(minutes))
+    return python(*words, DISTTRACE=traced, DISTTRACE_DIR=str(folder / "traced")).check()
+
+
+@pytest.mark.parametrize("traced", ["0", "1"])
+def test_more_time_is_more_time(tmp_path: Path, traced: str) -> None:
+    """With tracing and without; the journals hold the limit that was in force last."""
+    assert run(tmp_path, 0.5, traced).stdout.count("through") == 2
+    if traced == "1":
+        assert limits(tmp_path / "traced") == [32.0, 32.0]
+
+
+def test_it_ends_when_nothing_is_allowed(tmp_path: Path) -> None:
+    """The twin: the program's own change of the limit is seen."""
+    assert "through" not in run(tmp_path, 0, "1").stdout
+    assert limits(tmp_path / "traced") == [2.0, 2.0]
+
+
+def limits(folder: Path) -> list[float]:
+    """Of the group of each process, in seconds."""
+    found: dict[str, float] = {}
+    for path in folder.rglob("*.defs.jsonl"):
+        for record in records(path):
+            if record.get("def") == "group" and "timeout" in record:
+                found[path.name] = record["timeout"] / 1e9
+    return list(found.values())
+
+
+WAITS = """
+import datetime, torch.distributed as dist
+store = dist.HashStore()
+for wait in (lambda: store.wait(["a"], datetime.timedelta(seconds=0.25)),
+             lambda: store.wait(["b"], datetime.timedelta(seconds=0.5))):
+    try:
+        wait()
+    except RuntimeError:
+        pass
+store.set_timeout(datetime.timedelta(seconds=7))
+store.set("a", "1")
+store.wait(["a"])
+"""
+
+
+@pytest.mark.parametrize("core", ["c", "python"])
+def test_limits_of_stores(tmp_path: Path, core: str) -> None:
+    """That of a call stands with it, that of the store in its definition."""
+    python("-c", WAITS, DISTTRACE="1", DISTTRACE_DIR=str(tmp_path), DISTTRACE_CORE=core).check()
+    begins = [r for p in tmp_path.rglob("*.ops.jsonl") for r in records(p) if "k" in r]
+    given = [(b["k"], b.get("a")) for b in begins]
+    assert given == [
+        (["a"], {"args": {"timeout": 0.25}}),
+        (["b"], {"args": {"timeout": 0.5}}),
+        ("a", None),
+        (["a"], None),
+    ]
+    stores = [r for p in tmp_path.rglob("*.defs.jsonl") for r in records(p)]
+    assert [r["timeout"] for r in stores if r.get("def") == "store" and "timeout" in r] == [7e9]
+
+
+def test_what_cannot_be_extended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a group, without a member, of a backend without a limit, below nothing."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    with pytest.raises(ValueError, match="has not been initialized"):
+        disttrace.allow(1)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        with pytest.raises(RuntimeError, match="no way to change its time limit: pass timeout="):
+            disttrace.allow(1)
+        with pytest.raises(ValueError, match="no member"):
+            disttrace.allow(1, dist.GroupMember.NON_GROUP_MEMBER)
+    finally:
+        dist.destroy_process_group()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        assert disttrace.allow(-10) == 20
+        with pytest.raises(ValueError, match="-20 minutes leave nothing"):
+            disttrace.allow(-20)
+    finally:
+        dist.destroy_process_group()
