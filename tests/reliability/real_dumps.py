@@ -4,7 +4,8 @@ PYTHONPATH=viewer:tests python tests/reliability/real_dumps.py [--torch PYTHON] 
                                                                [--imitated VERSION]
 
 Each is dumped as a pickle and as JSON, and judged with the files' own times and without them. Wrong
-is who is named and innocent, and any fault of a healthy program. They are on gloo; PYTHON is that
+is who is named and innocent, and any fault of a healthy program; but without times a rank that is
+behind may be named in a warning, for dumps are made of hangs. They are on gloo; PYTHON is that
 of another torch. Imitated: on torch's own NCCL groups without a device (``tests/gpu/imitated.py``).
 """
 
@@ -24,7 +25,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "viewer")]
 
 WORLD = 4
-STALL_S, DUMP_AFTER_S = 3.0, 6.0
+STALL_S, DUMP_AFTER_S = 3.0, 11.0
 LONG_AGO_NS = 1_600_000_000_000_000_000
 
 RANKS = """
@@ -212,6 +213,9 @@ def wrongs(name: str, folder: Path, *, timed: bool) -> list[str]:
     bad = [found for found in report.findings if found.severity != "note"]
     named = {rank for found in bad for rank in found.culprit_ranks}
     wrong = [f"blames {sorted(named - program.guilty)}"] if named - program.guilty else []
+    if not timed and not program.says:
+        bad = [found for found in bad if found.severity != "warning"]
+        wrong = []
     if not program.says and bad:
         wrong.append(f"alarms: {bad[0].summary}")
     if timed and program.says and "any" not in program.says:

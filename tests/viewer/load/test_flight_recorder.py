@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import random
+import re
 import shutil
 import tracemalloc
 from contextlib import suppress
@@ -112,29 +113,73 @@ def test_a_rank_without_a_dump_is_named_and_not_blamed(tmp_path: Path) -> None:
 
 
 @FORMS
-def test_a_healthy_moment_raises_no_alarm(tmp_path: Path, form: str) -> None:
+def test_a_moment_raises_no_alarm_and_proves_nothing(tmp_path: Path, form: str) -> None:
     last = {0: [waiting()], 1: [], 2: [waiting()], 3: [waiting()]}
-    assert job(tmp_path, last, form=form, made_s=2.0).healthy
+    report = job(tmp_path, last, form=form, made_s=2.0)
+    assert report.healthy
+    assert "Undecided" in str(report)
 
 
 @FORMS
-def test_files_without_their_times_are_no_hang_of_an_hour(tmp_path: Path, form: str) -> None:
+def test_files_without_their_times_name_who_is_missing_and_no_hang_of_an_hour(
+    tmp_path: Path, form: str
+) -> None:
     last = {0: [waiting()], 1: [], 2: [waiting()], 3: [waiting()]}
     report = job(tmp_path, last, form=form, made_s=None)
+    (found,) = report.findings
+    assert kinds(report) == [("missing_participant", "warning")]
+    assert (found.certainty, found.culprit_ranks) == ("likely", (1,))
+    assert "Rank 1 had not come to all_reduce #4" in found.summary
+    assert "copy the dumps with their times" in str(report)
+
+
+@pytest.mark.parametrize(
+    "after_ms", [(0, 2, 4, 6), (0, 0, 0, 0), (0, 0, 1_000, 1_000)], ids=["copy", "archive", "FAT"]
+)
+def test_times_of_copies_tell_nothing(tmp_path: Path, after_ms: tuple[int, ...]) -> None:
+    """Who is missing is missing; that all had come is undecided."""
+    for name, missing in (("missing", 1), ("all in", None)):
+        last: dict[int, list[dict[str, Any]]] = {r: [waiting()] * (r != missing) for r in ALL}
+        dumps = {rank: dump([*steps(3), *last[rank]], groups=WORLD) for rank in ALL}
+        folder = write(tmp_path / name, dumps)
+        for rank in ALL:
+            at_ns = CREATED_NS + 60_000_000_000 + after_ms[rank] * 1_000_000
+            os.utime(folder / f"nccl_trace_rank_{rank}", ns=(at_ns, at_ns))
+        report = diagnose(folder)
+        wrong = [("missing_participant", "warning")] if missing else []
+        assert kinds(report) == wrong
+        assert ("Undecided" in str(report)) is not bool(missing)
+
+
+@pytest.mark.parametrize("made_s", [60.0, 600.0, None])
+def test_no_wait_is_longer_than_what_the_dumps_hold(tmp_path: Path, made_s: float | None) -> None:
+    """Their files may have been written anew by a copy, at any time after."""
+    last = {0: [waiting()], 1: [waiting()], 2: [], 3: [waiting()]}
+    (found,) = job(tmp_path, last, made_s=made_s).findings
+    assert not re.search(r"[\d.]+ (s|min)\b", found.summary)
+
+
+@pytest.mark.parametrize("made_s", [60.0, None])
+def test_rings_without_any_entry_prove_nothing(tmp_path: Path, made_s: float | None) -> None:
+    dumps = {rank: dump([], groups=WORLD, status={"0": (4, 4)}) for rank in ALL}
+    report = diagnose(write(tmp_path / "dumps", dumps, made_s=made_s))
     assert report.healthy
-    assert kinds(report) == [("missing_participant", "note")]
-    assert "Rank 1 had not come to all_reduce #4" in report.findings[0].summary
-    assert "Undecided" in str(report)
-    assert "waiting for" not in str(report)
+    assert report.incomplete
+    assert "hold no operation" in str(report)
 
 
-def test_copies_made_one_after_the_other_have_no_times(tmp_path: Path) -> None:
-    last = {0: [waiting()], 1: [], 2: [waiting()], 3: [waiting()]}
-    folder = write(tmp_path / "dumps", {r: dump([*steps(3), *last[r]], groups=WORLD) for r in ALL})
-    at = CREATED_NS + 60_000_000_000
-    for number, name in enumerate(sorted(os.listdir(folder))):
-        os.utime(folder / name, ns=(at + number * 200_000,) * 2)
-    assert kinds(diagnose(folder)) == [("missing_participant", "note")]
+@pytest.mark.parametrize("made_s", [60.0, None])
+def test_a_dump_without_entries_is_of_who_is_missing(tmp_path: Path, made_s: float | None) -> None:
+    """Of active entries only: rank 2 has none, and what it counts is no progress."""
+    dumps = {
+        rank: dump([waiting()] if rank != 2 else [], groups=WORLD, first=20, status={"0": (4, 3)})
+        for rank in ALL
+    }
+    dumps[2]["pg_status"]["0"]["last_enqueued_collective"] = 3
+    report = diagnose(write(tmp_path / "dumps", dumps, made_s=made_s))
+    severity = "warning" if made_s is None else "error"
+    assert kinds(report) == [("missing_participant", severity)]
+    assert report.findings[0].culprit_ranks == (2,)
 
 
 def test_whoever_was_dumped_before_the_others_is_not_missing(tmp_path: Path) -> None:
@@ -160,9 +205,8 @@ def test_one_order_over_two_groups_is_a_deadlock_of_nobody(tmp_path: Path) -> No
     assert (found.kind, found.certainty, found.culprit_ranks) == ("deadlock", "likely", ())
 
 
-@pytest.mark.parametrize(("made_s", "severity"), [(60.0, "error"), (None, "note")])
+@pytest.mark.parametrize(("made_s", "severity"), [(60.0, "error"), (None, "warning")])
 def test_both_send_is_a_deadlock(tmp_path: Path, made_s: float | None, severity: str) -> None:
-    """Unless nobody knows whether the dumps are of one moment: ranks that get on look so, too."""
     dumps = {
         rank: dump(
             [

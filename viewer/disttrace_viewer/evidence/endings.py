@@ -302,6 +302,13 @@ class Endings(Failures):
             return self.cut_ns
         return end.t_ns
 
+    def waited_ns(self, ops: Iterable[Op]) -> int | None:
+        """For how long the longest of some waits has lasted; None where that is not known."""
+        ops = tuple(ops)
+        if any(op.process in self.timeless for op in ops):
+            return None
+        return max((self.age_ns(op) for op in ops), default=None)
+
     def age_ns(self, op: Op) -> int:
         """How long an operation was waited in: to its end by an error, or while seen."""
         return max(0, (op.end_ns or self.until_ns(op.process)) - op.since_ns)

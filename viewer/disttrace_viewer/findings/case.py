@@ -274,6 +274,8 @@ class Case:
         last = self.last(process)
         if last is None or (last.call.kind == "store" and last.call.origin == "c++"):
             return None
+        if process in self.evidence.timeless:
+            return None  # how long ago that was is not known
         if last.call.kind == "store" and self._beside(last):
             return None
         if last.call.kind == "store":

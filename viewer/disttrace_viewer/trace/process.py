@@ -132,6 +132,7 @@ class Trouble:
 AGENT = "agent"
 """The role of a launcher: torchrun's agent."""
 JOURNAL = "journal"
+DUMPED = "flight recorder"
 ATTACHED = "flight recorder and py-spy"
 """Of ranks that were looked at while they ran, and whose recorders were asked."""
 

@@ -63,7 +63,7 @@ def _gets_on(case: Case, process: int, since_ns: int) -> bool:
     """
     evidence = case.evidence
     end = evidence.ends[process]
-    lives = end.how == ALIVE and end.held is None
+    lives = end.how == ALIVE and end.held is None and process not in evidence.timeless
     if not lives and not (end.how == SILENT and process in case.cut_off):
         return False
     op = _newest(case, process)

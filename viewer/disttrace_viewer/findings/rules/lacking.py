@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR, LIKELY, NOTE, Finding
+from disttrace_viewer.findings.finding import LIKELY, NOTE, WARNING, Finding
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import SYNCHRONIZING
-from disttrace_viewer.trace.process import ATTACHED, JOURNAL
+from disttrace_viewer.trace.process import ATTACHED, DUMPED, JOURNAL
 from disttrace_viewer.wording import sentences
 
 RECORDED = frozenset({"op_mismatch", "shape_mismatch", "dtype_mismatch", "size_mismatch"})
@@ -43,8 +43,11 @@ def tempered(case: Case, finding: Finding) -> Finding | None:
     if finding.kind in OF_ABSENCE and len(finding.culprits) > 1 and not case.knows("messages", of):
         # One of them may be in a receive from another one.
         finding = replace(finding, culprits=())
-    if case.knows("time", of):
+    if case.knows("stood", of):
         return finding
+    if case.knows("occasion", of):
+        # Without a hang there would be no dump.
+        return replace(finding, severity=WARNING, settles=(*finding.settles, DATED))
     return replace(finding, severity=NOTE, hint=TIMES)
 
 
@@ -64,10 +67,15 @@ def _came_later(case: Case, finding: Finding) -> bool:
 
 def what_stays_open(case: Case, findings: Sequence[Finding]) -> tuple[str, ...]:
     """What of the verdict stays open."""
-    told = {p for f in findings if f.severity == ERROR for p in f.waiting}
+    told = {p for f in findings if f.severity != NOTE for p in f.waiting}
     waiting = {wait.process for wait in case.open()} - told
     noted = {p for f in findings if f.severity == NOTE for p in f.waiting}
-    return (TIMELESS,) if (waiting | noted) & case.evidence.timeless else ()
+    if (waiting | noted) & case.evidence.timeless:
+        return (TIMELESS,)
+    blank = all(
+        p.source == DUMPED and "arguments" in p.lacks for p in case.evidence.trace.processes
+    )
+    return (BLANK,) if blank and not told else ()
 
 
 def _foreign(case: Case, finding: Finding) -> list[int]:
@@ -83,6 +91,11 @@ DEFINITIONS = "collect the definitions (*.defs.jsonl) of the journals here that 
 TIMES = (
     "Copy dumps with their times (cp -p, rsync -t, tar), and ask ncclras twice, some seconds apart:"
     " then it is told whether this is a moment of a job that gets on, or a stall."
+)
+BLANK = "the dumps hold no operation, so where the ranks are is not known."
+DATED = (
+    "copy the dumps with their times (cp -p, rsync -t, tar): they tell whether anything still moved"
+    " when they were made"
 )
 TIMELESS = (
     "since when it is so is not known (files were copied or changed since, or it is one output of"

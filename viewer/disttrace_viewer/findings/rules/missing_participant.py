@@ -75,9 +75,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         wait=wait,
         within=evidence.within(wait.op),
         inside=inside,
-        waited_ns=max(evidence.age_ns(w.op) for w in inside)
-        if evidence.timeless.isdisjoint(who)
-        else None,
+        waited_ns=evidence.waited_ns(w.op for w in inside),
         missing=outside.doing(case, sinks, wait=wait),
         held=late,
         left=left,
@@ -332,7 +330,7 @@ def summary(trace: Trace, found: Missing) -> str:
         return (
             f"{sentences.subject(trace, never)} had not come to {name} when this was written:"
             f" {who} {'were' if len(waiting) > 1 else 'was'} in it"
-            f" {lasting}{f'; {unseen}' * bool(wait.absent)}."
+            f" {lasting}{outside.where(trace, never)}{f'; {unseen}' * bool(wait.absent)}."
         )
     return (
         f"{sentences.subject(trace, never)} never joined {name}{after}: {waited} {lasting}"

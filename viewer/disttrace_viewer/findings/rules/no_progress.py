@@ -48,7 +48,7 @@ def find(case: Case) -> Iterator[Finding]:
         for wait in case.oldest():
             if wait.kind not in kinds or not wait.complete or wait in case.owner:
                 continue
-            if not case.knows("time", [wait.process]):
+            if not case.knows("stood", [wait.process]):
                 continue  # whether it moves takes two moments
             if not case.old(wait) or _ended(case, wait) or _drains(case, wait):
                 continue
@@ -96,6 +96,8 @@ def _just_complete(case: Case, wait: Wait) -> bool:
         inside = [] if partner is None else [partner]
     else:  # agents may wait in a rendezvous of nodes, with others who came there
         inside = [a.op for a in case.agents.waiting if a.process in wait.arrived]
+    if wait.process in evidence.timeless:
+        return False  # all stood when it was gathered
     last = max((one.begin_ns for one in inside), default=0)
     until = op.end_ns or evidence.until_ns(op.process)
     allowed_ns = evidence.stalled_after_ns
@@ -111,7 +113,7 @@ def _host_is_ahead(case: Case, wait: Wait) -> bool:
     is behind that. Where it is not, it is told once the device stands still.
     """
     evidence = case.evidence
-    if not wait.op.on_device or wait.op.error is not None:
+    if not wait.op.on_device or wait.op.error is not None or wait.process in evidence.timeless:
         return False
     return any(
         op.on_device
@@ -269,7 +271,7 @@ def summary(
     trace: Trace,
     wait: Wait,
     who: Sequence[int],
-    waited_ns: int,
+    waited_ns: int | None,
     still: Mapping[int, Doing],
     open_: str | None = None,
 ) -> str:
@@ -335,10 +337,11 @@ def unanswered(
     )
 
 
-def _been_in(trace: Trace, who: Sequence[int], what: str, op: Op, waited_ns: int) -> str:
+def _been_in(trace: Trace, who: Sequence[int], what: str, op: Op, waited_ns: int | None) -> str:
+    lasting = "" if waited_ns is None else f" for {sentences.span(waited_ns)}"
     return (
         f"{sentences.processes(trace, who, within=op.call.group)} {sentences.have(who)} been in"
-        f" {what} at {sentences.line(op)} for {sentences.span(waited_ns)}"
+        f" {what} at {sentences.line(op)}{lasting}"
     )
 
 

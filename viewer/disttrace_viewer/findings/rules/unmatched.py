@@ -111,7 +111,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     summary = summary_text(
         evidence.trace,
         wait,
-        evidence.age_ns(op),
+        evidence.waited_ns([op]),
         others=sinks,
         doing=outside.doing(case, sinks, wait=wait),
         held=late,
@@ -159,7 +159,7 @@ def facing_text(trace: Trace, send: Op, receive: Op) -> str:
 def summary_text(
     trace: Trace,
     wait: Wait,
-    waited_ns: int,
+    waited_ns: int | None,
     *,
     others: Sequence[int],
     doing: Mapping[int, Doing],
@@ -172,9 +172,10 @@ def summary_text(
     verb = "send" if op.call.op == "recv" else "receive"
     waited = "waited" if op.error is not None else "has been waiting"
     who = sentences.processes(trace, others)
+    lasting = "" if waited_ns is None else f" for {sentences.span(waited_ns)}"
     been = (
         f"{sentences.subject(trace, [op.process])} {waited} in {sentences.operation(trace, op)}"
-        f" ({sentences.line(op)}, {sentences.sizes(op)}) for {sentences.span(waited_ns)}"
+        f" ({sentences.line(op)}, {sentences.sizes(op)}){lasting}"
     )
     if wait.lateness:
         by = sentences.span(wait.lateness[0][1])

@@ -17,9 +17,16 @@ from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.foreign.dumps.dump import Dump, Entry, looks_like_one
 from disttrace_viewer.load.foreign.dumps.dump import read as read_dump
-from disttrace_viewer.load.foreign.dumps.dump_set import DEFAULT, DumpSet, in_flight, sets_of
+from disttrace_viewer.load.foreign.dumps.dump_set import (
+    DEFAULT,
+    STOOD_NS,
+    DumpSet,
+    in_flight,
+    sets_of,
+)
 from disttrace_viewer.load.foreign.records import Records, identity
 from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.trace.process import DUMPED
 
 NAME = "Flight Recorder"
 _OPS = {
@@ -63,14 +70,14 @@ def read(paths: Sequence[str], problems: Problems) -> Iterator[Files]:
 class Translating:
     """One dump on its way to being a journal."""
 
-    kind = NAME.lower()
+    kind = DUMPED
 
     def __init__(self, of: DumpSet, rank: int, dump: Dump) -> None:
         self.of, self.rank, self.dump = of, rank, dump
         folder = min(of.folders)
         clock = identity(NAME, *sorted(of.folders))
-        made_ns = of.made_ns
-        self.cut_ns = max(made_ns or 0, of.newest_ns) or dump.modified_ns
+        # What they hold is all that is known of how long it lasted: files are copied.
+        self.cut_ns = of.asked_ns or of.newest_ns or dump.modified_ns
         self.records = Records(
             identity(NAME, os.path.abspath(dump.path), rank),
             rank=rank,
@@ -82,7 +89,7 @@ class Translating:
                 "kind": self.kind,
                 "version": dump.version,
                 "lacks": sorted(self.lacks()),
-                "cut_ns": made_ns,
+                "cut_ns": of.asked_ns,
                 "lost": dump.lost,
             },
         )
@@ -102,8 +109,13 @@ class Translating:
             yield "stack"
         if self.dump.wrapped:
             yield "older"
-        if self.of.made_ns is None:
+        if self.of.asked_ns is None:
             yield "time"
+            quiet_ns = self.of.quiet_ns
+            if quiet_ns is None or quiet_ns < STOOD_NS:
+                yield "stood"
+            if quiet_ns is not None and quiet_ns < STOOD_NS:
+                yield "occasion"
         if not self.dump.entries:
             yield "arguments"
 
@@ -274,8 +286,11 @@ class Translating:
             if group is None or status.enqueued < 1:
                 continue
             call = self.records.call(op=UNKNOWN_OP, kind="collective", group=group, origin="python")
-            begun = self.records.begin(call, self.cut_ns, q=status.enqueued)
-            if status.enqueued <= status.completed:
+            over = status.enqueued <= status.completed
+            # When it began is not known: that it is there is no progress.
+            at_ns = self.of.base_ns if over else self.of.newest_ns or self.cut_ns
+            begun = self.records.begin(call, at_ns, q=status.enqueued)
+            if over:
                 self.records.after("e", begun, 0)
             else:
                 self.records.after("i", begun, 0)

@@ -202,7 +202,7 @@ def _journal(said: _Said, rank: int, since_ns: int) -> Files:
         base_ns=since_ns - 3_600_000_000_000,
         source={
             "kind": NAME,
-            "lacks": sorted(LACKS if timed else (*LACKS, "time")),
+            "lacks": sorted(LACKS if timed else (*LACKS, "occasion", "stood", "time")),
             "cut_ns": said.at_ns if timed else None,
         },
     )

@@ -1,7 +1,8 @@
 """The dumps of one job: which files belong together, who is in which group, when they were made.
 
 The rank of a dump stands in its file's name only, and the time at which it was made nowhere: a
-file's own time is believed where it fits what is in the dumps, for files are copied.
+file's own time is believed where it fits what is in the dumps, for files are copied. Even then it
+tells only whether anything still moved: no wait is longer than what the dumps themselves hold.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ from disttrace_viewer.trace.plain_text import plain
 DEFAULT = "default_pg"
 COPY_NS = 5_000_000
 """A copy of a dump takes less."""
+ROUNDED_NS = 2_000_000_000
+"""Some file systems and archives keep times of whole seconds, or of every other one."""
+STOOD_NS = 10_000_000_000
+"""Nothing moves any more where no rank has begun anything for so long."""
 LATE_NS = 600_000_000_000
 """A monitor dumps that long after the longest time-out at most, unless the file was copied."""
 
@@ -56,25 +61,27 @@ class DumpSet:
         return max(limits, default=0) * 1_000_000
 
     @cached_property
-    def made_ns(self) -> int | None:
-        """When the dumps were made, the first of them; None where the files' times cannot tell:
-        they do not fit what is in them, or are those of a copy, made file after file.
+    def quiet_ns(self) -> int | None:
+        """For how long no rank had begun anything when the first dump was made; None where the
+        files' times cannot tell: they do not fit what is in them, or are those of a copy.
         """
-        if self.asked_ns is not None:
-            return self.asked_ns
+        held = [dump for dump in self.dumps.values() if dump.entries]
         late_ns = self.patience_ns + LATE_NS
-        fit = all(0 <= d.modified_ns - d.newest_ns <= late_ns for d in self.dumps.values())
-        if not self.newest_ns or not fit or self._copied:
+        fit = all(0 <= d.modified_ns - d.newest_ns <= late_ns for d in held)
+        if not held or not fit or self._copied:
             return None
-        return max(min(d.modified_ns for d in self.dumps.values()), self.newest_ns)
+        return max(0, min(d.modified_ns for d in held) - self.newest_ns)
 
     @property
     def _copied(self) -> bool:
         """Whether the files were written one right after the other, in an order of their folder.
-        Ranks write theirs at one time as well, but in an order of chance.
+        Ranks write theirs at one time as well, but in an order of chance. Times that are all equal
+        are of an archive, or of a copy.
         """
         times = {dump.path: dump.modified_ns for dump in self.dumps.values()}
-        if len(times) < 2 or max(times.values()) - min(times.values()) > COPY_NS * len(times):
+        rounded = all(ns % 1_000_000_000 == 0 for ns in times.values())
+        limit = COPY_NS * len(times) + ROUNDED_NS * rounded
+        if len(times) < 2 or max(times.values()) - min(times.values()) > limit:
             return False
         listed = []
         for folder in sorted({os.path.dirname(path) for path in times}):
