@@ -23,13 +23,16 @@ HOME = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 _T = TypeVar("_T")
 
-_LONGEST = 300  # characters of an exception that are shown
+_LONGEST = 300  # characters of an exception's first line
+_FURTHER, _READ = 700, 2_000  # and of the lines behind it; how much is looked at
 _PATIENCE_MS = 200  # for whoever reads stderr and has much to do
 SCARCE = (MemoryError, RecursionError)
 
 _TRACEBACK = "Traceback (most recent call last):"
 _PYBIND = "At:"
 """Behind it pybind11 lists frames: an exception of Python that came through C++ (RPC)."""
+_NATIVE = ("Exception raised from ", "C++ CapturedTraceback:", "frame #")
+"""How torch begins the frames of C++ that it adds to a text."""
 _LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _KNOWN = sys.stdlib_module_names | {"disttrace", "torch", "orjson"}
 """Whose classes of exceptions what we call may raise."""
@@ -211,9 +214,31 @@ def line_of(name: str, text: str) -> str:
         if not is_ours(error):
             raise
         text = "(its text cannot be read)"
-    whole = f"{name}: {text}" if text else name
-    end = _LONGEST // 3
-    return whole if len(whole) <= _LONGEST else f"{whole[: _LONGEST - end - 5]} ... {whole[-end:]}"
+    return _both_ends(f"{name}: {text}" if text else name, _LONGEST)
+
+
+def further_lines(error: BaseException) -> list[str]:
+    """The lines behind the first one that says something, secrets masked: DDP, checkpoints and
+    validators tell there which parameter it was. Of many the last ones, 700 characters in all.
+    """
+    text, room = foreign.text_of(error), _FURTHER
+    kept: list[str] = []
+    for frames in _NATIVE:
+        text = text.partition(f"\n{frames}")[0]
+    if _TRACEBACK in text:
+        return []
+    lines = map(str.strip, redact.current.text(text[-_READ:]).split("\n"))
+    for line in reversed([line for line in lines if any(map(str.isalnum, line))][1:]):
+        if room < _FURTHER // 10:
+            break
+        kept.append(_both_ends(line, room))
+        room -= len(line)
+    return kept[::-1]
+
+
+def _both_ends(text: str, most: int) -> str:
+    end = most // 3
+    return text if len(text) <= most else f"{text[: most - end - 5]} ... {text[-end:]}"
 
 
 def plain(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from disttrace.errors import first_line
+from disttrace.errors import first_line, further_lines
 
 
 class HostileError(Exception):
@@ -64,3 +64,18 @@ def test_a_long_text_keeps_its_end() -> None:
     assert len(told) == 300
     assert told.startswith("ValueError: aaaa")
     assert told.endswith("aaaa is not on the mesh")
+
+
+def test_what_stands_below_the_first_line_is_kept_from_the_end() -> None:
+    """As DDP does, and checkpoints, and validators; frames of C++ are left out."""
+    ddp = "Expected to have finished reduction.\n see 1\n\nParameter indices: 2 3\n In addition"
+    assert further_lines(RuntimeError(ddp)) == ["see 1", "Parameter indices: 2 3", "In addition"]
+    native = "\nException raised from wait at x.cpp:7 (most recent call first):\nframe #0: f + 0x88"
+    assert further_lines(RuntimeError(f"first\nport: 1{native}")) == ["port: 1"]
+    assert further_lines(RuntimeError("one line")) == []
+    long = further_lines(RuntimeError("first\n" + "\n".join(f"{i}: {'x' * 90}" for i in range(99))))
+    assert (len(long), long[-1][:4], sum(map(len, long)) <= 700) == (7, "98: ", True)
+    whole = further_lines(RuntimeError("first\nindices: " + "7, " * 500 + "8"))
+    assert [len(line) for line in whole] == [700]
+    key = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n-----END PRIVATE KEY-----"
+    assert "MIIE" not in " ".join(further_lines(RuntimeError(f"cannot read\n{key}")))

@@ -277,6 +277,7 @@ FIELDS: dict[str, dict[str, str]] = {
         "stack": "number",
         "h": "thread",
         "causes": "texts",
+        "lines": "texts",
     },
     "handling": {
         "t": "time",

@@ -114,7 +114,8 @@ class Ending:
             text=errors.first_line(error).partition(": ")[2],
             stack=stack,
             h=recorder.threads.state.number,
-            **_told(causes(error)),
+            **_told("causes", causes(error)),
+            **_told("lines", errors.further_lines(error)),
         )
 
     def exit(
@@ -128,7 +129,9 @@ class Ending:
             return
         self._said = True
         asked: dict[str, Any] = {"stack": stack} if stack else {}
-        self._capture.recorder.note("exit", how=how, code=code, **asked, **_told(caused_by))
+        self._capture.recorder.note(
+            "exit", how=how, code=code, **asked, **_told("causes", caused_by)
+        )
 
     def _caller(self) -> int:
         """Number of the stack from which the program asks for its end; 0: no journal."""
@@ -378,8 +381,8 @@ def _nearest(error: BaseException) -> list[BaseException]:
     return [one for one in found if one is not None]
 
 
-def _told(caused_by: Sequence[str]) -> dict[str, Any]:
-    return {"causes": list(caused_by)} if caused_by else {}
+def _told(name: str, texts: Sequence[str]) -> dict[str, Any]:
+    return {name: list(texts)} if texts else {}
 
 
 class _Mark:

@@ -22,7 +22,7 @@ from disttrace_viewer.companion.verdict import _going_on, current, judgeable
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.folder import of_journals
 from disttrace_viewer.states.merged import Merged, merge
-from disttrace_viewer.wording.ends import cut
+from disttrace_viewer.wording.ends import tidy
 from support.journals import MS, T0, UNIX_NS, Journal
 from support.scenes import S, all_gone, fail, leave, nobody_knows, steps, verdict
 
@@ -192,7 +192,7 @@ def test_of_texts_torchs_own_words_are_sent(tmp_path: Path, text: str, sent: str
     merged = of_journals([str(path) for path in tmp_path.glob("*.jsonl")])
     (state,) = unpacked([answer(packed(merged))], NOBODY).states
     (failure,) = state.listed["failure"]
-    assert cut(f"RuntimeError: {failure['text']}") == ": ".join(
+    assert tidy(f"RuntimeError: {failure['text']}") == ": ".join(
         filter(None, ("RuntimeError", sent))
     )
     assert "hunter2" not in failure["text"]

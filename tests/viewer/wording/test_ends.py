@@ -20,12 +20,22 @@ def test_of_a_chain_the_first_exception_is_told_too() -> None:
     )
 
 
-def test_a_long_text_is_cut_in_the_middle() -> None:
-    """The answer may stand at its end."""
-    told = failed("tensor of " + "x" * 300 + " is not on the mesh")
-    assert "tensor of xxx" in told
-    assert told.endswith("is not on the mesh")
-    assert len(told) < 150
+def test_no_text_loses_its_middle() -> None:
+    """There stands a port, for example."""
+    text = "The server socket has failed to listen. port: 29500, useIpv6: false, code: -98, name: X"
+    assert failed(f"{text}, message: address in use") == (
+        f"failed with RuntimeError: {text}, message: address in use"
+    )
+
+
+def test_further_lines_that_number_something_are_told() -> None:
+    """Parameters, shapes; not what a library advises to set."""
+    lines = ("Compile with X=1", "Parameter indices for rank 1: 2 3", "In addition, you can")
+    failure = Failure(
+        t_ns=0, type="E", text="not reduced. This means", stack=(), thread=0, lines=lines
+    )
+    told = ended(End(FAILED, 0, None, failure))
+    assert told == "failed with E: not reduced; Parameter indices for rank 1: 2 3"
 
 
 def test_an_end_without_a_word_may_have_been_any_signal() -> None:

@@ -205,6 +205,7 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
             stack=stack_of(journal, item.get("stack")),
             thread=item.get("h", 0),
             causes=tuple(item.get("causes") or ()),
+            lines=tuple(item.get("lines") or ()),
         )
 
     handled = {item.get("h", 0): item for item in listed["handling"]}

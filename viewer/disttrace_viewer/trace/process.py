@@ -54,6 +54,8 @@ class Failure:
     thread: int
     causes: tuple[str, ...] = ()
     """``Type: first line`` of the exceptions that it was raised from, nearest first."""
+    lines: tuple[str, ...] = ()
+    """Lines of its text behind the first one."""
 
     @property
     def chain(self) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ LAUNCHER = "ended by its launcher"
 UNSEEN = "SIGKILL, SIGTERM, out of memory, SIGXCPU, SIGALRM or the like, or a native crash"
 """What ends a process before Python can say anything."""
 
-_SHOWN = 120  # characters of an exception's text
+_MOST = 2  # further lines of an exception's text that are shown
 
 
 def state(end: End) -> str:
@@ -73,14 +73,20 @@ def ended(end: End, *, many: bool = False, surely: bool = False) -> str:
 
 
 def raised(failure: Failure) -> str:
-    """``ValueError: bad batch``."""
-    text = cut(failure.text)
+    """``ValueError: bad batch``, and what its further lines number: indices, shapes, ports."""
+    numbering = [tidy(line) for line in failure.lines if _NUMBERING.search(line)][-_MOST:]
+    text = tidy(failure.text)
+    text = "; ".join([text.partition(". ")[0], *numbering]) if numbering else text
     return failure.type + (f": {text}" if text else "")
+
+
+_NUMBERING = re.compile(r"(?<![=\w])\d")
+"""Not the `=1` of a variable that torch advises to set."""
 
 
 def came_about(failure: Failure, before: str, after: str = "") -> str:
     """``after KeyError: 'lr'`` between two signs; empty without a cause."""
-    return f"{before}after {cut(failure.causes[-1])}{after}" if failure.causes else ""
+    return f"{before}after {tidy(failure.causes[-1])}{after}" if failure.causes else ""
 
 
 def pattern(end: End) -> str:
@@ -103,11 +109,10 @@ _HASHED = re.compile(r"(: )?~[0-9a-f]{16}(: )?")
 """Of another host, which keeps the text."""
 
 
-def cut(text: str) -> str:
-    """The beginning and the end of a long text, without paths of a library's build, nor a full stop
-    at its end: the sentence that it stands in has its own.
+def tidy(text: str) -> str:
+    """The text without paths of a library's build, nor a full stop at its end: the sentence that
+    it stands in has its own. The recorder has cut it, where the end says most.
     """
     text = _ADVICE.sub("", _SOURCE.sub(r"[\1] ", text))
     text = _HASHED.sub(lambda found: ": " if found[1] and found[2] else "", text)
-    text = text if text.endswith("..") else text.removesuffix(".")
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 45]} ... {text[-40:]}"
+    return text if text.endswith("..") else text.removesuffix(".")

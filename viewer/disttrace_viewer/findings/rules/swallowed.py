@@ -19,7 +19,7 @@ from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.trace.model import Stream, Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.ends import cut
+from disttrace_viewer.wording.ends import tidy
 from disttrace_viewer.wording.quantities import few
 
 JUST_BEFORE = "Just before, "
@@ -39,7 +39,7 @@ def sentence(
     def call(op: Op) -> str:
         return f"{op.call.op}{sentences.inside(within[op.id])} ({sentences.line(op)})"
 
-    calls = sentences.together(((call(op), cut(op.error or "")), op.process) for op in raised)
+    calls = sentences.together(((call(op), tidy(op.error or "")), op.process) for op in raised)
     told = [
         f"{text} raised on {sentences.processes(trace, who)}, which went on without it: {error}"
         for (text, error), who in calls.items()
@@ -51,7 +51,7 @@ def hint(trace: Trace, raised: Sequence[Op]) -> str:
     """What to read first, and what to change."""
     who = sentences.processes(trace, [op.process for op in raised])
     lines = sentences.listed(list(dict.fromkeys(sentences.line(op) for op in raised)))
-    errors = few(list(dict.fromkeys(cut(op.error or "") for op in raised)), sentences.MANY, "; ")
+    errors = few(list(dict.fromkeys(tidy(op.error or "") for op in raised)), sentences.MANY, "; ")
     return (
         f"Find why the call at {lines} raised on {who} ({errors}), and do not go on"
         " without it there (`except`, `finally`) where the others are in it: the next call meets"
