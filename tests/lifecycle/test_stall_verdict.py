@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from disttrace.cli import main
 from support.processes import ROOT, clean_environ, companions, family, free_port, wait_until
 
 HANG = ROOT / "examples" / "faults" / "slow_loader.py"
@@ -63,6 +67,10 @@ def job(tmp_path: Path, *program: str, **variables: str) -> Iterator[subprocess.
 
 def stderr(tmp_path: Path) -> str:
     return (tmp_path / "stderr").read_text(errors="replace")
+
+
+def _told(path: Path) -> bool:
+    return b"disttrace: more:" in path.read_bytes()
 
 
 def test_a_hang_is_told_once_and_nothing_is_left(tmp_path: Path) -> None:
@@ -202,3 +210,87 @@ def test_a_namesake_is_not_ended(tmp_path: Path) -> None:
     assert "ranks 0, 1" not in said
     assert "disttrace: stalled" not in stderr(tmp_path)
     assert (tmp_path / "stdout").read_text().count("ended well") == 2
+
+
+ENDS = """
+import os, signal, sys, time, torch.distributed as dist
+way = sys.argv[1]
+handlers = {
+    "handler": lambda *_: sys.exit(3), "handler_osexit": lambda *_: os._exit(3),
+    "grace": lambda *_: None,
+}
+signal.signal(signal.SIGTERM, handlers.get(way, signal.SIG_DFL))
+dist.init_process_group("gloo")
+try:
+    dist.barrier()
+    while dist.get_rank() == 1:
+        time.sleep(0.1)
+    dist.barrier()
+except KeyboardInterrupt:
+    if way == "osexit":
+        os._exit(1)
+    elif way == "caught":
+        sys.exit(1)
+    elif way == "caught_0":
+        sys.exit(0)
+    elif way == "finally":
+        raise
+finally:
+    if way == "finally":
+        dist.destroy_process_group()
+"""
+WAYS = {
+    "caught": [signal.SIGINT], "caught_0": [signal.SIGINT], "passed": [signal.SIGINT],
+    "osexit": [signal.SIGINT], "finally": [signal.SIGINT], "handler": [signal.SIGTERM],
+    "handler_osexit": [signal.SIGTERM], "grace": [signal.SIGTERM, signal.SIGKILL],
+    "killed": [signal.SIGKILL],
+}  # fmt: skip
+
+
+@pytest.mark.long
+def test_no_way_to_end_loses_what_a_job_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The rank, the operation and the line of the live verdict are the later report's, and sure."""
+    program = tmp_path / "ends.py"
+    program.write_text(ENDS)
+    jobs: dict[str, list[subprocess.Popen[bytes]]] = {}
+    said = {way: tmp_path / way / "stderr" for way in WAYS}
+    try:
+        for way in WAYS:
+            said[way].parent.mkdir()
+            world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+            environ = clean_environ(
+                DISTTRACE="1", DISTTRACE_DIR=str(tmp_path / way / "out"), DISTTRACE_STALL="2",
+                OMP_NUM_THREADS="1", **world,
+            )  # fmt: skip
+            with said[way].open("wb") as stderr:
+                jobs[way] = [
+                    subprocess.Popen([sys.executable, program, way], stderr=stderr,
+                                     env={**environ, "RANK": rank}, start_new_session=True)
+                    for rank in "01"
+                ]  # fmt: skip
+        for way, signals in WAYS.items():
+            wait_until(partial(_told, said[way]), timeout=120)
+            for number in signals:
+                for process in jobs[way]:
+                    process.send_signal(number)
+                time.sleep(0.5 if len(signals) > 1 else 0)
+    finally:
+        for process in [one for job in jobs.values() for one in job]:
+            try:
+                process.wait(30)
+            finally:
+                process.kill()
+    lost = {}
+    for way in WAYS:
+        code = main(["diagnose", str(tmp_path / way / "out"), "--json"])
+        found = json.loads(capfd.readouterr().out)
+        first, live = found["findings"][0], found["said"][0]["finding"]
+        same = ("kind", "certainty", "culprit_ranks", "op", "group", "seq", "lines")
+        for one in (first, live):
+            one["lines"] = [(at["rank"], at["line"]) for at in one["locations"]]
+        first["lines"] = [at for at in live["lines"] if at in first["lines"]]
+        if (code, live["certainty"]) != (1, "certain") or any(live[k] != first[k] for k in same):
+            lost[way] = (code, {key: (live[key], first[key]) for key in same})
+    assert lost == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -118,3 +119,44 @@ def test_each_try_of_a_name_has_its_own(tmp_path: Path, capfd: pytest.CaptureFix
     assert shown() == ({"nightly.2"}, newest, ["nightly"])
     oldest = ["in the first", "of the first, found late"]
     assert shown("--job", "nightly") == ({"nightly"}, oldest, ["nightly.2"])
+
+
+def test_what_was_said_with_more_evidence_is_the_first_finding(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A node's own folder: its ranks wait, and the culprit's journal lies on the other node."""
+    whole, node = tmp_path / "whole", tmp_path / "node"
+    hang(whole)
+
+    def report(folder: Path) -> dict[str, Any]:
+        main(["diagnose", str(folder), "--json"])
+        found: dict[str, Any] = orjson.loads(capfd.readouterr().out)
+        return found
+
+    (live,) = report(whole)["findings"]
+    node.mkdir()
+    absent = next(one for one in report(whole)["processes"] if one["rank"] == 3)["id"]
+    for path in whole.iterdir():
+        if absent[:12] not in path.name:
+            path.rename(node / path.name)
+    assert report(node)["findings"][0]["certainty"] == "likely"
+    keep(node, {**{key: live[key] for key in TOLD if key != "finding"}, "finding": live})
+    first, *others = report(node)["findings"]
+    at = first.pop("said_at")
+    assert (first, others, at == report(node)["said"][0]["at"]) == (live, [], True)
+    assert main(["diagnose", str(node)]) == 1
+    text = capfd.readouterr().out
+    assert "ERROR missing_participant, by the job itself at " in text
+    assert text.count(live["summary"]) == 1
+    # Not what was taken back, got through, or is no finding.
+    path = Path(path_of(str(node), "job"))
+    said = orjson.loads(path.read_bytes())
+    for more in (
+        {**said, "kind": "going on"},
+        {**said, "finding": {**live, "culprit_ranks": ["3"]}},
+        {**said, "finding": {**live, "seq": live["seq"] - 1}},
+        {**said, "finding": 3},
+    ):
+        lines = [said, more] if more["kind"] == "going on" else [more]
+        path.write_bytes(b"".join(orjson.dumps(one) + b"\n" for one in lines))
+        assert "said_at" not in report(node)["findings"][0]

@@ -164,3 +164,22 @@ def test_a_rank_that_was_interrupted_alone_lived_until_then(tmp_path: Path) -> N
     found = only(findings(tmp_path))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
     assert found.certainty == "certain"
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_caught_ctrl_c_leaves_what_hung_before(tmp_path: Path, code: int) -> None:
+    """Each exits in its handler, so that its call has no end; beats say that no more is lost."""
+    for journal, group in steps(tmp_path, 3):
+        beat(journal, 10)
+        if journal.rank == 1:
+            stand(journal, 2 * S, "train.py", 44, "load")
+        else:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        causes = ["KeyboardInterrupt"]
+        journal.define("exit", t=11 * S, how="exit", code=code, causes=causes)
+    case, found = verdict(tmp_path)
+    missing, note = found
+    assert (missing.kind, ranks(tmp_path, missing.culprits)) == ("missing_participant", [1])
+    assert (missing.certainty, note.severity, case.incomplete) == ("certain", "note", ())
+    states = {end.state for end in case.evidence.ends}
+    assert states == {"failed" if code else "exited"}

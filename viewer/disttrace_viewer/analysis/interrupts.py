@@ -50,9 +50,10 @@ def _interrupt_ns(process: Process) -> int | None:
         if failure.thread == 0 and (failure.type == STOPPED_AGENT or is_interrupt(failure)):
             return failure.t_ns
     last = process.exit
-    if last is not None and (last.how, last.code) == ("exception", None) and not process.failures:
-        return last.t_ns
-    return None
+    if last is None:
+        return None
+    uncaught = (last.how, last.code) == ("exception", None) and not process.failures
+    return last.t_ns if uncaught or is_interrupt(last) else None
 
 
 def undone(op: Op, at_ns: int) -> Op:

@@ -23,7 +23,7 @@ from disttrace_viewer.analysis.error_texts import because_of_others, is_closed, 
 from disttrace_viewer.analysis.liveness import DISK, Seen
 from disttrace_viewer.trace.model import Group
 from disttrace_viewer.trace.operation import GROUPED, Op
-from disttrace_viewer.trace.process import JOURNAL, Failure, Process, Stack
+from disttrace_viewer.trace.process import JOURNAL, Exit, Failure, Process, Stack
 
 ALIVE, CLEAN, OWN, CASCADE, SILENT = "alive", "clean", "own", "cascade", "silent"
 RUNNING, EXITED, FAILED, KILLED, UNKNOWN = "running", "exited", "failed", "killed", "unknown"
@@ -128,8 +128,10 @@ class End:
             return UNKNOWN
         if self.how == ALIVE:
             return STOPPED if self.held == STOPPED else RUNNING
-        if self.how == CLEAN:
+        if self.how == CLEAN or (self.exit_word in ("normal", "exit") and not self.code):
             return EXITED
+        if self.exit_word is not None and self.code is not None and self.code > 0:
+            return FAILED
         if self.how == SILENT or (self.code is not None and self.code < 0):
             return KILLED if self.known_dead else UNKNOWN
         return FAILED
@@ -199,14 +201,16 @@ def _end(process: Process, told_of: Communication, cut_ns: int, seen: Seen, *, e
             how, failure.t_ns, known, failure, exit_word=word, known_dead=True,
             causes=failure.causes,
         )  # fmt: skip
-    how = CLEAN
-    if known not in (None, 0):
+    how, caught = CLEAN, known not in (None, 0) and is_interrupt(process.exit)
+    if caught:
+        how = SILENT
+    elif known not in (None, 0):
         how = _guilt(process.exit.causes, process.exit.stack, process.exit.t_ns, told_of)
     elif word == "os._exit" and told_of.held:
         how = OWN  # another thread ended the process under the one that communicates
     return End(
         how, process.exit.t_ns, known, None, process.exit.stack, word, known_dead=True,
-        causes=process.exit.causes,
+        causes=process.exit.causes, interrupted=caught,
     )  # fmt: skip
 
 
@@ -309,9 +313,12 @@ _TELLING = 40
 """So many characters at the beginning of an error's text tell it from others."""
 
 
-def is_interrupt(failure: Failure) -> bool:
-    """Whether it is a KeyboardInterrupt, or what some library made of one."""
-    return any(text.partition(":")[0] == INTERRUPT for text in (failure.type, *failure.causes))
+def is_interrupt(word: Failure | Exit) -> bool:
+    """Whether it is a KeyboardInterrupt, what some library made of one, or the end that a program
+    asked for while it handled one.
+    """
+    chain = word.causes if isinstance(word, Exit) else word.chain
+    return any(text.partition(":")[0] == INTERRUPT for text in chain)
 
 
 def _failure(process: Process) -> Failure | None:

@@ -26,6 +26,7 @@ from disttrace_viewer.api.report import stall_ns
 from disttrace_viewer.api.trace import Trace
 from disttrace_viewer.api.verdict import others
 from disttrace_viewer.diagnosis.job import judged
+from disttrace_viewer.diagnosis.said import with_said
 from disttrace_viewer.diagnosis.several import Other
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.history.verdict import looking_back, verdict_on
@@ -174,7 +175,7 @@ class _Following(threading.Thread):
         """By the ends of journals as they are now; what is over as it was last read."""
         where = folders(self._path)
         found = judged(where, choose=chooser(self._job), stall_ns=self._stall_ns)
-        return looking_back(found, exchanges) or found
+        return with_said(looking_back(found, exchanges) or found)
 
     def _progress(self, done: int, total: int) -> None:
         if self.leave.is_set():

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from disttrace_viewer.diagnosis import report
 from disttrace_viewer.diagnosis import settled as reread
+from disttrace_viewer.diagnosis.said import with_said
 from disttrace_viewer.diagnosis.several import SEVERITIES, combined
 from disttrace_viewer.evidence.recorded import STALL_NS
-from disttrace_viewer.load.said import said_beside
 from disttrace_viewer.trace.process import Process
 
 if TYPE_CHECKING:
@@ -211,9 +211,8 @@ class Report:
 
 def report_of(found: Verdict) -> Report:
     """The report on a verdict, with what its job said itself."""
-    case = found.case
-    case.said = said_beside(found.bases, case.evidence.trace)
-    return Report(case, found.findings)
+    found = with_said(found)
+    return Report(found.case, found.findings)
 
 
 def settled(read: Callable[[], Report]) -> Report:

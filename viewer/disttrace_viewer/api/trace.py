@@ -16,7 +16,6 @@ from disttrace_viewer.api.exports import export, pieces
 from disttrace_viewer.api.reading import Paths, Progress, read, report_on
 from disttrace_viewer.api.report import Finding, Report
 from disttrace_viewer.api.statistics import Stats
-from disttrace_viewer.load.said import SHOWN
 from disttrace_viewer.trace import model
 from disttrace_viewer.views import tables
 from disttrace_viewer.views.call_fields import FIELDS, FURTHER
@@ -162,7 +161,7 @@ class Trace:
             evidence=self._report.case.evidence,
             exchanges=self.exchanges,
             findings=[(one.severity, one.summary) for one in self.findings],
-            said=[said(one) for one in self._report.case.said[-SHOWN:]],
+            said=said(self._report.case, self._report.found),
         )
         paint(report, paper(width=width, color=color), places=places, verbose=verbose)
 

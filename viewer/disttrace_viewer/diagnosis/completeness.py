@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from disttrace.journal.format import UNINSTALLED
+from disttrace.journal.format import HEARTBEAT_NS, UNINSTALLED
+from disttrace_viewer.analysis.process_ends import MISSED_NS
 from disttrace_viewer.analysis.sample import Sample
 from disttrace_viewer.trace.model import Group, Trace
 from disttrace_viewer.trace.operation import SYNCHRONIZING, Op
-from disttrace_viewer.trace.process import JOURNAL, Process
+from disttrace_viewer.trace.process import JOURNAL, Exit, Process
 
 REAL = ("gloo", "nccl", "mpi", "ucc", "xccl", "hccl")
 """Backends of which that is true; ``fake`` completes alone."""
@@ -118,8 +119,19 @@ def _unended(trace: Trace, sample: Sample) -> Iterator[tuple[int, str]]:
         one = trace.processes[op.process]
         held = op.thread == 0 and op.issued_ns is None and op.call.asynchronous is not True
         if held and one.exit is not None and one.exit.how in ORDERLY and op.call.origin != "c++":
+            if _interrupted(one, one.exit, op):
+                continue
             what = f"its journal lacks the end of {op.call.op}, after which it left"
             yield one.index, f"{one.label}: {what}; what it did since is not known."
+
+
+def _interrupted(one: Process, last: Exit, op: Op) -> bool:
+    """Whether a signal's exception took it out of the call: it left with an error, and its journal,
+    where heartbeats went on after the begin and nearly to the end, can have lost nothing else.
+    """
+    beat_ns = one.heartbeat_ns or 0
+    badly = bool(last.causes) or last.code not in (None, 0)
+    return badly and beat_ns - op.begin_ns > HEARTBEAT_NS and last.t_ns - beat_ns < MISSED_NS
 
 
 def _completed(kept: tuple[Op, ...]) -> int:

@@ -189,6 +189,11 @@ def finding(case: Case, found: Finding) -> dict[str, Any]:
     processes = case.evidence.trace.processes
     cycle = found.cycle
     concerned = (*found.culprits, *found.waiting)
+    job = processes[concerned[0]].job if concerned else job_of(case).id
+    if found.values is not None:
+        consequences = list(found.consequences)
+        more = {"said_at": found.said_at, "job": job, "consequences": consequences}
+        return {**found.values, **more}
     return {
         "kind": found.kind,
         "severity": found.severity,
@@ -208,7 +213,8 @@ def finding(case: Case, found: Finding) -> dict[str, Any]:
         else [[processes[a].id, word, processes[b].id] for a, word, b in cycle],
         "locations": [location(case, where) for where in found.locations],
         "consequences": list(found.consequences),
-        "job": processes[concerned[0]].job if concerned else job_of(case).id,
+        **({} if found.said_at is None else {"said_at": found.said_at}),
+        "job": job,
     }
 
 

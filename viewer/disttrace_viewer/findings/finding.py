@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from disttrace_viewer.trace.model import Location, Stream
 
@@ -81,3 +82,7 @@ class Finding:
     scope: Scope = field(default_factory=Scope)
     settles: tuple[str, ...] = ()
     """Evidence that is missing and would make it certain."""
+    said_at: float | None = None
+    """When the job reported it (unix seconds); what it knew then may be more than journals hold."""
+    values: Mapping[str, Any] | None = None
+    """As it was reported (``diagnose --json``), where less is known now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.diagnosis.job import judged
+from disttrace_viewer.diagnosis.said import with_said
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.evidence.recorded import STALL_NS
 from disttrace_viewer.history.past import Read
@@ -31,7 +32,7 @@ def verdict_on(
     )
     if found is None:
         raise ViewerError(f"{', '.join(trace.paths)} changed while it was read.")
-    return found
+    return with_said(found)
 
 
 def looking_back(found: Verdict, exchanges: Exchanges) -> Verdict | None:

@@ -5,14 +5,7 @@ known.
 from __future__ import annotations
 
 import os
-from collections.abc import (
-    Callable,
-    Container,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -21,7 +14,6 @@ import orjson
 from disttrace.journal.format import VERDICTS_SUFFIX, opened_own
 from disttrace_viewer.load import files
 from disttrace_viewer.load.journals import in_name
-from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.plain_text import plain
 
 MOST = 100
@@ -57,33 +49,6 @@ def said(directories: Iterable[str], jobs: Iterable[str]) -> tuple[dict[str, Any
     return tuple(sorted(found, key=lambda one: float(one["at"]))[-MOST:])
 
 
-def said_beside(bases: Iterable[str], trace: Trace) -> tuple[dict[str, Any], ...]:
-    """What was kept of the jobs of ``trace`` in the folders of its journals, oldest first.
-
-    A job that is tried again, or lies beside others of its name, writes into the same file. A
-    verdict is of whose processes it names, else of the launch that was the newest one then.
-    """
-    where = {os.path.dirname(base) for base in bases}
-    found = {}
-    for name in sorted({name for job in trace.jobs for name in job.names}):
-        launches = [job for job in (*trace.jobs, *trace.other_jobs) if name in job.names]
-        launches.sort(key=lambda job: job.start_ns)
-        for one in said(where, [name]):
-            before = [job for job in launches if job.start_ns <= one["at"] * 1e9]
-            speaker = before[-1] if before else launches[0]
-            if _names(one, trace.by_id) or speaker in trace.jobs:
-                found[orjson.dumps(one)] = one
-    return tuple(sorted(found.values(), key=lambda one: float(one["at"]))[-MOST:])
-
-
-def _names(one: Mapping[str, Any], processes: Container[str]) -> bool:
-    finding = one.get("finding")
-    if not isinstance(finding, dict):
-        return False
-    named = [finding.get("culprits"), finding.get("waiting")]
-    return any(i in processes for ids in named if isinstance(ids, list) for i in ids)
-
-
 def _read(path: str) -> Iterable[dict[str, Any]]:
     try:
         data, _ = files.read(path, MOST_BYTES)
@@ -99,6 +64,13 @@ def _read(path: str) -> Iterable[dict[str, Any]]:
         at, summary = one.get("at"), one.get("summary")
         if type(at) in (int, float) and type(summary) is str:
             yield {**one, "summary": plain(summary)}
+
+
+def subject(finding: object) -> object:
+    """What a finding (``diagnose --json``) is about, in whatever words; None: it is none."""
+    if not isinstance(finding, dict) or "kind" not in finding:
+        return None
+    return repr([finding.get(name) for name in ("kind", "culprit_ranks", "group", "seq")])
 
 
 def keep(path: str, objects: Sequence[dict[str, Any]]) -> None:

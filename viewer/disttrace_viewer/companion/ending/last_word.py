@@ -21,6 +21,7 @@ from disttrace_viewer.companion.reading.journals import of_job
 from disttrace_viewer.companion.reading.ranks import beside, is_alone
 from disttrace_viewer.diagnosis.job import judged
 from disttrace_viewer.diagnosis.report import finding as as_values
+from disttrace_viewer.diagnosis.said import FAILED, GOING_ON, STALLED, standing
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.findings.finding import ERROR, LIKELY
 from disttrace_viewer.load.said import keep_once, path_of, said
@@ -32,7 +33,6 @@ from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.state import State
 from disttrace_viewer.trace.model import Trace
 
-STALLED, GOING_ON, FAILED = "stalled", "going on", "failed"
 _TOGETHER_S, _LOOK_S = 1.5, 0.1
 """Those who went on together end together; who lives on is told by the companion."""
 _LONGEST = 32 << 10
@@ -136,13 +136,11 @@ def _kept(
 def _values(
     order: Order, trace: Trace, found: Verdict, before: Sequence[dict[str, Any]]
 ) -> dict[str, Any] | None:
-    told = [one for one in before if one.get("kind") in (STALLED, GOING_ON)]
-    stands = told[-1] if told and told[-1]["kind"] == STALLED else None
-    if stands is not None:  # what the picture began with, and not what came beside it
-        stands = next(one for one in told if one.get("at") == stands.get("at"))
+    stands = standing(before)
     first = next((f for f in found.findings if f.severity == ERROR), None)
     if not order.failed:
-        if stands is None or first is not None:
+        over = first is None and not found.incomplete  # an end that is missing: no exchange came
+        if stands is None or stands["kind"] != STALLED or not over:
             return None
         who, _ = those_of(trace, range(len(trace.processes)))
         return {"kind": GOING_ON, "summary": f"{who} went on and ended."}

@@ -12,10 +12,11 @@ from typing import Any
 
 from disttrace_viewer.diagnosis.positions import Place, places
 from disttrace_viewer.diagnosis.report import NO_HISTORY, coverage, healthy, job_of
+from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, Finding
 from disttrace_viewer.findings.rules.lacking import TIMELESS, TIMES
-from disttrace_viewer.load.said import SHOWN
+from disttrace_viewer.load.said import SHOWN, subject
 from disttrace_viewer.trace.process import JOURNAL, Stack
 from disttrace_viewer.views.terminal import BAD, DIM, GOOD, HEAD, PLAIN, WAIT
 from disttrace_viewer.wording import sentences
@@ -60,10 +61,26 @@ class Line:
         return f"{self.lead}{self.text}"
 
 
-def said(one: Mapping[str, Any]) -> str:
-    """``Said by the job itself at 19:29:26: Rank 2 never joined ...``."""
-    at = clock_time(round(one["at"] * 1e9)).rpartition(" ")[2]
-    return f"Said by the job itself at {at}: {one['summary']}"
+def said(case: Case, findings: Sequence[Finding]) -> list[str]:
+    """``Said by the job itself at 19:29:26 (stalled), 19:31:02 (failed)``, with the sentence where
+    it is not that of the first finding.
+    """
+    first = subject(as_values(case, findings[0])) if findings else None
+    together: dict[object, list[Mapping[str, Any]]] = {}
+    for one in case.said:
+        about = subject(one.get("finding"))
+        together.setdefault(one["summary"] if about is None else about, []).append(one)
+    found = []
+    for about, ones in [*together.items()][-SHOWN:]:
+        times = [_clock(one["at"]) for one in ones]
+        words = [f"{at} ({one['kind']})" for at, one in zip(times, ones, strict=True)]
+        sentence = "." if about == first else f": {ones[-1]['summary']}"
+        found.append(f"Said by the job itself at {', '.join(words[:1] + words[1:][-2:])}{sentence}")
+    return found
+
+
+def _clock(at: float) -> str:
+    return clock_time(round(at * 1e9)).rpartition(" ")[2]
 
 
 def lines(case: Case, findings: Sequence[Finding]) -> Iterator[str]:
@@ -100,10 +117,10 @@ def _judgement(
     yield from _where(case, findings, where, length.rows)
     for place, finding in enumerate(shown, 1):
         yield from _following(place if len(findings) > 1 else None, finding, length.following)
-    if case.said:
+    told = said(case, findings)
+    if told:
         yield Line("")
-    for one in case.said[-SHOWN:]:
-        yield Line(said(one), style=DIM)
+    yield from (Line(one, style=DIM) for one in told)
 
 
 # -- what is wrong ---------------------------------------------------------------------------
@@ -173,6 +190,8 @@ def not_yet(case: Case) -> str | None:
 def _finding(place: int, finding: Finding) -> Iterator[Line]:
     doubt = "" if finding.certainty == "certain" else ", likely"
     mark = finding.severity if finding.severity != ERROR else "ERROR"
+    if finding.values is not None and finding.said_at is not None:
+        doubt += f", by the job itself at {_clock(finding.said_at)}"
     style = BAD if finding.severity == ERROR else WAIT if finding.severity != NOTE else DIM
     yield Line(finding.summary, f"{place}. {mark} {finding.kind}{doubt}: ", style)
     if finding.hint is not None:

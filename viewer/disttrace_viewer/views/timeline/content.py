@@ -18,7 +18,7 @@ from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.history.verdict import verdict_on
-from disttrace_viewer.load.said import SHOWN, said_beside
+from disttrace_viewer.load.said import SHOWN
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import Group, Trace
 from disttrace_viewer.trace.process import Frame, Stack
@@ -73,8 +73,8 @@ class _Content:
         begun = max((one.start_ns for one in trace.processes), default=0)
         self._sources = Sources(begun) if source else None
         self._exchanges = Exchanges(trace)
-        self._found = verdict_on(trace, self._exchanges)
-        self._case, self._findings = self._found.case, self._found.findings
+        found = verdict_on(trace, self._exchanges)
+        self._case, self._findings = found.case, found.findings
         self._tracks = Tracks()
         rows = placed(trace, self._tracks, shown(trace))
         first = rows["begin_ns"].min() if rows.height else trace.end_ns
@@ -113,8 +113,7 @@ class _Content:
                 for one in trace.groups
             ],
             "said": [
-                {"at": said["at"], "summary": said["summary"]}
-                for said in said_beside(self._found.bases, trace)[-SHOWN:]
+                {"at": said["at"], "summary": said["summary"]} for said in self._case.said[-SHOWN:]
             ],
             "run": gains(trace, self._exchanges),
             "errors": trace.errors,

@@ -1,0 +1,183 @@
+"""What a job reported of itself, and the law on it: the finding with more evidence stays the first.
+
+While a job runs more is known than its journals hold later: kernels answer for its processes, and
+hosts for theirs. So what it reported of a fault, and has not taken back, stands before findings
+that rest on less.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from disttrace_viewer.diagnosis.report import finding as as_values
+from disttrace_viewer.diagnosis.verdict import Verdict
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import CERTAIN, ERROR, KINDS, NOTE, Finding
+from disttrace_viewer.load.said import MOST, said
+from disttrace_viewer.trace.model import Location, Trace
+from disttrace_viewer.trace.operation import GROUPED
+
+STALLED, DIVERGED, GOING_ON, FAILED = "stalled", "diverged", "going on", "failed"
+_FAULTS = (STALLED, DIVERGED, FAILED)
+
+
+def with_said(found: Verdict) -> Verdict:
+    """The verdict with what its job reported, whose fault comes first where less is known now."""
+    case = found.case
+    case.said = said_beside(found.bases, case.evidence.trace)
+    one = standing(case.said)
+    if one is None:
+        return found
+    reported, sure = _finding(case, one), one["finding"].get("certainty") == CERTAIN
+    same = next((f for f in found.findings if _same(f, reported)), None)
+    errors = [f for f in found.findings if f.severity == ERROR]
+    after = [f for f in errors if _follows(f, reported)] if sure else []
+    if same is not None and _as_much(same, reported):
+        findings = [replace(f, said_at=one["at"]) if f is same else f for f in found.findings]
+    elif same is None and (
+        _resolved(case, reported, one["at"])
+        or (errors and not sure)
+        or (errors and errors[0].certainty == CERTAIN and not case.incomplete and not after)
+    ):
+        return found
+    else:
+        follows = same.consequences if same else tuple(f.summary for f in after)
+        rest = [f for f in found.findings if f not in (same, *after) and not _less(f, reported)]
+        findings = [replace(reported, consequences=follows), *rest]
+    return replace(found, findings=tuple(findings))
+
+
+def standing(before: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The first fault that a job reported and has not taken back, a certain one before others: it
+    lasted until the job ended, and what was reported later follows.
+    """
+    found: list[Mapping[str, Any]] = []
+    for one in before:
+        if one.get("kind") == GOING_ON:
+            found = []
+        elif one.get("kind") in _FAULTS and (not found or one["at"] != found[-1]["at"]):
+            found.append(one)  # what a picture begins with, and not what came beside it
+    found = [one for one in found if _is_finding(one.get("finding"))]
+    sure = [one for one in found if one["finding"].get("certainty") == CERTAIN]
+    return {**(sure or found)[0]} if found else None
+
+
+def _is_finding(value: object) -> bool:
+    """Whether it is a fault in the form of ``diagnose --json``: such a file may be anybody's."""
+    return (
+        isinstance(value, dict)
+        and value.get("kind") in KINDS
+        and (value.get("severity"), type(value.get("summary"))) == (ERROR, str)
+        and all(
+            isinstance(value.get(name), list) and all(isinstance(one, kind) for one in value[name])
+            for name, kind in _LISTS.items()
+        )
+    )
+
+
+_LISTS = {"culprits": str, "waiting": str, "culprit_ranks": int, "locations": dict}
+
+
+def _finding(case: Case, one: Mapping[str, Any]) -> Finding:
+    """What was reported, in terms of the processes that were read."""
+    values, trace = one["finding"], case.evidence.trace
+    known = {p.id: p.index for p in trace.processes}
+    culprits = tuple(known[i] for i in values["culprits"] if i in known)
+    waiting = tuple(known[i] for i in values["waiting"] if i in known)
+    blank = Finding(values["kind"], values["summary"])
+    return Finding(
+        kind=values["kind"],
+        summary=one["summary"],
+        certainty=values.get("certainty", blank.certainty),
+        hint=values.get("hint"),
+        culprits=culprits,
+        absent_ranks=tuple({*values["culprit_ranks"]} - {*trace.ranks_of(culprits)}),
+        waiting=waiting,
+        op=values.get("op"),
+        group=values.get("group"),
+        seq=values.get("seq"),
+        locations=tuple(
+            Location(known[w["process"]], w["file"], w["line"], w["function"], w.get("op"))
+            for w in values["locations"]
+            if w.get("process") in known
+        ),
+        at_ns=round(one["at"] * 1e9),
+        said_at=one["at"],
+        values={**as_values(case, blank), **values, "summary": one["summary"]},
+    )
+
+
+def _same(one: Finding, reported: Finding) -> bool:
+    """Whether both are about one fault."""
+    where = (one.kind, one.group, one.seq) == (reported.kind, reported.group, reported.seq)
+    who = (*one.culprits, *one.absent_ranks) == (*reported.culprits, *reported.absent_ranks)
+    return where or (one.kind == reported.kind and who)
+
+
+def _as_much(one: Finding, reported: Finding) -> bool:
+    """Whether it is as certain as what was reported, and says as well where the culprits were."""
+    lines = {(w.file, w.line) for w in reported.locations if w.process in reported.culprits}
+    known = lines <= {(w.file, w.line) for w in one.locations}
+    return reported.certainty != CERTAIN or (one.certainty == CERTAIN and known)
+
+
+def _follows(one: Finding, reported: Finding) -> bool:
+    """Whether it is how ranks ended that waited there; how the absent one did may be the cause."""
+    failed = one.kind == "process_failed" and not {*one.culprits} <= {*reported.culprits}
+    return failed and not {*one.culprits}.isdisjoint(reported.waiting)
+
+
+def _less(one: Finding, reported: Finding) -> bool:
+    """Whether it is about processes of the fault, and rests on less."""
+    mine = {*one.culprits, *one.waiting}
+    of_it = not mine or not mine.isdisjoint({*reported.culprits, *reported.waiting})
+    return one.severity != NOTE and one.certainty != CERTAIN and of_it
+
+
+def _resolved(case: Case, reported: Finding, at: float) -> bool:
+    """Whether a process that waited got through with it, or communicated since."""
+    evidence = case.evidence
+    groups = {one.id: one.index for one in evidence.trace.groups}
+    group = groups.get(reported.group or "")
+    for process in reported.waiting:
+        for op in evidence.sample.of_process.get(process, ()):
+            through = op.call.kind in GROUPED and op.status == "ok"
+            if reported.seq is not None and op.call.group == group and op.seq is not None:
+                through = op.status == "ok" and op.seq >= reported.seq
+            elif op.end_ns is None or op.end_ns < at * 1e9:
+                through = False
+            if through:
+                return True
+    return False
+
+
+def said_beside(bases: Iterable[str], trace: Trace) -> tuple[dict[str, Any], ...]:
+    """What was kept of the jobs of ``trace`` in the folders of its journals, oldest first.
+
+    A job that is tried again, or lies beside others of its name, writes into the same file. A
+    verdict is of whose processes it names, else of the launch that was the newest one then.
+    """
+    where = {os.path.dirname(base) for base in bases}
+    found = {}
+    for name in sorted({name for job in trace.jobs for name in job.names}):
+        launches = [job for job in (*trace.jobs, *trace.other_jobs) if name in job.names]
+        launches.sort(key=lambda job: job.start_ns)
+        for one in said(where, [name]):
+            before = [job for job in launches if job.start_ns <= one["at"] * 1e9]
+            speaker = before[-1] if before else launches[0]
+            if _names(one, trace.by_id) or speaker in trace.jobs:
+                found[orjson.dumps(one)] = one
+    return tuple(sorted(found.values(), key=lambda one: float(one["at"]))[-MOST:])
+
+
+def _names(one: Mapping[str, Any], processes: Container[str]) -> bool:
+    finding = one.get("finding")
+    if not isinstance(finding, dict):
+        return False
+    named = [finding.get("culprits"), finding.get("waiting")]
+    return any(i in processes for ids in named if isinstance(ids, list) for i in ids)
