@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from disttrace import foreign, redact
+from disttrace.journal.originals import poll, write
 
 HOME = os.path.dirname(os.path.abspath(__file__)) + os.sep
 """Where our own files are: frames and exceptions of these are ours, and never the user's."""
@@ -291,11 +292,11 @@ def _write(fd: int, data: bytes) -> None:
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
         for piece in pieces:
-            poll = select.poll()
-            poll.register(fd, select.POLLOUT)
-            if not poll.poll(_PATIENCE_MS):
+            polled = poll()
+            polled.register(fd, select.POLLOUT)
+            if not polled.poll(_PATIENCE_MS):
                 return
-            os.write(fd, piece)
+            write(fd, piece)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
 

@@ -11,6 +11,7 @@ import builtins
 import datetime
 import functools
 import opcode
+import threading
 import types
 from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard, TypeVar
@@ -218,6 +219,19 @@ _SCALARS: tuple[tuple[type, _Read], ...] = (
 def items_of(value: Any) -> list[Any]:
     """The items of a list or a tuple, of whatever class that is made from one."""
     return list(list.__iter__(value) if is_a(value, list) else tuple.__iter__(value))
+
+
+def threads() -> dict[int, tuple[str, int | None]]:
+    """Name and native id of the threads that `threading` lists, by ident. Its lock is not taken,
+    and what a library of greenlets lists there is no thread.
+    """
+    listed = dict.copy(vars(threading)["_active"])
+    found = {ident: _fields_of(one) for ident, one in listed.items() if is_a(one, _THREAD)}
+    return {ident: (one["_name"], one.get("_native_id")) for ident, one in found.items()}
+
+
+_THREAD = _bases_of(threading.Thread)[-2]  # the first: gevent puts a class made from it there
+_fields_of = _slot(_THREAD, "__dict__")
 
 
 def of_torch(value: Any, name: str) -> Any:

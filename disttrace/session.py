@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
@@ -29,6 +28,7 @@ from disttrace.import_hook import ImportHook, hooks
 from disttrace.journal import proc, standard_library
 from disttrace.journal.descriptors import is_kernels
 from disttrace.journal.format import DEF, FORMAT, UNINSTALLED
+from disttrace.journal.originals import Lock
 from disttrace.journal.own_file import OfParent
 from disttrace.journal.segment import filesystem
 from disttrace.journal.slow_writes import SlowWrites
@@ -53,7 +53,7 @@ from disttrace.surroundings import launchers, project
 
 _DISTRIBUTED = "torch.distributed.distributed_c10d"
 
-_lock = threading.Lock()
+_lock = Lock()
 _session: Session | None = None
 
 
@@ -467,7 +467,7 @@ def _after_fork() -> None:
 
 def _in_child() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = Lock()
     session = _session
     if session is not None:
         try:

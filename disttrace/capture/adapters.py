@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 from disttrace.capture.instrumentation.declared import Declared
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Function
+from disttrace.journal.originals import local
 from disttrace.patching import dynamo
 from disttrace.recording.operation import Operation
 
@@ -136,7 +136,7 @@ def install(capture: Capture) -> None:
         one.install(capture)
 
 
-_within = threading.local()
+_within = local()
 """``calls``: of the thread that are recorded now: what a library's call calls in turn is part."""
 
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import mmap
 import os
-import threading
 from collections.abc import Callable
 from typing import Protocol
 
 from disttrace import foreign
 from disttrace.journal.descriptors import StreamsKeptFree, is_kernels
+from disttrace.journal.originals import RLock
 from disttrace.journal.own_file import PRIVATE, OwnFile, allow
 from disttrace.journal.slow_writes import WriteBudget
 from disttrace.journal.windows import Guard, MakeWindow, PlainWindow, Window, guarded, uncompiled
@@ -215,7 +215,7 @@ class WrittenSegment:
         self._size = self._written = 0  # with the line that is being written, and without it
         self._allowed = 0  # size up to which the process's own limit was looked at
         self._closed = False
-        self._lock = threading.RLock()  # a signal handler may record in the middle of a line
+        self._lock = RLock()  # a signal handler may record in the middle of a line
         self._file = OwnFile(path, os.O_WRONLY | os.O_APPEND, mode)
         self.put: Callable[[bytes], object] = self._put
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 from disttrace.journal.standard_library import StandardLibrary
+from disttrace.recording import background
 
 WITHIN_S = 1.0
 """In all. Whoever still lives two seconds after it was to end is killed, with another exit code."""
@@ -31,12 +31,12 @@ def end(code: int) -> None:
     os._exit(code)
 
 
-def _in_a_thread(flush: Callable[[], object]) -> threading.Thread | None:
+def _in_a_thread(flush: Callable[[], object]) -> background.Thread | None:
     def quietly() -> None:
         with contextlib.suppress(BaseException):
             flush()
 
-    thread = threading.Thread(target=quietly, daemon=True)
+    thread = background.Thread(quietly, "disttrace-flush")
     try:
         thread.start()
     except RuntimeError:  # no more threads

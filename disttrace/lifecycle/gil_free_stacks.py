@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +25,7 @@ from disttrace.capture.wrapping.context import Capture
 from disttrace.journal import compiled
 from disttrace.journal.descriptors import close_own, copy_aside, still
 from disttrace.journal.format import ANSWERS, DUMPED, HELD_NS
+from disttrace.journal.originals import get_native_id
 
 PART = "stacks without the GIL"
 _FROM_TOP, _MOST = 7, 5
@@ -95,7 +95,7 @@ class GilFreeStacks:
         told = (self._signal if asked else 0, asked)
         if told != self._told:
             self._told = told
-            native = threading.get_native_id()
+            native = get_native_id()
             recorder.note(ANSWERS, signal=told[0], fd=self._file, native=native, asked=asked)
 
     def sync(self, segment: int) -> bool:

@@ -7,14 +7,13 @@ finalizes: a thread that lets go of a frame or a process group after that aborts
 from __future__ import annotations
 
 import os
-import queue
-import threading
 import time
 from typing import Any
 
 from disttrace.capture.wrapping.context import Capture
 from disttrace.identity import Clock
 from disttrace.journal.format import HEARTBEAT_NS
+from disttrace.journal.originals import Empty, SimpleQueue, get_ident
 from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
 from disttrace.lifecycle.in_step import InStep
 from disttrace.lifecycle.stack_sampler import Stacks
@@ -63,7 +62,7 @@ class Live:
         self._idle = True
         self._fresh()
 
-    _wake: queue.SimpleQueue[None]
+    _wake: SimpleQueue[None]
 
     def start(self) -> None:
         """Run from now on; nothing if it runs, or if nobody needs it."""
@@ -84,7 +83,7 @@ class Live:
         if thread is not None and os.getpid() == self._process:
             self._stopping = True
             self._wake.put(None)
-            if thread.ident not in (None, threading.get_ident()):
+            if thread.ident not in (None, get_ident()):
                 thread.join(_JOIN)
         self._thread = None
 
@@ -107,7 +106,7 @@ class Live:
         """In the parent: go on."""
         if self._paused:
             if self._thread is None:
-                self._wake = queue.SimpleQueue()
+                self._wake = SimpleQueue()
             self.start()
             self._paused = False
         if self._without_gil is not None:
@@ -122,7 +121,7 @@ class Live:
     def _fresh(self) -> None:
         self._thread = None
         # Put from inside the program's calls: it is C's, so torch.compile sees no frame of it.
-        self._wake = queue.SimpleQueue()
+        self._wake = SimpleQueue()
         self._stopping = False
         self._paused = False
         self._idle = True
@@ -133,7 +132,7 @@ class Live:
             self._voice.sample = self._stacks.take
 
     def _run(self) -> None:
-        me = threading.get_ident()
+        me = get_ident()
         try:
             # One whose start was interrupted may come late, and there is another by then.
             while self._is_now(me) and not (self._stopping or self._capture.recorder.off):
@@ -154,7 +153,7 @@ class Live:
             # A look at once would find little complete, and come after every single operation.
             while not self._stopping:
                 self._wake.get(timeout=SOON_NS / _NS)
-        except queue.Empty:
+        except Empty:
             return
 
     def _turn(self) -> int:

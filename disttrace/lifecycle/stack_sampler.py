@@ -3,11 +3,11 @@ what exception each handles there: who is in a `finally` has not come to what th
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 
-from disttrace import errors
+from disttrace import errors, foreign
 from disttrace.capture.wrapping.context import Capture
+from disttrace.journal.originals import get_ident
 from disttrace.lifecycle.thread_lines import Line, handled_reader, reader
 
 QUIET_NS = 900_000_000
@@ -86,7 +86,7 @@ class Stacks:
     def take(self) -> None:
         """Note where every thread is, now."""
         number = self._numbers()
-        for ident, lines in self._read(threading.get_ident()).items():
+        for ident, lines in self._read(get_ident()).items():
             self._note(number(ident), lines)
         self._handled.take(number)
 
@@ -99,16 +99,16 @@ class Stacks:
 
     def _of_main(self) -> list[Line]:
         number = self._numbers()
-        found = self._read(threading.get_ident()).items()
+        found = self._read(get_ident()).items()
         return next((lines for ident, lines in found if number(ident) == _MAIN), [])
 
     def _numbers(self) -> Callable[[int], int]:
         """The number of a thread by its ident."""
-        known = {t.ident: (t.name, t.native_id) for t in threading.enumerate()}
-        recorder, main = self._capture.recorder, threading.main_thread().ident
+        known = foreign.threads()
+        recorder = self._capture.recorder
 
         def number(ident: int) -> int:
-            if ident == main:
+            if ident == recorder.main_ident:
                 return recorder.main_thread()
             return recorder.thread_number(ident, *known.get(ident, ("", None)))
 
@@ -154,7 +154,7 @@ class _Handled:
         if self._read is None:
             return
         recorder, found = self._capture.recorder, {}
-        for ident, (name, args, lines) in self._read(threading.get_ident()).items():
+        for ident, (name, args, lines) in self._read(get_ident()).items():
             if name not in _HARMLESS and lines and not errors.is_our_file(lines[-1][0]):
                 text = errors.line_of("", _text(args)).partition(": ")[2]
                 stack = recorder.stack([e for e in lines if not errors.is_our_file(e[0])][:_DEPTH])

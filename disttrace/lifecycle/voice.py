@@ -31,6 +31,7 @@ from disttrace import errors
 from disttrace.config import Config
 from disttrace.identity import AGENT, Identity
 from disttrace.journal.format import opened_own, remove_own
+from disttrace.journal.originals import sleep
 from disttrace.lifecycle.companion import Companion
 from disttrace.lifecycle.hearing import listeners
 from disttrace.lifecycle.meeting.place import Changes, own_folder, records_in
@@ -135,7 +136,7 @@ class Voice:
         if new:
             self._made = self._path
             atexit.register(self._remove)
-        time.sleep(_NOTED_WITHIN_S)
+        sleep(_NOTED_WITHIN_S)
 
     def suspect(self) -> None:
         """Ranks of this host may be out of step: have a companion judge it, from their journals."""

@@ -10,9 +10,10 @@ program in ours; and a handler in C that expects the program's thread would run 
 
 from __future__ import annotations
 
-import _thread
 import signal
 from collections.abc import Callable
+
+from disttrace.journal.originals import Lock, get_ident, start_new_thread
 
 # These are the answer to what the thread itself did, and come at once or end the process.
 _OF_THE_THREAD = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS")
@@ -33,7 +34,7 @@ class Thread:
         self.ident: int | None = None
         """Of `threading.get_ident`; None until it runs."""
         self._action = action
-        self._runs = _thread.allocate_lock()
+        self._runs = Lock()
 
     def start(self) -> None:
         """Start it, and whatever it starts, with signals blocked.
@@ -44,7 +45,7 @@ class Thread:
         held = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
             signal.pthread_sigmask(signal.SIG_BLOCK, _KEPT_OUT)
-            _thread.start_new_thread(self._run, ())
+            start_new_thread(self._run, ())
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
@@ -56,7 +57,7 @@ class Thread:
         return True
 
     def _run(self) -> None:
-        self.ident = _thread.get_ident()
+        self.ident = get_ident()
         running[self.name] = running.get(self.name, 0) + 1
         try:
             self._action()

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import itertools
 import json
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from disttrace import redact
 from disttrace.journal import format as fmt
 from disttrace.journal.encoding import encode, json_text
+from disttrace.journal.originals import RLock
 from disttrace.journal.writer import Journal
 from disttrace.recording.core import PlainCore
 from disttrace.recording.courses import place_of
@@ -32,7 +32,7 @@ VARIANTS = 64
 
 VARYING = ("name", "shapes", "dtypes", "bytes", "splits", "reduce_op", "root", "args")
 
-LOCK = threading.RLock()
+LOCK = RLock()
 """A signal handler may record while its thread records. One for every recorder, for what is
 called around a fork is registered once."""
 

@@ -7,13 +7,13 @@ attributes (``_fast.c``).
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from disttrace import foreign, redact
 from disttrace.journal import format as fmt
 from disttrace.journal.encoding import json_text
+from disttrace.journal.originals import local
 
 # Calls of one thread that wait themselves and are under way at once: more than one only where a
 # signal handler communicates too.
@@ -104,7 +104,7 @@ def retail(thread: ThreadState) -> None:
     thread.tail = tail
 
 
-class Threads(threading.local):
+class Threads(local):
     """``threads.state`` is the calling thread's state, which ``make`` makes at its first use."""
 
     def __init__(self, make: Callable[[], ThreadState]) -> None:

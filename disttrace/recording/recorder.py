@@ -16,6 +16,7 @@ from typing import Any
 from disttrace import errors, foreign
 from disttrace.journal import format as fmt
 from disttrace.journal.encoding import encode, json_text
+from disttrace.journal.originals import get_ident, get_native_id
 from disttrace.journal.segment import SegmentFull, SegmentLost
 from disttrace.journal.writer import Journal
 from disttrace.recording import core as cores
@@ -63,6 +64,7 @@ class Recorder(Definitions):
         self.core = made = cores.make(core, self.recover, self._register_thread)
         made.t0 = t0
         self.clock = time.perf_counter_ns
+        self.main_ident = _main_ident()
         made.put = self._open_and_put
         self.courses = Courses(made, LOCK)
         self.threads = made.threads  # ``threads.state`` is the calling thread's
@@ -231,6 +233,7 @@ class Recorder(Definitions):
         self.forget_definitions()
         self.core.forget()
         self.threads.state  # noqa: B018 - the forking thread is number 0
+        self.main_ident = _main_ident()
         if not self.off:
             self.core.put = self._open_and_put
         if journal is not None:
@@ -336,11 +339,18 @@ class Recorder(Definitions):
         native = main.native_id
         if not os.path.exists(f"/proc/self/task/{native}"):
             native = os.getpid()  # the only thread of a new process
-        return self.thread_number(main.ident or 0, main.name, native)
+        return self.thread_number(self.main_ident, main.name, native)
 
     def _register_thread(self) -> int:
         self.check()  # one that blocks SIGBUS may not store into a mapping
-        ident, native = threading.get_ident(), threading.get_native_id()
+        ident, native = get_ident(), get_native_id()
         # `current_thread` would make one for a thread of C's, for all to see.
-        name = next((t.name for t in threading.enumerate() if t.ident == ident), "")
+        name, _ = foreign.threads().get(ident, ("", None))
         return self.thread_number(ident, name, native)
+
+
+def _main_ident() -> int:
+    """Of the main thread; `threading` has a greenlet's there where a library brought those."""
+    if get_native_id() == os.getpid():
+        return get_ident()
+    return threading.main_thread().ident or 0

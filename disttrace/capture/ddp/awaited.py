@@ -8,7 +8,6 @@ before it returns. So nobody needs to look for completion meanwhile; what has no
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch._C._distributed_c10d import Work
 
 from disttrace.capture.objects.works import Works
 from disttrace.capture.wrapping.context import Capture
+from disttrace.journal.originals import get_ident
 from disttrace.patching import dynamo
 from disttrace.recording.operation import Operation
 
@@ -47,7 +47,7 @@ class Awaited:
     def add(self, operation: Operation, work: Any) -> None:
         """``operation`` was issued, in a backward pass or between ``enter`` and ``leave``."""
         number = self._pass()
-        issued = self._calls.get(threading.get_ident())
+        issued = self._calls.get(get_ident())
         if issued is None and number != _OUTSIDE:
             issued = self._passes.get(number)
             if issued is None:
@@ -63,14 +63,14 @@ class Awaited:
 
     def enter(self) -> list[int] | None:
         """The calling thread is about to call what waits for all that it issues; for ``leave``."""
-        thread = threading.get_ident()
+        thread = get_ident()
         outer = self._calls.get(thread)
         self._calls[thread] = []
         return outer
 
     def leave(self, outer: list[int] | None) -> None:
         """That call is over."""
-        thread = threading.get_ident()
+        thread = get_ident()
         issued = self._calls.pop(thread, [])
         if outer is not None:
             self._calls[thread] = outer

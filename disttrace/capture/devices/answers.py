@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable
 
 from disttrace.capture.devices import matching
@@ -11,6 +10,7 @@ from disttrace.capture.devices.aborts import Aborts
 from disttrace.capture.devices.flight_recorder import Answer, Record
 from disttrace.capture.devices.matching import Completion, Entries, Running
 from disttrace.capture.devices.recorders import Channel, is_on
+from disttrace.journal.originals import sleep
 from disttrace.recording.operation import Operation
 from disttrace.recording.recorder import Recorder
 
@@ -83,7 +83,7 @@ class Answers:
             else:
                 self._still_active(each, answer, entries)
             if index % STEP == STEP - 1:
-                time.sleep(0)
+                sleep(0)
         if answer.full:
             self._younger_is_over(channel, asked, answer)
         return True

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-import queue
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from disttrace import foreign
+from disttrace.journal.originals import Empty, Lock, SimpleQueue, local
 from disttrace.recording import background
 
 _T = TypeVar("_T")
@@ -32,9 +31,9 @@ class Asker(Generic[_T]):
 
     def forget(self) -> None:
         """After fork, in the child: the thread is the parent's."""
-        self._questions: queue.SimpleQueue[Callable[[], _T]] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[_T | BaseException] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        self._questions: SimpleQueue[Callable[[], _T]] = SimpleQueue()
+        self._answers: SimpleQueue[_T | BaseException] = SimpleQueue()
+        self._lock = Lock()
         self._running = False
         self.busy = False
 
@@ -55,7 +54,7 @@ class Asker(Generic[_T]):
         """What the question gave, None while it is not there; raises what the question raised."""
         try:
             found = self._answers.get(timeout=timeout_s)
-        except queue.Empty:
+        except Empty:
             return None
         self.busy = False
         if isinstance(found, BaseException):
@@ -66,7 +65,7 @@ class Asker(Generic[_T]):
         while True:
             try:
                 question = self._questions.get(timeout=_LIFE_S)
-            except queue.Empty:
+            except Empty:
                 with self._lock:
                     if self._questions.empty():
                         self._running = False
@@ -86,7 +85,7 @@ class AskingDevice:
     """What each asking thread needs once; threads come and go."""
 
     def __init__(self) -> None:
-        self._of_thread = threading.local()
+        self._of_thread = local()
 
     def enter(self) -> None:
         """Before a question that queries events. Raises DeviceError.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -45,6 +44,7 @@ from disttrace.capture.devices.recorders import (
 from disttrace.capture.objects.works import Unwatched
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import before
+from disttrace.journal.originals import Lock, get_ident, sleep
 from disttrace.recording.background import SOON_NS
 from disttrace.recording.operation import Call, Operation
 
@@ -130,7 +130,7 @@ class DeviceOperations(Unwatched):
         self._inbox.take()
         self._open.running.clear()
         self._followed.forget()
-        self._looking = threading.Lock()
+        self._looking = Lock()
         self.captures.forget()
         self.replays.forget()
         self._asker.forget()
@@ -160,7 +160,7 @@ class DeviceOperations(Unwatched):
         elif self._recorders.asked(operation.call) is None:
             pending = self._followed.await_wait(operation, work)
         else:
-            thread, ids = threading.get_ident(), self._capture.op_ids
+            thread, ids = get_ident(), self._capture.op_ids
             told = None if call is not None or name in QUERIED else ids.get(thread)
             note = (operation, thread, *unix_offset(), told)
             self._run(note, call, *self._channel_of(operation.call))
@@ -233,7 +233,7 @@ class DeviceOperations(Unwatched):
                 found = of_group[call.group] = self._channel_of(call)
             self._run(note, None, *found, behind)
             if index % STEP == STEP - 1:
-                time.sleep(0)
+                sleep(0)
         self._noted_ns += time.thread_time_ns() - begin
 
     def _channel_of(self, call: Call) -> tuple[Channel | None, str | None]:

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from disttrace import errors, foreign
 from disttrace.capture.devices import gil_free
 from disttrace.journal.extension_modules import orjson
+from disttrace.journal.originals import sleep
 
 _E = TypeVar("_E")
 Key = tuple[int, int]
@@ -301,7 +302,7 @@ def _answer(
             each = parse(entry)
             records[each.key] = each
         if index % _STEP == _STEP - 1:
-            time.sleep(0)
+            sleep(0)
     cost = time.thread_time_ns() - begin
     return Answer(records, not question.active, asked, answered, offset, not entries, cost)
 

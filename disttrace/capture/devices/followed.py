@@ -7,13 +7,13 @@ NCCL where waits block the host.
 from __future__ import annotations
 
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 from disttrace import errors
+from disttrace.journal.originals import local
 from disttrace.recording.operation import Operation
 from disttrace.recording.recorder import Recorder
 
@@ -27,7 +27,7 @@ class Followed:
 
     def __init__(self, recorder: Recorder, unknown: Callable[[Operation], None]) -> None:
         self._recorder, self._unknown = recorder, unknown
-        self._of_thread = threading.local()
+        self._of_thread = local()
         self.forget()
 
     def forget(self) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from disttrace.capture.devices.graph_replays import GraphReplays
 from disttrace.capture.wrapping.context import Capture
+from disttrace.journal.originals import Lock, get_ident
 
 _T = TypeVar("_T")
 
@@ -32,11 +32,11 @@ class GraphCaptures:
         """At first, and after fork in the child."""
         self._by: dict[int, int] = {}  # the capturing thread, by graph
         self._graphs: dict[int, weakref.ref[Any]] = {}
-        self._asking = threading.Lock()
+        self._asking = Lock()
 
     def began(self, graph: int) -> None:
         """A capture is about to begin, on this thread: wait for the query under way."""
-        self._by[graph] = threading.get_ident()
+        self._by[graph] = get_ident()
         self._replays.began(graph)
         self._on_begin()
         if self._asking.acquire(timeout=_PATIENCE_S):
@@ -49,7 +49,7 @@ class GraphCaptures:
 
     def here(self) -> bool:
         """Whether this thread captures: what it issues runs when the graph is replayed."""
-        if self._by and threading.get_ident() in self._by.values():
+        if self._by and get_ident() in self._by.values():
             return True
         return _captured_by_others()
 
@@ -68,7 +68,7 @@ class GraphCaptures:
         Autograd's threads work for the one that captures.
         """
         by = self._by
-        mine = [graph for graph, thread in by.items() if thread == threading.get_ident()]
+        mine = [graph for graph, thread in by.items() if thread == get_ident()]
         return mine[-1] if mine else next(iter(by), None) if len(by) == 1 else None
 
     def watch(self, capture: Capture, part: str, module: Any) -> None:

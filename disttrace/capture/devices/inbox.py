@@ -6,12 +6,12 @@ taken: who issued it, and what the clocks said.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from disttrace.capture.devices.flight_recorder import unix_offset
 from disttrace.journal import compiled
+from disttrace.journal.originals import get_ident
 from disttrace.recording.operation import Operation
 
 Note = tuple[Operation, int, int, int, "int | None"]
@@ -42,7 +42,7 @@ class PlainInbox:
         if call is not None or number not in self.known or (self.capturing and self.capturing()):
             self._rarely(operation, call, work)
             return
-        thread, ids = threading.get_ident(), self.known[number]
+        thread, ids = get_ident(), self.known[number]
         if callable(ids):
             ids(operation)
         elif not operation.ended:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 from typing import Any
 
 import torch._C._distributed_c10d as c10d
@@ -14,6 +13,7 @@ from disttrace.capture.hot_path import call_key, native, plain
 from disttrace.capture.wrapping.call_definition import define
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Function, Part, wrap
+from disttrace.journal.originals import get_ident
 from disttrace.patching import dynamo
 from disttrace.recording.operation import Operation, ThreadState
 
@@ -87,7 +87,7 @@ class GroupPart(Part):
 
 class _CalledBack(Part):
     def failed(self, thread: ThreadState, operation: Operation, error: BaseException) -> None:
-        self.capture.issuing.pop(threading.get_ident(), None)  # such an operation has no post-hook
+        self.capture.issuing.pop(get_ident(), None)  # such an operation has no post-hook
         super().failed(thread, operation, error)
 
 
@@ -99,7 +99,7 @@ def _called_back(capture: Capture, row: Method, make: Function, original: Functi
 
     def begun(thread: ThreadState, backend: Any, *_: Any) -> Operation | None:
         """What a hook has begun on this thread, if it is this method's: a stale one is not."""
-        operation = issuing.get(threading.get_ident(), (None, ()))[0]
+        operation = issuing.get(get_ident(), (None, ()))[0]
         if operation is None or operation.call.op != row.op:
             return None
         entry = capture.groups.get(id(backend))

@@ -12,7 +12,6 @@ for. Were that not seen, a rank that hangs in such a wait would seem to wait for
 from __future__ import annotations
 
 import sys
-import threading
 import types
 from collections.abc import Callable
 from typing import Any
@@ -30,6 +29,7 @@ from disttrace.capture.native.operator_calls import OperatorCalls, before_cxx_is
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, wrap
+from disttrace.journal.originals import get_ident
 from disttrace.recording.choice import PLAIN
 from disttrace.recording.operation import Call, Operation, ThreadState
 
@@ -63,7 +63,7 @@ class Issuing:
     def seen(self, call: Call) -> None:
         """The calling thread issued an operator of ``c10d`` and recorded it."""
         if self._issued:
-            issued = self._issued.get(threading.get_ident())
+            issued = self._issued.get(get_ident())
             if issued is not None:
                 issued.append(call)
 
@@ -126,7 +126,7 @@ class Issuing:
     ) -> Any:
         """Have the operator issued where the kernels on ``c10d`` see it, and learn of them."""
         cxx_callers.guarded(self._capture, self._part, self._called)
-        thread, issued = threading.get_ident(), list[Call]()
+        thread, issued = get_ident(), list[Call]()
         outer = self._issued.get(thread)
         self._issued[thread] = issued
         try:

@@ -11,7 +11,6 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable
-from threading import get_ident
 from typing import Any
 
 import torch.distributed.distributed_c10d as c10d
@@ -26,6 +25,7 @@ from disttrace.capture.objects.registry import Registry
 from disttrace.capture.objects.works import storage
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import MESSAGE
+from disttrace.journal.originals import get_ident
 from disttrace.patching import dynamo
 from disttrace.recording.operation import ThreadState
 

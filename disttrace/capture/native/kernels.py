@@ -8,13 +8,13 @@ taken out while it runs: then it stays, and passes everything on.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from disttrace.capture.wrapping.context import Capture
+from disttrace.journal.originals import RLock
 from disttrace.patching import dynamo
 
 KEY = "BackendSelect"
@@ -43,7 +43,7 @@ class Kernels:
         self._place = place
         self._library: Any = None
         self._asked = False
-        self._placing = threading.RLock()  # a signal handler may issue, too
+        self._placing = RLock()  # a signal handler may issue, too
         self._running: list[None] = []  # one entry for each kernel that runs now, on any thread
         capture.on_fork.append(self._forked)
 
@@ -92,7 +92,7 @@ class Kernels:
 
     def _forked(self) -> None:
         """In a forked child: the thread that held it does not exist here."""
-        self._placing = threading.RLock()
+        self._placing = RLock()
 
 
 def operators(namespace: str) -> Iterator[str]:

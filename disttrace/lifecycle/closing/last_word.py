@@ -20,6 +20,7 @@ from disttrace.config import Config
 from disttrace.identity import AGENT, WORKER, Identity, file_part
 from disttrace.journal import descriptors
 from disttrace.journal.format import DEF, DEFS_SUFFIX, is_of_job, opened_own
+from disttrace.journal.originals import poll, read
 from disttrace.lifecycle import adopters, detached
 from disttrace.surroundings import launchers
 
@@ -125,11 +126,11 @@ def _read(fd: int) -> bytes:
     """All that is written into a pipe until its other end is closed, or time is up."""
     said = b""
     until = time.monotonic() + PATIENCE_S * min(max(_load(), 1.0), MOST_SHARES)
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
+    polled = poll()
+    polled.register(fd, select.POLLIN)
     while len(said) < _LONGEST and (left := until - time.monotonic()) > 0:
-        if poll.poll(left * 1000):
-            piece = os.read(fd, 1 << 16)
+        if polled.poll(left * 1000):
+            piece = read(fd, 1 << 16)
             if not piece:
                 break
             said += piece
