@@ -18,6 +18,8 @@ files by hashes, wherever its cache is."""
 _STARTER = re.compile(r"/bin/[^/.]+$")
 """A script that pip made to call a package."""
 
+BUILT_IN = "<frozen built-in>"
+"""In place of a file, of what is written in C and called by a program's line."""
 TYPED = "<string>"
 """The text of ``python -c``, or what a library handed to ``exec``: nobody can tell."""
 

@@ -32,11 +32,13 @@ static PyObject *line_of(PyFrameObject *frame) {
     return made;
 }
 
-/* A list of them from `frame` on, innermost first. */
+/* The innermost frame's code, then a list of them from `frame` on, innermost first. */
 static PyObject *lines_from(PyFrameObject *frame, Py_ssize_t deepest) {
-    PyObject *lines = PyList_New(0);
+    PyObject *code = (PyObject *)PyFrame_GetCode(frame), *lines = PyList_New(0);
+    if (lines != NULL && PyList_Append(lines, code) < 0) Py_CLEAR(lines);
+    Py_DECREF(code);
     Py_INCREF(frame);
-    while (lines != NULL && frame != NULL && PyList_GET_SIZE(lines) < deepest) {
+    while (lines != NULL && frame != NULL && PyList_GET_SIZE(lines) <= deepest) {
         PyObject *line = line_of(frame);
         if (line == NULL || PyList_Append(lines, line) < 0) Py_CLEAR(lines);
         Py_XDECREF(line);
@@ -147,8 +149,8 @@ static PyObject *handled(PyObject *Py_UNUSED(module), PyObject *args) {
 
 static PyMethodDef methods[] = {
     {"lines", lines, METH_VARARGS,
-     "lines(skip, threads, deepest): (file, line, function) of so many frames of so many threads,\n"
-     "innermost first, by the thread's ident; not of the thread `skip`."},
+     "lines(skip, threads, deepest): the innermost frame's code, then (file, line, function) of so\n"
+     "many frames, innermost first, of so many threads by ident; not of the thread `skip`."},
     {"handled", handled, METH_VARARGS,
      "handled(skip, threads, deepest): (class, arguments, lines) of the exceptions that so many\n"
      "threads handle, with so many lines, the one that raised first, by the thread's ident; not of\n"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from disttrace import errors, foreign
 from disttrace.capture.wrapping.context import Capture
+from disttrace.journal.code_files import BUILT_IN
 from disttrace.journal.originals import get_ident
 from disttrace.lifecycle.thread_lines import Line, handled_reader, reader
 
@@ -30,6 +31,7 @@ _HARMLESS = ("ImportError", "ModuleNotFoundError")
 """In the handlers of these programs do their work."""
 _LONG = 20_000  # characters of an exception's text that are looked at
 _BITS = 200  # of a number that is shown: `str` refuses very long ones
+_WAITING = ("/socket.py", "/selectors.py", "/queue.py", "/threading.py", "/connection.py")
 _MAIN = 0  # the number of the thread that opened the journal
 
 
@@ -91,9 +93,12 @@ class Stacks:
         self._handled.take(number)
 
     def _look_at_main(self) -> None:
-        """While other threads begin and end operations: note the main one if it has not moved."""
+        """While operations begin and end: note the main thread if it has not moved, or waits for
+        the outside: a server of many requests is seen to wait for them.
+        """
         lines = self._of_main()
-        if lines and lines == self._main and self._written < _MOST:
+        waits = bool(lines) and (lines[0][0] == BUILT_IN or lines[0][0].endswith(_WAITING))
+        if (waits or (lines and lines == self._main)) and self._written < _MOST:
             self._note(_MAIN, lines)
         self._main = lines
 

@@ -13,15 +13,17 @@ alone, so there Python itself can walk.
 from __future__ import annotations
 
 import functools
+import opcode
 import os
 import re
 import sys
 import tempfile
 from collections.abc import Callable
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, TypeAlias
 
 from disttrace.journal import compiled
+from disttrace.journal.code_files import BUILT_IN, is_program
 from disttrace.journal.descriptors import aside, copy_aside
 
 Line: TypeAlias = tuple[str, int, str]
@@ -36,6 +38,25 @@ Handled: TypeAlias = dict[int, tuple[str, list[str | int], list[Line]]]
 those of its arguments that are texts or numbers, and its lines from where it was raised; by ident.
 """
 
+WAITING: tuple[str, ...] = (
+    "accept",
+    "recv",
+    "recv_into",
+    "recvfrom",
+    "recvmsg",
+    "select",
+    "poll",
+    "input",
+    "read",
+)
+WAITING += ("readline", "readinto", "get", "sleep")
+"""Of C, what waits for a descriptor or a queue, or lets time pass between two looks."""
+_SHIFTED = {
+    "LOAD_GLOBAL": int(sys.version_info >= (3, 11)),
+    "LOAD_ATTR": int(sys.version_info >= (3, 12)),
+    "LOAD_SUPER_ATTR": 2,
+}
+"""Bits of an instruction's argument below the index of its name."""
 _THREADS = 64
 _DEEPEST = 200
 _HEAD = re.compile(r"(?:Current t|T)hread 0x([0-9a-f]+)")
@@ -50,7 +71,12 @@ def reader() -> Reader:
         native: Any = compiled.load("lifecycle._frames")
     except ImportError:
         return dumped if sys.version_info[:2] == (3, 11) else walked
-    return lambda skip: native.lines(skip, _THREADS, _DEEPEST)
+
+    def read(skip: int) -> Lines:
+        found = native.lines(skip, _THREADS, _DEEPEST).items()
+        return {ident: [*waits_in(code, lines), *lines] for ident, (code, *lines) in found}
+
+    return read
 
 
 @functools.cache
@@ -74,15 +100,34 @@ def walked(skip: int) -> Lines:
         for ident in list(frames)[:_THREADS]:
             lines: list[Line] = []
             frame = frames.pop(ident)
+            inner = frame.f_code
             while frame is not None and len(lines) < _DEEPEST:
                 code = frame.f_code
                 lines.append((code.co_filename, frame.f_lineno or 0, code.co_name))
                 frame = frame.f_back
-            found[ident] = lines
+            found[ident] = [*waits_in(inner, lines), *lines]
     finally:
         frame = None
         frames.clear()
     return found
+
+
+def waits_in(code: CodeType, lines: list[Line]) -> list[Line]:
+    """What waits for the outside, of all that the program's line which runs no Python calls by
+    name, as a frame of its own: C has none. Empty for a library's line."""
+    if not lines or not is_program(lines[0][0]):
+        return []
+    names: set[str] = set()
+    raw, at = code.co_code, lines[0][1]
+    for start, end, line in code.co_lines():
+        more = 0
+        for op, low in zip(raw[start:end:2], raw[start + 1 : end : 2], strict=True):
+            argument = more << 8 | low
+            more = argument if op == opcode.EXTENDED_ARG else 0
+            index = argument >> _SHIFTED.get(opcode.opname[op], 0)
+            if line == at and op in opcode.hasname and index < len(code.co_names):
+                names.add(code.co_names[index])
+    return [(BUILT_IN, at, name) for name in WAITING if name in names][:1]
 
 
 def dumped(skip: int) -> Lines:

@@ -167,6 +167,18 @@ SLOW_LOADER = (
     ),
 )
 
+SERVER = tuple(
+    Row(
+        number=2,
+        program=f"faults/server.py --waits queue --broken {broken}",
+        expected=(
+            Expected(
+                kinds=("missing_participant",), culprits=((culprit,),), lines={culprit: (marker,)}
+            ),
+        ),
+    )
+    for broken, culprit, marker in (("line", 0, "line"), ("lock", 0, "lock"), ("others", 2, "away"))
+)
 UNEVEN_BATCHES = (
     Row(
         number=3,
@@ -1335,6 +1347,7 @@ def _both_ways(rows: tuple[Row, ...]) -> tuple[Row, ...]:
 _ONE_WAY: tuple[Row, ...] = (
     *EXTRA_COLLECTIVE,
     *SLOW_LOADER,
+    *SERVER,
     *UNEVEN_BATCHES,
     *RING_DEADLOCK,
     *ONE_SIDED_BATCH,

@@ -94,3 +94,16 @@ def test_who_turned_into_another_program_took_the_store_with_it(tmp_path: Path) 
 
 
 LOST = "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown?"
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_two_processes_come_under_one_rank(tmp_path: Path, *, over: bool) -> None:
+    """The arguments of the constructor say so, whatever the processes' own ranks are."""
+    for journal in workers(tmp_path, 3):
+        rank = min(journal.rank or 0, 1)
+        make(journal, prefix="x", rank=rank, size=3, over=over and rank == 1)
+        beat(journal, 70)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("duplicate_rank", [1, 2])
+    assert "2 processes claim rank 1" in found.summary
+    assert found.summary.endswith("nobody claims rank 2.")

@@ -252,3 +252,15 @@ def test_an_abort_after_a_step_whose_buckets_nobody_saw_complete_is_its_own(tmp_
     found = only(findings(tmp_path, look=all_gone))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
     assert found.summary.startswith("Rank 1 was ended by SIGABRT")
+
+
+@pytest.mark.parametrize(("apart", "told"), [(600 * MS, []), (3 * S, ["process_failed"])])
+def test_a_job_that_is_killed_whole_blames_nobody(
+    tmp_path: Path, apart: int, told: list[str]
+) -> None:
+    """Whoever ends it does so one by one: the first are seen to be gone while others still live."""
+    for journal, _ in steps(tmp_path, 4):
+        beat(journal, 4)
+        at = 5 * S + apart * (journal.rank or 0)
+        journal.define("seen", t=at, state="gone", code=-9, others=3 - (journal.rank or 0))
+    assert [f.kind for f in findings(tmp_path, look=all_gone)][:1] == told

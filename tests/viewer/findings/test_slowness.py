@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,20 @@ LATE = 40 * MS
 COUNT = 20
 
 
-def late_steps(folder: Path, delays: dict[int, int], *, world_size: int = 3) -> None:
+def late_steps(
+    folder: Path,
+    delays: dict[int, int],
+    *,
+    world_size: int = 3,
+    only_in: Collection[int] = range(3, 3 + COUNT),
+) -> None:
     """All_reduces in which each rank comes after its delay since the last one let it go."""
     let_go = 200 * MS
     jobs = steps(folder, world_size)
     calls = [journal.collective(group) for journal, group in jobs]
     for number in range(3, 3 + COUNT):
-        begins = [let_go + MS + delays.get(journal.rank or 0, 0) for journal, _ in jobs]
+        late = delays if number in only_in else {}
+        begins = [let_go + MS + late.get(journal.rank or 0, 0) for journal, _ in jobs]
         end = max(begins) + MS // 5
         for (journal, _), call, begin in zip(jobs, calls, begins, strict=True):
             journal.run(call, t=begin, d=end - begin, q=number)
@@ -40,6 +48,17 @@ def test_a_straggler_is_found_with_its_delay_and_its_line(tmp_path: Path) -> Non
         "Rank 1 comes late to all_reduce by 40 ms in 20 of 22 cases before train.py:10 in main;"
         " ranks 0, 2 waited 1.6 s for it in total."
     )
+
+
+@pytest.mark.parametrize(
+    ("late", "told"),
+    [({3}, 0), ({3, 4, 5}, 0), ({9, 10, 11}, 0), ({4, 9, 14, 19}, 1)],
+    ids=["once", "at the start", "for a while", "through the run"],
+)
+def test_a_slow_start_is_no_habit(tmp_path: Path, late: set[int], told: int) -> None:
+    """An import, a compilation, downloads that were tried again: most of the time went there."""
+    late_steps(tmp_path, {1: 900 * MS}, only_in=late)
+    assert [f.kind for f in findings(tmp_path, look=all_gone)] == ["straggler"] * told
 
 
 def test_a_straggler_whose_call_a_pool_makes_has_the_line_before(tmp_path: Path) -> None:

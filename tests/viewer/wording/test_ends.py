@@ -41,4 +41,6 @@ def test_further_lines_that_number_something_are_told() -> None:
 def test_an_end_without_a_word_may_have_been_any_signal() -> None:
     """Time limits, and whoever ends it by SIGTERM, end it as silently as SIGKILL does."""
     told = ended(End(SILENT, 0, None, None))
-    assert all(name in told for name in ("SIGKILL", "SIGTERM", "SIGXCPU", "SIGALRM", "memory"))
+    assert all(
+        name in told for name in ("SIGKILL", "SIGTERM", "SIGXCPU", "SIGALRM", "SIGPIPE", "memory")
+    )

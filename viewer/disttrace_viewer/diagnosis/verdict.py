@@ -14,7 +14,7 @@ from disttrace_viewer.evidence.recorded import STALL_NS
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.findings.past import NOTHING, Past
-from disttrace_viewer.findings.rules import handled, lacking, left_over
+from disttrace_viewer.findings.rules import handled, lacking, left_over, waiting_for_input
 from disttrace_viewer.findings.rules.divergence import traced_back
 from disttrace_viewer.findings.rules.getting_on import eased
 from disttrace_viewer.findings.rules.table import RULES
@@ -42,7 +42,8 @@ def judge(evidence: Evidence, past: Past = NOTHING) -> tuple[Case, tuple[Finding
 
 
 def _take(case: Case, finding: Finding) -> None:
-    found = lacking.tempered(case, eased(case, finding))
+    finding = waiting_for_input.eased(case, eased(case, finding))
+    found = lacking.tempered(case, finding)
     if found is not None:
         case.add(handled.told(case, found))
 

@@ -36,6 +36,7 @@ KINDS = (
     "divergence",
     "value_divergence",
     "would_hang",
+    "waiting_for_input",
 )
 """Every kind of finding, as the contract names them."""
 

@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from disttrace.journal.code_files import is_library
+from disttrace.journal.code_files import BUILT_IN, is_library
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.analysis.timing import delays
 from disttrace_viewer.analysis.timing.delays import SHARE_OF_SPAN, WARN_NS, Delay
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding
+from disttrace_viewer.findings.rules.waiting_for_input import for_input
 from disttrace_viewer.trace.model import Location, Trace
 from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording import sentences
+
+LOOKING_NS = 500_000_000
 
 
 def find(case: Case, exchanges: Exchanges) -> Iterator[Finding]:
@@ -25,7 +28,7 @@ def find(case: Case, exchanges: Exchanges) -> Iterator[Finding]:
         return
     for kind, late in (("straggler", delays.stragglers), ("late_sender", delays.late_senders)):
         for delay in late(exchanges):
-            if _worth_telling(exchanges.trace, delay):
+            if _worth_telling(exchanges.trace, delay) and not _idle(exchanges.trace, delay, kind):
                 yield _finding(exchanges.trace, delay, kind)
 
 
@@ -41,6 +44,21 @@ def _worth_telling(trace: Trace, delay: Delay) -> bool:
     if delay.median_ns < max(WARN_NS, 2 * error):
         return False
     return delay.total_ns >= SHARE_OF_SPAN * _span_ns(trace)
+
+
+def _idle(trace: Trace, delay: Delay, kind: str) -> bool:
+    """Whether it is the source of what the others wait in, and waits for input before that. To
+    sleep for a moment is work, in a program that imitates it; for longer, a look now and then.
+    """
+    call = trace.call(delay.call)
+    if kind == "straggler" and (call.root is None or call.root != call.group_rank):
+        return False
+    stacks = [one.stack for one in trace.processes[delay.process].samples if one.stack]
+    idle = [
+        for_input(stack) and (stack[0][::2] != (BUILT_IN, "sleep") or delay.median_ns >= LOOKING_NS)
+        for stack in stacks
+    ]
+    return 2 * sum(idle) > len(idle)
 
 
 def _span_ns(trace: Trace) -> int:

@@ -29,6 +29,8 @@ class Signs:
     """By thread: when, and the number of the stack (0: none)."""
     samples: MutableSequence[tuple[int, int]] = field(default_factory=list)
     """Of the main thread, in the order of the file."""
+    first: dict[tuple[int, int], int] = field(default_factory=dict)
+    """By thread and number of the stack, when it was first seen there."""
 
     def take(self, kind: str, record: Mapping[str, Any]) -> None:
         """A record whose first key is ``kind``: a heartbeat, a sample of a stack, a head."""
@@ -39,6 +41,7 @@ class Signs:
         elif kind == fmt.STANDS_AT:
             t, thread = record[kind], record.get("h", 0)
             sample = (t, record.get("k", 0))
+            self.first.setdefault((thread, sample[1]), t)
             if thread == 0:
                 self.samples.append(sample)
             if t >= self.stands.get(thread, sample)[0]:
@@ -51,6 +54,7 @@ class Signs:
         if later.beat is not None:
             self.beat = max(later.beat, self.beat or 0)
         self.samples.extend(later.samples)
+        self.first = {**later.first, **self.first}
         for thread, stand in later.stands.items():
             if stand[0] >= self.stands.get(thread, stand)[0]:
                 self.stands[thread] = stand

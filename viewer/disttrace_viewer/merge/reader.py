@@ -156,11 +156,12 @@ class _Reading:
         def unix(t: int) -> int:
             return to_unix(clock, process.t0 + t)
 
-        def sample(t: int, number: int) -> StackSample:
-            return StackSample(unix(t), stack(number))
+        def sample(t: int, number: int, thread: int = 0) -> StackSample:
+            first = signs.first.get((thread, number), t)
+            return StackSample(unix(t), stack(number), unix(first))
 
         last = max(process.last_ns, unix(signs.last_t), self._last_end.get(process.index, 0))
-        stands = {thread: sample(*stand) for thread, stand in signs.stands.items()}
+        stands = {thread: sample(*stand, thread) for thread, stand in signs.stands.items()}
         dumped = self.survey.journals[process.index].definitions.dumped
         if dumped is not None:  # after the last word of the process itself
             stands[0] = StackSample(last, stack(dumped))

@@ -249,8 +249,8 @@ class _Building:
         heartbeat_ns = None if beat is None else unix(beat)
         files = (state.base, *_paths(state))
         stood = [
-            (thread, StackSample(unix(t), stack_of(journal, number)))
-            for thread, t, number in state.stands
+            (thread, StackSample(unix(t), stack_of(journal, number), *map(unix, first)))
+            for thread, t, number, *first in state.stands
         ]
         self.processes[index] = replace(
             process,

@@ -101,7 +101,7 @@ def _tail(path: str, length: int, window: int, problems: Problems) -> Iterator[b
 def _state(
     journal: Journal, reading: Reading, problems: Problems, *, read: int, size: int
 ) -> State:
-    definitions = journal.definitions
+    definitions, signs = journal.definitions, reading.signs
     calls = definitions.numbered["call"]
     if definitions.dumped is not None:
         last = max(reading.signs.last_t, definitions.last_t, *reading.active.values())
@@ -186,8 +186,8 @@ def _state(
         last_t=max(reading.signs.last_t, definitions.last_t, *reading.active.values()),
         stands=[
             # The last one is what it stands at, or a dump took that place.
-            *([0, *at] for at in reading.signs.samples if at != reading.signs.stands.get(0)),
-            *([thread, *at] for thread, at in reading.signs.stands.items()),
+            *([0, *at] for at in signs.samples if at != signs.stands.get(0)),
+            *([h, *at, signs.first.get((h, at[1]), at[0])] for h, at in signs.stands.items()),
         ],
         history=None
         if reading.history is None

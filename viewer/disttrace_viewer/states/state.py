@@ -97,7 +97,9 @@ class State:
     beat: int | None
     last_t: int
     stands: list[list[int]]
-    """Thread, t, stack; of the main thread several, of which the newest comes last."""
+    """Thread, t, stack, and when it was first seen with that; of the main thread several, of which
+    the newest comes last, those before it without the fourth.
+    """
     problems: list[list[str]]
     """Path, kind, sentence."""
     met: list[list[Any]] = field(default_factory=list)

@@ -69,6 +69,8 @@ class StackSample:
 
     t_ns: int
     stack: Stack
+    first_ns: int = 0
+    """Of the latest one, when that thread was first seen with this very stack."""
 
 
 @dataclass(frozen=True, slots=True)

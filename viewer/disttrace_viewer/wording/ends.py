@@ -21,7 +21,7 @@ NOWHERE = "not in any collective"
 
 
 LAUNCHER = "ended by its launcher"
-UNSEEN = "SIGKILL, SIGTERM, out of memory, SIGXCPU, SIGALRM or the like, or a native crash"
+UNSEEN = "SIGKILL, SIGTERM, out of memory, SIGXCPU, SIGALRM, SIGPIPE or the like, or a native crash"
 """What ends a process before Python can say anything."""
 
 _MOST = 2  # further lines of an exception's text that are shown

@@ -37,6 +37,10 @@ LONG_NS = 100_000_000
 """So few times count as well where they took a quarter of the time between the first and the last
 exchange, and each of them so long that no busy machine explains it.
 """
+STARTING = 0.1
+"""What is lost in so much of a process's exchanges is start-up; of a habit at least half is lost
+after that, and it lasts for half of those that the line is called in.
+"""
 MANY = 3_000_000
 """Of more exchanges than this only the late ones are looked at."""
 
@@ -290,7 +294,10 @@ def _sites(trace: Trace, delays: pl.DataFrame) -> list[Delay]:
         .join(calls, on="call")
         .sort("process", "number")
         .with_columns(pl.col("stack").rle_id().over("process").alias("_row"))
-        .with_columns(pl.col("number").cum_count().over("process", "_row").alias("_turn"))
+        .with_columns(
+            pl.col("number").cum_count().over("process", "_row").alias("_turn"),
+            (pl.col("number").cum_count() / pl.len()).over("process").alias("_part"),
+        )
         .collect()
     )
     first, last = every["begin_ns"].min(), every["begin_ns"].max()
@@ -304,7 +311,7 @@ def _sites(trace: Trace, delays: pl.DataFrame) -> list[Delay]:
         )
         .join(
             every.lazy().select(
-                "process", "call", "stack", "_turn", pl.col("begin_ns").alias("first_ns")
+                "process", "call", "stack", "_turn", "_part", pl.col("begin_ns").alias("first_ns")
             ),
             on=["process", "call", "first_ns"],
         )
@@ -373,6 +380,8 @@ def _costly(late: pl.LazyFrame, every: pl.LazyFrame, between: int) -> pl.DataFra
 
 
 def _summed(late: pl.LazyFrame, every: pl.LazyFrame, by: list[str]) -> pl.LazyFrame:
+    """Those that last: what happened once, or while the job started, is no habit."""
+    part = pl.col("_part")
     return (
         late.group_by("process", *by)
         .agg(
@@ -383,6 +392,8 @@ def _summed(late: pl.LazyFrame, every: pl.LazyFrame, by: list[str]) -> pl.LazyFr
                 if other not in by
             ),
             pl.col("first_ns").min(),
+            pl.col("delay").filter(part > STARTING).sum().alias("_later"),
+            (part.max() - part.min()).alias("_lasting"),
             pl.len().alias("times"),
             pl.col("delay").median().alias("median"),
             pl.col("delay").sum().alias("total"),
@@ -390,9 +401,15 @@ def _summed(late: pl.LazyFrame, every: pl.LazyFrame, by: list[str]) -> pl.LazyFr
             pl.col("others").explode().unique().sort(),
         )
         .join(
-            every.group_by("process", *by).agg(pl.len().alias("of")),
+            every.group_by("process", *by).agg(
+                pl.len().alias("of"),
+                (part.max() - part.min()).alias("_whole"),
+            ),
             on=["process", *by],
             nulls_equal=True,
+        )
+        .filter(
+            (2 * pl.col("_later") >= pl.col("total")) & (2 * pl.col("_lasting") >= pl.col("_whole"))
         )
         .sort("total", "process", *by, descending=[True, False, *(False for _ in by)])
     )

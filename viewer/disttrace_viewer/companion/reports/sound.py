@@ -79,7 +79,7 @@ class _Sound:
             courses=[self._course(row) for row in _rows(state.courses)],
             met=[self._meeting(row) for row in _rows(state.met)],
             beat=None if state.beat is None else self._number(state.beat),
-            stands=[self._numbers(row, 3) for row in _rows(state.stands)],
+            stands=[self._numbers(row, len(_rows(row)[3:]) + 3) for row in _rows(state.stands)],
             history=None if history is None else [self._history(row) for row in _rows(history)],
             problems=[],
         )

@@ -16,7 +16,7 @@ def find(case: Case) -> Iterator[Finding]:
     """One finding per rank that is claimed twice, where somebody waits or fails over it."""
     claims: dict[tuple[Hashable, int], list[Join]] = {}
     everybody: dict[Hashable, list[Join]] = {}
-    for join in joins(case):
+    for join in joins(case, by_hand=True):
         if join.store.port == 0:
             continue  # any free port: nobody can meet anybody there
         everybody.setdefault(join.address, []).append(join)

@@ -46,7 +46,7 @@ def eased(case: Case, finding: Finding) -> Finding:
 
 def is_waiting(finding: Finding) -> bool:
     """Whether a finding is such a note."""
-    return finding.severity == NOTE and finding.kind in KINDS
+    return finding.severity == NOTE and finding.kind in {*KINDS, "waiting_for_input"}
 
 
 def _awaited(case: Case, wait: Wait) -> Iterator[int]:

@@ -26,8 +26,9 @@ class Join:
     """It waits there, or failed there."""
 
 
-def joins(case: Case) -> Iterator[Join]:
-    """Every store that a member constructed for a rendezvous, by process and number.
+def joins(case: Case, *, by_hand: bool = False) -> Iterator[Join]:
+    """Every store that a member constructed for a rendezvous, by process and number; ``by_hand``:
+    also every group (``ProcessGroupGloo(store, rank, size)``) that was made of a store directly.
 
     Agents are no members: under a static rendezvous (plain ``torchrun``) theirs hosts the store at
     the workers' own address, and counts nodes where they count ranks. It is the role that tells
@@ -36,17 +37,17 @@ def joins(case: Case) -> Iterator[Join]:
     trace = case.evidence.trace
     for op, store in case.rendezvous.constructors:
         parent = case.evidence.sample.around(op)
-        if op.call.op not in STORES or parent is None:
-            continue
-        if parent.call.op not in ("rendezvous", "init_process_group"):
+        hand_made = parent is None and op.call.op not in STORES
+        together = parent is not None and parent.call.op in ("rendezvous", "init_process_group")
+        if not (by_hand if hand_made else together and op.call.op in STORES):
             continue
         if trace.processes[op.process].is_agent:
             continue
-        size = op.call.args.get("world_size")
+        size = op.call.args.get("size" if hand_made else "world_size")
         yield Join(
             op=op,
-            store=store,
-            address=address(case, store),
+            store=store if store.base is None else trace.stores[store.base],
+            address=(op.call.op, store.place, store.prefix) if hand_made else address(case, store),
             rank=case.rendezvous.claim(op),
             world_size=size if isinstance(size, int) and size > 0 else None,
             open=op.pending or op.error is not None,

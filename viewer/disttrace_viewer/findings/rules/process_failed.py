@@ -33,6 +33,8 @@ from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.ends import came_about, ended, raised
 
+MOMENT_NS = 2_000_000_000
+"""Those who are seen to be gone within this went at one moment."""
 _QUOTED = re.compile(r"\'[^\']*\'|\"[^\"]*\"")
 _OF_ONE = re.compile(r"[\d/]")
 """In an exception's text what may differ by rank: names in quotes, numbers, paths."""
@@ -165,9 +167,13 @@ def _died(case: Case, process: int, silent: Set[int]) -> bool:
         return False  # it stood still before
     if _after_its_launcher(case, process):
         return False  # whoever ends a job by SIGKILL ends one after the other
-    if evidence.seen_gone(process):
+    whole = len(together) > 1 and not witnesses.outlived(process, together)
+    # One after the other is seen to be gone while those after it still live.
+    gone = [ns for p in together if (ns := evidence.seen[p].gone_ns)]
+    at_once = whole and gone and max(gone) - min(gone) <= MOMENT_NS
+    if evidence.seen_gone(process) and not at_once:
         return True
-    if len(together) > 1 and not witnesses.outlived(process, together):
+    if whole:
         return False  # ended from outside, all at one time: what stood before is the verdict
     outlived = evidence.cut_ns - evidence.ends[process].t_ns > MISSED_NS
     return outlived and not witnesses.kept_open(process)
@@ -274,6 +280,7 @@ _OF_SIGNAL = {
     "SIGXCPU": "Look for a limit of CPU time: ulimit -t, or a scheduler's",
     "SIGXFSZ": "Look for a limit of the size of files: ulimit -f",
     "SIGALRM": "Look for signal.alarm, or setitimer, without a handler",
+    "SIGPIPE": "Look for who read what it wrote (a pipe, a socket), and has ended",
     **dict.fromkeys(
         ("SIGTERM", "SIGHUP", "SIGINT", "SIGUSR1", "SIGUSR2"),
         "Look for who sent it: a scheduler, a supervisor, or a shell",

@@ -1,0 +1,196 @@
+"""The source of what others wait in waits for the outside, as in the rounds before: no fault.
+
+A server that nobody sends a request is idle. An error stays what it is where the source stands at a
+line that is new to it, in a lock, or for threads and processes of its own, and where others are
+missing as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import takewhile
+
+from disttrace.journal.code_files import BUILT_IN, is_library
+from disttrace_viewer.analysis.operation import innermost, inside, site
+from disttrace_viewer.analysis.process_ends import ALIVE, CLEAN, SILENT
+from disttrace_viewer.evidence.store_keys import NUMBER
+from disttrace_viewer.evidence.waits.wait import COLLECTIVE, KEY, MESSAGE, Wait
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import CERTAIN, ERROR, NOTE, Finding
+from disttrace_viewer.findings.rules import outside
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.operation import GROUPED
+from disttrace_viewer.trace.process import Frame, Stack, StackSample
+from disttrace_viewer.wording import sentences
+
+KIND = "waiting_for_input"
+_KINDS = ("missing_participant", "unmatched_recv", "store_key_missing")
+_INPUT = {
+    "socket": ("accept", "readinto"),
+    "ssl": ("read", "recv", "recv_into", "do_handshake"),
+    "selectors": ("select",),
+    "threading": ("wait", "wait_for"),
+    "queue": ("get",),
+    "connection": ("_recv", "_poll", "poll", "recv", "recv_bytes", "accept"),
+    "queues": ("get",),
+}
+"""Functions of the standard library's files that wait for a descriptor, a queue or a condition."""
+_OWN = ("/concurrent/futures/", "/multiprocessing/pool.py", "/subprocess.py", "/torch/", "/joblib/")
+"""Between these and the program's line one waits for threads and processes of its own."""
+
+
+def eased(case: Case, finding: Finding) -> Finding:
+    """The finding, as a note where the only one that does not come is such a source."""
+    if finding.severity != ERROR or finding.kind not in _KINDS or finding.absent_ranks:
+        return finding
+    about = [w for w in case.open() if w.exchange in finding.scope.exchanges]
+    source = _source(case, about)
+    if source is None or not _may_come(case, source):
+        return finding
+    waits = [w for w in case.awaiting(source) if w.holds]
+    if not waits or any(_source(case, [w]) != source or not _usual(case, w) for w in waits):
+        return finding
+    at = _idle_at(case, source, about)
+    if at is None:
+        return finding
+    others = {p for w in about if w.kind != KEY for p in w.targets if case.outside(p)} - {source}
+    if others:  # of those that are missing it has no part in it
+        left = tuple(p for p in finding.culprits if p != source)
+        return replace(finding, culprits=left)
+    return replace(
+        finding,
+        kind=KIND,
+        severity=NOTE,
+        certainty=CERTAIN,
+        summary=summary(case.evidence.trace, source, at, waits),
+        hint=None,
+        culprits=(),
+        waiting=tuple(dict.fromkeys(w.process for w in waits)),
+        locations=outside.locations(case, [source]) + case.evidence.locations(w.op for w in waits),
+        settles=(),
+    )
+
+
+def _source(case: Case, waits: Sequence[Wait]) -> int | None:
+    """The one that all of these wait for: the root of a collective, a sender; or who waits for a
+    key itself. None where it has come, and others are missing.
+    """
+    found: set[int | None] = set()
+    for wait in waits:
+        op = wait.op
+        if op.error is not None or wait.absent or wait.behind or wait.any_of:
+            return None
+        if wait.kind == KEY:
+            found.add(wait.process)
+        elif wait.kind == COLLECTIVE and op.call.root is not None and op.call.group is not None:
+            root = case.evidence.process_of(op.call.group, op.call.root)
+            found.add(root if root in wait.targets else None)
+        elif wait.kind == MESSAGE and op.call.op == "recv":
+            found |= {*wait.targets}
+        else:
+            return None
+    return found.pop() if len(found) == 1 else None
+
+
+def _asking(case: Case) -> set[int]:
+    return {w.process for w in case.waits if w.kind == KEY}
+
+
+def _may_come(case: Case, process: int) -> bool:
+    """Whether it lives, and no thread or process of its own is known to have failed."""
+    evidence = case.evidence
+    end, mine = evidence.ends[process], evidence.trace.processes[process]
+    if end.held is not None or outside.frozen_ns(case, process):
+        return False
+    if end.how != ALIVE and not (end.how == SILENT and process in case.cut_off):
+        return False
+    children = evidence.trace.children.get(mine.id, ())
+    return not (
+        any(outside.failed_threads(case, process))
+        or any(worker.code for worker in mine.workers)
+        or any(evidence.ends[c].how not in (ALIVE, CLEAN, end.how) for c in children)
+    )
+
+
+def _usual(case: Case, wait: Wait) -> bool:
+    """Whether it came through this very line before."""
+    trace, here = case.evidence.trace, site(wait.op.call)
+    return any(
+        process == wait.process and site(trace.call(call)) == here
+        for process, call in case.evidence.sample.longest
+    )
+
+
+def _idle_at(case: Case, process: int, about: Sequence[Wait]) -> StackSample | None:
+    """Where it waits for the outside, if it did so there before and came through."""
+    evidence = case.evidence
+    grouped = [op for op in evidence.sample.of_process.get(process, ()) if op.call.kind in GROUPED]
+    newest = max(grouped, key=lambda op: op.number, default=None)
+    if newest is None or newest.end_ns is None or newest.error is not None:
+        return None
+    asked = [w for w in about if w.kind == KEY]
+    if asked and not all(_by_others(case, w) for w in asked):
+        return None
+    waits = [w.op for w in asked if not w.polled and evidence.longest_ns(w.op)]
+    if waits:
+        return StackSample(waits[0].begin_ns, waits[0].call.stack)
+    stands = evidence.samples.get(process) or _while_asking(case, process)
+    if stands is None or not newest.end_ns <= stands.t_ns or stands.first_ns >= newest.begin_ns:
+        return None
+    return stands if for_input(stands.stack) else None
+
+
+def _while_asking(case: Case, process: int) -> StackSample | None:
+    """Where the main thread was seen between two of its questions to a store."""
+    if not outside.asks(case, process) and process not in _asking(case):
+        return None
+    return case.evidence.trace.processes[process].latest_samples.get(0)
+
+
+def _by_others(case: Case, wait: Wait) -> bool:
+    """Whether no other rank of the job, and none that failed, has set the keys before that differ
+    from this one in numbers only.
+    """
+    evidence = case.evidence
+    place, *keys = wait.exchange[1:]  # type: ignore[index]
+    forms = {NUMBER.sub("#", str(key)) for key in keys}
+    setters = {
+        process
+        for (where, key), process in case.setters.first.items()
+        if where == place and NUMBER.sub("#", key) in forms
+    }
+    return all(
+        p == wait.process
+        or (not evidence.trace.processes[p].is_rank and evidence.ends[p].how in (ALIVE, CLEAN))
+        for p in setters
+    )
+
+
+def for_input(stack: Stack) -> bool:
+    """Whether a thread that stands there waits for a descriptor, in a queue or a condition, or
+    looks for something now and then.
+    """
+    within = [*takewhile(lambda one: is_library(one.file), stack)]
+    if not within or any(own in one.file for one in within for own in _OWN):
+        return False
+    if within[0].file == BUILT_IN:
+        return True
+    file = within[0].file.rpartition("/")[2].removesuffix(".py")
+    known = within[0].function in _INPUT.get(file, ()) or "/zmq/" in within[0].file
+    return known and not any(one.function == "join" for one in within)
+
+
+def summary(trace: Trace, source: int, at: StackSample, waits: Sequence[Wait]) -> str:
+    """Who waits for what, and who for it."""
+    op = waits[0].op
+    lines = sentences.listed([*dict.fromkeys(sentences.line(w.op) for w in waits)])
+    where: Frame | None = innermost(at.stack)
+    place = "" if where is None else f" at {sentences.is_at(where, inside(at.stack))}"
+    who = [w.process for w in waits]
+    return (
+        f"{sentences.subject(trace, [source])}, the source of {sentences.operation(trace, op)},"
+        f" waits for input{place}, as in the rounds before:"
+        f" {sentences.processes(trace, who)} {'wait' if len(who) > 1 else 'waits'} for it at"
+        f" {lines}."
+    )
