@@ -1,7 +1,7 @@
 """What exporting by OTLP adds to journals alone, with collectors that work, sleep and are dead.
 
     python benchmarks/otlp/bench_otlp.py [--operations 20000] [--rounds 5]  about five minutes
-    python benchmarks/otlp/bench_otlp.py --write  and put the figures into docs/otlp.md
+    python benchmarks/otlp/bench_otlp.py --write  and put the figures into docs/dev/otlp.md
 
 One process makes ``all_reduce`` calls on the ``fake`` backend, whose figures are steady, while its
 exporter works beside it. Each round runs every case once, in turn; ratios and delays compare
@@ -35,7 +35,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.report import Report as Found  # noqa: E402
 from benchmarks.report import Table, Verdict, document, replaced  # noqa: E402
 
-PAGE = ROOT / "docs" / "otlp.md"
+PAGE = ROOT / "docs" / "dev" / "otlp.md"
 SECTION = "cost"
 EXIT_GOAL_S = 0.2
 CHILD = """
@@ -230,7 +230,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--operations", type=int, default=20000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--write", action="store_true", help="put the figures into docs/otlp.md")
+    parser.add_argument(
+        "--write", action="store_true", help="put the figures into docs/dev/otlp.md"
+    )
     options = parser.parse_args()
     measured = cases()
     for number in range(options.rounds):

@@ -1,6 +1,6 @@
 """Runs the table of faults with `json,otlp` and bad collectors, and compares with `json` alone.
 
-python tests/reliability/faults_otlp.py --jobs 2 --write     all rows (an hour), into docs/otlp.md
+python tests/reliability/faults_otlp.py --jobs 2 --write   all rows (an hour), into docs/dev/otlp.md
 python tests/reliability/faults_otlp.py --slice              the rows of `make test`
 python tests/reliability/faults_otlp.py --rows 2,11 --match torchrun --collector killed --show
 
@@ -41,7 +41,7 @@ from reliability.faults import able  # noqa: E402
 from reliability.outcomes import Facts, differences, facts  # noqa: E402
 from support.collector import exporters  # noqa: E402
 
-PAGE = REPOSITORY / "docs" / "otlp.md"
+PAGE = REPOSITORY / "docs" / "dev" / "otlp.md"
 SECTION = "faults"
 LOST = re.compile(r"^(?:.* )?(\d+) of \d+ spans did not reach", re.MULTILINE)
 PATIENCE_S = 90.0  # from the end of a row until its exporters must be gone
@@ -233,7 +233,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="rows at the same time")
     parser.add_argument("--keep", type=Path, help="a file for finished rows, to go on later")
     parser.add_argument("--show", action="store_true", help="print every row's facts")
-    parser.add_argument("--write", action="store_true", help="put the outcome into docs/otlp.md")
+    parser.add_argument(
+        "--write", action="store_true", help="put the outcome into docs/dev/otlp.md"
+    )
     options = parser.parse_args()
     options.names = options.collector.split(",")
     if unknown := set(options.names) - set(COLLECTORS):

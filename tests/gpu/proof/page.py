@@ -14,7 +14,7 @@ stand-in that enqueues as NCCL does, in the manners of four versions of torch (`
 No device took part. Each row is right if every check of
 `tests/gpu/proof/scenarios.py` held: the right finding and nobody else blamed, live and afterwards,
 or nothing said where nothing is wrong. `-`: not run with these manners. Rows stay from one run
-to the next. What real runs on a GPU said is on [another page](../gpu.md), and what torch's own groups
+to the next. What real runs on a GPU said is on [another page](gpu.md), and what torch's own groups
 without one on [a third](imitated.md).
 
 """
@@ -34,7 +34,7 @@ as it comes from packages: process groups, watchdogs, flight recorders, hooks, t
 What they call is imitated (`tests/support/imitation/`): a stream is a thread that does one task after
 the other, a kernel does nothing, and an operation of NCCL goes on when its peers have come, or
 hangs. So this tells whether disttrace understands each torch, and nothing of devices or links.
-Each row is right if every check of `tests/gpu/proof/scenarios.py` held, as on [a GPU](../gpu.md).
+Each row is right if every check of `tests/gpu/proof/scenarios.py` held, as on [a GPU](gpu.md).
 `-`: not run there. Rows stay from one run to the next.
 
 """
