@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrace_viewer.merge.survey import survey
+from disttrace_viewer.merge.surveying import survey
 from support.processes import Outcome, clean_environ, run_program
 from support.raw import read_journals
 

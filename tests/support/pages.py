@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from disttrace_viewer.merge.reader import load
-from disttrace_viewer.views.timeline import html
+from disttrace_viewer.views.timeline import content
 from support.browser import Browser
 
 
 def page(folder: Path, **options: bool) -> str:
     """The whole page."""
-    return b"".join(html.lines(load([str(folder)]), **options)).decode()
+    return b"".join(content.lines(load([str(folder)]), **options)).decode()
 
 
 class Page:

@@ -14,7 +14,7 @@ from disttrace_viewer.load import archives
 from disttrace_viewer.load.journals import in_name
 from disttrace_viewer.load.said import paths_of
 from disttrace_viewer.merge.choice import chooser, folders, nothing
-from disttrace_viewer.merge.survey import restrict, survey
+from disttrace_viewer.merge.surveying import restrict, survey
 from disttrace_viewer.trace.errors import ViewerError
 
 __all__ = ["Packed", "Unpacked", "ViewerError", "is_archive", "pack", "unpack"]

@@ -10,7 +10,7 @@ import pytest
 from disttrace.journal.code_files import is_library, is_program
 from disttrace_viewer.analysis.operation import innermost, site
 from disttrace_viewer.trace.process import Frame
-from disttrace_viewer.wording.places import file_name
+from disttrace_viewer.wording.quantities import file_name
 from disttrace_viewer.wording.sentences import place
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 
 from disttrace.journal import proc
 from disttrace_viewer.analysis.liveness import UNKNOWN, look
-from disttrace_viewer.merge.survey import survey
+from disttrace_viewer.merge.surveying import survey
 from support.journals import Journal
 from support.processes import clean_environ
 
@@ -49,7 +49,7 @@ RANK = """
 LOOK = """
     import sys
     from disttrace_viewer.analysis.liveness import look
-    from disttrace_viewer.merge.survey import survey
+    from disttrace_viewer.merge.surveying import survey
     print(*(look(p).alive for p in survey(sys.argv[1:]).processes))
 """
 CONTAINER = ["unshare", "--map-root-user", "--pid", "--uts", "--fork", "--mount-proc", "sh", "-c"]

@@ -18,9 +18,9 @@ from disttrace.cli import main
 from disttrace.journal import proc
 from disttrace.testing.ranks import environment, free_port
 from disttrace_viewer.api.attached import from_files, reported
-from disttrace_viewer.attach import permission, processes, samples
+from disttrace_viewer.attach import processes, samples
 from disttrace_viewer.attach.processes import Found
-from disttrace_viewer.attach.samples import Look
+from disttrace_viewer.attach.samples import Look, refusal
 from disttrace_viewer.load.foreign.py_spy import Frame, Sample, read_frames
 from disttrace_viewer.load.problems import Problems
 
@@ -281,7 +281,7 @@ dist.barrier()
 """
 
 
-@pytest.mark.skipif(permission.refusal() is not None, reason="nobody may look into others here")
+@pytest.mark.skipif(refusal() is not None, reason="nobody may look into others here")
 @pytest.mark.parametrize("by_pid", [True, False])
 def test_a_job_that_hangs_untraced_is_told_and_goes_on(tmp_path: Path, by_pid: bool) -> None:
     """The worker of a loader is no rank, though it has the variables of one."""
@@ -366,7 +366,7 @@ def test_who_runs_and_cannot_be_looked_at_leaves_no_health(
     assert frames is not None
     ended = subprocess.Popen(["true"])
     ended.wait()
-    monkeypatch.setattr(permission, "refusal", lambda: None)
+    monkeypatch.setattr("disttrace_viewer.api.attached.refusal", lambda: None)
     monkeypatch.setattr(processes, "ranks", lambda *_: [Found(os.getpid(), 1, 2, frozenset(), 0)])
     for pid, code in ((os.getpid(), 2), (ended.pid, 0)):
         troubles = {pid: "Permission Denied"}

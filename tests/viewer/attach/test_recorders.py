@@ -22,13 +22,14 @@ import pytest
 
 from disttrace_viewer.api.attached import reported
 from disttrace_viewer.api.report import Report
-from disttrace_viewer.attach import control_plane, permission, recorders
+from disttrace_viewer.attach import control_plane, recorders
 from disttrace_viewer.attach import recorders as nccl_pipe
 from disttrace_viewer.attach.processes import Found
+from disttrace_viewer.attach.samples import refusal
 from disttrace_viewer.load.foreign.py_spy import Sample
 from disttrace_viewer.load.problems import Problems
 
-may_look = pytest.mark.skipif(permission.refusal() is not None, reason="nobody may look here")
+may_look = pytest.mark.skipif(refusal() is not None, reason="nobody may look here")
 
 PROGRAM = """
 import os, pathlib, signal, sys, time

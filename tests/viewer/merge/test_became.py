@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from disttrace_viewer.merge.survey import survey
+from disttrace_viewer.merge.surveying import survey
 from support.journals import MS, T0, Journal
 from support.scenes import S, all_gone, beat, findings, join
 

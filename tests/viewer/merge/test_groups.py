@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrace_viewer.merge.survey import survey
+from disttrace_viewer.merge.surveying import survey
 from disttrace_viewer.trace.model import Group
 from support.journals import MS, T0, Journal, workers
 from support.scenes import fail

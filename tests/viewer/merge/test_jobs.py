@@ -9,7 +9,7 @@ import pytest
 from disttrace_viewer.merge.choice import chooser
 from disttrace_viewer.merge.jobs import closure, newest
 from disttrace_viewer.merge.reader import load
-from disttrace_viewer.merge.survey import survey
+from disttrace_viewer.merge.surveying import survey
 from disttrace_viewer.trace.errors import ViewerError
 from support.journals import MS, Journal, training, workers
 

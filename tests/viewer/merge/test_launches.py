@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from disttrace_viewer.merge.survey import Survey, survey
+from disttrace_viewer.merge.surveying import Survey, survey
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.merged import newest_try
 from support.journals import MS, T0, UNIX_NS, Journal

@@ -12,10 +12,9 @@ import pytest
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.views.terminal import BAD
-from disttrace_viewer.views.terminal.filters import Filters
 from disttrace_viewer.views.terminal.paint.console import paper
-from disttrace_viewer.views.terminal.paint.report import paint
-from disttrace_viewer.views.terminal.report import Report, report_of
+from disttrace_viewer.views.terminal.paint.report import Report, paint, report_of
+from disttrace_viewer.views.terminal.plan import Filters
 from disttrace_viewer.views.terminal.rows import (
     CollectiveRow,
     EndRow,

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from disttrace_viewer.api.report import Report
-from disttrace_viewer.attach import permission, processes, recorders, samples
+from disttrace_viewer.attach import processes, recorders, samples
 from disttrace_viewer.attach.recorders import NOTHING, Asked
-from disttrace_viewer.attach.samples import looked_at
+from disttrace_viewer.attach.samples import looked_at, refusal
 from disttrace_viewer.diagnosis import job
 from disttrace_viewer.load.foreign.py_spy import (
     Sample,
@@ -44,7 +44,7 @@ def attached(pids: Sequence[int] = (), of_job: str | None = None, *, ask: bool =
 
     ``ask``: also for what their recorders hold.
     """
-    refused = permission.refusal()
+    refused = refusal()
     if refused is not None:
         return Attached(None, (f"{refused}.",))
     found = processes.ranks(pids, of_job)

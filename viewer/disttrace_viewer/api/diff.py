@@ -19,7 +19,7 @@ from disttrace_viewer.analysis.difference.streams import Key, Stream, Streams, s
 from disttrace_viewer.api.reading import Paths
 from disttrace_viewer.api.trace import Trace, load
 from disttrace_viewer.trace.model import Call
-from disttrace_viewer.views.terminal.filters import parse_ranks
+from disttrace_viewer.views.terminal.plan import parse_ranks
 from disttrace_viewer.wording import differences as words
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.differences import Slower, Told

@@ -12,10 +12,10 @@ from disttrace_viewer.otlp import export as otlp
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views import jsonl, parquet
-from disttrace_viewer.views.timeline import html, perfetto
+from disttrace_viewer.views.timeline import content, perfetto
 
 FORMATS: dict[str, Callable[[Trace], Iterator[bytes]]] = {
-    "html": html.lines,
+    "html": content.lines,
     "jsonl": jsonl.lines,
     "otlp": otlp.lines,
     "perfetto": perfetto.lines,
@@ -102,7 +102,7 @@ def pieces(trace: Trace, wanted: str, *, source: bool = True) -> Iterator[bytes]
     if wanted in FOLDERS:
         raise ViewerError(f"{wanted} is a folder of tables: name it by -o, as in -o trace.{wanted}")
     if not source and wanted == "html":
-        return html.lines(trace, source=False)
+        return content.lines(trace, source=False)
     return FORMATS[wanted](trace)
 
 

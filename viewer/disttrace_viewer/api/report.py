@@ -6,13 +6,13 @@ import html
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from disttrace_viewer.diagnosis import report
-from disttrace_viewer.diagnosis import settled as reread
+from disttrace_viewer.diagnosis import several as reread
 from disttrace_viewer.diagnosis.said import with_said
 from disttrace_viewer.diagnosis.several import SEVERITIES, combined
 from disttrace_viewer.evidence.recorded import STALL_NS
@@ -240,3 +240,28 @@ def _finding(values: Mapping[str, Any]) -> Finding:
 
 def _frozen(value: Any) -> Any:
     return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
+
+
+FORMS = ("json", "github", "junit", "sarif")
+
+
+def encoded(reports: Sequence[Mapping[str, Any]], form: str) -> bytes:
+    """The values of reports (``Report.to_dict``), one per job, in one of ``FORMS``.
+
+    JSON is of the one report that there is, or a list. Files of GitHub's and SARIF's are named from
+    the checkout (``GITHUB_WORKSPACE``, else the working directory).
+    """
+    import orjson
+
+    from disttrace_viewer.views.ci import github, junit, sarif
+
+    if form == "json":
+        values = reports[0] if len(reports) == 1 else list(reports)
+        return orjson.dumps(values, option=orjson.OPT_INDENT_2) + b"\n"
+    if form == "junit":
+        return junit(reports).encode()
+    root = os.environ.get("GITHUB_WORKSPACE") or os.getcwd()
+    if form == "sarif":
+        return orjson.dumps(sarif(reports, root), option=orjson.OPT_INDENT_2) + b"\n"
+    lines = [line for values in reports for line in github(values, root)]
+    return "".join(f"{line}\n" for line in lines).encode()

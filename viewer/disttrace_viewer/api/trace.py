@@ -20,10 +20,9 @@ from disttrace_viewer.trace import model
 from disttrace_viewer.views import tables
 from disttrace_viewer.views.call_fields import FIELDS, FURTHER
 from disttrace_viewer.views.terminal.diagnosis import said
-from disttrace_viewer.views.terminal.filters import Filters, parse_ranks
 from disttrace_viewer.views.terminal.paint.console import paper
-from disttrace_viewer.views.terminal.paint.report import paint
-from disttrace_viewer.views.terminal.report import report_of
+from disttrace_viewer.views.terminal.paint.report import paint, report_of
+from disttrace_viewer.views.terminal.plan import Filters, parse_ranks
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,10 @@ from disttrace_viewer.trace.errors import ViewerError
 if TYPE_CHECKING:
     from disttrace_viewer.api.reading import Paths
     from disttrace_viewer.trace.model import Trace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from disttrace_viewer.api.reading import Paths
 
 Others: TypeAlias = tuple[Other, ...]
 """Jobs beside the one that is shown."""
@@ -176,3 +180,23 @@ def _looking_back(
     if whole is None:  # a process came in between
         return found if apart else verdict_on(exchanges.trace, exchanges, stall_ns=limit)
     return whole
+
+
+no_cycles = folder.no_cycles
+
+
+def write_states(
+    path: Paths, output: str, *, engine: str | None = None, progress: folder.Progress | None = None
+) -> tuple[int, int]:
+    """Reduce all journals of a folder to ``output``: a folder, or a file ``*.states.jsonl.gz``.
+    Gives the number of states, and of journals that could not be read.
+
+    Raises:
+        ViewerError: where there is no journal, or the engine cannot be reached.
+    """
+    where = folders(path)
+    parts = folder.reduced(where, engine=engine_of(engine), progress=progress)
+    count, unread = folder.write(output, parts)
+    if not count:
+        raise ViewerError(f"no journals in {', '.join(where)}.")
+    return count, unread

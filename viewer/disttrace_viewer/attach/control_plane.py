@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from disttrace.journal.proc import ROOT, opened
 from disttrace_viewer.attach.processes import environment, path_in, thread_names
 from disttrace_viewer.load.foreign.dumps.dump import MOST_BYTES
-from disttrace_viewer.trace.numbers import whole
+from disttrace_viewer.trace.plain_text import whole
 
 VARIABLE = "TORCH_WORKER_SERVER_SOCKET"
 HANDLERS = (

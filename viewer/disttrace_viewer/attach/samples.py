@@ -7,14 +7,15 @@ a job that gets on has come to its next call by then, and who had just come stay
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from disttrace.journal.format import UNKNOWN_OP
-from disttrace_viewer.attach.permission import py_spy
 from disttrace_viewer.attach.processes import Found, busy_s, switches
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.foreign.dumps.dump import Dump, Entry
@@ -188,3 +189,42 @@ class _LookedAt(Translating):
         counted = message and call.peer is not None
         at_ns = self.cut_ns - self.sample.waited_ns
         records.begin(number, at_ns, q=RELATIVE if counted else None)
+
+
+_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
+_SYS_PTRACE = 1 << 19
+
+
+def py_spy() -> str | None:
+    """The command; None where it is not installed."""
+    beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
+    return beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
+
+
+def refusal() -> str | None:
+    """One sentence with the remedy; None: nothing is in the way that can be seen from here."""
+    if py_spy() is None:
+        return "py-spy is not installed; get it by pip install 'disttrace[attach]'"
+    if _may_trace_all():
+        return None
+    try:
+        with open(_SCOPE, encoding="ascii") as file:
+            scope = int(file.read())
+    except (OSError, ValueError):
+        scope = 0
+    if scope == 0:
+        return None
+    return (
+        f"the kernel lets nobody look into processes that are not its children ({_SCOPE} is"
+        f" {scope}); run this as root or with CAP_SYS_PTRACE (in a container: --cap-add"
+        " SYS_PTRACE), or give stacks that were made elsewhere: --stacks FILE ..."
+    )
+
+
+def _may_trace_all() -> bool:
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+            line = next(text for text in file if text.startswith("CapEff:"))
+        return bool(int(line.split()[1], 16) & _SYS_PTRACE)
+    except (OSError, StopIteration, ValueError):
+        return False

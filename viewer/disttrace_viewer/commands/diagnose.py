@@ -72,8 +72,7 @@ def execute(args: argparse.Namespace) -> int:
     missing (or, raised, all of them).
     """
     from disttrace_viewer.api import ViewerError
-    from disttrace_viewer.api.states import no_cycles
-    from disttrace_viewer.api.verdict import diagnose
+    from disttrace_viewer.api.verdict import diagnose, no_cycles
 
     piped = args.dirs == ["-"]
     if piped:
@@ -98,7 +97,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.format == "text":
         report.print(stacks=args.stacks, width=args.width, color=common.color(args))
     else:
-        from disttrace_viewer.api.forms import encoded
+        from disttrace_viewer.api.report import encoded
 
         values = [report.to_dict(full=args.full)] if args.format == "json" else report.each()
         common.write(encoded(values, args.format))

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Write the states; 0, or 1 where journals could not be read."""
-    from disttrace_viewer.api.states import write_states
+    from disttrace_viewer.api.verdict import write_states
 
     with common.taken_down(), common.journals_progress() as progress:
         count, unread = write_states(args.dirs, args.output, engine=args.engine, progress=progress)

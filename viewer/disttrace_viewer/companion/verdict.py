@@ -66,7 +66,7 @@ from disttrace_viewer.companion.reports.states import (
 from disttrace_viewer.companion.service import stay_s
 from disttrace_viewer.diagnosis import live
 from disttrace_viewer.diagnosis.job import in_full, judged
-from disttrace_viewer.diagnosis.settled import settled
+from disttrace_viewer.diagnosis.several import settled
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR

@@ -1,12 +1,15 @@
-"""The report on a folder in which several jobs lived at one time, made of the reports on each."""
+"""The report on a folder of several jobs of one time, or of one that changes while it is read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+from disttrace_viewer.analysis.process_ends import MISSED_NS
 from disttrace_viewer.diagnosis.report import healthy, job_of
+from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, Finding
 from disttrace_viewer.wording.quantities import number
@@ -101,3 +104,45 @@ def _once(values: Iterable[Any]) -> list[Any]:
             if isinstance(value, str):
                 texts.add(value)
     return found
+
+
+T = TypeVar("T")
+
+MOST = 3
+PAUSE_S = 0.2
+RECENT_NS = 10_000_000_000
+
+
+def settled(read: Callable[[], T], evidence_of: Callable[[T], Sequence[Evidence]]) -> T:
+    """What ``read`` gives once everything that is broken in it broke before it began to read."""
+    known: set[object] = set()
+    found = read()
+    for _ in range(MOST):
+        broken = {one for evidence in evidence_of(found) for one in _just_broken(evidence)}
+        if broken <= known:
+            break
+        known |= broken
+        del found  # of a large job two do not fit
+        time.sleep(PAUSE_S)
+        found = read()
+    return found
+
+
+def _just_broken(evidence: Evidence) -> set[object]:
+    """Ends of processes, and operations that ended badly, so shortly before the newest sign of life
+    that a journal may have been read in between, if that sign is of now.
+    """
+    whole = all(end.exit_word is not None for end in evidence.ends)  # nothing follows that record
+    if whole or time.time_ns() - evidence.cut_ns > RECENT_NS:
+        return set()
+    processes = evidence.trace.processes
+    since_ns = evidence.cut_ns - MISSED_NS
+    found: set[object] = {
+        processes[i].id for i, end in enumerate(evidence.ends) if end.over and end.t_ns > since_ns
+    }
+    return found | {
+        (processes[op.process].id, op.number)
+        for failed in evidence.failed.values()
+        for op in failed
+        if (op.end_ns or 0) > since_ns
+    }

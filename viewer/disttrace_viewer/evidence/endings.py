@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from disttrace.journal.format import COLLECTIVE, STOPPED
-from disttrace_viewer.analysis import interrupts, process_ends
+from disttrace_viewer.analysis import process_ends
 from disttrace_viewer.analysis.error_texts import because_of_others, is_closed, is_own_limit
 from disttrace_viewer.analysis.liveness import Seen, remembered
 from disttrace_viewer.analysis.process_ends import (
@@ -146,8 +146,8 @@ class Endings(Failures):
     def ends(self) -> tuple[End, ...]:
         """How each process ended."""
         found = process_ends.ends(self.trace.processes, self.communication, self.cut_ns, self.seen)
-        found = interrupts.since_interrupt(found, self.interrupted_ns)
-        found = interrupts.since_told(found, self.ended_from)
+        found = process_ends.since_interrupt(found, self.interrupted_ns)
+        found = process_ends.since_told(found, self.ended_from)
         processes = self.trace.processes
         found = process_ends.without_a_word(
             processes, found, self.seen, self.trace.groups, self.failed, self._parted

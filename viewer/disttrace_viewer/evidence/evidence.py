@@ -7,9 +7,8 @@ from functools import cached_property
 
 from disttrace.journal.code_files import is_library
 from disttrace.journal.format import COMPOSED
-from disttrace_viewer.analysis.operation import frame, innermost, inside
+from disttrace_viewer.analysis.operation import frame, innermost, inside, latest_samples
 from disttrace_viewer.analysis.process_ends import ALIVE, SILENT
-from disttrace_viewer.analysis.thread_stacks import latest_samples
 from disttrace_viewer.evidence.blocking import Blocking
 from disttrace_viewer.evidence.recorded import ANNOTATION, GATHERING
 from disttrace_viewer.trace.model import Location

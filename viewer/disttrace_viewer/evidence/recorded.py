@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from disttrace_viewer.analysis import interrupts, process_ends, thread_stacks
+from disttrace_viewer.analysis import operation, process_ends
 from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.analysis.sample import Course, Sample, stand_in
 from disttrace_viewer.trace.model import Stream, Trace
@@ -134,8 +134,8 @@ class Recorded:
             for of in (processes[op.process],)
         )
         if at_ns is not None:
-            ops = tuple(interrupts.undone(op, at_ns) for op in ops)
-        ops = tuple(thread_stacks.awaited(op, processes[op.process]) for op in ops)
+            ops = tuple(process_ends.undone(op, at_ns) for op in ops)
+        ops = tuple(operation.awaited(op, processes[op.process]) for op in ops)
         if not all(map(operator.is_, ops, found.ops)):
             found = replace(found, ops=ops)
         return without(found, self.ended_from)
@@ -148,7 +148,7 @@ class Recorded:
     @cached_property
     def interrupted_ns(self) -> int | None:
         """When the whole job was interrupted from outside (Ctrl-C, a signal to the launcher)."""
-        return interrupts.interrupted_ns(self.trace.processes)
+        return process_ends.interrupted_ns(self.trace.processes)
 
     @cached_property
     def last(self) -> Mapping[int, Op]:

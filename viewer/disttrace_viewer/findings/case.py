@@ -23,10 +23,9 @@ from disttrace_viewer.evidence.node_rendezvous import Agents
 from disttrace_viewer.evidence.recorded import STUCK_NS
 from disttrace_viewer.evidence.rendezvous import RendezvousIndex
 from disttrace_viewer.evidence.store_keys import Setters
-from disttrace_viewer.evidence.waits import importing
 from disttrace_viewer.evidence.waits.asking import asked_within_ns
 from disttrace_viewer.evidence.waits.graph import waits
-from disttrace_viewer.evidence.waits.wait import Wait
+from disttrace_viewer.evidence.waits.wait import Wait, still_imports
 from disttrace_viewer.findings.finding import ERROR, Finding
 from disttrace_viewer.findings.past import NOTHING, Past
 from disttrace_viewer.findings.witnesses import Witnesses
@@ -140,7 +139,7 @@ class Case:
             or not self.evidence.live
             or (
                 self.evidence.age_ns(wait.op) >= self.evidence.stalled_after_ns
-                and not importing.is_waited_for(self.evidence, wait)
+                and not still_imports(self.evidence, wait)
             )
         )
 

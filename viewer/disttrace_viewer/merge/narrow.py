@@ -10,7 +10,7 @@ import polars as pl
 from disttrace.journal.format import LONGEST, ends_on_device
 from disttrace_viewer.load.columns import segments
 from disttrace_viewer.load.problems import plural
-from disttrace_viewer.merge.survey import Survey
+from disttrace_viewer.merge.surveying import Survey
 from disttrace_viewer.merge.tables import Calls
 from disttrace_viewer.trace.columns import COMPLETIONS, OPERATIONS
 from disttrace_viewer.trace.model import Key

@@ -11,7 +11,7 @@ from functools import cache, partial
 import polars as pl
 
 from disttrace_viewer.load.columns import batch
-from disttrace_viewer.load.columns.match import Matched
+from disttrace_viewer.load.columns.batch import Matched
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.fates import Signs
 from disttrace_viewer.load.files import is_held, size
@@ -20,7 +20,7 @@ from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.merge.narrow import Narrowing
 from disttrace_viewer.merge.narrow import completions as completions_of
 from disttrace_viewer.merge.processes import stack_of
-from disttrace_viewer.merge.survey import Survey, restrict, survey
+from disttrace_viewer.merge.surveying import Survey, restrict, survey
 from disttrace_viewer.trace.columns import COMPLETIONS, OPERATIONS, TIMES
 from disttrace_viewer.trace.model import Job, Tables, Trace
 from disttrace_viewer.trace.process import Process, StackSample

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from disttrace_viewer.trace.model import Place, Store
-from disttrace_viewer.trace.numbers import whole
+from disttrace_viewer.trace.plain_text import whole
 from disttrace_viewer.trace.process import Process
 
 LOOPBACK = ("localhost", "127.", "::1", "0.0.0.0", "[::1]", "::ffff:127.")

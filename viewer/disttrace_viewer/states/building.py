@@ -27,10 +27,9 @@ from disttrace_viewer.merge.surveying import base_stores
 from disttrace_viewer.merge.tables import KINDS, store_of
 from disttrace_viewer.states import packed
 from disttrace_viewer.states.history import History, courses_differ
-from disttrace_viewer.states.merged import Merged, WaitsWith
+from disttrace_viewer.states.merged import Merged, StateSurvey, WaitsWith, survey
 from disttrace_viewer.states.packed import batches_of
 from disttrace_viewer.states.state import ByIdentity, Row, State, journal_of
-from disttrace_viewer.states.survey import StateSurvey, survey
 from disttrace_viewer.trace.model import (
     Call,
     Group,

@@ -1,4 +1,4 @@
-"""Text of unknown origin made harmless: what it holds is shown, and never obeyed by a terminal."""
+"""Text of unknown origin made harmless: what it holds is shown and never obeyed; numbers in it."""
 
 from __future__ import annotations
 
@@ -40,3 +40,16 @@ def shortened(text: str, most: int) -> str:
     mark = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
     tail = f"... ({len(text):,} characters, {mark})"
     return text[: most - len(tail)] + tail
+
+
+_MOST_DIGITS = 18
+"""Less than 64 bits; ``int`` itself refuses texts of some thousands of digits."""
+
+
+def whole(text: str) -> int | None:
+    """The number that a text of ASCII digits is; None for every other text, and for huge ones.
+
+    ``int`` takes digits of other scripts too; others than decimal ones it refuses.
+    """
+    is_one = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+    return int(text) if is_one else None

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from disttrace_viewer.merge.jobs import newest
-from disttrace_viewer.merge.survey import Survey
+from disttrace_viewer.merge.surveying import Survey
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,10 @@ from disttrace_viewer.analysis.timing.statistics import by_device, with_shapes
 from disttrace_viewer.analysis.timing.wait_states import WaitStates
 from disttrace_viewer.trace.columns import STATUS, WAIT_END
 from disttrace_viewer.trace.model import Trace
-from disttrace_viewer.views.call_fields import FIELDS, FRAME, FURTHER
-from disttrace_viewer.views.call_references import (
+from disttrace_viewer.views.call_fields import (
+    FIELDS,
+    FRAME,
+    FURTHER,
     OF_PROCESS,
     Column,
     columns_of,

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.trace.model import Group, Trace
 from disttrace_viewer.trace.process import Process, Stack
-from disttrace_viewer.wording.places import file_name
-from disttrace_viewer.wording.quantities import few, spans
+from disttrace_viewer.wording.quantities import few, file_name, spans
 
 LANES = 8
 """More lanes than these do not fit beside the text in 80 columns: they fold."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import os
 from collections.abc import Iterable, Sequence
+
+from disttrace.journal.code_files import in_package
 
 _SECOND = 1_000_000_000
 _BYTES = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
@@ -112,3 +115,14 @@ def tensors(dtypes: Sequence[str] | None, shapes: Sequence[Sequence[int]] | None
     if len(set(each)) == 1:
         return each[0] if len(each) == 1 else f"{each[0]} x {len(each)}"
     return f"{len(each)} tensors"
+
+
+def file_name(path: str) -> str:
+    """``train.py``; ``lightning/.../ddp.py`` where it is a package's, for that name alone says
+    nothing. What follows the name (``:42``) stays.
+    """
+    package = in_package(path)
+    if package is None:
+        return os.path.basename(path)
+    first, *between, last = package.split("/") if "/" in package else ("", package)
+    return "/".join(filter(None, (first, "..." if between else "", last)))

@@ -11,8 +11,7 @@ from disttrace_viewer.analysis.operation import frame as frame_of
 from disttrace_viewer.trace.model import Group, Location, Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame
-from disttrace_viewer.wording.places import file_name
-from disttrace_viewer.wording.quantities import few, first_runs
+from disttrace_viewer.wording.quantities import few, file_name, first_runs
 
 T = TypeVar("T")
 

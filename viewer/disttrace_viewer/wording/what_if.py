@@ -10,8 +10,7 @@ from disttrace_viewer.analysis.timing.critical_path import OUTSIDE, TRANSFER
 from disttrace_viewer.analysis.timing.what_if import Outcome, WhatIf
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.wording.names import names_of
-from disttrace_viewer.wording.places import file_name
-from disttrace_viewer.wording.quantities import duration
+from disttrace_viewer.wording.quantities import duration, file_name
 
 WHAT_IF = "the run's times once more, without what others did not need"
 

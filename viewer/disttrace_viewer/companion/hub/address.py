@@ -13,7 +13,7 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from disttrace_viewer.trace.numbers import whole
+from disttrace_viewer.trace.plain_text import whole
 
 Address = tuple[str, int]
 

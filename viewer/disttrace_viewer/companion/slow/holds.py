@@ -19,7 +19,7 @@ from disttrace_viewer.companion.slow.minutes import Minutes
 from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.trace.operation import SYNCHRONIZING
 from disttrace_viewer.trace.process import Frame
-from disttrace_viewer.wording.places import file_name
+from disttrace_viewer.wording.quantities import file_name
 
 _HOLD = (fmt.COLLECTIVE, fmt.MESSAGE, fmt.STORE)
 MOST_OPEN = 10_000

@@ -9,7 +9,7 @@ from typing import Any
 from disttrace_viewer.companion.slow.ranks import RANK_HOURS, Slow
 from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.places import file_name
+from disttrace_viewer.wording.quantities import file_name
 
 KIND, OVER = "slow", "slow no more"
 UNNAMED = ""

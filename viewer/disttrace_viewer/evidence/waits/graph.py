@@ -17,7 +17,7 @@ from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.node_rendezvous import Agents
 from disttrace_viewer.evidence.rendezvous import LATE_NS, RendezvousIndex
 from disttrace_viewer.evidence.store_keys import Setters, taken_connections
-from disttrace_viewer.evidence.waits import of_stores
+from disttrace_viewer.evidence.waits import asking
 from disttrace_viewer.evidence.waits.wait import (
     COLLECTIVE,
     MESSAGE,
@@ -55,19 +55,19 @@ def waits(
     found += _messages(evidence, by_kind.pop("message", []))
     keys = by_kind.pop("store", [])
     for op in by_kind.pop("constructor", []):
-        found.append(of_stores.at_still_server(evidence, _rendezvous(index, op), chosen[op]))
+        found.append(asking.at_still_server(evidence, _rendezvous(index, op), chosen[op]))
     for rest in by_kind.values():
         found += [_alone(op) for op in rest]
     found += _nodes(evidence, agents)
     waiting = {op.process for op in (*keys, *behind) if op.id not in side}
     waiting |= {wait.process for wait in found}
     found += [
-        replace(wait, side=wait.op.id in side) for wait in of_stores.keys(setters, keys, waiting)
+        replace(wait, side=wait.op.id in side) for wait in asking.keys(setters, keys, waiting)
     ]
-    asked = {wait.op.id: wait for wait in of_stores.asked(setters, waiting)}
+    asked = {wait.op.id: wait for wait in asking.asked(setters, waiting)}
     found = [*(wait for wait in found if wait.op.id not in asked), *asked.values()]
     for op, holder in behind.items():
-        (wait,) = of_stores.keys(setters, [holder], waiting)
+        (wait,) = asking.keys(setters, [holder], waiting)
         found.append(replace(wait, op=op, behind=holder))
     return tuple(sorted(_in_time(found), key=lambda w: (w.process, w.op.number)))
 

@@ -1,4 +1,4 @@
-"""A wait, as a value: an operation, and those that it waits for."""
+"""A wait, as a value: an operation, and those that it waits for; which of these import."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from disttrace_viewer.analysis.error_texts import because_of_others, is_closed
+from disttrace_viewer.analysis.process_ends import ALIVE
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.rendezvous import LATE_NS
 from disttrace_viewer.trace.model import Stream
@@ -104,3 +105,36 @@ def late_by_ns(evidence: Evidence, over: Op, op: Op) -> int:
     clocks = {evidence.trace.processes[one.process].clock for one in (over, op)}
     exact = len(clocks) == 1 and not is_closed(over.error)
     return by_ns if by_ns > (SOON_NS if exact else LATE_NS) else 0
+
+
+LIMIT_NS, LIMITS = 60_000_000_000, 6
+"""A stall begins so late then, and at most after so many times the usual limit."""
+_MOVES_NS = 10_000_000_000
+"""An import that stands at one line for longer hangs."""
+_IMPORTS = "<frozen importlib"
+
+
+def import_limit_ns(evidence: Evidence) -> int:
+    """How long those who import are waited for."""
+    return max(evidence.stall_ns, min(LIMIT_NS, LIMITS * evidence.stall_ns))
+
+
+def still_imports(evidence: Evidence, wait: Wait) -> bool:
+    """Whether all who are missing in a wait import, and it has not lasted too long for that."""
+    return (
+        bool(wait.targets)
+        and not wait.absent
+        and evidence.age_ns(wait.op) < import_limit_ns(evidence)
+        and all(_imports(evidence, process) for process in wait.targets)
+    )
+
+
+def _imports(evidence: Evidence, process: int) -> bool:
+    sample, end = evidence.samples.get(process), evidence.ends[process]
+    return (
+        sample is not None
+        and end.how == ALIVE
+        and end.held is None
+        and evidence.cut_ns - sample.t_ns < _MOVES_NS
+        and any(frame.file.startswith(_IMPORTS) for frame in sample.stack)
+    )

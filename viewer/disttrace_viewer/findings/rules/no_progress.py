@@ -9,7 +9,6 @@ from disttrace_viewer.analysis.error_texts import is_closed
 from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN
 from disttrace_viewer.evidence.blocking import LED
 from disttrace_viewer.evidence.recorded import DRAINING
-from disttrace_viewer.evidence.waits import importing
 from disttrace_viewer.evidence.waits.wait import (
     COLLECTIVE,
     MESSAGE,
@@ -17,6 +16,7 @@ from disttrace_viewer.evidence.waits.wait import (
     RENDEZVOUS,
     SERVER,
     Wait,
+    import_limit_ns,
 )
 from disttrace_viewer.findings import troubles
 from disttrace_viewer.findings.case import Case
@@ -63,7 +63,7 @@ def _drains(case: Case, wait: Wait) -> bool:
     evidence = case.evidence
     if wait.kind != OTHER or wait.op.call.op != DRAINING or not evidence.live:
         return False
-    if evidence.age_ns(wait.op) >= importing.limit_ns(evidence) or _held_by_graphs(case, wait):
+    if evidence.age_ns(wait.op) >= import_limit_ns(evidence) or _held_by_graphs(case, wait):
         return False
     inside = {w.process for w in case.open() if w.op.call.op == DRAINING}
     ranks = (p for p in evidence.trace.processes if p.is_rank)

@@ -11,7 +11,7 @@ from disttrace_viewer.evidence.waits.wait import Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.trace.model import Group, Location, Trace
-from disttrace_viewer.trace.numbers import whole
+from disttrace_viewer.trace.plain_text import whole
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.wording import sentences
 

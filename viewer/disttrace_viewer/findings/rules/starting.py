@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from disttrace_viewer.analysis.process_ends import ALIVE
 from disttrace_viewer.analysis.sample import BUILDING
-from disttrace_viewer.evidence.waits.importing import limit_ns
-from disttrace_viewer.evidence.waits.wait import Wait
+from disttrace_viewer.evidence.waits.wait import Wait, import_limit_ns
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, Finding
 from disttrace_viewer.findings.rules.communicator_creation import is_creation
@@ -30,7 +29,7 @@ def may_come(case: Case, waits: Sequence[Wait], sinks: Iterable[int]) -> bool:
         begins = last is not None and last.pending and last.call.op.startswith(BUILDING)
         if end.how != ALIVE or end.held is not None or (last is not None and not begins):
             return False  # it came that far before
-    return all(evidence.age_ns(w.op) < limit_ns(evidence) for w in waits)
+    return all(evidence.age_ns(w.op) < import_limit_ns(evidence) for w in waits)
 
 
 def is_start(finding: Finding) -> bool:

@@ -1,20 +1,162 @@
-"""The segments of some whole journals as one frame: a function of files, so an engine can do it."""
+"""Reads segments by the batch and joins begins with their ends into the operations table."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import polars as pl
 
+import disttrace.journal.format as fmt
 from disttrace_viewer.load import text
 from disttrace_viewer.load.columns import segments
-from disttrace_viewer.load.columns.match import Matched, match
-from disttrace_viewer.load.fates import Signs
+from disttrace_viewer.load.columns.segments import Chunk
+from disttrace_viewer.load.fates import MARKS, Signs
 from disttrace_viewer.load.files import size
 from disttrace_viewer.load.problems import Problems
+
+_ID = "id"
+_NUMBERS = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """Operations of some whole journals, still with the journals' own numbers and times.
+
+    Columns of ``operations``: ``process``, ``number``, the begin's ``t s h q p n k a``, and, in ns
+    after the begin, ``issued wait complete end``, then ``n_end q_end y x f lost asked g z``.
+    """
+
+    operations: pl.DataFrame
+    repeated: dict[int, int]
+    """Begins with a number that was taken already (no copies at a segment's head), per process."""
+    ended_twice: dict[int, int]
+    unbegun: dict[int, int]
+    """Ends of operations whose begin is not there, per process."""
+
+
+def match(chunks: Iterable[Chunk], process_of: pl.DataFrame) -> Matched:
+    """``process_of`` maps ``file`` to ``process`` for every file in the chunks."""
+    chunks = list(chunks)
+    begins = _identified([c.begins for c in chunks], process_of, pl.col("b"))
+    begins, repeated = _unique_begins(begins)
+    ends = _identified([c.ends for c in chunks], process_of, pl.col("e"))
+    number = pl.coalesce(*MARKS)
+    marks = _identified([c.marks for c in chunks], process_of, number)
+
+    ends, ended_twice = _unique(_final(ends, marks))
+    unbegun = _count(ends.join(begins.select(_ID), on=_ID, how="anti"))
+    joined = begins.lazy().join(
+        ends.lazy().select(
+            _ID,
+            *(pl.col(old).alias(new) for old, new in _END_NAMES.items()),
+        ),
+        on=_ID,
+        how="left",
+        maintain_order="left",
+    )
+    for kind, columns in _MARKS.items():
+        some = marks.filter(pl.col(kind).is_not_null())
+        if some.height:
+            some = some.unique(_ID, keep="first")
+            joined = joined.join(
+                some.lazy().select(_ID, *(pl.col(a).alias(b) for a, b in columns.items())),
+                on=_ID,
+                how="left",
+                maintain_order="left",
+            )
+        else:
+            joined = joined.with_columns(
+                pl.lit(None, pl.Int64).alias(name) for name in columns.values()
+            )
+    operations = joined.with_columns(
+        process=(pl.col(_ID) // _NUMBERS).cast(pl.UInt32),
+        number=(pl.col(_ID) % _NUMBERS).cast(pl.UInt32),
+        issued=pl.coalesce("u", "issued"),
+        # A synchronous call waits from its issue on unless it says otherwise.
+        wait=pl.coalesce("v", "u", "wait"),
+    ).drop(_ID, "u", "v")
+    return Matched(operations.collect(), repeated, ended_twice, unbegun)
+
+
+_END_NAMES = {
+    "d": "end",
+    "u": "u",
+    "v": "v",
+    "n": "n_end",
+    "q": "q_end",
+    "y": "y",
+    "x": "x",
+    "f": "f",
+}
+_MARKS = {kind: {"d": name} for kind, name in MARKS.items()}  # one that is lost may say "o" as well
+_MARKS[fmt.COMPLETE] |= {"g": "g", "z": "z"}
+
+
+def _identified(
+    frames: list[pl.DataFrame], process_of: pl.DataFrame, number: pl.Expr
+) -> pl.DataFrame:
+    """One column that names process and number; lines without a usable number are left out."""
+    frame = pl.concat(frames, how="vertical") if len(frames) > 1 else frames[0]
+    processes = process_of["process"].gather(frame["file"])
+    return (
+        frame.with_columns(processes.alias("process"), number.alias("number"))
+        .filter(pl.col("number").is_between(0, _NUMBERS - 1))
+        .with_columns(
+            (pl.col("process").cast(pl.UInt64) * _NUMBERS + pl.col("number").cast(pl.UInt64)).alias(
+                _ID
+            )
+        )
+        .drop("file", "row", "process", "number")
+    )
+
+
+def _unique_begins(begins: pl.DataFrame) -> tuple[pl.DataFrame, dict[int, int]]:
+    begins = begins.filter(pl.col("t").is_not_null())
+    rising = begins.select((pl.col(_ID).diff() > 0).all()).item()
+    if not rising:
+        copies = pl.col("r").fill_null(0)
+        begins = begins.with_columns(copies.alias("r")).sort(_ID, "r", maintain_order=True)
+        first = begins.unique(_ID, keep="first", maintain_order=True)
+        repeated = _count(begins.filter((pl.col("r") == 0) & ~pl.col(_ID).is_first_distinct()))
+        begins = first
+    else:
+        repeated = {}
+    return begins.drop("b", "r"), repeated
+
+
+def _unique(frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[int, int]]:
+    again = frame.filter(~pl.col(_ID).is_first_distinct())
+    if not again.height:
+        return frame, {}
+    return frame.unique(_ID, keep="first", maintain_order=True), _count(again)
+
+
+def _final(ends: pl.DataFrame, marks: pl.DataFrame) -> pl.DataFrame:
+    """Ends without those of waits that reached their time limit and began anew."""
+    tries = ends.filter(pl.col("r") == 1)
+    if not tries.height:
+        return ends
+    final = ends.filter(pl.col("r").fill_null(0) == 0)
+    waits = marks.filter(pl.col("w").is_not_null()).group_by(_ID).agg(pl.len().alias("waits"))
+    ended = tries.group_by(_ID).agg(pl.len().alias("tries"))
+    last = (
+        tries.unique(_ID, keep="last", maintain_order=True)
+        .join(ended.join(waits, on=_ID, how="left"), on=_ID, how="left")
+        .filter(pl.col("waits").fill_null(0) <= pl.col("tries"))
+        .join(final.select(_ID), on=_ID, how="anti")
+    )
+    return pl.concat((final, last.select(final.columns)))
+
+
+def _count(frame: pl.DataFrame) -> dict[int, int]:
+    if not frame.height:
+        return {}
+    counted = frame.group_by((pl.col(_ID) // _NUMBERS).alias("process")).len()
+    return dict(counted.sort("process").iter_rows())
+
 
 BATCH_BYTES = 8 << 20
 """Text of whole journals that is matched together: bounds memory, not results."""

@@ -25,7 +25,7 @@ from disttrace_viewer.load.foreign import stack_texts
 from disttrace_viewer.load.foreign.records import Frames, Records, identity
 from disttrace_viewer.load.foreign.stack_texts import PY_SPY
 from disttrace_viewer.load.problems import Problems
-from disttrace_viewer.trace.numbers import whole
+from disttrace_viewer.trace.plain_text import whole
 
 NAME = "py-spy"
 MOST_BYTES = 16 << 20

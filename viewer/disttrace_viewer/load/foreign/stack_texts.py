@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from disttrace_viewer.trace.numbers import whole
+from disttrace_viewer.trace.plain_text import whole
 
 PY_SPY = re.compile(r"\A\s*Process (\d{1,18}): .*?\nPython v", re.ASCII | re.DOTALL)
 """How it begins; a command may be of several lines."""

@@ -10,9 +10,16 @@ import polars as pl
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.model import Trace
-from disttrace_viewer.views.terminal.filters import Filters, parse_time
 from disttrace_viewer.views.terminal.in_flight import endings_of
-from disttrace_viewer.views.terminal.plan import COLLECTIVE, LOCAL, MESSAGE, Plan, plan_of
+from disttrace_viewer.views.terminal.plan import (
+    COLLECTIVE,
+    LOCAL,
+    MESSAGE,
+    Filters,
+    Plan,
+    parse_time,
+    plan_of,
+)
 from disttrace_viewer.views.terminal.rows import EndRow, Folded, FoldRow, GapRow, Row
 from disttrace_viewer.views.terminal.sequence_rows import Maker
 from disttrace_viewer.wording.names import Lane, Names, lanes_of

@@ -1,11 +1,15 @@
-"""What stands in the page: operations as columns, and all that they refer to as JSON.
+"""The timeline as one HTML page: operations as columns, and all that they refer to as JSON.
 
 Operations are ordered by process, then begin. Times are nanoseconds from ``start``.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import html
 from collections.abc import Iterable, Iterator
+from importlib import resources
 from typing import Any
 
 import orjson
@@ -25,8 +29,7 @@ from disttrace_viewer.trace.process import Frame, Stack
 from disttrace_viewer.views.call_fields import shared
 from disttrace_viewer.views.timeline.columns import Columns, Sources, gains
 from disttrace_viewer.views.timeline.counters import on_bus
-from disttrace_viewer.views.timeline.tracks import Tracks, placed
-from disttrace_viewer.views.timeline.waits import waits
+from disttrace_viewer.views.timeline.tracks import Tracks, placed, waits
 from disttrace_viewer.wording.ends import state
 from disttrace_viewer.wording.sentences import group as group_words
 
@@ -321,3 +324,38 @@ def _kind(group: Group) -> str:
     """What groups of one sort share: their description, as ``mesh_tp``."""
     described = group.desc and group.desc not in ("undefined", "default_pg")
     return str(group.desc) if described and "0x" not in str(group.desc) else ""
+
+
+SCRIPTS = (
+    *("data", "words", "lanes", "find", "paint", "bands", "map", "sums", "inspect", "grid"),
+    *("tables", "move", "start"),
+)
+"""The page's program, in the order in which it stands there."""
+
+
+def lines(trace: Trace, *, source: bool = True) -> Iterator[bytes]:
+    """The page in pieces; ``source``: with the text of the program's lines, where it is here."""
+    style = _part("page.css")
+    script = '"use strict";\n' + "".join(_part(f"{name}.js") for name in SCRIPTS)
+    title = ", ".join(job.id for job in trace.jobs) or "disttrace"
+    page = _part("page.html")
+    for mark, text in {
+        "script-digest": _digest(script),
+        "style-digest": _digest(style),
+        "/*style*/": style,
+        "/*script*/": script,
+        "<!--title-->": html.escape(title),
+    }.items():
+        page = page.replace(mark, text)
+    before, _, after = page.partition("<!--trace-->")
+    yield before.encode()
+    yield document(trace, source=source)
+    yield after.encode()
+
+
+def _part(name: str) -> str:
+    return resources.files(__package__).joinpath("page").joinpath(name).read_text("utf-8")
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -10,7 +10,7 @@ import polars as pl
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.trace.bandwidth import BUS
 from disttrace_viewer.trace.model import Call, Trace
-from disttrace_viewer.views.timeline.waits import waits
+from disttrace_viewer.views.timeline.tracks import waits
 
 WAITING, FLYING, BUSY = "ranks waiting", "bytes in flight", "busbw, GB/s"
 POINTS = 1000

@@ -15,8 +15,7 @@ from functools import cached_property
 
 from disttrace_viewer.load.foreign.dumps.dump import Dump, Entry, rank_in
 from disttrace_viewer.load.problems import Problems
-from disttrace_viewer.trace.numbers import whole
-from disttrace_viewer.trace.plain_text import plain
+from disttrace_viewer.trace.plain_text import plain, whole
 
 DEFAULT = "default_pg"
 COPY_NS = 5_000_000

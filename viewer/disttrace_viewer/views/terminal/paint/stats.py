@@ -14,8 +14,7 @@ from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views.terminal import DIM, WAIT
 from disttrace_viewer.views.terminal.paint.console import TextConsole
 from disttrace_viewer.views.terminal.paint.table import Column, paint_table
-from disttrace_viewer.wording.places import file_name
-from disttrace_viewer.wording.quantities import clock_time, duration, number, size, spans
+from disttrace_viewer.wording.quantities import clock_time, duration, file_name, number, size, spans
 from disttrace_viewer.wording.what_if import WHAT_IF, path_note, sentence, stretch
 
 ROWS, RANKS, ORIGINS = 20, 12, 5
