@@ -7,7 +7,6 @@ from pathlib import Path
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.views.terminal.paint.report import Report, report_of
 from disttrace_viewer.views.terminal.plan import Filters
-from disttrace_viewer.views.terminal.rows import LocalRow
 from support.journals import MS, Journal, workers
 
 
@@ -73,8 +72,8 @@ def test_store_operations_within_are_steps_where_they_are_wanted(tmp_path: Path)
     joining(tmp_path)
     assert report(tmp_path).sequence.total == 0
     (row,) = report(tmp_path, "store.set").sequence.rows
-    assert isinstance(row, LocalRow)
-    assert (row.op, row.what, len(row.processes)) == ("store.set", "default_pg/0//cpu//*", 2)
+    assert row.text.plain.startswith("store.set default_pg/0//cpu//* ")
+    assert len(row.marks) == 2
 
 
 def by_hand(folder: Path, *, group: bool) -> None:

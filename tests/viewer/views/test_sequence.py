@@ -11,19 +11,11 @@ import pytest
 
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.errors import ViewerError
-from disttrace_viewer.views.terminal import BAD
+from disttrace_viewer.views.terminal import BAD, HOLD
 from disttrace_viewer.views.terminal.paint.console import paper
 from disttrace_viewer.views.terminal.paint.report import Report, paint, report_of
 from disttrace_viewer.views.terminal.plan import Filters
-from disttrace_viewer.views.terminal.rows import (
-    CollectiveRow,
-    EndRow,
-    Failed,
-    FoldRow,
-    GapRow,
-    Mark,
-    MessageRow,
-)
+from disttrace_viewer.views.terminal.rows import Mark, Row
 from support.journals import MS, Journal, bulk, training, workers
 
 US = 1_000
@@ -41,6 +33,16 @@ def painted(report: Report, width: int = 80, encoding: str = "utf-8") -> list[st
     file.flush()
     file.seek(0)
     return file.read().splitlines()
+
+
+def words(row: Row) -> list[str]:
+    """The lines of a row."""
+    return [text.plain.replace(HOLD, " ") for text in (row.text, *row.below)]
+
+
+def called(found: Report) -> list[str]:
+    """The first word of each row; of a fold ``x``, of a gap ``…``."""
+    return [row.text.plain.split()[0] for row in found.sequence.rows]
 
 
 def ranks(found: Report, processes: Iterable[int]) -> list[int | None]:
@@ -67,14 +69,9 @@ def test_a_collective_tells_who_came_when(tmp_path: Path) -> None:
         journal.define("exit", t=50 * MS, how="normal", code=0)
     found = report(tmp_path)
     (row,) = found.sequence.rows
-    assert isinstance(row, CollectiveRow)
-    assert (row.op, row.seq, row.reduce_op, row.tensors) == ("all_reduce", 1, "SUM", "float32[4]")
-    assert ranks(found, [a.process for a in row.arrivals]) == [0, 2, 1]
-    assert [a.offset_ns for a in row.arrivals] == [0, 2 * MS, 7 * MS]
+    assert words(row) == ["#1 all_reduce SUM float32[4]  16.0 ms; 0, 2 +2.00 ms, 1 +7.00 ms last"]
     assert row.marks == ((0, Mark.DONE), (1, Mark.LAST), (2, Mark.DONE))
-    assert row.took_ns == 16 * MS
-    assert row.at_ns == 20 * MS
-    assert (row.missing, row.flights, row.differs) == ((), (), None)
+    assert (row.at_ns, row.place) == (20 * MS, "train.py:10 main")
 
 
 def test_a_message_tells_who_waited(tmp_path: Path) -> None:
@@ -83,12 +80,9 @@ def test_a_message_tells_who_waited(tmp_path: Path) -> None:
     first.run(first.message(first.world(), "send", 1), t=25 * MS, d=3 * MS, q=1)
     second.run(second.message(second.world(), "recv", 0), t=20 * MS, d=8 * MS, q=1)
     (row, *_) = report(tmp_path).sequence.rows
-    assert isinstance(row, MessageRow)
-    assert (row.source, row.destination, row.arrow) == ("rank 0", "rank 1", (0, 1))
-    assert (row.bytes, row.tag, row.seq) == (16, 0, 1)
+    assert row.arrow == (0, 1)
     # It begins to wait a tenth of its duration after its begin, as the builder has it.
-    assert (row.waiter, row.waited_ns) == ("rank 1", 5 * MS - 800 * US)
-    assert row.took_ns == 8 * MS
+    assert words(row) == ["#1 send 0 → 1 16 B tag 0  8.00 ms; 1 waited 4.20 ms"]
 
 
 def test_what_is_in_flight_stands_out_with_age_and_line(tmp_path: Path) -> None:
@@ -96,14 +90,16 @@ def test_what_is_in_flight_stands_out_with_age_and_line(tmp_path: Path) -> None:
     hanging(tmp_path)
     found = report(tmp_path)
     row = found.sequence.rows[1]
-    assert isinstance(row, CollectiveRow)
-    assert row.missing == ("rank 2",)
     assert row.marks == ((0, Mark.FLYING), (1, Mark.FLYING), (2, Mark.MISSING))
     (flight,) = found.flights
     assert sorted(ranks(found, flight.processes)) == [0, 1]  # type: ignore[type-var]
     assert (flight.age_ns, flight.ended) == (5_000 * MS, True)
     assert (flight.what, flight.place) == ("all_reduce #2 in default group", "train.py:10 main")
-    assert row.flights == (flight,)
+    assert row.place is None, "it stands below"
+    assert words(row)[1:] == [
+        "ranks 0, 1 were in flight when last heard of, for 5.00 s at train.py:10 main",
+        "missing: rank 2",
+    ]
     lines = painted(found)
     assert " +0.030000  ◐──◐──○  #2 all_reduce SUM float32[4]; 0, 1 +2.00 µs" in lines
     assert "            │  │  │  missing: rank 2" in lines
@@ -122,13 +118,8 @@ def test_an_error_shows_its_text_and_its_line(tmp_path: Path) -> None:
         journal.end(n, 2 * MS, **(text if journal.rank else {"u": 1}))
     found = report(tmp_path)
     row = found.sequence.rows[0]
-    assert isinstance(row, CollectiveRow)
     assert dict(row.marks)[1] is Mark.FAILED
-    (failed,) = row.failures
-    assert isinstance(failed, Failed)
-    assert ranks(found, failed.processes) == [1]
-    assert failed.error == "RuntimeError: Connection closed by peer"
-    assert failed.place == "train.py:10 main"
+    assert words(row)[1:] == ["rank 1: RuntimeError: Connection closed by peer at train.py:10 main"]
 
 
 def test_different_arguments_are_said(tmp_path: Path) -> None:
@@ -137,18 +128,16 @@ def test_different_arguments_are_said(tmp_path: Path) -> None:
         shapes = [[4 + (journal.rank or 0)]]
         call = journal.collective(journal.world(), shapes=shapes)
         journal.run(call, t=20 * MS, d=MS, q=1)
-    row = report(tmp_path).sequence.rows[0]
-    assert isinstance(row, CollectiveRow)
-    assert row.differs == "arguments"
+    (line,) = words(report(tmp_path).sequence.rows[0])
+    assert line.endswith("] arguments differ  1.00 ms; all at once")
 
 
 def test_iterations_are_folded_but_not_what_is_unusual(tmp_path: Path) -> None:
     """Of 50 equal steps one is shown, with a line that counts the others."""
     training(tmp_path, steps=50)
-    rows = report(tmp_path).sequence.rows
-    assert [type(row) for row in rows] == [CollectiveRow, FoldRow]
-    assert isinstance(rows[1], FoldRow)
-    assert (rows[1].rows, rows[1].times, rows[1].each_ns) == (1, 49, MS)
+    assert called(report(tmp_path)) == ["#1", "x"]
+    (line,) = words(report(tmp_path).sequence.rows[1])
+    assert line.startswith("x 49 more like this until ")
     assert len(report(tmp_path, Filters(everything=True)).sequence.rows) == 50
     journal = workers(tmp_path / "late", 2)
     for one in journal:
@@ -156,8 +145,7 @@ def test_iterations_are_folded_but_not_what_is_unusual(tmp_path: Path) -> None:
         for step in range(1, 51):
             slow = 900 * MS if step == 30 else 0
             one.run(call, t=step * 1000 * MS, d=MS + slow, q=step)
-    kinds = [type(row) for row in report(tmp_path / "late").sequence.rows]
-    assert kinds[:5] == [CollectiveRow, FoldRow, CollectiveRow, CollectiveRow, FoldRow]
+    assert called(report(tmp_path / "late"))[:5] == ["#1", "x", "#30", "#31", "x"]
 
 
 def stepped(folder: Path, world_size: int = 3) -> list[tuple[Journal, int]]:
@@ -182,18 +170,11 @@ def run_steps(jobs: list[tuple[Journal, int]], other: dict[int, dict[str, Any]])
 def test_a_fold_says_how_long_and_who_arrived_last(tmp_path: Path) -> None:
     """Count, median, maximum, and how often each was the last."""
     run_steps(stepped(tmp_path), {})
-    first, fold = report(tmp_path).sequence.rows
-    assert isinstance(first, CollectiveRow)
-    assert isinstance(fold, FoldRow)
-    (folded,) = fold.folded
-    assert (folded.what, folded.times) == ("all_reduce", 39)
-    assert (folded.median_ns, folded.max_ns) == (8 * MS, 8 * MS)
     found = report(tmp_path)
-    counts = {ranks(found, [process])[0]: times for process, times in folded.last}
-    assert counts == {0: 13, 1: 13, 2: 13}
+    assert called(found) == ["#1", "x"]
     (line,) = [text for text in painted(found, width=120) if " more like " in text]
     assert "x 39 more like this until +0.908000: median 8.00 ms, max 8.00 ms; last: " in line
-    assert {part.split()[1] for part in line.rpartition("last: ")[2].split(", ")} == {"x13"}
+    assert sorted(line.rpartition("last: ")[2].split(", ")) == ["0 x13", "1 x13", "2 x13"]
 
 
 @pytest.mark.parametrize(
@@ -213,18 +194,10 @@ def test_what_differs_is_in_no_fold(tmp_path: Path, other: dict[int, dict[str, A
             other[journal.rank or 0]["stack"] = journal.stack(("other.py", 5, "branch"))
     run_steps(jobs, other)
     found = report(tmp_path)
-    rows = found.sequence.rows
-    assert [getattr(row, "seq", None) for row in rows] == [1, None, 20, 21, None]
-    odd = rows[2]
-    assert isinstance(odd, CollectiveRow)
-    by_place = {where: ranks(found, who) for where, who in odd.places}
-    if "stack" in other.get(0, {}):
-        assert {place: sorted(who) for place, who in by_place.items()} == {  # type: ignore[type-var]
-            "other.py:5 branch": [0, 2],
-            "train.py:10 main": [1],
-        }
-    else:
-        assert by_place == {}
+    assert called(found) == ["#1", "x", "#20", "#21", "x"]
+    places = {"ranks 0, 2 at other.py:5 branch", "rank 1 at train.py:10 main"}
+    by_place = {*words(found.sequence.rows[2])[1:]}
+    assert by_place == (places if "stack" in other.get(0, {}) else set())
 
 
 def test_a_missing_rank_is_in_no_fold(tmp_path: Path) -> None:
@@ -236,9 +209,8 @@ def test_a_missing_rank_is_in_no_fold(tmp_path: Path) -> None:
                 journal.run(call, t=(100 + 20 * step) * MS, d=8 * MS, q=step)
         journal.define("exit", t=2000 * MS, how="normal", code=0)
     found = report(tmp_path)
-    last = found.sequence.rows[-1]
-    assert isinstance(last, CollectiveRow)
-    assert (last.seq, last.missing) == (40, ("rank 2",))
+    first, missing = words(found.sequence.rows[-1])
+    assert (first.split()[0], missing) == ("#40", "missing: rank 2")
 
 
 def test_each_kind_of_an_iteration_has_its_line(tmp_path: Path) -> None:
@@ -250,12 +222,7 @@ def test_each_kind_of_an_iteration_has_its_line(tmp_path: Path) -> None:
             journal.run(calls[step % 2], t=(100 + 10 * step) * MS, d=long, q=step + 1)
         journal.define("exit", t=2000 * MS, how="normal", code=0)
     found = report(tmp_path)
-    fold = found.sequence.rows[2]
-    assert isinstance(fold, FoldRow)
-    assert [(one.what, one.times, one.median_ns) for one in fold.folded] == [
-        ("all_reduce", 29, 9 * MS),
-        ("barrier", 29, MS),
-    ]
+    assert words(found.sequence.rows[2])[0].startswith("x 29 more like these 2 until ")
     lines = painted(found)
     start = next(i for i, line in enumerate(lines) if "more like these 2" in line)
     assert "all_reduce: median 9.00 ms, max 9.00 ms; last: " in lines[start + 1]
@@ -271,13 +238,11 @@ def test_a_long_job_shows_its_beginning_and_its_end(tmp_path: Path) -> None:
             journal.run(call, t=step * MS, d=MS // 10, q=step)
         journal.define("exit", t=300 * MS, how="normal", code=0)
     rows = report(tmp_path).sequence.rows
-    gap = rows[12]
-    assert isinstance(gap, GapRow)
-    assert (gap.rows, len(rows)) == (140, 61)
-    last = report(tmp_path, Filters(last=3)).sequence.rows
-    assert [getattr(row, "seq", None) for row in last] == [None, 198, 199, 200]
-    around = report(tmp_path, Filters(around="+0.1s", last=4)).sequence.rows
-    assert [getattr(row, "seq", None) for row in around] == [None, 98, 99, 100, 101, 102, None]
+    assert words(rows[12])[0].startswith("… 140 rows not shown, until ")
+    assert len(rows) == 61
+    assert called(report(tmp_path, Filters(last=3))) == ["…", "#198", "#199", "#200"]
+    around = called(report(tmp_path, Filters(around="+0.1s", last=4)))
+    assert around == ["…", "#98", "#99", "#100", "#101", "#102", "…"]
 
 
 def test_filters_choose_rows(tmp_path: Path) -> None:
@@ -289,10 +254,8 @@ def test_filters_choose_rows(tmp_path: Path) -> None:
         if one is first:
             alone = one.group(one.tcp_store(), name="1", ranks=[0], size=1, default=False)
             one.run(one.collective(alone, "broadcast"), t=30 * MS, d=MS, q=1)
-    names = [
-        getattr(r, "op", None) for r in report(tmp_path, Filters(ops=("all_*",))).sequence.rows
-    ]
-    assert names == ["all_reduce"]
+    (row,) = report(tmp_path, Filters(ops=("all_*",))).sequence.rows
+    assert words(row)[0].startswith("#1 all_reduce ")
     assert len(report(tmp_path, Filters(groups=("default",))).sequence.rows) == 1
     assert len(report(tmp_path, Filters(ranks=frozenset({1}))).sequence.rows) == 1
     with pytest.raises(ViewerError, match="no such operation here; there are all_reduce, broad"):
@@ -321,12 +284,7 @@ def test_a_bad_end_is_a_row_and_in_the_head(tmp_path: Path) -> None:
         journal.define("exit", t=41 * MS, how="exception", code=1)
     found = report(tmp_path)
     (row,) = found.sequence.rows
-    assert isinstance(row, EndRow)
-    assert (row.processes, row.what, row.place) == (
-        (0, 1),
-        r"failed with ValueError: no data\nhere",
-        "train.py:7 step",
-    )
+    assert words(row) == [r"ranks 0, 1 failed with ValueError: no data\nhere  train.py:7 step"]
     (processes,) = (line for line in found.header if line.label == "processes")
     assert processes.words[-1] == ("2 failed", BAD)
 
@@ -362,10 +320,20 @@ def test_a_launcher_knows_how_its_workers_ended(tmp_path: Path) -> None:
             journal.define("exit", t=50 * MS, how="normal", code=None)
     agent.define("exit", t=99 * MS, how="normal", code=None)
     found = report(tmp_path)
-    ends = [row for row in found.sequence.rows if isinstance(row, EndRow)]
-    assert {(ranks(found, end.processes)[0], end.what) for end in ends} == {
-        (0, "was ended by its launcher (SIGTERM)"),
-        (1, "was ended by SIGKILL"),
-        (2, "ended with exit code 3"),
-    }
+    ends = [words(row)[0].strip() for row in found.sequence.rows if not row.joined]
+    assert sorted(ends) == [
+        "rank 0 was ended by its launcher (SIGTERM)",
+        "rank 1 was ended by SIGKILL",
+        "rank 2 ended with exit code 3",
+    ]
     assert any("2 killed" in line for line in painted(found, width=120))
+
+
+def test_what_each_does_again_and_again_is_one_row_a_round(tmp_path: Path) -> None:
+    """The n-th time of each process at one line is one row, in whatever order it was read."""
+    for journal in workers(tmp_path, 3):
+        ask = journal.call("store.check", kind="store", store=journal.tcp_store())
+        for turn in range(400):
+            journal.run(ask, t=(100 + 10 * turn) * MS, d=MS, k="stop")
+        journal.define("exit", t=5000 * MS, how="normal", code=0)
+    assert called(report(tmp_path)) == ["store.check", "x"]

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import polars as pl
+from rich.text import Text
 
 from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.analysis.process_ends import EXITED, FAILED, KILLED, UNKNOWN
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.trace.columns import IN_FLIGHT
-from disttrace_viewer.views.terminal.rows import EndRow, Flight, Mark
+from disttrace_viewer.views.terminal import BAD, DIM
+from disttrace_viewer.views.terminal.rows import Flight, Mark, Row
 from disttrace_viewer.wording.ends import ended, state
 from disttrace_viewer.wording.names import Lane, Names, place
 from disttrace_viewer.wording.operations import Describer, brief
@@ -20,9 +22,11 @@ MOST = 200
 """Operations in flight that are told of, the oldest."""
 
 
-def endings_of(evidence: Evidence, lanes: Sequence[Lane], origin_ns: int) -> list[EndRow]:
-    """Processes that did not end well, or of which nothing was heard any more, by time: one row for
-    those that are alike.
+def endings_of(
+    evidence: Evidence, names: Names, lanes: Sequence[Lane], origin_ns: int
+) -> list[tuple[int, Row]]:
+    """Processes that did not end well, or of which nothing was heard any more, by time (from the
+    start of the job on): one row for those that are alike.
     """
     found: dict[tuple[str, str | None], list[tuple[int, int]]] = {}
     for index, end in enumerate(evidence.ends):
@@ -38,16 +42,12 @@ def endings_of(evidence: Evidence, lanes: Sequence[Lane], origin_ns: int) -> lis
         those.sort()
         processes = tuple(index for _, index in those)
         hit = [n for n, lane in enumerate(lanes) if not {*processes}.isdisjoint(lane.processes)]
-        rows.append(
-            EndRow(
-                at_ns=those[0][0] - origin_ns,
-                marks=tuple((lane, Mark.FAILED) for lane in hit),
-                what=what,
-                processes=processes,
-                place=where,
-            )
-        )
-    return sorted(rows, key=lambda row: row.at_ns)
+        text = Text.assemble((names.processes(processes), BAD), f" {what}")
+        text.append(f"  {where}" if where else "", DIM)
+        marks = tuple((lane, Mark.FAILED) for lane in hit)
+        at_ns = those[0][0] - origin_ns
+        rows.append((at_ns, Row(at_ns=at_ns, text=text, marks=marks)))
+    return sorted(rows, key=lambda row: row[0])
 
 
 def flight(

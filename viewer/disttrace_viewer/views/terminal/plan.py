@@ -306,7 +306,7 @@ def _locals(trace: Trace, filters: Filters, initialization: pl.DataFrame) -> pl.
         .filter(~shared | pl.col("seq").is_null())
         # What C++ asks of a store belongs to the making of connections.
         .filter((pl.col("kind") != "store") | pl.col("origin").ne_missing("c++") | IN_FLIGHT)
-        .join(initialization.lazy(), on=["process", "number"], how="anti")
+        .join(initialization.lazy(), on=["process", "number"], how="anti", maintain_order="left")
     )
     if filters.groups:
         rows = rows.filter(pl.col("group").is_in(group_indices(trace, filters)))

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
+from rich.text import Text
 
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.views.terminal import DIM, HOLD, NUMBER, WAIT
 from disttrace_viewer.views.terminal.in_flight import endings_of
 from disttrace_viewer.views.terminal.plan import (
     COLLECTIVE,
@@ -20,13 +22,18 @@ from disttrace_viewer.views.terminal.plan import (
     parse_time,
     plan_of,
 )
-from disttrace_viewer.views.terminal.rows import EndRow, Folded, FoldRow, GapRow, Row
+from disttrace_viewer.views.terminal.rows import Row
 from disttrace_viewer.views.terminal.sequence_rows import Maker
 from disttrace_viewer.wording.names import Lane, Names, lanes_of
+from disttrace_viewer.wording.quantities import duration, number, offset
 
 HEAD, TAIL = 12, 48
 """Rows shown of a long job when nothing else is asked for."""
 AROUND = 30
+FOLDED = 4
+"""Kinds of rows told of one fold: those that took longest."""
+LAST = 3
+"""Processes named that arrived last in folded rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +67,10 @@ def sequence_of(
         if isinstance(piece, Span):
             rows.extend(shown[row] for row in piece.first)
             if piece.period:
-                rows.append(_folded(trace, exchanges, plan, piece, origin_ns))
+                rows.append(_folded(names, exchanges, plan, piece, origin_ns))
         else:
             rows.append(_gap(plan.rows, piece, origin_ns))
-    ends = [] if filters.narrow else endings_of(evidence, lanes, origin_ns)
+    ends = [] if filters.narrow else endings_of(evidence, names, lanes, origin_ns)
     return SequenceView(lanes, tuple(_merged(rows, ends)), plan.rows.height)
 
 
@@ -173,26 +180,34 @@ def _actors(trace: Trace, plan: Plan, filters: Filters) -> list[int]:
     return found
 
 
-def _folded(trace: Trace, exchanges: Exchanges, plan: Plan, span: Span, origin_ns: int) -> FoldRow:
+def _folded(names: Names, exchanges: Exchanges, plan: Plan, span: Span, origin_ns: int) -> Row:
+    """The rows before it came again, all alike: from the same lines, with the same arguments."""
     rows = plan.rows
     first, last = rows["first_ns"][span.start], rows["first_ns"][span.stop - span.period]
     ends = rows["end_ns"].slice(span.start, span.stop - span.start).max()
     until = ends if isinstance(ends, int) else last
     hidden = rows.slice(span.start + span.period, span.stop - span.start - span.period)
-    return FoldRow(
-        at_ns=rows["first_ns"][span.start + span.period] - origin_ns,
-        rows=span.period,
-        times=span.repeats - 1,
-        until_ns=until - origin_ns,
-        each_ns=(last - first) // max(1, span.repeats - 1),
-        folded=tuple(_looks_of(trace, exchanges, plan, hidden)),
-    )
+    looks = list(_looks_of(names, exchanges, plan, hidden))
+    like = "this" if span.period == 1 else f"these {span.period}"
+    text = Text.assemble((f"x {span.repeats - 1:,} more like {like}", NUMBER))
+    text.append(f" until {offset(until - origin_ns)}", DIM)
+    if len(looks) == 1:
+        return Row(at_ns=None, between=True, text=text.append_text(looks[0][1]))
+    each_ns = (last - first) // max(1, span.repeats - 1)
+    below = [Text.assemble(f"  {what}", spread) for what, spread in looks[:FOLDED]]
+    if len(looks) > FOLDED:
+        below.append(Text(f"  and {number(len(looks) - FOLDED, 'quicker kind')}", style=DIM))
+    text.append(f", one in {duration(each_ns)}", DIM)
+    return Row(at_ns=None, between=True, text=text, below=tuple(below))
 
 
 def _looks_of(
-    trace: Trace, exchanges: Exchanges, plan: Plan, rows: pl.DataFrame
-) -> Iterator[Folded]:
-    """What was folded, by look: names of one kind of messages are one."""
+    names: Names, exchanges: Exchanges, plan: Plan, rows: pl.DataFrame
+) -> Iterator[tuple[str, Text]]:
+    """What was folded, by look, what took longest first: names of one kind of messages are one.
+
+    With ``: median 12 ms, max 253 ms; last: 2 x22, 0 x18``.
+    """
     took = pl.col("end_ns") - pl.col("first_ns")
     last = exchanges.collectives.select(
         pl.lit(COLLECTIVE, pl.UInt8).alias("kind"),
@@ -218,29 +233,37 @@ def _looks_of(
     )
     for row in table.iter_rows(named=True):
         if row["kind"] == COLLECTIVE:
-            what = trace.call(row["call"]).op
+            what = names.trace.call(row["call"]).op
         elif row["kind"] == MESSAGE:
             what = "messages"
         else:
             what = plan.locals.filter(pl.col("item") == row["item"])["op"][0]
-        last_ones = tuple((one["last"], one["count"]) for one in row["last"])
-        yield Folded(what, row["times"], row["median"] or 0, row["max"] or 0, last_ones)
+        median, most = duration(row["median"] or 0), duration(row["max"] or 0)
+        text = Text.assemble((f": median {median}, max {most}", DIM))
+        last_ones = [(names.short[one["last"]], one["count"]) for one in row["last"]]
+        if last_ones:
+            others = sum(count for _, count in last_ones[LAST:])
+            shown = [*last_ones[:LAST], *([("others", others)] if others else [])]
+            named = ", ".join(f"{name}{HOLD}x{count:,}" for name, count in shown)
+            text.append(f"; last: {named}", WAIT)
+        yield what, text
 
 
-def _gap(rows: pl.DataFrame, gap: range, origin_ns: int) -> GapRow:
+def _gap(rows: pl.DataFrame, gap: range, origin_ns: int) -> Row:
     first, last = rows["first_ns"][gap.start], rows["first_ns"][gap.stop - 1]
-    return GapRow(at_ns=first - origin_ns, rows=len(gap), until_ns=last - origin_ns)
+    text = f"… {number(len(gap), 'row')} not shown, until {offset(last - origin_ns)}"
+    return Row(at_ns=first - origin_ns, between=True, text=Text(text, style=DIM))
 
 
-def _merged(rows: Sequence[Row], ends: Sequence[EndRow]) -> list[Row]:
+def _merged(rows: Sequence[Row], ends: Sequence[tuple[int, Row]]) -> list[Row]:
     """Ends of processes between the rows, by time; nothing is put into a repetition."""
     found: list[Row] = []
     pending = [*ends]
     for row in rows:
-        while pending and pending[0].at_ns < row.at_ns and not isinstance(row, FoldRow):
-            found.append(pending.pop(0))
+        while pending and row.at_ns is not None and pending[0][0] < row.at_ns:
+            found.append(pending.pop(0)[1])
         found.append(row)
-    return [*found, *pending]
+    return [*found, *(end for _, end in pending)]
 
 
 PERIODS = 64

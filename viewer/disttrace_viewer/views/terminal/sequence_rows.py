@@ -6,22 +6,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import polars as pl
+from rich.text import Text
 
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.views.terminal import in_flight
-from disttrace_viewer.views.terminal.rows import (
-    Arrival,
-    CollectiveRow,
-    Failed,
-    Flight,
-    LocalRow,
-    Mark,
-    MessageRow,
-)
+from disttrace_viewer.views.terminal import BAD, DIM, HOLD, NUMBER, WAIT, in_flight
+from disttrace_viewer.views.terminal.rows import Flight, Mark, Row
 from disttrace_viewer.wording.names import Lane, Names, place
 from disttrace_viewer.wording.operations import Describer, brief
-from disttrace_viewer.wording.quantities import tensors
+from disttrace_viewer.wording.quantities import duration, few, size, tensors
+
+ARRIVALS = 6
+"""Arrivals shown one by one; of more, the first and the last ones."""
+NOTABLE_NS = 1_000
+"""A shorter wait is none."""
 
 Operation = Mapping[str, Any]
 
@@ -37,7 +35,7 @@ class Maker:
         self.describer = Describer(self.trace, names)
         self._lane = {p: i for i, lane in enumerate(lanes) for p in lane.processes}
 
-    def collectives(self, exchanges: Exchanges, items: pl.Series) -> dict[int, CollectiveRow]:
+    def collectives(self, exchanges: Exchanges, items: pl.Series) -> dict[int, Row]:
         """Rows by exchange."""
         if not len(items):
             return {}
@@ -53,7 +51,7 @@ class Maker:
 
     def _collective(
         self, row: Operation, arrived: Sequence[Operation], within: Mapping[tuple[int, int], str]
-    ) -> CollectiveRow:
+    ) -> Row:
         call = self.trace.call(row["call"])
         group = self.trace.groups[row["group"]]
         here = {one["group_rank"] for one in arrived}
@@ -65,38 +63,64 @@ class Maker:
         ]
         over = not row["pending"]
         ops = {} if row["alike"] else dict.fromkeys(self.trace.call(o["call"]).op for o in arrived)
-        return CollectiveRow(
+        text = Text.assemble((f"#{row['seq']} ", NUMBER))
+        text.append(" / ".join(ops) or call.op, _loud(arrived))
+        for part in (call.reduce_op, tensors(call.dtypes, call.shapes)):
+            text.append(f" {part}" if part else "")
+        root = self.describer.root(call)
+        text.append("" if root is None else f" root {root}")
+        text.append_text(self._within(group.index, arrived[0], within))
+        if ops:
+            text.append(f" {'operations' if len(ops) > 1 else 'arguments'} differ", WAIT)
+        if over and row["end_ns"]:
+            text.append(f"  {duration(row['end_ns'] - row['first_ns'])}", DIM)
+        if len(arrived) > 1:
+            text.append_text(self._arrivals(arrived, missing=bool(absent)))
+        below = [*self._below(arrived), *self._places(arrived)]
+        if absent:
+            names = [self.names.member(group.index, r) for r in absent]
+            below.append(Text.assemble(("missing: ", BAD), few(names, 6)))
+        return Row(
             at_ns=row["first_ns"] - self.origin_ns,
+            text=text,
+            below=tuple(below),
             marks=self._marks(arrived, missing_lanes, mark_last=over and len(arrived) > 1),
-            flights=self._flights(arrived),
-            failures=self._failures(arrived),
-            op=" / ".join(ops) or call.op,
-            seq=row["seq"],
-            group=self.names.group(row["group"]),
-            reduce_op=call.reduce_op,
-            tensors=tensors(call.dtypes, call.shapes),
-            root=self.describer.root(call),
-            arrivals=tuple(
-                Arrival(one["process"], one["begin_ns"] - row["first_ns"]) for one in arrived
-            ),
-            missing=tuple(self.names.member(group.index, r) for r in absent),
-            took_ns=row["end_ns"] - row["first_ns"] if over and row["end_ns"] else None,
-            differs="operations" if len(ops) > 1 else "arguments" if ops else None,
-            within=self._within(arrived[0], within),
-            place=place(self.trace.stack(row["call"])),
-            places=self._places(arrived),
+            joined=True,
+            place=self._place(arrived, row["call"]),
         )
 
-    def _places(self, arrived: Sequence[Operation]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    def _arrivals(self, arrived: Sequence[Operation], *, missing: bool) -> Text:
+        """``; 0, 2 +2.00 ms, 1 +7.00 ms last``: in the order of arrival."""
+        first, last = arrived[0], arrived[-1]
+        if last["begin_ns"] - first["begin_ns"] < NOTABLE_NS and not missing:
+            return Text("; all at once", style=DIM)
+        shown = list(arrived[1:]) if len(arrived) <= ARRIVALS else [last]
+        text = Text.assemble((f"; {self.names.short[first['process']]}", DIM))
+        if len(arrived) > ARRIVALS:
+            text.append(f", {len(arrived) - 2:,} others", DIM)
+        for one in shown:
+            late = one is last and not missing
+            after = duration(one["begin_ns"] - first["begin_ns"])
+            text.append(
+                f", {self.names.short[one['process']]}{HOLD}+{after}", WAIT if late else DIM
+            )
+            text.append(" last" if late else "", WAIT)
+        return text
+
+    def _places(self, arrived: Sequence[Operation]) -> Sequence[Text]:
+        """Where its members called it from; nothing where all did alike."""
         found: dict[str, list[int]] = {}
         for one in arrived:
             where = place(self.trace.stack(one["call"])) or "an unknown line"
             found.setdefault(where, []).append(one["process"])
         if len(found) < 2:
             return ()
-        return tuple((where, tuple(processes)) for where, processes in found.items())
+        return [
+            Text.assemble((f"{self.names.processes(processes)} at {where}", WAIT))
+            for where, processes in found.items()
+        ]
 
-    def messages(self, exchanges: Exchanges, items: pl.Series) -> dict[int, MessageRow]:
+    def messages(self, exchanges: Exchanges, items: pl.Series) -> dict[int, Row]:
         """Rows by message."""
         if not len(items):
             return {}
@@ -116,63 +140,70 @@ class Maker:
         row: Operation,
         found: Mapping[tuple[int, int], Operation],
         within: Mapping[tuple[int, int], str],
-    ) -> MessageRow:
+    ) -> Row:
         send = found.get((row["send_process"], row["send_number"]))
         recv = found.get((row["recv_process"], row["recv_number"]))
         ends_of = [one for one in (send, recv) if one is not None]
         call = self.trace.call(ends_of[0]["call"])
         group = row["group"]
+        source, destination = (self.names.member(group, row[s]) for s in ("source", "destination"))
         lanes = [self._member_lane(group, row[side]) for side in ("source", "destination")]
         missing = [lane for lane, end in zip(lanes, (send, recv), strict=True) if end is None]
-        waiter, waited = _waited(send, recv)
         over = [o["end_ns"] for o in ends_of if o["end_ns"] is not None]
-        size = call.bytes
-        return MessageRow(
+        sent = call.bytes if ends_of[0]["bytes"] is None else ends_of[0]["bytes"]
+        text = Text.assemble((f"#{row['seq']} ", NUMBER))
+        text.append("recv" if send is None else "send", _loud(ends_of))
+        text.append(f" {_bare(source)} → {_bare(destination)}")
+        text.append("" if sent is None else f" {size(sent)}", DIM)
+        text.append("" if row["tag"] is None else f" tag {row['tag']}", DIM)
+        text.append_text(self._within(group, ends_of[0], within))
+        if len(over) == len(ends_of) == 2:
+            text.append(f"  {duration(max(over) - row['first_ns'])}", DIM)
+        waiter, waited = _waited(send, recv)
+        if waiter is not None and waited >= NOTABLE_NS:
+            who = _bare(self.names.process(waiter["process"]))
+            text.append(f"; {who} waited {duration(waited)}", WAIT)
+        below = self._below(ends_of)
+        if send is None or recv is None:
+            which = f"no send by {source}" if send is None else f"no recv by {destination}"
+            below.append(Text.assemble((which, BAD)))
+        return Row(
             at_ns=row["first_ns"] - self.origin_ns,
+            text=text,
+            below=tuple(below),
             marks=self._marks(
                 ends_of, [lane for lane in missing if lane is not None], mark_last=False
             ),
-            flights=self._flights(ends_of),
-            failures=self._failures(ends_of),
-            source=self.names.member(group, row["source"]),
-            destination=self.names.member(group, row["destination"]),
+            joined=lanes[0] is not None and lanes[1] is not None,
             arrow=(lanes[0], lanes[1]) if lanes[0] is not None and lanes[1] is not None else None,
-            seq=row["seq"],
-            group=self.names.group(group),
-            bytes=size if ends_of[0]["bytes"] is None else ends_of[0]["bytes"],
-            tag=row["tag"],
-            missing=None if send and recv else "send" if recv else "recv",
-            waiter=None if waiter is None else self.names.process(waiter["process"]),
-            waited_ns=waited,
-            took_ns=max(over) - row["first_ns"] if len(over) == len(ends_of) == 2 else None,
-            within=self._within(ends_of[0], within),
-            place=place(self.trace.stack(ends_of[0]["call"])),
+            place=self._place(ends_of, ends_of[0]["call"]),
         )
 
-    def steps(self, operations: pl.DataFrame) -> dict[int, LocalRow]:
+    def steps(self, operations: pl.DataFrame) -> dict[int, Row]:
         """Rows by ``item`` for local operations."""
         found: dict[int, list[dict[str, Any]]] = {}
         for one in operations.iter_rows(named=True):
             found.setdefault(one["item"], []).append(one)
         return {item: self._step(together) for item, together in found.items()}
 
-    def _step(self, together: Sequence[Operation]) -> LocalRow:
+    def _step(self, together: Sequence[Operation]) -> Row:
         call = self.trace.call(together[0]["call"])
-        words = [self.describer.what(self.trace.call(o["call"]), o) for o in together]
+        what = common([self.describer.what(self.trace.call(o["call"]), o) for o in together])
         ended = [o["end_ns"] for o in together if o["end_ns"] is not None]
         first = min(o["begin_ns"] for o in together)
         sizes = {o["bytes"] for o in together}
-        return LocalRow(
+        sent = sizes.pop() if len(sizes) == 1 else None
+        text = Text.assemble((call.op, _loud(together)))
+        text.append(f" {what}" if what else "")
+        text.append("" if sent is None else f" {size(sent)}", DIM)
+        if len(ended) == len(together):
+            text.append(f"  {duration(max(ended) - first)}", DIM)
+        return Row(
             at_ns=first - self.origin_ns,
+            text=text,
+            below=tuple(self._below(together)),
             marks=self._marks(together, [], mark_last=False),
-            flights=self._flights(together),
-            failures=self._failures(together),
-            op=call.op,
-            what=common(words),
-            bytes=sizes.pop() if len(sizes) == 1 else None,
-            processes=tuple(dict.fromkeys(o["process"] for o in together)),
-            took_ns=max(ended) - first if len(ended) == len(together) else None,
-            place=place(self.trace.stack(together[0]["call"])),
+            place=self._place(together, together[0]["call"]),
         )
 
     # -- what several kinds of rows need -----------------------------------------------------
@@ -190,35 +221,49 @@ class Maker:
             marks.setdefault(lane, set()).add(Mark.MISSING)
         return tuple((lane, _shared(found)) for lane, found in sorted(marks.items()))
 
-    def _flights(self, arrived: Sequence[Operation]) -> tuple[Flight, ...]:
-        grouped: dict[str | None, list[Operation]] = {}
+    def _below(self, arrived: Sequence[Operation]) -> list[Text]:
+        """Which of them are in flight, and which failed, each kind with its line."""
+        flying: dict[str | None, list[Operation]] = {}
+        failed: dict[tuple[str, str | None], list[int]] = {}
         for one in arrived:
+            where = place(self.trace.stack(one["call"]))
             if _flying(one):
-                grouped.setdefault(place(self.trace.stack(one["call"])), []).append(one)
-        return tuple(
-            flight
-            for where, found in grouped.items()
+                flying.setdefault(where, []).append(one)
+            elif one["error"] is not None:
+                key = (brief(self.trace.errors[one["error"]]), where)
+                failed.setdefault(key, []).append(one["process"])
+        found = [
+            self._flight(flight)
+            for where, ops in flying.items()
             for flight in in_flight.flight(
                 self.evidence,
-                self.describer.title(found[0]),
+                self.describer.title(ops[0]),
                 where,
-                [(self._age(o), o["process"]) for o in found],
+                [(self._age(o), o["process"]) for o in ops],
             )
-        )
+        ]
+        for (error, where), processes in failed.items():
+            text = Text.assemble((f"{self.names.processes(sorted(processes))}: {error}", BAD))
+            found.append(text.append(f" at {where}" if where else ""))
+        return found
+
+    def _flight(self, flight: Flight) -> Text:
+        """``rank 0 in flight for 12.3 s at train.py:42 step``."""
+        state = "in flight for"
+        if flight.ended:
+            many = len(flight.processes) > 1
+            last = "last heard of" if flight.silent else "they ended" if many else "it ended"
+            state = f"{'were' if many else 'was'} in flight when {last}, for"
+        who = self.names.processes(flight.processes)
+        text = Text.assemble((f"{who} {state} {duration(flight.age_ns)}", "bold yellow"))
+        return text.append(f" at {flight.place}" if flight.place else "")
+
+    def _place(self, arrived: Sequence[Operation], call: int) -> str | None:
+        """The line of a call; what is in flight has it below."""
+        return None if any(map(_flying, arrived)) else place(self.trace.stack(call))
 
     def _age(self, one: Operation) -> int:
         return self.evidence.until_ns(one["process"]) - int(one["begin_ns"])
-
-    def _failures(self, arrived: Sequence[Operation]) -> tuple[Failed, ...]:
-        grouped: dict[tuple[str, str | None], list[int]] = {}
-        for one in arrived:
-            if one["error"] is not None:
-                where = place(self.trace.stack(one["call"]))
-                key = (brief(self.trace.errors[one["error"]]), where)
-                grouped.setdefault(key, []).append(one["process"])
-        return tuple(
-            Failed(tuple(sorted(found)), error, where) for (error, where), found in grouped.items()
-        )
 
     def _member_lane(self, group: int, rank: int) -> int | None:
         for member in self.trace.groups[group].members:
@@ -244,8 +289,22 @@ class Maker:
             found[one["process"], one["number"]] = call.name or call.op
         return found
 
-    def _within(self, one: Operation, names: Mapping[tuple[int, int], str]) -> str | None:
-        return None if one["parent"] is None else names.get((one["process"], one["parent"]))
+    def _within(self, group: int, one: Operation, parents: Mapping[tuple[int, int], str]) -> Text:
+        """A group that is not the default one, and the composed operation that issued it."""
+        name = self.names.group(group)
+        text = Text("" if name.startswith("default group") else f" in {name}")
+        outer = parents.get((one["process"], one["parent"]))
+        return text.append(f" ({outer})" if outer else "", DIM)
+
+
+def _loud(operations: Sequence[Operation]) -> str:
+    if any(one["error"] is not None for one in operations):
+        return BAD
+    return "bold yellow" if any(map(_flying, operations)) else "bold"
+
+
+def _bare(name: str) -> str:
+    return name.removeprefix("rank ")
 
 
 def _flying(one: Operation) -> bool:

@@ -11,13 +11,11 @@ from typing import IO
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from disttrace_viewer.views.terminal import DIM, HEAD
+from disttrace_viewer.views.terminal import DIM, HEAD, HOLD
 
 _PLAIN = str.maketrans("│─●◆◐○✗◌◍▶◀…→µ╎", "|-o@%.x?c><~>u:")
 
 _QUANTITY = re.compile(r"(?<=\d) (?=(?:ns|µs|ms|s|min|h|B|kB|MB|GB)\b)")
-HOLD = "\ue000"
-"""Stands between a number and its unit while a text is wrapped, so that they stay together."""
 
 
 @dataclass(frozen=True, slots=True)

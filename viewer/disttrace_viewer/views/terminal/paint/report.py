@@ -124,7 +124,7 @@ def paint(report: Report, out: TextConsole, *, places: bool = False, verbose: bo
     _initialization(report.initialization, out)
     sequence = report.sequence
     out.heading("what happened", _count(report))
-    SequencePainter(report.names, sequence.lanes, out, places=places).rows(sequence.rows)
+    SequencePainter(sequence.lanes, out, places=places).rows(sequence.rows)
     _flights(report, out)
 
 
