@@ -51,9 +51,9 @@ ROOMS: dict[str, int] = {
 }
 """Lines of Python by the two outermost folders of a file; ceilings that only fall."""
 TESTS = 66_000
-FILES = 455
+FILES = 458
 NAMED_TWICE = 49
-FILES_ENTERED, MODULES, CLIMBS = 131, 165, 8
+FILES_ENTERED, MODULES, CLIMBS = 133, 167, 8
 """By the diagnosis of a hang of two ranks, which stand in one folder of journals."""
 
 

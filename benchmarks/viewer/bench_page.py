@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "viewer"), str(ROOT / "tests")]
 
 from disttrace_viewer.merge.reader import load  # noqa: E402
-from disttrace_viewer.views.timeline import html  # noqa: E402
+from disttrace_viewer.views.timeline import content  # noqa: E402
 from support.browser import PATH, Browser, browser  # noqa: E402
 from support.journals import bulk  # noqa: E402
 
@@ -82,7 +82,7 @@ def main() -> None:
         trace = load([str(journals)])
         page = Path(scratch) / "page.html"
         begin = time.perf_counter()
-        page.write_bytes(b"".join(html.lines(trace)))
+        page.write_bytes(b"".join(content.lines(trace)))
         print(f"{trace.operations.height:,} operations of {len(trace.processes)} processes")
         print(f"written in {time.perf_counter() - begin:.1f} s, {page.stat().st_size / 1e6:.1f} MB")
         with browser(Path(scratch) / "profile") as chromium:
