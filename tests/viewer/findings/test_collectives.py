@@ -461,15 +461,24 @@ def test_on_nccl_an_end_that_nobody_saw_holds_up_nobody(tmp_path: Path, behind: 
     assert ranks(tmp_path, found.culprits) == [1]
 
 
-def test_on_nccl_an_end_that_nobody_saw_is_told_where_nothing_else_stands(tmp_path: Path) -> None:
-    """Then the links, the device or the library are what is left."""
-    for journal, _ in steps(tmp_path, 2):
-        number = journal.begin(nccl(journal, [0, 1], "a"), 200 * MS, q=1)
+@pytest.mark.parametrize("went_on", [False, True])
+def test_on_nccl_a_device_is_stuck_with_what_the_others_are_through_with(
+    tmp_path: Path, went_on: bool
+) -> None:
+    """All have come to what its host went on to, if it did: nobody else is waited for."""
+    for journal, _ in steps(tmp_path, 3):
+        call = nccl(journal, [0, 1, 2], "a")
+        number = journal.begin(call, 200 * MS, q=1)
         journal.record(i=number, d=MS // 10)
-        if journal.rank == 1:
+        if journal.rank != 1:
             journal.record(c=number, d=2 * MS, g=MS)
+        if went_on:
+            number = journal.begin(call, 210 * MS, q=2)
+            journal.record(i=number, d=MS // 10)
         beat(journal, 20)
-    assert only(findings(tmp_path)).kind == "no_progress"
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty, found.seq) == ("no_progress", "likely", 1)
+    assert (ranks(tmp_path, found.culprits), found.device) == ([1], True)
 
 
 @pytest.mark.parametrize(("asynchronous", "blamed"), [(False, []), (True, [0])])

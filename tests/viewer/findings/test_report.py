@@ -23,7 +23,8 @@ from support.states import hang as many_hang
 
 FINDING = {
     "kind", "severity", "certainty", "summary", "hint", "culprits", "culprit_ranks", "waiting",
-    "waiting_ranks", "op", "group", "seq", "key", "cycle", "locations", "consequences", "job",
+    "waiting_ranks", "device", "op", "group", "seq", "key", "cycle", "locations", "consequences",
+    "job",
 }  # fmt: skip
 PROCESS = {
     "source",

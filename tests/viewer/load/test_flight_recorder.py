@@ -91,6 +91,48 @@ def test_all_in_and_begun_by_the_device(tmp_path: Path) -> None:
     assert "the device began it on all ranks" in found.summary
 
 
+def later(seq: int, op: str = "all_reduce") -> dict[str, Any]:
+    return waiting(op, seq=seq, state="scheduled")
+
+
+@pytest.mark.parametrize("made_s", [60.0, 600.0, None])
+@pytest.mark.parametrize("active", [True, False], ids=["active only", "all"])
+def test_a_device_that_is_not_through_with_what_all_others_are(
+    tmp_path: Path, made_s: float | None, active: bool
+) -> None:
+    """Its host went on, so that all have come to what the others wait in."""
+    own = {0: [waiting()], 1: [], 2: [], 3: []}
+    over = [] if active else [*steps(3), waiting(state="completed")]
+    dumps = {
+        rank: dump([*(own[rank] or over), later(5), later(6)], groups=WORLD, first=20 * active)
+        for rank in ALL
+    }
+    report = diagnose(write(tmp_path / "dumps", dumps, made_s=made_s))
+    (found,) = report.findings
+    assert (found.kind, found.certainty, found.severity) == ("no_progress", "certain", "error")
+    assert (found.culprit_ranks, found.device, found.seq) == ((0,), True, 4)
+    assert "rank 0 is not through with all_reduce #4 of the default group" in found.summary
+
+
+def test_a_device_at_a_moment_is_behind_and_not_stuck(tmp_path: Path) -> None:
+    """A watchdog sees an end a tenth of a second later."""
+    last = {rank: [waiting(state="started" if rank == 2 else "completed")] for rank in ALL}
+    assert job(tmp_path, last, made_s=2.0).healthy
+
+
+def test_whose_dump_is_older_has_no_stuck_device(tmp_path: Path) -> None:
+    """The others are through with what it has not begun: that takes its device as well."""
+    last = {rank: [waiting(state="completed"), later(5) | {"state": "completed"}] for rank in ALL}
+    last[2] = [waiting()]
+    assert not any(found.culprit_ranks for found in job(tmp_path, last, made_s=None).findings)
+
+
+def test_half_the_devices_blame_none(tmp_path: Path) -> None:
+    last = {rank: [waiting(state="started" if rank < 2 else "completed")] for rank in ALL}
+    (found,) = job(tmp_path, last).findings
+    assert (found.kind, found.culprit_ranks, found.device) == ("no_progress", (), False)
+
+
 def test_other_roots_are_no_network_fault(tmp_path: Path) -> None:
     last = {
         rank: [

@@ -58,6 +58,7 @@ class Finding:
     culprit_ranks: tuple[int, ...]
     waiting: tuple[str, ...]
     waiting_ranks: tuple[int, ...]
+    device: bool
     op: str | None
     group: str | None
     seq: int | None

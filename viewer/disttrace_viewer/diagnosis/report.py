@@ -204,6 +204,7 @@ def finding(case: Case, found: Finding) -> dict[str, Any]:
         "culprit_ranks": sorted({*_ranks(case, found.culprits, found.group), *found.absent_ranks}),
         "waiting": [processes[i].id for i in found.waiting],
         "waiting_ranks": _ranks(case, found.waiting, found.group),
+        "device": found.device,
         "op": found.op,
         "group": found.group,
         "seq": found.seq,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -15,7 +15,8 @@ from disttrace_viewer.analysis.process_ends import ALIVE, CASCADE, OWN, SILENT
 from disttrace_viewer.evidence.endings import Endings
 from disttrace_viewer.evidence.recorded import DRAINING, GATHERING
 from disttrace_viewer.trace.model import Stream
-from disttrace_viewer.trace.operation import GROUPED, Op
+from disttrace_viewer.trace.operation import GROUPED, SYNCHRONIZING, Op
+from disttrace_viewer.trace.process import JOURNAL
 
 LED = ("broadcast", "reduce", "gather", "scatter")
 """Collectives that one member leads: who leaves when depends on which."""
@@ -34,7 +35,7 @@ class Blocking(Endings):
         of groups waits for the oldest of what its process has issued.
         """
         found: dict[tuple[int, int], Op] = {}
-        device: dict[int, Op] = {}
+        device = dict(self.stuck_devices)
         issued: dict[int, Op] = {}
         for op in self.pending:
             if op.on_device:
@@ -59,14 +60,94 @@ class Blocking(Endings):
     def over_unseen(self) -> frozenset[tuple[int, int]]:
         """Collectives in flight that the device of another member has come through, where all wait
         for all, so that it has most likely come through here as well: nobody could ask it (a lock
-        of the driver's), or its entry was gone before it said so. None where nothing else is in
-        flight on a device: then these are what stands still.
+        of the driver's), or its entry was gone before it said so. None of those that stand still.
         """
+        if all(op.id in self._passed for op in self._on_device):
+            return frozenset()
+        return frozenset(one for one in self._passed if one[0] not in self.stuck_devices)
+
+    @cached_property
+    def stuck_devices(self) -> Mapping[int, Op]:
+        """By process the first operation that its device is not through with, while those of all
+        other members are, or of most: its device, or its stream, does not get on.
+
+        Torch's recorder was told of each end. In a journal one may be unseen, so there all have
+        come to what the process has in flight else, or nothing else is in flight at all.
+        """
+        mine: dict[int, list[Op]] = {}
+        for op in self._on_device:
+            mine.setdefault(op.process, []).append(op)
+        nothing_else = all(op.id in self._passed for op in self._on_device)
+        found: dict[int, Op] = {}
+        for process, ops in mine.items():
+            one = self.trace.processes[process]
+            rest = [op for op in ops if op.id not in self._passed]
+            first = next((op for op in ops if op.id in self._passed), ops[0])
+            if first.id in self.left:
+                continue
+            if first not in rest:
+                seen = one.source != JOURNAL or (self._all_in(rest[0]) if rest else nothing_else)
+                behind, through = self._inside[first.call.stream, first.seq or 0]
+                stuck = seen and (len(behind) == 1 or len(behind) < through)
+            elif first.call.kind == COLLECTIVE:  # who leads may be through before others are there
+                behind, through = self._inside[first.call.stream, first.seq or 0]
+                stuck = len(behind) == 1 and through > 0 and "root" not in one.lacks
+            else:
+                other = None if first.parent is not None else self.sample.other_end(first)
+                stuck = other is not None and other.status == "ok"
+            if stuck and not self._outrun(process):
+                found[process] = first
+        return found
+
+    def _all_in(self, op: Op) -> bool:
+        """Whether all that an operation needs have begun it."""
+        if op.call.kind != COLLECTIVE:
+            return self.sample.other_end(op) is not None
+        size = None if op.call.group is None else self.trace.groups[op.call.group].size
+        return len(self.sample.partners(op)) + 1 == size
+
+    def _outrun(self, process: int) -> bool:
+        """Whether others are through with what none completes alone and it has not begun: then its
+        evidence is older than theirs.
+        """
+        own: dict[Stream, int] = {}
+        for op in self.sample.of_process[process]:
+            if op.call.kind == COLLECTIVE:
+                own[op.call.stream] = max(op.seq or 0, own.get(op.call.stream, 0))
+        return any(self._completed.get(stream, 0) > seq for stream, seq in own.items())
+
+    @cached_property
+    def _completed(self) -> Mapping[Stream, int]:
+        """The newest number in each stream that any is through with and none completes alone."""
+        found: dict[Stream, int] = {}
+        for op in self.sample.ops:
+            if op.status == "ok" and op.call.op in SYNCHRONIZING:
+                found[op.call.stream] = max(op.seq or 0, found.get(op.call.stream, 0))
+        return found
+
+    @cached_property
+    def _on_device(self) -> tuple[Op, ...]:
+        return tuple(op for op in self.pending if op.on_device)
+
+    @cached_property
+    def _passed(self) -> frozenset[tuple[int, int]]:
+        """Collectives in flight that the device of another member has come through, where all wait
+        for all.
+        """
+        return frozenset(
+            op.id
+            for ops, through in self._inside.values()
+            for op in ops
+            if through > 0 and op.call.op not in LED
+        )
+
+    @cached_property
+    def _inside(self) -> Mapping[tuple[Stream, int], tuple[Sequence[Op], int]]:
+        """Collectives that are in flight on devices, and the number of members that are through."""
         inside: dict[tuple[Stream, int], list[Op]] = {}
-        for op in self.pending:
-            if op.on_device and op.call.kind == COLLECTIVE and op.call.op not in LED:
-                stream = op.call.stream
-                inside.setdefault((stream, op.seq or 0), []).append(op)
+        for op in self._on_device:
+            if op.call.kind == COLLECTIVE:
+                inside.setdefault((op.call.stream, op.seq or 0), []).append(op)
         failed = Counter(
             (op.call.stream, op.seq or 0)
             for op in self.sample.ops
@@ -76,14 +157,12 @@ class Blocking(Endings):
             stream: sorted(kept[-1].seq or 0 for kept in self.sample.streams[stream].values())
             for stream in {stream for stream, _ in inside} & self.sample.streams.keys()
         }
-        found: set[tuple[int, int]] = set()
+        found: dict[tuple[Stream, int], tuple[Sequence[Op], int]] = {}
         for (stream, seq), ops in inside.items():
             far = newest.get(stream, [])
             begun = len(far) - bisect_left(far, seq)  # who has begun a later one has begun this one
-            if begun - failed[stream, seq] > len(ops):
-                found.update(op.id for op in ops)
-        others = any(op.on_device and op.id not in found for op in self.pending)
-        return frozenset(found) if others else frozenset()
+            found[stream, seq] = (ops, begun - failed[stream, seq] - len(ops))
+        return found
 
     def _holds(self, op: Op) -> bool:
         if op.call.kind == "composed":

@@ -71,6 +71,8 @@ class Finding:
     absent_ranks: tuple[int, ...] = ()
     """Global ranks that are to blame and of which no process was seen."""
     waiting: tuple[int, ...] = ()
+    device: bool = False
+    """The devices of the culprits, or their streams, do not get on."""
     op: str | None = None
     group: str | None = None
     seq: int | None = None

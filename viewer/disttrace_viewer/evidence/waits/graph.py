@@ -258,7 +258,7 @@ def _held_back(evidence: Evidence) -> set[tuple[int, int]]:
     held = set(evidence.left)
     for op in evidence.pending:
         if op.on_device and op.id not in evidence.over_unseen:
-            before = first.setdefault(op.process, op)
+            before = first.setdefault(op.process, evidence.stuck_devices.get(op.process, op))
             if before is not op and op not in _launch(evidence, before):
                 held.add(op.id)
     return held

@@ -36,7 +36,8 @@ def tempered(case: Case, finding: Finding) -> Finding | None:
         return None
     if finding.kind == "missing_participant" and _came_later(case, finding):
         return None
-    if finding.kind not in RECORDED or not all(case.knows(what, of) for what in ("order", "rank")):
+    recorded = finding.kind in RECORDED or finding.device
+    if not recorded or not all(case.knows(what, of) for what in ("order", "rank")):
         finding = replace(finding, certainty=LIKELY)
     if finding.kind not in OF_TIME:
         return finding

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from disttrace.journal.format import DEVICE, HOST, LINK, REPLAYED
 from disttrace_viewer.analysis.error_texts import is_closed
@@ -52,7 +52,8 @@ def find(case: Case) -> Iterator[Finding]:
                 continue  # whether it moves takes two moments
             if not case.old(wait) or _ended(case, wait) or _drains(case, wait):
                 continue
-            if not _just_complete(case, wait) and not _host_is_ahead(case, wait):
+            ahead = host_is_ahead(case, wait, {wait.process, *wait.arrived})
+            if not _just_complete(case, wait) and not ahead:
                 yield _finding(case, wait)
 
 
@@ -108,9 +109,9 @@ def _just_complete(case: Case, wait: Wait) -> bool:
     return op.error is None and until - last < allowed_ns
 
 
-def _host_is_ahead(case: Case, wait: Wait) -> bool:
-    """Whether the device of a member came through something else of late: what was issued long ago
-    is behind that. Where it is not, it is told once the device stands still.
+def host_is_ahead(case: Case, wait: Wait, members: Iterable[int]) -> bool:
+    """Whether a device of some members came through something else of late: what was issued long
+    ago is behind that. Where it is not, it is told once the device stands still.
     """
     evidence = case.evidence
     if not wait.op.on_device or wait.op.error is not None or wait.process in evidence.timeless:
@@ -120,7 +121,7 @@ def _host_is_ahead(case: Case, wait: Wait) -> bool:
         and op.error is None
         and op.end_ns is not None
         and evidence.until_ns(process) - op.end_ns < evidence.stalled_after_ns
-        for process in {wait.process, *wait.arrived}
+        for process in members
         for op in evidence.sample.of_process.get(process, ())
     )
 
