@@ -238,18 +238,20 @@ def groups(journal: Journal, ranks: list[int]) -> int:
 
 
 def test_who_never_came_is_waited_for_to_the_end(tmp_path: Path) -> None:
-    """A hang is waiting too, of nobody in the table of ranks."""
+    """A hang is waiting too, and the culprit of the finding made others wait; the path ends there."""
     for journal in workers(tmp_path, 2):
         call = journal.collective(journal.world())
         if journal.rank == 0:
             journal.begin(call, START, q=1)
-        journal.record(hb=START + 5000 * MS)
+        journal.record(hb=START + 15000 * MS)
     stats = disttrace.stats(tmp_path)
-    assert waited(stats) == [5000, 0]
-    assert stats.ranks["made_others_wait_ns"].to_list() == [0, 0]
+    assert waited(stats) == [15000, 0]
+    assert [ns // MS for ns in stats.ranks["made_others_wait_ns"]] == [0, 15000]
+    assert stats.origins.row(0, named=True)["rank"] == 1
+    assert stats.critical_path.height == 0  # the culprit communicated with none
     assert stats.operations["algbw"].to_list() == [None]
     assert str(stats).splitlines()[1] == (
-        "5.00 s of waiting is for what never completed; `disttrace diagnose` tells more."
+        "Rank 1 made others wait 15.0 s for what never completed; `disttrace diagnose` tells more."
     )
 
 
@@ -281,7 +283,8 @@ def test_what_never_completed_is_waiting(tmp_path: Path, how: str) -> None:
     )
     assert stats.ranks["waiting_ns"].sum() >= sum(never)
     assert stats.waiting_ns > 0.99 * (stats.communicating_ns - 9 * MS)
-    assert stats.ranks["made_others_wait_ns"].sum() < 10 * MS
+    made = [ns // (1000 * MS) for ns in stats.ranks["made_others_wait_ns"]]
+    assert made == [10 if how == "mismatch" else 0, 0, 0]  # as the findings say
     healthy = 16 / 0.001  # 16 bytes in a millisecond
     known = [speed for speed in stats.operations["algbw"].to_list() if speed is not None]
     assert known == [pytest.approx(healthy)]

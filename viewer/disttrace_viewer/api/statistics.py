@@ -20,6 +20,7 @@ from disttrace_viewer.analysis.timing.what_if import KEYS as WITHOUT_KEYS
 from disttrace_viewer.analysis.timing.what_if import Outcome, WhatIf, Without
 from disttrace_viewer.api.reading import Paths, read
 from disttrace_viewer.history.minutes import Older, older
+from disttrace_viewer.history.verdict import verdict_on
 from disttrace_viewer.trace import model
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.trace.model import Trace
@@ -72,7 +73,10 @@ class Stats:
         low, high = (None if at is None else parse_time(at, start) for at in (from_, to))
         if low is not None and high is not None and low >= high:
             raise ViewerError(f"there is nothing from {from_} to {to}: the end is not after it")
-        waits = WaitStates(Exchanges(trace), from_ns=low, to_ns=high)
+        exchanges = Exchanges(trace)
+        waits = WaitStates(exchanges, from_ns=low, to_ns=high)
+        if waits.parts["never"].any():
+            waits = replace(waits, blame=verdict_on(trace, exchanges).blame)
         self.statistics = Statistics(waits, tables.calls(trace, {"line"}).select("call", "line"))
         """The tables underneath, for disttrace's own views; no stable interface."""
 

@@ -12,7 +12,7 @@ from disttrace_viewer.diagnosis.report import healthy, report
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.recorded import STALL_NS
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.findings.finding import ERROR, Finding
 from disttrace_viewer.findings.past import NOTHING, Past
 from disttrace_viewer.findings.rules import handled, lacking, left_over, waiting_for_input
 from disttrace_viewer.findings.rules.divergence import traced_back
@@ -21,6 +21,7 @@ from disttrace_viewer.findings.rules.table import RULES
 from disttrace_viewer.findings.rules.tried_again import overcome
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.merged import Merged
+from disttrace_viewer.trace.model import Blame
 from disttrace_viewer.trace.process import Problem
 
 
@@ -66,6 +67,21 @@ class Verdict:
     def incomplete(self) -> tuple[str, ...]:
         """What is missing of the job's journals, as sentences; none: the verdict rests on all."""
         return self.case.incomplete
+
+    @property
+    def blame(self) -> Blame:
+        """By whom waiting that never ended was caused: the one table of it."""
+        known = {id(one.scope): one.culprits for one in self.findings}
+        of: dict[int, tuple[int, ...]] = {}
+        for wait, number in self.case.owner.items():
+            culprits = known.get(id(self.case.findings[number].scope), ())
+            of.update({wait.process: culprits} if culprits else {})
+        errors = [one for one in self.findings if one.severity == ERROR]
+        of.update(
+            {p: one.culprits for one in reversed(errors) if one.culprits for p in one.waiting}
+        )
+        where = {at.process: at for one in reversed(errors) for at in reversed(one.locations)}
+        return Blame(of, {p: f"{at.file}:{at.line}" for p, at in where.items()})
 
     def to_dict(self) -> dict[str, Any]:
         """The report of ``diagnose --json``."""

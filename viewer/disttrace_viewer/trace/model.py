@@ -529,3 +529,16 @@ class Location:
     def at(cls, process: int, frame: Frame, op: str | None = None) -> Location:
         """Where a frame of a process is."""
         return cls(process, frame.file, frame.line, frame.function, op)
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """What ``diagnose`` says of waiting that never ended, for all tables."""
+
+    of: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """By process that waits: the culprits of the finding that explains it."""
+    lines: Mapping[int, str] = field(default_factory=dict)
+    """By culprit: where it is (``file:line``)."""
+
+
+NOT_KNOWN = Blame()

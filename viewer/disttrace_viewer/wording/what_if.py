@@ -44,7 +44,7 @@ def left_out(what_if: WhatIf, answer: Outcome, trace: Trace) -> str:
 
 def path_note(whole_ns: int) -> str:
     """What a critical path is, in half a sentence."""
-    return f"what made the run {duration(whole_ns)} long, and nothing else did"
+    return f"what made the run {duration(whole_ns)} long from its first operation on"
 
 
 def stretch(row: Mapping[str, object]) -> str:

@@ -2,7 +2,9 @@
 
 It goes back through the process that was through last; where that one had waited for somebody, it
 goes on with the last one to come, from its arrival (Scalasca's critical path, scalasca.org). What
-lies on it, and nothing else, made the run as long as it was.
+lies on it, and nothing else, made the run as long as it was. Start-up, before a process's first
+operation, is no part of it. Where a run did not complete it begins at the last sign of the culprit
+of the findings, and without one there is none.
 """
 
 from __future__ import annotations
@@ -52,13 +54,17 @@ def critical_path(schedule: Schedule) -> pl.DataFrame:
     (then both are null); ``TRANSFER`` and ``INSIDE`` are the operation's own. Where the schedule
     holds windows of the run, their paths stand for all of it.
     """
-    lives = {p: (low, high) for p, low, high in schedule.waits.lives.iter_rows()}
+    waits = schedule.waits
+    lives = {p: (low, high) for p, low, high in waits.lives.iter_rows()}
+    end = None if waits.is_complete else next(iter(waits.never), None)
+    if end is None and not waits.is_complete:
+        return pl.DataFrame(schema=STRETCHES)
     found: Stretches = {}
     seen: set[int] = set()
     for piece in schedule.pieces:
         events = list(map(_Event._make, piece.select(_Event._fields).iter_rows()))
         seen |= {event.process for event in events}
-        _walk(events, None if schedule.is_sampled else lives, found)
+        _walk(events, None if schedule.is_sampled else lives, found, end)
     if schedule.is_sampled and (walked := sum(found.values())):
         wall = max(lives[p][1] for p in seen) - min(lives[p][0] for p in seen)
         found = {key: round(time * wall / walked) for key, time in found.items()}
@@ -68,9 +74,14 @@ def critical_path(schedule: Schedule) -> pl.DataFrame:
 
 
 def _walk(
-    events: list[_Event], lives: Mapping[int, tuple[int, int]] | None, found: Stretches
+    events: list[_Event],
+    lives: Mapping[int, tuple[int, int]] | None,
+    found: Stretches,
+    culprit: int | None,
 ) -> None:
-    """Add the path through events that hang together; ``lives``: from the end of the run on."""
+    """Add the path through events that hang together; ``lives``: from the end of the run on, or
+    from that of the ``culprit``.
+    """
     before, last, root = _links(events)
     newest: dict[int, int] = {event.process: place for place, event in enumerate(events)}
 
@@ -79,10 +90,13 @@ def _walk(
             key = (process, kind, op, line)
             found[key] = found.get(key, 0) + time
 
+    if culprit is not None and (culprit not in newest or lives is None):
+        return
     if lives is None:
         end = max(newest, key=lambda process: events[newest[process]].at_ns)
     else:
-        end = max(newest, key=lambda process: lives[process][1])
+        ends = {process: lives[process][1] for process in newest}
+        end = max(newest, key=ends.__getitem__) if culprit is None else culprit
         add(end, OUTSIDE, None, None, lives[end][1] - events[newest[end]].at_ns)
     place: int | None = newest[end]
     while place is not None:
@@ -97,7 +111,8 @@ def _walk(
         start = event.before_ns + event.gap_ns
         kind = TRANSFER if waited else INSIDE
         add(event.process, kind, event.op, event.line, event.at_ns - start)
-        add(event.process, OUTSIDE, event.op, event.line, event.gap_ns)
+        if before[place] is not None:  # else it is the start-up
+            add(event.process, OUTSIDE, event.op, event.line, event.gap_ns)
         place = before[place]
 
 

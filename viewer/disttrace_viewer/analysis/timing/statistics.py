@@ -128,7 +128,7 @@ class Statistics:
             .alias("clock"),
         )
         last = (
-            rows.filter("is_last")
+            rows.filter(pl.col("is_last") & ~pl.col("never"))
             .group_by(*keys, "process")
             .agg(pl.len().alias("count"))
             .sort("count", "process", descending=[True, False])
@@ -155,8 +155,9 @@ class Statistics:
             pl.col("wait_ns").sum().alias("waiting_ns"),
             pl.col("never_ns").sum().alias("never_completed_ns"),
         )
+        late = parts.filter((pl.col("by") != pl.col("process")) & ~pl.col("never"))
         caused = (
-            parts.filter(pl.col("by") != pl.col("process"))
+            pl.concat([late.select("by", "wait_ns"), self._never.lazy()])
             .group_by(pl.col("by").alias("process"))
             .agg(pl.col("wait_ns").sum().alias("made_others_wait_ns"))
         )
@@ -186,7 +187,8 @@ class Statistics:
     def origins(self) -> pl.DataFrame:
         """Before which line the time went, largest ``caused_ns`` first: ``process``, ``line``,
         ``count`` (exchanges it was late to by its own doing) ``of`` all of it at that line,
-        ``mean_ns`` (by how much) and ``caused_ns`` (what others waited for it, summed).
+        ``mean_ns`` (by how much) and ``caused_ns`` (what others waited for it, summed). First what
+        never completed: by culprit of the findings and its line, or by none; ``mean_ns`` is null.
         """
         lines = self.lines.lazy()
         key = ["process", "line"]
@@ -195,7 +197,16 @@ class Statistics:
             pl.col("delay_ns") >= REMARKABLE * weighted_mean(pl.col("delay_ns")).over(key)
         )
         of = self._parts.group_by(key).agg(pl.len().alias("of"))
-        return (
+        where = self.waits.blame.lines
+        never = self._never.select(
+            process="by",
+            line=pl.Series([where.get(by) for by in self._never["by"]], dtype=pl.String),
+            count=pl.lit(1, pl.UInt32),
+            of=pl.lit(1, pl.UInt32),
+            mean_ns=pl.lit(None, pl.Int64),
+            caused_ns="wait_ns",
+        )
+        lately = (
             late.group_by(key, maintain_order=True)
             .agg(
                 pl.len().alias("count"),
@@ -208,6 +219,12 @@ class Statistics:
             .select("process", "line", "count", "of", "mean_ns", "caused_ns")
             .collect()
         )
+        return pl.concat([never, lately])
+
+    @cached_property
+    def _never(self) -> pl.DataFrame:
+        rows = [*self.waits.never.items()]
+        return pl.DataFrame(rows, schema={"by": pl.UInt32, "wait_ns": pl.Int64}, orient="row")
 
     @cached_property
     def states(self) -> pl.DataFrame:

@@ -19,6 +19,7 @@ import polars as pl
 
 from disttrace.journal.format import ON_DEVICE
 from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.trace.model import NOT_KNOWN, Blame
 
 LATE_SENDER, LATE_RECEIVER = "late sender", "late receiver"
 LATE_BROADCAST, EARLY_REDUCE = "late broadcast", "early reduce"
@@ -40,6 +41,26 @@ class WaitStates:
     exchanges: Exchanges
     from_ns: int | None = None
     to_ns: int | None = None
+    blame: Blame = NOT_KNOWN
+
+    @cached_property
+    def never(self) -> dict[int | None, int]:
+        """What was waited in what never completed, by culprit, longest first; None: none came of
+        whom it is known.
+        """
+        found: dict[int | None, int] = {}
+        rows = self.parts.filter("never").group_by("process").agg(pl.col("wait_ns").sum())
+        for process, waited in rows.sort("process").iter_rows():
+            for culprit in self.blame.of.get(process, (None,)):
+                if waited and culprit != process:
+                    found[culprit] = found.get(culprit, 0) + waited
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    @cached_property
+    def is_complete(self) -> bool:
+        """Whether no process ended, or stands, in what never completed."""
+        last = self.parts.group_by("process", maintain_order=True).last()
+        return not last["never"].any()
 
     @cached_property
     def parts(self) -> pl.DataFrame:

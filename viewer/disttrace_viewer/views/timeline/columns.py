@@ -28,7 +28,7 @@ from disttrace_viewer.analysis.timing.critical_path import critical_path
 from disttrace_viewer.analysis.timing.schedule import Schedule
 from disttrace_viewer.analysis.timing.wait_states import WaitStates
 from disttrace_viewer.analysis.timing.what_if import WhatIf
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import Blame, Trace
 from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.views import tables
 from disttrace_viewer.wording.what_if import WHAT_IF, left_out, path_note, stretch
@@ -83,12 +83,12 @@ OPERATIONS = 500_000
 """Of more operations a page does not work this out, which takes longer than the page itself."""
 
 
-def gains(trace: Trace, exchanges: Exchanges) -> dict[str, Any] | None:
+def gains(trace: Trace, exchanges: Exchanges, blame: Blame) -> dict[str, Any] | None:
     """``what_if`` and ``path``: a note, and rows, largest first; None where the run is too long."""
     if trace.operations.height > OPERATIONS:
         return None
     lines = tables.calls(trace, {"line"}).select("call", "line")
-    schedule = Schedule(WaitStates(exchanges), lines)
+    schedule = Schedule(WaitStates(exchanges, blame=blame), lines)
     what_if = WhatIf(schedule)
     path = critical_path(schedule)
     whole = int(path["time_ns"].sum())

@@ -77,7 +77,7 @@ class _Content:
         self._sources = Sources(begun) if source else None
         self._exchanges = Exchanges(trace)
         found = verdict_on(trace, self._exchanges)
-        self._case, self._findings = found.case, found.findings
+        self._case, self._findings, self._blame = found.case, found.findings, found.blame
         self._tracks = Tracks()
         rows = placed(trace, self._tracks, shown(trace))
         first = rows["begin_ns"].min() if rows.height else trace.end_ns
@@ -118,7 +118,7 @@ class _Content:
             "said": [
                 {"at": said["at"], "summary": said["summary"]} for said in self._case.said[-SHOWN:]
             ],
-            "run": gains(trace, self._exchanges),
+            "run": gains(trace, self._exchanges, self._blame),
             "errors": trace.errors,
             "calls": self._calls.values,
             "keys": self._keys.values,

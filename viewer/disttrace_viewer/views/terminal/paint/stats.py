@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import polars as pl
 from rich.text import Text
@@ -21,8 +22,6 @@ ROWS, RANKS, ORIGINS = 20, 12, 5
 """Rows shown before the rest is counted."""
 STANDS_OUT = 0.1
 """Part of all waiting from which on its origin is named as the one to look at."""
-MOST = 0.5
-"""Part of all waiting from which on those who never arrived are what there is to say."""
 LOUD = 0.5
 """A share of waiting from here on is marked."""
 _KEYS = {"line": ("line",), "group": (FAMILY,), "op": ("op",), "rank": ("op",)}
@@ -59,14 +58,12 @@ def sentences(statistics: Statistics, *, whole: bool = True) -> tuple[str, ...]:
         f"{number(count, 'rank')}, {each} communicating,"
         f" {share:.0%} of it waiting for the last to arrive."
     )
-    open_ns = statistics.never_completed_ns
-    if open_ns >= MOST * sums["waiting_ns"]:
-        waited = f"{duration(open_ns)} of waiting is for what never completed"
-        return first, f"{waited}; `disttrace diagnose` tells more."
     origins = statistics.origins
     if not origins.height:
         return first, "Nobody made others wait by being late."
     top = origins.row(0, named=True)
+    if top["mean_ns"] is None:
+        return first, f"{_never(statistics, top)}; `disttrace diagnose` tells more."
     who = _name(statistics, top["process"], capital=True)
     if top["caused_ns"] < STANDS_OUT * sums["waiting_ns"]:
         return (
@@ -74,6 +71,18 @@ def sentences(statistics: Statistics, *, whole: bool = True) -> tuple[str, ...]:
             f"Nobody stands out among those who were late: {who[0].lower()}{who[1:]} most.",
         )
     return first, f"{who} made others wait {duration(top['caused_ns'])}, {_origin(top)}."
+
+
+def _never(statistics: Statistics, row: dict[str, Any]) -> str:
+    """Who is to blame for what never completed, by the findings."""
+    waited = duration(row["caused_ns"])
+    if row["process"] is None:
+        return (
+            f"{waited} of waiting is for what never completed, and none is known to have caused it"
+        )
+    at = f" (at {_short(row['line'])})" if row["line"] else ""
+    who = _name(statistics, row["process"], capital=True)
+    return f"{who}{at} made others wait {waited} for what never completed"
 
 
 def _origin(row: dict[str, object]) -> str:
@@ -169,6 +178,9 @@ def _origins(statistics: Statistics, out: TextConsole) -> None:
         return
     out.heading("before which line the time went", "late by its own doing, not by waiting itself")
     for row in origins.head(ORIGINS).iter_rows(named=True):
+        if row["mean_ns"] is None:
+            out.wrapped(Text(_never(statistics, row)), Text("  "), Text("    "))
+            continue
         text = Text.assemble(
             (_name(statistics, row["process"], capital=True), "bold"),
             f" late by {_origin(row)}; others waited ",
