@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import disttrace
 from disttrace_viewer.companion.hub import address
 from support import networks
 from support.networks import Host
@@ -63,6 +64,13 @@ def test_a_hang_is_told_once(tmp_path: Path, hosts: Sequence[Host], secret: str)
         assert "rank 1 is at slow_loader.py:34 in load" in text
         assert "nothing is known" not in text
         assert told(tmp_path, len(hosts)) == [0]
+        folder = tmp_path / "journals0"
+        assert f"diagnose {folder} (of all hosts: disttrace collect {folder} on each" in text
+    # What is left in the folder of that host alone says as much, with the time.
+    (first, *_) = disttrace.diagnose(folder).to_dict()["findings"]
+    assert (first["kind"], first["culprit_ranks"]) == ("missing_participant", [1])
+    assert (first["certainty"], "said_at" in first) == ("certain", True)
+    assert any((at["file"], at["line"]) == (str(HANG), 34) for at in first["locations"])
     wait_until(lambda: all(map(_is_clean, tmp_path.glob("journals*"))), timeout=60)
 
 

@@ -46,7 +46,7 @@ from disttrace_viewer.companion.hub.station import ALONE, MOST_SUMMARY, SERVER, 
 from disttrace_viewer.companion.load import Load
 from disttrace_viewer.companion.machine.asking import Asking
 from disttrace_viewer.companion.reading.folder_lead import FolderLead
-from disttrace_viewer.companion.reading.journals import OwnJournals, unreported
+from disttrace_viewer.companion.reading.journals import OwnJournals, of_job, unreported
 from disttrace_viewer.companion.reading.ranks import (
     addresses,
     beside,
@@ -415,7 +415,8 @@ class Judge:
             starved=lambda pid: self._load.share(pid).starved,
         )
         errors, notes = now.errors, now.notes
-        said = lines(case, errors, self._root)
+        elsewhere = (told.ids | self._beyond.states.keys()) - self._ours
+        said = lines(case, errors, self._root, apart=self._lie_apart(elsewhere))
         if said and unknown:
             whom = sentences.ranks(unknown)
             it, them = ("it", "it") if len(unknown) == 1 else ("they", "them")
@@ -426,8 +427,6 @@ class Judge:
             said.insert(len(said) - 1, f"nothing is known of {whom}: {why}")
         if said:
             said[-1:-1] = self._load.lines(case, errors)
-        elsewhere = told.ids | self._beyond.states.keys()
-        elsewhere -= self._ours
         concerned = reached(case, errors or notes, self._told)
         ops = live.waits_of(case, errors)
         if ops:
@@ -461,6 +460,11 @@ class Judge:
             "next_s": now.next_s,
             "ops": sorted(ops),
         }
+
+    def _lie_apart(self, ids: Set[str]) -> bool:
+        """Whether journals of some processes are not below the folder of all."""
+        found = of_job(self._root, self._in_names) if ids else []
+        return not {one[:12] for one in ids} <= {os.path.basename(f.base)[-12:] for f in found}
 
     def _look_at_load(self, processes: Iterable[Process]) -> None:
         self._load.look([p.pid for p in processes if p.pid and look(p).alive])

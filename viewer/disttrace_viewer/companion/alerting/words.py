@@ -25,8 +25,17 @@ MOST_PROCESSES = 64
 LONGEST_LINE = 400
 
 
-def lines(case: Case, found: list[Finding], directory: str, *, word: str = "stalled") -> list[str]:
-    """At most ten lines, whatever the number of ranks. ``word``: what all of it is."""
+def lines(
+    case: Case,
+    found: list[Finding],
+    directory: str,
+    *,
+    word: str = "stalled",
+    apart: bool = False,
+) -> list[str]:
+    """At most ten lines, whatever the number of ranks. ``word``: what all of it is; ``apart``: some
+    of the journals lie on other hosts.
+    """
     if not found:
         return []
     doubted = word in ("stalled", "diverged")
@@ -40,7 +49,9 @@ def lines(case: Case, found: list[Finding], directory: str, *, word: str = "stal
         said.append(f"  and {len(where) - MOST_POSITIONS} more places")
     if found[0].hint is not None:
         said.append(found[0].hint)
-    said.append(f"more: disttrace diagnose {shlex.quote(directory)}")
+    path = shlex.quote(directory)
+    first = f" (of all hosts: disttrace collect {path} on each first)" if apart else ""
+    said.append(f"more: disttrace diagnose {path}{first}")
     return [
         line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 3]}..." for line in said
     ]
