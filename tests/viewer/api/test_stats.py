@@ -238,7 +238,7 @@ def groups(journal: Journal, ranks: list[int]) -> int:
 
 
 def test_who_never_came_is_waited_for_to_the_end(tmp_path: Path) -> None:
-    """A hang is waiting too, and the culprit of the finding made others wait; the path ends there."""
+    """A hang is waiting too, and the culprit of the finding made others wait."""
     for journal in workers(tmp_path, 2):
         call = journal.collective(journal.world())
         if journal.rank == 0:
