@@ -294,7 +294,9 @@ class Session:
                 import torch
 
                 from disttrace.capture import missing, parts  # noqa: F401 - and all that it needs
+                from disttrace.capture.ddp import parameters
             self.capture.sites.torch_home(os.path.dirname(torch.__file__))
+            self.capture.parameters_of = parameters.of
             with Paused():
                 capture.activate(self.capture)
                 covered = capture.coverage()

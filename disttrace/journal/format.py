@@ -278,6 +278,7 @@ FIELDS: dict[str, dict[str, str]] = {
         "h": "thread",
         "causes": "texts",
         "lines": "texts",
+        "parameters": "texts",
     },
     "handling": {
         "t": "time",

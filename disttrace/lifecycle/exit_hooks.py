@@ -116,7 +116,12 @@ class Ending:
             h=recorder.threads.state.number,
             **_told("causes", causes(error)),
             **_told("lines", errors.further_lines(error)),
+            **_told("parameters", self._parameters(error)),
         )
+
+    def _parameters(self, error: BaseException) -> Sequence[str]:
+        capture = self._capture
+        return capture.guard("names of parameters", capture.parameters_of, error) or ()
 
     def exit(
         self, how: str, code: int | None, stack: int = 0, caused_by: Sequence[str] = ()

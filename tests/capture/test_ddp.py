@@ -118,3 +118,34 @@ def test_other_operations_pass_nothing_of_ours(tmp_path: Path) -> None:
     told = preloaded("-c", BESIDE, tmp_path).check().stdout.splitlines()
     assert len(told) == 2
     assert all("fallthrough" in line for line in told)
+
+
+UNUSED = """
+import sys
+import disttrace
+disttrace.install(dir=sys.argv[1])
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+class Branches(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.frozen = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+        self.used, self.head = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    def forward(self, x):
+        return self.used(x)
+
+model = torch.nn.parallel.DistributedDataParallel(Branches())
+for _ in range(2):
+    model(torch.ones(1, 2)).sum().backward()
+"""
+
+
+def test_parameters_without_a_gradient_are_named(tmp_path: Path) -> None:
+    """By the model in the traceback, as DDP numbers them: what is frozen has no number."""
+    assert preloaded("-c", UNUSED, tmp_path).code == 1
+    (journal,) = read_journals(tmp_path)
+    (failure,) = journal.of("failure")
+    assert failure["parameters"] == ["head.weight", "head.bias"]
+    assert "for rank 0: 2 3" in " ".join(failure["lines"])

@@ -129,10 +129,12 @@ def stand(journal: Journal, t: int, file: str, line: int, function: str, thread:
     journal.record(at=t, h=thread, k=journal.stack((file, line, function)))
 
 
-def fail(journal: Journal, t: int, kind: str, text: str, line: int = 30) -> None:
+def fail(
+    journal: Journal, t: int, kind: str, text: str, line: int = 30, **keys: Sequence[str]
+) -> None:
     """An exception that nobody caught, and the end."""
     stack = journal.stack(("train.py", line, "step"))
-    journal.define("failure", t=t, type=kind, text=text, stack=stack, h=0)
+    journal.define("failure", t=t, type=kind, text=text, stack=stack, h=0, **keys)
     journal.define("exit", t=t + MS, how="exception", code=1)
 
 

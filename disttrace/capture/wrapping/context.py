@@ -64,6 +64,8 @@ class Capture:
         # The number that hooks of torch's give the operation that a thread has issued last.
         self.op_ids: dict[int, int] = {}
         self.show_cxx: Callable[[], None] = lambda: None  # see whatever C++ issues from now on
+        # The parameters that an exception of DDP's is about.
+        self.parameters_of: Callable[[BaseException], list[str]] = lambda error: []
         # Runs a callback once a module is imported: torch is half imported at installation.
         self.when_imported: Callable[[str, Callable[[ModuleType], None]], None] = _at_once
         # What patches torch's classes, and what Python subclasses of theirs override.

@@ -136,8 +136,9 @@ def test_an_exit_that_was_asked_for_is_no_uneven_input(tmp_path: Path) -> None:
     assert "os._exit" in (found.hint or "")
 
 
-def test_ddp_says_whose_model_differs(tmp_path: Path) -> None:
-    """It raises on all ranks; the counts are in the texts."""
+@pytest.mark.parametrize("named", [False, True])
+def test_ddp_says_whose_model_differs(tmp_path: Path, named: bool) -> None:
+    """It raises on all ranks; the counts are in the texts, and the names where they are known."""
     for journal, _ in steps(tmp_path, 3):
         rank = journal.rank or 0
         mine, other = (3, 4) if rank == 1 else (4, 3)
@@ -148,9 +149,24 @@ def test_ddp_says_whose_model_differs(tmp_path: Path) -> None:
             "DDP expects same model across all ranks, but"
             f" Rank {rank} has {mine} params, while rank {0 if rank == 1 else 1} has inconsistent"
             f" {other} params.",
+            parameters=["a", "b", "head", "old"][rank == 1 :][:mine] if named else [],
         )
     found = only(findings(tmp_path))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
+    assert ("The model of rank 1 lacks a." in found.summary) == named
+    assert [names for _, names in found.parameters] == [("a",)] * named
+
+
+def test_parameters_without_a_gradient_have_their_names(tmp_path: Path) -> None:
+    """The exception has their numbers."""
+    for journal, _ in steps(tmp_path, 2):
+        if journal.rank == 1:
+            lines = ["Parameter indices which did not receive grad for rank 1: 2"]
+            fail(journal, 1 * S, "RuntimeError", "not reduced", lines=lines, parameters=["b.bias"])
+        else:
+            beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert "for rank 1: 2 (train.py:30). In the model: b.bias." in found.summary
 
 
 def leaders(

@@ -83,6 +83,8 @@ class Finding:
     at_ns: int = 0
     """When it began, for the order of findings of one kind."""
     scope: Scope = field(default_factory=Scope)
+    parameters: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    """By process, the names of the model's parameters that it is about."""
     settles: tuple[str, ...] = ()
     """Evidence that is missing and would make it certain."""
     said_at: float | None = None

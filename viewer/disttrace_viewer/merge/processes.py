@@ -206,6 +206,7 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
             thread=item.get("h", 0),
             causes=tuple(item.get("causes") or ()),
             lines=tuple(item.get("lines") or ()),
+            parameters=tuple(item.get("parameters") or ()),
         )
 
     handled = {item.get("h", 0): item for item in listed["handling"]}

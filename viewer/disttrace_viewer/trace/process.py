@@ -56,6 +56,8 @@ class Failure:
     """``Type: first line`` of the exceptions that it was raised from, nearest first."""
     lines: tuple[str, ...] = ()
     """Lines of its text behind the first one."""
+    parameters: tuple[str, ...] = ()
+    """Names of those that an exception of DDP's is about."""
 
     @property
     def chain(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ What passes on that communication broke is told apart in ``analysis.process_ends
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence, Set
 
 from disttrace.journal.format import ABORTED, STOPPED
@@ -32,6 +32,8 @@ from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.ends import came_about, ended, raised
+from disttrace_viewer.wording.quantities import few
+from disttrace_viewer.wording.sentences import MANY
 
 MOMENT_NS = 2_000_000_000
 """Those who are seen to be gone within this went at one moment."""
@@ -197,21 +199,24 @@ def _finding(case: Case, first: int, alike: list[int]) -> Finding:
     last = case.last(first)
     sure = all(_surely_over(case, process, {*alike}) for process in alike)
     odd = _odd_models(case, alike)
+    parameters, of_them = _parameters(case, alike, models=odd is not None)
+    told = summary(
+        trace,
+        alike,
+        end_of(evidence, first),
+        evidence.whereabouts(first),
+        last,
+        surely=sure,
+        first=_is_first(case, first, alike),
+    )
     return Finding(
         kind="process_failed",
-        summary=summary(
-            trace,
-            alike,
-            end_of(evidence, first),
-            evidence.whereabouts(first),
-            last,
-            surely=sure,
-            first=_is_first(case, first, alike),
-        ),
+        summary=" ".join([told, *of_them]),
         certainty=CERTAIN if sure else LIKELY,
         hint=hint(end, others=_has_others(case, alike)),
         culprits=tuple(alike) if odd is None else odd,
         op=None if last is None else last.call.op,
+        parameters=parameters,
         locations=outside.locations(case, alike),
         at_ns=end.t_ns,
         scope=Scope(
@@ -266,6 +271,29 @@ def _odd_models(case: Case, alike: list[int]) -> tuple[int, ...] | None:
         counts |= {one: has, two: other}
     odd = minority(counts, len(counts))
     return tuple(p for p in alike if case.evidence.trace.processes[p].rank in odd)
+
+
+def _parameters(
+    case: Case, alike: list[int], *, models: bool
+) -> tuple[tuple[tuple[int, tuple[str, ...]], ...], list[str]]:
+    """By process, the parameters that DDP's exception is about, and sentences on them. Of
+    ``models`` that differ in number, those that one lacks or has beside what most have.
+    """
+    named = {p: one.parameters for p in alike if (one := case.evidence.ends[p].failure) is not None}
+    if not models:
+        found = tuple((p, names) for p, names in named.items() if names)
+        return found, [f"In the model: {few(names, MANY)}." for _, names in found[:1]]
+    if not all(named.values()):
+        return (), []
+    (usual, _), *_ = Counter(sorted(named.values(), key=len, reverse=True)).most_common()
+    found, told = (), list[str]()
+    for p, own in named.items():
+        lacking = tuple(name for name in usual if name not in {*own})
+        beyond = tuple(name for name in own if name not in {*usual})
+        if lacking or beyond:
+            found += ((p, lacking + beyond),)
+            told.append(model(case.evidence.trace.processes[p].label, lacking, beyond))
+    return found, told
 
 
 NATIVE = (
@@ -330,6 +358,13 @@ def summary(
     if last is not None and end.failure is None:
         before = f", after {sentences.operation(trace, last)}"
     return f"{sentences.subject(trace, who)} {how}{at}{before}{on}."
+
+
+def model(who: str, lacking: Sequence[str], beyond: Sequence[str]) -> str:
+    """``The model of rank 2 lacks head.bias, head.weight.``"""
+    parts = [f"lacks {few(lacking, MANY)}"] * bool(lacking)
+    parts += [f"has {few(beyond, MANY)} beside the others'"] * bool(beyond)
+    return f"The model of {who} {' and '.join(parts)}."
 
 
 def look_for(code: int | None) -> str:
