@@ -316,6 +316,56 @@ def test_a_one_sided_launch_is_not_all_joined(tmp_path: Path) -> None:
     assert [found.kind for found in report.findings] == ["unmatched_recv"]
 
 
+@pytest.mark.parametrize("first", [0, 30])
+@pytest.mark.parametrize("active", [False, True], ids=["all", "active only"])
+@pytest.mark.parametrize("made_s", [60.0, None])
+def test_a_launch_in_a_ring_that_lacks_a_message_blames_no_innocent(
+    tmp_path: Path, first: int, active: bool, made_s: float | None
+) -> None:
+    """Rank 2 leaves its send to rank 3 out: all others are through, also with what rank 3 sends,
+    which only a ring that holds all messages can tell.
+    """
+    sides = {
+        0: ("send 0->1", "recv 0<-3"),
+        1: ("send 1->2", "recv 1<-0"),
+        2: ("recv 2<-1",),
+        3: ("send 3->0", "recv 3<-2"),
+    }
+    dumps = {}
+    for rank, names in sides.items():
+        state = "scheduled" if rank == 3 else "completed"
+        kept = [*steps(1), *batch(*names, seq=1, state=state, at_s=1)]
+        kept = kept[1:] * (rank == 3) if active else kept
+        dumps[rank] = dump(kept, groups=WORLD, first=first or 30 * active)
+    (found,) = diagnose(write(tmp_path / "dumps", dumps, made_s=made_s)).findings
+    assert found.severity == ("warning" if made_s is None else "error")
+    if first or active:
+        assert (found.culprit_ranks, found.certainty) == ((), "likely")
+        assert "ranks 0, 2" in found.summary
+    else:
+        assert (found.kind, found.culprit_ranks) == ("unmatched_recv", (2,))
+
+
+@pytest.mark.parametrize("made_s", [60.0, None])
+def test_who_is_in_another_group_of_the_same_members_is_no_fault_of_the_network(
+    tmp_path: Path, made_s: float | None
+) -> None:
+    """No dump lists the members of either group, as gloo's do not: all wait, and none elsewhere."""
+    names = {0: "1", 1: "1", 2: "2", 3: "1"}
+    dumps = {
+        rank: dump(
+            [
+                *steps(1, backend="gloo"),
+                waiting(seq=1, group=(name, "undefined"), pg_id=int(name), backend="gloo"),
+            ],
+            groups=WORLD,
+        )
+        for rank, name in names.items()
+    }
+    (found,) = diagnose(write(tmp_path / "dumps", dumps, made_s=made_s)).findings
+    assert (found.kind, found.culprit_ranks) == ("deadlock", ())
+
+
 def test_a_healthy_uneven_all_gather_is_over(tmp_path: Path) -> None:
     def of(seq: int) -> list[dict[str, Any]]:
         parts = [entry("_broadcast_oop", seq, at_s=seq, state="scheduled") for _ in ALL]

@@ -279,13 +279,18 @@ def _launch(evidence: Evidence, op: Op) -> Sequence[Op]:
     return [one for one in kept if one.parent == op.parent and one.pending]
 
 
-def _lacking(evidence: Evidence, op: Op, held: Set[tuple[int, int]]) -> Op:
-    """Of a launch the message that holds it up: one whose other end was not posted; else itself."""
+def _lacking(evidence: Evidence, op: Op, held: Set[tuple[int, int]]) -> list[Op]:
+    """Of a launch the messages that hold it up: whose other end was not posted; else itself."""
+    found = []
     for one in _launch(evidence, op):
         partner = evidence.sample.other_end(one)
         if one.peer is not None and (partner is None or partner.id in held):
-            return one
-    return op
+            found.append(one)
+    return found or [op]
+
+
+def _lacks(evidence: Evidence, op: Op) -> Set[str]:
+    return evidence.trace.processes[op.process].lacks
 
 
 def _resolve(evidence: Evidence, group: int, missing: Sequence[int]) -> Resolved:
@@ -308,8 +313,15 @@ def _resolve(evidence: Evidence, group: int, missing: Sequence[int]) -> Resolved
 def _messages(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
     held = _held_back(evidence)
     for found in chosen:
-        op = _lacking(evidence, found, held)
-        group = op.call.group
+        without = _lacking(evidence, found, held)
+        op, group = without[0], without[0].call.group
+        if len({one.peer for one in without}) > 1 and "older" in _lacks(evidence, op):
+            # Which of them are through with theirs, a ring that was overwritten does not tell.
+            ends = [_one_end(evidence, one, ("message", *one.id)) for one in without]
+            targets = tuple(dict.fromkeys(t for end in ends for t in end.targets))
+            absent = tuple(dict.fromkeys(r for end in ends for r in end.absent))
+            yield replace(ends[0], targets=targets, absent=absent, any_of=True)
+            continue
         if group is None:
             yield _alone(op)
             continue

@@ -140,7 +140,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
     members = () if wait.kind == OTHER else wait.arrived
     still = evidence.still(members, members)
     who = [w.process for w in inside]
-    waited_ns = max(evidence.age_ns(w.op) for w in inside)
+    waited_ns = evidence.waited_ns(w.op for w in inside)
     open_ = _open(case, wait)
     told = troubles.around(case, wait, {*who, *wait.arrived})
     return Finding(
@@ -217,7 +217,7 @@ def _unanswered(case: Case, wait: Wait) -> Finding:
     inside = case.inside(wait.exchange)
     who = list(dict.fromkeys(w.process for w in inside))
     ((server, doing),) = outside.doing(case, wait.targets).items()
-    waited_ns = max(evidence.age_ns(w.op) for w in inside)
+    waited_ns = evidence.waited_ns(w.op for w in inside)
     return Finding(
         kind="no_progress",
         summary=unanswered(evidence.trace, wait.op, who, waited_ns, server, doing),
@@ -328,7 +328,7 @@ def apart_text(trace: Trace, waits: Sequence[Wait]) -> str:
 
 
 def unanswered(
-    trace: Trace, op: Op, who: Sequence[int], waited_ns: int, server: int, doing: Doing
+    trace: Trace, op: Op, who: Sequence[int], waited_ns: int | None, server: int, doing: Doing
 ) -> str:
     """``op`` of a store, which ``server`` serves."""
     been = _been_in(trace, who, sentences.operation(trace, op), op, waited_ns)

@@ -185,6 +185,11 @@ def summary_text(
         )
     if not others:
         return f"{been}, but of {sentences.ranks(wait.absent)} no journal was found."
+    if wait.any_of and op.peer is not None:
+        return (
+            f"{been}, launched with messages of {who}: of at least one of them the other end never"
+            " came, and of which, rings that are overwritten or hold open entries only do not tell."
+        )
     never = f"{who} never {verb if len(others) > 1 else verb + 's'}"
     nobody = f"nobody {verb}s: " if wait.any_of else ""
     return f"{been}, but {nobody}{never}{outside.where(trace, doing, named=True)}."

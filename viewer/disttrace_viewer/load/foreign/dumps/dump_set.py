@@ -126,10 +126,33 @@ class DumpSet:
             elif listed and len(told) == 1:
                 found[name, desc] = (listed, True)
             else:
-                found[name, desc] = (tuple(sorted(ranks)), False)
+                found[name, desc] = (tuple(sorted({*ranks, *self._beside(name, ranks)})), False)
         default = self.default_name
         if default is not None and all(name != default for name, _ in found):
             found[default, DEFAULT] = (tuple(range(self.world)), True)
+        return found
+
+    def _beside(self, name: str, seen: set[int]) -> Iterable[int]:
+        """Who waits in another group, where a group of which no dump lists the members, or that
+        other one, was seen by one rank alone: it has more members, and none is anywhere else.
+        """
+        others = {group: ranks for group, ranks in self._waiting.items() if group != name}
+        if sum(map(len, self._waiting.values())) < self.world:
+            return ()
+        if name not in self._waiting or not all(map(seen.isdisjoint, others.values())):
+            return ()
+        alone = len(seen) == 1 or any(len(ranks) == 1 for ranks in others.values())
+        return {r for ranks in others.values() for r in ranks} if alone else ()
+
+    @cached_property
+    def _waiting(self) -> Mapping[str, set[int]]:
+        """Ranks by the group of the oldest collective that each has in flight."""
+        found: dict[str, set[int]] = {}
+        for rank, dump in self.dumps.items():
+            flights = (e for e in dump.entries if not e.p2p and in_flight(dump, e))
+            oldest = next(flights, None)
+            if oldest is not None:
+                found.setdefault(oldest.group, set()).add(rank)
         return found
 
     @cached_property
