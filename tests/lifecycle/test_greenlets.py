@@ -93,8 +93,8 @@ def test_the_recorder_takes_them_from_one_place() -> None:
     """Locks, threads, queues, sleeps and polls of ours are those of `journal/originals.py`. What
     runs at the interpreter's start comes before any library."""
     replaced = re.compile(
-        r"(?<!`)threading\.(Lock|RLock|local|Thread|Event|Condition|enumerate|get_native_id)\b"
-        r"|\btime\.sleep\(|\bselect\.(e?poll|select)\(|\bqueue\.\w|import _thread|from _thread"
+        r"(?<!`)threading\.(Lock|RLock|local|Thread\(|Event|Condition|enumerate|get_native_id)"
+        r"|\btime\.sleep\(|\bselect\.(e?poll|select)\(|\bqueue\.[SQE]|import _thread|from _thread"
     )
     others = ("testing", "commands", "journal/originals.py", "journal/standard_library.py")
     folder = ROOT / "disttrace"
