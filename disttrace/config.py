@@ -5,7 +5,6 @@ Most of this file is the table of settings, with what each is for.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -79,12 +78,15 @@ def _whole(lowest: int, highest: int) -> Callable[[object], int]:
     return parse
 
 
+_LONGEST_S = 1e9  # thirty years, which nanoseconds of 64 bits hold
+
+
 def _seconds(lowest: float) -> Callable[[object], float]:
     def parse(value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, (int, float, str)):
             raise TypeError
         number = float(value)
-        if not math.isfinite(number) or number < lowest:
+        if not lowest <= number <= _LONGEST_S:
             raise ValueError
         return number
 
@@ -192,7 +194,7 @@ SETTINGS: tuple[Setting, ...] = (
         "SLOW_WRITE",
         2.0,
         _seconds(0.0),
-        "a number of seconds, 0 or more",
+        "a number of seconds from 0 to a billion",
         "On a slow file system, the journal is switched off once a write takes this many seconds, "
         "or slow writes take half of the time for ten times as long; 0: never.",
     ),
@@ -200,7 +202,7 @@ SETTINGS: tuple[Setting, ...] = (
         "STALL",
         10.0,
         _seconds(0.001),
-        "a number of seconds, 0.001 or more",
+        "a number of seconds from 0.001 to a billion",
         "Seconds after which a waiting operation counts as stalled.",
     ),
     Setting(
@@ -302,7 +304,7 @@ SETTINGS: tuple[Setting, ...] = (
         "PENDING",
         5.0,
         _seconds(0.0),
-        "a number of seconds, 0 or more",
+        "a number of seconds from 0 to a billion",
         "With `otlp`: seconds after which an operation still in flight is sent as a pending span.",
     ),
     Setting(

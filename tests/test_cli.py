@@ -77,7 +77,7 @@ def test_every_command_explains_itself(row: cli.Command) -> None:
         ),
         ("stats --by lien", "--by lien: did you mean line?"),
         ("export --format csv", "--format csv: allowed are html, jsonl, otlp, parquet, perfetto."),
-        ("diagnose --stall -1", "--stall: '-1' is no number of seconds above 0."),
+        ("diagnose --stall -1", "--stall: '-1' is no number of seconds above 0, up to a billion."),
         ("view --width 5", "--width: '5' is no number of columns from 40 on."),
         ("view --last 0", "--last: '0' is no whole number from 1 on."),
         ("view --job", "--job: expected one argument."),

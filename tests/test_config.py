@@ -98,6 +98,8 @@ def test_text_becomes_a_typed_value(
         ("DISTTRACE_MAX_MB", "2.5"),
         ("DISTTRACE_STALL", "soon"),
         ("DISTTRACE_STALL", "nan"),
+        ("DISTTRACE_STALL", "1e308"),
+        ("DISTTRACE_PENDING", "1e10"),
         ("DISTTRACE_LOG", "xml"),
         ("DISTTRACE_STACK_DEPTH", "65"),
         ("DISTTRACE_JOB", "a\nb"),

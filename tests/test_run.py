@@ -104,7 +104,7 @@ def test_the_commands_signals_are_the_defaults() -> None:
             2,
             (
                 "The argument stall (DISTTRACE_STALL) is 'soon'; "
-                "allowed is a number of seconds, 0.001 or more; using 10."
+                "allowed is a number of seconds from 0.001 to a billion; using 10."
             ),
         ),
     ],

@@ -53,6 +53,10 @@ class SegmentLost(SegmentFull):
     mapping is not safe any more."""
 
 
+class Unmapped(SegmentLost):
+    """The kernel has no mapping for us. Nothing is lost; from here on lines are written."""
+
+
 class Segment(Protocol):
     """What the journal needs of a segment.
 
@@ -110,7 +114,7 @@ class MappedSegment:
             self._open_window(0, 0)
         except BaseException as error:
             self._file.close()
-            if foreign.is_a(error, SegmentLost):
+            if foreign.is_a(error, SegmentLost) and not foreign.is_a(error, Unmapped):
                 raise OSError(foreign.text_of(error)) from error
             raise
 
@@ -186,6 +190,10 @@ class MappedSegment:
                 mapping = mmap.mmap(fd, length, mmap.MAP_SHARED, offset=start)
         except ValueError as error:
             raise SegmentLost(_SHORTENED) from error  # just now
+        except OSError as error:  # out of memory, or of mappings
+            if not is_kernels(error):
+                raise
+            raise Unmapped from error
         self._guard = Guard(mapping)
         self._map = mapping
         try:
@@ -308,8 +316,11 @@ def open_segment(
     mode: int = PRIVATE,
     window: MakeWindow = PlainWindow,
 ) -> Segment:
-    """A new segment at ``path``: written where ``budget`` is given, or a mapping would not be safe
-    any more; else mapped."""
+    """A new segment at ``path``: written where ``budget`` is given, a mapping would not be safe any
+    more, or the kernel has none; else mapped."""
     if budget is None and guarded() is None:
-        return MappedSegment(path, limit=limit, mode=mode, window=window)
+        try:
+            return MappedSegment(path, limit=limit, mode=mode, window=window)
+        except Unmapped:
+            os.unlink(path)  # made just now
     return WrittenSegment(path, limit=limit, budget=budget, mode=mode)

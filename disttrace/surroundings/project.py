@@ -67,6 +67,8 @@ def _read(path: str) -> Table:
         return _refused("is read from Python 3.11 on, or where tomli is installed")
     try:
         tool = parse(data.decode()).get("tool")
+    except RecursionError:
+        return _refused("could not be read: its lists are too deep")
     except ValueError as error:  # neither TOML nor UTF-8
         return _refused(f"could not be read: {str(error).splitlines()[0]}")
     found = tool.get("disttrace") if isinstance(tool, dict) else None

@@ -22,6 +22,7 @@ from disttrace.journal.segment import (
     filesystem,
     mechanism,
 )
+from support.processes import python
 
 KINDS = pytest.mark.parametrize("kind", [MappedSegment, WrittenSegment])
 
@@ -152,3 +153,27 @@ def test_mechanism_follows_the_file_system() -> None:
     """/proc is no place whose blocks can be reserved; the longest mount point counts."""
     assert filesystem("/proc/self") == "proc"
     assert mechanism("/proc/self") == ("written", "proc may not honour reserved blocks")
+
+
+NO_MAPPINGS = """
+import resource
+import torch.distributed as dist
+store = dist.HashStore()
+store.set("begins", "")
+spare = [bytearray(1000) for _ in range(20_000)]
+del spare
+pages = int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize(), -1))
+for n in range(10_000):
+    store.set(f"{n % 7}", "x")
+print(store.get("3"))
+"""
+
+
+def test_where_the_kernel_has_no_mapping_lines_are_written(tmp_path: Path) -> None:
+    """The program hears nothing of it, and its last call is on record."""
+    plain = python("-c", NO_MAPPINGS).check()
+    traced = python("-c", NO_MAPPINGS, DISTTRACE="1", DISTTRACE_DIR=str(tmp_path)).check()
+    assert (plain.stdout, plain.stderr) == (traced.stdout, traced.stderr) == ("b'x'\n", "")
+    last = max(tmp_path.glob("*.ops.jsonl")).read_bytes().splitlines()[-2:]
+    assert [line[:12] for line in last] == [b'{"b":10003,"', b'{"e":10003,"']

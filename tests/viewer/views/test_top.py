@@ -232,15 +232,17 @@ def test_a_pid_that_was_given_again_is_not_the_process(tmp_path: Path) -> None:
     assert not look(load([str(tmp_path)]).processes[0]).alive
 
 
-def test_the_command_prints_one_snapshot_without_a_terminal(tmp_path: Path) -> None:
-    """As for a log: one picture in 80 columns, no escape codes, exit code 0."""
+@pytest.mark.parametrize("columns", ["80", "0"])
+def test_the_command_prints_one_snapshot_without_a_terminal(tmp_path: Path, columns: str) -> None:
+    """As for a log: one picture in 80 columns, also where nobody knows how many there are, no
+    escape codes, exit code 0."""
     many(tmp_path, 3, culprit=2)
     done = subprocess.run(
         [sys.executable, "-m", "disttrace", "top", str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=60,
-        env={**os.environ, "COLUMNS": "80"},
+        env={**os.environ, "COLUMNS": columns},
     )
     assert (done.returncode, done.stderr) == (0, "")
     shown = done.stdout.splitlines()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -32,6 +33,19 @@ def viewed_on_terminal(folder: Path, *arguments: str, **environ: str) -> str:
     """What the command writes when its output is a terminal."""
     command = [sys.executable, "-m", "disttrace", "view", str(folder), *arguments]
     return on_terminal(command, environ, limit_s=LIMIT_S)
+
+
+def test_a_terminal_obeys_nothing_that_json_holds() -> None:
+    """What is no sign is escaped there, and the value is the same; a pipe gets it as it is."""
+    value = {"a": "\x7f\x85\u202e\u2028\U000e0041 Grüße 日本\t\x1b[31m", "b": [1, None]}
+    code = f"from disttrace_viewer.commands.common import write_json; write_json({value!r})"
+    shown = on_terminal([sys.executable, "-c", code], {})
+    assert all(sign.isprintable() for line in shown.splitlines() for sign in line)
+    assert "Grüße 日本" in shown
+    assert json.loads(shown) == value
+    piped = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=LIMIT_S)
+    assert "\x7f\x85\u202e".encode() in piped.stdout
+    assert json.loads(piped.stdout) == value
 
 
 def test_output_into_a_pipe_has_no_colour(tmp_path: Path) -> None:

@@ -230,7 +230,7 @@ def stall_ns(seconds: float | None) -> int:
             seconds = float(os.environ.get(STALL_VARIABLE) or "nan")
         except ValueError:
             seconds = math.nan
-    return round(seconds * 1e9) if 0 < seconds < math.inf else STALL_NS
+    return round(seconds * 1e9) if 0 < seconds <= 1e9 else STALL_NS
 
 
 def _finding(values: Mapping[str, Any]) -> Finding:

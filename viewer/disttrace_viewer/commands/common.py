@@ -6,6 +6,7 @@ Nothing of the viewer is imported before a command runs, so that ``--help`` work
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import signal
@@ -132,13 +133,15 @@ def _whole(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """A positive number of seconds."""
+    """A positive number of seconds, at most a billion (thirty years)."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    if not 0 < value <= 1e9:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no number of seconds above 0, up to a billion"
+        )
     return value
 
 
@@ -169,7 +172,12 @@ def print_others(args: argparse.Namespace, trace: Trace) -> None:
 
 
 def write(data: bytes) -> None:
-    """Onto standard output; that nobody reads to the end is no error."""
+    """Onto standard output; that nobody reads to the end is no error. A terminal gets what it would
+    obey as JSON's ``\\u0085``.
+    """
+    if sys.stdout.isatty():
+        signs = (s if s.isprintable() or s == "\n" else json.dumps(s)[1:-1] for s in data.decode())
+        data = "".join(signs).encode()
     try:
         sys.stdout.buffer.write(data)
         sys.stdout.flush()

@@ -16,6 +16,7 @@ from disttrace_viewer.views.terminal import DIM, HEAD, HOLD
 _PLAIN = str.maketrans("│─●◆◐○✗◌◍▶◀…→µ╎", "|-o@%.x?c><~>u:")
 
 _QUANTITY = re.compile(r"(?<=\d) (?=(?:ns|µs|ms|s|min|h|B|kB|MB|GB)\b)")
+_UNKNOWN = 80  # columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,8 @@ def paper(
         emoji=False,
         soft_wrap=False,
     )
+    if console.width < 1:  # COLUMNS=0: whoever set it does not know
+        console.width = _UNKNOWN
     if plain is None:
         plain = not console.encoding.lower().startswith("utf")
     return TextConsole(console, plain=plain)
