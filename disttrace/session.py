@@ -35,15 +35,13 @@ from disttrace.journal.slow_writes import SlowWrites
 from disttrace.journal.standard_library import StandardLibrary
 from disttrace.journal.writer import Journal, make_folder_below
 from disttrace.lifecycle import abort, detached, spans
-from disttrace.lifecycle.closing.last_word import LastWord
-from disttrace.lifecycle.closing.summary import Summary
+from disttrace.lifecycle.closing.last_word import LastWord, Summary
 from disttrace.lifecycle.companion import Companion
 from disttrace.lifecycle.exit_hooks import Ending
 from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
-from disttrace.lifecycle.hearing import listeners, standing
-from disttrace.lifecycle.heartbeat import Live
+from disttrace.lifecycle.hearing import listeners
+from disttrace.lifecycle.heartbeat import IN_MEMORY, Live, Syncing
 from disttrace.lifecycle.in_step import InStep
-from disttrace.lifecycle.syncing import IN_MEMORY, Syncing
 from disttrace.lifecycle.voice import Voice
 from disttrace.patching.collector import Paused
 from disttrace.recording import choice, forks
@@ -185,7 +183,7 @@ class Session:
         if self._journal is None:
             return {}
         try:
-            return standing.known(self._companion.live(self.identity))
+            return listeners.known(self._companion.live(self.identity))
         except OSError:
             return {}  # the folder is gone
 
@@ -293,7 +291,7 @@ class Session:
             with Paused(), StandardLibrary():
                 import torch
 
-                from disttrace.capture import missing, parts  # noqa: F401 - and all that it needs
+                from disttrace.capture import parts  # and all that it needs
                 from disttrace.capture.ddp import parameters
             self.capture.sites.torch_home(os.path.dirname(torch.__file__))
             self.capture.parameters_of = parameters.of
@@ -303,7 +301,7 @@ class Session:
             self._versions = {
                 "t": self.recorder.now(),
                 "torch": torch.__version__,
-                "backends": missing.backends(module),
+                "backends": parts.backends(module),
                 "parts": [part for part, _ in covered.parts],
                 "not_captured": covered.not_captured,
             }
@@ -436,9 +434,9 @@ def live() -> dict[str, Any]:
     if session is None:
         return {}
     # Who merely inherited the variables has no rank.
-    rank = standing.launched_as() if session.role == WORKER else None
+    rank = listeners.launched_as() if session.role == WORKER else None
     who = session.identity
-    return standing.standing(session.capture, rank, session.known_of_ranks(), who.process)
+    return listeners.standing(session.capture, rank, session.known_of_ranks(), who.process)
 
 
 def identity() -> Identity | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,13 +118,25 @@ def sources(folder: Path) -> list[Path]:
     return found
 
 
-def imports(path: Path, package: Path, *, top_only: bool = False) -> Iterator[str]:
+def imports(path: Path, package: Path, *, top_only: bool = False) -> tuple[str, ...]:
     """Full names of the modules that the file imports, inside functions too.
 
     `from package import name` counts as `package.name` where that is a module.
     """
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in tree.body if top_only else ast.walk(tree):
+    return tuple(_imports(path, package, top_only=top_only))
+
+
+@functools.cache
+def _tree(path: Path) -> tuple[list[ast.stmt], list[ast.AST]]:
+    """The statements of a file, and all that imports in it."""
+    tree = ast.parse(path.read_bytes())
+    nodes = ast.walk(tree)
+    return tree.body, [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
+
+
+def _imports(path: Path, package: Path, *, top_only: bool) -> Iterator[str]:
+    body, everywhere = _tree(path)
+    for node in body if top_only else everywhere:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from disttrace.journal.segment import filesystem
-from disttrace.lifecycle.syncing import IN_MEMORY, RARELY_NS, Syncing
+from disttrace.lifecycle.heartbeat import IN_MEMORY, RARELY_NS, Syncing
 from support.processes import clean_environ, wait_until
 
 _CACHESTAT = 451

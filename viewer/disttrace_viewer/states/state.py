@@ -5,7 +5,7 @@ The states of many processes travel as a batch, in which equal definitions are w
 * ``shared``: definitions, each as a text of JSON
 * ``states``: states whose ``numbered`` definitions are indices into ``shared``
 
-Which operations are kept is said in ``disttrace_viewer.states.kept``.
+Which operations are kept is said in ``disttrace_viewer.states.reduce``.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.views.terminal import BAD, DIM
 from disttrace_viewer.views.terminal.rows import Flight, Mark, Row
 from disttrace_viewer.wording.ends import ended, state
-from disttrace_viewer.wording.names import Lane, Names, place
-from disttrace_viewer.wording.operations import Describer, brief
+from disttrace_viewer.wording.names import Describer, Lane, Names, brief, place
 
 MOST = 200
 """Operations in flight that are told of, the oldest."""

@@ -12,8 +12,7 @@ from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.views.terminal import BAD, DIM, HOLD, NUMBER, WAIT, in_flight
 from disttrace_viewer.views.terminal.rows import Flight, Mark, Row
-from disttrace_viewer.wording.names import Lane, Names, place
-from disttrace_viewer.wording.operations import Describer, brief
+from disttrace_viewer.wording.names import Describer, Lane, Names, brief, place
 from disttrace_viewer.wording.quantities import duration, few, size, tensors
 
 ARRIVALS = 6
