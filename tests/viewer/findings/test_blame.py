@@ -6,8 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from disttrace_viewer.analysis.liveness import Look
 from support.journals import MS, Journal
-from support.scenes import PEER_GONE, S, all_gone, beat, fail, findings, only, ranks, steps
+from support.scenes import (
+    PEER_GONE,
+    S,
+    all_gone,
+    beat,
+    fail,
+    findings,
+    nobody_knows,
+    only,
+    ranks,
+    steps,
+)
 
 
 def poll(journal: Journal, until_s: int) -> None:
@@ -49,6 +61,22 @@ def test_a_thread_that_ends_the_process_under_a_call(tmp_path: Path) -> None:
     found = only(findings(tmp_path, look=all_gone))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
     assert "left by os._exit(0) at train.py:9 in watchdog" in found.summary
+
+
+@pytest.mark.parametrize("look", [nobody_knows, all_gone])
+def test_a_thread_that_gives_up_what_the_main_one_waits_for(tmp_path: Path, look: Look) -> None:
+    """A watchdog: rank 0 is missing, and that rank 1 ended follows from it."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        if journal.rank == 1:
+            stack = journal.stack(("train.py", 9, "watchdog"))
+            journal.define("exit", t=8 * S, how="os._exit", code=3, stack=stack)
+        else:
+            beat(journal, 20)
+    found = only(findings(tmp_path, look=look))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [0])
+    assert found.consequences == ("Rank 1 left by os._exit(3).",)
 
 
 def test_a_member_that_was_frozen_inside_of_a_collective(tmp_path: Path) -> None:

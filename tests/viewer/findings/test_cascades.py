@@ -18,6 +18,7 @@ from support.scenes import (
     fail,
     findings,
     leave,
+    nobody_knows,
     only,
     ranks,
     stand,
@@ -388,15 +389,24 @@ def test_a_main_thread_that_failed_is_told_while_another_one_lives(tmp_path: Pat
     )
 
 
-def test_a_shell_that_goes_on_after_an_exception_has_not_failed(tmp_path: Path) -> None:
-    """An interactive interpreter reports each of them and takes the next line."""
-    for journal, group in steps(tmp_path, 2):
+def test_what_a_hook_calls_after_an_exception_belongs_to_it(tmp_path: Path) -> None:
+    """``sys.excepthook`` and ``atexit`` run on the rank that raised alone; live and afterwards."""
+    for journal, group in steps(tmp_path, 3):
         if journal.rank == 1:
-            stack = journal.stack(("shell.py", 1, "<module>"))
-            journal.define("failure", t=50 * MS, type="NameError", text="x", stack=stack, h=0)
-        journal.begin(journal.collective(group), 200 * MS, q=3)
-        beat(journal, 4)
-    assert findings(tmp_path) == []
+            stack = journal.stack(("train.py", 30, "step"))
+            journal.define("failure", t=190 * MS, type="ValueError", text="no", stack=stack, h=0)
+            there = journal.stack(("train.py", 70, "flush"))
+            journal.begin(journal.collective(group, "barrier", stack=there), 200 * MS, q=3)
+        else:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        beat(journal, 20)
+    for look in (nobody_knows, all_gone):
+        found = only(findings(tmp_path, look=look))
+        assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
+        assert found.summary == (
+            "Rank 1 failed first: ValueError: no (train.py:30); at its end in barrier #3 of the"
+            " default group (train.py:70)."
+        )
 
 
 def test_failures_that_nothing_explains_are_told_without_a_culprit(tmp_path: Path) -> None:

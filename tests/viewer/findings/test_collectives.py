@@ -12,7 +12,7 @@ from disttrace_viewer.analysis.liveness import Seen
 from disttrace_viewer.diagnosis.positions import positions
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.process import Process
-from support.journals import MS, Journal
+from support.journals import MS, Journal, workers
 from support.scenes import (
     PEER_GONE,
     S,
@@ -634,3 +634,32 @@ def test_what_c_plus_plus_issued_is_not_over_when_another_operation_of_its_numbe
     mismatch = only(found)
     assert (mismatch.kind, ranks(tmp_path, mismatch.culprits)) == ("op_mismatch", [2])
     assert "  in all_reduce #3 of the default group  train.py:10" in positions(case, found)[0]
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["swapped", "a name of its own on each"])
+def test_names_of_dimensions_tell_who_has_swapped_them(tmp_path: Path, *, own: bool) -> None:
+    """One against one in a group, and the same one in each group whose names differ."""
+    for journal in workers(tmp_path, 4):
+        journal.world()
+        rank = journal.rank or 0
+        names = ("dp", "tp") if rank < 3 else ("tp", "dp")
+        groups = {}
+        for n, (name, ranks_of) in enumerate(
+            zip(names, ([rank % 2, rank % 2 + 2], [rank // 2 * 2, rank // 2 * 2 + 1]), strict=True)
+        ):
+            groups[name] = journal.group(
+                name=f"{n}{ranks_of}", desc=f"mesh_{rank}" if own else f"mesh_{name}",
+                ranks=ranks_of, rank=ranks_of.index(rank), size=2, default=False,
+            )  # fmt: skip
+        for name, op in (("dp", "all_reduce"), ("tp", "all_gather")):
+            call = journal.collective(groups[name], op)
+            if (rank, name) in ((0, "dp"), (2, "dp")):
+                journal.run(call, 200 * MS, 5 * MS, q=1)
+                continue
+            journal.begin(call, 300 * MS, q=1)
+            break
+        beat(journal, 20)
+    found = findings(tmp_path)[0]
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("op_mismatch", [] if own else [3])
+    told = "[1, 3] is 'mesh_tp' there and 'mesh_dp' elsewhere and [2, 3] is 'mesh_dp' there and"
+    assert (told in found.summary) is not own

@@ -605,3 +605,42 @@ def test_one_group_under_two_names_is_no_deadlock(tmp_path: Path, since_ms: int)
     assert (found.kind, found.culprits, found.cycle) == ("group_mismatch", (), None)
     assert ranks(tmp_path, found.waiting) == [0, 1]
     assert "rank 0 makes it under 'abc0/cpu' (train.py:30)" in found.summary
+
+
+@pytest.mark.parametrize("becomes", [False, True], ids=["a child", "execv"])
+def test_who_joins_under_a_rank_that_is_taken_meets_nobody(
+    tmp_path: Path, *, becomes: bool
+) -> None:
+    """It came through the rendezvous, and its first call is one that the others left long ago."""
+    late = 9 * S
+    journals = [Journal(tmp_path, pid=4000 + n, rank=n, world_size=3) for n in range(3)]
+    second = Journal(
+        tmp_path, pid=4001 if becomes else 4100, rank=1, world_size=3, t0=T0 + late,
+        process="second", parent=journals[1].process,
+    )  # fmt: skip
+    for journal in (*journals, second):
+        at = 0 if journal is second else 100 * MS
+        for number in reversed(join(journal, at, 3)):
+            journal.end(number, 20 * MS)
+        call = journal.collective(journal.world())
+        for n in range(1, 1 if journal is second else 4):
+            journal.run(call, n * S, 5 * MS, q=n)
+        if journal is second:
+            journal.begin(call, 100 * MS, q=1)
+        elif journal is not journals[1]:
+            journal.begin(call, 5 * S, q=4)
+        elif becomes:
+            journal.define("exit", t=6 * S, how="exec", code=None)
+        else:
+            stand(journal, 6 * S, "train.py", 60, "evaluate")
+        beat(journal, 20 if journal is second else 6 if becomes and journal.rank == 1 else 30)
+    found = only(findings(tmp_path))
+    if becomes:
+        assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
+        assert "became another program (exec)" in found.summary
+    else:
+        assert (found.kind, ranks(tmp_path, found.culprits)) == ("duplicate_rank", [1, 1])
+        assert found.summary.endswith(
+            "pid 4001 on host and pid 4100 on host; pid 4100 was started by pid 4001, which stands"
+            " at train.py:60 in evaluate."
+        )

@@ -224,3 +224,37 @@ def test_an_order_of_groups_is_asked_for_where_both_have_used_both(tmp_path: Pat
     assert found.kind == "deadlock"
     assert "(2 against 3 of rank 0), or rank 0 is one call short in" in (found.hint or "")
     assert (found.hint or "").endswith(", or for groups used in another order.")
+
+
+@pytest.mark.parametrize("short", [1, 3], ids=["in the midst", "the last stage"])
+def test_who_left_a_collective_out_is_a_round_ahead(tmp_path: Path, short: int) -> None:
+    """A pipeline passes a batch along, then all gather; one leaves the gathering out once."""
+    for journal, group in steps(tmp_path, 4, count=0):
+        rank, t = journal.rank or 0, 200 * MS
+        there = journal.stack(("train.py", 50, "metrics"))
+        gather = journal.collective(group, "all_gather", stack=there)
+        recv = journal.message(group, "recv", rank - 1) if rank else 0
+        send = journal.message(group, "send", rank + 1) if rank < 3 else 0
+        for n in range(1, 5):
+            for call in (recv, send):
+                if call:
+                    t += 2 * MS
+                    journal.run(call, t=t, d=MS, q=n)
+            t += 50 * MS
+            if n < 4:
+                journal.run(gather, t=t, d=5 * MS, q=n)
+        journal.begin(*((recv, t, 5) if rank == short else (gather, t, 4))[:2],
+                      q=5 if rank == short else 4)  # fmt: skip
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    others = ", ".join(str(rank) for rank in range(4) if rank != short)
+    assert found.kind == "deadlock"
+    assert ranks(tmp_path, found.culprits) == ([1] if short == 1 else [])
+    if short == 1:
+        assert (found.hint or "").startswith("Rank 1 went on to recv from rank 0 (train.py:20)")
+        assert f"in which ranks {others} are: look for a call that it left out" in (
+            found.hint or ""
+        )
+    else:
+        assert (found.hint or "").startswith("Rank 3 left out all_gather #4 of the default group")
+        assert "; or rank 2 left out the send" in (found.hint or "")

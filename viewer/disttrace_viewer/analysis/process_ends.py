@@ -79,8 +79,6 @@ class Communication:
     """It is in a collective or a P2P operation."""
     held: bool = False
     """A thread of it is, and has not come back from it."""
-    main_ns: int = 0
-    """When its main thread began its newest operation."""
 
 
 NOTHING = Communication()
@@ -217,9 +215,8 @@ def _end(process: Process, told_of: Communication, cut_ns: int, seen: Seen, *, e
 
 def _living(process: Process, told_of: Communication, cut_ns: int, seen: Seen) -> End:
     """A process that lives; its main thread may have failed while another one keeps it alive."""
-    main = [f for f in process.failures if f.thread == 0]
-    if main and main[-1].t_ns >= told_of.main_ns:
-        failure = main[-1]
+    failure = failed_in_main(process)
+    if failure is not None:
         how = _guilt(failure.chain, failure.stack, failure.t_ns, told_of)
         return End(how, failure.t_ns, None, failure, lingers=True, causes=failure.causes)
     held = STOPPED if seen.is_stopped else DISK if seen.state == "D" else None
@@ -322,11 +319,16 @@ def is_interrupt(word: Failure | Exit) -> bool:
     return any(text.partition(":")[0] == INTERRUPT for text in chain)
 
 
+def failed_in_main(process: Process) -> Failure | None:
+    """The exception that reached the top of its main thread: what that does since, it does at its
+    end (``sys.excepthook``, ``atexit``).
+    """
+    return next((f for f in reversed(process.failures) if f.thread == 0), None)
+
+
 def _failure(process: Process) -> Failure | None:
     """The exception that ended it: that of its main thread, else the newest of any."""
-    main = [f for f in process.failures if f.thread == 0]
-    found = main or list(process.failures)
-    return found[-1] if found else None
+    return failed_in_main(process) or next(reversed(process.failures), None)
 
 
 def _guilt(chain: Sequence[str], stack: Stack, t_ns: int, told_of: Communication) -> str:

@@ -17,6 +17,7 @@ from disttrace_viewer.findings.past import NOTHING, Past
 from disttrace_viewer.findings.rules import handled, lacking, left_over, waiting_for_input
 from disttrace_viewer.findings.rules.divergence import traced_back
 from disttrace_viewer.findings.rules.getting_on import eased
+from disttrace_viewer.findings.rules.group_mismatch import by_names
 from disttrace_viewer.findings.rules.table import RULES
 from disttrace_viewer.findings.rules.tried_again import overcome
 from disttrace_viewer.states.building import trace_of
@@ -46,7 +47,7 @@ def _take(case: Case, finding: Finding) -> None:
     finding = waiting_for_input.eased(case, eased(case, finding))
     found = lacking.tempered(case, finding)
     if found is not None:
-        case.add(handled.told(case, found))
+        case.add(handled.told(case, by_names(case, found)))
 
 
 @dataclass(frozen=True)

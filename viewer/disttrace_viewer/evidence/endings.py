@@ -234,7 +234,6 @@ class Endings(Failures):
                 native=index in native or any(op.call.origin == "c++" for op in failed),
                 blocked=index in blocked,
                 held=index in held,
-                main_ns=self._began.get(index, 0),
             )
         return found
 

@@ -69,7 +69,7 @@ def differences(evidence: Evidence, past: Iterable[Joined]) -> Iterator[Differen
         members = {
             rank: op
             for rank, op in exchange.members().items()
-            if op.begin_ns < evidence.ended_from.get(op.process, math.inf)
+            if op.begin_ns < evidence.left_out.get(op.process, math.inf)
         }
         size = evidence.trace.groups[exchange.group].size or len(members)
         found = judge(members, size)

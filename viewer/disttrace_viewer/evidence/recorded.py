@@ -123,8 +123,8 @@ class Recorded:
         What ended badly after the job was interrupted from outside counts as in flight then, and so
         does what its own process left because a handler of signals raised in it. What C++ code
         waited for when its process failed by that counts as ended. What processes began while
-        they were being ended is left out. What a thread of a library's called has the line at which
-        the main one waits for it.
+        they were being ended, or after an exception that nobody caught, is left out. What a thread
+        of a library's called has the line at which the main one waits for it.
         """
         found = self.given
         processes, at_ns = self.trace.processes, self.interrupted_ns
@@ -138,7 +138,14 @@ class Recorded:
         ops = tuple(operation.awaited(op, processes[op.process]) for op in ops)
         if not all(map(operator.is_, ops, found.ops)):
             found = replace(found, ops=ops)
-        return without(found, self.ended_from)
+        return without(found, self.left_out)
+
+    @cached_property
+    def left_out(self) -> Mapping[int, float]:
+        """From when on what a process begins does not count."""
+        failed = ((p.index, process_ends.failed_in_main(p)) for p in self.trace.processes)
+        raised = {index: failure.t_ns for index, failure in failed if failure is not None}
+        return {**raised, **self.ended_from}
 
     @cached_property
     def ended_from(self) -> Mapping[int, float]:
@@ -263,7 +270,8 @@ class Recorded:
         members = self._members.get(group)
         if members is None:
             found = self.trace.groups[group].members
-            members = {m.rank: m.process for m in found if m.rank is not None}
+            joined = sorted(found, key=lambda m: -(m.t_ns or 0))  # of two the first one counts
+            members = {m.rank: m.process for m in joined if m.rank is not None}
             self._members[group] = members
         return members.get(group_rank)
 

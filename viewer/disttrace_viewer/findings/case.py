@@ -182,7 +182,8 @@ class Case:
             held = {wait.process for wait in explained if wait.holds}
             keys = [key for one in held for key in near[_WAITED_FOR, one]]
         for process in stuck:
-            if self.evidence.ends[process].how in (CASCADE, SILENT):
+            end = self.evidence.ends[process]
+            if end.how in (CASCADE, SILENT) or end.exit_word == "os._exit":
                 self.ends.setdefault(process, number)
 
     def _take(self, finding: Finding, number: int, wait: Wait) -> bool:

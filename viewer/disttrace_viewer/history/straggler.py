@@ -19,7 +19,7 @@ from disttrace_viewer.trace.model import Location, Trace
 from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording import sentences
 
-LOOKING_NS = 500_000_000
+LOOKING_NS = 100_000_000
 
 
 def find(case: Case, exchanges: Exchanges) -> Iterator[Finding]:

@@ -19,7 +19,7 @@ from disttrace_viewer.trace.process import (
     Worker,
 )
 
-T = TypeVar("T", Digest, Exit, Failure, Sighting, StackSample, Trouble, Worker)
+T = TypeVar("T", Digest, Exit, Failure, Sighting, Trouble, Worker)
 UNKNOWN_NS = 1 << 62
 """Error of a clock of which no journal has a reading: of a process without definitions."""
 
@@ -101,6 +101,9 @@ def _moved(process: Process, old: Clock, new: Clock) -> Process:
     def each(ones: Sequence[T]) -> tuple[T, ...]:
         return tuple(dataclasses.replace(one, t_ns=at(one.t_ns)) for one in ones)
 
+    def seen(one: StackSample) -> StackSample:
+        return dataclasses.replace(one, t_ns=at(one.t_ns), first_ns=at(one.first_ns))
+
     return dataclasses.replace(
         process,
         start_ns=at(process.start_ns),
@@ -109,10 +112,8 @@ def _moved(process: Process, old: Clock, new: Clock) -> Process:
         exit=None if process.exit is None else each([process.exit])[0],
         failures=each(process.failures),
         handling=each(process.handling),
-        latest_samples=dict(
-            zip(process.latest_samples, each([*process.latest_samples.values()]), strict=True)
-        ),
-        samples=each(process.samples),
+        latest_samples={thread: seen(one) for thread, one in process.latest_samples.items()},
+        samples=tuple(map(seen, process.samples)),
         workers=each(process.workers),
         told=None if process.told is None else each([process.told])[0],
         sightings=each(process.sightings),

@@ -147,7 +147,7 @@ def _group(index: int, seen: Sequence[Seen], places: Mapping[int, str]) -> tuple
         default=any(s.default for s in seen),
         place=None if first.base is None else places.get(first.base, ""),
         prefix=first.prefix,
-        members=tuple(Member(s.process, s.number, s.rank, s.t_ns) for s in ordered),
+        members=tuple(Member(s.process, s.number, s.rank, s.t_ns, s.desc) for s in ordered),
         timeout_ns=next((s.timeout_ns for s in seen if s.timeout_ns), None),
         partial=any(s.partial for s in seen),
     )

@@ -7,6 +7,7 @@ possible sender, a key for whoever sets it, a constructor of a group for its oth
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
@@ -236,6 +237,7 @@ def _side(evidence: Evidence, stream: Stream, seq: int, inside: Mapping[int, Op]
         and op.number != STAND_IN
         and (by_ns := late_by_ns(evidence, first, op))
     }
+    late |= {rank: by_ns for rank, op in inside.items() if (by_ns := _left(evidence, op, inside))}
     in_time = {rank: op.process for rank, op in inside.items() if rank not in late}
     size = evidence.trace.groups[group].size or 0
     targets, absent = _resolve(evidence, group, [r for r in range(size) if r not in in_time])
@@ -248,6 +250,18 @@ def _side(evidence: Evidence, stream: Stream, seq: int, inside: Mapping[int, Op]
         lateness=lateness,
         late=dict(lateness),
     )
+
+
+def _left(evidence: Evidence, op: Op, inside: Mapping[int, Op]) -> int:
+    """By how much a process began after another member was through with what it calls: it joined
+    under the rank of one that was in it (a child that inherits RANK, a program that executes itself
+    anew), and nobody comes there. Else 0.
+    """
+    if op.end_ns is not None:
+        return 0
+    over = (one.end_ns for one in inside.values() if one.end_ns is not None and one.error is None)
+    by_ns = evidence.trace.processes[op.process].start_ns - min(over, default=sys.maxsize)
+    return by_ns if by_ns > LATE_NS else 0
 
 
 def _held_back(evidence: Evidence) -> set[tuple[int, int]]:
@@ -343,7 +357,9 @@ def _messages(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
         other = partner.process
         # One end had given up before the other was posted: they have not met.
         theirs = late_by_ns(evidence, op, partner) if op.error else 0
-        mine = late_by_ns(evidence, partner, op) if partner.error is not None else 0
+        mine = _left(evidence, op, {0: partner})
+        if partner.error is not None:
+            mine = late_by_ns(evidence, partner, op)
         if theirs:
             yield Wait(
                 op, MESSAGE, key, (other,), arrived=(op.process,), lateness=((other, theirs),)

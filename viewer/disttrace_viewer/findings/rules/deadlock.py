@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from disttrace_viewer.analysis.graphs import cycles, ring
+from disttrace_viewer.analysis.operation import site
 from disttrace_viewer.evidence.rendezvous import LATE_NS
 from disttrace_viewer.evidence.waits.wait import COLLECTIVE, KEY, MESSAGE, Wait
 from disttrace_viewer.findings.case import Case
@@ -101,11 +102,20 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Findi
     first = min(waits, key=lambda w: w.op.begin_ns)
     unsure = any(w.kind == KEY or w.op.is_inferred for w in waits)
     apart = _beside(case, waits)
+    skipped = None if apart else _skipped(case, waits)
+    surely = skipped is not None and skipped[2]
     finding = Finding(
         kind="deadlock",
         summary=summary(trace, edges),
-        certainty=LIKELY if unsure or apart or not case.certain_journals(members) else CERTAIN,
-        hint=_hint(case, waits, len(groups)) if not apart else _other_threads(case, apart),
+        certainty=LIKELY
+        if unsure or apart or surely or not case.certain_journals(members)
+        else CERTAIN,
+        hint=either_left_out(trace, *skipped)
+        if skipped is not None
+        else _hint(case, waits, len(groups))
+        if not apart
+        else _other_threads(case, apart),
+        culprits=(skipped[1].process,) if skipped is not None and surely else (),
         waiting=tuple(members),
         op=first.op.call.op if len({w.op.call.op for w in waits}) == 1 else None,
         group=trace.groups[groups.pop()].id  # type: ignore[index]
@@ -121,6 +131,41 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Findi
         ),
     )
     return swallowed.told(case, finding, _swallowed(case, waits))
+
+
+def _skipped(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait, bool] | None:
+    """A collective in which most members wait for the only one that is not in it, the message that
+    this one is in, and whether it has surely left the collective out: since its last one there it
+    came through that line already, and sent to one of those who wait. Had it got a message too few,
+    so would that one.
+    """
+    for wait in (w for w in waits if w.stream is not None and not w.absent):
+        size = case.evidence.trace.groups[wait.op.call.group or 0].size or 0
+        for other in (w for w in waits if w.kind == MESSAGE and (w.process,) == wait.targets):
+            if other.any_of or 2 * len(wait.arrived) <= size:
+                continue
+            mine = case.evidence.sample.of_process[other.process]
+            last = max(
+                (
+                    op.number
+                    for op in mine
+                    if op.call.kind == COLLECTIVE and op.call.stream == wait.stream
+                ),
+                default=0,
+            )
+            since = [op for op in mine if op.call.kind == MESSAGE and op.number > last > 0]
+            through = any(
+                op.status == "ok" and site(op.call) == site(other.op.call) for op in since
+            )
+            sent = any(
+                op.call.op == "send"
+                and (to := case.evidence.process_of(op.call.group or 0, op.peer or 0)) is not None
+                and to in wait.arrived
+                and to not in other.targets
+                for op in since
+            )
+            return wait, other, through and sent
+    return None
 
 
 def _edge(case: Case, wait: Wait, target: int) -> Edge:
@@ -363,6 +408,22 @@ def left_out(trace: Trace, wait: Wait, instead: Wait, *, both: bool) -> str:
         f" without {sentences.operation(trace, wait.op)}, in"
         f" which {sentences.processes(trace, wait.arrived)} are: look for a call that it left out"
         f" (a condition on the rank or on the data){_ORDER * both}."
+    )
+
+
+def either_left_out(trace: Trace, wait: Wait, instead: Wait, surely: bool) -> str:
+    """Most wait in a collective for one that is in a message: it went on without the collective, or
+    the other end of the message did without that.
+    """
+    if surely:
+        return left_out(trace, wait, instead, both=False)
+    end = "send" if instead.op.call.op == "recv" else "receive"
+    return (
+        f"{sentences.subject(trace, [instead.process])} left out"
+        f" {sentences.operation(trace, wait.op)}, in which"
+        f" {sentences.processes(trace, wait.arrived)} are, and is a round ahead; or"
+        f" {sentences.processes(trace, instead.targets)} left out the {end} for"
+        f" {sentences.operation(trace, instead.op)}: compare how often they call these lines."
     )
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
-from disttrace_viewer.evidence.waits.wait import RENDEZVOUS, Wait
+from disttrace_viewer.evidence.waits.wait import COLLECTIVE, MESSAGE, RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding, Scope
+from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.findings.rules.parts import Join, joins
 from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording import sentences
 
 
@@ -29,6 +31,10 @@ def find(case: Case) -> Iterator[Finding]:
         all_of = everybody[address]
         members = {join.op.process for join in all_of}
         waits = [w for w in case.open() if w.kind == RENDEZVOUS and w.process in members]
+        who = {join.op.process for join in rivals}
+        hang = [w for w in case.open() if w.kind in (COLLECTIVE, MESSAGE) and case.old(w)]
+        if any(w.process in who for w in hang):  # they came through, and meet nobody now
+            waits += [w for w in hang if w.process in members]
         if waits or any(join.open for join in all_of):
             yield _finding(case, rank, rivals, _unclaimed(all_of), waits)
 
@@ -63,12 +69,20 @@ def _finding(
     waiting = sorted({w.process for w in waits} - set(who))
     return Finding(
         kind="duplicate_rank",
-        summary=summary(case.evidence.trace, rank, who, at=rivals[0].store.name, unclaimed=left),
+        summary=summary(
+            case.evidence.trace,
+            rank,
+            who,
+            at=rivals[0].store.name,
+            unclaimed=left,
+            stand={p: frame for p in who if (frame := case.evidence.stands(p)) is not None},
+        ),
         hint=HINT,
         culprits=tuple(who),
         waiting=tuple(waiting),
         op=rivals[0].op.call.op,
-        locations=case.evidence.locations(join.op for join in rivals),
+        locations=case.evidence.locations(join.op for join in rivals)
+        + outside.locations(case, who),
         at_ns=max(join.op.begin_ns for join in rivals),
         scope=Scope(
             exchanges=frozenset(w.exchange for w in waits),
@@ -86,10 +100,24 @@ HINT = (
 
 
 def summary(
-    trace: Trace, rank: int, who: Sequence[int], *, at: str | None, unclaimed: Sequence[int]
+    trace: Trace,
+    rank: int,
+    who: Sequence[int],
+    *,
+    at: str | None,
+    unclaimed: Sequence[int],
+    stand: Mapping[int, Frame],
 ) -> str:
-    """``at``: where they meet; ``unclaimed``: ranks that nobody claims there."""
+    """``at``: where they meet; ``unclaimed``: ranks that nobody claims there; ``stand``: where each
+    one is."""
     rivals = [trace.processes[p] for p in who]
     pids = sentences.listed([f"pid {one.pid} on {one.host}" for one in rivals])
     nobody = f"; nobody claims {sentences.ranks(unclaimed)}" if unclaimed else ""
-    return f"{len(who)} processes claim rank {rank} at {at}: {pids}{nobody}."
+    started = ""
+    for one in rivals:
+        parent = trace.parent_of(one)
+        if parent is not None and parent.index in who:
+            where = stand.get(parent.index)
+            at_line = "" if where is None else f", which stands at {sentences.is_at(where)}"
+            started += f"; pid {one.pid} was started by pid {parent.pid}{at_line}"
+    return f"{len(who)} processes claim rank {rank} at {at}: {pids}{started}{nobody}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from disttrace_viewer.evidence import mismatches
@@ -75,6 +75,38 @@ def _two_names(case: Case) -> Iterator[Finding]:
             at_ns=min(wait.op.begin_ns for wait in waits),
             scope=Scope(exchanges=frozenset(w.exchange for w in waits), roots=frozenset(who)),
         )
+
+
+def by_names(case: Case, finding: Finding) -> Finding:
+    """A finding in which nobody is named, with the one that gives groups the names that all others
+    give to other ones: dimensions of a mesh that are swapped there.
+    """
+    if finding.severity != ERROR or finding.culprits or finding.kind not in _BY_NAMES:
+        return finding
+    trace = case.evidence.trace
+    names = [({m.process: m.desc for m in g.members if m.desc}, g) for g in trace.groups]
+    apart = [(of, g) for of, g in names if len({*of.values()}) > 1]
+    sides = [{*(mismatches.minority(of, len(of)) or of)} for of, _ in apart]
+    odd = set.intersection(*sides) if sides else set()
+    if len(odd) != 1 or not odd <= {*finding.waiting, *finding.scope.roots}:
+        return finding
+    (one,) = odd
+    usual = {name for of, _ in names for process, name in of.items() if process != one}
+    if any(of[one] not in usual for of, _ in apart):
+        return finding  # a name of its own
+    told = [
+        f"{[*(g.ranks or ())]} is {of[one]!r} there and"
+        f" {sentences.listed(sorted({repr(name) for p, name in of.items() if p != one}))} elsewhere"
+        for of, g in apart
+    ]
+    return replace(
+        finding,
+        culprits=(one,),
+        certainty=LIKELY,
+        summary=f"{finding.summary} {sentences.subject(trace, [one])} gives groups other names than"
+        f" their other members: {sentences.listed(told)}.",
+        hint=ONE_MESH,
+    )
 
 
 def _calls(case: Case, group: Group) -> Mapping[int, list[Creation]]:
@@ -257,6 +289,11 @@ HINT = (
 )
 
 EITHER = f"{HINT} Or look for a call before it that those who make the group have left out."
+
+ONE_MESH = (
+    "Compare how this rank makes its mesh, or its groups: names, shape and order of dimensions."
+)
+_BY_NAMES = mismatches.KINDS | {"deadlock", "missing_participant"}
 
 ONE_NAME = (
     "Make the same groups in the same order in all members of this one, or pass"

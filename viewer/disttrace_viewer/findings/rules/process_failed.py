@@ -24,6 +24,7 @@ from disttrace_viewer.analysis.process_ends import (
 )
 from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.evidence.peer_addresses import end_of
+from disttrace_viewer.evidence.recorded import STUCK_NS
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import outside
@@ -48,7 +49,7 @@ def find(case: Case) -> Iterator[Finding]:
 
     Others that fail by themselves later are findings of their own unless they followed from this.
     """
-    left = [p for p in case.own_failures() if counts(case, p)]
+    left = [p for p in case.own_failures() if counts(case, p) and not _gave_up(case, p)]
     order = case.by_rank(left + _gone(case))
     order.sort(key=lambda p: case.evidence.ends[p].t_ns)
     place = {p: number for number, p in enumerate(order)}
@@ -79,6 +80,21 @@ def counts(case: Case, process: int) -> bool:
         case.evidence.ends[c].how in (OWN, CASCADE, SILENT)
         and case.evidence.ends[c].t_ns <= case.evidence.ends[process].t_ns
         for c in trace.children.get(mine.id, ())
+    )
+
+
+def _gave_up(case: Case, process: int) -> bool:
+    """Whether a thread ended it (``os._exit``) while its main thread had long been waiting for one
+    that lives and is in no wait: a watchdog of the program's.
+    """
+    end = case.evidence.ends[process]
+    return end.exit_word == "os._exit" and any(
+        case.evidence.age_ns(wait.op) >= STUCK_NS
+        and any(
+            case.outside(t) and (not case.evidence.ends[t].over or t in case.cut_off)
+            for t in wait.targets
+        )
+        for wait in case.at(process)
     )
 
 
@@ -199,6 +215,7 @@ def _finding(case: Case, first: int, alike: list[int]) -> Finding:
     last = case.last(first)
     sure = all(_surely_over(case, process, {*alike}) for process in alike)
     odd = _odd_models(case, alike)
+    ending = _at_its_end(case, first)
     parameters, of_them = _parameters(case, alike, models=odd is not None)
     told = summary(
         trace,
@@ -208,12 +225,13 @@ def _finding(case: Case, first: int, alike: list[int]) -> Finding:
         last,
         surely=sure,
         first=_is_first(case, first, alike),
+        ending=ending,
     )
     return Finding(
         kind="process_failed",
         summary=" ".join([told, *of_them]),
         certainty=CERTAIN if sure else LIKELY,
-        hint=hint(end, others=_has_others(case, alike)),
+        hint=hint(end, others=_has_others(case, alike), ending=ending),
         culprits=tuple(alike) if odd is None else odd,
         op=None if last is None else last.call.op,
         parameters=parameters,
@@ -224,6 +242,14 @@ def _finding(case: Case, first: int, alike: list[int]) -> Finding:
             members=_launchers(case, alike) | case.witnesses.broke_after(alike),
         ),
     )
+
+
+def _at_its_end(case: Case, process: int) -> Op | None:
+    """What its main thread is in since its exception, which it calls at its end."""
+    failure = case.evidence.ends[process].failure
+    ops = case.evidence.given.of_process.get(process, ())
+    late = (op for op in reversed(ops) if op.thread == 0 and op.pending)
+    return next((op for op in late if failure is not None and op.begin_ns >= failure.t_ns), None)
 
 
 def _is_first(case: Case, process: int, alike: list[int]) -> bool:
@@ -338,12 +364,16 @@ def summary(
     *,
     surely: bool = True,
     first: bool = False,
+    ending: Op | None = None,
 ) -> str:
     """``end``, ``where`` and ``last`` operation: of the first of them. ``first``: others ran too,
-    and none of them had failed by then. ``Rank 1 failed first: ValueError: no data (fail.py:5)``.
+    and none of them had failed by then; ``ending``: what it called at its end, and is in.
+    ``Rank 1 failed first: ValueError: no data (fail.py:5)``.
     """
     many = len(who) > 1
     on = f"; {'they live' if many else 'it lives'} on, for another thread still runs" * end.lingers
+    if ending is not None:
+        on = f"; at {'their' if many else 'its'} end in {sentences.call(trace, ending)}"
     if end.failure is not None and not end.interrupted and end.exit_word != ABORTED:
         at = "" if where is None else sentences.place(where)
         at += came_about(end.failure, ", " * bool(at))
@@ -372,8 +402,14 @@ def look_for(code: int | None) -> str:
     return _OF_SIGNAL.get(signal_name(code), NATIVE) if code else NATIVE
 
 
-def hint(end: End, *, others: bool) -> str:
-    """What to read first. ``others``: there are ranks that did not fail so."""
+def hint(end: End, *, others: bool, ending: Op | None = None) -> str:
+    """What to read first. ``others``: there are ranks that did not fail so; ``ending``: what it
+    called after that."""
+    if ending is not None:
+        return (
+            "Read this exception first. What runs after it (sys.excepthook, atexit) runs on the"
+            " ranks that raised alone: do not communicate or wait there."
+        )
     if end.lingers:
         return (
             "Read this exception first. The process does not end, because a thread that is no"
