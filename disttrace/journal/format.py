@@ -192,6 +192,7 @@ FIELDS: dict[str, dict[str, str]] = {
         "lacks": "names",
         "cut_ns": "unix",
         "lost": "text",
+        "reports": "json",
     },
     "clock": {"t": "time", "unix_ns": "unix", "error_ns": "time"},
     "string": {"n": "number", "v": "text"},

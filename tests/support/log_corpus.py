@@ -387,7 +387,10 @@ CORPUS: tuple[Excerpt, ...] = (
         809868,
     ),
     Excerpt(
-        "2.9, nothing was ever enqueued", of(ALL, v27, -1, own=False), None, says="Nothing is wrong"
+        "2.9, nothing was ever enqueued",
+        of(ALL, v27, -1, own=False),
+        None,
+        says="this log does not tell why the job ended",
     ),
     Excerpt(
         "2.10, one calls something else",

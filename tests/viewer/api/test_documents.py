@@ -96,6 +96,6 @@ def test_an_empty_folder_is_an_error_of_ours(tmp_path: Path) -> None:
         diagnose(tmp_path)
     (tmp_path / "notes.txt").write_text("no journal")
     with pytest.raises(
-        ViewerError, match=r"notes.txt: it is a file, and none of a journal; give its folder"
+        ViewerError, match=r"notes.txt: it does not tell why it ended: 1 line, none of trouble"
     ):
         diagnose(tmp_path / "notes.txt")

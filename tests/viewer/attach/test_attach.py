@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from disttrace_viewer.api.attached import from_files, reported
 from disttrace_viewer.attach import processes, samples
 from disttrace_viewer.attach.processes import Found
 from disttrace_viewer.attach.samples import Look, refusal
-from disttrace_viewer.load.foreign.py_spy import Frame, Sample, read_frames
+from disttrace_viewer.load.foreign.py_spy import Frame, Sample
+from disttrace_viewer.load.foreign.py_spy import samples as samples_of
 from disttrace_viewer.load.problems import Problems
 
 TORCH = "/venv/site-packages/torch/distributed/distributed_c10d.py"
@@ -106,7 +108,7 @@ def test_who_does_nothing_in_what_may_be_a_collective_waits(idle: bool) -> None:
     frames = {0: [BACKWARD, frame("step", 20)], 1: [BACKWARD, frame("step", 20)]}
     frames[2] = [frame("load", 9)]
     taken = [
-        Sample(f"process {rank}", 100 + rank, read(of), rank, idle=idle)
+        Sample(f"process {rank}", 100 + rank, read(of), rank, idle=idle, waited_ns=10**9)
         for rank, of in frames.items()
     ]
     found = reported(taken).findings
@@ -362,15 +364,15 @@ def test_who_runs_and_cannot_be_looked_at_leaves_no_health(
 ) -> None:
     """Nothing is wrong with the others: 2, as where a journal is missing; 0 where it has ended."""
     (path,) = stacks(tmp_path, {0: [frame("load", 9)]})
-    frames = read_frames(path, Problems())
-    assert frames is not None
+    (one,) = samples_of([path], Problems())
+    one = replace(one, waited_ns=1_000_000_000)
     ended = subprocess.Popen(["true"])
     ended.wait()
     monkeypatch.setattr("disttrace_viewer.api.attached.refusal", lambda: None)
     monkeypatch.setattr(processes, "ranks", lambda *_: [Found(os.getpid(), 1, 2, frozenset(), 0)])
     for pid, code in ((os.getpid(), 2), (ended.pid, 0)):
         troubles = {pid: "Permission Denied"}
-        monkeypatch.setattr(samples, "sample", lambda _, t=troubles: ([Sample(path, *frames)], t))
+        monkeypatch.setattr(samples, "sample", lambda _, t=troubles: ([one], t))
         assert main(["attach"]) == code
         assert "could not be looked at: Permission Denied" in capsys.readouterr().err
 

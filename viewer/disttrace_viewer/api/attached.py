@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from disttrace_viewer.api.report import Report
@@ -11,13 +11,8 @@ from disttrace_viewer.attach import processes, recorders, samples
 from disttrace_viewer.attach.recorders import NOTHING, Asked
 from disttrace_viewer.attach.samples import looked_at, refusal
 from disttrace_viewer.diagnosis import job
-from disttrace_viewer.load.foreign.py_spy import (
-    Sample,
-    by_rank,
-    local_rank,
-    read_frames,
-    translated,
-)
+from disttrace_viewer.load.foreign import py_spy
+from disttrace_viewer.load.foreign.py_spy import Sample, by_rank, local_rank, translated
 from disttrace_viewer.load.problems import Problems
 
 _STALL_NS = 900_000_000
@@ -62,16 +57,12 @@ def attached(pids: Sequence[int] = (), of_job: str | None = None, *, ask: bool =
     return Attached(reported(taken, asked) if taken else None, tuple(told), whole)
 
 
-def from_files(paths: Iterable[str]) -> Attached:
-    """Stacks that were made elsewhere, each of one process, once."""
+def from_files(paths: Sequence[str]) -> Attached:
+    """Stacks that were made elsewhere, once, of one process a file or of several."""
     problems = Problems()
-    taken = []
-    for path in paths:
-        frames = read_frames(path, problems)
-        if frames is not None:
-            taken.append(Sample(path, *frames))
+    taken = py_spy.samples(paths, problems)
     told = [problem.sentence for problem in problems.found()]
-    if any(local_rank(sample) is None for sample in taken):
+    if any(one.rank is None and local_rank(one) is None for one in taken):
         told.append(_GUESSED.format("pids (of faulthandler, of the numbers in the files' names)"))
     return Attached(reported(taken) if taken else None, tuple(told))
 
@@ -84,6 +75,6 @@ def reported(taken: Sequence[Sample], asked: Asked = NOTHING) -> Report:
         dumps = {rank: asked.dumps[sample.pid] for rank, sample in samples.items()}
         foreign = looked_at(dumps, samples, asked.at_ns)
         # Who came to a call between the last two looks is of a job that gets on.
-        stall_ns = max(sample.waited_ns for sample in taken) * 9 // 10
+        stall_ns = max(sample.waited_ns or 1 for sample in taken) * 9 // 10
     found = job.judged([*foreign], choose=lambda jobs: [j.id for j in jobs], stall_ns=stall_ns)
     return Report(found.case, found.findings)

@@ -12,6 +12,8 @@ from disttrace_viewer.trace.plain_text import whole
 
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 """Who sets the first of them may itself have been started with another one."""
+_SIZES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+"""Beside them the number of ranks."""
 _OF_GROUPS = (b"pt_gloo", b"gloo_", b"pt_nccl", b"pt_ucc")
 """How threads of a process group are named, from torch 2.6 on."""
 _RUNS = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_PORT")
@@ -28,6 +30,8 @@ class Found:
     of: int
     run: frozenset[str]
     started: int
+    world: int | None = None
+    """Number of ranks, by the variable of the same launcher."""
 
 
 def ranks(below: Iterable[int] = (), job: str | None = None) -> list[Found]:
@@ -65,7 +69,8 @@ def _look(pid: int) -> Found | None:
     of = next((n for n, rank in enumerate(told) if rank is not None), len(_RANKS))
     rank = told[of] if of < len(_RANKS) else None
     run = frozenset(env[key] for key in _RUNS if key in env)
-    return Found(pid, rank, of, run, started)
+    world = whole(env.get(_SIZES[of], "")) if rank is not None else None
+    return Found(pid, rank, of, run, started, world)
 
 
 def environment(pid: int) -> dict[str, str]:

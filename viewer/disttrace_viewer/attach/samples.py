@@ -84,6 +84,7 @@ def sample(found: Sequence[Found]) -> tuple[list[Sample], dict[int, str]]:
                 idle=last.busy_s - first.busy_s < IDLE * (last.at_s - first.at_s),
                 at_ns=now,
                 waited_ns=int((last.at_s - first.at_s) * 1e9),
+                world=one.world,
             )
         )
     return samples, troubles
@@ -118,7 +119,7 @@ def _look(pid: int) -> Look:
         try:
             done = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=False)
             if done.returncode == 0:
-                frames = main_thread(done.stdout)[1]
+                frames = main_thread(done.stdout)
                 return Look(time.monotonic(), frames, switches(pid), busy_s(pid))
             trouble = (done.stderr.decode("utf-8", "replace").strip().splitlines() or ["failed"])[0]
         except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as error:

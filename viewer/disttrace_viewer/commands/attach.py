@@ -27,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stacks",
         metavar="FILE",
         nargs="+",
-        help="what py-spy dump (text or --json) or faulthandler wrote anywhere, a file per process",
+        help="what was written anywhere: by py-spy dump (text or --json), faulthandler, pystack,"
+        " gdb's py-bt, Python 3.15's profiling.sampling dump; of one process a file or of several",
     )
     parser.add_argument(
         "--ask",
@@ -55,4 +56,5 @@ def execute(args: argparse.Namespace) -> int:
         report.report.print(width=args.width, color=common.color(args))
     if not report.report.healthy:
         return 1
-    return 0 if report.whole else NOTHING
+    undecided = not report.whole or (args.stacks and report.report.incomplete)
+    return NOTHING if undecided else 0

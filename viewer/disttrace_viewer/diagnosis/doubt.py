@@ -62,6 +62,8 @@ def _may_follow(case: Case, finding: Finding) -> bool:
     aborts the innocent over what another one sends, and who dies first takes others along.
     """
     evidence = case.evidence
+    if all(evidence.trace.processes[p].source == "log" for p in finding.culprits):
+        return False  # its own words, and likely no more
     if finding.kind == "process_failed":
         return bool(finding.culprits) and not _failed_first(case, finding)
     return finding.kind in AWAY and any(

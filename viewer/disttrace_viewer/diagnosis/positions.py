@@ -227,7 +227,7 @@ def _doing(case: Case, index: int) -> _Doing:
     if op is not None:
         where = frame(op)
         at = "" if where is None else sentences.is_at(where)
-        return _Doing(_named(trace, "in", op), at, evidence.age_ns(op), op, ("in", op))
+        return _Doing(_named(trace, "in", op), at, evidence.waited_ns([op]) or 0, op, ("in", op))
     end = evidence.ends[index]
     if end.over and end.how != SILENT:
         gone = end_of(evidence, index)

@@ -157,13 +157,15 @@ def _resolved(case: Case, reported: Finding, at: float) -> bool:
 
 
 def said_beside(bases: Iterable[str], trace: Trace) -> tuple[dict[str, Any], ...]:
-    """What was kept of the jobs of ``trace`` in the folders of its journals, oldest first.
+    """What was kept of the jobs of ``trace`` in the folders of its journals, oldest first; or what
+    their log tells of it.
 
     A job that is tried again, or lies beside others of its name, writes into the same file. A
     verdict is of whose processes it names, else of the launch that was the newest one then.
     """
     where = {os.path.dirname(base) for base in bases}
-    found = {}
+    rows = (row for one in trace.processes for row in one.reports if row["kind"] == "said")
+    found = {orjson.dumps(row["said"]): dict(row["said"]) for row in rows}
     for name in sorted({name for job in trace.jobs for name in job.names}):
         launches = [job for job in (*trace.jobs, *trace.other_jobs) if name in job.names]
         launches.sort(key=lambda job: job.start_ns)

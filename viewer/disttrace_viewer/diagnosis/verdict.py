@@ -39,6 +39,7 @@ def judge(evidence: Evidence, past: Past = NOTHING) -> tuple[Case, tuple[Finding
     found = left_over.traced_to(case, case.findings)
     case.findings = [overcome(case, traced_back(case, one)) for one in found]
     findings, case.incomplete = doubt.judged(case, consequences.fold(case))
+    findings = tuple(lacking.worded(case, one) for one in findings)
     case.incomplete += lacking.what_stays_open(case, findings)
     return case, findings
 

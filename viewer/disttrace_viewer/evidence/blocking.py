@@ -10,10 +10,10 @@ from functools import cached_property
 
 from disttrace.journal.format import COLLECTIVE
 from disttrace_viewer.analysis import process_ends
-from disttrace_viewer.analysis.error_texts import is_closed
 from disttrace_viewer.analysis.process_ends import ALIVE, CASCADE, OWN, SILENT
 from disttrace_viewer.evidence.endings import Endings
 from disttrace_viewer.evidence.recorded import DRAINING, GATHERING
+from disttrace_viewer.trace.error_texts import is_closed
 from disttrace_viewer.trace.model import Stream
 from disttrace_viewer.trace.operation import GROUPED, SYNCHRONIZING, Op
 from disttrace_viewer.trace.process import JOURNAL

@@ -9,7 +9,6 @@ from functools import cached_property
 
 from disttrace.journal.format import COLLECTIVE, STOPPED
 from disttrace_viewer.analysis import process_ends
-from disttrace_viewer.analysis.error_texts import because_of_others, is_closed, is_own_limit
 from disttrace_viewer.analysis.liveness import Seen, remembered
 from disttrace_viewer.analysis.process_ends import (
     ALIVE,
@@ -21,6 +20,7 @@ from disttrace_viewer.analysis.process_ends import (
 )
 from disttrace_viewer.evidence.recorded import DRAINING, GATHERING, STUCK_NS, Recorded, latest
 from disttrace_viewer.merge.clock import to_unix
+from disttrace_viewer.trace.error_texts import because_of_others, is_closed, is_own_limit
 from disttrace_viewer.trace.operation import GROUPED, Op
 
 
@@ -304,7 +304,10 @@ class Endings(Failures):
     def waited_ns(self, ops: Iterable[Op]) -> int | None:
         """For how long the longest of some waits has lasted; None where that is not known."""
         ops = tuple(ops)
-        if any(op.process in self.timeless for op in ops):
+        if any(
+            op.process in self.timeless or "since" in self.trace.processes[op.process].lacks
+            for op in ops
+        ):
             return None
         return max((self.age_ns(op) for op in ops), default=None)
 

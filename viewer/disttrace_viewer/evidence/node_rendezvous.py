@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from disttrace_viewer.analysis.error_texts import because_of_others
 from disttrace_viewer.evidence.evidence import Evidence
+from disttrace_viewer.trace.error_texts import because_of_others
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Process
 

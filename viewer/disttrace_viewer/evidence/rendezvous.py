@@ -8,10 +8,10 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from disttrace_viewer.analysis.error_texts import because_of_others
 from disttrace_viewer.analysis.sample import STORES
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.merge.store_servers import begun_anew
+from disttrace_viewer.trace.error_texts import because_of_others
 from disttrace_viewer.trace.model import Store
 from disttrace_viewer.trace.operation import Op
 

@@ -285,6 +285,7 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
         ticks=record.get("ticks"),
         source=definitions.source.get("kind") or JOURNAL,
         lacks=frozenset(definitions.source.get("lacks") or ()),
+        reports=tuple(one for one in definitions.source.get("reports") or () if "kind" in one),
         sightings=tuple(
             Sighting(unix(item), item.get("state") or "?", item.get("code"), item.get("others", 0))
             for item in listed["seen"]

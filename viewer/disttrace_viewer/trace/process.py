@@ -224,6 +224,8 @@ class Process:
     """What it was read from: ``journal``, or the kind of another tool's evidence."""
     lacks: frozenset[str] = frozenset()
     """What that evidence does not hold (``docs/journal.md``); of a journal nothing is named."""
+    reports: tuple[Mapping[str, Any], ...] = ()
+    """What that evidence tells of others, or of the whole job, by lines of its own."""
     sightings: tuple[Sighting, ...] = ()
     """What was seen of it from outside, by time."""
     troubles: tuple[Trouble, ...] = ()

@@ -17,9 +17,9 @@ from typing import Any
 
 import orjson
 
-from disttrace_viewer.analysis.error_texts import phrases
 from disttrace_viewer.analysis.process_ends import quotes
 from disttrace_viewer.states.state import Row, State
+from disttrace_viewer.trace.error_texts import phrases
 
 _MARK, _MARKED = "~", re.compile(r"~[0-9a-f]{16}")
 Word = Callable[[str], str]

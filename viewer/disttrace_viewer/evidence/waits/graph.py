@@ -12,7 +12,6 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from disttrace.journal.format import COMPOSED
-from disttrace_viewer.analysis.error_texts import is_closed
 from disttrace_viewer.analysis.sample import BATCHES, STAND_IN, message_stream
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.node_rendezvous import Agents
@@ -30,6 +29,7 @@ from disttrace_viewer.evidence.waits.wait import (
     given_up_ns,
     late_by_ns,
 )
+from disttrace_viewer.trace.error_texts import is_closed
 from disttrace_viewer.trace.model import Stream
 from disttrace_viewer.trace.operation import Op
 

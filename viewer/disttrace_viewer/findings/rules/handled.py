@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from disttrace_viewer.analysis.error_texts import is_connection_error
 from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, Finding
+from disttrace_viewer.trace.error_texts import is_connection_error
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording import sentences

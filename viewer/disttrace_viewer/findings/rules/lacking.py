@@ -52,6 +52,15 @@ def tempered(case: Case, finding: Finding) -> Finding | None:
     return replace(finding, severity=NOTE, hint=TIMES)
 
 
+def worded(case: Case, finding: Finding) -> Finding:
+    """The finding in the words of what was read: where no journal was, none is spoken of."""
+    if any(process.source == JOURNAL for process in case.evidence.trace.processes):
+        return finding
+    hint = finding.hint and finding.hint.replace("journals", "files")
+    settles = tuple(one.replace("journals", "files") for one in finding.settles)
+    return replace(finding, hint=hint, settles=settles)
+
+
 def _came_later(case: Case, finding: Finding) -> bool:
     """Whether somebody is through with a collective that nobody completes alone: then all have
     come, and those that have not were dumped before the others.
@@ -73,10 +82,15 @@ def what_stays_open(case: Case, findings: Sequence[Finding]) -> tuple[str, ...]:
     noted = {p for f in findings if f.severity == NOTE for p in f.waiting}
     if (waiting | noted) & case.evidence.timeless:
         return (TIMELESS,)
-    blank = all(
-        p.source == DUMPED and "arguments" in p.lacks for p in case.evidence.trace.processes
+    processes = case.evidence.trace.processes
+    if any(finding.severity != NOTE for finding in findings):
+        return ()
+    sources = {p.source for p in processes if p.source == "log" or "since" in p.lacks}
+    blank = all(p.source == DUMPED and "arguments" in p.lacks for p in processes)
+    return (
+        *((BLANK,) if blank and not told else ()),
+        *(UNDECIDED[one] for one in sorted(sources & UNDECIDED.keys())),
     )
-    return (BLANK,) if blank and not told else ()
 
 
 def _foreign(case: Case, finding: Finding) -> list[int]:
@@ -104,11 +118,21 @@ TIMELESS = (
 )
 
 
+UNDECIDED = {
+    "log": "this log does not tell why the job ended, nor that it went well",
+    "py-spy": "stacks of one moment show no rank that waits for another one; that one waits later"
+    " they cannot show",
+}
+"""What was read of a kind of evidence that never shows that all is well."""
+
+
 def unseen(trace: Trace, ranks: Sequence[int]) -> str:
     """Of ranks of which nothing was found."""
     they = "they" if len(ranks) > 1 else "it"
     if _all_of(trace, "log"):
         return f"of {sentences.ranks(ranks)} the log has no line"
+    if _all_of(trace, "py-spy"):
+        return f"of {sentences.ranks(ranks)} there is no stack, so nobody knows whether {they} came"
     if _all_of(trace, ATTACHED):
         does = "do" if len(ranks) > 1 else "does"
         return f"{sentences.ranks(ranks)} {does} not run here, so nobody knows whether {they} came"
@@ -126,6 +150,8 @@ def not_found(trace: Trace) -> str:
     """Of a rank of which nothing was found, by itself."""
     if _all_of(trace, "log"):
         return "the log has no line of it"
+    if _all_of(trace, "py-spy"):
+        return "there is no stack of it"
     if _all_of(trace, ATTACHED):
         return "does not run here (on another host, or it ended)"
     if _all_of(trace, "NCCL RAS"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from disttrace.journal.format import DEVICE, HOST, LINK, REPLAYED
-from disttrace_viewer.analysis.error_texts import is_closed
 from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN
 from disttrace_viewer.evidence.blocking import LED
 from disttrace_viewer.evidence.recorded import DRAINING
@@ -23,6 +22,7 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.findings.rules.outside import Doing
+from disttrace_viewer.trace.error_texts import is_closed
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Trouble
@@ -339,11 +339,10 @@ def unanswered(
 
 
 def _been_in(trace: Trace, who: Sequence[int], what: str, op: Op, waited_ns: int | None) -> str:
-    lasting = "" if waited_ns is None else f" for {sentences.span(waited_ns)}"
-    return (
-        f"{sentences.processes(trace, who, within=op.call.group)} {sentences.have(who)} been in"
-        f" {what} at {sentences.line(op)}{lasting}"
-    )
+    subject, at = sentences.processes(trace, who, within=op.call.group), sentences.line(op)
+    if waited_ns is None:
+        return f"{subject} {'were' if len(who) > 1 else 'was'} in {what} at {at}"
+    return f"{subject} {sentences.have(who)} been in {what} at {at} for {sentences.span(waited_ns)}"
 
 
 HINTS = {

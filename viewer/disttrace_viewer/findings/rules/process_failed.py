@@ -256,7 +256,7 @@ def _is_first(case: Case, process: int, alike: list[int]) -> bool:
     """Whether others ran too, and none of them is known to have failed before."""
     if any(found.kind == "process_failed" and found.severity == ERROR for found in case.findings):
         return False
-    return _has_others(case, alike)
+    return _has_others(case, alike) and case.knows("moments", range(len(case.evidence.ends)))
 
 
 def _has_others(case: Case, alike: list[int]) -> bool:

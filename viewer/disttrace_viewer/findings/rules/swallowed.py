@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from disttrace.journal.format import COLLECTIVE, COMPOSED
-from disttrace_viewer.analysis.error_texts import is_connection_error
 from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.analysis.out_of_step import Shift
 from disttrace_viewer.evidence.courses import Place, place_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.trace.error_texts import is_connection_error
 from disttrace_viewer.trace.model import Stream, Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences

@@ -26,6 +26,7 @@ from disttrace_viewer.findings.rules import (
     process_failed,
     rendezvous_incomplete,
     rendezvous_unreachable,
+    reported,
     size_mismatch,
     store_key_missing,
     stuck_device,
@@ -38,6 +39,7 @@ from disttrace_viewer.findings.rules import (
 Rule = Callable[[Case], Iterator[Finding]]
 
 RULES: tuple[Rule, ...] = (
+    reported.find,
     duplicate_rank.find,
     world_size.find,
     rendezvous_unreachable.find,

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from disttrace.journal.format import EXEC
-from disttrace_viewer.analysis.error_texts import is_time_out
 from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN, End
 from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import process_failed
+from disttrace_viewer.trace.error_texts import is_time_out
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences

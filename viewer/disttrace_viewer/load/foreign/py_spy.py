@@ -1,5 +1,5 @@
-"""Stacks of py-spy (``py-spy dump [--json] [--locals]``) and of ``faulthandler`` as journals of the
-ranks that they are of.
+"""Stacks (of py-spy, ``faulthandler`` and others: ``stack_texts``) as journals of the ranks that
+they are of.
 
 A stack says in which call a rank is and not which one: there are no sequence numbers. So those who
 are in one call at one line are in one exchange, and who is in none while they wait is missing,
@@ -16,14 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
 from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.load import files
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.foreign import stack_texts
 from disttrace_viewer.load.foreign.records import Frames, Records, identity
-from disttrace_viewer.load.foreign.stack_texts import PY_SPY
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.trace.plain_text import whole
 
@@ -64,7 +61,8 @@ _LIBRARY = re.compile(
     r"(^|[/\\])(torch|torchvision|lightning|accelerate)[/\\]|[/\\]site-packages[/\\]"
 )
 _MAY_WAIT = re.compile(
-    r"(^|[/\\])torch[/\\](autograd|nn[/\\]parallel|_ops|_functional_collectives)"
+    r"(^|[/\\])torch[/\\](autograd|nn[/\\]parallel|_ops|_functional_collectives"
+    r"|(cuda|xpu|hip|npu|accelerator)[/\\](__init__|streams|graphs)\.py)"
 )
 _WAITING_LINE = re.compile(r"\.(wait|synchronize|item|cpu|tolist|numpy|backward)\(")
 _RANKS = ("rank", "global_rank", "local_rank")
@@ -84,67 +82,73 @@ class Sample:
     idle: bool | None = None
     """It took next to no processor time between them; None: not known."""
     at_ns: int = 0
-    waited_ns: int = 1_000_000_000
-    """For how long it has been seen there."""
+    waited_ns: int = 0
+    """For how long it has been seen there; 0: at one moment."""
+    world: int | None = None
+    """Number of ranks, where its environment tells it."""
+    error: str | None = None
+    """What ended the call that it was in."""
 
 
 def recognises(path: str, head: bytes) -> bool:
-    """By the keys of a thread, or as py-spy's text begins."""
-    if PY_SPY.match(head.decode(errors="replace")) is not None:
-        return True
-    return head.lstrip().startswith(b"[") and b'"frames"' in head and b'"thread_id"' in head
+    """By the keys of a thread, or as one of these texts begins."""
+    if head.lstrip().startswith((b"[{", b"[\n")):
+        return b'"frames"' in head and b'"thread_id"' in head
+    return stack_texts.begins(head.decode(errors="replace"))
 
 
 def read(paths: Sequence[str], problems: Problems) -> Iterator[Files]:
-    """One process per file, of a job in which nobody is known to have moved."""
+    """The processes of a job in which none is known to have moved."""
+    yield from translated(samples(paths, problems))
+
+
+def samples(paths: Sequence[str], problems: Problems) -> list[Sample]:
+    """The ranks of which files have stacks; a sentence of each file without one."""
     found = []
     for path in paths:
-        frames = read_frames(path, problems)
-        if frames is not None:
-            found.append(Sample(path, *frames, at_ns=files.modified_ns(path)))
-    yield from translated(found)
-
-
-def read_frames(path: str, problems: Problems) -> tuple[int, tuple[Frame, ...]] | None:
-    """Pid and main thread of a file; None, and a sentence, where there is none."""
-    try:
-        data, _ = files.read(path, MOST_BYTES)
         digits = re.findall(r"[0-9]+", os.path.basename(path))
-        return main_thread(data, int(digits[-1][:9]) if digits else 0)
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        problems.add(
-            path,
-            "unreadable",
-            f"is no output of py-spy dump or of faulthandler ({error}); left out.",
-        )
-        return None
+        try:
+            data, _ = files.read(path, MOST_BYTES)
+            several = stack_texts.processes(data, int(digits[-1][:9]) if digits else 0)
+            for one in several:
+                if one.is_rank or len(several) == 1:
+                    at_ns = files.modified_ns(path)
+                    found.append(Sample(path, one.pid, frames_of(one), one.rank, at_ns=at_ns))
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            problems.add(path, "unreadable", f"has no stack in a form that is known ({error}).")
+    return found
 
 
-def main_thread(data: bytes, number: int = 0) -> tuple[int, tuple[Frame, ...]]:
-    """Pid and frames of the main thread, innermost first. Raises ValueError, KeyError, TypeError.
+def main_thread(data: bytes) -> tuple[Frame, ...]:
+    """Frames of the main thread, innermost first. Raises ValueError, KeyError, TypeError."""
+    return frames_of(stack_texts.processes(data)[0])
 
-    ``number`` stands for a pid that is not told: ranks are in the order of pids where nothing tells
-    them. py-spy prints ``MainThread`` only where Python named it so; its number is the process's.
-    """
-    if data.lstrip().startswith((b"[", b"{")):
-        threads = orjson.loads(data)
-    else:
-        threads = stack_texts.threads(data.decode(errors="replace"), number)
-    main = next((t for t in threads if t.get("os_thread_id") == t["pid"]), threads[-1])
-    frames = [
+
+def frames_of(process: stack_texts.Process) -> tuple[Frame, ...]:
+    """The frames of a process's main thread, innermost first."""
+    return tuple(
         {
             "file": str(frame["filename"])[:1000],
             "line": int(frame["line"]),
             "name": str(frame["name"]).rpartition(".")[2][:300],
             "locals": {one["name"]: one.get("repr") for one in frame.get("locals") or ()},
         }
-        for frame in main["frames"][:128]
-    ]
-    return int(main["pid"]), tuple(frames)
+        for frame in process.main["frames"][:128]
+    )
 
 
-def translated(samples: Sequence[Sample]) -> Iterator[Files]:
-    """The journals of one job's processes."""
+def translated(
+    samples: Sequence[Sample],
+    *,
+    kind: str = NAME,
+    world: int = 0,
+    whole: int | None = None,
+    reports: Sequence[Mapping[str, Any]] = (),
+    others: Sequence[int] = (),
+) -> Iterator[Files]:
+    """The journals of one job's processes. ``world``: so many ranks there are at least, ``whole``:
+    so many there are. ``others``: ranks of which only ``reports`` tell.
+    """
     if not samples:
         return
     ranks = by_rank(samples)
@@ -152,22 +156,41 @@ def translated(samples: Sequence[Sample]) -> Iterator[Files]:
     runs = {r for r, call in calls.items() if ranks[r].moved or (call and call.computes)}
     calls = {rank: call for rank, call in calls.items() if rank not in runs}
     known = [call for call in calls.values() if call and call.op in TOGETHER]
+    unknown = [call for call in calls.values() if call is not None and call.op == UNKNOWN_OP]
     # Who stays in what may wait for a collective waits for one, if nobody is in a known one.
     stays = [
-        call
-        for rank, call in calls.items()
-        if call is not None and call.op == UNKNOWN_OP and ranks[rank].idle is not None
+        calls[r] for r, one in ranks.items() if calls.get(r) in unknown and one.idle is not None
     ]
-    counts = Counter((call.op, call.where) for call in known or stays)
+    counts = Counter((call.op, call.where) for call in known or stays if call is not None)
     common = counts.most_common(1)[0][0] if counts else None
     outside = [rank for rank, call in calls.items() if call is None]
-    alone = len(counts) == 1 or bool(outside)
-    world = max(max(ranks) + 1, len(ranks))
+    # Who waits for a device may be in any collective, or behind it.
+    alone = (len(counts) == 1 and not (known and unknown)) or bool(outside)
+    told = {sample.world for sample in samples if sample.world} | {whole} - {None}
+    whole = max((n for n in told if n), default=None)
+    world = max(world, *(rank + 1 for rank in (*ranks, *others)), whole or 1, len(ranks))
     now = max((s.at_ns for s in samples), default=0) or time.time_ns()
+    job = _Job(kind, world, world != whole, now, tuple(reports))
     for rank, sample in ranks.items():
         call = calls.get(rank)
         together = bool(alone and call and (call.op, call.where) == common)
-        yield _journal(sample, rank, world, call, now, runs=rank in runs, together=together)
+        yield _journal(job, sample, rank, call, runs=rank in runs, together=together)
+        job.reports = ()
+    for rank in others:
+        nowhere = Sample(samples[0].path, rank, (), rank)
+        yield _journal(job, nowhere, rank, None, runs=False, together=False)
+
+
+@dataclass(slots=True)
+class _Job:
+    """What is common to the ranks of a job."""
+
+    kind: str
+    world: int
+    partial: bool
+    """There may be more ranks."""
+    now: int
+    reports: Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +228,8 @@ def call_of(sample: Sample) -> Call | None:
             return Call(name, None, where, user)
     if any(_DISTRIBUTED.search(f["file"]) or _MAY_WAIT.search(f["file"]) for f in frames[:inner]):
         return Call(UNKNOWN_OP, None, where, user, computes=sample.idle is False)
-    return Call(UNKNOWN_OP, None, where, user) if _waits(user) else None  # for a device it spins
+    waits = _waits(user) or sample.error is not None
+    return Call(UNKNOWN_OP, None, where, user) if waits else None  # for a device it spins
 
 
 def recorded(call: Call, records: Records, group: int | None) -> int:
@@ -277,34 +301,32 @@ def local_rank(sample: Sample) -> int | None:
 
 
 def _journal(
-    sample: Sample,
-    rank: int,
-    world: int,
-    call: Call | None,
-    now: int,
-    *,
-    runs: bool,
-    together: bool,
+    job: _Job, sample: Sample, rank: int, call: Call | None, *, runs: bool, together: bool
 ) -> Files:
+    now, waited_ns = job.now, sample.waited_ns or 1_000_000_000
+    lacks = {*LACKS, *(() if sample.waited_ns else ("since",))}
     records = Records(
-        identity(NAME, sample.path, sample.pid, rank),
+        identity(job.kind, sample.path, sample.pid, rank),
         rank=rank,
-        world=world,
+        world=job.world,
         job=NAME,
         clock=identity(NAME, os.path.dirname(sample.path)),
-        base_ns=now - sample.waited_ns - 1_000_000_000,
-        source={"kind": NAME, "lacks": sorted(LACKS), "cut_ns": now},
-    )
-    begin = now - sample.waited_ns
-    records.group(1, "0", range(world), default=True)
+        base_ns=now - waited_ns - 1_000_000_000,
+        source={"kind": job.kind, "lacks": sorted(lacks), "cut_ns": now,
+                "reports": [*job.reports]},
+    )  # fmt: skip
+    begin = now - waited_ns
+    records.group(1, "0", range(job.world), default=True, partial=job.partial)
     if runs:  # it has been through one since
         user = records.stack(_user(sample.frames))
         went = records.call(op=UNKNOWN_OP, kind="collective", group=1, stack=user, origin="python")
         records.after("e", records.begin(went, begin, q=1), 1)
     elif call is None:
-        records.stands(now, records.stack(places(sample.frames)))
+        stands = _user(sample.frames) or places(sample.frames)
+        if stands:
+            records.stands(now, records.stack(stands))
     else:
         group = 1 if together or call.op in MESSAGES else None
         numbered = together or (call.op in MESSAGES and call.peer is not None)
         records.begin(recorded(call, records, group), begin, q=1 if numbered else None)
-    return records.done(sample.path, now)
+    return records.done(f"{sample.path}[rank {rank}]", now)

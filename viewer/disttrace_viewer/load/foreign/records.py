@@ -41,7 +41,7 @@ class Records:
         self,
         process: str,
         *,
-        rank: int,
+        rank: int | None,
         world: int,
         job: str,
         clock: str,
@@ -57,10 +57,12 @@ class Records:
         self._number = 0
         self.define(
             "process", format=FORMAT, process=process, job=job, job_source=source["kind"],
-            boot_id=clock, role="worker", start_ns=base_ns, t0=T0, unix_ns=base_ns, error_ns=0,
+            boot_id=clock, role="main" if rank is None else "worker",
+            start_ns=base_ns, t0=T0, unix_ns=base_ns, error_ns=0,
         )  # fmt: skip
         self.define("source", **source)
-        self.define("identity", t=0, rank=rank, world_size=world, role="worker")
+        if rank is not None:
+            self.define("identity", t=0, rank=rank, world_size=world, role="worker")
         self._line({"seg": 1, "process": process, "format": FORMAT, "t": 0})
 
     def define(self, kind: str, /, **fields: Any) -> None:
@@ -88,7 +90,7 @@ class Records:
             desc=desc or None,
             backends=backends,
             ranks=list(ranks) or None,
-            rank=ranks.index(self._rank) if ranks else None,
+            rank=ranks.index(self._rank) if ranks and self._rank is not None else None,
             default=default or None,
             partial=partial or None,
         )

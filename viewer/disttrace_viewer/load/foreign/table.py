@@ -11,9 +11,9 @@ from disttrace_viewer.load.files import is_held
 from disttrace_viewer.load.foreign import (
     flight_recorder,
     kineto,
+    logs,
     nccl_ras,
     py_spy,
-    watchdog_log,
 )
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.trace.process import Problem
@@ -36,7 +36,7 @@ READERS: tuple[Reader, ...] = (
     nccl_ras,
     flight_recorder,
     py_spy,
-    watchdog_log,
+    logs,
 )
 HEAD = 4 << 10
 MOST_ASKED = 20_000
@@ -70,11 +70,13 @@ def _translated(paths: Sequence[str], problems: Problems) -> Taken:
             strangers.append(path)
         else:
             of_reader.setdefault(number, []).append(path)
-    taken = [
-        one
-        for number, own in sorted(of_reader.items())
-        for one in READERS[number].read(own, problems)
-    ]
+    taken: list[Files] = []
+    for number, own in sorted(of_reader.items()):
+        said = Problems()
+        found = [*READERS[number].read(own, said)]
+        if found or not taken:  # a log that tells nothing, beside dumps, is no matter
+            problems.extend(said)
+        taken += found
     return Taken(tuple(taken), tuple(strangers))
 
 

@@ -15,7 +15,7 @@ from disttrace_viewer.diagnosis.report import NO_HISTORY, coverage, healthy, job
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, Finding
-from disttrace_viewer.findings.rules.lacking import TIMELESS, TIMES
+from disttrace_viewer.findings.rules.lacking import TIMELESS, TIMES, UNDECIDED
 from disttrace_viewer.load.said import SHOWN, subject
 from disttrace_viewer.trace.process import JOURNAL, Stack
 from disttrace_viewer.views.terminal import BAD, DIM, GOOD, HEAD, PLAIN, WAIT
@@ -79,6 +79,13 @@ def said(case: Case, findings: Sequence[Finding]) -> list[str]:
     return found
 
 
+def _by_log(case: Case) -> bool:
+    """Whether it is the log that was read which tells what the job said: then it comes first."""
+    return any(
+        row["kind"] == "said" for one in case.evidence.trace.processes for row in one.reports
+    )
+
+
 def _clock(at: float) -> str:
     return clock_time(round(at * 1e9)).rpartition(" ")[2]
 
@@ -105,6 +112,8 @@ def page(case: Case, findings: Sequence[Finding], *, stacks: bool = False) -> It
 def _judgement(
     case: Case, findings: Sequence[Finding], where: Sequence[Place], length: Length
 ) -> Iterator[Line]:
+    if _by_log(case):
+        yield from (Line(one, style=WAIT) for one in said(case, []))
     yield from _caveats(case, findings)
     if not findings or all(finding.severity == NOTE for finding in findings):
         yield _verdict_of_health(case)
@@ -118,9 +127,9 @@ def _judgement(
     for place, finding in enumerate(shown, 1):
         yield from _following(place if len(findings) > 1 else None, finding, length.following)
     told = said(case, findings)
-    if told:
+    if told and not _by_log(case):
         yield Line("")
-    yield from (Line(one, style=DIM) for one in told)
+        yield from (Line(one, style=DIM) for one in told)
 
 
 # -- what is wrong ---------------------------------------------------------------------------
@@ -130,9 +139,21 @@ def _caveats(case: Case, findings: Sequence[Finding]) -> Iterator[Line]:
     """What is missing comes first: what follows may change with it."""
     if not case.incomplete:
         return
+    if {*case.incomplete} <= {*UNDECIDED.values()}:
+        yield Line(f"Undecided: {'; '.join(case.incomplete)}.", style=WAIT)
+        return
     if case.incomplete == (TIMELESS,):
         yield Line(f"Undecided: {TIMELESS}" if healthy(findings) else capital(TIMELESS), style=WAIT)
         yield Line(TIMES, "  What to do: ", HEAD)
+        yield Line("")
+        return
+    if not any(one.source == JOURNAL for one in case.evidence.trace.processes):
+        ranks = coverage(case)["missing_ranks"]
+        if ranks:
+            unknown = f"nothing is known of {sentences.ranks(ranks)}"
+            yield Line(f"Not all ranks were seen: {unknown}.", style=WAIT)
+        rest = [one for one in case.incomplete if not one.startswith("rank ")]
+        yield from (Line(capital(one), style=WAIT) for one in rest)
         yield Line("")
         return
     yield Line(
@@ -158,10 +179,10 @@ def _verdict_of_health(case: Case) -> Line:
     early = not_yet(case)
     if early is not None:
         return Line(early, style=WAIT)
-    if case.incomplete == (TIMELESS,):
+    if case.incomplete == (TIMELESS,) or {*case.incomplete} & {*UNDECIDED.values()}:
         return Line("No fault is certain from what this evidence holds.", style=WAIT)
     if case.incomplete:
-        return Line("No fault is certain from what the other journals hold.", style=WAIT)
+        return Line("No fault is certain from what was read.", style=WAIT)
     return Line("Nothing is wrong: no fault was found in what the journals hold.", style=GOOD)
 
 
@@ -292,10 +313,12 @@ def _coverage(case: Case) -> Iterator[Line]:
     of = sorted({p.source for p in trace.processes} - {JOURNAL})
     other = f" ({', '.join(of)})" if of else ""
     count_of = f"{number(count, 'operation')} of {number(jobs, 'job')}"
-    read = f"{number(journals, 'journal')}{other}, {count_of}"
+    what = "journal" if any(p.source == JOURNAL for p in trace.processes) else "rank"
+    read = f"{number(journals, what)}{other}, {count_of}"
     yield Line(f"Read: {read}.", style=DIM)
     if found["missing_ranks"]:
-        yield Line(f"No journal of {sentences.ranks(found['missing_ranks'])}.", style=WAIT)
+        missing = sentences.ranks(found["missing_ranks"])
+        yield Line(f"No {what if what == 'journal' else 'evidence'} of {missing}.", style=WAIT)
     if found["dropped"]:
         yield Line(f"{found['dropped']:,} old operations were dropped (DISTTRACE_MAX_MB).")
     if not case.past.known:

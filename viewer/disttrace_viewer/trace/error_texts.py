@@ -64,6 +64,19 @@ def is_own_limit(text: str | None) -> bool:
     return text is not None and text.endswith(_LIMIT)
 
 
+_PASSED_ON = re.compile(
+    r"^(\w+\.)*(DistBackendError|DistNetworkError|DistStoreError|ChildFailedError|SignalException)\b"
+    r"|nccl error|watchdog caught",
+    re.IGNORECASE,
+)
+
+
+def is_echo(text: str) -> bool:
+    """Whether an exception (``Type: text``) of which only a log tells passes on what others did."""
+    passed_on = is_connection_error(text) or _PASSED_ON.search(text) is not None
+    return passed_on and _OWN.search(text) is None
+
+
 def because_of_others(op: Op) -> bool:
     """Whether an operation's error says no more than that others went away or did not come.
 

@@ -1,0 +1,317 @@
+"""What lines of a log tell outright: of ranks that are missing, watchdogs that are stuck, the first
+end by a launcher's word, and what the job said itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from disttrace_viewer.analysis.liveness import signal_name
+from disttrace_viewer.analysis.process_ends import FROM_OUTSIDE
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import (
+    CERTAIN,
+    ERROR,
+    KINDS,
+    LIKELY,
+    NOTE,
+    WARNING,
+    Finding,
+    Scope,
+)
+from disttrace_viewer.findings.rules.process_failed import look_for
+from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.quantities import clock_time
+
+Report = Mapping[str, Any]
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """One finding per kind of line; what the job said itself comes first."""
+    rows = [row for one in case.evidence.trace.processes for row in one.reports]
+    of_kind: dict[str, list[Report]] = {}
+    for row in rows:
+        of_kind.setdefault(row["kind"], []).append(row)
+    for kind, make in _MAKERS.items():
+        if kind in of_kind:
+            yield from make(case, of_kind[kind])
+
+
+def _found(
+    case: Case,
+    kind: str,
+    summary: str,
+    *,
+    ranks: Sequence[int] = (),
+    waiting: Sequence[int] = (),
+    **more: Any,
+) -> Finding:
+    """A finding that blames ``ranks``; it explains what ``waiting`` wait for, and their ends."""
+    index = {p.rank: p.index for p in case.evidence.trace.processes if p.rank is not None}
+    return Finding(
+        kind,
+        summary,
+        **{"certainty": LIKELY, **more},
+        culprits=tuple(index[rank] for rank in ranks if rank in index),
+        absent_ranks=tuple(rank for rank in ranks if rank not in index),
+        waiting=tuple(index[rank] for rank in waiting if rank in index),
+        scope=Scope(
+            members=frozenset(index[rank] for rank in (*waiting, *ranks) if rank in index),
+            absent=frozenset((None, rank) for rank in ranks if rank not in index),
+        ),
+    )
+
+
+_LED = re.compile(
+    r"Ranks? (\d[\d, -]{0,200}?)(?: and (\d{1,7}))? (?:never|failed|did not|was|were)\b"
+)
+_SEVERITY = {"slow": WARNING, "waiting": NOTE, "starting": NOTE, "going on": NOTE}
+_KIND_OF = {"diverged": "divergence", "slow": "straggler", "failed": "process_failed"}
+
+
+def _said(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
+    for one in {row["said"]["summary"]: row["said"] for row in rows}.values():
+        own = one.get("finding") if isinstance(one.get("finding"), dict) else {}
+        led = _LED.match(one["summary"])
+        ranks = [rank for rank in one.get("culprit_ranks") or () if type(rank) is int]
+        if led is not None and not own:
+            ranks = [*_numbers(led[1]), *([int(led[2])] if led[2] else [])]
+        kind = own.get("kind") if own.get("kind") in KINDS else _KIND_OF.get(one["kind"])
+        never = "never joined" in one["summary"]
+        severity = own.get("severity") if own.get("severity") in (WARNING, NOTE) else ERROR
+        if one.get("over"):
+            severity = NOTE  # it went on after that
+        yield _found(
+            case,
+            kind or ("missing_participant" if never else "no_progress"),
+            one["summary"],
+            ranks=[] if one.get("over") else ranks,
+            severity=_SEVERITY.get(one["kind"], severity),
+            certainty=CERTAIN if one.get("certainty") == CERTAIN else LIKELY,
+            hint="The job said this itself while it ran: its journals tell more.",
+        )
+
+
+def _numbers(text: str) -> list[int]:
+    """The ranks of ``0, 2-4``."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if first.isdecimal() and (last or first).isdecimal():
+            found += range(int(first), min(int(last or first), int(first) + 4096) + 1)
+    return found
+
+
+def _absent(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
+    """Ranks that an error names as missing."""
+    for op in dict.fromkeys(row["op"] for row in rows):
+        ranks = sorted({rank for row in rows if row["op"] == op for rank in row["ranks"]})
+        seen = [p.rank for p in case.evidence.trace.processes if p.rank not in (None, *ranks)]
+        summary = (
+            f"{sentences.capital(sentences.ranks(ranks))} did not come to {op}: the error of"
+            f" another rank names {'it' if len(ranks) == 1 else 'them'}."
+            if op != "ncclUniqueId"
+            else f"{sentences.capital(sentences.ranks(ranks))} did not share the id of a new NCCL"
+            " communicator in time: others waited for it at the store."
+        )
+        yield _found(
+            case, "missing_participant", summary, ranks=ranks,
+            waiting=[rank for rank in seen if rank is not None], op=op, hint=LOOK_THERE,
+        )  # fmt: skip
+
+
+def _reached(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
+    """Ranks that came to a monitored barrier and were let down by rank 0, which knows why."""
+    if any(found.op == "monitored_barrier" for found in case.findings):
+        return
+    ranks = sorted({row["rank"] for row in rows})
+    summary = (
+        f"{sentences.capital(sentences.ranks(ranks))} came to monitored_barrier, and some rank did"
+        " not: which one, the error of rank 0 names, and that is not here."
+    )
+    yield _found(
+        case, "missing_participant", summary, waiting=ranks, op="monitored_barrier",
+        hint="Read the log of rank 0.",
+    )  # fmt: skip
+
+
+def _barrier(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
+    """How many have come to a barrier by the store, of how many."""
+    world = max(row["world"] for row in rows)
+    count = max(row["count"] for row in rows)
+    ranks = sorted({row["rank"] for row in rows if "rank" in row})
+    of = f"{count:,} of {world:,}"
+    if count > world:
+        summary = (
+            f"{count:,} workers have come to a barrier by the store for {world:,}: the store is of"
+            " an earlier launch as well, or the ranks disagree on how many they are."
+        )
+        yield _found(case, "rendezvous_incomplete", summary, waiting=ranks, hint=FRESH)
+    elif count < world:
+        missing = [rank for rank in range(world) if rank not in ranks]
+        alone = f": {sentences.ranks(missing)}" * (len(ranks) == count)
+        summary = (
+            f"{of} ranks came to the creation of a group by the store"
+            f"{f', {sentences.ranks(ranks)} among them' if ranks else ''}; the others did"
+            f" not{alone or ', and no line tells which they are'}."
+        )
+        yield _found(
+            case, "rendezvous_incomplete", summary, ranks=missing if alone else (), waiting=ranks,
+            hint=LOOK_THERE,
+        )  # fmt: skip
+
+
+def _stuck(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
+    """Watchdogs that do not get on themselves."""
+    of = [one for row in rows for one in row["of"]]
+    parts = []
+    for one in of:
+        more = [f"{one['pending']:,} pending"] if "pending" in one else []
+        named = [one["group"]] if one["group"] else []
+        inside = f" ({', '.join(named + more)})" if named + more else ""
+        parts.append(f"rank {one['rank']}{inside}")
+    seconds = max((one.get("seconds", 0) for one in of), default=0)
+    shown = parts if len(parts) <= 16 else [*parts[:15], f"{len(parts) - 15} more"]
+    summary = (
+        f"NCCL's watchdog got stuck itself{f' for {seconds} s' * bool(seconds)} on"
+        f" {sentences.listed(shown)}: a call of CUDA or NCCL does not return there, or a thread"
+        " holds the GIL in one. That does not tell whom the ranks wait for."
+    )
+    yield _found(
+        case, "no_progress", summary, waiting=[one["rank"] for one in of], hint=WATCHDOG,
+        severity=NOTE if any(row["beside"] for row in rows) else ERROR,
+    )  # fmt: skip
+
+
+def _root(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
+    """What torchrun calls the root cause."""
+    one = rows[0]
+    rank, code = one["rank"], one["code"]
+    at = f" at {clock_time(one['at_ns'])}" if one["at_ns"] else ""
+    after = [f"rank {other} ({_code(its)})" for other, its, _ in one["others"]]
+    times = [apart for _, _, apart in one["others"] if apart is not None]
+    timed = len(times) == len(after) and all(apart > 0 for apart in times)
+    rest = f"; {sentences.listed(after)} ended {'after it' if timed else 'too'}" if after else ""
+    outside = code in FROM_OUTSIDE and code != -9
+    summary = (
+        f"Rank {rank} failed first, with {_code(code)}{at}, by torchrun's word{rest}."
+        " The summary does not tell why."
+    )
+    yield _found(
+        case, "process_failed", summary, ranks=[] if outside else [rank],
+        waiting=[other for other, _, _ in one["others"]], hint=_hint(code),
+    )  # fmt: skip
+
+
+def _ends(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
+    """Ends of which none is known to have been the first."""
+    one = rows[0]
+    name = "local rank" if one["kind"] == "local" else "rank"
+    ends = [f"{name} {rank} ({_code(code)})" for rank, code in one["ends"]]
+    shown = ends if len(ends) <= 16 else [*ends[:15], f"{len(ends) - 15} more"]
+    first = ", in an order that the log does not tell" if len(ends) > 1 else ""
+    summary = f"By the launcher's word {sentences.listed(shown)} failed{first}."
+    ranks = [rank for rank, _ in one["ends"]] if name == "rank" else []
+    yield _found(
+        case, "process_failed", summary, waiting=ranks, hint=_hint(one["ends"][0][1])
+    )  # fmt: skip
+
+
+def _code(code: int | None) -> str:
+    if code is None:
+        return "no code"
+    return signal_name(code) or f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _hint(code: int | None) -> str:
+    if code == -6:
+        return "An abort is mostly the watchdog's: look for a time-out in the log of this rank."
+    if code is not None and code < 0:
+        return f"{look_for(code)}."
+    return "Read the exception in the log of this rank (torchrun --log-dir, -t 3; record)."
+
+
+def _failed(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
+    """Exceptions of which no line tells the rank."""
+    for row in rows[:8]:
+        where = next((f"{f[0].rpartition('/')[2]}:{f[1]}" for f in row["frames"]
+                      if "-packages/" not in f[0] and "/lib/python" not in f[0]), None)  # fmt: skip
+        text = row["text"].partition("\n")[0][:200]
+        summary = (
+            f"A rank failed, the log does not tell which: {row['type']}"
+            f"{f': {text}' if text else ''}{f' ({where})' if where else ''}."
+        )
+        yield _found(case, "process_failed", summary, hint=READ, waiting=_all(case))
+
+
+def _lost(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
+    """Ranks that lost a connection, and no line of the one that ended."""
+    ranks = sorted({rank for row in rows for rank in row["ranks"]})
+    summary = (
+        f"{sentences.capital(sentences.ranks(ranks))} lost a connection to a rank that had ended;"
+        " which one, and why, the log does not tell."
+    )
+    yield _found(case, "process_failed", summary, waiting=ranks, hint=OTHERS)
+
+
+def _sizes(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
+    """NCCL's warning of messages whose ends differ in size."""
+    one = rows[0]
+    summary = (
+        f"Two ranks brought sizes that differ to one collective: {one['local']:,} and"
+        f" {one['remote']:,} bytes of a message of NCCL's. Which ranks, the line does not tell."
+    )
+    yield _found(case, "shape_mismatch", summary, waiting=_all(case), hint=NCCL_COLL)
+
+
+def _around(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
+    """NCCL's own check of what was enqueued."""
+    ranks = sorted({row["rank"] for row in rows})
+    summary = (
+        "NCCL found that ranks called different collectives, at and around"
+        f" {sentences.ranks(ranks)}; which side is at fault, it does not tell."
+    )
+    yield _found(case, "op_mismatch", summary, waiting=_all(case), hint=NCCL_COLL)
+
+
+def _left_out(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
+    """A rank whose calls are those of the others without one."""
+    for one in rows:
+        summary = (
+            f"Rank {one['rank']} left out {one['op']} #{one['seq']} ({one['elements']:,} elements):"
+            f" its next call, {one['next']}, is the one that the others made after that."
+        )
+        yield _found(case, "op_mismatch", summary, severity=NOTE, hint=None)
+
+
+def _all(case: Case) -> list[int]:
+    return [p.rank for p in case.evidence.trace.processes if p.rank is not None]
+
+
+_MAKERS: dict[str, Callable[[Case, Sequence[Report]], Iterator[Finding]]] = {
+    "said": _said,
+    "absent": _absent,
+    "reached": _reached,
+    "barrier": _barrier,
+    "clients": _barrier,
+    "failed": _failed,
+    "root": _root,
+    "ends": _ends,
+    "local": _ends,
+    "lost": _lost,
+    "ib_sizes": _sizes,
+    "around": _around,
+    "left_out": _left_out,
+    "stuck": _stuck,
+}
+LOOK_THERE = "Look at what the missing do there, and whether they were started: disttrace attach."
+FRESH = "Start with a port, or a folder, that no earlier launch has used."
+WATCHDOG = (
+    "Look at the stacks of these ranks, native ones too (py-spy dump --native): a destructor of"
+    " CUDA objects, a synchronize, a fork, a debugger."
+)
+READ = "Read this exception first; what ranks report of lost connections follows from it."
+OTHERS = "Read the logs of the other ranks and hosts: one of them ended first."
+NCCL_COLL = "Run with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=COLL, and diagnose that log."

@@ -1,0 +1,516 @@
+"""The forms of lines that tell why a job hung or ended: of NCCL's watchdog, of torch's checks, of
+NCCL itself, of launchers, and ours. One table; what no form fits is counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from disttrace_viewer.load.foreign.lines import Line, unix
+
+DEFAULT = ("0", "default_pg")
+_INNER = re.compile(
+    r"\[PG (?:ID )?(?P<pg>\w+)(?: PG GUID (?P<guid>[^\s(]+))?(?: ?\((?P<desc>[^)]{0,200})\))?"
+    r" Rank (?P<of>\d+)\]"
+    r"|\[Rank (?P<bare>\d+)\]"
+)
+_WORK = re.compile(
+    r"WorkNCCL\(SeqNum=(\d+), OpType=(\w{1,60})(?:, NumelIn=(\d{1,20}))?"
+    r"(?:, NumelOut=(\d{1,20}))?.{0,200}?\) ran for (\d+) milliseconds"
+)
+_SEQ = re.compile(r"(?:at work(?: sequence id)?|(?:at|Timeout at) NCCL work): (\d+)")
+_COUNTS = re.compile(
+    r"[Ll]ast enqueued (?:NCCL )?work: (-?\d+),(?: last started [^\[]{0,100}?,)?"
+    r" last completed (?:NCCL )?work: (-?\d+)"
+)
+_OPS = {
+    "ALLREDUCE": "all_reduce",
+    "ALLGATHER": "all_gather",
+    "_ALLGATHER_BASE": "all_gather_into_tensor",
+    "_REDUCE_SCATTER_BASE": "reduce_scatter_tensor",
+    "REDUCESCATTER": "reduce_scatter",
+    "ALLTOALL": "all_to_all",
+    "ALLTOALL_BASE": "all_to_all_single",
+}
+_LARGEST = 1 << 40
+"""Numbers above were never set: what stood in memory (torch 2.3), or -1 without its sign."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """An operation that ran into its time-out."""
+
+    seq: int
+    op: str
+    elements: int | None
+    waited_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What a line calls its group; ``local``: by a number of that process only."""
+
+    name: str
+    desc: str
+    local: bool = False
+
+    @property
+    def is_default(self) -> bool:
+        """Whether all ranks are in it."""
+        return (self.name, self.desc) == DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One line of a watchdog. ``rank``: the global one, where the line tells it; ``inner`` that in
+    the group; ``at``: the operation that its counts are about. Counts: None where never set.
+    """
+
+    rank: int | None
+    inner: int
+    group: Group | None
+    work: Work | None
+    at: int | None
+    enqueued: int | None
+    completed: int | None
+    counted: bool
+    at_ns: int
+
+
+@dataclass(slots=True)
+class Failure:
+    """An exception that was printed; frames innermost first."""
+
+    type: str = ""
+    text: str = ""
+    frames: list[tuple[str, int, str]] = field(default_factory=list)
+    at_ns: int = 0
+    indent: int = 0
+
+
+@dataclass(slots=True)
+class Ended:
+    """The end of a rank by its launcher's word; ``first``: the launcher calls it the root cause."""
+
+    code: int | None = None
+    at_ns: int = 0
+    first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """What a rank called by the fingerprint of a check, or by NCCL's own line."""
+
+    op: str
+    seq: int
+    shape: tuple[int, ...] | None = None
+    dtype: str | None = None
+
+
+Speaker = int | str
+"""A rank, or what else tells who printed a line."""
+
+
+@dataclass(slots=True)
+class Log:
+    """What one or several logs of a job tell."""
+
+    said: list[Said] = field(default_factory=list)
+    stacks: dict[int, list[tuple[str, int, str]]] = field(default_factory=dict)
+    """Of collectives that timed out, as the watchdog of a rank printed them."""
+    failures: dict[Speaker, list[Failure]] = field(default_factory=dict)
+    open: dict[Speaker, Failure] = field(default_factory=dict)
+    """Tracebacks that have begun."""
+    ends: dict[int, Ended] = field(default_factory=dict)
+    local_ends: dict[int, Ended] = field(default_factory=dict)
+    entry: Ended | None = None
+    """What a summary of torchrun's is at."""
+    called: dict[int, Called] = field(default_factory=dict)
+    calls: dict[tuple[str, str], deque[Called]] = field(default_factory=dict)
+    """By process and communicator, of NCCL's lines."""
+    comms: dict[tuple[str, str], tuple[int, int, str]] = field(default_factory=dict)
+    """Rank, size and id of communicators."""
+    stuck: dict[tuple[int, str], dict[str, int]] = field(default_factory=dict)
+    reports: dict[bytes, dict[str, Any]] = field(default_factory=dict)
+    """What is told of others, or of the whole job."""
+    job_said: list[dict[str, Any]] = field(default_factory=list)
+    ranks: set[int] = field(default_factory=set)
+    world: int = 0
+    """So many ranks there are at least."""
+    whole: int | None = None
+    """So many there are, where a line tells that."""
+    last: Speaker = ""
+    lines: int = 0
+    strange: Counter[str] = field(default_factory=Counter)
+    """Lines that speak of trouble and fit no form."""
+
+    def report(self, kind: str, **fields: Any) -> None:
+        """Note what a line tells of others, once."""
+        found = {"kind": kind, **fields}
+        self.reports.setdefault(orjson.dumps(found), found)
+
+
+def watchdog(log: Log, line: Line, speaker: Speaker) -> bool:
+    """What NCCL's watchdog tells of an operation, or of counts."""
+    inner = _INNER.search(line.text)
+    if inner is None:
+        return False
+    work, counts, seq = _WORK.search(line.text), _COUNTS.search(line.text), _SEQ.search(line.text)
+    if not (work or counts):
+        return False
+    at = int(seq[1]) if seq else None
+    enqueued, completed = map(_set, counts.groups()) if counts else (None, None)
+    said = Said(
+        rank=line.rank,
+        inner=int(inner["of"] or inner["bare"]),
+        group=_group(inner),
+        work=None if work is None else _work(work),
+        at=at if at is not None and at < _LARGEST else None,
+        enqueued=enqueued,
+        completed=completed,
+        counted=counts is not None,
+        at_ns=line.at_ns,
+    )
+    log.said.append(said)
+    if work is not None and work[3] and work[4]:
+        one, other = sorted((int(work[3]), int(work[4])))
+        of_all = said.group is not None and said.group.is_default
+        if 0 < one < other < _LARGEST and other % one == 0 and of_all:
+            log.world = max(log.world, other // one)
+    return True
+
+
+def _group(inner: re.Match[str]) -> Group | None:
+    if inner["bare"]:
+        return None
+    if inner["desc"] == DEFAULT[1] or (inner["pg"] == "0" and not inner["guid"]):
+        return Group(*DEFAULT)
+    if inner["guid"]:
+        return Group(inner["guid"], inner["desc"] or "")
+    return Group(inner["pg"], inner["desc"] or "", local=True)
+
+
+def _work(found: re.Match[str]) -> Work:
+    elements = int(found[3]) if found[3] else None
+    if elements is not None and elements >= _LARGEST:
+        elements = None
+    op = _OPS.get(found[2], found[2].lower())
+    return Work(int(found[1]), op, elements, int(found[5]) * 1_000_000)
+
+
+def _set(text: str) -> int | None:
+    return number if 0 <= (number := int(text)) < _LARGEST else None
+
+
+_STUCK = re.compile(
+    r"watchdog got stuck for (\d{1,9}) seconds|Heartbeat monitor timed out"
+    r"|detected no heartbeat of its watchdog|due to ProcessGroupNCCL watchdog hang"
+)
+_PENDING = re.compile(r"workMetaList_\.size\(\) ?= ?(\d{1,12})")
+
+
+def heartbeat(log: Log, line: Line, _speaker: Speaker) -> bool:
+    """The watchdog itself does not get on: a call of CUDA, or who holds the GIL in one."""
+    found, inner = _STUCK.search(line.text), _INNER.search(line.text)
+    if found is None or inner is None:
+        return False
+    group = _group(inner)
+    rank = line.rank
+    if rank is None and (group is None or group.is_default):
+        rank = int(inner["of"] or inner["bare"])
+    if rank is not None:
+        name = inner["desc"] or inner["guid"] or inner["pg"] or ""
+        one = log.stuck.setdefault((rank, "" if name == "0" else name), {})
+        if found[1]:
+            one["seconds"] = int(found[1])
+        if (pending := _PENDING.search(line.text)) is not None:
+            one["pending"] = int(pending[1])
+    return True
+
+
+_FRAME_OF_NCCL = re.compile(r"\s{0,4}#(\d{1,3}) (\S{1,200}) from (\S{1,1000})\s{0,4}")
+
+
+def failed_stack(log: Log, line: Line, speaker: Speaker) -> bool:
+    """``Stack trace of the failed collective``, and its frames below it."""
+    if "Stack trace of the failed collective" in line.text:
+        log.last = speaker
+        return True
+    found = _FRAME_OF_NCCL.fullmatch(line.text)
+    if found is None:
+        return False
+    file, _, number = found[3].rpartition(":")
+    rank = line.rank if line.rank is not None else log.last
+    if isinstance(rank, int):
+        frames = log.stacks.setdefault(rank, [])
+        if len(frames) == int(found[1]) and number.isdecimal() and len(number) < 10:
+            frames.append((file, int(number), found[2]))
+    return True
+
+
+_FINGERPRINT = re.compile(
+    r"Rank (\d{1,7}) is running (?:inconsistent )?collective: (?:CollectiveFingerPrint\()?"
+    r"(?:SequenceNumber=(\d{1,20})(?:, ?)?)?(?:OpType=)?(\w{1,60})"
+    r"(?:, TensorShape=\[([\d, ]{0,200})\])?(?:[^,]{0,200}, TensorDtypes=(\w{1,40}))?"
+)
+_NUMBER_AFTER = re.compile(r"The sequence number is: (\d{1,20})")
+
+
+def fingerprints(log: Log, line: Line, speaker: Speaker) -> bool:
+    """What TORCH_DISTRIBUTED_DEBUG=DETAIL compares: the arguments of two ranks, or of one."""
+    if "is running " not in line.text:
+        return False
+    after = _NUMBER_AFTER.search(line.text)
+    found = _FINGERPRINT.findall(line.text)
+    for rank, seq, op, shape, dtype in found:
+        number = int(seq or (after[1] if after else 0))
+        sizes = tuple(int(n) for n in shape.split(",") if n.strip()) if shape else None
+        known = _OPS.get(op, op.lower())
+        if int(rank) not in log.called or log.called[int(rank)].shape is None:
+            log.called[int(rank)] = Called(known, number, sizes, dtype or None)
+    return bool(found)
+
+
+_UNPASSED = re.compile(r"Ranks? (\d{1,7}(?:, \d{1,7})*) failed to pass monitoredBarrier in (\d+)")
+_REACHED = re.compile(r"Rank (\d{1,7}) successfully reached monitoredBarrier")
+_STORE_BARRIER = re.compile(
+    r"store based barrier (?:to initialize process group )?(?:on|for) rank: (\d{1,7}),"
+    r".{0,200}?world_size=(\d{1,7}), worker_count=(\d{1,7})"
+)
+_CLIENTS = re.compile(r"(\d{1,7})/(\d{1,7}) clients joined")
+_UNIQUE_ID = re.compile(
+    r"\[(\d{1,7})\] is setting up NCCL communicator and retrieving ncclUniqueId from \[(\d{1,7})\]"
+)
+
+
+def barriers(log: Log, line: Line, speaker: Speaker) -> bool:
+    """A check that names ranks which have not come, or tells how many have."""
+    text = line.text
+    if (found := _UNPASSED.search(text)) is not None:
+        ranks = [int(n) for n in found[1].split(",")]
+        log.report("absent", op="monitored_barrier", ranks=ranks)
+        log.world = max(log.world, max(ranks) + 1)
+    elif (found := _REACHED.search(text)) is not None:
+        log.report("reached", op="monitored_barrier", rank=int(found[1]))
+    elif (found := _STORE_BARRIER.search(text)) is not None:
+        rank, world, count = map(int, found.groups())
+        log.report("barrier", world=world, rank=rank, count=count)
+        log.whole = world if log.whole in (None, world) else log.whole
+    elif (found := _CLIENTS.search(text)) is not None:
+        log.report("clients", count=int(found[1]), world=int(found[2]))
+    elif (found := _UNIQUE_ID.search(text)) is not None and "imeout" in text:
+        log.report("absent", op="ncclUniqueId", ranks=[int(found[2])])
+    else:
+        return False
+    return True
+
+
+_CALL_OF_NCCL = re.compile(
+    r"NCCL INFO (\w{1,40}): opCount ([0-9a-f]{1,16}) sendbuff \S{1,40} recvbuff \S{1,40}"
+    r" count (\d{1,20}) datatype (\d{1,4}) op \d{1,4} root -?\d{1,10}"
+    r" comm (0x[0-9a-f]{1,16}) \[nranks=(\d{1,7})\]"
+)
+_COMM_OF_NCCL = re.compile(
+    r"comm (0x[0-9a-f]{1,16}) rank (\d{1,7}) (?:nranks|nRanks) (\d{1,7})\b(?:.{0,200}?commId"
+    r" (0x[0-9a-f]{1,16}))?"
+)
+_OWNER = re.compile(r"(\S{1,200}):(\d{1,10}):\d{1,10} \[(\d{1,4})\] NCCL")
+_NCCL_OPS = {
+    "AllReduce": "all_reduce",
+    "AllGather": "all_gather_into_tensor",
+    "ReduceScatter": "reduce_scatter_tensor",
+    "Broadcast": "broadcast",
+    "Reduce": "reduce",
+}
+_DTYPES = dict(
+    enumerate(
+        ["int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
+    )
+)
+_MOST_CALLS = 64
+_SIZES = re.compile(r"collective mismatch error,? local size (\d{1,20}) remote (\d{1,20})")
+_AROUND = re.compile(r"Mismatched collective detected.{0,80}? at and around rank (\d{1,7})")
+
+
+def nccl(log: Log, line: Line, speaker: Speaker) -> bool:
+    """Calls as NCCL_DEBUG=INFO with SUBSYS COLL prints them, and its own warnings of mismatches."""
+    if (sizes := _SIZES.search(line.text)) is not None:
+        log.report("ib_sizes", local=int(sizes[1]), remote=int(sizes[2]))
+        return True
+    if (around := _AROUND.search(line.text)) is not None:
+        log.report("around", rank=int(around[1]))
+        return True
+    owner = _OWNER.search(line.text)
+    if owner is None:
+        return False
+    process = f"{line.by}{owner[1]}:{owner[2]}[{owner[3]}]"
+    if (call := _CALL_OF_NCCL.search(line.text)) is not None:
+        key = (process, call[5])
+        log.comms.setdefault(key, (-1, int(call[6]), ""))
+        if (op := _NCCL_OPS.get(call[1])) is not None:
+            kept = log.calls.setdefault(key, deque(maxlen=_MOST_CALLS))
+            dtype = _DTYPES.get(int(call[4]), f"nccl{call[4]}")
+            kept.append(Called(op, int(call[2], 16), (int(call[3]),), dtype))
+    elif (comm := _COMM_OF_NCCL.search(line.text)) is not None:
+        log.comms[process, comm[1]] = (int(comm[2]), int(comm[3]), comm[4] or "")
+        log.world = max(log.world, int(comm[3]))
+    else:
+        return False
+    return True
+
+
+_FIELD = re.compile(
+    r"\s{0,4}(time|rank|exitcode|traceback|msg)\s{0,8}: ?(?:(-?\d{1,10})\b(?!-))?(.{0,300})"
+)
+_LOCAL_END = re.compile(r"failed \(exitcode: (-?\d{1,6})\) local_rank: (\d{1,7})")
+_TASKS = re.compile(
+    r"srun: error: \S{1,200}: tasks? ([\d,-]{1,200}): (Killed|Terminated|Segmentation fault"
+    r"|Aborted|Bus error|Out Of Memory|Exited with exit code (\d{1,3}))"
+)
+_SIGNALS = {
+    "Killed": -9, "Out Of Memory": -9, "Terminated": -15, "Segmentation fault": -11,
+    "Aborted": -6, "Bus error": -7,
+}  # fmt: skip
+_SPAWNED = re.compile(
+    r"(?:process|Process) (\d{1,7}) terminated with (?:exit code (\d{1,3})|signal (SIG[A-Z]{2,8})"
+    r"|the following error)"
+)
+_NAMED_SIGNALS = {"SIGKILL": -9, "SIGSEGV": -11, "SIGABRT": -6, "SIGBUS": -7, "SIGTERM": -15}
+_LOCAL_RANK = re.compile(r"--local_rank=(\d{1,7})\b")
+_CODE = re.compile(r"-?\d{1,6}")
+_RETURNED = " exits with return code = "
+
+
+def launchers(log: Log, line: Line, speaker: Speaker) -> bool:
+    """How ranks ended by torchrun, srun, ``mp.spawn``, DeepSpeed."""
+    text = line.text
+    if "Root Cause" in text or "Failures:" in text:
+        log.entry = Ended(first="Root Cause" in text)
+    elif log.entry is not None and (found := _FIELD.match(text)) is not None:
+        _field(log, found, speaker)
+    elif (found := _LOCAL_END.search(text)) is not None:
+        log.local_ends.setdefault(int(found[2]), Ended(int(found[1]), line.at_ns))
+    elif (found := _TASKS.search(text)) is not None:
+        code = int(found[3]) if found[3] else _SIGNALS[found[2]]
+        for part in found[1].split(","):
+            first, _, to = part.partition("-")
+            if first and len(first) < 8 and len(to) < 8:
+                for rank in range(int(first), min(int(to or first), int(first) + 4096) + 1):
+                    log.ends.setdefault(rank, Ended(code, line.at_ns))
+    elif (found := _SPAWNED.search(text)) is not None:
+        if found[2] or found[3]:
+            code = int(found[2]) if found[2] else _NAMED_SIGNALS.get(found[3], -9)
+            log.ends.setdefault(int(found[1]), Ended(code, line.at_ns))
+        log.last = int(found[1])
+    elif _RETURNED in text and (found := _LOCAL_RANK.search(text)) is not None:
+        returned = _CODE.match(text.partition(_RETURNED)[2])
+        ended = Ended(int(returned[0]) if returned else None, line.at_ns)
+        log.local_ends.setdefault(int(found[1]), ended)
+    else:
+        return False
+    return True
+
+
+def _field(log: Log, found: re.Match[str], speaker: Speaker) -> None:
+    name, number, rest = found.groups()
+    entry = log.entry
+    if entry is None:
+        return
+    if name == "time":
+        log.entry = Ended(None, unix(f"{number or ''}{rest}".strip()), entry.first)
+    elif name == "rank" and number:
+        log.ends[int(number)] = log.entry = Ended(entry.code, entry.at_ns, entry.first)
+        log.last = int(number)
+    elif name == "exitcode" and number:
+        entry.code = int(number)
+    elif name == "traceback" and rest.startswith("Traceback (most recent"):
+        log.open[speaker] = Failure(at_ns=entry.at_ns, indent=2)
+
+
+_OURS = re.compile(r"disttrace: ([a-z][a-z ]{2,20})( \(likely\))?: ")
+_CLOCK = re.compile(r" \((\d\d:\d\d:\d\d)\)")
+_KINDS = frozenset({"stalled", "diverged", "slow", "waiting", "failed", "starting", "going on"})
+
+
+def ours(log: Log, line: Line, _speaker: Speaker) -> bool:
+    """What the job itself told on stderr, by disttrace: as text, or as JSON."""
+    start = line.text.find('{"disttrace":')
+    if start >= 0:
+        try:
+            one = orjson.loads(line.text[start:])
+        except orjson.JSONDecodeError:
+            return False
+        if isinstance(one, dict) and type(one.get("summary")) is str and "kind" in one:
+            at = one.get("at")
+            log.job_said.append({**one, "at": at if type(at) in (int, float) else 0})
+            return True
+        return False
+    found = _OURS.search(line.text)
+    if found is None or found[1] not in _KINDS:
+        return False
+    likely = "likely" if found[2] else "certain"
+    summary = line.text[found.end() :].rstrip()
+    clock = _CLOCK.fullmatch(summary[-11:])
+    summary = summary if clock is None else summary[:-11]
+    log.job_said.append(
+        {"disttrace": 1, "kind": found[1], "at": 0, "certainty": likely, "summary": summary,
+         "clock": clock and clock[1], "culprit_ranks": [], "finding": None}
+    )  # fmt: skip
+    return True
+
+
+_ANALYZER = re.compile(
+    r"Not all ranks joining collective|built groups, memberships|No errors found\b.{0,40}collective"
+    r"|Missing ranks: \{|Collective (sequence number|state):.{0,80}"
+    r"|flight_recorder/components|torchfrtrace",
+    re.IGNORECASE,
+)
+
+
+def analyzer(log: Log, line: Line, _speaker: Speaker) -> bool:
+    """An output of torch's own analyzer of Flight Recorder dumps."""
+    if _ANALYZER.search(line.text) is None:
+        return False
+    log.report("analyzer")
+    return True
+
+
+_WORLD = re.compile(
+    r"(?:\bworld[_ ]size|WORLD_SIZE)['\"]?\s?[=:]\s?(\d{1,7})\b|MEMBER: \d{1,7}/(\d{1,7})"
+)
+
+
+def world(log: Log, line: Line, _speaker: Speaker) -> bool:
+    """How many ranks there are, by a line of the program or its trainer."""
+    found = _WORLD.search(line.text)
+    if found is None:
+        return False
+    log.world = max(log.world, int(found[1] or found[2]))
+    return True
+
+
+FORMS: tuple[tuple[tuple[str, ...], Callable[[Log, Line, Speaker], bool]], ...] = (
+    (("disttrace",), ours),
+    (("atchdog", "work: ", "eartbeat"), watchdog),
+    (("atchdog", "eartbeat"), heartbeat),
+    (("failed collective", " from "), failed_stack),
+    (("is running ",), fingerprints),
+    (("arrier", "clients joined", "ncclUniqueId"), barriers),
+    (("NCCL",), nccl),
+    (
+        ("Root Cause", "ailures:", "xitcode", " : ", "rank: ", "time: ", "srun: ",
+         "terminated with", "return code"),
+        launchers,
+    ),
+    (("anks", "roups", "ollective", "torchfr", "flight_rec"), analyzer),
+    (("orld", "ORLD", "MEMBER: "), world),
+)  # fmt: skip
+"""Words without which a line is not of a form, and what takes it; the first that does ends it,
+but a traceback may go on in the same line.
+"""

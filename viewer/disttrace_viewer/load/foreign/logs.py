@@ -1,0 +1,790 @@
+"""Logs of a job as journals of its ranks: lines of watchdogs, of torch's checks, of NCCL and of
+launchers, exceptions, and torchrun's folder of logs. Which lines: ``forms``.
+
+A log is of all ranks or of some: who is in it are so many ranks at least, never all of them.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from disttrace.journal.code_files import is_library
+from disttrace.journal.format import UNKNOWN_OP
+from disttrace_viewer.load import files
+from disttrace_viewer.load.discover import Files
+from disttrace_viewer.load.foreign import lines as texts
+from disttrace_viewer.load.foreign import py_spy
+from disttrace_viewer.load.foreign.forms import (
+    DEFAULT,
+    FORMS,
+    Called,
+    Failure,
+    Group,
+    Log,
+    Said,
+    Speaker,
+    Work,
+)
+from disttrace_viewer.load.foreign.lines import Line, Prefixes
+from disttrace_viewer.load.foreign.records import COUNTS_LACK, Records, identity
+from disttrace_viewer.load.problems import Problems, plural
+from disttrace_viewer.trace.error_texts import is_closed, is_echo, is_time_out
+from disttrace_viewer.trace.plain_text import whole
+
+NAME = "log"
+_NAMES = re.compile(
+    r"\.(log|out|err|txt|stdout|stderr|[oe]\d{1,9})(\.\d{1,4})?$"
+    r"|(^|/)[^./]{0,80}(stdout|stderr|console|output|log)[^./]{0,80}$",
+    re.IGNORECASE,
+)
+_CUES = (
+    "rror",
+    "ailure",
+    "NCCL",
+    "ank",
+    "Traceback",
+    "exitcode",
+    "disttrace:",
+    'File "',
+    "xception",
+)
+_TROUBLE = re.compile(r"error|fail|time.?out|warn|abort|kill|signal|exception|terminat", re.I)
+_FRAME = re.compile(r'\s{0,12}File "([^"]{1,1000})", line (\d{1,9}), in (\S{1,300})')
+_ERROR = re.compile(r"(\w[\w.]{0,200})(?:: |\Z)")
+_CLASS = re.compile("Error|Exception|Interrupt|Exit|Warning")
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+_NAMED = re.compile(
+    r"did not receive grad for rank (\d{1,7})|^\[?Rank (\d{1,7})\]?:? (?:successfully|is running)"
+    r"|on rank: (\d{1,7}),|^\[Rank (\d{1,7})\]"
+)
+_WAITED = re.compile(r"(?:Timed out waiting|timeout after|timed out after) (\d{1,12}) ?ms")
+_OWN_ENDS = frozenset({-4, -7, -8, -9, -11})
+"""Signals that end a process by itself: torchrun sends SIGTERM, a watchdog aborts."""
+_BLOCK = 4 << 20
+_MOST_STRANGE = 10_000
+
+
+def recognises(path: str, head: bytes) -> bool:
+    """By a name that logs have, and text; whether it tells anything shows when it is read."""
+    name = path.lower()
+    if name.endswith("/error.json"):
+        return b'"message"' in head
+    return _NAMES.search(name) is not None and b"\0" not in head
+
+
+def read(paths: Sequence[str], problems: Problems) -> Iterator[Files]:
+    """One process per rank of which the logs tell something."""
+    log, read_paths = Log(), _of_the_last_attempt(paths, problems)
+    for path in read_paths:
+        place = _torchrun(path)
+        own = None if place is None else place[1]
+        try:
+            if path.endswith("error.json"):
+                _error_file(log, path, own)
+            else:
+                _take(log, path, own)
+        except OSError as error:
+            problems.add(path, "unreadable", f"cannot be read ({error.strerror}); left out.")
+    yield from _journals(log, read_paths[0])
+    for path, what in _silence(log, read_paths):
+        problems.add(path, "silent", what)
+
+
+def _torchrun(path: str) -> tuple[int, int] | None:
+    """Attempt and rank of a file in torchrun's ``--log-dir``."""
+    *_, attempt, rank, _ = ["", "", "", *path.split("/")]
+    number, own = whole(attempt.removeprefix("attempt_")), whole(rank)
+    known = attempt.startswith("attempt_") and number is not None and own is not None
+    return (number or 0, own or 0) if known else None
+
+
+def _of_the_last_attempt(paths: Sequence[str], problems: Problems) -> list[str]:
+    attempts = {p: found[0] for p in paths if (found := _torchrun(p)) is not None}
+    newest = max(attempts.values(), default=0)
+    if newest and len({*attempts.values()}) > 1:
+        first = next(iter(attempts))
+        problems.add(first, "older", f"and others are of attempts before {newest}; left out.")
+    return [path for path in paths if attempts.get(path, newest) == newest]
+
+
+def _silence(log: Log, paths: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """What is to be said where no line tells why the job ended."""
+    kinds = {one["kind"] for one in log.reports.values()}
+    if kinds == {"analyzer"} and not (log.said or log.failures):
+        yield (
+            paths[0],
+            (
+                "is an output of torch's analyzer of Flight Recorder dumps, and no evidence by"
+                " itself: give the folder of the dumps."
+            ),
+        )
+    elif log.strange and not _told_anything(log):
+        count = sum(log.strange.values())
+        most = "; ".join(f"`{text}`" for text, _ in log.strange.most_common(3))
+        yield (
+            paths[0],
+            (
+                f"does not tell why it ended: of {plural(log.lines, 'line')} {count:,} speak of"
+                f" trouble in no form that is known, most often {most}."
+            ),
+        )
+    elif not _told_anything(log):
+        yield (
+            paths[0],
+            (f"does not tell why it ended: {plural(log.lines, 'line')}, none of trouble."),
+        )
+
+
+def _told_anything(log: Log) -> bool:
+    return bool(
+        log.said or log.failures or log.ends or log.called or log.stuck or log.job_said
+        or {one["kind"] for one in log.reports.values()} - {"analyzer"} or _parted_calls(log)
+    )  # fmt: skip
+
+
+def _pieces(path: str) -> Iterator[list[str]]:
+    """The lines of a file, some thousands at once."""
+    rest, start = b"", 0
+    while piece := files.part(path, start, _BLOCK):
+        start += len(piece)
+        whole, cut, rest = (rest + piece).rpartition(b"\n")
+        if not cut and len(rest) > 4 * _BLOCK:
+            whole, rest = rest, b""
+        if whole:
+            yield whole.decode("utf-8", "replace").replace("\r", "\n").split("\n")
+    if rest:
+        yield rest.decode("utf-8", "replace").replace("\r", "\n").split("\n")
+
+
+def _take(log: Log, path: str, own: int | None) -> None:
+    """The lines of one file; ``own``: the rank of which all of it is."""
+    year = time.gmtime(files.modified_ns(path) // 1_000_000_000).tm_year
+    prefixes: Prefixes | None = None
+    width = None
+    seen: set[str] = set()
+    reader = _Reader(log, path, own)
+    for piece in _pieces(path):
+        if prefixes is None:
+            prefixes, width = Prefixes(piece[:200], year), texts.width(piece[:5000])
+            reader.one_host = _is_one_host(piece, prefixes)
+        log.lines += len(piece)
+        for raw in texts.joined(piece, width) if width else piece:
+            if not any(cue in raw for cue in _CUES) and not reader.wants(raw):
+                if raw[:12] not in seen and len(seen) < 4096:
+                    seen.add(raw[:12])
+                    reader.note_rank(prefixes.strip(raw))
+                continue
+            reader.take(prefixes.strip(raw))
+    reader.end()
+
+
+def _is_one_host(piece: Sequence[str], prefixes: Prefixes) -> bool:
+    """Whether ranks of a host are global ones: there is one host."""
+    found = [prefixes.strip(raw) for raw in piece if "[default" in raw or "[rank" in raw]
+    hosts = [one.local for one in found if one.local is not None]
+    return max((one.rank for one in found if one.rank is not None), default=-1) <= max(
+        hosts, default=-1
+    )
+
+
+_QUIET = ("xitcode", ": ", "#", "  ", "eartbeat", "arrier", "clients joined", "terminated", "srun:")
+
+
+class _Reader:
+    """Takes the lines of one file."""
+
+    def __init__(self, log: Log, path: str, own: int | None) -> None:
+        self.log, self.own, self.one_host = log, own, True
+        self._path = path
+        self._chained: set[Speaker] = set()
+        log.entry, log.last = None, path
+
+    def wants(self, raw: str) -> bool:
+        """Whether a line without a cue may belong to something that has begun."""
+        log = self.log
+        if log.open or log.entry is not None or isinstance(log.last, int) or log.last != self._path:
+            return True
+        return any(word in raw for word in _QUIET[4:])
+
+    def note_rank(self, line: Line) -> None:
+        """A rank that printed a line of its own."""
+        rank = self._rank(line)
+        if rank is not None:
+            self.log.ranks.add(rank)
+
+    def _rank(self, line: Line) -> int | None:
+        if line.rank is None and line.local is not None and self.one_host:
+            line.rank = line.local
+        if line.rank is None:
+            line.rank = self.own
+        return line.rank
+
+    def take(self, line: Line) -> None:
+        """One line."""
+        log, rank = self.log, self._rank(line)
+        speaker: Speaker = line.by if rank is None else rank
+        if rank is not None:
+            log.ranks.add(rank)
+        log.world = max(log.world, line.times if line.times > 1 else 0)
+        known = self._traceback(speaker, line)
+        for cues, form in FORMS:
+            if any(cue in line.text for cue in cues) and form(log, line, speaker):
+                return
+        if not known and _TROUBLE.search(line.text) and len(log.strange) < _MOST_STRANGE:
+            log.strange[re.sub(r"\d+", "N", line.text.strip())[:120]] += 1
+
+    def _traceback(self, speaker: Speaker, line: Line) -> bool:
+        log, text = self.log, line.text
+        if text.startswith(_CHAINED):
+            self._chained.add(speaker)
+            return True
+        if "Traceback (most recent call last)" in text:
+            log.open[speaker] = Failure(at_ns=line.at_ns)
+            return True
+        current = log.open.get(speaker)
+        if current is None:
+            return False
+        text = text[current.indent :]
+        if frame := _FRAME.match(text):
+            if current.frames or not current.type:
+                current.frames.insert(0, (frame[1], int(frame[2]), frame[3]))
+            return True
+        error = _ERROR.match(text.rstrip()) if text[:1].strip() else None
+        if error is None or _CLASS.search(error[1].rpartition(".")[2]) is None:
+            return True
+        del log.open[speaker]
+        current.type, current.text = error[1].rpartition(".")[2], text[error.end() :].rstrip()
+        current.at_ns = line.at_ns or current.at_ns
+        self._close(speaker, current)
+        return True
+
+    def _close(self, speaker: Speaker, failure: Failure) -> None:
+        log = self.log
+        if log.entry is not None and isinstance(log.last, int):
+            speaker = log.last  # of a summary's entry
+        elif isinstance(speaker, str) and isinstance(log.last, int):
+            speaker = log.last  # ``-- Process 1 terminated with the following error``
+        elif isinstance(speaker, str) and (named := _NAMED.search(failure.text)) is not None:
+            speaker = int(next(group for group in named.groups() if group))
+        found = log.failures.setdefault(speaker, [])
+        if speaker in self._chained:
+            self._chained.discard(speaker)
+            if found:
+                return  # what was handled then is why
+        if isinstance(speaker, int):
+            log.ranks.add(speaker)
+        found.append(failure)
+
+    def end(self) -> None:
+        """The file is over."""
+        self.log.open.clear()
+        self.log.entry, self.log.last = None, ""
+
+
+def _error_file(log: Log, path: str, own: int | None) -> None:
+    """What torchrun's ``record`` keeps of an exception: one JSON object."""
+    try:
+        found = orjson.loads(files.read(path)[0])["message"]
+        if isinstance(found, str):
+            found = {"message": found}
+        type_, _, text = str(found["message"]).partition(": ")
+        extra = found.get("extraInfo") or {}
+        frames = [
+            (one[1], int(one[2]), one[3])
+            for one in _FRAME.finditer(str(extra.get("py_callstack") or ""))
+        ]
+        at = int(str(extra.get("timestamp") or 0)) * 1_000_000_000
+    except (orjson.JSONDecodeError, ValueError, KeyError, TypeError, AttributeError):
+        return
+    log.lines += 1
+    name = type_.rpartition(".")[2]
+    failure = Failure(name, text[:4000], frames[::-1], at)
+    speaker: Speaker = path if own is None else own
+    log.failures[speaker] = [failure, *log.failures.get(speaker, [])]
+
+
+# -- what follows from it --------------------------------------------------------------------
+
+
+def _echoes(failure: Failure) -> bool:
+    """Whether an exception passes on that others went away, or did not come."""
+    if failure.type == "KeyboardInterrupt":
+        return True
+    inner = failure.frames[0][0] if failure.frames else ""
+    text = f"{failure.type}: {failure.text}"
+    return is_echo(text) and (not inner or is_library(inner) or _NATIVE.search(text) is not None)
+
+
+_NATIVE = re.compile(r"\.cc:\d|\.cpp:\d|gloo|NCCL|c10d|TCPStore|monitoredBarrier|DistBackend")
+"""In texts of C++ code of torch."""
+
+
+def _sides(log: Log) -> tuple[dict[int, Failure], dict[int, Failure], list[Failure]]:
+    """By rank the failures that are its own, and those that pass on others'; and those of which no
+    line tells the rank.
+    """
+    own: dict[int, Failure] = {}
+    echoes: dict[int, Failure] = {}
+    unnamed: list[Failure] = []
+    for speaker, found in log.failures.items():
+        mine = [one for one in found if not _echoes(one)]
+        mine = [one for one in mine if one.type not in ("ChildFailedError", "SystemExit")]
+        passed = [one for one in found if _echoes(one)]
+        if isinstance(speaker, str):
+            unnamed += mine
+        elif mine:
+            own[speaker] = mine[0]
+        elif passed:
+            echoes[speaker] = max(passed, key=lambda one: bool(one.frames))
+    known = {(one.type, one.text) for one in own.values()}
+    unnamed = [*{(u.type, u.text): u for u in unnamed if (u.type, u.text) not in known}.values()]
+    first = [rank for rank, end in log.ends.items() if end.first and end.code == 1]
+    if len(unnamed) == 1 and len(first) == 1 and first[0] not in (*own, *echoes):
+        own[first[0]] = unnamed.pop()  # the only exception of its own that anybody printed
+    return own, echoes, unnamed
+
+
+def _journals(log: Log, path: str) -> Iterator[Files]:
+    told, uncounted = _told(log.said)
+    own, echoes, unnamed = _sides(log)
+    killed = _killed(log)
+    if log.called:
+        for rank in log.called:
+            echoes.pop(rank, None)
+            if rank in own:
+                log.failures[rank] = [own.pop(rank)]
+    for failure in unnamed:
+        log.report("failed", type=failure.type, text=failure.text[:1000],
+                   frames=failure.frames[:16])  # fmt: skip
+    if not own and not killed and not log.called:
+        _report_ends(log, {*told, *echoes})
+    parted = _parted_calls(log)
+    waits = any(one.work for groups in told.values() for one in groups.values())
+    if log.stuck:
+        rows = [
+            {"rank": rank, "group": name, **numbers}
+            for (rank, name), numbers in sorted(log.stuck.items())
+        ]
+        log.report("stuck", of=rows, beside=waits)
+    if echoes and not (own or killed or told or unnamed) and all(
+        is_closed(one.text) and not is_time_out(one.text) for one in echoes.values()
+    ):  # fmt: skip
+        log.report("lost", ranks=sorted(echoes))
+    for one in _resolved(log.job_said, files.modified_ns(path)):
+        log.report("said", said=one)
+    reports = tuple(one for one in log.reports.values() if one["kind"] != "analyzer")
+    concerned = {r["rank"] for r in reports if type(r.get("rank")) is int}
+    concerned |= {row["rank"] for r in reports for row in r.get("of", ())}
+    concerned |= {rank for r in reports for rank, *_ in r.get("others", ())}
+    absent = {rank for r in reports if r["kind"] == "absent" for rank in r["ranks"]}
+    ranks = {*told, *own, *killed, *log.called, *parted, *concerned}
+    world = max([*log.ranks, *ranks, *echoes, *absent, -1]) + 1
+    world = max(world, log.world, log.whole or 0)
+    if not (ranks or reports) and not echoes:
+        return
+    if echoes and not {*told, *own, *killed, *log.called, *parted}:
+        yield from py_spy.translated(
+            _samples(log, path, echoes), kind=NAME, world=world, whole=log.whole, reports=reports,
+            others=sorted(concerned - {*echoes}),
+        )  # fmt: skip
+        return
+    facts = _Facts(log, told, uncounted, own, echoes, killed, parted, path, world)
+    rest = list(reports)
+    for rank in sorted({*ranks, *echoes}) or [None]:
+        yield facts.journal(rank, rest)
+        rest = []
+
+
+def _killed(log: Log) -> dict[int, int]:
+    """Ranks that a signal ended first, by their launcher's word."""
+    ends = {r: e.code for r, e in log.ends.items() if e.code in _OWN_ENDS}
+    first = {r: c for r, c in ends.items() if log.ends[r].first}
+    if not first and not any(end.first for end in log.ends.values()) and len(ends) == 1:
+        first = ends
+    return {rank: code for rank, code in first.items() if code is not None}
+
+
+def _report_ends(log: Log, waited: set[int]) -> None:
+    """What launchers tell, where no exception and no wait tells more."""
+    ends = {rank: end for rank, end in log.ends.items() if end.code is not None}
+    if not ends and not waited:
+        local = {r: e for r, e in log.local_ends.items() if e.code not in (None, 0)}
+        if local:
+            log.report("local", ends=[[r, e.code] for r, e in sorted(local.items())])
+        return
+    first = [rank for rank, end in ends.items() if end.first]
+    if first and first[0] not in waited:
+        root = ends[first[0]]
+        others = [
+            [rank, end.code, end.at_ns - root.at_ns if end.at_ns and root.at_ns else None]
+            for rank, end in sorted(ends.items(), key=lambda item: (item[1].at_ns, item[0]))
+            if rank != first[0]
+        ]
+        log.report("root", rank=first[0], code=root.code, at_ns=root.at_ns, others=others)
+    elif ends and not first and not waited:
+        log.report("ends", ends=[[rank, end.code] for rank, end in sorted(ends.items())])
+
+
+def _resolved(said: Sequence[Mapping[str, Any]], modified_ns: int) -> Iterator[dict[str, Any]]:
+    """What the job told itself; ``over`` where it went on after that."""
+    last = max((n for n, one in enumerate(said) if one["kind"] == "going on"), default=-1)
+    for number, one in enumerate(said):
+        found = {**one, "over": number <= last}
+        clock = found.pop("clock", None)
+        if not found["at"]:
+            found["at"] = modified_ns / 1e9
+            if clock:
+                day = time.localtime(found["at"])
+                hour, minute, second = map(int, clock.split(":"))
+                at = time.mktime((*day[:3], hour, minute, second, 0, 0, -1))
+                found["at"] = at if at <= found["at"] + 1 else at - 86_400
+        yield found
+
+
+def _parted_calls(log: Log) -> dict[int, list[Called]]:
+    """By rank what NCCL's lines tell of the largest communicator, where its ranks have parted: they
+    called other things under one number, or one has called less than all others.
+    """
+    size = max((comm[1] for key, comm in log.comms.items() if key in log.calls), default=0)
+    of_size = [key for key in log.calls if log.comms[key][1] == size]
+    devices = len({key[0].rpartition("[")[0].rpartition(":")[0] for key in of_size}) == 1
+    found: dict[int, list[Called]] = {}
+    for key in of_size:
+        rank = log.comms[key][0]
+        if rank < 0 and devices:  # all of one host: its devices are the ranks
+            rank = int(key[0].rpartition("[")[2].rstrip("]"))
+        ids = {log.comms[other][2] for other in of_size}
+        if rank < 0 or rank in found or len(ids) > 1:
+            return {}
+        found[rank] = [*log.calls[key]]
+    if len(found) < 2:
+        return {}
+    rows: dict[int, set[tuple[Any, ...]]] = {}
+    for calls in found.values():
+        for one in calls:
+            rows.setdefault(one.seq, set()).add((one.op, one.shape, one.dtype))
+    last = Counter(calls[-1].seq for calls in found.values())
+    behind = len(last) == 2 and last[max(last)] == len(found) - 1 > 1
+    log.whole = size if len(found) == size else log.whole
+    _left_out(log, found)
+    return found if behind or any(len(row) > 1 for row in rows.values()) else {}
+
+
+def _left_out(log: Log, found: Mapping[int, Sequence[Called]]) -> None:
+    """Note where one rank called what all others called next."""
+    for rank, calls in found.items():
+        others = [{one.seq: one for one in its} for r, its in found.items() if r != rank]
+        for one in calls:
+            here = {(o[one.seq].op, o[one.seq].shape) for o in others if one.seq in o}
+            after = {(o[one.seq + 1].op, o[one.seq + 1].shape) for o in others if one.seq + 1 in o}
+            if len(here) == len(after) == 1 < len(others) and (one.op, one.shape) not in here:
+                if (one.op, one.shape) in after:
+                    op, shape = next(iter(here))
+                    log.report("left_out", rank=rank, op=op, seq=one.seq, next=one.op,
+                               elements=shape[0] if shape else 0)  # fmt: skip
+                break
+
+
+def _samples(log: Log, path: str, echoes: Mapping[int, Failure]) -> list[py_spy.Sample]:
+    """Where ranks were when they gave up, or were interrupted."""
+    found = []
+    for rank, one in echoes.items():
+        frames = tuple({"file": f, "line": n, "name": name, "locals": {}}
+                       for f, n, name in one.frames)  # fmt: skip
+        waited = _WAITED.search(one.text)
+        waited_ns = int(waited[1]) * 1_000_000 if waited is not None else 0
+        error = None if one.type == "KeyboardInterrupt" else f"{one.type}: {one.text}"[:1000]
+        at_ns = one.at_ns or files.modified_ns(path)
+        found.append(
+            py_spy.Sample(path, rank, frames, rank, at_ns=at_ns, waited_ns=waited_ns, error=error)
+        )
+    return found
+
+
+@dataclass(slots=True)
+class _Facts:
+    """What a log tells, on its way to being journals."""
+
+    log: Log
+    told: Ranks
+    uncounted: frozenset[Key]
+    own: Mapping[int, Failure]
+    echoes: Mapping[int, Failure]
+    killed: Mapping[int, int]
+    parted: Mapping[int, Sequence[Called]]
+    path: str
+    world: int
+
+    def journal(self, rank: int | None, reports: Sequence[Mapping[str, Any]]) -> Files:
+        """That of one rank; None: of no rank that is known."""
+        log, path = self.log, self.path
+        failures = [one for found in log.failures.values() for one in found]
+        newest = max([*(s.at_ns for s in log.said), *(f.at_ns for f in failures)], default=0)
+        now = newest or files.modified_ns(path) or time.time_ns()
+        every = [one for groups in self.told.values() for one in groups.values()]
+        longest = max((one.work.waited_ns for one in every if one.work), default=0)
+        timed = all(one.at_ns for one in self.own.values())
+        lacks = {*COUNTS_LACK, *(() if timed else ("moments",))}
+        lacks |= set() if longest else {"since"}
+        stacks = rank in log.stacks or rank in log.called
+        lacks -= {"stack", "arguments"} if stacks else set()
+        records = Records(
+            identity(NAME, path, rank),
+            rank=rank,
+            world=self.world,
+            job=path.rpartition("/")[2] or NAME,
+            clock=identity(NAME, path),
+            base_ns=now - longest - 3_600_000_000_000,
+            source={"kind": NAME, "lacks": sorted(lacks), "cut_ns": now, "reports": [*reports]},
+        )
+        if rank is None:
+            return records.done(path, now)
+        self._operations(records, rank, now, longest)
+        last = now
+        failure = self.own.get(rank) or (self.echoes.get(rank) if rank not in self.told else None)
+        if failure is not None:
+            at_ns = failure.at_ns or now
+            stack, at = records.stack(failure.frames), records.t(at_ns)
+            text = failure.text[:1000]
+            if rank in self.echoes and failure.type != _INTERRUPT:
+                self._broken(records, failure, at_ns)
+            records.define("failure", t=at, type=failure.type, text=text, stack=stack, h=0)
+            records.define("exit", t=at, how="exception", code=1)
+        elif (code := self.killed.get(rank)) is not None and rank not in self.told:
+            # The first to fail, so while the others still waited: they gave up after it.
+            last = now - longest
+            others = max(1, self.world - 1)
+            records.define("seen", t=records.t(last), state="gone", code=code, others=others)
+        return records.done(f"{path}[rank {rank}]", last)
+
+    def _operations(self, records: Records, rank: int, now: int, longest: int) -> None:
+        own = self.told.get(rank, {})
+        whole = self.log.whole is not None and self.log.whole <= self.world
+        for number, key in enumerate(sorted({DEFAULT, *own}), 1):
+            default = key == DEFAULT
+            members = [r for r in sorted(self.told) if key in self.told[r]]
+            records.group(
+                number,
+                key[0],
+                range(self.world) if default else members,
+                desc=key[1],
+                backends={"cuda": "nccl"},
+                default=default,
+                partial=not default or not whole or key in self.uncounted,
+            )
+            if (one := own.get(key)) is not None:
+                # Who waits for nobody had enqueued its last before the others began to wait.
+                times = (one.at_ns or now, now - longest - 1_000_000_000)
+                frames = self.log.stacks.get(rank, ()) if one.work else ()
+                counted = key not in self.uncounted
+                _operation(records, number, one, *times, counted=counted, frames=frames)
+        if (call := self.log.called.get(rank)) is not None:
+            self._compared(records, rank, call, now)
+        stop = _parted_at(self.parted)
+        for call in self.parted.get(rank, ()):
+            number = records.call(op=call.op, shapes=[[*(call.shape or ())]], dtypes=[call.dtype],
+                                  kind="collective", group=1, backend="nccl",
+                                  device="cuda")  # fmt: skip
+            at_ns = now - 60_000_000_000
+            records.enqueued(number, at_ns, max(1, call.seq), over=call.seq < stop)
+
+    def _compared(self, records: Records, rank: int, call: Called, now: int) -> None:
+        """What a check compared, where it raised."""
+        of = next(iter(self.log.failures.get(rank, ())), None) or Failure()
+        seqs = {one.seq for one in self.log.called.values()}
+        number = records.call(
+            op=call.op,
+            shapes=None if call.shape is None else [[*call.shape]],
+            dtypes=[call.dtype.lower()] if call.dtype else None,
+            kind="collective",
+            group=1,
+            backend="nccl",
+            stack=records.stack(_user(of.frames)),
+        )
+        # Of torch before 2.1 numbers were never set.
+        begun = records.begin(number, now - 1_000_000_000, q=max(1, min(seqs)))
+        if of.type:
+            error = records.string(f"{of.type}: {of.text}"[:1000])
+            records.after("e", begun, 500_000_000, x=error)
+            at = records.t(now - 500_000_000)
+            stack = records.stack(of.frames)
+            records.define("failure", t=at, type=of.type, text=of.text[:1000], stack=stack, h=0)
+            records.define("exit", t=at, how="exception", code=1)
+        else:
+            records.after("i", begun, 0)
+
+    def _broken(self, records: Records, failure: Failure, at_ns: int) -> None:
+        """The operation in which an exception passes on that others went away."""
+        frames = tuple({"file": f, "line": n, "name": name, "locals": {}}
+                       for f, n, name in failure.frames)  # fmt: skip
+        found = py_spy.call_of(py_spy.Sample("", 0, frames))
+        op = found.op if found is not None and found.op in py_spy.TOGETHER else UNKNOWN_OP
+        stack = records.stack(found.frames if found is not None else failure.frames)
+        number = records.call(op=op, kind="collective", group=1, stack=stack)
+        begun = records.begin(number, at_ns - 1_000_000_000)
+        error = records.string(f"{failure.type}: {failure.text}"[:1000])
+        records.after("e", begun, 1_000_000_000, x=error)
+
+
+_INTERRUPT = "KeyboardInterrupt"
+
+
+def _user(frames: Sequence[tuple[str, int, str]]) -> Sequence[tuple[str, int, str]]:
+    """From the innermost frame of the program's own on."""
+    inner = next((n for n, one in enumerate(frames) if not is_library(one[0])), len(frames))
+    return frames[inner:]
+
+
+def _parted_at(parted: Mapping[int, Sequence[Called]]) -> int:
+    """The first number under which ranks called other things, or not all have called."""
+    rows: dict[int, set[tuple[Any, ...]]] = {}
+    for calls in parted.values():
+        for one in calls:
+            rows.setdefault(one.seq, set()).add((one.op, one.shape, one.dtype))
+    differ = min((seq for seq, row in rows.items() if len(row) > 1), default=1 << 62)
+    return min(differ, min((calls[-1].seq + 1 for calls in parted.values()), default=0))
+
+
+def _operation(
+    records: Records,
+    group: int,
+    one: Told,
+    at_ns: int,
+    before_ns: int,
+    *,
+    counted: bool,
+    frames: Sequence[tuple[str, int, str]],
+) -> None:
+    """What the rank was in; only counts where it did not time out itself."""
+    work, enqueued = one.work, one.enqueued
+    stuck = work.seq if work is not None else None
+    if stuck is None and (enqueued is None or not counted):
+        return
+    waits = work is not None or (enqueued or 0) > (one.completed or 0)
+    number = stuck if stuck is not None else enqueued
+    fields: dict[str, Any] = {"kind": "collective", "group": group, "backend": "nccl"}
+    fields["device"] = "cuda"
+    shapes = [[work.elements]] if work is not None and work.elements is not None else None
+    stack = records.stack(_user(frames))
+    call = records.call(op=work.op if work else UNKNOWN_OP, shapes=shapes, stack=stack, **fields)
+    waited_ns = work.waited_ns if work else 0
+    if number:
+        begin_ns = at_ns - waited_ns if waits else before_ns
+        records.enqueued(call, begin_ns, number if counted else None, over=not waits)
+    if counted and stuck is not None and enqueued is not None and enqueued > stuck:
+        later = records.call(op=UNKNOWN_OP, **fields)
+        records.enqueued(later, at_ns - waited_ns + 1, enqueued, over=False)
+
+
+UNORDERED = frozenset({"send", "recv", "coalesced", "unknown"})
+"""Whose numbers differ by rank, or are counted together with others'."""
+Key = tuple[str, str]
+"""Name and description."""
+
+
+@dataclass(slots=True)
+class Told:
+    """What a log says of one rank in one group."""
+
+    work: Work | None = None
+    at_ns: int = 0
+    enqueued: int | None = None
+    completed: int | None = None
+
+
+Ranks = Mapping[int, Mapping[Key, Told]]
+
+
+def _told(lines: Sequence[Said]) -> tuple[Ranks, frozenset[Key]]:
+    """Per rank and group what is said, and the groups in which nobody is compared by number.
+
+    A line that tells an operation often names no group, and the one after it does. What stays
+    without a group is compared with nothing: numbers of two groups have nothing to do with each
+    other.
+    """
+    found: dict[int, dict[Key, Told]] = {}
+    strange = _ambiguous(lines)
+    plain = all(said.group is None or said.group.is_default for said in lines)
+    known = {
+        (_rank(said), seq): _key(said.group)
+        for said in lines
+        if said.group is not None and not (said.group.local and strange)
+        for seq in (said.at, said.work and said.work.seq)
+        if seq is not None
+    }
+    bare = [said for said in lines if said.work and said.group is None]
+    apart = not plain or not _agree(bare)
+    for said in lines:
+        rank = _rank(said)
+        if rank is None:
+            continue  # the rank of a subgroup is nobody's name
+        if said.group is not None and not (said.group.local and strange):
+            key = _key(said.group)
+        elif said.work is None:
+            continue
+        elif (named := known.get((rank, said.work.seq))) is not None:
+            key = named
+        else:
+            key = _alone(said.work) if apart or said.group is not None else DEFAULT
+        _note(found.setdefault(rank, {}).setdefault(key, Told()), said)
+    return found, frozenset(_uncounted(found))
+
+
+def _rank(said: Said) -> int | None:
+    if said.rank is not None:
+        return said.rank
+    return said.inner if said.group is None or said.group.is_default else None
+
+
+def _key(group: Group) -> Key:
+    return group.name, group.desc
+
+
+def _alone(work: Work) -> Key:
+    """For an operation of nobody knows which group: those with its name and number may share it."""
+    return f"?{work.seq}:{work.op}", "a group that the log does not name"
+
+
+def _ambiguous(lines: Iterable[Said]) -> bool:
+    """Whether numbers of groups that count in one process only may mean several groups: they mean
+    one where everybody's rank in it is its global one.
+    """
+    return any(
+        said.group is not None and said.group.local and said.rank not in (None, said.inner)
+        for said in lines
+    )
+
+
+def _agree(bare: Sequence[Said]) -> bool:
+    """Whether lines without a group may all be of one: one number, and of nobody two operations.
+    Where these are of group ranks (before torch 2.2), one operation.
+    """
+    if len({said.work.seq for said in bare if said.work}) > 1:
+        return False
+    ops = {(_rank(said), said.work.op) for said in bare if said.work}
+    named = all(said.rank is not None for said in bare)
+    return len(ops) == len({rank for rank, _ in ops}) and (named or len({op for _, op in ops}) < 2)
+
+
+def _note(one: Told, said: Said) -> None:
+    one.at_ns = max(one.at_ns, said.at_ns)
+    if said.work is not None and one.work is None:
+        one.work = said.work
+    if said.counted:
+        one.enqueued, one.completed = said.enqueued, said.completed
+
+
+def _uncounted(found: Ranks) -> Iterable[Key]:
+    """Groups with messages, which are numbered by themselves, while one counter tells of both."""
+    for groups in found.values():
+        for key, one in groups.items():
+            mixed = (one.completed or 0) > (one.enqueued or 0) and one.enqueued is not None
+            if mixed or (one.work is not None and one.work.op in UNORDERED):
+                yield key
