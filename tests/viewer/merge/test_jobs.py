@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from disttrace_viewer.merge.reader import load
 from disttrace_viewer.merge.surveying import survey
 from disttrace_viewer.trace.errors import ViewerError
 from support.journals import MS, Journal, training, workers
+from support.processes import clean_environ
 
 S = 1000 * MS
 
@@ -154,3 +157,43 @@ def test_roles_and_ranks_are_those_of_the_journal(tmp_path: Path) -> None:
     assert (by_pid[4000].rank, by_pid[4000].world_size) == (0, 1)
     assert (by_pid[9].rank, by_pid[9].local_rank) == (None, None)
     assert (by_pid[8].rank, by_pid[8].local_rank, by_pid[8].world_size) == (1, 1, 2)
+
+
+SWEEP = """
+import datetime, os, sys, time
+import torch, torch.distributed as dist
+mine, others, fails = sys.argv[1:]
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+dist.all_reduce(torch.ones(1))
+open(mine, "w").close()
+until = time.monotonic() + 60
+while not os.path.exists(others) and time.monotonic() < until:
+    time.sleep(0.05)
+dist.all_reduce(torch.ones(1))
+if fails:
+    raise ValueError("of this one alone")
+dist.destroy_process_group()
+"""
+
+
+def test_programs_that_share_no_more_than_a_name_are_two_jobs(tmp_path: Path) -> None:
+    """As people export DISTTRACE_JOB for a whole sweep: one fails, and the other one is well. Ranks
+    of which some are not there yet may belong to the name's, and stay with it."""
+    folder = tmp_path / "out"
+    environ = clean_environ(DISTTRACE="1", DISTTRACE_DIR=str(folder), DISTTRACE_JOB="sweep")
+    programs = [
+        subprocess.Popen(
+            [sys.executable, "-c", SWEEP, str(tmp_path / mine), str(tmp_path / other), fails],
+            env=environ,
+            stderr=subprocess.DEVNULL,
+        )
+        for mine, other, fails in (("a", "b", ""), ("b", "a", "yes"))
+    ]
+    assert [one.wait(100) for one in programs] == [0, 1]
+    assert {*map(frozenset, memberships(folder))} == {frozenset({one.pid}) for one in programs}
+    assert [job.id for job in survey([str(folder)]).jobs] == ["sweep", "sweep.2"]
+    for pid in (1, 2):
+        Journal(
+            tmp_path / "late", pid=pid, rank=pid, world_size=4, job="x", job_source="DISTTRACE_JOB"
+        )
+    assert memberships(tmp_path / "late") == [{1, 2}]

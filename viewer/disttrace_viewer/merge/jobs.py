@@ -162,14 +162,16 @@ def jobs_of(
     """The jobs, oldest first. A job is a launch: who descends from one traced process; who bears
     one scheduler or run id at one time; the members of one default group that were launched with
     ranks; and, of those that met nobody, who was started with one program and world size within
-    a minute. Jobs whose processes met in one place are linked and stay two.
+    a minute. Jobs whose processes met in one place are linked and stay two. Of a launch that no
+    more than a name or a program joins, what has all ranks of its world is a job by itself.
 
     ``orphans`` are processes that nothing but the names of their files describes: they belong to
     the launch of that name whose files were written at about the same time (``modified_ns``).
     """
-    union = families(processes)
+    union, tied = families(processes), ties(processes, places, groups)
     for members in _launches(processes, groups, lives, sources):
-        union.join(members)
+        for part in _apart(members, processes, tied):
+            union.join(part)
     for pair in _assigned(processes, orphans, modified_ns).items():
         union.join(pair)
     sets: dict[int, list[int]] = {}
@@ -261,6 +263,31 @@ def _launches(
             runs[-1].append(index)
         for run in runs:
             yield from launches(processes, roots, lives, run)
+
+
+def _apart(
+    launch: Sequence[int], processes: Sequence[Process], tied: Sequence[int]
+) -> Iterator[Sequence[int]]:
+    """The parts of a launch that nothing joins and that wait for none: all ranks are there. The
+    rest may belong together and not have met yet.
+    """
+    parts: dict[int, list[int]] = {}
+    for index in launch:
+        parts.setdefault(tied[index], []).append(index)
+    ranks: dict[int, set[int | None]] = {root: set() for root in parts}
+    worlds: dict[int, int] = {}
+    for one in processes:
+        root = tied[one.index]
+        if one.is_rank and root in parts:
+            ranks[root].add(one.rank)
+            worlds[root] = max(worlds.get(root, 0), one.world_size or 0)
+    rest = []
+    for root, members in parts.items():
+        if 0 < worlds.get(root, 0) <= len(ranks[root]):
+            yield members
+        else:
+            rest += members
+    yield rest
 
 
 def _told(members: Sequence[int], orphans: Collection[int]) -> Sequence[int]:
