@@ -10,6 +10,7 @@ import pytest
 
 from disttrace_viewer.analysis.liveness import Seen
 from disttrace_viewer.diagnosis.positions import positions
+from disttrace_viewer.findings.finding import NATIVE
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.process import Process
 from support.journals import MS, Journal, workers
@@ -613,6 +614,29 @@ def test_uneven_inputs_take_evidence(
             stand(journal, 5 * S, "train.py", 9, function)
         beat(journal, 20)
     assert ("uneven inputs" in (only(findings(tmp_path)).hint or "")) is is_hinted
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_rank_in_python_is_certain_to_lack_what_c_plus_plus_issues(
+    tmp_path: Path, *, backward: bool
+) -> None:
+    """As far as it is in no backward pass, which may be about to issue it."""
+    for journal, group in steps(tmp_path, 2, 0):
+        call = journal.collective(group, origin="c++")
+        journal.run(call, 100 * MS, MS, q=1)
+        if journal.rank == 0:
+            journal.begin(call, 200 * MS, q=2)
+        elif backward:
+            graph = ("/lib/python3.11/site-packages/torch/autograd/graph.py", 7, "backward")
+            stack = journal.stack(graph, ("train.py", 12, "main"))
+            journal.record(at=5 * S, h=0, k=stack)
+        else:
+            stand(journal, 5 * S, "loader.py", 9, "load")
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
+    assert found.because == ((NATIVE,) if backward else ())
+    assert found.certainty == ("likely" if backward else "certain")
 
 
 def test_what_c_plus_plus_issued_is_not_over_when_another_operation_of_its_number_is(

@@ -22,7 +22,8 @@ from support.scenes import PEER_GONE, all_gone, beat, fail, stand, steps, verdic
 from support.states import hang as many_hang
 
 FINDING = {
-    "kind", "severity", "certainty", "summary", "hint", "culprits", "culprit_ranks", "waiting",
+    "kind", "severity", "certainty", "because", "summary", "hint", "culprits", "culprit_ranks",
+    "waiting",
     "waiting_ranks", "device", "op", "group", "seq", "key", "cycle", "locations", "consequences",
     "job",
 }  # fmt: skip

@@ -52,6 +52,8 @@ class Finding:
     kind: str
     severity: str
     certainty: str
+    because: tuple[str, ...]
+    """Why it is likely only; empty where it is certain."""
     summary: str
     hint: str | None
     culprits: tuple[str, ...]

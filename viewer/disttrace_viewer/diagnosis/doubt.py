@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from disttrace_viewer.analysis.process_ends import CASCADE, OWN, SILENT, TOGETHER_NS
 from disttrace_viewer.diagnosis.completeness import Gaps, gaps_of
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import LIKELY, NOTE, Finding
+from disttrace_viewer.findings.finding import NO_DEFINITIONS, NOT_WHOLE, NOTE, Finding
 from disttrace_viewer.findings.rules import crossed, lacking
 from disttrace_viewer.trace.model import Trace
 
@@ -54,7 +53,7 @@ def _unnamed(finding: Finding) -> Finding:
     and one of these may be theirs.
     """
     settles = (*finding.settles, lacking.DEFINITIONS)
-    return replace(finding, absent_ranks=(), certainty=LIKELY, settles=settles)
+    return finding.doubted(NO_DEFINITIONS, absent_ranks=(), settles=settles)
 
 
 def _may_follow(case: Case, finding: Finding) -> bool:
@@ -93,10 +92,9 @@ def _may_be_crossed(case: Case, gaps: Gaps, finding: Finding) -> bool:
 def _unblamed(finding: Finding, gaps: Gaps) -> Finding:
     """What happened, without saying whose doing it was."""
     more = lacking.journals({*gaps.absent, *gaps.ranks})
-    return replace(
-        finding,
+    return finding.doubted(
+        NOT_WHOLE,
         culprits=(),
-        certainty=LIKELY,
         settles=tuple(dict.fromkeys((*finding.settles, more))),
     )
 

@@ -198,6 +198,7 @@ def finding(case: Case, found: Finding) -> dict[str, Any]:
         "kind": found.kind,
         "severity": found.severity,
         "certainty": found.certainty,
+        "because": list(found.because),
         "summary": found.summary,
         "hint": found.hint,
         "culprits": [processes[i].id for i in found.culprits],

@@ -17,7 +17,7 @@ import orjson
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import CERTAIN, ERROR, KINDS, NOTE, Finding
+from disttrace_viewer.findings.finding import AT_THE_TIME, CERTAIN, ERROR, KINDS, NOTE, Finding
 from disttrace_viewer.load.said import MOST, said
 from disttrace_viewer.trace.model import Location, Trace
 from disttrace_viewer.trace.operation import GROUPED
@@ -93,7 +93,9 @@ def _finding(case: Case, one: Mapping[str, Any]) -> Finding:
     return Finding(
         kind=values["kind"],
         summary=one["summary"],
-        certainty=values.get("certainty", blank.certainty),
+        because=tuple(values.get("because") or (AT_THE_TIME,))
+        if values.get("certainty") != CERTAIN
+        else (),
         hint=values.get("hint"),
         culprits=culprits,
         absent_ranks=tuple({*values["culprit_ranks"]} - {*trace.ranks_of(culprits)}),

@@ -13,7 +13,7 @@ from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.analysis.timing import delays
 from disttrace_viewer.analysis.timing.delays import SHARE_OF_SPAN, WARN_NS, Delay
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding
+from disttrace_viewer.findings.finding import CLOCKS, ERROR, WARNING, Finding, why
 from disttrace_viewer.findings.rules.waiting_for_input import for_input
 from disttrace_viewer.trace.model import Location, Trace
 from disttrace_viewer.trace.process import Frame
@@ -77,7 +77,7 @@ def _finding(trace: Trace, delay: Delay, kind: str) -> Finding:
     return Finding(
         kind=kind,
         severity=WARNING,
-        certainty=CERTAIN if len(_clocks(trace, delay)) == 1 else LIKELY,
+        because=why((len(_clocks(trace, delay)) > 1, CLOCKS)),
         summary=summary(trace, delay, kind, after),
         hint=HINT if after is None else HINT_AFTER,
         culprits=(delay.process,),

@@ -8,7 +8,7 @@ import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import LIKELY, NOTE, Finding
+from disttrace_viewer.findings.finding import KEPT, NOTE, Finding
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import GROUPED, Op, ops
 from disttrace_viewer.wording import sentences
@@ -40,7 +40,7 @@ def find(case: Case, exchanges: Exchanges) -> Iterator[Finding]:
         yield Finding(
             kind="unwaited_work",
             severity=NOTE,
-            certainty=LIKELY,
+            because=(KEPT,),
             summary=summary(trace, processes, op, len(rows)),
             hint=HINT,
             culprits=tuple(processes),

@@ -15,7 +15,7 @@ import orjson
 from disttrace_viewer.analysis import liveness
 from disttrace_viewer.diagnosis import job
 from disttrace_viewer.diagnosis.verdict import Verdict
-from disttrace_viewer.findings.finding import ERROR, LIKELY, Finding
+from disttrace_viewer.findings.finding import ERROR, REPLAYED, Finding
 from disttrace_viewer.load import files
 from disttrace_viewer.load import text as texts
 from disttrace_viewer.load.discover import Files
@@ -87,7 +87,7 @@ def _would_hang(
         replace(
             one,
             kind=KIND,
-            certainty=LIKELY,
+            because=(REPLAYED,),
             summary=_summary(one.summary),
             hint=f"{why} {one.hint}" if one.hint else why,
             culprits=tuple(at[i] for i in one.culprits),

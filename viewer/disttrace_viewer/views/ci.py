@@ -69,17 +69,23 @@ def _suite(report: Mapping[str, Any]) -> ElementTree.Element:
     suite.set("failures", str(len(faults)))
     suite.set("errors", "0")
     for finding in faults:
-        case = ElementTree.SubElement(suite, "testcase", classname=f"disttrace.{job}")
-        case.set("name", _text(f"{finding['kind']}: {finding['summary']}"))
+        case = ElementTree.SubElement(suite, "testcase", classname="disttrace")
+        case.set("name", _text(_name(finding)))  # the same in each run: CI keeps a history by it
         failure = ElementTree.SubElement(case, "failure", type=finding["kind"])
         failure.set("message", _text(finding["summary"]))
         failure.text = _text("\n".join(_lines(finding)))
     if not faults:
-        ElementTree.SubElement(suite, "testcase", classname=f"disttrace.{job}", name=HEALTHY)
+        ElementTree.SubElement(suite, "testcase", classname="disttrace", name=HEALTHY)
     if notes:
         output = ElementTree.SubElement(suite, "system-out")
         output.text = _text("\n".join(one["summary"] for one in notes))
     return suite
+
+
+def _name(finding: Mapping[str, Any]) -> str:
+    """``missing_participant at loader.py:34``."""
+    at = [f" at {one['file'].rpartition('/')[2]}:{one['line']}" for one in finding["locations"][:1]]
+    return "".join([finding["kind"], *at])
 
 
 def _lines(finding: Mapping[str, Any]) -> list[str]:
@@ -88,7 +94,11 @@ def _lines(finding: Mapping[str, Any]) -> list[str]:
         who = one["process"] if one["rank"] is None else f"rank {one['rank']}"
         places.append(f"{who} at {one['file']}:{one['line']} in {one['function']}")
     hint = [finding["hint"]] if finding["hint"] else []
-    sure = [f"{finding['severity']}, {finding['certainty']}"]
+    sure = [
+        ": because ".join(
+            [f"{finding['severity']}, {finding['certainty']}", *finding.get("because", ())]
+        )
+    ]
     return [*sure, finding["summary"], *hint, *places, *finding["consequences"]]
 
 

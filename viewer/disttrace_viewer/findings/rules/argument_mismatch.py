@@ -16,7 +16,7 @@ from disttrace_viewer.analysis.operation import (
 from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.mismatches import Difference, unfitting
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
+from disttrace_viewer.findings.finding import MAJORITY, NO_JOURNAL, NOT_WHOLE, Finding, Scope, why
 from disttrace_viewer.findings.rules import one_call, swallowed
 from disttrace_viewer.findings.rules.one_call import OneCall
 from disttrace_viewer.trace.model import Trace
@@ -47,15 +47,17 @@ def _finding(case: Case, found: Difference) -> Finding:
     scope = Scope(stream=(stream, found.seq), members=_inside(case, found))
     if not ends:
         scope = Scope()
-    whole = len(found.members) == group.size and case.certain_journals(members)
-    blame_sure = not found.odd or len(found.odd) == 1
     odd = sorted(found.odd)
     return Finding(
         kind=found.kind,
         summary=summary(
             trace, found, {rank: evidence.within(op) for rank, op in found.members.items()}
         ),
-        certainty=CERTAIN if whole and blame_sure else LIKELY,
+        because=why(
+            (len(found.members) != group.size, NO_JOURNAL),
+            (not case.certain_journals(members), NOT_WHOLE),
+            (len(found.odd) > 1, MAJORITY),
+        ),
         hint=hint(trace, found, one),
         culprits=tuple(found.members[r].process for r in odd if r in found.members),
         waiting=tuple(

@@ -12,7 +12,7 @@ from disttrace_viewer.analysis.process_ends import ALIVE
 from disttrace_viewer.evidence.waits.wait import Wait
 from disttrace_viewer.findings import communicators
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import LIKELY, NOTE, Finding, Scope
+from disttrace_viewer.findings.finding import MAY_END, NOTE, Finding, Scope
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import quantities, sentences
@@ -65,7 +65,7 @@ def _finding(
         kind="no_progress",
         summary=summary(trace, op, who, lasts_ns, backend=backend, first=first),
         severity=NOTE,
-        certainty=LIKELY,
+        because=(MAY_END,),
         hint=hint(backend, limit_ns),
         waiting=who,
         op=op.call.op,

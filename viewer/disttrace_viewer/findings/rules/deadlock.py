@@ -11,7 +11,17 @@ from disttrace_viewer.analysis.operation import site
 from disttrace_viewer.evidence.rendezvous import LATE_NS
 from disttrace_viewer.evidence.waits.wait import COLLECTIVE, KEY, MESSAGE, Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
+from disttrace_viewer.findings.finding import (
+    EITHER_SIDE,
+    NATIVE,
+    NOT_WHOLE,
+    ON_THE_WAY,
+    POLLED,
+    STORE_KEY,
+    Finding,
+    Scope,
+    why,
+)
 from disttrace_viewer.findings.rules import crossed, outside, swallowed, unmatched
 from disttrace_viewer.findings.rules.crossed import question
 from disttrace_viewer.trace.model import Trace
@@ -100,16 +110,20 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Findi
     groups = {w.op.call.group for w in waits if w.kind != KEY}
     keys = [w for w in waits if w.kind == KEY]
     first = min(waits, key=lambda w: w.op.begin_ns)
-    unsure = any(w.kind == KEY or w.op.is_inferred for w in waits)
     apart = _beside(case, waits)
     skipped = None if apart else _skipped(case, waits)
     surely = skipped is not None and skipped[2]
     finding = Finding(
         kind="deadlock",
         summary=summary(trace, edges),
-        certainty=LIKELY
-        if unsure or apart or surely or not case.certain_journals(members)
-        else CERTAIN,
+        because=why(
+            (keys, STORE_KEY),
+            (any(w.op.call.origin == "c++" for w in waits), NATIVE),
+            (any(w.op.is_polled for w in waits), POLLED),
+            (apart, ON_THE_WAY),
+            (surely, EITHER_SIDE),
+            (not case.certain_journals(members), NOT_WHOLE),
+        ),
         hint=either_left_out(trace, *skipped)
         if skipped is not None
         else _hint(case, waits, len(groups))

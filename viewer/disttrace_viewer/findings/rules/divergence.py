@@ -15,7 +15,7 @@ from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.courses import Habit, Place, aligned, place_of
 from disttrace_viewer.evidence.waits.wait import COLLECTIVE
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, NOTE, WARNING, Finding
+from disttrace_viewer.findings.finding import ELSEWHERE, ERROR, NOTE, WARNING, Finding
 from disttrace_viewer.findings.rules import swallowed
 from disttrace_viewer.findings.rules.swallowed import THEN
 from disttrace_viewer.trace.model import Group, Location, Stream, Trace
@@ -39,7 +39,7 @@ def find(case: Case) -> Iterator[Finding]:
         found = Finding(
             kind="divergence",
             severity=WARNING,
-            certainty=LIKELY,
+            because=(ELSEWHERE,),
             summary=summary(case.evidence.trace, group, shift, mixed),
             hint=hint(shift),
             culprits=tuple(shift.members) if shift.decided else (),
@@ -61,7 +61,6 @@ def _habits(case: Case) -> Iterator[Finding]:
         yield Finding(
             kind="divergence",
             severity=NOTE,
-            certainty=CERTAIN,
             summary=habit_text(case.evidence.trace, group, found),
             op=found[0].lines[0][0][0],
             group=group.id,

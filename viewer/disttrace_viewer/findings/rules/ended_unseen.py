@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
+from disttrace_viewer.findings.finding import NO_JOURNAL, Finding, Scope, why
 from disttrace_viewer.findings.rules.lacking import journals
 from disttrace_viewer.findings.rules.process_failed import look_for
 from disttrace_viewer.findings.rules.unseen_workers import FAILED, Unseen, unseen_of, words
@@ -43,7 +43,7 @@ def _finding(case: Case, found: list[Unseen]) -> Finding:
     return Finding(
         kind="process_failed",
         summary=summary(ranks, first, sure=sure, errors=errors),
-        certainty=CERTAIN if sure else LIKELY,
+        because=why((not sure, NO_JOURNAL)),
         hint=hint(first, sure=sure),
         absent_ranks=tuple(ranks),
         at_ns=min(one.worker.t_ns for one in found),

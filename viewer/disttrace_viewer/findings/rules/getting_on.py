@@ -7,14 +7,13 @@ one of those waited for stops, ends, or is nowhere to be seen, it is an error ag
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from disttrace_viewer.analysis.process_ends import ALIVE, SILENT
 from disttrace_viewer.evidence.recorded import STUCK_NS
 from disttrace_viewer.evidence.waits.asking import ASKED_NS
 from disttrace_viewer.evidence.waits.wait import KEY, Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR, LIKELY, NOTE, Finding
+from disttrace_viewer.findings.finding import ERROR, MAY_END, NOTE, Finding
 from disttrace_viewer.trace.operation import GROUPED, Op
 
 KINDS = frozenset(
@@ -41,7 +40,7 @@ def eased(case: Case, finding: Finding) -> Finding:
     awaited = {p for wait in waits for p in _awaited(case, wait)} - {w.process for w in waits}
     if not awaited or not all(_gets_on(case, p, since_ns) for p in awaited):
         return finding
-    return replace(finding, severity=NOTE, certainty=LIKELY, hint=HINT, culprits=())
+    return finding.doubted(MAY_END, severity=NOTE, hint=HINT, culprits=())
 
 
 def is_waiting(finding: Finding) -> bool:

@@ -9,7 +9,7 @@ from functools import partial
 from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.waits.wait import COLLECTIVE, MESSAGE, RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Scope
+from disttrace_viewer.findings.finding import EITHER_SIDE, ERROR, WARNING, Finding, Scope, why
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
 from disttrace_viewer.trace.model import Group, Trace
 from disttrace_viewer.trace.operation import Op
@@ -102,7 +102,7 @@ def by_names(case: Case, finding: Finding) -> Finding:
     return replace(
         finding,
         culprits=(one,),
-        certainty=LIKELY,
+        because=(EITHER_SIDE,),
         summary=f"{finding.summary} {sentences.subject(trace, [one])} gives groups other names than"
         f" their other members: {sentences.listed(told)}.",
         hint=ONE_MESH,
@@ -267,7 +267,7 @@ def _finding(
         kind="group_mismatch",
         summary=summary,
         severity=severity,
-        certainty=LIKELY if unsure else CERTAIN,
+        because=why((unsure, EITHER_SIDE)),
         hint=EITHER if unsure else HINT,
         culprits=tuple(odd),
         waiting=tuple(sorted({w.process for w in waits} - set(odd))),

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import LIKELY, NOTE, WARNING, Finding
+from disttrace_viewer.findings.finding import NOTE, OTHER_TOOLS, WARNING, Finding
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import SYNCHRONIZING
 from disttrace_viewer.trace.process import ATTACHED, DUMPED, JOURNAL
@@ -38,7 +38,7 @@ def tempered(case: Case, finding: Finding) -> Finding | None:
         return None
     recorded = finding.kind in RECORDED or finding.device
     if not recorded or not all(case.knows(what, of) for what in ("order", "rank")):
-        finding = replace(finding, certainty=LIKELY)
+        finding = finding.doubted(OTHER_TOOLS)
     if finding.kind not in OF_TIME:
         return finding
     if finding.kind in OF_ABSENCE and len(finding.culprits) > 1 and not case.knows("messages", of):

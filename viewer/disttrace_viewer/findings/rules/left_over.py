@@ -5,10 +5,9 @@ have: its addresses are of processes long gone.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
-from dataclasses import replace
 
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR, LIKELY, Finding
+from disttrace_viewer.findings.finding import ERROR, LEFTOVER, Finding
 from disttrace_viewer.trace.operation import Op
 
 KINDS = (
@@ -47,21 +46,16 @@ def _traced(
     concerned = {*finding.culprits, *finding.waiting, *finding.scope.members}
     for op, attempt in before[finding.kind == "no_progress"]:
         if op.process in concerned:
-            return replace(
-                finding,
-                summary=of_attempt(finding.summary, attempt),
-                hint=OWN_STORE,
-                culprits=(),
-                certainty=LIKELY,
+            return finding.doubted(
+                LEFTOVER, summary=of_attempt(finding.summary, attempt), hint=OWN_STORE, culprits=()
             )
     for store, inside in left:
         if inside & concerned:
-            return replace(
-                finding,
+            return finding.doubted(
+                LEFTOVER,
                 summary=summary(finding.summary, str(store.call.args.get("path"))),
                 hint=HINT,
                 culprits=(),
-                certainty=LIKELY,
             )
     return finding
 

@@ -12,7 +12,22 @@ from disttrace_viewer.analysis.sample import STAND_IN, Course
 from disttrace_viewer.evidence.recorded import DRAINING
 from disttrace_viewer.evidence.waits.wait import COLLECTIVE, RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
+from disttrace_viewer.findings.finding import (
+    ADDRESSED,
+    EITHER_SIDE,
+    LATE,
+    LEFT_ON_DEVICE,
+    MUTE,
+    NATIVE,
+    NO_JOURNAL,
+    NOT_WHOLE,
+    ON_THE_WAY,
+    POLLED,
+    SOON,
+    Finding,
+    Scope,
+    why,
+)
 from disttrace_viewer.findings.rules import crossed, lacking, late_arrivals, outside, swallowed
 from disttrace_viewer.findings.rules.crossed import asked
 from disttrace_viewer.findings.rules.lacking import journals
@@ -64,13 +79,8 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     alone = wait.kind == COLLECTIVE and extra is None and _alone_there(case, inside, sinks)
     alone = alone and not raised
     nobody = nobody or not away or alone or (not raised and _differed(case, wait, sinks))
-    members = {*who, *sinks}
-    whole = not wait.absent and case.certain_journals(members)
-    unsure = any(w.op.is_inferred for w in inside) or bool(outside.mute(case, sinks))
-    unsure = unsure or (not raised and _not_compared(case, wait, sinks))
-    unsure = unsure or not {*sinks} <= {*away}
     left = _left(case, wait, sinks)
-    unsure = unsure or bool(left)  # it may have been stuck before
+    native = any(w.op.call.origin == "c++" for w in inside)
     found = Missing(
         wait=wait,
         within=evidence.within(wait.op),
@@ -84,7 +94,19 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     finding = Finding(
         kind="missing_participant",
         summary=asked(summary(trace, found), trace, wait, other),
-        certainty=CERTAIN if whole and not nobody and not unsure and not early else LIKELY,
+        because=why(
+            (wait.absent or unseen, NO_JOURNAL),
+            (not wait.absent and not case.certain_journals({*who, *sinks}), NOT_WHOLE),
+            (nobody and not (unseen or other) and away, EITHER_SIDE),
+            (not raised and _not_compared(case, wait, sinks), EITHER_SIDE),
+            (other, ADDRESSED),
+            (not {*sinks} <= {*away} or not away, LATE if wait.lateness else ON_THE_WAY),
+            (native and not all(_issues_nothing(case, wait, s) for s in sinks), NATIVE),
+            (any(w.op.is_polled for w in inside), POLLED),
+            (outside.mute(case, sinks), MUTE),
+            (left, LEFT_ON_DEVICE),  # it may have been stuck before
+            (early, SOON),
+        ),
         hint=ALONE
         # Who asks a store is held up there, be it on its way to this line or not.
         if alone and not all(outside.asks(case, s) for s in sinks)
@@ -116,6 +138,22 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         else outside.settles(case, sinks, early=early),
     )
     return swallowed.told(case, finding, raised)
+
+
+def _issues_nothing(case: Case, wait: Wait, process: int) -> bool:
+    """Whether a process's main thread is in Python, in no backward pass, and the call before this
+    one is in its journal, where also calls of C++ are: it cannot be about to issue one unseen.
+    """
+    evidence, last = case.evidence, case.last(process)
+    stack = evidence.stack(process)
+    recorded = any(
+        op.call.origin == "c++" for op in evidence.sample.of_process.get(process, ())
+    ) and (last is not None and not last.pending)
+    if wait.stream is None or wait.op.seq is None or not stack or not recorded:
+        return False
+    before = evidence.sample.members(wait.stream, wait.op.seq - 1).values()
+    came = wait.op.seq == 1 or any(op.process == process for op in before)
+    return came and not any("/torch/autograd/" in frame.file for frame in stack)
 
 
 def _swallowed(case: Case, inside: Sequence[Wait], sinks: Sequence[int]) -> list[Op]:

@@ -19,7 +19,7 @@ from disttrace_viewer.evidence.waits.wait import (
 )
 from disttrace_viewer.findings import troubles
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import LIKELY, Finding, Scope
+from disttrace_viewer.findings.finding import ALL_CAME, MUTE, NOTHING_ELSE, Finding, Scope
 from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.findings.rules.outside import Doing
 from disttrace_viewer.trace.error_texts import is_closed
@@ -147,7 +147,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
         kind="no_progress",
         summary=summary(trace, wait, who, waited_ns, outside.doing(case, still), open_)
         + said(trace, told),
-        certainty=LIKELY,
+        because=(ALL_CAME,),
         culprits=still,
         hint=lacking
         if (lacking := OPEN.get(open_ or ""))
@@ -187,7 +187,7 @@ def _apart(case: Case, waits: Sequence[Wait]) -> Finding:
     return Finding(
         kind="no_progress",
         summary=apart_text(case.evidence.trace, waits),
-        certainty=LIKELY,
+        because=(NOTHING_ELSE,),
         hint=UNCOUNTED,
         waiting=tuple(who),
         locations=case.evidence.locations(w.op for w in waits),
@@ -221,7 +221,7 @@ def _unanswered(case: Case, wait: Wait) -> Finding:
     return Finding(
         kind="no_progress",
         summary=unanswered(evidence.trace, wait.op, who, waited_ns, server, doing),
-        certainty=LIKELY,
+        because=(MUTE,),
         culprits=(server,),
         hint=outside.stopped_hint(case, [server]) or FROZEN,
         waiting=tuple(who),

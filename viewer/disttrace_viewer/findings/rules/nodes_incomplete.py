@@ -9,7 +9,7 @@ from disttrace_viewer.analysis.process_ends import CLEAN
 from disttrace_viewer.evidence.node_rendezvous import UNNAMED, Attempt, host_of
 from disttrace_viewer.evidence.waits.wait import NODES, Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, NOTE, Finding, Scope
+from disttrace_viewer.findings.finding import ERROR, MUTE, NOTE, START_UP, Finding, Scope, why
 from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.findings.rules.outside import Doing
 from disttrace_viewer.findings.rules.starting import may_come
@@ -49,9 +49,9 @@ def _finding(case: Case, wait: Wait) -> Finding:
         kind="rendezvous_incomplete",
         severity=NOTE if start else ERROR,
         summary=summary(case.evidence.trace, found),
-        certainty=CERTAIN
-        if elsewhere or disagree or not (wait.unknown or outside.mute(case, away))
-        else LIKELY,
+        because=()
+        if elsewhere or disagree
+        else why((wait.unknown, START_UP), (outside.mute(case, away), MUTE)),
         hint=APART if elsewhere else DISAGREE if disagree else START,
         culprits=tuple(a.process for a in late if not disagree and _stayed_away(case, a)),
         waiting=tuple(sorted({*who, *(w.process for w in others)})),

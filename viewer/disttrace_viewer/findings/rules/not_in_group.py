@@ -9,7 +9,7 @@ from dataclasses import replace
 from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.evidence.waits.wait import Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
+from disttrace_viewer.findings.finding import ANOTHER_RANK, Finding, Scope, why
 from disttrace_viewer.trace.model import Group, Location, Trace
 from disttrace_viewer.trace.plain_text import whole
 from disttrace_viewer.trace.process import Process
@@ -112,7 +112,7 @@ def _finding(case: Case, group: Group | None, named: dict[int, int]) -> Finding:
         if itself
         else summary(trace, named, where, members),
         hint=HINT if meant or not itself else ITSELF,
-        certainty=LIKELY if itself and meant else CERTAIN,
+        because=why((itself and meant, ANOTHER_RANK)),
         culprits=tuple(processes),
         op=ops.pop() if len(ops) == 1 else None,
         group=None if group is None else group.id,

@@ -26,7 +26,7 @@ from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.evidence.recorded import STUCK_NS
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, Finding, Scope
+from disttrace_viewer.findings.finding import ENDED_SILENTLY, ERROR, Finding, Scope, why
 from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.trace.model import Location, Trace
 from disttrace_viewer.trace.operation import Op
@@ -230,7 +230,7 @@ def _finding(case: Case, first: int, alike: list[int]) -> Finding:
     return Finding(
         kind="process_failed",
         summary=" ".join([told, *of_them]),
-        certainty=CERTAIN if sure else LIKELY,
+        because=why((not sure, ENDED_SILENTLY)),
         hint=hint(end, others=_has_others(case, alike), ending=ending),
         culprits=tuple(alike) if odd is None else odd,
         op=None if last is None else last.call.op,

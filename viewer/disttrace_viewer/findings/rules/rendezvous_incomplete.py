@@ -9,7 +9,17 @@ from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.evidence.rendezvous import Rendezvous
 from disttrace_viewer.evidence.waits.wait import RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, NOTE, Finding, Scope
+from disttrace_viewer.findings.finding import (
+    ERROR,
+    MUTE,
+    NOTE,
+    ON_THE_WAY,
+    SOON,
+    START_UP,
+    Finding,
+    Scope,
+    why,
+)
 from disttrace_viewer.findings.rules import (
     lacking,
     late_arrivals,
@@ -127,13 +137,14 @@ def _finding(
         kind="rendezvous_incomplete",
         severity=NOTE if start else ERROR,
         summary=(start_text if start else summary)(case.evidence.trace, found),
-        certainty=CERTAIN
+        because=()
         if elsewhere
-        or (
-            not (lost or early or start or rendezvous.uncertain or away != sinks)
-            and not outside.mute(case, sinks)
-        )
-        else LIKELY,
+        else why(
+            (lost or start or rendezvous.uncertain, START_UP),
+            (early, SOON),
+            (away != sinks, ON_THE_WAY),
+            (outside.mute(case, sinks), MUTE),
+        ),
         hint=CLIENTS
         if world_size is not None and not elsewhere
         else outside.stopped_hint(case, sinks) or _hint(wait, elsewhere, unseen),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from disttrace_viewer.analysis.process_ends import End
 from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, NOTE, Finding, Scope
+from disttrace_viewer.findings.finding import ERROR, NOTE, START_UP, Finding, Scope, why
 from disttrace_viewer.findings.rules.parts import address
 from disttrace_viewer.findings.rules.starting import may_come
 from disttrace_viewer.trace.model import Store, Trace
@@ -67,7 +67,7 @@ def _finding(case: Case, clients: Sequence[tuple[Op, Store]]) -> Finding:
         kind="rendezvous_unreachable",
         severity=NOTE if start else ERROR,
         summary=summary(trace, who, op, store, waited_ns, text),
-        certainty=CERTAIN if sure else LIKELY,
+        because=why((not sure, START_UP)),
         hint=HINT,
         culprits=tuple(culprits),
         absent_ranks=tuple(absent),

@@ -10,7 +10,17 @@ from dataclasses import dataclass
 from disttrace_viewer.evidence.store_keys import ALIKE, NUMBER, Key
 from disttrace_viewer.evidence.waits.wait import KEY, Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, Finding, Scope
+from disttrace_viewer.findings.finding import (
+    ERROR,
+    LATE,
+    NOT_WHOLE,
+    POLLED,
+    SOON,
+    STORE_KEY,
+    Finding,
+    Scope,
+    why,
+)
 from disttrace_viewer.findings.rules import late_arrivals, outside
 from disttrace_viewer.findings.rules.deadlock import SET_FIRST
 from disttrace_viewer.findings.rules.lacking import EARLY
@@ -140,11 +150,13 @@ def _finding(case: Case, wait: Wait) -> Finding:
     return Finding(
         kind="store_key_missing",
         summary=summary(trace, found),
-        certainty=CERTAIN
-        if store
-        and not (early or wait.polled or is_late or _able(case, wait))
-        and case.certain_journals(store.processes)
-        else LIKELY,
+        because=why(
+            (not store or _able(case, wait), STORE_KEY),
+            (early, SOON),
+            (wait.polled, POLLED),
+            (is_late, LATE),
+            (store and not case.certain_journals(store.processes), NOT_WHOLE),
+        ),
         hint=ONE_STORE
         if apart is not None and not (wait.polled or is_late)
         else hint(found, popped=before is not None and bool(pushed)),

@@ -8,7 +8,7 @@ from disttrace_viewer.analysis.process_ends import CLEAN
 from disttrace_viewer.evidence.waits.wait import MESSAGE, Wait
 from disttrace_viewer.findings import troubles
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
+from disttrace_viewer.findings.finding import ALL_CAME, Finding, Scope, why
 from disttrace_viewer.findings.rules import no_progress
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
@@ -37,7 +37,7 @@ def find(case: Case) -> Iterator[Finding]:
         kind="no_progress",
         summary=summary(evidence.trace, [wait.op for wait in stuck])
         + no_progress.said(evidence.trace, told),
-        certainty=CERTAIN if all(_is_told_of(case, wait) for wait in stuck) else LIKELY,
+        because=why((not all(_is_told_of(case, wait) for wait in stuck), ALL_CAME)),
         culprits=tuple(who),
         device=True,
         hint=no_progress.HINTS[told[0][1].where] if told else HINT,

@@ -12,7 +12,7 @@ from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN, End
 from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR, LIKELY, Finding, Scope
+from disttrace_viewer.findings.finding import ERROR, NOTHING_ELSE, Finding, Scope
 from disttrace_viewer.findings.rules import process_failed
 from disttrace_viewer.trace.error_texts import is_time_out
 from disttrace_viewer.trace.model import Trace
@@ -63,7 +63,7 @@ def _finding(case: Case, failed: list[int]) -> Finding:
     return Finding(
         kind="process_failed",
         summary=summary,
-        certainty=LIKELY,
+        because=(NOTHING_ELSE,),
         hint=hint(server, left, gave_up=gave_up),
         culprits=_turned(case, server) or tuple(case.by_rank(op.process for op in left)),
         waiting=tuple(failed),

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.evidence.waits.wait import RENDEZVOUS
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import LIKELY, Finding
+from disttrace_viewer.findings.finding import NO_JOURNAL, Finding
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
@@ -32,7 +32,7 @@ def find(case: Case, unknown: Sequence[int]) -> Iterator[Finding]:
     missing = [r for r in unknown if members is None or r in members] or unknown
     yield Finding(
         kind="no_progress",
-        certainty=LIKELY,
+        because=(NO_JOURNAL,),
         summary=summary(trace, who, first, max(map(evidence.age_ns, alike)), missing),
         waiting=tuple(who),
         group=trace.group_id(first.call),

@@ -8,7 +8,20 @@ from disttrace.journal.format import ON_DEVICE
 from disttrace_viewer.analysis.sample import BATCHES
 from disttrace_viewer.evidence.waits.wait import MESSAGE, Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
+from disttrace_viewer.findings.finding import (
+    ADDRESSED,
+    EITHER_SIDE,
+    LATE,
+    MUTE,
+    NO_JOURNAL,
+    NOT_WHOLE,
+    ON_THE_WAY,
+    POLLED,
+    SOON,
+    Finding,
+    Scope,
+    why,
+)
 from disttrace_viewer.findings.rules import crossed, late_arrivals, outside
 from disttrace_viewer.findings.rules.crossed import asked
 from disttrace_viewer.findings.rules.late_arrivals import HINT, Held
@@ -100,12 +113,10 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     evidence = case.evidence
     op = wait.op
     early = case.early(wait)
-    whole = bool(sinks) and case.certain_journals([wait.process, *sinks])
     away = tuple(s for s in sinks if case.at_work(s) is None)
     late = late_arrivals.told(case, wait)
     if wait.lateness:
         away = late_arrivals.answerable(late, away)
-        whole = whole and {*away} == {*sinks}
     other = None if wait.any_of else crossed.partner(case, wait)
     nobody = wait.any_of or other is not None or all(case.at_work(s) for s in sinks)
     summary = summary_text(
@@ -119,9 +130,17 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     return Finding(
         kind="unmatched_recv" if op.call.op == "recv" else "unmatched_send",
         summary=asked(summary, evidence.trace, wait, other),
-        certainty=CERTAIN
-        if whole and not nobody and not early and not op.is_polled and not outside.mute(case, sinks)
-        else LIKELY,
+        because=why(
+            (not sinks, NO_JOURNAL),
+            (sinks and not case.certain_journals([wait.process, *sinks]), NOT_WHOLE),
+            (wait.lateness and {*away} != {*sinks}, LATE),
+            (other, ADDRESSED),
+            (wait.any_of, EITHER_SIDE),
+            (sinks and all(case.at_work(s) for s in sinks), ON_THE_WAY),
+            (early, SOON),
+            (op.is_polled, POLLED),
+            (outside.mute(case, sinks), MUTE),
+        ),
         hint=HINT if wait.lateness else outside.stopped_hint(case, sinks) or hint(op),
         culprits=() if nobody else away,
         waiting=(wait.process,) if other is None else tuple(sorted({wait.process, other.process})),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding
+from disttrace_viewer.findings.finding import MAJORITY, Finding, why
 from disttrace_viewer.trace.model import Group, Location, Trace
 from disttrace_viewer.trace.process import Digest
 from disttrace_viewer.wording import sentences
@@ -43,7 +43,7 @@ def _finding(case: Case, digests: dict[int, Digest]) -> Finding:
     return Finding(
         kind="value_divergence",
         # That they differ is sure, and not that a majority is right.
-        certainty=LIKELY if odd else CERTAIN,
+        because=why((odd, MAJORITY)),
         summary=summary(trace, group, one, odd, case.by_rank(digests), places[:1]),
         hint=HINT,
         culprits=tuple(odd),

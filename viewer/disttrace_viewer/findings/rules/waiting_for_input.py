@@ -17,7 +17,7 @@ from disttrace_viewer.analysis.process_ends import ALIVE, CLEAN, SILENT
 from disttrace_viewer.evidence.store_keys import NUMBER
 from disttrace_viewer.evidence.waits.wait import COLLECTIVE, KEY, MESSAGE, Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import CERTAIN, ERROR, NOTE, Finding
+from disttrace_viewer.findings.finding import ERROR, NOTE, Finding
 from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import GROUPED
@@ -62,7 +62,7 @@ def eased(case: Case, finding: Finding) -> Finding:
         finding,
         kind=KIND,
         severity=NOTE,
-        certainty=CERTAIN,
+        because=(),
         summary=summary(case.evidence.trace, source, at, waits),
         hint=None,
         culprits=(),

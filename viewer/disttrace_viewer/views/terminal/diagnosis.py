@@ -215,6 +215,8 @@ def _finding(place: int, finding: Finding) -> Iterator[Line]:
         doubt += f", by the job itself at {_clock(finding.said_at)}"
     style = BAD if finding.severity == ERROR else WAIT if finding.severity != NOTE else DIM
     yield Line(finding.summary, f"{place}. {mark} {finding.kind}{doubt}: ", style)
+    if finding.because:
+        yield Line(f"{'; '.join(finding.because)}.", "   Likely only, because ", HEAD)
     if finding.hint is not None:
         yield Line(finding.hint, "   What to do: ", HEAD)
     if finding.settles:

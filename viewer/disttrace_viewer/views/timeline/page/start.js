@@ -33,11 +33,12 @@ function fill() {
   T.findings.forEach((one, number) => {
     const item = element("li", undefined, all, one.severity), button = element("button", undefined, item);
     button.type = "button";
-    element("span", one.severity, button, "tag");
+    element("span", one.severity + (one.certainty === "likely" ? ", likely" : ""), button, "tag");
     element("span", one.summary, button);
     const follows = one.consequences.slice(0, 3).map((text) => "It follows: " + text);
     if (one.consequences.length > 3) follows.push("and " + (one.consequences.length - 3) + " more that follow, which disttrace diagnose lists.");
-    for (const text of [one.hint, ...follows]) if (text) element("span", text, button, "more");
+    const doubt = one.because.length ? "Likely only, because " + one.because.join("; ") + "." : "";
+    for (const text of [doubt, one.hint, ...follows]) if (text) element("span", text, button, "more");
     button.addEventListener("click", () => showFinding(number));
   });
   if (!T.findings.length) element("li", "Nothing wrong was found.", all, "healthy");
