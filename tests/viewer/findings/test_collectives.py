@@ -245,6 +245,21 @@ def test_different_operations_name_the_line_of_the_branch(tmp_path: Path) -> Non
     assert "ranks 1, 2 all_reduce (train.py:16)" in found.summary
 
 
+def test_where_one_line_of_a_helper_calls_the_callers_are_told(tmp_path: Path) -> None:
+    """The innermost that differ, in the sentence, in the hint and as values."""
+    for journal, group in steps(tmp_path, 3):
+        caller, size = (("train.py", 57, "head"), 8) if journal.rank else (("roll.py", 50, "f"), 4)
+        frames = ("helper.py", 34, "gather"), caller, ("train.py", 90, "main")
+        stack = journal.stack(*frames)
+        journal.begin(journal.collective(group, shapes=[[size]], stack=stack), S, q=3)
+        beat(journal, 30)
+    found = only(findings(tmp_path))
+    assert "rank 0 all_reduce with 4 elements (helper.py:34 <- roll.py:50)" in found.summary
+    assert "ranks 1, 2 all_reduce with 8 elements (helper.py:34 <- train.py:57)" in found.summary
+    assert "The call at helper.py:34 <- roll.py:50 met another one" in (found.hint or "")
+    assert sorted(line for _, line in found.callers) == ["roll.py:50", *2 * ["train.py:57"]]
+
+
 def test_different_roots_come_before_the_barrier_after_them(tmp_path: Path) -> None:
     """The third rank has returned and stands alone in the next collective: a consequence."""
     for journal, group in steps(tmp_path, 3):

@@ -50,13 +50,18 @@ def lines_of(found: Iterable[Op]) -> Lines:
 
 
 def branch(op: Op, others: Lines) -> Frame | None:
-    """The line of a caller at which an operation parted from others that the same function made by
-    another of its lines; None where that is its own line, or no caller is known to be of both.
+    """The line of a caller at which an operation parted from others: the innermost that is not
+    theirs, where they came from its own line; else that of a function which made theirs by another
+    of its lines. None where that is its own line, or nothing tells.
     """
+    own = frame(op)
+    shared = own is not None and own.line in others.get((own.file, own.function), ())
     for one in op.call.stack:
         lines = others.get((one.file, one.function)) if is_program(one.file) else None
-        if lines is not None:
-            return None if one.line in lines or one == frame(op) else one
+        if shared and is_program(one.file) and one.line not in (lines or ()):
+            return one
+        if not shared and lines is not None:
+            return None if one.line in lines or one == own else one
     return None
 
 

@@ -216,15 +216,19 @@ def finding(case: Case, found: Finding) -> dict[str, Any]:
         "locations": [location(case, where) for where in found.locations],
         "consequences": list(found.consequences),
         **({} if found.said_at is None else {"said_at": found.said_at}),
-        **_parameters(case, found),
+        **_by_rank(case, found),
         "job": job,
     }
 
 
-def _parameters(case: Case, found: Finding) -> dict[str, Any]:
+def _by_rank(case: Case, found: Finding) -> dict[str, Any]:
     processes = case.evidence.trace.processes
     named = [{"rank": processes[i].rank, "names": list(names)} for i, names in found.parameters]
-    return {"parameters": named} if named else {}
+    callers = {str(processes[i].rank): line for i, line in found.callers}
+    return {
+        **({"parameters": named} if named else {}),
+        **({"callers": callers} if callers else {}),
+    }
 
 
 def _ranks(case: Case, indices: Sequence[int], group: str | None = None) -> list[int]:

@@ -86,6 +86,8 @@ class Finding:
     scope: Scope = field(default_factory=Scope)
     parameters: tuple[tuple[int, tuple[str, ...]], ...] = ()
     """By process, the names of the model's parameters that it is about."""
+    callers: tuple[tuple[int, str], ...] = ()
+    """By process, the caller's line that tells its call from the others', made by the same line."""
     settles: tuple[str, ...] = ()
     """Evidence that is missing and would make it certain."""
     said_at: float | None = None

@@ -137,6 +137,11 @@ def line(op: Op) -> str:
     return place(frame_of(op))
 
 
+def line_of(op: Op, caller: Frame | None) -> str:
+    """The same, with the caller's line behind it where that tells it from another call."""
+    return line(op) if caller is None else f"{line(op)} <- {place(caller)}"
+
+
 def aside(frame: Frame | Location | None) -> str:
     """`` (train.py:42)``, or nothing where no line of the program called (torchrun's agents)."""
     return "" if frame is None else f" ({place(frame)})"

@@ -48,8 +48,15 @@ def _finding(case: Case, found: Difference) -> Finding:
     if not ends:
         scope = Scope()
     odd = sorted(found.odd)
+    others = _lines_of_others(found)
+    callers = (
+        (op.process, caller)
+        for rank, op in sorted(found.members.items())
+        if (caller := branch(op, others[found.values.get(rank)])) is not None
+    )
     return Finding(
         kind=found.kind,
+        callers=tuple((process, sentences.place(caller)) for process, caller in callers),
         summary=summary(
             trace, found, {rank: evidence.within(op) for rank, op in found.members.items()}
         ),
@@ -103,6 +110,10 @@ def _one_call(case: Case, found: Difference) -> OneCall | None:
         if is_of_generated(op.call):  # of each rank other code, for one user's line
             where = site(op.call)
         sides.setdefault(where, []).append(rank)
+    if len(sides) == 1:  # a helper's line: the callers tell
+        sides = {}
+        for rank, op in sorted(found.members.items()):
+            sides.setdefault(site(op.call), []).append(rank)
     if len(sides) != 2:
         return None
     ones, twos = sides.values()
@@ -167,7 +178,7 @@ def summary(trace: Trace, found: Difference, within: Mapping[int, str | None]) -
     ``within``: by group rank the operation that the program called, where that was another one.
     """
     brought = sorted(found.values.keys() & found.members, key=lambda r: (r not in found.odd, r))
-    others = _lines_of_others(found) if found.kind == "op_mismatch" else {}
+    others = _lines_of_others(found)
     sides = sentences.together(
         (_value(trace, found, rank, within[rank], others), found.members[rank].process)
         for rank in brought
@@ -230,8 +241,10 @@ _SIZES = ("shape_mismatch", "dtype_mismatch")
 def _two_lines(trace: Trace, found: Difference) -> tuple[str, str] | None:
     """The line of those who differ and that of the others, where each side has one of its own."""
     sides: dict[str, set[bool]] = {}
+    others = _lines_of_others(found)
     for rank in sorted(found.members, key=lambda r: (r not in found.odd, r)):
-        line = sentences.line(found.members[rank])
+        op = found.members[rank]
+        line = sentences.line_of(op, branch(op, others[found.values.get(rank)]))
         sides.setdefault(line, set()).add(rank in found.odd)
     if len(sides) != 2 or any(len(side) > 1 for side in sides.values()):
         return None
@@ -239,7 +252,7 @@ def _two_lines(trace: Trace, found: Difference) -> tuple[str, str] | None:
     return first, second
 
 
-def _lines_of_others(found: Difference) -> dict[str, Lines]:
+def _lines_of_others(found: Difference) -> dict[str | None, Lines]:
     """By what some brought the lines of those who brought anything else."""
     sides: dict[str | None, list[Op]] = {}
     for rank, op in found.members.items():
@@ -251,13 +264,15 @@ def _lines_of_others(found: Difference) -> dict[str, Lines]:
 
 
 def _value(
-    trace: Trace, found: Difference, rank: int, within: str | None, others: Mapping[str, Lines]
+    trace: Trace,
+    found: Difference,
+    rank: int,
+    within: str | None,
+    others: Mapping[str | None, Lines],
 ) -> str:
     op, value, inside = found.members[rank], found.values[rank], sentences.inside(within)
-    at = f"({sentences.line(op)})"
+    at = f"({sentences.line_of(op, branch(op, others[value]))})"
     if found.kind == "op_mismatch":
-        parted = branch(op, others[value])
-        at = at if parted is None else f"({sentences.line(op)} <- {sentences.place(parted)})"
         return f"{value}{inside} {at}"
     if found.kind == "root_mismatch":
         root = trace.groups[found.group].global_rank(int(value))

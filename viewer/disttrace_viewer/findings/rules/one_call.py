@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from disttrace_viewer.analysis.operation import Site, site
+from disttrace_viewer.analysis.operation import Site, branch, lines_of, site
 from disttrace_viewer.evidence.courses import aligned
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.trace.model import Trace
@@ -71,7 +71,10 @@ class OneCall:
 def hint(trace: Trace, found: OneCall) -> str:
     """What to look for."""
     who = sentences.subject(trace, found.who)
-    at, due = sentences.line(found.op), sentences.line(found.instead)
+    at, due = (
+        sentences.line_of(op, branch(op, lines_of([other])))
+        for op, other in ((found.op, found.instead), (found.instead, found.op))
+    )
     if found.skipped:
         return (
             f"{who} skipped the call at {at}, after which all calls of both sides are the same"
