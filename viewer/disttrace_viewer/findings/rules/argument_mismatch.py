@@ -113,7 +113,7 @@ def _one_call(case: Case, found: Difference) -> OneCall | None:
     if len(sides) == 1:  # a helper's line: the callers tell
         sides = {}
         for rank, op in sorted(found.members.items()):
-            sides.setdefault(site(op.call), []).append(rank)
+            sides.setdefault(op.call.stack, []).append(rank)
     if len(sides) != 2:
         return None
     ones, twos = sides.values()
