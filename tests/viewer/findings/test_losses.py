@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from disttrace.cli import main
+from disttrace.journal.format import FORMAT
 from disttrace_viewer.diagnosis.report import coverage
 from disttrace_viewer.history.verdict import verdict_on
 from disttrace_viewer.merge.jobs import closure, newest
@@ -275,3 +277,19 @@ def test_ranks_that_take_the_world_for_another_size_are_there(tmp_path: Path, si
     case, _found = verdict(tmp_path)
     assert coverage(case)["missing_ranks"] == []
     assert len(case.evidence.trace.groups) == (1 if size == 3 else 2)
+
+
+def test_journals_of_a_newer_format_are_no_verdict(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2 and one line per folder, whatever their records seem to say."""
+    for folder, healthy in ((tmp_path / "well", True), (tmp_path / "hung", False)):
+        for journal, group in steps(folder, 3):
+            journal.define("process", format=FORMAT + 1)
+            if not healthy and journal.rank:
+                journal.begin(journal.collective(group), 200 * MS, q=3)
+            leave(journal, 20 * S)
+        assert main(["diagnose", str(folder)]) == 2
+        text = capfd.readouterr().out
+        assert "Nothing is wrong" not in text
+        assert text.count(f"{folder}: journals of format {FORMAT + 1}") == 1

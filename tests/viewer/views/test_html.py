@@ -93,7 +93,9 @@ def test_it_holds_what_the_other_exports_hold(hang: Path) -> None:
         assert found["processes"][found["process"][n]]["rank"] == row["rank"]
     (finding,) = found["findings"]
     assert (finding["kind"], finding["culprit_ranks"]) == ("missing_participant", [1])
-    assert (finding["from"], finding["to"]) == (60 * MS, 30 * S - 20 * MS)
+    assert (finding["from"], finding["to"]) == (80 * MS, 30 * S)
+    # The zero is that of the view, of Perfetto and of statistics: the launch.
+    assert int(found["start_ns"]) == trace.launch_ns
     culprits = [found["processes"][one]["rank"] for one in finding["culprit_processes"]]
     assert (culprits, finding["operation"]) == ([1], None)
 

@@ -207,13 +207,13 @@ def test_counters_of_a_group(job: Path) -> None:
             ((unit, value),) = event["args"].items()
             found[f"{event['name']} {unit}"].append((event["ts"] / 1000, value))
     waiting = found["the default group: ranks waiting"]
-    # From 1 ms on (20 ms after the journal's begin is 0) rank 0 waits 3 ms for rank 1.
-    assert waiting[:2] == [(1, 1), (4, 0)]
-    assert waiting[-2:] == [(60, 1), (29_980, 0)]
+    # From 21 ms after the launch on rank 0 waits 3 ms for rank 1.
+    assert waiting[:2] == [(21, 1), (24, 0)]
+    assert waiting[-2:] == [(80, 1), (30_000, 0)]
     flying = found["the default group: bytes in flight"]
-    assert flying[:3] == [(1, 16), (4, 32), (6, 0)]
+    assert flying[:3] == [(21, 16), (24, 32), (26, 0)]
     # 16 bytes in the 2 ms after the last arrival, of two ranks: the factor is 1.
-    assert found["the default group: busbw, GB/s"][:2] == [(4, 8e-6), (6, 0)]
+    assert found["the default group: busbw, GB/s"][:2] == [(24, 8e-6), (26, 0)]
 
 
 def test_long_series_keep_their_peaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

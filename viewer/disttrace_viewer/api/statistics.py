@@ -69,8 +69,7 @@ class Stats:
     ) -> None:
         """``disttrace.stats`` makes one."""
         self._trace = trace
-        start = min((p.start_ns for p in trace.processes), default=0)
-        low, high = (None if at is None else parse_time(at, start) for at in (from_, to))
+        low, high = (None if at is None else parse_time(at, trace.launch_ns) for at in (from_, to))
         if low is not None and high is not None and low >= high:
             raise ViewerError(f"there is nothing from {from_} to {to}: the end is not after it")
         exchanges = Exchanges(trace)

@@ -6,6 +6,7 @@ Both readers use it: the one that reads whole files, and the one that follows fi
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,10 +16,11 @@ import orjson
 import disttrace.journal.format as fmt
 from disttrace.journal.format import DEF, DEFINITIONS, DUMPED, FORMAT, RESUMED, ranges_of
 from disttrace_viewer.load import ids
-from disttrace_viewer.load.problems import Problems, plural
+from disttrace_viewer.load.problems import NEWER, Problems, plural
 from disttrace_viewer.load.schema import Checker, Record, json_object
 from disttrace_viewer.load.text import Text
-from disttrace_viewer.trace.process import AGENT
+from disttrace_viewer.trace.plain_text import plain
+from disttrace_viewer.trace.process import AGENT, Problem
 
 NUMBERED = ("string", "stack", "thread", "store", "group", "call")
 LISTED = (
@@ -310,12 +312,9 @@ def parse(text: Text, problems: Problems) -> Definitions:
 def name_newer(path: str, version: int | None, problems: Problems) -> None:
     """Say so where a file is of a format that was not known here."""
     if version is not None and version > FORMAT:
-        problems.add(
-            path,
-            "newer format",
-            f"is written in format {version}, this disttrace knows {FORMAT}; read as far as it is"
-            " understood, update disttrace to be sure.",
-        )
+        folder = plain(os.path.dirname(path) or ".")  # one sentence, whatever the files
+        what = f"journals of format {version}, of which this disttrace knows {FORMAT}; update it."
+        problems.take(Problem(path, NEWER, f"{folder}: {what}"))
 
 
 _PIECE = 1 << 20

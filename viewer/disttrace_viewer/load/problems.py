@@ -13,6 +13,7 @@ LOSSES = frozenset(
         "empty",
         "link",
         "missing segment",
+        "newer format",
         "no definitions",
         "no process record",
         "no segments",
@@ -27,6 +28,7 @@ LOSSES = frozenset(
 """Kinds of problems after which something that a process did may be in no record that was read."""
 
 
+NEWER = "newer format"
 CUT_OFF = "cut off"
 """Stands for a kind where it must be written down that a file ends within a line."""
 

@@ -433,6 +433,11 @@ class Trace:
         return tuple(i[:length] for i in ids)
 
     @cached_property
+    def launch_ns(self) -> int:
+        """When the first process began: the zero of all offsets, on every surface."""
+        return min((p.start_ns for p in self.processes), default=0)
+
+    @cached_property
     def end_ns(self) -> int:
         """Newest sign of life of any process: the instant at which the picture stops."""
         return max((p.last_ns for p in self.processes), default=0)

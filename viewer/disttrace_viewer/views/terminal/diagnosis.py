@@ -325,9 +325,10 @@ def _coverage(case: Case) -> Iterator[Line]:
         yield Line(f"{found['dropped']:,} old operations were dropped (DISTTRACE_MAX_MB).")
     if not case.past.known:
         yield Line(NO_HISTORY, style=DIM)
-    for problem in found["problems"][:CAVEATS]:
+    problems = [one for one in found["problems"] if one not in case.incomplete]
+    for problem in problems[:CAVEATS]:
         yield Line(problem, style=WAIT)
-    if len(found["problems"]) > CAVEATS:
+    if len(problems) > CAVEATS:
         yield Line(f"and {len(found['problems']) - CAVEATS} more (--json has all)", style=WAIT)
     if found["other_jobs"]:
         yield Line(f"Other jobs here: {', '.join(found['other_jobs'][:5])} (--job ID reads one).")

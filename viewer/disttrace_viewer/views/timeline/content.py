@@ -1,6 +1,6 @@
 """The timeline as one HTML page: operations as columns, and all that they refer to as JSON.
 
-Operations are ordered by process, then begin. Times are nanoseconds from ``start``.
+Operations are ordered by process, then begin. Times are nanoseconds from the launch.
 """
 
 from __future__ import annotations
@@ -80,9 +80,7 @@ class _Content:
         self._case, self._findings, self._blame = found.case, found.findings, found.blame
         self._tracks = Tracks()
         rows = placed(trace, self._tracks, shown(trace))
-        first = rows["begin_ns"].min() if rows.height else trace.end_ns
-        assert isinstance(first, int)
-        self._start = first
+        self._start = trace.launch_ns
         self._rows = rows.sort("process", "begin_ns", "number").with_row_index("index")
         self._calls, self._stacks, self._keys = _Numbered(), _Numbered(), _Numbered()
 

@@ -138,11 +138,9 @@ CHUNK_ROWS = 50_000
 
 def lines(trace: Trace) -> Iterator[bytes]:
     """The document in pieces, one event per line."""
-    start = trace.operations["begin_ns"].min() if trace.operations.height else trace.end_ns
-    assert isinstance(start, int)
-    yield _head(trace, start)
+    yield _head(trace, trace.launch_ns)
     separator = b"\n"
-    for piece in _pieces(trace, _clock(start)):
+    for piece in _pieces(trace, _clock(trace.launch_ns)):
         yield separator + piece
         separator = b",\n"
     yield b"\n]}\n"

@@ -63,7 +63,7 @@ def report_of(
     evidence = evidence or verdict_on(trace, exchanges).case.evidence
     _check(trace, filters)
     names = names_of(trace)
-    origin = min((p.start_ns for p in trace.processes), default=0)
+    origin = trace.launch_ns
     inside = initialization_of(trace)
     sequence = sequence_of(
         evidence,
