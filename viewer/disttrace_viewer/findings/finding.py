@@ -115,7 +115,7 @@ def why(*reasons: tuple[object, str]) -> tuple[str, ...]:
 
 NO_JOURNAL = "of some of these ranks there is no journal"
 NOT_WHOLE = "not all journals of these ranks were read in full"
-OTHER_TOOLS = "evidence of other tools holds less than journals"
+OTHER_TOOLS = "evidence of other tools does not hold every call"
 NO_DEFINITIONS = "journals without definitions lie beside these, and one may be of this rank"
 NATIVE = "the call was issued from C++, and where the awaited is, it may issue one unseen"
 POLLED = "the program polls for its completion, and may compute meanwhile"

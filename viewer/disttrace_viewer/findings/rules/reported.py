@@ -15,8 +15,8 @@ from disttrace_viewer.findings.finding import (
     CERTAIN,
     ERROR,
     KINDS,
-    LIKELY,
     NOTE,
+    OTHER_TOOLS,
     WARNING,
     Finding,
     Scope,
@@ -53,7 +53,7 @@ def _found(
     return Finding(
         kind,
         summary,
-        **{"certainty": LIKELY, **more},
+        **{"because": (OTHER_TOOLS,), **more},
         culprits=tuple(index[rank] for rank in ranks if rank in index),
         absent_ranks=tuple(rank for rank in ranks if rank not in index),
         waiting=tuple(index[rank] for rank in waiting if rank in index),
@@ -89,7 +89,7 @@ def _said(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
             one["summary"],
             ranks=[] if one.get("over") else ranks,
             severity=_SEVERITY.get(one["kind"], severity),
-            certainty=CERTAIN if one.get("certainty") == CERTAIN else LIKELY,
+            because=() if one.get("certainty") == CERTAIN else (OTHER_TOOLS,),
             hint="The job said this itself while it ran: its journals tell more.",
         )
 
