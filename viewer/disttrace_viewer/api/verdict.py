@@ -17,7 +17,7 @@ from disttrace_viewer.diagnosis.several import Other, other
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.files import is_remote
-from disttrace_viewer.load.foreign.table import evidence
+from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.choice import ALL, beside, chooser, folders
 from disttrace_viewer.states import folder

@@ -14,7 +14,7 @@ from disttrace_viewer.evidence.recorded import STALL_NS
 from disttrace_viewer.findings.finding import ERROR, LIKELY
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.files import size
-from disttrace_viewer.load.foreign.table import evidence, troubles
+from disttrace_viewer.load.foreign.evidence import evidence, troubles
 from disttrace_viewer.load.journals import open_journal
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.choice import nothing

@@ -74,7 +74,7 @@ def nobody(paths: Sequence[str], _problems: Problems) -> Taken:
 def discover(paths: Sequence[str | Files], problems: Problems, take: Take = nobody) -> list[Files]:
     """Journals below ``paths`` (folders, or single files of a journal), sorted by name; whoever
     knows the files of some already gives them so, and nothing is listed for them. ``take`` knows
-    other formats (``load/foreign/table.py``).
+    other formats (``load/foreign/evidence.py``).
 
     Raises ViewerError where a remote folder cannot be listed.
     """

@@ -9,7 +9,7 @@ from typing import Any
 
 from disttrace.journal.format import SEEN_GONE, UNINSTALLED
 from disttrace_viewer.load.discover import Files
-from disttrace_viewer.load.foreign.table import evidence
+from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.journals import Journal, gather
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge import groups as grouping

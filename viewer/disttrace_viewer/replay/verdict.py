@@ -19,7 +19,7 @@ from disttrace_viewer.findings.finding import ERROR, REPLAYED, Finding
 from disttrace_viewer.load import files
 from disttrace_viewer.load import text as texts
 from disttrace_viewer.load.discover import Files
-from disttrace_viewer.load.foreign.table import evidence
+from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.journals import Journal, gather
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.load.schema import json_object

@@ -15,7 +15,7 @@ import orjson
 
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.files import below, is_held, is_remote, opened
-from disttrace_viewer.load.foreign.table import evidence
+from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.states.engines import Engine, here
 from disttrace_viewer.states.merged import Merged

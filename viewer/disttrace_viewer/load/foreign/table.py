@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from disttrace_viewer.load import files
-from disttrace_viewer.load.discover import Files, Taken, discover
-from disttrace_viewer.load.files import is_held
+from disttrace_viewer.load.discover import Files, Taken
 from disttrace_viewer.load.foreign import (
     flight_recorder,
     kineto,
@@ -16,7 +15,6 @@ from disttrace_viewer.load.foreign import (
     py_spy,
 )
 from disttrace_viewer.load.problems import Problems
-from disttrace_viewer.trace.process import Problem
 
 
 class Reader(Protocol):
@@ -86,25 +84,3 @@ def _reader_of(path: str) -> int | None:
     except OSError:
         return None
     return next((n for n, one in enumerate(READERS) if one.recognises(path, head)), None)
-
-
-def evidence(paths: Sequence[str | Files], problems: Problems) -> list[Files]:
-    """The journals below ``paths`` (folders or single files), sorted by name.
-
-    Raises ViewerError where a remote folder cannot be listed.
-    """
-    return discover(paths, problems, _take)
-
-
-def _take(paths: Sequence[str], problems: Problems) -> Taken:
-    if not paths:
-        return Taken()
-
-    return take(paths, problems)
-
-
-def troubles(paths: Sequence[str | Files]) -> tuple[Problem, ...]:
-    """What is wrong with files below ``paths``, where any hold evidence of other tools."""
-    problems = Problems()
-    foreign_too = any(is_held(one.definitions or "") for one in evidence(paths, problems))
-    return problems.found() if foreign_too else ()
