@@ -12,7 +12,7 @@ from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.diagnosis.verdict import verdict as judge_states
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
-from disttrace_viewer.history.verdict import verdict_on
+from disttrace_viewer.history.past import verdict_on
 from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.reader import load

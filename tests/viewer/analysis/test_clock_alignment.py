@@ -8,7 +8,7 @@ import pytest
 
 from disttrace_viewer.analysis.clock_alignment import align
 from disttrace_viewer.analysis.exchanges import Exchanges
-from disttrace_viewer.merge.clock_fit import Bounds, _tree, fit
+from disttrace_viewer.merge.clock import Bounds, _tree, fit
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.states.folder import of_journals
 from disttrace_viewer.trace.model import Trace

@@ -15,7 +15,7 @@ from disttrace_viewer.companion.hub.station import Answer
 from disttrace_viewer.companion.reports.states import MOST_WHOLE, packed, unpacked
 from disttrace_viewer.diagnosis import job
 from disttrace_viewer.evidence.recorded import Recorded
-from disttrace_viewer.history.verdict import verdict_on
+from disttrace_viewer.history.past import verdict_on
 from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.reader import load

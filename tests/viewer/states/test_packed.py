@@ -10,11 +10,9 @@ import pytest
 from disttrace_viewer.diagnosis.verdict import verdict
 from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems
-from disttrace_viewer.states import merge, reduce
-from disttrace_viewer.states import packed as packing
+from disttrace_viewer.states import merge, merged, reduce
 from disttrace_viewer.states.building import trace_of
-from disttrace_viewer.states.merged import Merged
-from disttrace_viewer.states.packed import Packed
+from disttrace_viewer.states.merged import Merged, Packed
 from disttrace_viewer.states.state import Recent, State, pack_batch
 from disttrace_viewer.views.terminal.diagnosis import lines
 from support.scenes import nobody_knows
@@ -25,7 +23,7 @@ from support.states import hang
 @pytest.fixture
 def at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where states are too many to stay unpacked."""
-    monkeypatch.setattr(packing, "KEPT", 0)
+    monkeypatch.setattr(merged, "KEPT", 0)
 
 
 def reduced(path: Path, window: int | None = None) -> list[State]:

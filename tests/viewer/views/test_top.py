@@ -26,7 +26,7 @@ from disttrace_viewer.api.live import Growth
 from disttrace_viewer.diagnosis.positions import places
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.history.verdict import verdict_on
+from disttrace_viewer.history.past import verdict_on
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.views.terminal.paint.top import Look, lines
 from disttrace_viewer.views.terminal.top import Snapshot, activity_of, snapshot_of

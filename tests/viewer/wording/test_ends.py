@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from disttrace_viewer.analysis.process_ends import FAILED, SILENT, End
 from disttrace_viewer.trace.process import Failure
-from disttrace_viewer.wording.ends import ended
+from disttrace_viewer.wording.sentences import ended
 
 
 def failed(text: str, *causes: str) -> str:

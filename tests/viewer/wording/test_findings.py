@@ -12,7 +12,7 @@ from disttrace_viewer.findings.rules.outside import Doing
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.process import Frame, Worker
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.ends import ended
+from disttrace_viewer.wording.sentences import ended
 
 LOADER = Doing(End(ALIVE, 0), at=Frame("/app/loader.py", 9, "load"))
 

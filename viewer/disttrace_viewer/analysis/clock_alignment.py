@@ -8,8 +8,7 @@ from collections.abc import Set as AbstractSet
 import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
-from disttrace_viewer.merge.clock import realign
-from disttrace_viewer.merge.clock_fit import JOINING, Bounds, Point, Tree, place
+from disttrace_viewer.merge.clock import JOINING, Bounds, Point, Tree, place, realign
 from disttrace_viewer.trace.model import Trace
 
 BINS = 200

@@ -29,7 +29,7 @@ from disttrace_viewer.diagnosis.job import judged
 from disttrace_viewer.diagnosis.said import with_said
 from disttrace_viewer.diagnosis.several import Other
 from disttrace_viewer.diagnosis.verdict import Verdict
-from disttrace_viewer.history.verdict import looking_back, verdict_on
+from disttrace_viewer.history.past import looking_back, verdict_on
 from disttrace_viewer.load.discover import Files, discover
 from disttrace_viewer.load.files import open_regular
 from disttrace_viewer.load.problems import Problems

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from disttrace_viewer.analysis.clock_alignment import align
 from disttrace_viewer.api.report import Report, report_of, stall_ns
-from disttrace_viewer.history.verdict import verdict_on
+from disttrace_viewer.history.past import verdict_on
 from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.choice import chooser, folders, nothing

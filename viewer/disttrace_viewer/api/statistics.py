@@ -20,7 +20,7 @@ from disttrace_viewer.analysis.timing.what_if import KEYS as WITHOUT_KEYS
 from disttrace_viewer.analysis.timing.what_if import Outcome, WhatIf, Without
 from disttrace_viewer.api.reading import Paths, read
 from disttrace_viewer.history.minutes import Older, older
-from disttrace_viewer.history.verdict import verdict_on
+from disttrace_viewer.history.past import verdict_on
 from disttrace_viewer.trace import model
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.trace.model import Trace

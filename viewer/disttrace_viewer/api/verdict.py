@@ -151,8 +151,7 @@ def print_others(
     """A line for each on standard output, below what is shown of the newest job."""
     from disttrace_viewer.views.terminal import DIM, WAIT
     from disttrace_viewer.views.terminal.diagnosis import Line
-    from disttrace_viewer.views.terminal.paint.console import paper
-    from disttrace_viewer.views.terminal.paint.diagnosis import paint
+    from disttrace_viewer.views.terminal.paint.console import paint, paper
 
     if found:
         lines = [Line(one.sentence, style=DIM if one.healthy else WAIT) for one in found]
@@ -171,7 +170,7 @@ def _looking_back(
     """The verdict with what tables of all operations tell; of single journals all are wanted."""
     from disttrace_viewer.analysis.clock_alignment import align
     from disttrace_viewer.analysis.exchanges import Exchanges
-    from disttrace_viewer.history.verdict import looking_back, verdict_on
+    from disttrace_viewer.history.past import looking_back, verdict_on
     from disttrace_viewer.merge.reader import load
 
     apart = any(isinstance(one, Files) for one in where)

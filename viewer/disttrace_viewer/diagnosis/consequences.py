@@ -16,9 +16,9 @@ from disttrace_viewer.findings.rules.tried_again import attempts
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import quantities, sentences
-from disttrace_viewer.wording.ends import ended as how_ended
-from disttrace_viewer.wording.ends import pattern
-from disttrace_viewer.wording.ends import raised as how_is_raised
+from disttrace_viewer.wording.sentences import ended as how_ended
+from disttrace_viewer.wording.sentences import pattern
+from disttrace_viewer.wording.sentences import raised as how_is_raised
 
 Explained = TypeVar("Explained", Wait, int)
 _ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}

@@ -15,7 +15,7 @@ from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.trace.model import Reported, Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.ends import BY, ENDED, HELD, NOWHERE, ended, pattern, state
+from disttrace_viewer.wording.sentences import BY, ENDED, HELD, NOWHERE, ended, pattern, state
 
 SEVERAL = 8
 """Of more places than this those in groups of one kind (a mesh has many) are one."""

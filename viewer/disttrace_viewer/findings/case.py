@@ -1,9 +1,9 @@
-"""A case: the evidence, the waits, the findings so far, and what each of them explains."""
+"""A case: the evidence, the waits, the findings so far, what each explains, what is over."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -19,18 +19,49 @@ from disttrace_viewer.analysis.process_ends import (
 from disttrace_viewer.analysis.sample import Course
 from disttrace_viewer.evidence import courses
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.evidence.node_rendezvous import Agents
+from disttrace_viewer.evidence.mismatches import Joined
 from disttrace_viewer.evidence.recorded import STUCK_NS
-from disttrace_viewer.evidence.rendezvous import RendezvousIndex
+from disttrace_viewer.evidence.rendezvous import Agents, RendezvousIndex
 from disttrace_viewer.evidence.store_keys import Setters
 from disttrace_viewer.evidence.waits.asking import asked_within_ns
 from disttrace_viewer.evidence.waits.graph import waits
 from disttrace_viewer.evidence.waits.wait import Wait, still_imports
 from disttrace_viewer.findings.finding import ERROR, Finding
-from disttrace_viewer.findings.past import NOTHING, Past
 from disttrace_viewer.findings.witnesses import Witnesses
 from disttrace_viewer.trace.model import Stream
 from disttrace_viewer.trace.operation import GROUPED, Op
+
+Misfit = tuple[Op, Op, int, list[Hashable]]
+"""Send, receive, how many messages of their call sites there are, and which."""
+
+
+class Past:
+    """Nothing, where only states were read."""
+
+    known = False
+    """Whether all that is over was looked at."""
+    rules: Sequence[Callable[[Any], Iterator[Finding]]] = ()
+    """Rules about what is over, asked of a case after all others."""
+
+    def unlike(self) -> Iterator[Joined]:
+        """The first collective of every way in which the members of one are unlike, by stream."""
+        return iter(())
+
+    def misfits(self) -> Iterator[Misfit]:
+        """Of every pair of call sites whose messages do not fit the first one."""
+        return iter(())
+
+    def courses(self) -> Iterator[tuple[Stream, Mapping[int, Course]]]:
+        """Of streams whose members called from different lines the course of each process."""
+        return iter(())
+
+    def course(self, process: int, stream: Stream) -> Course | None:
+        """All collectives of a process in a stream."""
+        return None
+
+
+NOTHING = Past()
+
 
 EARLY_NS = 3_000_000_000
 """Waiting that was cut off before this may have been about to end."""

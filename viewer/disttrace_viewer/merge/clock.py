@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from operator import ge, le
 from typing import TypeVar
 
 from disttrace_viewer.trace.model import Group, Member, Tables, Trace
+from disttrace_viewer.trace.operation import SYNCHRONIZING
 from disttrace_viewer.trace.process import (
     Clock,
     Digest,
@@ -121,3 +126,174 @@ def _moved(process: Process, old: Clock, new: Clock) -> Process:
         digests=each(process.digests),
         dropped=tuple(dataclasses.replace(d, to_ns=maybe(d.to_ns)) for d in process.dropped),
     )
+
+
+JOINING = (*SYNCHRONIZING, "monitored_barrier")
+"""Collectives that nobody leaves before everybody came."""
+MOST_DRIFT = 5e-4
+"""Crystals are off by less."""
+UNMET_NS = 50_000_000
+"""How far wall clocks of hosts may be apart that never exchanged anything."""
+
+
+Point = tuple[float, float]
+"""(time, bound)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What exchanges say of ``clock - reference`` at some times of that clock (ns after
+    ``origin_ns``).
+    """
+
+    origin_ns: int
+    upper: tuple[Point, ...]
+    lower: tuple[Point, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """``offset_ns + drift * t``, and how far it may be off."""
+
+    offset_ns: float
+    drift: float
+    error_ns: float
+
+
+Tree = Sequence[tuple[int, int]]
+"""(placed clock, clock that is placed by it), outwards."""
+
+
+def place(
+    clocks: Sequence[Clock],
+    processes: Sequence[Process],
+    joined: Sequence[AbstractSet[int]],
+    bounds_of: Callable[[Tree], Mapping[tuple[int, int], Bounds]],
+) -> tuple[Clock, ...]:
+    """The clocks set right. ``joined``: sets of clocks that bound one another; ``bounds_of``: the
+    bounds of the edges of a tree whose clocks exchanged both ways.
+    """
+    used = sorted({p.clock for p in processes})
+    if len(used) < 2:
+        return tuple(clocks)
+    root = _reference(processes)
+    found = list(clocks)
+    rejected: set[tuple[int, int]] = set()
+    while True:
+        edges = _tree(root, joined, rejected)
+        bounds = bounds_of(edges)
+        unmet = {edge for edge in edges if edge not in bounds}
+        if not unmet - rejected:
+            break
+        rejected |= unmet  # they met one way only, or in nothing that was over for both
+    for reference, clock in edges:
+        edge = bounds[reference, clock]
+        found[clock] = _shifted(clocks, found, reference, clock, edge, fit(edge))
+    for clock in {*used} - {clock for _, clock in edges} - {root}:
+        error = max(found[clock].error_ns, UNMET_NS)
+        found[clock] = dataclasses.replace(found[clock], error_ns=error)
+    return tuple(found)
+
+
+def _reference(processes: Sequence[Process]) -> int:
+    """The clock that most processes go by; of equals, that of the lowest rank."""
+    count: dict[int, int] = {}
+    least: dict[int, int] = {}
+    for process in processes:
+        clock = process.clock
+        count[clock] = count.get(clock, 0) + 1
+        rank = 1 << 30 if process.rank is None else process.rank
+        least[clock] = min(rank, least.get(clock, rank))
+    return max(sorted(count), key=lambda clock: (count[clock], -least[clock]))
+
+
+def _tree(
+    root: int, joined: Iterable[AbstractSet[int]], rejected: AbstractSet[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """A tree over clocks that met, from ``root``: the largest of the sets within reach first."""
+    sets = [sorted(clocks) for clocks in joined]
+    of_clock: dict[int, list[int]] = {}
+    for number, clocks in enumerate(sets):
+        for clock in clocks:
+            of_clock.setdefault(clock, []).append(number)
+    placed = {root}
+    edges: list[tuple[int, int]] = []
+    waiting = [(-len(sets[number]), number, root) for number in of_clock.get(root, ())]
+    heapq.heapify(waiting)
+    while waiting:
+        _, number, reference = heapq.heappop(waiting)
+        for clock in sets[number]:
+            if clock in placed or (reference, clock) in rejected:
+                continue
+            placed.add(clock)
+            edges.append((reference, clock))
+            for other in of_clock[clock]:
+                if other != number:
+                    heapq.heappush(waiting, (-len(sets[other]), other, clock))
+    return edges
+
+
+def _shifted(
+    was: Sequence[Clock],
+    clocks: Sequence[Clock],
+    reference: int,
+    clock: int,
+    bounds: Bounds,
+    line: Line,
+) -> Clock:
+    """A clock set right by its line against a reference, which may have been set right itself."""
+    old, above, moved = was[clock], clocks[reference], was[reference]
+    # Where the reference was moved, its own line comes on top.
+    origin = bounds.origin_ns - old.offset_ns
+    there = bounds.origin_ns - round(line.offset_ns) - moved.offset_ns - above.origin_ns
+    shift = above.offset_ns - moved.offset_ns - round(there * above.drift)
+    return dataclasses.replace(
+        old,
+        offset_ns=old.offset_ns - round(line.offset_ns) + shift,
+        drift=line.drift + above.drift,
+        origin_ns=origin,
+        error_ns=round(line.error_ns) + (above.error_ns if shift else 0),
+    )
+
+
+def fit(bounds: Bounds) -> Line:
+    """The line that keeps the greatest distance from all bounds; without drift if that does too."""
+    bounds = Bounds(
+        bounds.origin_ns,
+        _hull(bounds.upper, turns_back=le),
+        _hull(bounds.lower, turns_back=ge),
+    )
+    low, high = -MOST_DRIFT, MOST_DRIFT
+    for _ in range(80):
+        third = (high - low) / 3
+        # The width of the band is concave in the drift.
+        if _width(bounds, low + third) < _width(bounds, high - third):
+            low += third
+        else:
+            high -= third
+    drift = (low + high) / 2
+    if _width(bounds, 0.0) >= 0.9 * _width(bounds, drift) > 0:
+        drift = 0.0
+    top = min(bound - drift * t for t, bound in bounds.upper)
+    bottom = max(bound - drift * t for t, bound in bounds.lower)
+    return Line((top + bottom) / 2, drift, abs(top - bottom) / 2)
+
+
+def _width(bounds: Bounds, drift: float) -> float:
+    top = min(bound - drift * t for t, bound in bounds.upper)
+    return top - max(bound - drift * t for t, bound in bounds.lower)
+
+
+def _hull(
+    points: Sequence[Point], *, turns_back: Callable[[float, float], bool]
+) -> tuple[Point, ...]:
+    """The points that can be the sharpest bound of a line: one side of the convex hull."""
+    kept: list[Point] = []
+    for t, bound in sorted(points):
+        while len(kept) > 1:
+            (t0, b0), (t1, b1) = kept[-2:]
+            if not turns_back((t1 - t0) * (bound - b0), (b1 - b0) * (t - t0)):
+                break
+            kept.pop()
+        kept.append((t, bound))
+    return tuple(kept)

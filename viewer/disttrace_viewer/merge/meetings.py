@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import disttrace.journal.format as fmt
-from disttrace_viewer.merge.clock_fit import JOINING, Bounds, Point, Tree, place
+from disttrace_viewer.merge.clock import JOINING, Bounds, Point, Tree, place
 from disttrace_viewer.trace.model import Group
 from disttrace_viewer.trace.process import Clock, Process
 

@@ -17,7 +17,7 @@ from disttrace_viewer.merge.processes import Clocks, process_of
 from disttrace_viewer.otlp import attributes
 from disttrace_viewer.otlp.attributes import Attributes
 from disttrace_viewer.otlp.journal import IN_FLIGHT, JournalReader, Operation
-from disttrace_viewer.wording.ends import ended
+from disttrace_viewer.wording.sentences import ended
 
 _REMEMBERED = 65536
 """Sends in traces of the program's own; older ones found their receives long ago."""

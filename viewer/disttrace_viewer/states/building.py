@@ -25,10 +25,9 @@ from disttrace_viewer.merge.jobs import as_called
 from disttrace_viewer.merge.processes import stack_of
 from disttrace_viewer.merge.surveying import base_stores
 from disttrace_viewer.merge.tables import KINDS, store_of
-from disttrace_viewer.states import packed
+from disttrace_viewer.states import merged as merging
 from disttrace_viewer.states.history import History, courses_differ
-from disttrace_viewer.states.merged import Merged, StateSurvey, WaitsWith, survey
-from disttrace_viewer.states.packed import batches_of
+from disttrace_viewer.states.merged import Merged, StateSurvey, WaitsWith, batches_of, survey
 from disttrace_viewer.states.state import ByIdentity, Row, State, journal_of
 from disttrace_viewer.trace.model import (
     Call,
@@ -158,7 +157,7 @@ class _Building:
         """Go through all states."""
         known = self.survey
         self.processes = list(known.processes)
-        if len(self.states) > packed.KEPT:
+        if len(self.states) > merging.KEPT:
             known.processes = ()  # the survey is forgotten after this, and each is made anew
         self.stores = list(known.bases)
         self.ids = [""] * len(known.groups)

@@ -18,8 +18,7 @@ from disttrace_viewer.load.files import below, is_held, is_remote, opened
 from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.states.engines import Engine, here
-from disttrace_viewer.states.merged import Merged
-from disttrace_viewer.states.packed import Head, Packed, head_of
+from disttrace_viewer.states.merged import Head, Merged, Packed, head_of
 from disttrace_viewer.states.reduce import reduce
 from disttrace_viewer.states.state import MOST_BYTES, StateError, inflated, pack_batch
 from disttrace_viewer.trace.errors import ViewerError

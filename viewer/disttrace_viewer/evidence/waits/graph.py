@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from disttrace.journal.format import COMPOSED
 from disttrace_viewer.analysis.sample import BATCHES, STAND_IN, message_stream
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.evidence.node_rendezvous import Agents
-from disttrace_viewer.evidence.rendezvous import LATE_NS, RendezvousIndex
+from disttrace_viewer.evidence.rendezvous import LATE_NS, Agents, RendezvousIndex
 from disttrace_viewer.evidence.store_keys import Setters, taken_connections
 from disttrace_viewer.evidence.waits import asking
 from disttrace_viewer.evidence.waits.wait import (

@@ -17,7 +17,7 @@ from disttrace_viewer.trace.error_texts import is_connection_error
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.ends import raised
+from disttrace_viewer.wording.sentences import raised
 
 _KINDS = mismatches.KINDS | {
     *("missing_participant", "size_mismatch", "unmatched_send", "unmatched_recv", "deadlock"),

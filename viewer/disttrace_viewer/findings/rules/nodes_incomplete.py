@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from disttrace_viewer.analysis.process_ends import CLEAN
-from disttrace_viewer.evidence.node_rendezvous import UNNAMED, Attempt, host_of
+from disttrace_viewer.evidence.rendezvous import UNNAMED, Attempt, host_of
 from disttrace_viewer.evidence.waits.wait import NODES, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, MUTE, NOTE, START_UP, Finding, Scope, why

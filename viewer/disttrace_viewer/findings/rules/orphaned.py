@@ -10,7 +10,7 @@ from disttrace_viewer.findings.finding import NOTE, Finding
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.ends import ended
+from disttrace_viewer.wording.sentences import ended
 
 
 def find(case: Case) -> Iterator[Finding]:

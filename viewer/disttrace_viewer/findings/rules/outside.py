@@ -18,7 +18,7 @@ from disttrace_viewer.trace.model import Location, Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Failure, Frame
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.ends import HELD, NOWHERE, ended
+from disttrace_viewer.wording.sentences import HELD, NOWHERE, ended
 
 
 def doing(

@@ -32,9 +32,8 @@ from disttrace_viewer.trace.model import Location, Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.ends import came_about, ended, raised
 from disttrace_viewer.wording.quantities import few
-from disttrace_viewer.wording.sentences import MANY
+from disttrace_viewer.wording.sentences import MANY, came_about, ended, raised
 
 MOMENT_NS = 2_000_000_000
 """Those who are seen to be gone within this went at one moment."""

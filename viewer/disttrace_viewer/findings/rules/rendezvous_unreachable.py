@@ -13,7 +13,7 @@ from disttrace_viewer.findings.rules.starting import may_come
 from disttrace_viewer.trace.model import Store, Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.ends import ended
+from disttrace_viewer.wording.sentences import ended
 
 
 def find(case: Case) -> Iterator[Finding]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 
 from disttrace_viewer.analysis.sample import STAND_IN
-from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.case import Case, Misfit
 from disttrace_viewer.findings.finding import Finding, Scope
-from disttrace_viewer.findings.past import Misfit
 from disttrace_viewer.trace.model import Call, Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences

@@ -19,8 +19,8 @@ from disttrace_viewer.trace.error_texts import is_connection_error
 from disttrace_viewer.trace.model import Stream, Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.ends import tidy
 from disttrace_viewer.wording.quantities import few
+from disttrace_viewer.wording.sentences import tidy
 
 JUST_BEFORE = "Just before, "
 THEN = "Then "

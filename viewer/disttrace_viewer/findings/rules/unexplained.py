@@ -18,7 +18,7 @@ from disttrace_viewer.trace.error_texts import is_time_out
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.ends import ended
+from disttrace_viewer.wording.sentences import ended
 
 
 def find(case: Case) -> Iterator[Finding]:

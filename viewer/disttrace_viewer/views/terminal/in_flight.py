@@ -14,8 +14,8 @@ from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.views.terminal import BAD, DIM
 from disttrace_viewer.views.terminal.rows import Flight, Mark, Row
-from disttrace_viewer.wording.ends import ended, state
 from disttrace_viewer.wording.names import Describer, Lane, Names, brief, place
+from disttrace_viewer.wording.sentences import ended, state
 
 MOST = 200
 """Operations in flight that are told of, the oldest."""

@@ -21,7 +21,7 @@ from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
-from disttrace_viewer.history.verdict import verdict_on
+from disttrace_viewer.history.past import verdict_on
 from disttrace_viewer.load.said import SHOWN
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import Group, Trace
@@ -30,8 +30,8 @@ from disttrace_viewer.views.call_fields import shared
 from disttrace_viewer.views.timeline.columns import Columns, Sources, gains
 from disttrace_viewer.views.timeline.counters import on_bus
 from disttrace_viewer.views.timeline.tracks import Tracks, placed, waits
-from disttrace_viewer.wording.ends import state
 from disttrace_viewer.wording.sentences import group as group_words
+from disttrace_viewer.wording.sentences import state
 
 OPERATIONS = 1_000_000
 """So many a browser holds; beyond, the page has the newest and all in flight, and says so."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import IO
 
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from disttrace_viewer.views.terminal import DIM, HEAD, HOLD
+from disttrace_viewer.views.terminal import DIM, HEAD, HOLD, PLAIN
+from disttrace_viewer.views.terminal.diagnosis import Line
 
 _PLAIN = str.maketrans("│─●◆◐○✗◌◍▶◀…→µ╎", "|-o@%.x?c><~>u:")
 
@@ -119,3 +121,26 @@ def paper(
     if plain is None:
         plain = not console.encoding.lower().startswith("utf")
     return TextConsole(console, plain=plain)
+
+
+_DEEPEST = 44
+"""A lead that takes more columns than this stands above its text."""
+
+
+def paint(out: TextConsole, lines: Iterable[Line]) -> None:
+    """All lines of a report."""
+    for line in lines:
+        if not line.text and not line.lead:
+            out.blank()
+            continue
+        lead = Text(line.lead, line.style)
+        indent = len(line.lead) if len(line.lead) <= min(_DEEPEST, out.width // 2) else 3
+        if line.whole:
+            out.line(lead, line.text)
+        elif line.lead and line.lead[0].isdecimal():
+            # "1. ERROR kind: " is the beginning of the sentence, and what follows hangs under it.
+            text = Text.assemble(lead, line.text)
+            out.wrapped(text, Text(""), Text("   "))
+        else:
+            text = Text(line.text, PLAIN if line.lead else line.style)
+            out.wrapped(text, lead, Text(" " * indent))
