@@ -411,7 +411,7 @@ def test_what_takes_more_than_its_share_of_a_core_is_skipped(
     """Nothing more is read in that window; the next one begins with what is written then."""
     define(tmp_path)
     segment(tmp_path, 1, range(1, 4))
-    live = LiveFile(str(tmp_path / "x.live"), "j", "h", lambda: False)
+    live = LiveFile(str(tmp_path / "x.live"), "j", "h", lambda: None)
     duty = Slowness(live, 0.05, lambda *said: True)
     followers = {BASE: Follower(str(tmp_path), BASE, {})}
 

@@ -23,6 +23,7 @@ import pytest
 
 pytest.importorskip("grpc")
 
+from disttrace_viewer.companion.slow.live_file import verdict_of
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.views import prometheus
 from support.collector import Collector, exporters, serve_grpc
@@ -122,6 +123,19 @@ def test_what_companions_write_is_told_in_the_text_format(live: Path) -> None:
             )
         ),
     ]
+
+
+def test_a_stall_says_who_and_where(live: Path) -> None:
+    """Only while it stands; of several culprits all."""
+    finding = {"kind": "missing_participant", "locations": [{"file": "loader.py", "line": 34}]}
+    said = {"certainty": "certain", "culprit_ranks": [1, 3], "finding": finding}
+    write(live, stalled=True, verdict=verdict_of(said))
+    assert (
+        r'disttrace_verdict_info{disttrace_job="night\"ly",host="node7",kind="missing_participant",'
+        r'culprit="1,3",line="loader.py:34",certainty="certain"} 1'
+    ) in prometheus.metrics().splitlines()
+    write(live, verdict={})
+    assert "disttrace_verdict_info{" not in prometheus.metrics()
 
 
 def test_what_is_old_or_half_written_or_a_link_is_not_told(live: Path) -> None:

@@ -373,3 +373,13 @@ def test_by_rank_is_the_table_of_ranks(tmp_path: Path) -> None:
     assert found.by(["rank"]).equals(found.ranks)
     with pytest.raises(ValueError, match="allowed are op, group, line"):
         found.by(["rank", "op"])
+
+
+def test_a_notebook_s_console_is_not_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a kernel rich shows every line as an output of its own, and writes none to the file."""
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    for journal in workers(tmp_path, 2):
+        journal.run(journal.collective(journal.world()), START, MS, q=1)
+    assert "operations" in str(disttrace.stats(tmp_path))

@@ -226,6 +226,16 @@ def test_jobs_are_listed(tmp_path: Path, capfdbinary: pytest.CaptureFixture[byte
     assert [job.id for job in jobs(tmp_path)] == ["job", "old"]
 
 
+def test_how_long_a_killed_job_ran_is_in_its_journals(tmp_path: Path) -> None:
+    """Not in the time of files, which may have been copied days later."""
+    for journal in workers(tmp_path, 2):
+        journal.record(hb=15_000 * MS)
+    for path in tmp_path.iterdir():
+        os.utime(path, (2**31, 2**31))
+    (job,) = jobs(tmp_path)
+    assert job.last_ns - job.start_ns == pytest.approx(15_000 * MS, abs=MS)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_an_export_that_is_ended_leaves_no_half_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals

@@ -91,7 +91,7 @@ def _talk(order: Order, watch: Watch) -> Duty:
 
     slowness = None
     if order.slow:
-        live = LiveFile(order.live, order.job, socket.gethostname(), lambda: watch.stands)
+        live = LiveFile(order.live, order.job, socket.gethostname(), lambda: watch.standing)
         slowness = Slowness(live, order.slow, watch.tell)
     judging = Judging(command_of(order), watch.tell_divergence, lambda: watch.diverged)
     meet = partial(Peers, uuid.uuid4().hex[:12], about=ABOUT)

@@ -86,6 +86,7 @@ class Watch:
         self._look_due = self._due = 0.0
         self._limit_s = order.stall_s
         self._signature: list[Any] | None = None
+        self._standing: dict[str, Any] = {}
         self._noted: list[Any] = []
         self._stalled_since = 0.0
         self._unheard: list[Any] | None = None
@@ -162,9 +163,9 @@ class Watch:
             self._end(self._verdicts, leave_s)
 
     @property
-    def stands(self) -> bool:
-        """Whether a stall was told from this host that is not over."""
-        return bool(self._signature)
+    def standing(self) -> dict[str, Any] | None:
+        """The verdict on a stall that was told from this host and is not over."""
+        return self._standing if self._signature else None
 
     @property
     def diverged(self) -> set[str]:
@@ -265,6 +266,7 @@ class Watch:
                 self._stalled_since = now
             self._again_at, self._again_s = now + _AGAIN_S, _AGAIN_S
             said = _objects("stalled", verdict["said"])
+            self._standing = said[0] if said else {}
             self._say(verdict["lines"], verdict["voices"], said)
             self._tell_command(said, verdict["alert"])
             if self._tell is not None and verdict["lines"]:

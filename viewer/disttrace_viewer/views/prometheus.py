@@ -28,6 +28,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 METRICS = {
     "disttrace_ranks": "Ranks of a job on this host.",
     "disttrace_stalled": "1 while a stall stands that the job told from this host, else 0.",
+    "disttrace_verdict_info": "1 for the verdict on a stall that stands: who, where, how sure.",
     "disttrace_waiting_ratio": "Part of the last minute that communication held a rank.",
     "disttrace_slow_ratio": "Part of their time that a rank makes the others wait; only slow ones.",
     "disttrace_slow_lost_rank_seconds": "What the others have lost by a slow rank so far.",
@@ -126,6 +127,8 @@ def _values(known: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], float]
     here = {**job, "host": known["host"]}
     yield "disttrace_ranks", here, len(known["ranks"])
     yield "disttrace_stalled", here, float(known["stalled"])
+    if known.get("verdict"):
+        yield "disttrace_verdict_info", {**here, **known["verdict"]}, 1
     for one in known["ranks"].values():
         if one["waiting_share"] is not None:
             yield "disttrace_waiting_ratio", {**here, "rank": one["rank"]}, one["waiting_share"]

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import orjson
 
@@ -23,12 +24,26 @@ OVER_S = 60.0
 MOST_SLOW = 32
 
 
-class LiveFile:
-    """The file at ``path``, of ``job`` on ``host``; ``stalls``: whether a stall stands that the job
-    told from this host."""
+def verdict_of(said: Mapping[str, Any]) -> dict[str, Any]:
+    """What dashboards show of a verdict: kind, culprits, the first line, certainty."""
+    finding = said.get("finding") or {}
+    places = [f"{at['file']}:{at['line']}" for at in finding.get("locations", ())[:1]]
+    return {
+        "kind": finding.get("kind", said.get("kind")),
+        "culprit": ",".join(map(str, said.get("culprit_ranks") or ())),
+        "line": "".join(places),
+        "certainty": said.get("certainty"),
+    }
 
-    def __init__(self, path: str, job: str, host: str, stalls: Callable[[], bool]) -> None:
-        self._path, self._job, self._host, self._stalls = path, job, host, stalls
+
+class LiveFile:
+    """The file at ``path``, of ``job`` on ``host``; ``stands``: the verdict on a stall that the
+    job told from this host and that is not over."""
+
+    def __init__(
+        self, path: str, job: str, host: str, stands: Callable[[], dict[str, Any] | None]
+    ) -> None:
+        self._path, self._job, self._host, self._stands = path, job, host, stands
         self._fd = -1
         self._sums: deque[tuple[float, dict[str, tuple[int, int]]]] = deque()
 
@@ -40,11 +55,13 @@ class LiveFile:
         self._sums.append((now, sums))
         while now - self._sums[0][0] > OVER_S:
             self._sums.popleft()
+        stands = self._stands()
         known = {
             "at": time.time(),
             "job": self._job,
             "host": self._host,
-            "stalled": self._stalls(),
+            "stalled": stands is not None,
+            "verdict": {} if stands is None else verdict_of(stands),
             "ranks": {
                 one.definitions.id: {
                     "rank": one.definitions.rank,

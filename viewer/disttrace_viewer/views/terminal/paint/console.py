@@ -111,6 +111,7 @@ def paper(
         color_system=None if refused else "auto",
         no_color=refused,
         force_terminal=True if color else None,
+        force_jupyter=False,  # else it shows each line as an output of its own, and writes none
         highlight=False,
         markup=False,
         emoji=False,
