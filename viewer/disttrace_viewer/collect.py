@@ -17,14 +17,14 @@ from disttrace_viewer.merge.choice import chooser, folders, nothing
 from disttrace_viewer.merge.surveying import restrict, survey
 from disttrace_viewer.trace.errors import ViewerError
 
-__all__ = ["Packed", "Unpacked", "ViewerError", "is_archive", "pack", "unpack"]
+__all__ = ["Collected", "Unpacked", "ViewerError", "is_archive", "pack", "unpack"]
 
 Unpacked = archives.Unpacked
 is_archive = archives.is_archive
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class Collected:
     """What was packed."""
 
     path: str
@@ -33,7 +33,7 @@ class Packed:
     files: int
 
 
-def pack(paths: Sequence[str], *, job: str | None = None, output: str | None = None) -> Packed:
+def pack(paths: Sequence[str], *, job: str | None = None, output: str | None = None) -> Collected:
     """Pack the journals of a job below ``paths`` into ``output`` (default: JOB-HOST.tar.gz).
 
     ``job`` is chosen as everywhere: an id or its beginning, ``newest`` (default) or ``all``.
@@ -65,7 +65,7 @@ def pack(paths: Sequence[str], *, job: str | None = None, output: str | None = N
         count = archives.pack([*all_of, *sorted(said)], target)
     except OSError as error:
         raise _failed(error, target) from None
-    return Packed(target, chosen[-1], len(journals), count)
+    return Collected(target, chosen[-1], len(journals), count)
 
 
 def unpack(paths: Sequence[str], folder: str) -> Unpacked:

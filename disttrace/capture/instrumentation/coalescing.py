@@ -19,14 +19,14 @@ _OP = "coalescing_manager"
 
 def install(capture: Capture) -> None:
     """Patch the two ends of coalescing."""
-    batches = Batches(capture)
+    batches = Coalescing(capture)
     for owner in (ProcessGroup, Backend):
         start = after(capture, PART, batches.start)
         capture.engine.attribute(PART, owner, "_start_coalescing", start)
         capture.engine.attribute(PART, owner, "_end_coalescing", batches.end)
 
 
-class Batches:
+class Coalescing:
     """Operations issued between the two ends, by thread and group."""
 
     def __init__(self, capture: Capture) -> None:

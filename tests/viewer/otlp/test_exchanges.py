@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from disttrace_viewer.otlp.exchanges import Exchanges
+from disttrace_viewer.otlp.exchanges import OpenExchanges
 from disttrace_viewer.otlp.journal import Operation
 from disttrace_viewer.otlp.spans import Exchanged
 
@@ -39,7 +39,7 @@ def part(rank: int) -> Exchanged:
 
 def test_a_call_that_raised_on_issue_did_not_come_first() -> None:
     """It gave its number back, and the next collective took that one."""
-    exchanges = Exchanges(BUILDER)
+    exchanges = OpenExchanges(BUILDER)
     journals: list[Any] = [SimpleNamespace(base=str(n), definitions=Definitions()) for n in (0, 1)]
     refused = operation("all_reduce", begin=100)
     exchanges.joined(journals[0], refused, part(0), now=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from disttrace_viewer.views.terminal.sequence import Span, fold
+from disttrace_viewer.views.terminal.sequence import Stretch, fold
 
 
 def rows(kinds: str, unusual: str = "", families: str = "") -> pl.DataFrame:
@@ -28,34 +28,38 @@ def rows(kinds: str, unusual: str = "", families: str = "") -> pl.DataFrame:
 
 def test_an_iteration_is_found_with_what_is_around_it() -> None:
     """Setting up and ending stay; the iterations between are one span of their period."""
-    assert fold(rows("xy" + "abb" * 10 + "z")) == [Span(0, 2), Span(2, 32, 3), Span(32, 33)]
+    assert fold(rows("xy" + "abb" * 10 + "z")) == [
+        Stretch(0, 2),
+        Stretch(2, 32, 3),
+        Stretch(32, 33),
+    ]
 
 
 def test_the_shortest_period_wins() -> None:
     """Twenty equal rows are twenty iterations of one row, not ten of two."""
-    assert fold(rows("a" * 20)) == [Span(0, 20, 1)]
+    assert fold(rows("a" * 20)) == [Stretch(0, 20, 1)]
 
 
 def test_folding_must_spare_rows() -> None:
     """Three rounds of two are shown as they are."""
-    assert fold(rows("ab" * 3)) == [Span(0, 6)]
+    assert fold(rows("ab" * 3)) == [Stretch(0, 6)]
     assert fold(rows("")) == []
 
 
 def test_an_unusual_row_is_never_folded() -> None:
     """The repetition stops before it and starts again after it."""
     spans = fold(rows("a" * 41, unusual="20"))
-    assert spans == [Span(0, 20, 1), Span(20, 21), Span(21, 41, 1)]
+    assert spans == [Stretch(0, 20, 1), Stretch(20, 21), Stretch(21, 41, 1)]
 
 
 def test_what_runs_side_by_side_may_come_in_any_order() -> None:
     """Messages between two pairs count as the same iteration in either order."""
     kinds = "abcbac" * 5
     spans = fold(rows(kinds, families=kinds.replace("b", "a")))
-    assert spans == [Span(0, 30, 3)]
+    assert spans == [Stretch(0, 30, 3)]
 
 
 def test_spans_say_how_much_they_show() -> None:
     """A span of a period shows one iteration and one line for the others."""
-    assert (Span(2, 32, 3).repeats, Span(2, 32, 3).shown) == (10, 4)
-    assert (Span(0, 7).repeats, Span(0, 7).shown) == (1, 7)
+    assert (Stretch(2, 32, 3).repeats, Stretch(2, 32, 3).shown) == (10, 4)
+    assert (Stretch(0, 7).repeats, Stretch(0, 7).shown) == (1, 7)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from disttrace_viewer.merge.reader import load
-from disttrace_viewer.views.terminal.paint.report import Report, report_of
+from disttrace_viewer.views.terminal.paint.report import Overview, report_of
 from disttrace_viewer.views.terminal.plan import Filters
 from support.journals import MS, Journal, workers
 
 
-def report(folder: Path, *ops: str) -> Report:
+def report(folder: Path, *ops: str) -> Overview:
     return report_of(load([str(folder)]), Filters(ops=ops))
 
 

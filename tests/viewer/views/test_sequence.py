@@ -13,7 +13,7 @@ from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.views.terminal import BAD, HOLD
 from disttrace_viewer.views.terminal.paint.console import paper
-from disttrace_viewer.views.terminal.paint.report import Report, paint, report_of
+from disttrace_viewer.views.terminal.paint.report import Overview, paint, report_of
 from disttrace_viewer.views.terminal.plan import Filters
 from disttrace_viewer.views.terminal.rows import Mark, Row
 from support.journals import MS, Journal, bulk, training, workers
@@ -21,12 +21,12 @@ from support.journals import MS, Journal, bulk, training, workers
 US = 1_000
 
 
-def report(folder: Path, filters: Filters | None = None) -> Report:
+def report(folder: Path, filters: Filters | None = None) -> Overview:
     """The report on a folder."""
     return report_of(load([str(folder)]), filters)
 
 
-def painted(report: Report, width: int = 80, encoding: str = "utf-8") -> list[str]:
+def painted(report: Overview, width: int = 80, encoding: str = "utf-8") -> list[str]:
     """The lines of a report without colour."""
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     paint(report, paper(file, width=width))
@@ -40,12 +40,12 @@ def words(row: Row) -> list[str]:
     return [text.plain.replace(HOLD, " ") for text in (row.text, *row.below)]
 
 
-def called(found: Report) -> list[str]:
+def called(found: Overview) -> list[str]:
     """The first word of each row; of a fold ``x``, of a gap ``…``."""
     return [row.text.plain.split()[0] for row in found.sequence.rows]
 
 
-def ranks(found: Report, processes: Iterable[int]) -> list[int | None]:
+def ranks(found: Overview, processes: Iterable[int]) -> list[int | None]:
     """Ranks of processes, which are numbered in no order that means anything."""
     return [found.names.trace.processes[index].rank for index in processes]
 

@@ -28,7 +28,7 @@ from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.history.past import verdict_on
 from disttrace_viewer.merge.reader import load
-from disttrace_viewer.views.terminal.paint.top import Look, lines
+from disttrace_viewer.views.terminal.paint.top import Selection, lines
 from disttrace_viewer.views.terminal.top import Snapshot, activity_of, snapshot_of
 from support.journals import MS, Journal, workers
 
@@ -107,7 +107,7 @@ def test_every_picture_fits_and_never_without_the_culprit(tmp_path: Path) -> Non
     many(tmp_path, 60, culprit=41)
     found = snapshot(tmp_path)
     for width, rows in ((80, 24), (80, 12), (40, 10), (36, 10), (200, 50)):
-        look = Look()
+        look = Selection()
         for _ in range(2):
             shown = [line.plain for line in lines(found, width, rows, look=look)]
             assert len(shown) <= rows
@@ -125,7 +125,7 @@ def test_all_ranks_and_orders(tmp_path: Path) -> None:
     """A row per rank on demand, the culprit first; or whoever has waited longest."""
     many(tmp_path, 5, culprit=2)
     found = snapshot(tmp_path)
-    look = Look(all_ranks=True)
+    look = Selection(all_ranks=True)
     assert [row.ranks for row, _ in look.rows(found)] == [(2,), (0,), (1,), (3,), (4,)]
     look.sort = "wait"
     assert [row.ranks for row, _ in look.rows(found)][-1] == (2,)

@@ -38,7 +38,7 @@ from disttrace_viewer.trace import model
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.views.terminal.diagnosis import lines as report_lines
 from disttrace_viewer.views.terminal.paint.console import TextConsole, paper
-from disttrace_viewer.views.terminal.paint.top import SORTS, Look, lines
+from disttrace_viewer.views.terminal.paint.top import SORTS, Selection, lines
 from disttrace_viewer.views.terminal.top import Activity, Snapshot, activity_of, snapshot_of
 
 REST = 3
@@ -100,7 +100,7 @@ def follow(
             _Screen(out, live, keys, following).run()
     except KeyboardInterrupt:
         pass  # the other way to leave
-    except Ended as ended:
+    except Signalled as ended:
         raise SystemExit(128 + int(ended.args[0])) from None
     finally:
         following.leave.set()
@@ -187,7 +187,7 @@ class _Screen:
 
     def __init__(self, out: TextConsole, live: Live, keys: Keyboard, following: _Following) -> None:
         self._out, self._live, self._keys, self._following = out, live, keys, following
-        self._look = Look()
+        self._look = Selection()
         self._report_at: int | None = None
         """The first line of the diagnosis that is shown; None: the positions are."""
 
@@ -277,14 +277,14 @@ _NAMES = {
 _ENDS = (signal.SIGTERM, signal.SIGHUP)
 
 
-class Ended(BaseException):
+class Signalled(BaseException):
     """A signal asks the program to end; the argument is its number."""
 
 
 class Keyboard:
     """Keys of standard input while inside ``with``; without a terminal there it only waits.
 
-    SIGTERM and SIGHUP raise ``Ended`` meanwhile, so that what was set up is taken down.
+    SIGTERM and SIGHUP raise ``Signalled`` meanwhile, so that what was set up is taken down.
     """
 
     def __init__(self) -> None:
@@ -360,7 +360,7 @@ def _in_front(fd: int) -> bool:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    raise Ended(number)
+    raise Signalled(number)
 
 
 _END = 512 << 10

@@ -39,7 +39,7 @@ class Exchange:
     pending_sent: bool = False
 
 
-class Exchanges:
+class OpenExchanges:
     """Collects members and tells which exchanges are over."""
 
     def __init__(self, builder: Builder) -> None:

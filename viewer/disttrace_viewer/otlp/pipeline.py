@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from disttrace_viewer.analysis.process_ends import End
-from disttrace_viewer.otlp.exchanges import Exchanges
+from disttrace_viewer.otlp.exchanges import OpenExchanges
 from disttrace_viewer.otlp.journal import JournalReader, Operation
 from disttrace_viewer.otlp.spans import (
     Builder,
@@ -52,7 +52,7 @@ class Pipeline:
         self._pending_ns = pending_ns
         self._say = say
         self._builder = Builder()
-        self._exchanges = Exchanges(self._builder)
+        self._exchanges = OpenExchanges(self._builder)
         self._rooted: set[str] = set()
         self._full = full
         self._ended: deque[tuple[JournalReader, Operation]] = deque()

@@ -44,7 +44,7 @@ class Span:
 
 
 @dataclass(slots=True)
-class Timeline:
+class UnixTime:
     """Unix time of the processes of this host: they share a clock, and so one offset per boot."""
 
     offsets: dict[str, int] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Builder:
     """Makes the spans of operations; knows which traces the processes are in."""
 
     def __init__(self) -> None:
-        self.time = Timeline()
+        self.time = UnixTime()
         self._traces: dict[str, tuple[str, Context | None]] = {}
         # Ends of messages in a trace of the user's own, by span: links must name that trace.
         self._elsewhere: dict[str, str] = {}

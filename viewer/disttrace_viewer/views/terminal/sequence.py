@@ -64,7 +64,7 @@ def sequence_of(
     shown = _materialise(maker, exchanges, plan, pieces)
     rows: list[Row] = []
     for piece in pieces:
-        if isinstance(piece, Span):
+        if isinstance(piece, Stretch):
             rows.extend(shown[row] for row in piece.first)
             if piece.period:
                 rows.append(_folded(names, exchanges, plan, piece, origin_ns))
@@ -74,17 +74,19 @@ def sequence_of(
     return SequenceView(lanes, tuple(_merged(rows, ends)), plan.rows.height)
 
 
-def _choose(rows: pl.DataFrame, filters: Filters, origin_ns: int) -> list[Span | range]:
+def _choose(rows: pl.DataFrame, filters: Filters, origin_ns: int) -> list[Stretch | range]:
     """Spans to show, and ranges of rows that are left out, in order."""
     count = rows.height
     if filters.everything and filters.last is None and filters.around is None:
-        return [Span(0, count)] if count else []
+        return [Stretch(0, count)] if count else []
     if filters.around is not None:
         when = parse_time(filters.around, origin_ns)
         middle = int(rows["first_ns"].search_sorted(when))
         half = (filters.last or AROUND) // 2
-        return _cut([Span(0, count)], max(0, middle - half), min(count, middle + half + 1), count)
-    spans = [Span(0, count)] if filters.everything else fold(rows)
+        return _cut(
+            [Stretch(0, count)], max(0, middle - half), min(count, middle + half + 1), count
+        )
+    spans = [Stretch(0, count)] if filters.everything else fold(rows)
     if filters.last is not None:
         return _cut(spans, _from_end(spans, filters.last), count, count)
     if sum(span.shown for span in spans) <= HEAD + TAIL:
@@ -96,37 +98,37 @@ def _choose(rows: pl.DataFrame, filters: Filters, origin_ns: int) -> list[Span |
     return [*_inside(spans, 0, head), *between, *_inside(spans, tail, count)]
 
 
-def _sparse(start: int, stop: int, rows: Sequence[int]) -> list[Span | range]:
+def _sparse(start: int, stop: int, rows: Sequence[int]) -> list[Stretch | range]:
     """Unusual rows in a long gap are shown all the same."""
-    found: list[Span | range] = []
+    found: list[Stretch | range] = []
     for row in rows:
         if row > start:
             found.append(range(start, row))
-        found.append(Span(row, row + 1))
+        found.append(Stretch(row, row + 1))
         start = row + 1
     if stop > start:
         found.append(range(start, stop))
     return found
 
 
-def _cut(spans: Sequence[Span], start: int, stop: int, count: int) -> list[Span | range]:
+def _cut(spans: Sequence[Stretch], start: int, stop: int, count: int) -> list[Stretch | range]:
     before = [range(start)] if start else []
     after = [range(stop, count)] if stop < count else []
     return [*before, *_inside(spans, start, stop), *after]
 
 
-def _inside(spans: Sequence[Span], start: int, stop: int) -> list[Span]:
+def _inside(spans: Sequence[Stretch], start: int, stop: int) -> list[Stretch]:
     """The parts of spans between two rows; a cut repetition is shown row by row."""
     found = []
     for span in spans:
         low, high = max(span.start, start), min(span.stop, stop)
         if low < high:
             whole = (low, high) == (span.start, span.stop)
-            found.append(span if whole else Span(low, high))
+            found.append(span if whole else Stretch(low, high))
     return found
 
 
-def _from_end(spans: Sequence[Span], rows: int) -> int:
+def _from_end(spans: Sequence[Stretch], rows: int) -> int:
     """The row from which on at most about ``rows`` are shown; repetitions stay whole."""
     for span in reversed(spans):
         if span.shown >= rows and not span.period:
@@ -137,7 +139,7 @@ def _from_end(spans: Sequence[Span], rows: int) -> int:
     return 0
 
 
-def _from_start(spans: Sequence[Span], rows: int) -> int:
+def _from_start(spans: Sequence[Stretch], rows: int) -> int:
     for span in spans:
         if span.shown >= rows and not span.period:
             return span.start + rows
@@ -148,10 +150,10 @@ def _from_start(spans: Sequence[Span], rows: int) -> int:
 
 
 def _materialise(
-    maker: Maker, exchanges: Exchanges, plan: Plan, pieces: Sequence[Span | range]
+    maker: Maker, exchanges: Exchanges, plan: Plan, pieces: Sequence[Stretch | range]
 ) -> dict[int, Row]:
     """The rows of spans, by their places in the plan."""
-    wanted = [row for piece in pieces if isinstance(piece, Span) for row in piece.first]
+    wanted = [row for piece in pieces if isinstance(piece, Stretch) for row in piece.first]
     chosen = plan.rows[wanted].select("kind", "item")
     items = {kind: chosen.filter(kind=kind)["item"] for kind in (COLLECTIVE, MESSAGE, LOCAL)}
     steps = plan.locals.filter(pl.col("item").is_in(items[LOCAL].implode()))
@@ -180,7 +182,7 @@ def _actors(trace: Trace, plan: Plan, filters: Filters) -> list[int]:
     return found
 
 
-def _folded(names: Names, exchanges: Exchanges, plan: Plan, span: Span, origin_ns: int) -> Row:
+def _folded(names: Names, exchanges: Exchanges, plan: Plan, span: Stretch, origin_ns: int) -> Row:
     """The rows before it came again, all alike: from the same lines, with the same arguments."""
     rows = plan.rows
     first, last = rows["first_ns"][span.start], rows["first_ns"][span.stop - span.period]
@@ -275,7 +277,7 @@ HIDDEN = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class Stretch:
     """Rows ``start`` to ``stop`` (excluded); ``period`` 0 means that they do not repeat."""
 
     start: int
@@ -298,7 +300,7 @@ class Span:
         return self.period + 1 if self.period else self.stop - self.start
 
 
-def fold(rows: pl.DataFrame) -> list[Span]:
+def fold(rows: pl.DataFrame) -> list[Stretch]:
     """Spans that cover all ``rows`` (columns of a plan) in order.
 
     An unusual row is in no repetition. What runs side by side, such as messages between different
@@ -322,7 +324,7 @@ def fold(rows: pl.DataFrame) -> list[Span]:
         .alias("family"),
     )
     kinds = frame.with_columns(run=pl.col("family").rle_id()).sort("run", "seq", "kind")["kind"]
-    spans: list[Span] = []
+    spans: list[Stretch] = []
     done = 0
     for start, stop, period in sorted(_runs(kinds), key=lambda r: (r[0], r[2] - (r[1] - r[0]))):
         begin = max(start, done)
@@ -330,11 +332,11 @@ def fold(rows: pl.DataFrame) -> list[Span]:
         if repeats < REPEATS or (repeats - 1) * period < HIDDEN:
             continue
         if begin > done:
-            spans.append(Span(done, begin))
+            spans.append(Stretch(done, begin))
         done = begin + repeats * period
-        spans.append(Span(begin, done, period))
+        spans.append(Stretch(begin, done, period))
     if done < count:
-        spans.append(Span(done, count))
+        spans.append(Stretch(done, count))
     return spans
 
 

@@ -70,7 +70,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Headline:
     """The first finding, or that there is none: ``level`` is FAULT, WAITING or WELL."""
 
     level: str
@@ -92,7 +92,7 @@ class Snapshot:
     """Nobody is known to, and of somebody nobody can tell."""
     jobs: tuple[str, ...]
     processes: int
-    verdict: Verdict
+    verdict: Headline
     rows: tuple[Row, ...]
     ops_per_s: float | None
     """Of all processes together."""
@@ -253,19 +253,19 @@ def _with_absence(findings: Sequence[Finding], activity: Activity, ids: Sequence
     return Activity(activity.ops_per_s, late, activity.waiting, activity.known)
 
 
-def _verdict(case: Case, findings: Sequence[Finding]) -> Verdict:
+def _verdict(case: Case, findings: Sequence[Finding]) -> Headline:
     if findings:
         first = findings[0]
-        return Verdict(FAULT, first.kind, first.certainty, first.summary, len(findings) - 1)
+        return Headline(FAULT, first.kind, first.certainty, first.summary, len(findings) - 1)
     early = not_yet(case)
     if early is not None:
-        return Verdict(WAITING, None, None, early, 0)
+        return Headline(WAITING, None, None, early, 0)
     if case.incomplete:
         text = f"No fault is certain: {number(len(case.incomplete), 'journal')} could not be read"
-        return Verdict(WAITING, None, None, f"{text} in full (`disttrace diagnose`).", 0)
+        return Headline(WAITING, None, None, f"{text} in full (`disttrace diagnose`).", 0)
     if not case.evidence.runs:
         alone = "and nobody runs any more"
         if any(end.state == UNKNOWN for end in case.evidence.ends):
             alone = "and nothing here can tell whether anybody still runs"
-        return Verdict(WELL, None, None, f"No fault was found, {alone}.", 0)
-    return Verdict(WELL, None, None, "No fault yet: nobody waits for somebody who is missing.", 0)
+        return Headline(WELL, None, None, f"No fault was found, {alone}.", 0)
+    return Headline(WELL, None, None, "No fault yet: nobody waits for somebody who is missing.", 0)

@@ -28,7 +28,7 @@ from disttrace_viewer.wording.quantities import duration, few, number, offset, s
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Overview:
     """What the painter paints."""
 
     names: Names
@@ -52,7 +52,7 @@ def report_of(
     exchanges: Exchanges | None = None,
     findings: Sequence[tuple[str, str]] = (),
     said: Sequence[str] = (),
-) -> Report:
+) -> Overview:
     """Compute the report. ``evidence``: what the findings (severity, sentence) rest on, and what is
     said of processes.
 
@@ -74,7 +74,7 @@ def report_of(
         initialization=inside.clear() if filters.ops else _quiet(trace, inside),
     )
     flights = flights_of(evidence, names)
-    return Report(
+    return Overview(
         names=names,
         header=header_of(evidence, exchanges, names),
         findings=tuple(findings),
@@ -113,7 +113,9 @@ PHASES = 8
 _LABEL = 14
 
 
-def paint(report: Report, out: TextConsole, *, places: bool = False, verbose: bool = False) -> None:
+def paint(
+    report: Overview, out: TextConsole, *, places: bool = False, verbose: bool = False
+) -> None:
     """Everything, from the head to what is in flight; ``places`` adds a call site to each row,
     ``verbose`` what could not be captured.
     """
@@ -137,13 +139,13 @@ def _line(line: Line, out: TextConsole) -> None:
         out.wrapped(text, margin, Text(" " * margin.cell_len))
 
 
-def _count(report: Report) -> str:
+def _count(report: Overview) -> str:
     if not report.sequence.total:
         return "nothing that passes the filters"
     return f"{number(report.sequence.total, 'step')} in the order of their begins"
 
 
-def _findings(report: Report, out: TextConsole) -> None:
+def _findings(report: Overview, out: TextConsole) -> None:
     if report.findings or report.said:
         out.heading("findings", "disttrace diagnose tells more")
     for severity, summary in report.findings:
@@ -170,7 +172,7 @@ def _initialization(phases: Sequence[Phase], out: TextConsole) -> None:
         out.line((f"{'':12}and {number(len(phases) - PHASES, 'more line')}", DIM))
 
 
-def _flights(report: Report, out: TextConsole) -> None:
+def _flights(report: Overview, out: TextConsole) -> None:
     """The product: what nobody has come back from."""
     if not report.flights:
         return
@@ -186,7 +188,7 @@ def _flights(report: Report, out: TextConsole) -> None:
         out.line((f"  and {number(len(report.flights) - FLIGHTS, 'more operation')}", DIM))
 
 
-def _flight(report: Report, flight: Flight, out: TextConsole) -> None:
+def _flight(report: Overview, flight: Flight, out: TextConsole) -> None:
     who = report.names.processes(flight.processes)
     link = "" if flight.outside else "in "
     text = Text.assemble((who, "bold yellow"), f" {link}{flight.what}")

@@ -25,7 +25,7 @@ _VERDICT_LINES = 4
 
 
 @dataclass
-class Look:
+class Selection:
     """What somebody at the keys has chosen."""
 
     sort: str = SORTS[0]
@@ -74,7 +74,7 @@ def lines(
     width: int,
     rows: int | None = None,
     *,
-    look: Look | None = None,
+    look: Selection | None = None,
     older_ns: int = 0,
 ) -> list[Text]:
     """The picture in ``rows`` lines of at most ``width`` columns, or in as many as it takes.
@@ -82,7 +82,7 @@ def lines(
     With a ``look`` the last line names the keys. ``older_ns`` is the time since the snapshot: ages
     of what still lasts go on. What does not fit is counted in a line of its own.
     """
-    chosen = look or Look()
+    chosen = look or Selection()
     top = [_head(values, width, older_ns), *_verdict(values, width, rows)]
     top += [*_others(values, width, rows), Text()]
     who = _width_of_who(values, width)
@@ -100,7 +100,9 @@ def lines(
     return [*top, *table, *below][:rows]
 
 
-def _window(look: Look, values: Snapshot, table: list[Text], room: int, width: int) -> list[Text]:
+def _window(
+    look: Selection, values: Snapshot, table: list[Text], room: int, width: int
+) -> list[Text]:
     """The rows around the cursor, and how many are elsewhere."""
     first = max(0, min(look.cursor - room + 1, len(table) - room))
     rows = look.rows(values)
