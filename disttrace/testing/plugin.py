@@ -7,6 +7,7 @@ imported before the first such test.
 
 from __future__ import annotations
 
+import faulthandler
 import inspect
 import json
 import os
@@ -218,6 +219,8 @@ class _Run:
         return ranks.Ranks(pids)
 
     def _body(self) -> int:
+        if faulthandler.is_enabled():  # into the rank's section: pytest's own is of all ranks
+            faulthandler.enable(2)
         try:
             return _as_rank(self.item, self.given, self.wanted, Path(os.environ[_RANK_FILE]))
         except BaseException:
@@ -298,8 +301,10 @@ class _Run:
         if first is not None:
             text = f"rank {first.rank} {first.ended}" if first.how == LOST else first.text
             rest = echoes(outcomes, first)
-            head = f"on rank {first.rank} of {len(outcomes)}"
-            pytest.fail(f"{head}:\n{text}" + f"\n(and then {rest})" * bool(rest), pytrace=False)
+            text = f"on rank {first.rank} of {len(outcomes)}:\n{text}"
+            if first.how == LOST or first.echo:  # what became of something that journals may tell
+                text = self._found_first(text)
+            pytest.fail(text + f"\n(and then {rest})" * bool(rest), pytrace=False)
         ways = {one.how for one in outcomes}
         if ways == {SKIPPED}:
             pytest.skip(outcomes[0].text)
@@ -308,6 +313,15 @@ class _Run:
         if ways != {PASSED}:
             told = ", ".join(f"rank {one.rank} {one.how}" for one in outcomes)
             pytest.fail(f"the ranks do not agree: {told}", pytrace=False)
+
+    def _found_first(self, text: str) -> str:
+        """The text below the finding, where the journals tell more than that a rank ended."""
+        verdict = self._diagnosed("text").decode("utf-8", "replace")
+        kind = _KIND.search(verdict)
+        if kind is None or kind[1] == "process_failed":
+            return text
+        self._property(verdict)
+        return f"{verdict}\n{text}"
 
     def _property(self, verdict: str) -> None:
         kind = _KIND.search(verdict)

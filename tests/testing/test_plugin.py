@@ -258,3 +258,23 @@ def test_an_interrupt_leaves_no_process(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
+
+
+SIZES = """
+import pytest, torch, torch.distributed as dist
+
+@pytest.mark.distributed(n=2)
+def test_size():
+    dist.all_reduce(torch.ones(1000 if dist.get_rank() else 4))
+    dist.all_reduce(torch.ones(1000 if dist.get_rank() else 4))
+"""
+
+
+def test_a_rank_that_gloo_aborts_is_told_by_what_the_journals_say(tmp_path: Path) -> None:
+    """The finding comes first, also as a property; faulthandler's stacks are the rank's."""
+    ran = run(tmp_path, "--junitxml=x.xml", text=SIZES)
+    told = ran.stdout.partition("FAILURES")[2].partition("Captured")[0]
+    assert re.search(r"_+ test_size _+\n1\. ERROR shape_mismatch: ", told), ran.stdout
+    assert "all_reduce with 1,000" in told
+    assert "Fatal Python error" not in told + ran.stderr
+    assert '<property name="disttrace" value="shape_mismatch"' in (tmp_path / "x.xml").read_text()
