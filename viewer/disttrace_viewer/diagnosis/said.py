@@ -17,10 +17,11 @@ import orjson
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import AT_THE_TIME, CERTAIN, ERROR, KINDS, NOTE, Finding
+from disttrace_viewer.findings.finding import CERTAIN, ERROR, KINDS, NOTE, Finding
 from disttrace_viewer.load.said import MOST, said
 from disttrace_viewer.trace.model import Location, Trace
 from disttrace_viewer.trace.operation import GROUPED
+from disttrace_viewer.wording.reasons import AT_THE_TIME
 
 STALLED, DIVERGED, GOING_ON, FAILED = "stalled", "diverged", "going on", "failed"
 _FAULTS = (STALLED, DIVERGED, FAILED)

@@ -14,13 +14,7 @@ from disttrace_viewer.diagnosis.report import healthy, report
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.recorded import STALL_NS
 from disttrace_viewer.findings.case import NOTHING, Case, Past
-from disttrace_viewer.findings.finding import (
-    ERROR,
-    NO_DEFINITIONS,
-    NOT_WHOLE,
-    NOTE,
-    Finding,
-)
+from disttrace_viewer.findings.finding import ERROR, NOTE, Finding
 from disttrace_viewer.findings.rules import crossed, handled, lacking, left_over, waiting_for_input
 from disttrace_viewer.findings.rules.divergence import traced_back
 from disttrace_viewer.findings.rules.getting_on import eased
@@ -31,6 +25,7 @@ from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.merged import Merged
 from disttrace_viewer.trace.model import Blame, Trace
 from disttrace_viewer.trace.process import Problem
+from disttrace_viewer.wording.reasons import NO_DEFINITIONS, NOT_WHOLE
 
 SEEN = frozenset(
     {

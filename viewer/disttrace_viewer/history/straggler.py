@@ -13,11 +13,12 @@ from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.analysis.timing import delays
 from disttrace_viewer.analysis.timing.delays import SHARE_OF_SPAN, WARN_NS, Delay
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import CLOCKS, ERROR, WARNING, Finding, why
+from disttrace_viewer.findings.finding import ERROR, WARNING, Finding, why
 from disttrace_viewer.findings.rules.waiting_for_input import for_input
 from disttrace_viewer.trace.model import Location, Trace
 from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.reasons import CLOCKS
 
 LOOKING_NS = 100_000_000
 

@@ -8,10 +8,11 @@ import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import KEPT, NOTE, Finding
+from disttrace_viewer.findings.finding import NOTE, Finding
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import GROUPED, Op, ops
 from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.reasons import KEPT
 
 
 def find(case: Case, exchanges: Exchanges) -> Iterator[Finding]:

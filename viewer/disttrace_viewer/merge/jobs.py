@@ -269,7 +269,7 @@ def _apart(
     launch: Sequence[int], processes: Sequence[Process], tied: Sequence[int]
 ) -> Iterator[Sequence[int]]:
     """The parts of a launch that nothing joins and that wait for none: all ranks are there. The
-    rest may belong together and not have met yet.
+    rest may belong together and not have met yet; what has no rank belongs to the only such part.
     """
     parts: dict[int, list[int]] = {}
     for index in launch:
@@ -281,12 +281,12 @@ def _apart(
         if one.is_rank and root in parts:
             ranks[root].add(one.rank)
             worlds[root] = max(worlds.get(root, 0), one.world_size or 0)
-    rest = []
-    for root, members in parts.items():
-        if 0 < worlds.get(root, 0) <= len(ranks[root]):
-            yield members
-        else:
-            rest += members
+    whole = [root for root in parts if 0 < worlds.get(root, 0) <= len(ranks[root])]
+    rest = [i for root, members in parts.items() if root not in whole for i in members]
+    if len(whole) == 1 and not any(ranks[root] for root in parts if root not in whole):
+        yield launch
+        return
+    yield from (parts[root] for root in whole)
     yield rest
 
 

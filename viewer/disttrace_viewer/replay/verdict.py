@@ -15,7 +15,7 @@ import orjson
 from disttrace_viewer.analysis import liveness
 from disttrace_viewer.diagnosis import job
 from disttrace_viewer.diagnosis.verdict import Verdict
-from disttrace_viewer.findings.finding import ERROR, REPLAYED, Finding
+from disttrace_viewer.findings.finding import ERROR, Finding
 from disttrace_viewer.load import files
 from disttrace_viewer.load import text as texts
 from disttrace_viewer.load.discover import Files
@@ -26,6 +26,7 @@ from disttrace_viewer.load.schema import json_object
 from disttrace_viewer.replay.sequences import Script, lines, script
 from disttrace_viewer.replay.strict import Replay, Standing
 from disttrace_viewer.trace.process import Process
+from disttrace_viewer.wording.reasons import REPLAYED
 
 KIND = "would_hang"
 _ENDS = ("exit", "failure", "handling", "rendezvous")

@@ -16,13 +16,14 @@ from disttrace_viewer.analysis.operation import (
 from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.mismatches import Difference, unfitting
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import MAJORITY, NO_JOURNAL, NOT_WHOLE, Finding, Scope, why
+from disttrace_viewer.findings.finding import Finding, Scope, why
 from disttrace_viewer.findings.rules import one_call, swallowed
 from disttrace_viewer.findings.rules.one_call import OneCall
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.quantities import few, number
+from disttrace_viewer.wording.reasons import MAJORITY, NO_JOURNAL, NOT_WHOLE
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -259,7 +260,7 @@ def _lines_of_others(found: Difference) -> dict[str | None, Lines]:
         sides.setdefault(found.values.get(rank), []).append(op)
     return {
         value: lines_of(op for other, ops in sides.items() if other != value for op in ops)
-        for value in {*found.values.values()}
+        for value in sides
     }
 
 

@@ -12,10 +12,11 @@ from disttrace_viewer.analysis.process_ends import ALIVE
 from disttrace_viewer.evidence.waits.wait import Wait
 from disttrace_viewer.findings import communicators
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import MAY_END, NOTE, Finding, Scope
+from disttrace_viewer.findings.finding import NOTE, Finding, Scope
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import quantities, sentences
+from disttrace_viewer.wording.reasons import MAY_END
 
 OF_TIMEOUT = 4
 """After one part in so many of the group's time-out it is a stall."""

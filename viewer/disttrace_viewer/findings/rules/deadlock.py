@@ -11,17 +11,7 @@ from disttrace_viewer.analysis.operation import site
 from disttrace_viewer.evidence.rendezvous import LATE_NS
 from disttrace_viewer.evidence.waits.wait import COLLECTIVE, KEY, MESSAGE, Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import (
-    EITHER_SIDE,
-    NATIVE,
-    NOT_WHOLE,
-    ON_THE_WAY,
-    POLLED,
-    STORE_KEY,
-    Finding,
-    Scope,
-    why,
-)
+from disttrace_viewer.findings.finding import Finding, Scope, why
 from disttrace_viewer.findings.rules import crossed, outside, swallowed, unmatched
 from disttrace_viewer.findings.rules.crossed import question
 from disttrace_viewer.trace.model import Trace
@@ -29,6 +19,14 @@ from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.quantities import few
+from disttrace_viewer.wording.reasons import (
+    EITHER_SIDE,
+    NATIVE,
+    NOT_WHOLE,
+    ON_THE_WAY,
+    POLLED,
+    STORE_KEY,
+)
 from disttrace_viewer.wording.sentences import capital
 
 

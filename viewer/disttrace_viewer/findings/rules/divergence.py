@@ -15,11 +15,12 @@ from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.courses import Habit, Place, aligned, place_of
 from disttrace_viewer.evidence.waits.wait import COLLECTIVE
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ELSEWHERE, ERROR, NOTE, WARNING, Finding
+from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, Finding
 from disttrace_viewer.findings.rules import swallowed
 from disttrace_viewer.findings.rules.swallowed import THEN
 from disttrace_viewer.trace.model import Group, Location, Stream, Trace
 from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.reasons import ELSEWHERE
 from disttrace_viewer.wording.sentences import together
 
 _AT_LAST = mismatches.KINDS | {"missing_participant", "no_progress"}

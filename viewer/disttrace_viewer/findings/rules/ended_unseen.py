@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import NO_JOURNAL, Finding, Scope, why
+from disttrace_viewer.findings.finding import Finding, Scope, why
 from disttrace_viewer.findings.rules.lacking import journals
 from disttrace_viewer.findings.rules.process_failed import look_for
 from disttrace_viewer.findings.rules.unseen_workers import FAILED, Unseen, unseen_of, words
 from disttrace_viewer.trace.process import Worker
 from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.reasons import NO_JOURNAL
 
 
 def find(case: Case) -> Iterator[Finding]:

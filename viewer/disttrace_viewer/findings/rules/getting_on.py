@@ -13,8 +13,9 @@ from disttrace_viewer.evidence.recorded import STUCK_NS
 from disttrace_viewer.evidence.waits.asking import ASKED_NS
 from disttrace_viewer.evidence.waits.wait import KEY, Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR, MAY_END, NOTE, Finding
+from disttrace_viewer.findings.finding import ERROR, NOTE, Finding
 from disttrace_viewer.trace.operation import GROUPED, Op
+from disttrace_viewer.wording.reasons import MAY_END
 
 KINDS = frozenset(
     {

@@ -11,11 +11,12 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import NOTE, OTHER_TOOLS, WARNING, Finding
+from disttrace_viewer.findings.finding import NOTE, WARNING, Finding
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import SYNCHRONIZING
 from disttrace_viewer.trace.process import ATTACHED, DUMPED, JOURNAL
 from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.reasons import OTHER_TOOLS
 
 RECORDED = frozenset({"op_mismatch", "shape_mismatch", "dtype_mismatch", "size_mismatch"})
 """Kinds that rest on what stands in records."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR, LEFTOVER, Finding
+from disttrace_viewer.findings.finding import ERROR, Finding
 from disttrace_viewer.trace.operation import Op
+from disttrace_viewer.wording.reasons import LEFTOVER
 
 KINDS = (
     "duplicate_rank",

@@ -12,7 +12,18 @@ from disttrace_viewer.analysis.sample import STAND_IN, Course
 from disttrace_viewer.evidence.recorded import DRAINING
 from disttrace_viewer.evidence.waits.wait import COLLECTIVE, RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import (
+from disttrace_viewer.findings.finding import Finding, Scope, why
+from disttrace_viewer.findings.rules import crossed, lacking, late_arrivals, outside, swallowed
+from disttrace_viewer.findings.rules.crossed import asked
+from disttrace_viewer.findings.rules.lacking import journals
+from disttrace_viewer.findings.rules.late_arrivals import Held
+from disttrace_viewer.findings.rules.outside import Doing
+from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.operation import Op
+from disttrace_viewer.trace.process import Failure
+from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.reasons import (
     ADDRESSED,
     EITHER_SIDE,
     LATE,
@@ -24,20 +35,7 @@ from disttrace_viewer.findings.finding import (
     ON_THE_WAY,
     POLLED,
     SOON,
-    Finding,
-    Scope,
-    why,
 )
-from disttrace_viewer.findings.rules import crossed, lacking, late_arrivals, outside, swallowed
-from disttrace_viewer.findings.rules.crossed import asked
-from disttrace_viewer.findings.rules.lacking import journals
-from disttrace_viewer.findings.rules.late_arrivals import Held
-from disttrace_viewer.findings.rules.outside import Doing
-from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
-from disttrace_viewer.trace.model import Trace
-from disttrace_viewer.trace.operation import Op
-from disttrace_viewer.trace.process import Failure
-from disttrace_viewer.wording import sentences
 
 
 def find(case: Case) -> Iterator[Finding]:

@@ -19,7 +19,7 @@ from disttrace_viewer.evidence.waits.wait import (
 )
 from disttrace_viewer.findings import troubles
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ALL_CAME, MUTE, NOTHING_ELSE, Finding, Scope
+from disttrace_viewer.findings.finding import Finding, Scope
 from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.findings.rules.outside import Doing
 from disttrace_viewer.trace.error_texts import is_closed
@@ -27,6 +27,7 @@ from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Trouble
 from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.reasons import ALL_CAME, MUTE, NOTHING_ELSE
 
 _MOST_BETWEEN_TRIES_NS = 60_000_000_000
 

@@ -26,13 +26,14 @@ from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.evidence.recorded import STUCK_NS
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ENDED_SILENTLY, ERROR, Finding, Scope, why
+from disttrace_viewer.findings.finding import ERROR, Finding, Scope, why
 from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.trace.model import Location, Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.quantities import few
+from disttrace_viewer.wording.reasons import ENDED_SILENTLY
 from disttrace_viewer.wording.sentences import MANY, came_about, ended, raised
 
 MOMENT_NS = 2_000_000_000

@@ -9,17 +9,7 @@ from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.evidence.rendezvous import Rendezvous
 from disttrace_viewer.evidence.waits.wait import RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import (
-    ERROR,
-    MUTE,
-    NOTE,
-    ON_THE_WAY,
-    SOON,
-    START_UP,
-    Finding,
-    Scope,
-    why,
-)
+from disttrace_viewer.findings.finding import ERROR, NOTE, Finding, Scope, why
 from disttrace_viewer.findings.rules import (
     lacking,
     late_arrivals,
@@ -34,6 +24,7 @@ from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Worker
 from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.reasons import MUTE, ON_THE_WAY, SOON, START_UP
 
 
 def find(case: Case) -> Iterator[Finding]:

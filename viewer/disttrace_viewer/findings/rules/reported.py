@@ -11,19 +11,11 @@ from typing import Any
 from disttrace_viewer.analysis.liveness import signal_name
 from disttrace_viewer.analysis.process_ends import FROM_OUTSIDE
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import (
-    CERTAIN,
-    ERROR,
-    KINDS,
-    NOTE,
-    OTHER_TOOLS,
-    WARNING,
-    Finding,
-    Scope,
-)
+from disttrace_viewer.findings.finding import CERTAIN, ERROR, KINDS, NOTE, WARNING, Finding, Scope
 from disttrace_viewer.findings.rules.process_failed import look_for
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.quantities import clock_time
+from disttrace_viewer.wording.reasons import OTHER_TOOLS
 
 Report = Mapping[str, Any]
 

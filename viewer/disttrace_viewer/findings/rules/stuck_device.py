@@ -8,12 +8,13 @@ from disttrace_viewer.analysis.process_ends import CLEAN
 from disttrace_viewer.evidence.waits.wait import MESSAGE, Wait
 from disttrace_viewer.findings import troubles
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ALL_CAME, Finding, Scope, why
+from disttrace_viewer.findings.finding import Finding, Scope, why
 from disttrace_viewer.findings.rules import no_progress
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import JOURNAL
 from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.reasons import ALL_CAME
 
 
 def find(case: Case) -> Iterator[Finding]:

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.evidence.waits.wait import RENDEZVOUS
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import NO_JOURNAL, Finding
+from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.reasons import NO_JOURNAL
 
 
 def find(case: Case, unknown: Sequence[int]) -> Iterator[Finding]:

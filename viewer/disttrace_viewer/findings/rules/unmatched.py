@@ -8,7 +8,15 @@ from disttrace.journal.format import ON_DEVICE
 from disttrace_viewer.analysis.sample import BATCHES
 from disttrace_viewer.evidence.waits.wait import MESSAGE, Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import (
+from disttrace_viewer.findings.finding import Finding, Scope, why
+from disttrace_viewer.findings.rules import crossed, late_arrivals, outside
+from disttrace_viewer.findings.rules.crossed import asked
+from disttrace_viewer.findings.rules.late_arrivals import HINT, Held
+from disttrace_viewer.findings.rules.outside import Doing
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.operation import Op
+from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.reasons import (
     ADDRESSED,
     EITHER_SIDE,
     LATE,
@@ -18,17 +26,7 @@ from disttrace_viewer.findings.finding import (
     ON_THE_WAY,
     POLLED,
     SOON,
-    Finding,
-    Scope,
-    why,
 )
-from disttrace_viewer.findings.rules import crossed, late_arrivals, outside
-from disttrace_viewer.findings.rules.crossed import asked
-from disttrace_viewer.findings.rules.late_arrivals import HINT, Held
-from disttrace_viewer.findings.rules.outside import Doing
-from disttrace_viewer.trace.model import Trace
-from disttrace_viewer.trace.operation import Op
-from disttrace_viewer.wording import sentences
 
 
 def find(case: Case) -> Iterator[Finding]:

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import MAJORITY, Finding, why
+from disttrace_viewer.findings.finding import Finding, why
 from disttrace_viewer.trace.model import Group, Location, Trace
 from disttrace_viewer.trace.process import Digest
 from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.reasons import MAJORITY
 
 _Kind = tuple[str, str, str | None]
 
