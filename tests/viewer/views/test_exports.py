@@ -22,7 +22,7 @@ from disttrace_viewer.commands.export import FORMATS
 from disttrace_viewer.states import folder
 from disttrace_viewer.trace.errors import ViewerError
 from support.journals import MS, Journal, training, workers
-from support.processes import ROOT
+from support.processes import ROOT, python
 
 PAGE = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
 
@@ -224,6 +224,14 @@ def test_jobs_are_listed(tmp_path: Path, capfdbinary: pytest.CaptureFixture[byte
         ("old", False, [0, 1, 2, 3]),
     ]
     assert [job.id for job in jobs(tmp_path)] == ["job", "old"]
+
+
+def test_a_list_of_jobs_needs_no_polars(tmp_path: Path) -> None:
+    """Its import takes as long as all else."""
+    training(tmp_path, 2, 3)
+    told = "import sys; from disttrace.cli import main; main(['jobs', sys.argv[1]])"
+    ran = python("-c", f"{told}; print('polars' in sys.modules)", tmp_path).check()
+    assert ran.stdout.splitlines()[-1] == "False"
 
 
 def test_how_long_a_killed_job_ran_is_in_its_journals(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_nothing_to_read_is_code_2(tmp_path: Path) -> None:
     training(tmp_path)
     done = view(str(tmp_path), "--around", "tomorrow")
     assert done.returncode == 2
-    assert done.stderr.startswith("disttrace: --around 'tomorrow' is no time")
+    assert done.stderr.startswith("disttrace: 'tomorrow' is no time")
     assert "Traceback" not in done.stderr
 
 

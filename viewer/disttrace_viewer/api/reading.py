@@ -6,13 +6,10 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from disttrace_viewer.analysis.clock_alignment import align
 from disttrace_viewer.api.report import Report, report_of, stall_ns
-from disttrace_viewer.history.past import verdict_on
 from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.choice import chooser, folders, nothing
-from disttrace_viewer.merge.reader import load as load_model
 from disttrace_viewer.merge.surveying import survey
 from disttrace_viewer.states.engines import engine_of
 from disttrace_viewer.trace import model
@@ -70,6 +67,10 @@ def read(
     Raises:
         ViewerError: when there is no journal, or no such job, or no such engine.
     """
+    # Of all that is here only this needs Polars, which takes as long as a list of jobs.
+    from disttrace_viewer.analysis.clock_alignment import align
+    from disttrace_viewer.merge.reader import load as load_model
+
     where = folders(path)
     by = None if engine is None else engine_of(engine)
     trace = load_model(where, choose=chooser(job), progress=progress, engine=by)
@@ -80,4 +81,6 @@ def read(
 
 def report_on(trace: model.Trace, stall_s: float | None = None) -> Report:
     """The report on a trace, with what its job said itself."""
+    from disttrace_viewer.history.past import verdict_on
+
     return report_of(verdict_on(trace, stall_ns=stall_ns(stall_s)))
