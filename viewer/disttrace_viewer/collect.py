@@ -50,6 +50,8 @@ def pack(paths: Sequence[str], *, job: str | None = None, output: str | None = N
     target = output or f"{in_name(chosen[-1])}-{in_name(host)}{archives.SUFFIXES[0]}"
     if not target.endswith(archives.SUFFIXES):
         raise ViewerError(f"-o {target}: a file to pack into ends in .tar.gz")
+    if not os.path.isdir(os.path.dirname(target) or "."):
+        raise ViewerError(f"-o {target}: there is no folder {os.path.dirname(target)}")
     part = restrict(whole, chosen)
     journals = part.journals
     try:

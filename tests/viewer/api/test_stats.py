@@ -382,4 +382,6 @@ def test_a_notebook_s_console_is_not_written_to(
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     for journal in workers(tmp_path, 2):
         journal.run(journal.collective(journal.world()), START, MS, q=1)
-    assert "operations" in str(disttrace.stats(tmp_path))
+    stats = disttrace.stats(tmp_path)
+    assert "operations" in str(stats)
+    assert stats.by("rank").equals(stats.by(["rank"]))

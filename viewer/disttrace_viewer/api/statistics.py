@@ -101,7 +101,8 @@ class Stats:
         Raises:
             ValueError: for another key.
         """
-        if list(keys) == ["rank"]:
+        keys = [keys] if isinstance(keys, str) else list(keys)
+        if keys == ["rank"]:
             return self.ranks
         if not set(keys) <= set(KEYS) or not keys:
             raise ValueError(f"by {keys!r}; allowed are {', '.join(KEYS)}")
