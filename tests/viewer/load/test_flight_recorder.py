@@ -10,6 +10,7 @@ import re
 import shutil
 import tracemalloc
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from disttrace_viewer.api.verdict import diagnose
 from disttrace_viewer.load.foreign.dumps import pickles
 from disttrace_viewer.trace.errors import ViewerError
 from support.flight_dumps import CREATED_NS, dump, entry, write
+from support.simulated_dumps import Call, Fault, dumped, run
 from support.states import hang
 
 WORLD = {"0": (0, 1, 2, 3)}
@@ -295,7 +297,7 @@ def test_a_batch_that_hung_on_an_h100(tmp_path: Path) -> None:
     """
     dumps = {rank: json.loads((H100 / f"nccl_trace_rank_{rank}").read_text()) for rank in (0, 1)}
     begun = min(one["time_created_ns"] for one in dumps[0]["entries"])
-    for one in (one for dumped in dumps.values() for one in dumped["entries"]):
+    for one in (one for each in dumps.values() for one in each["entries"]):
         for key in ("time_created_ns", "time_discovered_completed_ns"):
             one[key] = one[key] and one[key] - begun + CREATED_NS
     report = diagnose(write(tmp_path / "dumps", dumps, form="json"))
@@ -344,6 +346,28 @@ def test_a_launch_in_a_ring_that_lacks_a_message_blames_no_innocent(
         assert "ranks 0, 2" in found.summary
     else:
         assert (found.kind, found.culprit_ranks) == ("unmatched_recv", (2,))
+
+
+@pytest.mark.parametrize("posted", [True, False], ids=["one message less", "never came"])
+@pytest.mark.parametrize("active", [False, True], ids=["all", "active only"])
+def test_launches_around_a_ring_wait_for_the_one_that_lacks_a_message(
+    tmp_path: Path, posted: bool, active: bool
+) -> None:
+    """Each is over when all that hang together are: no other has a fault of its own."""
+    sides: dict[int, tuple[str, ...]] = {
+        0: ("send 0->1", "recv 0<-3"),
+        1: ("send 1->2", "recv 1<-0"),
+        2: ("recv 2<-1",) * posted,
+        3: ("send 3->0", "recv 3<-2"),
+    }
+    dumps = {}
+    for rank, names in sides.items():
+        kept = batch(*names, seq=1, state="scheduled", at_s=1) if names else []
+        before = [] if active else steps(1)
+        dumps[rank] = dump([*before, *kept], groups=WORLD, first=30 * active)
+    (found,) = diagnose(write(tmp_path / "dumps", dumps)).findings
+    assert found.kind.startswith("unmatched_")
+    assert found.culprit_ranks == (2,)
 
 
 @pytest.mark.parametrize("made_s", [60.0, None])
@@ -401,6 +425,17 @@ def test_counts_alone_tell_who_is_behind(tmp_path: Path) -> None:
     report = diagnose(write(tmp_path / "dumps", dumps))
     assert "Nothing is wrong" not in str(report)
     assert "Rank 3 had not come" in str(report)
+
+
+def test_dumps_that_keep_no_messages_prove_no_health(tmp_path: Path) -> None:
+    """Of NCCL's all is known that hangs in its operations; gloo's tell collectives alone."""
+    for backend, proven in (("nccl", True), ("gloo", False)):
+        dumps = {rank: dump(steps(3, backend=backend), groups=WORLD) for rank in ALL}
+        for one in (one for each in dumps.values() for one in each["entries"]):
+            if backend == "gloo":
+                one.update(state="scheduled", time_discovered_started_ns=None)
+        report = diagnose(write(tmp_path / backend, dumps))
+        assert (report.healthy, not report.incomplete) == (True, proven)
 
 
 def test_the_newest_of_several_dumps_of_a_rank_counts(tmp_path: Path) -> None:
@@ -554,3 +589,46 @@ def test_dumps_beside_journals_make_no_second_job(tmp_path: Path) -> None:
     both = diagnose(tmp_path)
     assert [f.summary for f in both.findings] == [f.summary for f in alone.findings]
     assert both.to_dict()["evidence"] == ["journals"]
+
+
+def pipeline_of_experts() -> tuple[list[list[Call]], dict[str, tuple[int, ...]]]:
+    """Four stages of four ranks: pairs for tensors, a stage for experts, columns for messages."""
+    groups: dict[str, tuple[int, ...]] = {"0": tuple(range(16))}
+    groups |= {str(35 + n): (2 * n, 2 * n + 1) for n in range(8)}
+    groups |= {str(43 + n): tuple(range(n, 16, 4)) for n in range(4)}
+    groups |= {str(71 + n): tuple(range(4 * n, 4 * n + 4)) for n in range(4)}
+    programs = []
+    for rank in range(16):
+        pair, column, stage = str(35 + rank // 2), str(43 + rank % 4), str(71 + rank // 4)
+        step = [
+            *[Call(column, messages=(("recv", rank - 4),))] * (rank >= 4),
+            *(Call(pair, "_all_gather_base"), Call(stage, "alltoall_base", reads=True)),
+            *(Call(stage, "alltoall_base"), Call(pair, "_reduce_scatter_base")),
+            *(Call(stage, "alltoall_base"), Call(pair, "_all_gather_base")),
+            *(Call(stage, "all_reduce"), Call(pair, "broadcast")),
+            *[Call(column, messages=(("send", rank + 4),))] * (rank < 12),
+        ]
+        programs.append([replace(call, line=n) for n, call in enumerate(step, 10)] * 6)
+    return programs, groups
+
+
+@pytest.mark.parametrize("made_s", [600.0, None], ids=["timed", "without times"])
+@pytest.mark.parametrize(
+    ("kind", "who"),
+    [("missing", (9, 14)), ("missing", (12, 15)), ("unseen", (12, 14)), ("unseen", (9, 14))],
+)
+def test_two_ranks_of_sixteen_by_what_is_in_flight_alone(
+    tmp_path: Path, kind: str, who: tuple[int, ...], made_s: float | None
+) -> None:
+    """In the shape of four public sets, of which dumps hold active entries only: two ranks hold the
+    GIL, or have a device that does not get on, deep in a pipeline of experts. The sets themselves
+    are in the tests of NVIDIA's resiliency extension (Apache 2.0).
+    """
+    programs, groups = pipeline_of_experts()
+    ranks = run(programs, groups, Fault(kind, who, 24))
+    dumps = {r.rank: dumped(r, groups, version="2.9", active=True) for r in ranks}
+    report = diagnose(write(tmp_path / "dumps", dumps, made_s=made_s, name="_dump_"))
+    named = {rank for found in report.findings for rank in found.culprit_ranks}
+    assert named == set(who), str(report)
+    assert {found.device for found in report.findings} == {kind == "unseen"}
+    assert not report.healthy

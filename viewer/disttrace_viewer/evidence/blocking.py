@@ -92,9 +92,10 @@ class Blocking(Endings):
             elif first.call.kind == COLLECTIVE:  # who leads may be through before others are there
                 behind, through = self._inside[first.call.stream, first.seq or 0]
                 stuck = len(behind) == 1 and through > 0 and "root" not in one.lacks
-            else:
-                other = None if first.parent is not None else self.sample.other_end(first)
-                stuck = other is not None and other.status == "ok"
+            else:  # of what was launched as one, all
+                launch = [op for op in ops if op is first or op.parent == first.parent is not None]
+                ends = [self.sample.other_end(op) for op in launch]
+                stuck = all(end is not None and end.status == "ok" for end in ends)
             if stuck and not self._outrun(process):
                 found[process] = first
         return found

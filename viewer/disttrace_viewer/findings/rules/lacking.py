@@ -42,9 +42,9 @@ def tempered(case: Case, finding: Finding) -> Finding | None:
         finding = finding.doubted(OTHER_TOOLS)
     if finding.kind not in OF_TIME:
         return finding
-    if finding.kind in OF_ABSENCE and len(finding.culprits) > 1 and not case.knows("messages", of):
-        # One of them may be in a receive from another one.
-        finding = replace(finding, culprits=())
+    unheard = finding.kind in OF_ABSENCE and not case.knows("messages", of)
+    if unheard and (len(finding.culprits) > 1 or _others_away(case)):
+        finding = replace(finding, culprits=())  # it may be in a receive from another one
     if case.knows("stood", of):
         return finding
     if case.knows("occasion", of):
@@ -60,6 +60,14 @@ def worded(case: Case, finding: Finding) -> Finding:
     hint = finding.hint and finding.hint.replace("journals", "files")
     settles = tuple(one.replace("journals", "files") for one in finding.settles)
     return replace(finding, hint=hint, settles=settles)
+
+
+def _others_away(case: Case) -> bool:
+    """Whether more than one rank that was dumped is in nothing recorded, or may be."""
+    trace = case.evidence.trace
+    dumped = [p.index for p in trace.processes if p.source == DUMPED]
+    away = [*filter(case.outside, dumped), *(g.name for g in trace.groups if g.missing)]
+    return bool(dumped) and len(away) > 1
 
 
 def _came_later(case: Case, finding: Finding) -> bool:
@@ -87,11 +95,17 @@ def what_stays_open(case: Case, findings: Sequence[Finding]) -> tuple[str, ...]:
     if any(finding.severity != NOTE for finding in findings):
         return ()
     sources = {p.source for p in processes if p.source == "log" or "since" in p.lacks}
-    blank = all(p.source == DUMPED and "arguments" in p.lacks for p in processes)
-    return (
-        *((BLANK,) if blank and not told else ()),
-        *(UNDECIDED[one] for one in sorted(sources & UNDECIDED.keys())),
-    )
+    return (*_dumps_tell(case), *(UNDECIDED[one] for one in sorted(sources & UNDECIDED.keys())))
+
+
+def _dumps_tell(case: Case) -> tuple[str, ...]:
+    """What dumps by which nothing is wrong cannot have told."""
+    processes = case.evidence.trace.processes
+    if any(p.source != DUMPED for p in processes):
+        return ()
+    if all("arguments" in p.lacks for p in processes):
+        return (BLANK,)
+    return (UNHEARD,) if any("messages" in p.lacks for p in processes) else ()
 
 
 def _foreign(case: Case, finding: Finding) -> list[int]:
@@ -108,6 +122,7 @@ TIMES = (
     "Copy dumps with their times (cp -p, rsync -t, tar), and ask ncclras twice, some seconds apart:"
     " then it is told whether this is a moment of a job that gets on, or a stall."
 )
+UNHEARD = "gloo's recorder keeps no sends and receives: a rank may be in one, or anywhere else."
 BLANK = "the dumps hold no operation, so where the ranks are is not known."
 DATED = (
     "copy the dumps with their times (cp -p, rsync -t, tar): they tell whether anything still moved"

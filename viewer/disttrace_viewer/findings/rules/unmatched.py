@@ -45,14 +45,29 @@ def find(case: Case) -> Iterator[Finding]:
 
 
 def _in_that_launch(case: Case, wait: Wait, target: int) -> bool:
-    """Whether all that a process waits in are other ends of messages of the very launch that lacks
-    this one: they are over when it is.
+    """Whether all that a process waits in are messages with both ends, of launches that hang
+    together with the one that lacks this message: they are over when it is.
     """
-    around = case.evidence.sample.around(wait.op)
-    if around is None or around.call.op not in BATCHES:
-        return False
     theirs = case.of_process.get(target, ())
-    return all(w.kind == MESSAGE and w.complete and wait.process in w.arrived for w in theirs)
+    together = _launched_with(case, wait)
+    return target in together and all(w.kind == MESSAGE and w.complete for w in theirs)
+
+
+def _launched_with(case: Case, wait: Wait) -> set[int]:
+    """The processes whose launches have messages in flight for one another, from a wait on; none
+    where it is in none.
+    """
+    sample, around = case.evidence.sample, case.evidence.sample.around(wait.op)
+    if around is None or around.call.op not in BATCHES:
+        return set()
+    found, todo = {wait.process}, [wait.process]
+    while todo:
+        for op in sample.of_process.get(todo.pop(), ()):
+            other = sample.other_end(op) if op.pending and op.parent is not None else None
+            if other is not None and other.pending and other.process not in found:
+                found.add(other.process)
+                todo.append(other.process)
+    return found
 
 
 def facing(case: Case, waits: Sequence[Wait]) -> Finding | None:
@@ -152,6 +167,12 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         scope=Scope(
             exchanges=frozenset(
                 {wait.exchange, *(w.exchange for s in sinks for w in case.of_process.get(s, ()))}
+                | {
+                    w.exchange
+                    for p in _launched_with(case, wait)
+                    for w in case.of_process.get(p, ())
+                    if w.kind == MESSAGE and w.complete
+                }
             ),
             roots=frozenset(sinks),
             absent=frozenset((op.call.group, r) for r in wait.absent),

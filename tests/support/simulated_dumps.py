@@ -1,0 +1,221 @@
+"""Jobs on devices, run call by call until nothing moves, and what each rank's recorder holds then.
+
+A group is a stream of each member's device, as of NCCL's communicators; messages between two ranks
+are another one. A host goes on until a call whose result it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from support.flight_dumps import dump, entry
+
+Key = tuple[Any, ...]
+DEFAULT, PAIRS = "0", "1"
+"""Groups of all ranks, and of those that send to one another."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A collective of a group, or messages, ``(send or recv, peer)``, that are launched as one."""
+
+    group: str
+    op: str = "all_reduce"
+    messages: tuple[tuple[str, int], ...] = ()
+    reads: bool = False
+    size: int = 4
+    line: int = 7
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with some ranks (``who``) from their call number ``at`` on.
+
+    ``missing``: the host stops before it. ``left out``: it passes it over. ``other``: it calls
+    another operation there. ``stuck``: the device is at it for ever. ``unseen``: its end, and all
+    later ones, is seen by neither host nor recorder. ``network``: nobody's device ends it.
+    """
+
+    kind: str
+    who: tuple[int, ...]
+    at: int
+
+
+@dataclass
+class Issued:
+    """A call on its way; ``over`` on the device, ``known`` to its host."""
+
+    call: Call
+    keys: tuple[Key, ...]
+    stream: Key
+    number: int
+    """Of the call in its program."""
+    at_s: float
+    seq: int
+    p2p: int
+    over: bool = False
+    known: bool = False
+
+
+@dataclass
+class Rank:
+    """How far a rank is."""
+
+    rank: int
+    program: Sequence[Call]
+    place: int = 0
+    issued: list[Issued] = field(default_factory=list)
+    counts: dict[Key, int] = field(default_factory=dict)
+
+    def count(self, *key: Any) -> int:
+        self.counts[key] = self.counts.get(key, 0) + 1
+        return self.counts[key]
+
+
+def run(
+    programs: Sequence[Sequence[Call]], groups: Mapping[str, Sequence[int]], fault: Fault
+) -> list[Rank]:
+    """The ranks once nothing moves any more."""
+    ranks = [Rank(rank, program) for rank, program in enumerate(programs)]
+    clock, moved = 0, True
+    while moved:
+        moved = False
+        for one in ranks:
+            clock += 1
+            moved |= _issue(one, groups, fault, clock / 10_000)
+        moved |= _devices(ranks, groups, fault)
+    return ranks
+
+
+def _issue(one: Rank, groups: Mapping[str, Sequence[int]], fault: Fault, at_s: float) -> bool:
+    last = one.issued[-1] if one.issued else None
+    if last is not None and last.call.reads and not last.known:
+        return False
+    guilty = one.rank in fault.who
+    if guilty and fault.kind == "left out" and one.place == fault.at:
+        one.place += 1
+    if one.place >= len(one.program) or (
+        guilty and fault.kind == "missing" and one.place >= fault.at
+    ):
+        return False
+    call, number = one.program[one.place], one.place
+    one.place += 1
+    if guilty and fault.kind == "other" and number == fault.at:
+        call = Call(call.group, "broadcast" if call.op != "broadcast" else "all_reduce")
+    if call.messages:
+        p2p, seq = one.count("p2p", call.group), one.counts.get(("seq", call.group), 0)
+        pairs = [
+            (one.rank, peer) if op == "send" else (peer, one.rank) for op, peer in call.messages
+        ]
+        keys: tuple[Key, ...] = tuple(
+            ("message", *pair, one.count(op, *pair))
+            for (op, _), pair in zip(call.messages, pairs, strict=True)
+        )
+        stream: Key = ("messages", call.group)
+    else:
+        p2p, seq = one.counts.get(("p2p", call.group), 0), one.count("seq", call.group)
+        keys, stream = (("collective", call.group, seq),), ("collectives", call.group)
+    one.issued.append(Issued(call, keys, stream, number, at_s, seq, p2p))
+    return True
+
+
+def _devices(ranks: Sequence[Rank], groups: Mapping[str, Sequence[int]], fault: Fault) -> bool:
+    """What devices are through with now."""
+    at: dict[Key, dict[int, Issued]] = {}
+    for one in ranks:
+        for item in _active(one, fault):
+            for key in item.keys:
+                at.setdefault(key, {})[one.rank] = item
+    moved = False
+    for one in ranks:
+        guilty = one.rank in fault.who
+        for item in _active(one, fault):
+            stopped = item.number >= fault.at and (
+                fault.kind == "network" or (guilty and fault.kind == "stuck")
+            )
+            if stopped or not all(_met(key, ranks, groups, at) for key in item.keys):
+                continue
+            item.over = moved = True
+            item.known = not (guilty and fault.kind == "unseen" and item.number >= fault.at)
+    return moved
+
+
+def _active(one: Rank, fault: Fault) -> list[Issued]:
+    first: dict[Key, Issued] = {}
+    for item in one.issued:
+        if not item.over:
+            first.setdefault(item.stream, item)
+            if one.rank in fault.who and fault.kind == "stuck" and item.number >= fault.at:
+                break  # it is at this one, and comes to none after it
+    return list(first.values())
+
+
+def _met(
+    key: Key,
+    ranks: Sequence[Rank],
+    groups: Mapping[str, Sequence[int]],
+    at: Mapping[Key, Mapping[int, Issued]],
+) -> bool:
+    """Whether all that take part are at it, with the same operation, or through it."""
+    members = key[1:3] if key[0] == "message" else groups[key[1]]
+    ops = set()
+    for member in members:
+        item = at.get(key, {}).get(member) or next(
+            (i for i in ranks[member].issued if i.over and key in i.keys), None
+        )
+        if item is None:
+            return False
+        ops.add("messages" if item.call.messages else item.call.op)
+    return len(ops) == 1
+
+
+def dumped(
+    one: Rank,
+    groups: Mapping[str, Sequence[int]],
+    *,
+    version: str,
+    backend: str = "nccl",
+    active: bool = False,
+    ring: int = 2_000,
+) -> dict[str, Any]:
+    """What the recorder of a rank holds, the newest entries of its ring; ``active``: of what is in
+    flight only. gloo's has no messages, and of ends that they are retired.
+    """
+    host = backend == "gloo"
+    mine = {name: ranks for name, ranks in groups.items() if one.rank in ranks}
+    ids = {name: number for number, name in enumerate(mine)}
+    kept: list[tuple[bool, dict[str, Any]]] = []
+    status: dict[str, tuple[int, int]] = {}
+    for item in one.issued:
+        call, name = item.call, item.call.group
+        number = item.p2p if call.messages else item.seq
+        done = number if item.known else status.get(str(ids[name]), (0, 0))[1]
+        status[str(ids[name])] = number, done
+        if call.messages and host:
+            continue
+        parts = [f"{op} {_facing(groups[name], one.rank, op, peer)}" for op, peer in call.messages]
+        for place, part in enumerate([*parts, *(["coalesced"] * bool(parts))] or [call.op]):
+            bears = not parts or place == len(parts)
+            state = "completed" if item.known and bears and not host else "scheduled"
+            found = entry(
+                part, item.seq, at_s=item.at_s + place * 1e-6, state=state,
+                group=(name, "default_pg" if name == DEFAULT else f"group {name}"),
+                pg_id=ids[name], sizes=((call.size,),), backend=backend, line=call.line,
+                p2p=item.p2p if parts else None, retired=item.known and bears,
+            )  # fmt: skip
+            found["op_id"] = item.seq + item.p2p
+            found["p2p_seq_id"] = item.p2p
+            kept.append((item.known, found))
+    oldest = next((place for place, (known, _) in enumerate(kept) if not known), len(kept))
+    first = min(oldest, len(kept) - min(ring, len(kept)))  # no host runs as far ahead as a ring
+    entries = [found for known, found in kept[first:] if not (active and known)]
+    first += (len(kept) - first - len(entries)) if active else 0
+    descs = {name: "default_pg" if name == DEFAULT else f"group {name}" for name in mine}
+    return dump(entries, groups=mine, first=first, version=version, status=status, descs=descs)
+
+
+def _facing(members: Sequence[int], rank: int, op: str, peer: int) -> str:
+    own, other = members.index(rank), members.index(peer)
+    return f"{own}->{other}" if op == "send" else f"{own}<-{other}"
