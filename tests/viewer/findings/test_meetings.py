@@ -607,9 +607,13 @@ def test_one_group_under_two_names_is_no_deadlock(tmp_path: Path, since_ms: int)
     assert "rank 0 makes it under 'abc0/cpu' (train.py:30)" in found.summary
 
 
-@pytest.mark.parametrize("becomes", [False, True], ids=["a child", "execv"])
+@pytest.mark.parametrize(
+    ("becomes", "through"),
+    [(False, True), (True, True), (True, False)],
+    ids=["a child", "execv", "execv, on its way"],
+)
 def test_who_joins_under_a_rank_that_is_taken_meets_nobody(
-    tmp_path: Path, *, becomes: bool
+    tmp_path: Path, *, becomes: bool, through: bool
 ) -> None:
     """It came through the rendezvous, and its first call is one that the others left long ago."""
     late = 9 * S
@@ -620,7 +624,14 @@ def test_who_joins_under_a_rank_that_is_taken_meets_nobody(
     )  # fmt: skip
     for journal in (*journals, second):
         at = 0 if journal is second else 100 * MS
-        for number in reversed(join(journal, at, 3)):
+        if journal is second and not through:
+            met(journal, at, 3)
+            beat(journal, 20)
+            continue
+        init, meet, store = join(journal, at, 3)
+        rank = journal.rank or 0
+        made = mesh(journal, at + 2 * MS, init, 3, rank, "default_pg", "0/", "cpu/")
+        for number in (store, meet, made, init):
             journal.end(number, 20 * MS)
         call = journal.collective(journal.world())
         for n in range(1, 1 if journal is second else 4):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -154,6 +154,7 @@ class RendezvousIndex:
             for other in together
             if over_ns is not None and other.begin_ns - over_ns > LATE_NS
         }
+        lateness |= self._after_all(together)
         for other in together:
             rank = self.claim(other)
             if rank is None or other.process in lateness:
@@ -167,6 +168,19 @@ class RendezvousIndex:
         processes = tuple(sorted(set(arrived.values())))
         found = self._known[key] = Came(tuple(together), arrived, lateness, processes)
         return found
+
+    def _after_all(self, together: Sequence[Op]) -> Mapping[int, int]:
+        """Processes that began when others were through with making this group, and by how much:
+        each of them is under the rank of one that was there.
+        """
+        processes = self.evidence.trace.processes
+        made = [op for op in together if op.call.op not in STORES and op.error is None]
+        over_ns = min((op.end_ns for op in made if op.end_ns is not None), default=sys.maxsize)
+        return {
+            op.process: by_ns
+            for op in made
+            if op.end_ns is None and (by_ns := processes[op.process].start_ns - over_ns) > LATE_NS
+        }
 
     def _missing(
         self, op: Op, key: Hashable, expected: int | None, made: tuple[int, ...] | None

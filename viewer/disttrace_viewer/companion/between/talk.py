@@ -35,17 +35,24 @@ class OutOfStep:
         self._known: dict[tuple[str, str, int], Compared] = {}
 
     def hear(self, told: Mapping[str, Sequence[Excerpt]]) -> list[str]:
-        """The hosts whose calls are to be judged together, in the order of ``told``."""
+        """The hosts whose calls are to be judged together, in the order of ``told``: those that
+        differ, then others that have these calls, for two do not tell who is the odd one.
+        """
         if len(self._known) > MOST_KNOWN:
             self._known.clear()
         first: dict[int, tuple[str, Excerpt]] = {}
         suspects: set[str] = set()
+        streams: set[int] = set()
         for host, excerpts in told.items():
             for theirs in excerpts:
                 ahead, ours = first.setdefault(theirs.name, (host, theirs))
                 if ahead != host and self._differ((ahead, host, theirs.name), ours, theirs):
                     suspects |= {ahead, host}
-        return [host for host in told if host in suspects]
+                    streams.add(theirs.name)
+        beside = {h for h, known in told.items() if not streams.isdisjoint(e.name for e in known)}
+        return sorted(
+            suspects | beside, key=lambda host: (host not in suspects, [*told].index(host))
+        )
 
     def _differ(self, key: tuple[str, str, int], ours: Excerpt, theirs: Excerpt) -> bool:
         known, newest = self._known.get(key), (ours.newest, theirs.newest)
