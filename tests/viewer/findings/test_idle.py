@@ -109,6 +109,42 @@ def test_what_looks_alike_is_broken(tmp_path: Path, how: str) -> None:
     assert ranks(tmp_path, found.culprits) == [2 if how == "another one too" else 0]
 
 
+@pytest.mark.parametrize(
+    ("stands", "idle"),
+    [
+        ((IDLE["recv, which is no Python"][0], ("server.py", 30, "close")), True),
+        ((*QUEUE[:2], ("server.py", 30, "close")), False),
+        ((("server.py", 30, "close"),), False),
+    ],
+    ids=["a client's connection", "a queue", "a lock"],
+)
+def test_a_server_that_shuts_down_waits_for_its_clients(
+    tmp_path: Path, stands: Frames, *, idle: bool
+) -> None:
+    """All have left the loop, and the others are in a last barrier."""
+    for journal in workers(tmp_path, 3):
+        serve(journal, journal.world(), journal.stack(*IDLE["accept"]), 5)
+        last = journal.collective(1, "barrier", stack=journal.stack(("server.py", 50, "main")))
+        if journal.rank:
+            journal.begin(last, 6 * S, q=6)
+        else:
+            journal.record(at=7 * S, h=0, k=journal.stack(*stands))
+        beat(journal, 26)
+    found = only(findings(tmp_path))
+    assert found.kind == ("waiting_for_input" if idle else "missing_participant")
+    assert ("waits for its clients at server.py:30 in close" in found.summary) is idle
+
+
+def serve(journal: Journal, group: int, stands: int, rounds: int) -> None:
+    """Rank 0 waits there for half of each second."""
+    call = journal.collective(group, "broadcast", root=0)
+    for n in range(rounds):
+        late = 0 if journal.rank else 900 * MS
+        if not journal.rank:
+            journal.record(at=n * S + 600 * MS, h=0, k=stands)
+        journal.run(call, n * S + late + 50 * MS, S - late - 50 * MS, q=n + 1)
+
+
 def fail_thread(journal: Journal) -> None:
     """An exception ended the thread that hands it the requests."""
     thread = journal.numbered("thread", name="client", native=7)

@@ -46,13 +46,14 @@ def eased(case: Case, finding: Finding) -> Finding:
         return finding
     about = [w for w in case.open() if w.exchange in finding.scope.exchanges]
     source = _source(case, about)
+    closing = source is None
+    source = _server(case, about) if closing else source
     if source is None or not _may_come(case, source):
         return finding
     waits = [w for w in case.awaiting(source) if w.holds]
-    if not waits or any(_source(case, [w]) != source or not _usual(case, w) for w in waits):
-        return finding
-    at = _idle_at(case, source, about)
-    if at is None:
+    at = _at_clients(case, source) if closing else _idle_at(case, source, about)
+    usual = all(_source(case, [w]) == source and _usual(case, w) for w in waits)
+    if at is None or not waits or not (closing or usual):
         return finding
     others = {p for w in about if w.kind != KEY for p in w.targets if case.outside(p)} - {source}
     if others:  # of those that are missing it has no part in it
@@ -63,7 +64,7 @@ def eased(case: Case, finding: Finding) -> Finding:
         kind=KIND,
         severity=NOTE,
         because=(),
-        summary=summary(case.evidence.trace, source, at, waits),
+        summary=summary(case.evidence.trace, source, at, waits, closing=closing),
         hint=None,
         culprits=(),
         waiting=tuple(dict.fromkeys(w.process for w in waits)),
@@ -95,6 +96,42 @@ def _source(case: Case, waits: Sequence[Wait]) -> int | None:
 
 def _asking(case: Case) -> set[int]:
     return {w.process for w in case.waits if w.kind == KEY}
+
+
+def _server(case: Case, waits: Sequence[Wait]) -> int | None:
+    """The only one that lacks in a collective without a source, at a line that is new to those who
+    wait, if it was the source of theirs before and waited for input then: all have left the loop.
+    """
+    away = {p for w in waits for p in w.targets}
+    if len(away) != 1 or any(w.kind != COLLECTIVE or w.absent or _usual(case, w) for w in waits):
+        return None
+    (process,) = away
+    idle = [s.t_ns for s in case.evidence.trace.processes[process].samples if for_input(s.stack)]
+    served = any(
+        op.call.root is not None
+        and op.call.root == op.call.group_rank
+        and op.status == "ok"
+        and any(t_ns < op.begin_ns for t_ns in idle)
+        for op in case.evidence.sample.of_process.get(process, ())
+    )
+    return process if served else None
+
+
+def _at_clients(case: Case, process: int) -> StackSample | None:
+    """Where the main thread waits for a connection, or for a thread that does."""
+    stands = case.evidence.samples.get(process)
+    if stands is None:
+        return None
+    threads = case.evidence.trace.processes[process].latest_samples.values()
+    joins = any(one.function == "join" for one in stands.stack[:4])
+    connected = [s for s in (threads if joins else [stands]) if for_input(s.stack)]
+    return stands if any(_of_connection(s.stack[0]) for s in connected) else None
+
+
+def _of_connection(inner: Frame) -> bool:
+    if inner.file == BUILT_IN:
+        return inner.function.startswith(("recv", "accept", "select", "poll", "read"))
+    return inner.file.endswith(("/socket.py", "/ssl.py", "/selectors.py"))
 
 
 def _may_come(case: Case, process: int) -> bool:
@@ -181,13 +218,22 @@ def for_input(stack: Stack) -> bool:
     return known and not any(one.function == "join" for one in within)
 
 
-def summary(trace: Trace, source: int, at: StackSample, waits: Sequence[Wait]) -> str:
-    """Who waits for what, and who for it."""
+def summary(
+    trace: Trace, source: int, at: StackSample, waits: Sequence[Wait], *, closing: bool = False
+) -> str:
+    """Who waits for what, and who for it; ``closing``: for the end of its clients."""
     op = waits[0].op
     lines = sentences.listed([*dict.fromkeys(sentences.line(w.op) for w in waits)])
     where: Frame | None = innermost(at.stack)
     place = "" if where is None else f" at {sentences.is_at(where, inside(at.stack))}"
     who = [w.process for w in waits]
+    if closing:
+        return (
+            f"{sentences.subject(trace, [source])}, the source of the rounds before, waits for its"
+            f" clients{place}: {sentences.processes(trace, who)}"
+            f" {'wait' if len(who) > 1 else 'waits'} for it in {sentences.operation(trace, op)} at"
+            f" {lines}."
+        )
     return (
         f"{sentences.subject(trace, [source])}, the source of {sentences.operation(trace, op)},"
         f" waits for input{place}, as in the rounds before:"
