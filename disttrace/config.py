@@ -212,7 +212,7 @@ SETTINGS: tuple[Setting, ...] = (
         "a command, or abort",
         "Command to run at each stall, with the finding as JSON on its standard input "
         "(`docs/alerts.md`); `abort`: end the job with exit code 75 if it is still stalled after "
-        "as long again.",
+        "as long again, or three seconds after one has died.",
     ),
     Setting(
         "SLOW",

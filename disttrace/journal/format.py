@@ -316,6 +316,17 @@ FIELDS: dict[str, dict[str, str]] = {
         "mine": "mark",
         "text": "text",
     },
+    "activity": {
+        "t": "time",
+        "over": "time",
+        "cpu": "time",
+        "busy": "mark",
+        "others": "mark",
+        "read": "integer",
+        "written": "integer",
+        "received": "integer",
+        "faults": "integer",
+    },
     "dropped": {
         "t": "time",
         "segment": "number",
@@ -367,6 +378,7 @@ DEFINITIONS = frozenset(FIELDS).difference(_OF_OPERATIONS, _OF_SEGMENTS)
 NEEDED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("string", "stack", "thread", "store", "group", "call"), ("n",)),
     "digest": ("group", "op", "q", "v"),
+    "activity": ("t", "over"),
     "trouble": ("by", "where"),
     **{key: (key, "d") for key in _OF_OPERATIONS},
     BEGIN: ("b", "t"),

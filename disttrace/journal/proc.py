@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 ROOT = "/proc"
 _PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 
-_STATE, _PARENT, _USER, _KERNEL, _THREADS, _TICKS, _STATUS = 0, 1, 11, 12, 17, 19, 49
+_STATE, _PARENT, _MINOR, _MAJOR, _USER, _KERNEL, _CHILDREN = 0, 1, 7, 9, 11, 12, 13
+_THREADS, _TICKS, _STATUS = 17, 19, 49
 """Fields of ``stat`` counted from the state, which follows the name in brackets."""
 _DEAD = ("Z", "X")
 
@@ -36,6 +37,10 @@ class Stat(NamedTuple):
     """Clock ticks from boot to its start."""
     cpu_ticks: int
     """Clock ticks that it has used, in user and in kernel mode."""
+    children_ticks: int
+    """Those of children that have ended, and of theirs."""
+    faults: int
+    """Pages that it has got."""
     threads: int
     status: int | None
     """Of one that has ended, as ``waitpid`` gives it."""
@@ -131,6 +136,8 @@ def stat(task: int | str) -> Stat:
         parent=int(fields[_PARENT]),
         ticks=int(fields[_TICKS]),
         cpu_ticks=int(fields[_USER]) + int(fields[_KERNEL]),
+        children_ticks=int(fields[_CHILDREN]) + int(fields[_CHILDREN + 1]),
+        faults=int(fields[_MINOR]) + int(fields[_MAJOR]),
         threads=int(fields[_THREADS]),
         status=status,
     )

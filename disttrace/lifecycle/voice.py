@@ -222,14 +222,16 @@ class Voice:
                 listeners.tell(record["verdict"])
         if any("stacks" in record and self._is_under(record.get("under")) for record in records):
             self.sample()
-        code = next((r["abort"] for r in records if self._is_to_end(r)), None)
-        if code is not None:
-            why = "ended by DISTTRACE_ON_STALL=abort: it was stalled for twice the limit"
+        order = next((r for r in records if self._is_to_end(r)), None)
+        if order is not None:
+            stood = "it was stalled for twice the limit"
+            died = "a process that it waits for has died"
+            why = f"ended by DISTTRACE_ON_STALL=abort: {died if order.get('died') else stood}"
             ended = [{"disttrace": 1, "kind": "ended", "at": time.time(), "summary": why}]
             self.say([why], ended)
             listeners.tell(ended)
             listeners.wait()
-            self._end(code)
+            self._end(order["abort"])
 
     def say(self, lines: object, objects: object) -> None:
         """Print what is said, in one form or the other."""

@@ -39,6 +39,8 @@ class Told(Watch):
         self.said: list[str] = []
         self.now = 0.0
         self.aborting: list[str] = []
+        self.marks: list[float] = []
+        self.died = False
         monkeypatch.setattr("time.monotonic", lambda: self.now)
 
     def _say(
@@ -64,7 +66,7 @@ class Told(Watch):
             "notes": [f"waiting: {spare}"] if spare else [], "noted": [*spare],
             "alert": {"report": ""}, "ops": [], "said": [],
             "aborting": self.aborting, "waiting": waiting, "over": over, "next_s": 5.0,
-            "going_on": going_on,
+            "going_on": going_on, "marks": self.marks, "died": self.died,
         }  # fmt: skip
         self._judge(found)
 
@@ -80,7 +82,7 @@ def test_what_nobody_can_say_is_ended_all_the_same(
     """All are stopped: the picture is looked at anew each time, and has stood all the while."""
     ended: list[object] = []
     told.aborting, told._verdicts = ["asked for it"], cast(Any, object())
-    monkeypatch.setattr(told, "_abort", ended.append)
+    monkeypatch.setattr(told, "_abort", lambda of, **_: ended.append(of))
     monkeypatch.setattr(told, "_tell_child", lambda line: True)
     for at in (20.0, 24.0, 28.0, 32.0):
         assert not ended
@@ -159,6 +161,37 @@ def test_it_goes_on_when_those_are_over_who_were_told_of(told: Told, *, over: bo
     assert told.said == ["stalled: a", "going on: all"]
 
 
+def test_time_that_runs_out_is_told_again(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At half of the limit and when it is near, of those who are at work as well, and looked at
+    then: once each."""
+    monkeypatch.setattr("time.time", lambda: 1000 + told.now)
+    told.marks = [1050.0, 1100.0]
+    told._judged_at = 1000.0
+    for at in (10, 49):
+        told.see(at, spare="a")
+    assert told.said == ["waiting: a"]
+    assert told._due <= 50
+    for at in (50, 60):
+        told.see(at, spare="a")
+    assert told.said == ["waiting: a"] * 2
+    told.see(70, "a")
+    for at in (99, 100, 101):
+        told.see(at, "a")
+    assert told.said[2:] == ["stalled: a"] * 2
+
+
+def test_one_that_died_is_not_waited_for_twice(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a job is to be ended by its stall: a second limit is for those that may come yet."""
+    ended: list[bool] = []
+    monkeypatch.setattr(told, "_abort", lambda of, *, died: ended.append(died))
+    told.aborting = ["asked for it"]
+    told.see(20, "a")
+    assert not ended
+    told.died = True
+    told.see(21, "a")
+    assert ended == [True]
+
+
 def test_who_does_not_end_is_killed_if_it_is_the_very_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,7 +211,7 @@ def test_who_does_not_end_is_killed_if_it_is_the_very_process(
             for n, one in enumerate((writes, other, again))
         ]  # fmt: skip
         told._abort(named)
-        assert orders == [{"abort": 75, "for": ["0", "1", "2"]}]
+        assert orders == [{"abort": 75, "died": False, "for": ["0", "1", "2"]}]
         assert writes.poll() is None
         told._abort(named)
         assert writes.wait(10) == -signal.SIGKILL

@@ -25,7 +25,7 @@ FINDING = {
     "kind", "severity", "certainty", "because", "summary", "hint", "culprits", "culprit_ranks",
     "waiting",
     "waiting_ranks", "device", "op", "group", "seq", "key", "cycle", "locations", "consequences",
-    "job",
+    "activity", "deadline", "job",
 }  # fmt: skip
 PROCESS = {
     "source",

@@ -68,6 +68,10 @@ class Finding:
     cycle: tuple[tuple[str, str, str], ...] | None
     locations: tuple[Location, ...]
     consequences: tuple[str, ...]
+    activity: tuple[Mapping[str, Any], ...]
+    """What the missing ranks do."""
+    deadline: Mapping[str, Any] | None
+    """When a time limit ends the waits."""
     job: str
     """The id of the job that it is of."""
 

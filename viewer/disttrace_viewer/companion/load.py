@@ -8,17 +8,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from disttrace.journal.proc import ROOT
-from disttrace_viewer.diagnosis.live import ABOUT_WAITS
-from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import Finding
-from disttrace_viewer.wording import sentences
 
-COMPUTES, MOST_COMPUTING = 0.5, 2
-"""Who runs, or waits for a processor, for so much of the time computes; of so many it is said."""
 _APART_S = 1.0
 """Two looks that are compared are at least so far apart."""
 _NEVER = (0, 0)
@@ -63,18 +57,6 @@ class Load:
             ran = max(ran, (running - first[0]) / 1e9 / over_s)
             starved = max(starved, (waiting - first[1]) / 1e9 / over_s)
         return Share(min(ran, 1.0), min(starved, 1.0), over_s)
-
-    def lines(self, case: Case, errors: Sequence[Finding]) -> list[str]:
-        """A line for each that is said not to come, and computes."""
-        trace = case.evidence.trace
-        away = dict.fromkeys(i for f in errors[:1] if f.kind in ABOUT_WAITS for i in f.culprits)
-        shares = {i: self.share(pid) for i in away if (pid := trace.processes[i].pid)}
-        return [
-            f"  {sentences.subject(trace, [i])} computes: it ran for {of.ran:.0%} of the last"
-            f" {of.over_s:.1f} s, and waited for a processor for {of.starved:.0%}"
-            for i, of in shares.items()
-            if of.ran + of.starved >= COMPUTES
-        ][:MOST_COMPUTING]
 
 
 def threads(pid: int) -> Threads:

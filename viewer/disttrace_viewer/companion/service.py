@@ -22,6 +22,8 @@ STAY_S, OF_LIMIT = 60.0, 2.0
 """So long, or so many times the limit, one whose processes failed stays for other hosts to ask
 why, while the job's store is there.
 """
+DIED_S = 3.0
+"""For so long others wait for one that died when a job is ended that asked for it."""
 
 
 def stay_s(stall_s: float) -> float:

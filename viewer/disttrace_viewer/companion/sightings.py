@@ -55,7 +55,7 @@ def tell(processes: Sequence[Process], answers: Iterable[Answer]) -> None:
                 "mine": 1 if named else None,
                 "text": one.text,
             }
-            _append(process, {key: value for key, value in record.items() if value is not None})
+            append(process, {key: value for key, value in record.items() if value is not None})
 
 
 def _is_untold(process: Process, code: int | None) -> bool:
@@ -74,10 +74,10 @@ def _write(process: Process, state: str, code: int | None, others: int) -> None:
     record = {DEF: "seen", "t": time.perf_counter_ns() - process.t0, "state": state}
     if code is not None:
         record["code"] = code
-    _append(process, {**record, "others": others})
+    append(process, {**record, "others": others})
 
 
-def _append(process: Process, record: Mapping[str, Any]) -> None:
+def append(process: Process, record: Mapping[str, Any]) -> None:
     """Add a record to a journal that is there; its process may have been killed within a line."""
     path, line = definitions_name(process.paths[0]), orjson.dumps(record) + b"\n"
     try:

@@ -29,6 +29,7 @@ from disttrace.journal.proc import here as this_kernel
 from disttrace_viewer.analysis.liveness import identity, look, who
 from disttrace_viewer.analysis.process_ends import CLEAN
 from disttrace_viewer.companion import sightings
+from disttrace_viewer.companion.activity import APART_S, Activities
 from disttrace_viewer.companion.alerting import divergence
 from disttrace_viewer.companion.alerting.words import (
     for_command,
@@ -63,13 +64,15 @@ from disttrace_viewer.companion.reports.states import (
     parted,
     unpacked,
 )
-from disttrace_viewer.companion.service import stay_s
+from disttrace_viewer.companion.service import DIED_S, stay_s
 from disttrace_viewer.diagnosis import live
 from disttrace_viewer.diagnosis.job import in_full, judged
+from disttrace_viewer.diagnosis.outlook import marks as marks_of
 from disttrace_viewer.diagnosis.several import settled
 from disttrace_viewer.diagnosis.verdict import Verdict
+from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR
+from disttrace_viewer.findings.finding import CERTAIN, ERROR
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.merge.jobs import closure
 from disttrace_viewer.states import folder
@@ -82,7 +85,7 @@ from disttrace_viewer.trace.model import Job
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.wording import sentences
 
-READY, MUTE, FAREWELL, DIVERGED = b"ready", b"mute", b"farewell", b"diverged"
+READY, MUTE, FAREWELL, DIVERGED, DIED = b"ready", b"mute", b"farewell", b"diverged", b"died"
 CALLS = b"calls"
 JOIN_S, MOST_JOIN_S = 1.0, 16.0
 """Between two looks for a store where none was there, first and in the end."""
@@ -121,7 +124,7 @@ class Judge:
         self._root = root or directory
         self._job = job
         self._in_names = in_names
-        self._stall_s = stall_s
+        self._stall_s = self._limit_s = stall_s
         self._host = host
         self._own = OwnJournals(directory, in_names, host, roll)
         self._ours: set[str] = set()
@@ -134,6 +137,7 @@ class Judge:
         self._join_s = JOIN_S
         self._holders = GilHolders()
         self._load = Load()
+        self._activities = Activities()
         self._machine = Asking()
         self._is_asking = False
         self._stalled: set[tuple[str, int]] = set()
@@ -150,6 +154,7 @@ class Judge:
         local = self._local()
         processes = trace_of(local)[0].processes
         sightings.note(processes)
+        self._look_at_work(local, waits=False)
         self._look_at_load(processes)
         self._is_ready = self._join(local) or self._all_here
         self._join_s = JOIN_S if self._is_ready else min(2 * self._join_s, MOST_JOIN_S)
@@ -203,20 +208,22 @@ class Judge:
             self.ready()
 
     @folder.no_cycles()
-    def verdict(self) -> dict[str, Any]:
-        """What is to be said now.
+    def verdict(self, limit_s: float | None = None) -> dict[str, Any]:
+        """What is to be said now; ``limit_s`` counts instead of the limit where one has died.
 
         ``signature`` tells one picture from another and is empty where nothing is stalled;
         ``lines`` are for stderr, ``notes`` too where nothing is stalled and somebody waits while
         all others get on (``noted`` tells one such picture from another), ``alert`` is what a
         command gets besides, with the whole report; ``voices`` are ids of processes of this host
-        that may speak, best first, and none where another host has the word; ``waiting`` says that
+        that may speak, best first, and none where another host has the word; ``died`` says that it
+        is known who died; at ``marks`` it is said again that time runs out; ``waiting`` says that
         somebody waits, ``over`` that nobody does any more of whom was told (``going_on`` is empty
         where these ended with their waits); ``aborting`` are identities of the processes that asked
         to be ended, none while a communicator is being made;
         ``next_s`` says when the longest of these waits reaches the limit; ``ops`` are the waits of
         the stalled, as [process, number].
         """
+        self._limit_s = self._stall_s if limit_s is None else limit_s
         local = self._heard()
         processes = trace_of(local)[0].processes
         living = [p.pid for p in processes if p.pid and look(p).alive]
@@ -408,12 +415,15 @@ class Judge:
         now = live.picture(
             case,
             judgement.findings,
-            self._stall_s,
+            self._limit_s,
             unknown=unknown,
             asks=meets,
             looked_into=self._is_asking,
             starved=lambda pid: self._load.share(pid).starved,
         )
+        died = any(f.kind == "process_failed" and f.certainty == CERTAIN for f in now.errors)
+        if self._limit_s < self._stall_s and not died:
+            now = replace(now, errors=[], notes=[])  # nobody has waited for the limit
         errors, notes = now.errors, now.notes
         elsewhere = (told.ids | self._beyond.states.keys()) - self._ours
         said = lines(case, errors, self._root, apart=self._lie_apart(elsewhere))
@@ -425,8 +435,6 @@ class Judge:
                 alone = self.peers.role == ALONE
                 why = "the host of rank 0 does not answer" if alone else f"{it} did not answer"
             said.insert(len(said) - 1, f"nothing is known of {whom}: {why}")
-        if said:
-            said[-1:-1] = self._load.lines(case, errors)
         concerned = reached(case, errors or notes, self._told)
         ops = live.waits_of(case, errors)
         if ops:
@@ -458,6 +466,8 @@ class Judge:
             "waiting": now.waiting,
             "over": not self._stalled & live.open_waits(case),
             "next_s": now.next_s,
+            "marks": marks_of(errors or notes),
+            "died": died,
             "ops": sorted(ops),
         }
 
@@ -480,8 +490,10 @@ class Judge:
         return found
 
     def _heard(self) -> Merged:
-        """The states of our processes, once those in which nothing runs were asked for stacks."""
-        local = self._local()
+        """The states of our processes, once those in which nothing runs were asked for stacks, and
+        it is written down what those do that others wait for.
+        """
+        local = self._look_at_work(self._local())
         processes = trace_of(local)[0].processes
         sightings.note(processes)
         if answers := self._machine.take():
@@ -494,6 +506,29 @@ class Judge:
             if process.pid and process.last_ns < before_ns and look(process).alive
         ]
         return self._local() if self._holders.ask(silent) else local
+
+    def _look_at_work(self, local: Merged, *, waits: bool = True) -> Merged:
+        """The states once more where something was written down; ``waits``: until there are two
+        looks.
+        """
+        trace, sample = trace_of(local)
+        case = Case(Evidence(trace, sample, stall_ns=round(self._stall_s * 1e9)))
+        away = [
+            (p, sample.active.get((p.index, 0), 0))
+            for p in trace.processes
+            if p.is_rank
+            and case.outside(p.index)
+            and (case.holds_up(p.index) or not self._all_here)
+            and look(p).alive
+        ]
+        ports = {store.port for store in trace.stores} - {None}
+        if waits and self._activities.lacks(away):
+            list(self._activities.look(away, ports))
+            time.sleep(APART_S)
+        found = [*self._activities.look(away, ports)]
+        for process, record in found:
+            sightings.append(process, record)
+        return self._local() if found else local
 
     def _join(self, local: Merged) -> bool:
         """Whether others were found whom to ask; there may be nobody to be asked."""
@@ -539,6 +574,8 @@ _LISTENS = {
     "waiting": True,
     "over": False,
     "next_s": 1.0,
+    "marks": [],
+    "died": False,
     "ops": [],
 }
 """Another host prints."""
@@ -598,6 +635,8 @@ def main(argv: list[str]) -> None:
                 judge.mute()
             elif line == FAREWELL:
                 judge.farewell()
+            elif line == DIED:
+                print(json.dumps(judge.verdict(DIED_S)), flush=True)  # noqa: T201
             elif line == CALLS:
                 print(base64.b64encode(judge.calls()).decode(), flush=True)  # noqa: T201
             elif line.startswith(DIVERGED):

@@ -25,7 +25,7 @@ from disttrace_viewer.companion.alerting import command
 from disttrace_viewer.companion.alerting.command import Commands
 from disttrace_viewer.companion.log import Log
 from disttrace_viewer.companion.pulse import Pulse
-from disttrace_viewer.companion.service import Order, stay_s
+from disttrace_viewer.companion.service import DIED_S, Order, stay_s
 from disttrace_viewer.load.said import keep, path_of
 from disttrace_viewer.load.tail import Tail
 
@@ -89,6 +89,7 @@ class Watch:
         self._standing: dict[str, Any] = {}
         self._noted: list[Any] = []
         self._stalled_since = 0.0
+        self._judged_at = time.time()
         self._unheard: list[Any] | None = None
         """The picture that nobody here could say: it is looked at anew, and has stood all along."""
         self._again_at, self._again_s = 0.0, _AGAIN_S
@@ -141,8 +142,9 @@ class Watch:
             self._quiet_s = quiet
             soon = self._signature or quiet >= self._limit_s / 2
             self._look_due = now + (_LOOK_SOON_S if soon else _LOOK_S)
-            if now >= self._due and (quiet >= self._limit_s or self._signature):
-                self._ask()
+            died = bool(self._gone) and self._on_stall == "abort" and quiet >= DIED_S
+            if now >= self._due and (quiet >= self._limit_s or self._signature or died):
+                self._ask(b"died\n" if died else b"\n")
             elif self._verdicts is None and quiet >= self._limit_s / 2:
                 self._verdicts = _start(self._order)  # it imports while there is time
                 self._tell_child(b"ready\n")
@@ -252,7 +254,10 @@ class Watch:
     def _judge(self, verdict: dict[str, Any], took: float = 0.0) -> None:
         now = time.monotonic()
         signature = verdict["signature"]
-        changed = signature != self._signature
+        changed = (signature or None) != self._signature
+        marks, unix = verdict["marks"], time.time()
+        reminds = any(self._judged_at < mark <= unix for mark in marks)
+        self._judged_at = unix
         over = verdict["over"] or not verdict["waiting"]
         if changed and signature and verdict["next_s"] <= _TOGETHER_S and not self._held_back:
             # Others are about to reach the limit as well: one picture and not two.
@@ -275,9 +280,9 @@ class Watch:
             if verdict["going_on"]:
                 said = _objects("going on", [{"summary": verdict["going_on"]}])
                 self._say([f"going on: {verdict['going_on']}"], verdict["voices"], said)
-        elif signature and not changed and now >= self._again_at:
+        elif signature and not changed and (reminds or now >= self._again_at):
             self._say_again(verdict)
-        elif not signature and verdict["notes"] and verdict["noted"] != self._noted:
+        elif not signature and verdict["notes"] and (reminds or verdict["noted"] != self._noted):
             self._noted = verdict["noted"]
             said = _objects(verdict["notes"][0].partition(":")[0], verdict["said"])
             self._say(verdict["notes"], verdict["voices"], said)
@@ -295,9 +300,10 @@ class Watch:
             latest = max(_LATEST_AT_FIRST_S, min(_SHARE * took, _LATEST_S))
         self._pause = _SOON_S if changed and not held else min(self._pause * 2, latest)
         soon = verdict["next_s"] if verdict["waiting"] and not signature else self._pause
-        self._due = now + min(self._pause, soon)
-        if verdict["aborting"] and signature and now - self._stalled_since >= self._order.stall_s:
-            self._abort(verdict["aborting"])
+        self._due = now + min(self._pause, soon, *(mark - unix for mark in marks if mark > unix))
+        stood = verdict["died"] or now - self._stalled_since >= self._order.stall_s
+        if verdict["aborting"] and signature and stood:
+            self._abort(verdict["aborting"], died=verdict["died"])
 
     def _tell_divergence(self, found: dict[str, Any]) -> None:
         """Say that ranks are out of step, of each group once."""
@@ -323,7 +329,7 @@ class Watch:
             self._fewer_since = now
         return now - self._fewer_since < _FEWER * self._order.stall_s
 
-    def _abort(self, processes: list[dict[str, Any]]) -> None:
+    def _abort(self, processes: list[dict[str, Any]], *, died: bool = False) -> None:
         """Each process ends itself; one that cannot (it holds the GIL) is killed a little later."""
         for process in processes:
             if process["process"] in self._aborted and _writes(process):
@@ -331,7 +337,8 @@ class Watch:
         named = [process["process"] for process in processes]
         self._aborted.update(named)
         for first in range(0, len(named), _AT_ONCE):
-            self._write({"abort": ABORTED, "for": named[first : first + _AT_ONCE]})
+            order = {"abort": ABORTED, "died": died, "for": named[first : first + _AT_ONCE]}
+            self._write(order)
         self._due = time.monotonic() + _ANSWER_S
 
     def _tell_command(self, said: list[dict[str, Any]], more: dict[str, Any]) -> None:
@@ -371,7 +378,8 @@ class Watch:
         self._again_s *= 2
         self._again_at = time.monotonic() + self._again_s
         lines, said = verdict["lines"], _objects("stalled", verdict["said"])
-        self._say([*lines[:1], *lines[1:][-1:]], verdict["voices"], said, keep=False)
+        first = lines[: 2 if verdict["marks"] else 1]  # the second says what time is left
+        self._say([*first, *lines[1:][-1:]], verdict["voices"], said, keep=False)
 
     def _keep(self, said: list[dict[str, Any]]) -> None:
         order = self._order

@@ -8,10 +8,10 @@ from typing import Any
 
 from disttrace_viewer.analysis.process_ends import ALIVE
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import CERTAIN, ERROR, Finding
+from disttrace_viewer.findings.finding import CERTAIN, ERROR, WARNING, Finding
 from disttrace_viewer.findings.rules import unheard
 from disttrace_viewer.findings.rules.communicator_creation import is_creation
-from disttrace_viewer.findings.rules.getting_on import is_waiting
+from disttrace_viewer.findings.rules.getting_on import ABOUT_WAITS, is_waiting
 from disttrace_viewer.findings.rules.starting import is_start
 from disttrace_viewer.trace.operation import GROUPED, Op
 from disttrace_viewer.trace.process import Process
@@ -21,17 +21,6 @@ HABIT = 2
 ASKS = -1
 """In place of an operation's number where one waits by asking, each time in another one."""
 
-ABOUT_WAITS = frozenset(
-    {
-        "missing_participant",
-        "unmatched_send",
-        "unmatched_recv",
-        "store_key_missing",
-        "rendezvous_incomplete",
-        "no_progress",
-    }
-)
-"""Kinds of what may still come about."""
 PATIENCE_S, OF_PATIENCE = 3.0, 0.3
 """So long beyond the limit, at most (and for that part of it), one waits for answers before telling
 what is known.
@@ -93,7 +82,9 @@ def picture(
     ages = ages_s(case)
     oldest_s = max(ages, default=0.0)
     starts = [f for f in findings if is_start(f)]
-    found = stalled(case, findings, limit_s)
+    counting = stalled(case, findings, limit_s)
+    working = [f for f in counting if f.severity == WARNING]
+    found = [f for f in counting if f.severity == ERROR]
     errors = [f for f in found if not _is_starved(case, f, oldest_s, limit_s, starved)]
     excused = len(errors) < len(found)
     rest = [limit_s - age for age in ages if age < limit_s]
@@ -108,9 +99,10 @@ def picture(
             errors = []
         else:
             # Where nobody waits any more, the others gave up and somebody lives on.
-            waits = [] if starts or excused else [*unheard.find(case, unknown)]
-            errors = by_records(errors) or waits or errors
-    notes = [] if errors or excused else starts or [f for f in findings if is_waiting(f)]
+            unseen = [] if starts or excused or working else [*unheard.find(case, unknown)]
+            errors = by_records(errors) or unseen or errors
+    waits = [*working, *(f for f in findings if is_waiting(f))]
+    notes = [] if errors or excused else starts or waits
     return Picture(
         errors=errors,
         notes=notes,
@@ -205,7 +197,8 @@ def _named(case: Case, op: Op, *, polled: bool) -> tuple[str, int]:
 
 
 def stalled(case: Case, findings: Iterable[Finding], limit_s: float) -> list[Finding]:
-    """The errors by which somebody has stood still for the limit.
+    """The errors by which somebody has stood still for the limit, and the warnings by which it
+    waited for ranks that are at work.
 
     Whoever was quiet for so long may have been so before it began to wait. Where nobody waits, and
     all that a finding is about is over, nothing stands still: a launcher sees to those that failed,
@@ -218,7 +211,7 @@ def stalled(case: Case, findings: Iterable[Finding], limit_s: float) -> list[Fin
     found = [
         f
         for f in findings
-        if f.severity == ERROR
+        if (f.severity == ERROR or (f.severity == WARNING and f.kind in ABOUT_WAITS))
         and not _habitual(case, f)
         and (ages or not alive.isdisjoint((*f.culprits, *f.waiting)))
     ]

@@ -7,6 +7,7 @@ from typing import Any
 
 from disttrace.journal.format import ranges_of
 from disttrace_viewer.diagnosis.completeness import missing_ranks
+from disttrace_viewer.evidence.activity import Activity
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, Finding
 from disttrace_viewer.merge.clock import UNKNOWN_NS
@@ -215,6 +216,15 @@ def finding(case: Case, found: Finding) -> dict[str, Any]:
         else [[processes[a].id, word, processes[b].id] for a, word, b in cycle],
         "locations": [location(case, where) for where in found.locations],
         "consequences": list(found.consequences),
+        "activity": [_activity(case, one) for one in found.activity],
+        "deadline": None
+        if (limit := found.deadline) is None
+        else {
+            "at": limit.at_s,
+            "limit_s": limit.limit_s,
+            "whose": limit.whose,
+            "then": limit.then,
+        },
         **({} if found.said_at is None else {"said_at": found.said_at}),
         **_by_rank(case, found),
         "job": job,
@@ -228,6 +238,18 @@ def _by_rank(case: Case, found: Finding) -> dict[str, Any]:
     return {
         **({"parameters": named} if named else {}),
         **({"callers": callers} if callers else {}),
+    }
+
+
+def _activity(case: Case, one: Activity) -> dict[str, Any]:
+    usage = one.usage
+    return {
+        "rank": case.evidence.trace.processes[one.process].rank,
+        "state": one.state,
+        "cpu": None if one.cpu is None else round(one.cpu, 3),
+        "read_bytes": None if usage is None else usage.read,
+        "written_bytes": None if usage is None else usage.written,
+        "lines": [f"{frame.file}:{frame.line}" for frame in one.lines],
     }
 
 

@@ -10,6 +10,7 @@ from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.analysis.process_ends import CASCADE, OWN, SILENT, TOGETHER_NS
 from disttrace_viewer.diagnosis import consequences
 from disttrace_viewer.diagnosis.completeness import Gaps, gaps_of
+from disttrace_viewer.diagnosis.outlook import outlook
 from disttrace_viewer.diagnosis.report import healthy, report
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.recorded import STALL_NS
@@ -172,7 +173,7 @@ def judge(evidence: Evidence, past: Past = NOTHING) -> tuple[Case, tuple[Finding
         for finding in rule(case):
             _take(case, finding)
     found = left_over.traced_to(case, case.findings)
-    case.findings = [overcome(case, traced_back(case, one)) for one in found]
+    case.findings = [outlook(case, overcome(case, traced_back(case, one))) for one in found]
     findings, case.incomplete = judged(case, consequences.fold(case))
     findings = tuple(lacking.worded(case, one) for one in findings)
     case.incomplete += lacking.what_stays_open(case, findings)

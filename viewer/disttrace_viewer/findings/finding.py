@@ -6,6 +6,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from disttrace_viewer.evidence.activity import Activity
+from disttrace_viewer.evidence.deadlines import Deadline
 from disttrace_viewer.trace.model import Location, Stream
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
@@ -94,6 +96,10 @@ class Finding:
     """When the job reported it (unix seconds); what it knew then may be more than journals hold."""
     values: Mapping[str, Any] | None = None
     """As it was reported (``diagnose --json``), where less is known now."""
+    activity: tuple[Activity, ...] = ()
+    """What the missing do."""
+    deadline: Deadline | None = None
+    """When a time limit ends the waits."""
 
     @property
     def certainty(self) -> str:

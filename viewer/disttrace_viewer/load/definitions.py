@@ -25,11 +25,13 @@ from disttrace_viewer.trace.process import AGENT, Problem
 NUMBERED = ("string", "stack", "thread", "store", "group", "call")
 LISTED = (
     *("clock", "failure", "handling", "exit", "note", "dropped", "worker", "rendezvous"),
-    *("seen", "trouble", "digest"),
+    *("seen", "trouble", "activity", "digest"),
 )
 MOST_OF_A_KIND = 1 << 18
 """Definitions of one kind in one journal: each costs up to a hundred times its line in memory."""
-_NO_SIGNS = ("group", "versions", "seen", "trouble")
+BY_OTHERS = ("seen", "trouble", "activity")
+"""What the companion writes of a process."""
+_NO_SIGNS = ("group", "versions", *BY_OTHERS)
 """What is no sign of a process's life: what others wrote of it, and what a forked child repeats, by
 older recorders with its parent's times. What a process makes itself it makes by operations.
 """

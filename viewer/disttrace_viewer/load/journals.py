@@ -10,7 +10,7 @@ from itertools import islice
 
 from disttrace.journal.format import DEFS_SUFFIX, SEGMENT
 from disttrace_viewer.load import text as texts
-from disttrace_viewer.load.definitions import Definitions, name_newer, parse
+from disttrace_viewer.load.definitions import BY_OTHERS, Definitions, name_newer, parse
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.files import MOST_DEFINITIONS, modified_ns, size
 from disttrace_viewer.load.files import part as read_part
@@ -111,7 +111,7 @@ def open_journal(files: Files, problems: Problems) -> Journal | None:
 
 def _own(files: Files, definitions: Definitions) -> tuple[str, ...]:
     """The files to which nobody but the process has written."""
-    if files.segments and (definitions.listed["seen"] or definitions.listed["trouble"]):
+    if files.segments and any(definitions.listed[kind] for kind in BY_OTHERS):
         return tuple(files.segments.values())
     return files.paths
 

@@ -21,10 +21,11 @@ from disttrace_viewer.trace.process import (
     Sighting,
     StackSample,
     Trouble,
+    Usage,
     Worker,
 )
 
-T = TypeVar("T", Digest, Exit, Failure, Sighting, Trouble, Worker)
+T = TypeVar("T", Digest, Exit, Failure, Sighting, Trouble, Usage, Worker)
 UNKNOWN_NS = 1 << 62
 """Error of a clock of which no journal has a reading: of a process without definitions."""
 
@@ -123,6 +124,7 @@ def _moved(process: Process, old: Clock, new: Clock) -> Process:
         told=None if process.told is None else each([process.told])[0],
         sightings=each(process.sightings),
         troubles=each(process.troubles),
+        usage=each(process.usage),
         digests=each(process.digests),
         dropped=tuple(dataclasses.replace(d, to_ns=maybe(d.to_ns)) for d in process.dropped),
     )

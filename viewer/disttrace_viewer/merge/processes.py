@@ -26,6 +26,7 @@ from disttrace_viewer.trace.process import (
     Stack,
     StackSample,
     Trouble,
+    Usage,
     Worker,
 )
 
@@ -301,6 +302,21 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
                 text=item.get("text"),
             )
             for item in listed["trouble"]
+        ),
+        usage=tuple(
+            Usage(
+                t_ns=unix(item),
+                over_ns=item["over"],
+                cpu_ns=item.get("cpu", 0),
+                busy=bool(item.get("busy")),
+                others=bool(item.get("others")),
+                read=item.get("read"),
+                written=item.get("written"),
+                received=item.get("received", 0),
+                faults=item.get("faults", 0),
+            )
+            for item in listed["activity"]
+            if item.get("over")
         ),
         digests=tuple(
             Digest(

@@ -62,6 +62,7 @@ def store_of(index: int, process: int, number: int, record: Record, base: int, p
         record.get("path") or None,
         place,
         record.get("connection"),
+        record.get("timeout"),
     )
 
 

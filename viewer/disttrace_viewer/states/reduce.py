@@ -36,6 +36,8 @@ CHUNK = 1 << 20
 MOST_STREAMS = 4
 """Streams of collectives of which exchanges are kept, by which clocks are set right."""
 MOST_LISTED = 256
+_LAST = {"digest": MOST_LISTED, "activity": 4}
+"""Of these the newest count."""
 """Of one kind of what is said again and again; of digests the newest."""
 OVERRIDES = 1 << 30
 """Calls of one operation only, with fields of its own, are numbered from here."""
@@ -164,7 +166,7 @@ def _state(
         versions={k: v for k, v in definitions.versions.items() if k in _VERSIONS},
         source=definitions.source,
         listed={
-            kind: found[-MOST_LISTED:] if kind == "digest" else _ends(found)
+            kind: found[-_LAST[kind] :] if kind in _LAST else _ends(found)
             for kind, found in definitions.listed.items()
             if found
         },

@@ -72,6 +72,8 @@ class Store:
     """Id of its ``Place``."""
     connection: int | None = None
     """Number of the clone over whose connection its operations go; null: over the base's own."""
+    timeout_ns: int | None = None
+    """For which its questions wait, where that was set."""
 
     @property
     def lead(self) -> str:
@@ -128,7 +130,7 @@ class Group:
     the process that it waits with.
     """
     timeout_ns: int | None = None
-    """After which its backend gives an operation up; of backends of devices."""
+    """After which its backend gives an operation up."""
     partial: bool = False
     """``ranks`` are those that were seen in it: there may be others."""
 

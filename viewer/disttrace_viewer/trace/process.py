@@ -135,6 +135,29 @@ class Trouble:
     """Its own words; None where they were not told to other hosts."""
 
 
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a process, and those that it started, used while others waited for it, as the companion
+    of its host saw it between two looks.
+    """
+
+    t_ns: int
+    over_ns: int
+    """So long before that the first look was."""
+    cpu_ns: int
+    busy: bool
+    """Whether a thread of its own computed, or waited for a processor."""
+    others: bool
+    """Whether a process that it started did."""
+    read: int | None
+    """Bytes, whatever the file; None where that is hidden."""
+    written: int | None
+    received: int
+    """Bytes over the network, but for those of stores."""
+    faults: int
+    """Pages that it has got."""
+
+
 AGENT = "agent"
 """The role of a launcher: torchrun's agent."""
 JOURNAL = "journal"
@@ -230,6 +253,8 @@ class Process:
     """What was seen of it from outside, by time."""
     troubles: tuple[Trouble, ...] = ()
     """Of its host; in the journal of one of its processes each."""
+    usage: tuple[Usage, ...] = ()
+    """While others waited for it, by time."""
     handling: tuple[Failure, ...] = ()
     """What its threads handled when they were last looked at, ``t_ns`` when that was first seen."""
     digests: tuple[Digest, ...] = ()

@@ -9,6 +9,7 @@ from typing import Any
 from disttrace_viewer.analysis.liveness import look
 from disttrace_viewer.analysis.process_ends import TOGETHER_NS
 from disttrace_viewer.diagnosis.live import living
+from disttrace_viewer.diagnosis.outlook import time_left
 from disttrace_viewer.diagnosis.positions import positions
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.findings.case import Case
@@ -43,10 +44,13 @@ def lines(
     said += [f"also{_marked(finding)}" for finding in found[1:MOST_FINDINGS]]
     if len(found) > MOST_FINDINGS:
         said.append(f"and {len(found) - MOST_FINDINGS} more findings")
+    if (left := time_left(case, found[0])) is not None:
+        said.append(left)
     where = positions(case, found)
-    said += [f"  {line}" for line in where[:MOST_POSITIONS]]
-    if len(where) > MOST_POSITIONS:
-        said.append(f"  and {len(where) - MOST_POSITIONS} more places")
+    most = MOST_POSITIONS - (left is not None)
+    said += [f"  {line}" for line in where[:most]]
+    if len(where) > most:
+        said.append(f"  and {len(where) - most} more places")
     if found[0].hint is not None:
         said.append(found[0].hint)
     path = shlex.quote(directory)

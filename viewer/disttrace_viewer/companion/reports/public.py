@@ -25,7 +25,11 @@ _MARK, _MARKED = "~", re.compile(r"~[0-9a-f]{16}")
 Word = Callable[[str], str]
 _FAILURES = ("failure", "handling", "exit")
 _PROCESS = ("process", "job", "job_source", "run", "host", "boot_id", "role")
-_ENV = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_PORT")
+_ENV = (
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_PORT"),
+    *("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_BLOCKING_WAIT"),
+    *("TORCH_NCCL_ENABLE_MONITORING", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"),
+)
 _LISTED = {
     "clock": ("t", "unix_ns", "error_ns"),
     "failure": ("t", "type", "stack", "h"),
@@ -33,6 +37,7 @@ _LISTED = {
     "exit": ("t", "how", "code", "stack"),
     "seen": ("t", "state", "code", "others"),
     "trouble": ("t", "ago", "by", "where", "name", "code", "mine"),
+    "activity": ("t", "over", "cpu", "busy", "others", "read", "written", "received", "faults"),
     "dropped": ("t", "segment", "from_t", "to_t", "operations"),
     "worker": ("t", "pid", "event", "local_rank", "rank", "attempt", "code", "signal", "journal"),
     "rendezvous": ("t", "event", "state", "rank"),
@@ -41,7 +46,7 @@ _CALL = (
     *("op", "kind", "group", "backend", "device", "async", "shapes", "dtypes", "bytes", "splits"),
     *("reduce_op", "root", "peer", "tag", "store", "origin", "stack"),
 )
-_ARGS = ("ranks", "src", "dst", "group_src", "group_dst")
+_ARGS = ("ranks", "src", "dst", "group_src", "group_dst", "timeout")
 
 
 def public(state: State) -> State:

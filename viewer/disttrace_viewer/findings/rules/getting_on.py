@@ -26,6 +26,8 @@ KINDS = frozenset(
     }
 )
 """Kinds that are about somebody who does not come."""
+ABOUT_WAITS = KINDS | {"rendezvous_incomplete", "no_progress"}
+"""Kinds of what may still come about."""
 _ROUNDS = 3
 """So many exchanges of one sort are more than a step on the way to somewhere else."""
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from disttrace_viewer.diagnosis.outlook import time_left
 from disttrace_viewer.diagnosis.positions import Place, places
 from disttrace_viewer.diagnosis.report import NO_HISTORY, coverage, healthy, job_of
 from disttrace_viewer.diagnosis.report import finding as as_values
@@ -119,7 +120,7 @@ def _judgement(
         yield _verdict_of_health(case)
     shown = findings[: length.findings]
     for place, finding in enumerate(shown, 1):
-        yield from _finding(place, finding)
+        yield from _finding(case, place, finding)
     left = len(findings) - len(shown)
     if left > 0:
         yield Line(f"and {number(left, 'finding')} more (--json has all)", style=DIM)
@@ -208,13 +209,15 @@ def not_yet(case: Case) -> str | None:
     return None
 
 
-def _finding(place: int, finding: Finding) -> Iterator[Line]:
+def _finding(case: Case, place: int, finding: Finding) -> Iterator[Line]:
     doubt = "" if finding.certainty == "certain" else ", likely"
     mark = finding.severity if finding.severity != ERROR else "ERROR"
     if finding.values is not None and finding.said_at is not None:
         doubt += f", by the job itself at {_clock(finding.said_at)}"
     style = BAD if finding.severity == ERROR else WAIT if finding.severity != NOTE else DIM
     yield Line(finding.summary, f"{place}. {mark} {finding.kind}{doubt}: ", style)
+    if (left := time_left(case, finding)) is not None:
+        yield Line(left, "   Time left: ", HEAD)
     if finding.because:
         yield Line(f"{'; '.join(finding.because)}.", "   Likely only, because ", HEAD)
     if finding.hint is not None:

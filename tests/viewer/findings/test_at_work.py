@@ -1,0 +1,124 @@
+"""Of a rank that others wait for it is told whether it is at work, stands or spins, and until when
+they wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from disttrace_viewer.analysis.liveness import Seen
+from disttrace_viewer.diagnosis.report import finding as as_values
+from disttrace_viewer.evidence.endings import Endings
+from disttrace_viewer.trace.process import Process
+from support.journals import workers
+from support.scenes import S, verdict
+
+MB = 1_000_000
+LIMIT = 1800 * S
+
+
+@pytest.fixture(autouse=True)
+def now_is_the_newest_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Endings, "cut_ns", property(lambda evidence: evidence.trace.end_ns))
+
+
+def alive(_process: Process) -> Seen:
+    return Seen(True)
+
+
+def scene(
+    folder: Path, used: dict[str, int] | None, lines: Sequence[int] = (12,), now: int = 12
+) -> dict[str, Any]:
+    """Rank 1 has waited for rank 0 since second 2; seen at these lines of tokenize, every other
+    second from second 3 on, and what it used in the five seconds until the last one."""
+    for journal in workers(folder, 2):
+        group = journal.numbered(
+            "group", name="0", ranks=[0, 1], rank=journal.rank, default=True, timeout=LIMIT,
+            backends={"cpu": "gloo"},
+        )  # fmt: skip
+        call = journal.collective(group, "all_reduce")
+        journal.run(call, S, S // 10, q=1)
+        if journal.rank == 1:
+            journal.begin(call, 2 * S, q=2)
+        else:
+            for place, line in enumerate(lines):
+                at = journal.stack(("/a/data.py", line, "tokenize"))
+                journal.record(at=(3 + 2 * place) * S, k=at)
+            if used is not None:
+                journal.define("activity", t=now * S, over=5 * S, **used)
+        journal.record(hb=now * S)
+    case, found = verdict(folder, look=alive)
+    (one,) = [f for f in found if f.kind == "missing_participant"]
+    return as_values(case, one)
+
+
+MOVING, STANDING = (12, 13, 14, 12, 13), (12,)
+IDLE = {"cpu": 0, "read": 900, "written": 100, "faults": 3}
+BUSY = {**IDLE, "cpu": 4 * S, "busy": 1}
+
+
+@pytest.mark.parametrize(
+    ("used", "lines", "state"),
+    [
+        (BUSY, MOVING, "moves"),
+        (BUSY, STANDING, "spins"),
+        (IDLE, STANDING, "stands"),
+        (IDLE, (12, 13), "stands"),  # it went there when it had come through the call
+        (IDLE, MOVING, "moves"),
+        ({**BUSY, "read": 60 * MB}, STANDING, "moves"),
+        ({**BUSY, "faults": 90_000}, STANDING, "moves"),
+        ({**BUSY, "others": 1}, STANDING, "moves"),
+        ({**IDLE, "others": 1}, STANDING, "moves"),
+        ({**IDLE, "written": 2 * MB}, STANDING, "moves"),
+        ({**IDLE, "received": 50_000}, STANDING, "moves"),
+        ({**IDLE, "received": 900}, STANDING, "stands"),
+        ({"cpu": 0, "faults": 3}, STANDING, "unknown"),  # what it reads is hidden
+        (None, MOVING, "unknown"),
+        (None, STANDING, "unknown"),
+    ],
+)
+def test_what_it_does(
+    tmp_path: Path, used: dict[str, int] | None, lines: Sequence[int], state: str
+) -> None:
+    """By the lines at which it was seen, and what the kernel counts."""
+    found = scene(tmp_path, used, lines)
+    (did,) = found["activity"]
+    assert (did["rank"], did["state"]) == (0, state)
+    assert did["lines"][0] == f"/a/data.py:{lines[-1]}"
+    assert did["cpu"] == (None if used is None else used["cpu"] / (5 * S))
+    assert did["read_bytes"] == (used or {}).get("read")
+    assert found["severity"] == ("warning" if state == "moves" else "error")
+    assert found["culprit_ranks"] == [0]
+    assert found["certainty"] == "certain"
+
+
+def test_sentences(tmp_path: Path) -> None:
+    """They say what it does, where, and with what."""
+    found = scene(tmp_path / "a", {**BUSY, "read": 340 * MB}, MOVING)
+    used = "80 % of a core, 340 MB read in the last 5.0 s."
+    said = f", not in any collective. Rank 0 is at work in tokenize at data.py:13: {used}"
+    assert found["summary"].endswith(said)
+    assert found["hint"].startswith("Nothing stands still.")
+    said = "Rank 0 stands at data.py:12 in tokenize, no CPU time for 5.0 s."
+    assert scene(tmp_path / "b", IDLE)["summary"].endswith(said)
+    said = (
+        "Rank 0 spins at data.py:12 in tokenize: 80 % of a core for 5.0 s, and the line is the same"
+    )
+    assert scene(tmp_path / "c", BUSY)["summary"].endswith(f"{said}.")
+    assert scene(tmp_path / "d", None)["summary"].endswith("not in any collective.")
+
+
+def test_time_left(tmp_path: Path) -> None:
+    """To the nanosecond: the limit counts from the begin of the call."""
+    found = scene(tmp_path, IDLE)["deadline"]
+    assert found["limit_s"] == 1800
+    assert (found["whose"], found["then"]) == ("group", "gloo raises in the ranks that wait")
+
+
+def test_near_its_end_work_is_late(tmp_path: Path) -> None:
+    """Who is at work a minute before the limit strikes is told as an error again."""
+    assert scene(tmp_path / "a", {**BUSY, "others": 1}, now=1741)["severity"] == "warning"
+    assert scene(tmp_path / "b", {**BUSY, "others": 1}, now=1743)["severity"] == "error"

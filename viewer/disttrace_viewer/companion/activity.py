@@ -1,0 +1,222 @@
+"""What the kernel of this host says of ranks that others wait for: whether these are at work.
+
+Of each the time on processors, bytes and faults of pages between two looks, of the processes that
+it started as well (workers of a loader, compilers). It is written into their journals, where every
+reader finds it. Of processes for which nobody waits nothing is looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from disttrace.journal.format import DEF
+from disttrace.journal.proc import ROOT, opened, stat
+from disttrace_viewer.companion.load import Threads, threads
+from disttrace_viewer.trace.process import Process
+
+APART_S, OVER_S = 1.0, 5.0
+"""Two looks that are compared are at least so far apart, and so far where there were any before."""
+RAN, WANTED = 0.01, 0.25
+"""Parts of the time for which a thread that computes has run, and has run or waited for a
+processor: of many more of them than processors each runs seldom.
+"""
+MOST_FAMILY = 512
+_TICK_NS = 10**9 // (os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100)
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """Of one process, counted from its start; None is hidden from us."""
+
+    cpu_ns: int
+    children_ns: int
+    """Of children that have ended."""
+    faults: int
+    threads: Threads
+    moved: tuple[int, int] | None
+    """Bytes read and written, whatever the file."""
+    received: Mapping[int, int]
+    """Bytes by socket."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    at_s: float
+    """By the steady clock."""
+    unix_ns: int
+    family: Mapping[int, _Taken]
+
+
+class Activities:
+    """Looks at ranks of this host, and tells what they did since a look some seconds before."""
+
+    def __init__(self) -> None:
+        self._looks: dict[str, list[_Look]] = {}
+
+    def look(
+        self, ranks: Sequence[tuple[Process, int]], ports: Container[int | None]
+    ) -> Iterator[tuple[Process, dict[str, object]]]:
+        """The ranks of which there is something to write, with the record; ``ranks`` with the time
+        (unix ns) since which they communicate no more. What comes by ``ports`` is a store's, and no
+        work.
+        """
+        received = _received(ports) if ranks else {}
+        for one, since_ns in ranks:
+            now = _Look(time.monotonic(), time.time_ns(), _family(one.pid, received))
+            known = [look for look in self._looks.get(one.id, ()) if look.unix_ns >= since_ns]
+            apart = [look for look in known if now.at_s - look.at_s >= APART_S]
+            if now.family and apart:
+                long = [look for look in apart if now.at_s - look.at_s >= OVER_S]
+                then = long[-1] if long else apart[0]
+                t = time.perf_counter_ns() - one.t0
+                found = _between(then.family, now.family, now.at_s - then.at_s, one.pid)
+                yield one, {DEF: "activity", "t": t, **found}
+                known = known[known.index(then) :]
+            if now.family and len(apart) == len(known):
+                known.append(now)
+            self._looks[one.id] = known
+
+    def lacks(self, ranks: Sequence[tuple[Process, int]]) -> bool:
+        """Whether there was no look at one of them since then."""
+        return any(
+            not any(look.unix_ns >= since_ns for look in self._looks.get(one.id, ()))
+            for one, since_ns in ranks
+        )
+
+
+def _between(
+    before: Mapping[int, _Taken], after: Mapping[int, _Taken], over_s: float, rank: int | None
+) -> dict[str, object]:
+    cpu_ns = faults = others_ns = came = read = written = 0
+    hidden = False
+    busy = others = False
+    for pid, now in after.items():
+        then = before.get(pid, _NOTHING)
+        cpu_ns += max(0, now.cpu_ns - then.cpu_ns) + max(0, now.children_ns - then.children_ns)
+        others_ns += max(0, now.children_ns - then.children_ns)
+        others_ns += max(0, now.cpu_ns - then.cpu_ns) if pid != rank else 0
+        faults += max(0, now.faults - then.faults)
+        came += sum(max(0, n - then.received.get(i, 0)) for i, n in now.received.items())
+        if now.moved is None:
+            hidden |= pid == rank
+        else:
+            read += max(0, now.moved[0] - (then.moved or (0, 0))[0])
+            written += max(0, now.moved[1] - (then.moved or (0, 0))[1])
+        computes = _computes(then.threads, now.threads, over_s)
+        busy |= computes and pid == rank
+        others |= computes and pid != rank
+    others |= others_ns >= WANTED * over_s * 1e9
+    record: dict[str, object] = {"over": round(over_s * 1e9), "cpu": cpu_ns, "faults": faults}
+    record |= {"received": came} if came else {}
+    record |= {} if hidden else {"read": read, "written": written}
+    return record | ({"busy": 1} if busy else {}) | ({"others": 1} if others else {})
+
+
+def _computes(before: Threads, after: Threads, over_s: float) -> bool:
+    for thread, (ran, waited) in after.items():
+        first = before.get(thread, (0, 0))
+        used, wanted = ran - first[0], ran + waited - sum(first)
+        if used >= RAN * over_s * 1e9 and wanted >= WANTED * over_s * 1e9:
+            return True
+    return False
+
+
+def _family(pid: int | None, received: Mapping[int, int]) -> dict[int, _Taken]:
+    """A process and all that it started, but for ourselves."""
+    found: dict[int, _Taken] = {}
+    waiting = [] if pid is None else [pid]
+    ours = {os.getpid(), os.getppid()}
+    while waiting and len(found) < MOST_FAMILY:
+        one = waiting.pop()
+        if one in found or one in ours:
+            continue
+        try:
+            found[one] = _taken(one, received)
+        except (OSError, ValueError):
+            continue  # it has ended, or is hidden
+        waiting += _children(one)
+    return found
+
+
+def _taken(pid: int, received: Mapping[int, int]) -> _Taken:
+    seen = stat(pid)
+    try:
+        with open(f"{ROOT}/{pid}/io", encoding="ascii") as file:
+            io = dict(line.split(": ") for line in file.read().splitlines())
+        moved = int(io["rchar"]), int(io["wchar"])
+    except (OSError, ValueError, KeyError):
+        moved = None
+    sockets = (
+        [name[8:-1] for name in opened(pid) if name.startswith("socket:[")] if received else []
+    )
+    return _Taken(
+        seen.cpu_ticks * _TICK_NS,
+        seen.children_ticks * _TICK_NS,
+        seen.faults,
+        threads(pid),
+        moved,
+        {i: received[i] for i in map(int, sockets) if i in received},
+    )
+
+
+_NOTHING = _Taken(0, 0, 0, {}, (0, 0), {})
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"{ROOT}/{pid}/task"):
+            with open(f"{ROOT}/{pid}/task/{thread}/children", encoding="ascii") as file:
+                found += map(int, file.read().split())
+    except (OSError, ValueError):
+        pass  # a thread has ended, or this kernel tells none
+    return found
+
+
+_SOCK_DIAG, _BY_FAMILY, _DUMP = 4, 20, 0x301  # of <linux/netlink.h> and <linux/sock_diag.h>
+_HEAD, _ASK = struct.Struct("=IHHII"), struct.Struct("=BBBBI48x")
+_MESSAGE = struct.Struct("=4x2s2s60xI")
+"""``inet_diag_msg``: both ports and the inode."""
+_INFO, _BYTES = 2, 128
+"""``INET_DIAG_INFO``, and where ``tcp_info`` has ``tcpi_bytes_received``."""
+
+
+def _received(but: Container[int | None]) -> dict[int, int]:
+    """Bytes that each connection of this host has received, by inode; none where the kernel does
+    not say.
+    """
+    found: dict[int, int] = {}
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as ask:
+                ask.settimeout(APART_S)
+                body = _ASK.pack(family, socket.IPPROTO_TCP, 1 << (_INFO - 1), 0, 1 << 1)
+                ask.send(_HEAD.pack(_HEAD.size + len(body), _BY_FAMILY, _DUMP, 0, 0) + body)
+                while _take(ask.recv(1 << 20), but, found):
+                    pass
+        except (OSError, AttributeError, struct.error):
+            continue
+    return found
+
+
+def _take(data: bytes, but: Container[int | None], found: dict[int, int]) -> bool:
+    """Whether more is to come."""
+    while data:
+        length, kind, *_ = _HEAD.unpack_from(data)
+        if kind != _BY_FAMILY or length < _HEAD.size + _MESSAGE.size:
+            return False
+        *ports, inode = _MESSAGE.unpack_from(data, _HEAD.size)
+        at = _HEAD.size + _MESSAGE.size
+        while at + 4 <= length:
+            size, name = struct.unpack_from("=HH", data, at)
+            ours = any(int.from_bytes(port, "big") in but for port in ports)
+            if name == _INFO and size >= 4 + _BYTES + 8 and not ours:
+                found[inode] = struct.unpack_from("=Q", data, at + 4 + _BYTES)[0]
+            at += max(4, size + 3 & ~3)
+        data = data[length + 3 & ~3 :]
+    return True
