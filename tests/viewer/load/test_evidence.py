@@ -53,6 +53,106 @@ CASES = (
 )
 
 
+C10D = "/opt/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+
+
+def interrupted(rank: int, line: int, *, waits: bool) -> str:
+    """A traceback of SIGINT, with the label of srun."""
+    inner = [f'  File "{C10D}", line 3252, in all_reduce'] if waits else []
+    rows = ["Traceback (most recent call last):", f'  File "/srv/e/train.py", line {line}, in step']
+    return "\n".join(f"{rank}: {row}" for row in [*rows, *inner, "KeyboardInterrupt"])
+
+
+MISMATCH = "RuntimeError: Detected mismatch between collectives on ranks. Rank"
+PRINT = "CollectiveFingerPrint(OpType="
+OLD_SUMMARY = """Root Cause:
+[0]:
+  time: 2021-07-11_09:12:31
+  rank: 2 (local_rank: 2)
+  exitcode: 1 (pid: 2041)
+Other Failures:
+[1]:
+  time: 2021-07-11_09:12:31
+  rank: 0 (local_rank: 0)
+  exitcode: 1 (pid: 2039)
+"""
+GATHER = (
+    "[Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7,"
+    " OpType=_ALLGATHER_BASE, NumelIn=4096, NumelOut=32768, Timeout(ms)=600000) ran for 600100"
+    " milliseconds before timing out."
+)
+STORE = (
+    "RuntimeError: Timed out initializing process group in store based barrier on rank: {},"
+    " for key: store_based_barrier_key:1 (world_size={}, worker_count={}, timeout=0:30:00)"
+)
+RESTATED = {
+    # After the wordings of pytorch/pytorch#100207, #79724, #80197, nccl#849, metaseq#52,
+    # DEIM#105 and yolov5#4574, in other words and numbers.
+    "numbers that were never set": (
+        (
+            f"{MISMATCH} 26 is running collective: CollectiveFingerPrint(SequenceNumber=68305,"
+            " OpType=BROADCAST, TensorShape=[1], TensorDtypes=Long), but Rank 1 is running"
+            " collective: CollectiveFingerPrint(SequenceNumber=51387OpType=BROADCAST)."
+        ),
+        Piece("", "op_mismatch", (), ("ranks 1, 26",), ("#51387",)),
+    ),
+    "each rank tells its own": (
+        (
+            f"[rank0]: {MISMATCH} 0 is running inconsistent collective: {PRINT}ALLREDUCE)\n"
+            f"{MISMATCH} 1 is running inconsistent collective: {PRINT}REDUCE)"
+        ),
+        Piece("", "op_mismatch", (), ("rank 0 all_reduce", "rank 1 reduce")),
+    ),
+    "tracebacks of an interrupt": (
+        "\n".join(interrupted(r, 30 if r == 2 else 44, waits=r != 2) for r in range(4)),
+        Piece("", "missing_participant", (2,), ("train.py:30", "train.py:44"), (" for 1",)),
+    ),
+    "an old summary": (
+        OLD_SUMMARY,
+        Piece("", "process_failed", (2,), ("Rank 2 failed first",), ("after it",)),
+    ),
+    "a gather tells how many there are": (
+        "\n".join(GATHER.format(rank) for rank in (0, 1)),
+        Piece("", "missing_participant", (), ("of ranks 2-7 the log has no line",)),
+    ),
+    "several are missing": (
+        "RuntimeError: [Rank 0]: Ranks 4, 5, 6 failed to pass monitoredBarrier in 20000 ms",
+        Piece("", "missing_participant", (4, 5, 6)),
+    ),
+    "a store with too few": (
+        "\n".join(STORE.format(rank, 4, 3) for rank in (0, 2, 3)),
+        Piece("", "rendezvous_incomplete", (1,)),
+    ),
+    "a store with too many": (
+        STORE.format(2, 2, 4),
+        Piece("", "rendezvous_incomplete", (), ("an earlier launch",)),
+    ),
+    "pending work": (
+        "\n".join(
+            f"[rank{r}]:[E ProcessGroupNCCL.cpp:1316] [PG 0 Rank {r}] Heartbeat monitor timed out!"
+            f" workMetaList_.size()={n}"
+            for r, n in ((0, 84), (1, 103))
+        ),
+        Piece("", "no_progress", (), ("rank 0 (84 pending)", "rank 1 (103 pending)")),
+    ),
+    "what the job said": (
+        "disttrace: stalled (likely): Rank 2 never joined all_reduce #8. (19:29:26)",
+        Piece("", "missing_participant", (2,), ("Said by the job itself at 19:29:26",)),
+    ),
+    "a task of srun": (
+        "srun: error: node-b: task 5: Killed",
+        Piece("", "process_failed", (5,), ("SIGKILL",)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RESTATED)
+def test_wordings_of_public_reports(tmp_path: Path, name: str) -> None:
+    text, piece = RESTATED[name]
+    (tmp_path / "job.log").write_text(f"{text}\n")
+    check(diagnose(tmp_path / "job.log"), piece)
+
+
 def check(report: Report, piece: Piece) -> None:
     """Whether a report is the right one."""
     text = str(report)

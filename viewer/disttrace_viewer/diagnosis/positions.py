@@ -116,6 +116,8 @@ def places(case: Case, findings: Sequence[Finding]) -> list[Place]:
     of_all = case.evidence.trace.processes
     again = len({p.attempt for p in of_all if p.attempt is not None}) > 1
     for process in (of_all[i] for i in case.by_rank(range(len(of_all)))):
+        if process.rank is None and process.source == "log":
+            continue  # of all ranks, or of one that is not known
         if process.is_agent and process.index not in culprits | waiting:
             continue  # it looks after its workers, wherever it is
         one = _doing(case, process.index)

@@ -33,6 +33,8 @@ def nothing(where: Sequence[str], problems: Sequence[Problem]) -> ViewerError:
     if [problem.path for problem in problems] == list(where) and len(where) == 1:
         why = problems[0].sentence.removeprefix(f"{plain(where[0])}: ")
         it = "" if why[:1].isdecimal() else "it "  # what is in a folder is counted
+        if problems[0].kind == "silent":
+            return ViewerError(f"{names[0]}: {it}{why}")
         return ViewerError(f"no journals in {names[0]}: {it}{why}")
     reasons = "".join(f"\n  {problem.sentence}" for problem in problems)
     return ViewerError(

@@ -241,8 +241,16 @@ def _failed(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
 def _lost(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
     """Ranks that lost a connection, and no line of the one that ended."""
     ranks = sorted({rank for row in rows for rank in row["ranks"]})
+    who = sentences.capital(sentences.ranks(ranks)) if ranks else "A rank"
+    if "text" in rows[0]:
+        summary = (
+            f"{who} gave up on others, and which it waited for, the log does not tell:"
+            f" {rows[0]['text']}."
+        )
+        yield _found(case, "process_failed", summary, hint=OTHERS)
+        return
     summary = (
-        f"{sentences.capital(sentences.ranks(ranks))} lost a connection to a rank that had ended;"
+        f"{who} lost a connection to a rank that had ended;"
         " which one, and why, the log does not tell."
     )
     yield _found(case, "process_failed", summary, waiting=ranks, hint=OTHERS)
@@ -278,6 +286,30 @@ def _left_out(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
         yield _found(case, "op_mismatch", summary, severity=NOTE, hint=None)
 
 
+def _differ(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
+    """Calls that torch found to differ, in what the line does not tell."""
+    one = rows[0]
+    summary = (
+        f"Torch found that {sentences.ranks(one['ranks'])} called different collectives: in what"
+        f" they differ, the lines do not tell ({one['op']})."
+    )
+    yield _found(case, "op_mismatch", summary, waiting=one["ranks"], hint=NCCL_COLL)
+
+
+def _no_grad(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
+    """Parameters that DDP missed a gradient of."""
+    for one in rows:
+        summary = f"Rank {one['rank']} had no gradient of these parameters: {one['names']}."
+        failed = any(
+            end.failure is not None and case.evidence.trace.processes[i].rank == one["rank"]
+            for i, end in enumerate(case.evidence.ends)
+        )
+        yield _found(
+            case, "process_failed", summary, ranks=() if failed else [one["rank"]],
+            severity=NOTE if failed else ERROR, hint=None,
+        )  # fmt: skip
+
+
 def _all(case: Case) -> list[int]:
     return [p.rank for p in case.evidence.trace.processes if p.rank is not None]
 
@@ -295,6 +327,8 @@ _MAKERS: dict[str, Callable[[Case, Sequence[Report]], Iterator[Finding]]] = {
     "lost": _lost,
     "ib_sizes": _sizes,
     "around": _around,
+    "differ": _differ,
+    "no_grad": _no_grad,
     "left_out": _left_out,
     "stuck": _stuck,
 }

@@ -38,6 +38,10 @@ _OPS = {
     "ALLTOALL": "all_to_all",
     "ALLTOALL_BASE": "all_to_all_single",
 }
+_GATHERING = frozenset(
+    ["ALLGATHER", "_ALLGATHER_BASE", "REDUCESCATTER", "_REDUCE_SCATTER_BASE", "GATHER", "SCATTER"]
+)
+"""Of which one side is as many times as large as the other as the group has members."""
 _LARGEST = 1 << 40
 """Numbers above were never set: what stood in memory (torch 2.3), or -1 without its sign."""
 
@@ -180,8 +184,7 @@ def watchdog(log: Log, line: Line, speaker: Speaker) -> bool:
     log.said.append(said)
     if work is not None and work[3] and work[4]:
         one, other = sorted((int(work[3]), int(work[4])))
-        of_all = said.group is not None and said.group.is_default
-        if 0 < one < other < _LARGEST and other % one == 0 and of_all:
+        if 0 < one < other < _LARGEST and other % one == 0 and work[2] in _GATHERING:
             log.world = max(log.world, other // one)
     return True
 
@@ -481,6 +484,18 @@ def analyzer(log: Log, line: Line, _speaker: Speaker) -> bool:
     return True
 
 
+_NO_GRAD = re.compile(r"did not receive grad for rank (\d{1,7}): ([^\n]{0,200})")
+
+
+def gradients(log: Log, line: Line, _speaker: Speaker) -> bool:
+    """What DDP tells at the end of its error on parameters that were not used."""
+    found = _NO_GRAD.search(line.text)
+    if found is None:
+        return False
+    log.report("no_grad", rank=int(found[1]), names=found[2].strip())
+    return True
+
+
 _WORLD = re.compile(
     r"(?:\bworld[_ ]size|WORLD_SIZE)['\"]?\s?[=:]\s?(\d{1,7})\b|MEMBER: \d{1,7}/(\d{1,7})"
 )
@@ -501,6 +516,7 @@ FORMS: tuple[tuple[tuple[str, ...], Callable[[Log, Line, Speaker], bool]], ...] 
     (("atchdog", "eartbeat"), heartbeat),
     (("failed collective", " from "), failed_stack),
     (("is running ",), fingerprints),
+    (("receive grad",), gradients),
     (("arrier", "clients joined", "ncclUniqueId"), barriers),
     (("NCCL",), nccl),
     (

@@ -138,7 +138,7 @@ def width(lines: Sequence[str]) -> int | None:
 
 def _begins(before: str, line: str) -> bool:
     """Whether a line is not what another one goes on in: it begins as that, or as lines do."""
-    alike = before[:4] == line[:4]
+    alike = before[:4] == line[:4] or _LABEL.match(line) is not None
     return alike or _PREFIX.match(line) is not None or line.startswith(("Traceback", "  File "))
 
 

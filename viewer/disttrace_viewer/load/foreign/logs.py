@@ -52,6 +52,8 @@ _CUES = (
     "Traceback",
     "exitcode",
     "disttrace:",
+    "Root Cause",
+    "Interrupt",
     'File "',
     "xception",
 )
@@ -61,10 +63,10 @@ _ERROR = re.compile(r"(\w[\w.]{0,200})(?:: |\Z)")
 _CLASS = re.compile("Error|Exception|Interrupt|Exit|Warning")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _NAMED = re.compile(
-    r"did not receive grad for rank (\d{1,7})|^\[?Rank (\d{1,7})\]?:? (?:successfully|is running)"
+    r"did not receive grad for rank (\d{1,7})|^\[?Rank (\d{1,7})\]?:? successfully"
+    r"|on ranks\. Rank (\d{1,7}) is running"
     r"|on rank: (\d{1,7}),|^\[Rank (\d{1,7})\]"
 )
-_WAITED = re.compile(r"(?:Timed out waiting|timeout after|timed out after) (\d{1,12}) ?ms")
 _OWN_ENDS = frozenset({-4, -7, -8, -9, -11})
 """Signals that end a process by itself: torchrun sends SIGTERM, a watchdog aborts."""
 _BLOCK = 4 << 20
@@ -250,7 +252,7 @@ class _Reader:
             return True
         current = log.open.get(speaker)
         if current is None:
-            return False
+            return self._alone(line)
         text = text[current.indent :]
         if frame := _FRAME.match(text):
             if current.frames or not current.type:
@@ -263,6 +265,21 @@ class _Reader:
         current.type, current.text = error[1].rpartition(".")[2], text[error.end() :].rstrip()
         current.at_ns = line.at_ns or current.at_ns
         self._close(speaker, current)
+        return True
+
+    def _alone(self, line: Line) -> bool:
+        """The last line of a traceback without the others, as far as a prefix tells its rank, or it
+        is one of torch's own.
+        """
+        error = _ERROR.match(line.text)
+        name = "" if error is None else error[1].rpartition(".")[2]
+        if error is None or not name.endswith(("Error", "Exception", "KeyboardInterrupt")):
+            return False
+        failure = Failure(name, line.text[error.end() :].rstrip(), at_ns=line.at_ns)
+        speaker: Speaker = line.by if line.rank is None else line.rank
+        if (line.rank is None and not _echoes(failure)) or self.log.failures.get(speaker):
+            return False
+        self._close(speaker, failure)
         return True
 
     def _close(self, speaker: Speaker, failure: Failure) -> None:
@@ -322,6 +339,13 @@ def _echoes(failure: Failure) -> bool:
     return is_echo(text) and (not inner or is_library(inner) or _NATIVE.search(text) is not None)
 
 
+def _alike(called: Iterable[Called]) -> bool:
+    """Whether nothing that is told of some calls differs."""
+    values = [*zip(*((one.op, one.shape, one.dtype) for one in called), strict=True)]
+    return all(len({*column} - {None}) < 2 for column in values)
+
+
+_INTERRUPT = "KeyboardInterrupt"
 _NATIVE = re.compile(r"\.cc:\d|\.cpp:\d|gloo|NCCL|c10d|TCPStore|monitoredBarrier|DistBackend")
 """In texts of C++ code of torch."""
 
@@ -373,10 +397,19 @@ def _journals(log: Log, path: str) -> Iterator[Files]:
             for (rank, name), numbers in sorted(log.stuck.items())
         ]
         log.report("stuck", of=rows, beside=waits)
-    if echoes and not (own or killed or told or unnamed) and all(
-        is_closed(one.text) and not is_time_out(one.text) for one in echoes.values()
-    ):  # fmt: skip
-        log.report("lost", ranks=sorted(echoes))
+    mute = [one for key, found in log.failures.items() if isinstance(key, str) for one in found]
+    if not (own or killed or told or unnamed or log.called or log.reports or log.job_said):
+        passed = [
+            *echoes.values(),
+            *(one for one in mute if one.type not in ("ChildFailedError", _INTERRUPT)),
+        ]
+        if passed and all(is_closed(one.text) and not is_time_out(one.text) for one in passed):
+            log.report("lost", ranks=sorted(echoes))
+        elif passed and not echoes:
+            log.report("lost", ranks=[], text=f"{passed[0].type}: {passed[0].text}"[:300])
+    if log.called and _alike(log.called.values()):
+        op = next(iter(log.called.values())).op
+        log.report("differ", ranks=sorted(log.called), op=op)
     for one in _resolved(log.job_said, files.modified_ns(path)):
         log.report("said", said=one)
     reports = tuple(one for one in log.reports.values() if one["kind"] != "analyzer")
@@ -498,13 +531,9 @@ def _samples(log: Log, path: str, echoes: Mapping[int, Failure]) -> list[py_spy.
     for rank, one in echoes.items():
         frames = tuple({"file": f, "line": n, "name": name, "locals": {}}
                        for f, n, name in one.frames)  # fmt: skip
-        waited = _WAITED.search(one.text)
-        waited_ns = int(waited[1]) * 1_000_000 if waited is not None else 0
         error = None if one.type == "KeyboardInterrupt" else f"{one.type}: {one.text}"[:1000]
         at_ns = one.at_ns or files.modified_ns(path)
-        found.append(
-            py_spy.Sample(path, rank, frames, rank, at_ns=at_ns, waited_ns=waited_ns, error=error)
-        )
+        found.append(py_spy.Sample(path, rank, frames, rank, at_ns=at_ns, error=error))
     return found
 
 
@@ -599,6 +628,7 @@ class _Facts:
         """What a check compared, where it raised."""
         of = next(iter(self.log.failures.get(rank, ())), None) or Failure()
         seqs = {one.seq for one in self.log.called.values()}
+        seqs = seqs if len(seqs) == 1 else {0}
         number = records.call(
             op=call.op,
             shapes=None if call.shape is None else [[*call.shape]],
@@ -631,9 +661,6 @@ class _Facts:
         begun = records.begin(number, at_ns - 1_000_000_000)
         error = records.string(f"{failure.type}: {failure.text}"[:1000])
         records.after("e", begun, 1_000_000_000, x=error)
-
-
-_INTERRUPT = "KeyboardInterrupt"
 
 
 def _user(frames: Sequence[tuple[str, int, str]]) -> Sequence[tuple[str, int, str]]:

@@ -181,6 +181,10 @@ def translated(
         yield _journal(job, nowhere, rank, None, runs=False, together=False)
 
 
+_UNKNOWN_NS = 3_600_000_000_000
+"""Whoever has its stacks looked at has waited for long enough; for how long is not told."""
+
+
 @dataclass(slots=True)
 class _Job:
     """What is common to the ranks of a job."""
@@ -303,7 +307,7 @@ def local_rank(sample: Sample) -> int | None:
 def _journal(
     job: _Job, sample: Sample, rank: int, call: Call | None, *, runs: bool, together: bool
 ) -> Files:
-    now, waited_ns = job.now, sample.waited_ns or 1_000_000_000
+    now, waited_ns = job.now, sample.waited_ns or _UNKNOWN_NS
     lacks = {*LACKS, *(() if sample.waited_ns else ("since",))}
     records = Records(
         identity(job.kind, sample.path, sample.pid, rank),
