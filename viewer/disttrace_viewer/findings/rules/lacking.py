@@ -59,7 +59,8 @@ def worded(case: Case, finding: Finding) -> Finding:
         return finding
     hint = finding.hint and finding.hint.replace("journals", "files")
     settles = tuple(one.replace("journals", "files") for one in finding.settles)
-    return replace(finding, hint=hint, settles=settles)
+    because = tuple(one.replace("is no journal", "is nothing") for one in finding.because)
+    return replace(finding, hint=hint, settles=settles, because=because)
 
 
 def _others_away(case: Case) -> bool:
