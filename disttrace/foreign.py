@@ -189,27 +189,51 @@ _CODE = _slot(types.FunctionType, "__code__")
 
 def plain(value: Any) -> Any:
     """``value`` as JSON holds it where it is of a type that says something by itself, or of one
-    that is made from such; time-outs in seconds; else None.
+    that is made from such; time-outs in seconds; else None. So are integers beyond 64 bits, and
+    lists but those of integers, or of lists of such, up to 2^17 in all.
     """
     kind = type(value)
     if kind is bool or value is None:
         return value
+    if issubclass(kind, int):
+        return integer(value)
     for base, read in _SCALARS:
         if issubclass(kind, base):
             return read(value)
-    if not issubclass(kind, (list, tuple)):
+    flat = _integers(value, _MANY)
+    if flat is not None or not issubclass(kind, (list, tuple)):
+        return flat
+    nested: list[list[int]] = []
+    left = _MANY
+    for item in items_of(value)[:_MANY]:
+        row = _integers(item, left)
+        if row is None:
+            return None
+        nested.append(row)
+        left -= len(row) + 1
+    return nested
+
+
+_MANY = 1 << 17
+
+
+def _integers(value: Any, most: int) -> list[int] | None:
+    if not is_a(value, (list, tuple)):
         return None
-    items = items_of(value)
-    if all(is_a(item, int) for item in items):
-        return [int.__index__(item) for item in items]
-    if all(is_a(item, (list, tuple)) for item in items):
-        inner = [plain(item) for item in items]
-        return inner if None not in inner else None
-    return None
+    items = items_of(value)[: max(most, 0) + 1]
+    found = [n for item in items if (n := integer(item)) is not None]
+    return found if len(found) == len(items) <= most else None
+
+
+def integer(value: Any) -> int | None:
+    """``value`` where it is a number of 64 bits, of whatever class that is made from ``int``."""
+    if not is_a(value, int) or type(value) is bool:
+        return None
+    number = int.__index__(value)
+    return number if -(1 << 63) <= number < 1 << 63 else None
 
 
 _SCALARS: tuple[tuple[type, _Read], ...] = (
-    (int, int.__index__),
     (float, float.__float__),
     (str, str.__str__),
     (datetime.timedelta, datetime.timedelta.total_seconds),

@@ -89,9 +89,9 @@ def of_slots(
         bytes=sum(sizes) if sizes else None,
         splits=_splits(named),
         reduce_op=reduce_op,
-        root=_integer(named.get("root")),
-        peer=_integer(named.get("peer")),
-        tag=_integer(named.get("tag")),
+        root=foreign.integer(named.get("root")),
+        peer=foreign.integer(named.get("peer")),
+        tag=foreign.integer(named.get("tag")),
         args=_rest(named, sent, received),
     )
 
@@ -188,7 +188,3 @@ def _rest(named: Mapping[str, Any], sent: list[Any], received: list[Any]) -> dic
     if type(named.get("wait_all")) is bool:
         rest["wait_all_ranks"] = named["wait_all"]
     return rest or None
-
-
-def _integer(value: Any) -> int | None:
-    return int.__index__(value) if foreign.is_a(value, int) and type(value) is not bool else None

@@ -58,6 +58,7 @@ ROWS: tuple[ComposedFunction, ...] = (
 
 # Arguments that say nothing, or too much, about the operation.
 _LEFT_OUT = {"group", "object_list", "p2p_op_list", "object_gather_list", "obj", "object"}
+_LEFT_OUT |= {"scatter_object_input_list", "scatter_object_output_list"}
 
 
 def install(capture: Capture) -> None:

@@ -64,7 +64,7 @@ def _record(
     entry = None if inside else capture.groups.passed(given.get("group"))
     if entry is None:
         return
-    ranks = {key: int.__index__(given[key]) for key in _RANKS if foreign.is_a(given.get(key), int)}
+    ranks = {key: n for key in _RANKS if (n := foreign.integer(given.get(key))) is not None}
     keys = {"kind": row.kind, "group": entry.n, "backend": entry.backend(None)}
     key = (entry.n, *ranks.items())
     # It took no number.

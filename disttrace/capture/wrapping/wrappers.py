@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from disttrace import errors
+from disttrace import errors, foreign
 from disttrace.capture.wrapping.context import Capture
 from disttrace.recording.operation import Operation, ThreadState
 
@@ -89,7 +89,7 @@ def wrap(
     handler, which runs before the wrapper does anything else, and is an operation of its own.
     ``above``: frames of ours between the wrapper and the call.
     """
-    core, direct = part.capture.recorder.core, {owner}
+    core, direct = part.capture.recorder.core, {id(owner): owner}
     threads, overrides = core.threads, _overriding(owner, name, direct)
     elsewhere = functools.partial(_elsewhere, original)
 
@@ -103,7 +103,7 @@ def wrap(
                 if not errors.is_ours(error):
                     raise
                 frame = None
-            call = original if type(self) in direct or not overrides(self, frame) else elsewhere
+            call = original if id(type(self)) in direct or not overrides(self, frame) else elsewhere
             if (inside and not nested) or core.off:
                 return call(self, *args, **kwargs)
             operation: Operation | None = None
@@ -246,7 +246,7 @@ def after(capture: Capture, part: str, look: Callable[..., object]) -> Callable[
     return make
 
 
-def _overriding(owner: type, name: str, direct: set[type]) -> Callable[[Any, Any], bool]:
+def _overriding(owner: type, name: str, direct: dict[int, type]) -> Callable[[Any, Any], bool]:
     """Whether a method of a base class is called with an object whose own class overrides it; the
     classes that do not are put into ``direct``.
 
@@ -257,8 +257,9 @@ def _overriding(owner: type, name: str, direct: set[type]) -> Callable[[Any, Any
     """
 
     def overrides(thing: Any, frame: Any) -> bool:
-        if getattr(type(thing), name, None) is getattr(owner, name, None):
-            direct.add(type(thing))
+        kind = type(thing)  # whose metaclass is not asked, for a hash or an attribute
+        if foreign.of_class(kind, name) is foreign.of_class(owner, name):
+            direct[id(kind)] = kind
             return False
         if frame is None or frame.f_code.co_name != name or not frame.f_code.co_argcount:
             return True

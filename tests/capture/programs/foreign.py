@@ -355,7 +355,29 @@ def kept() -> None:
         print(way, "grows faster" if grows else "as many", len(place_of(error)))
 
 
+def lists() -> None:
+    """Lists that hold the one before twice, forty times, and a number of 5,000 digits, are refused
+    at once; what is scattered is nobody's to read."""
+    deep: list[Any] = [0]
+    for _ in range(40):
+        deep = [deep, deep]
+    calls: list[Callable[[], Any]] = [
+        lambda: dist.new_group(deep),
+        lambda: dist.new_subgroups_by_enumeration(deep),
+        lambda: dist.init_process_group("fake", rank=deep),
+        lambda: dist.init_process_group("fake", rank=10**5000),
+        lambda: dist.scatter_object_list([None], [deep, deep], 0),
+        lambda: dist.broadcast(tensor, 10**5000),
+    ]
+    for call in calls:
+        try:
+            print(call())
+        except Exception as error:
+            print(type(error).__name__, str(error)[:80])
+
+
 {
+    "lists": lists,
     "passes": passes,
     "ends": ends,
     "strikes": strikes,

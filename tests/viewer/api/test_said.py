@@ -62,6 +62,23 @@ def test_it_is_shown(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert disttrace.load(tmp_path).problems == ()
 
 
+def test_what_was_said_at_no_time_is_left_out(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Seconds that no calendar has end no command; the others are shown."""
+    Journal(tmp_path, 1, job="job", rank=0, world_size=1).world()
+    keep(tmp_path, TOLD)
+    path = Path(path_of(str(tmp_path), "job"))
+    known = orjson.loads(path.read_bytes())
+    odd = [{**known, "at": at, "summary": "undated"} for at in (1e308, -1e300, 2**62, 2**33)]
+    path.write_bytes(b"\n".join(map(orjson.dumps, [known, *odd])))
+    for command in ("diagnose", "view"):
+        assert main([command, str(tmp_path)]) in (0, 1)
+        shown = capfd.readouterr().out
+        assert "Rank 3 never came" in shown
+        assert "undated" not in shown
+
+
 def test_all_hosts_keep_it_in_one_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Where each has a folder, in that of the job: found from the folder of all and from theirs."""
     for number in range(2):

@@ -504,7 +504,15 @@ def laughs(levels: int) -> str:
     return f"]({laughs(levels - 1)}q{chr(levels)}" + f"h{chr(levels)}" * 9 + "e"
 
 
+def shared(rows: int) -> bytes:
+    """A dump of which each call has one and the same list of shapes, that of one and the same."""
+    sizes = [[1] * rows] * rows
+    value = dump([{**one, "input_sizes": sizes} for one in steps(20)], groups=WORLD)
+    return pickle.dumps(value, 2)
+
+
 HOSTILE = {
+    "shapes that all calls share": shared(400),
     "ten bytes that ask for a memo of gigabytes": nested("K\1r\0\0\0\1"),
     "pairs in each other": nested(")" + "\x85" * 100_000),
     "more pairs than any dump": nested(")" + "\x85" * 300_000),

@@ -88,3 +88,35 @@ def test_odd_digits_of_a_launcher_are_no_rank(digits: str) -> None:
     """What goes into the journal fits its format."""
     known = Identity({"RANK": digits, "WORLD_SIZE": "2"}, job="job")
     assert known.rank in (None, 42)
+
+
+LONG = "9" * 5000
+WATCHDOG = "[rank0]:[E1129 10:00:00.123 ProcessGroupNCCL.cpp:607] [PG ID 0 PG GUID 0(d) Rank 0] "
+OF_OTHERS = {
+    "a.log": (
+        f"[rank{LONG}]: [Rank {LONG}] WorkNCCL(SeqNum={LONG}, OpType=X) ran for {LONG} m",
+        f"{WATCHDOG}WorkNCCL(SeqNum={LONG}, OpType=X, NumelIn=1) ran for {LONG} milliseconds",
+        f"{WATCHDOG}at work: {LONG}, last enqueued NCCL work: {LONG}, last completed NCCL work: 1.",
+        f"[default{LONG}]: watchdog\nRoot Cause (first observed failure):\n  rank      : {LONG}\n",
+        f"Root Cause (first observed failure):\n  rank      : 1\n  exitcode  : {LONG}\n",
+        f'[rank0]: Traceback (most recent call last):\n[rank0]:   File "a.py", line {LONG}, in f\n',
+    ),
+    "a.json": (
+        '[{"thread_id": 1, "pid": 1e308, "frames": [{"filename": 1, "line": 1e308, "name": 2}]}]',
+        '[{"thread_id": 1, "pid": 1, "frames": [{"filename": "a", "line": 1, "name": "f"}]}, 7]',
+        '[7, {"thread_id": 1, "pid": 1, "frames": 5}]',
+        '[{"thread_id": 1, "pid": {}, "frames": [null]}, {"pid": []}]',
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [(n, text) for n, of in OF_OTHERS.items() for text in of]
+)
+def test_odd_numbers_of_other_tools_are_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str
+) -> None:
+    """Of thousands of digits, or of another type: what holds them is left out, and nothing ends."""
+    (tmp_path / name).write_text(f"{text}\n")
+    assert cli.main(["diagnose", str(tmp_path)]) in (0, 1, 2)
+    assert len(capsys.readouterr().err) < 2000

@@ -21,6 +21,8 @@ MOST = 100
 SHOWN = 3
 """Of these the newest is shown in reports."""
 MOST_BYTES = 4 << 20
+_LATEST = 1 << 33
+"""Unix seconds: what comes later has no date."""
 
 
 def path_of(directory: str, job: str, root: str = "") -> str:
@@ -62,7 +64,7 @@ def _read(path: str) -> Iterable[dict[str, Any]]:
         if not isinstance(one, dict) or one.get("disttrace") != 1:
             continue
         at, summary = one.get("at"), one.get("summary")
-        if type(at) in (int, float) and type(summary) is str:
+        if isinstance(at, (int, float)) and 0 <= at < _LATEST and type(summary) is str:
             yield {**one, "summary": plain(summary)}
 
 

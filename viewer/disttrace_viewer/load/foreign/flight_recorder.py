@@ -44,7 +44,7 @@ _OPS = {
 }
 """torch's names of kernels, and of operation types, as those of its public functions."""
 _ON_HOST = ("gloo", "mpi", "ucc")
-MESSAGE = re.compile(r"(send|recv) (\d+)(->|<-)(\d+|\?)")
+MESSAGE = re.compile(r"(send|recv) (\d{1,9})(->|<-)(\d{1,9}|\?)")
 _LIBRARY = re.compile(
     r"[/\\](torch|torchvision)[/\\]|^<frozen|^<string>|\.(c|cc|cpp|h|hpp|cu)$|^\?\?"
 )

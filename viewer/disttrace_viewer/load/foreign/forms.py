@@ -17,17 +17,17 @@ from disttrace_viewer.load.foreign.lines import Line, unix
 DEFAULT = ("0", "default_pg")
 _INNER = re.compile(
     r"\[PG (?:ID )?(?P<pg>\w+)(?: PG GUID (?P<guid>[^\s(]+))?(?: ?\((?P<desc>[^)]{0,200})\))?"
-    r" Rank (?P<of>\d+)\]"
-    r"|\[Rank (?P<bare>\d+)\]"
+    r" Rank (?P<of>\d{1,6})\]"
+    r"|\[Rank (?P<bare>\d{1,6})\]"
 )
 _WORK = re.compile(
-    r"WorkNCCL\(SeqNum=(\d+), OpType=(\w{1,60})(?:, NumelIn=(\d{1,20}))?"
-    r"(?:, NumelOut=(\d{1,20}))?.{0,200}?\) ran for (\d+) milliseconds"
+    r"WorkNCCL\(SeqNum=(\d{1,15}), OpType=(\w{1,60})(?:, NumelIn=(\d{1,20}))?"
+    r"(?:, NumelOut=(\d{1,20}))?.{0,200}?\) ran for (\d{1,12}) milliseconds"
 )
-_SEQ = re.compile(r"(?:at work(?: sequence id)?|(?:at|Timeout at) NCCL work): (\d+)")
+_SEQ = re.compile(r"(?:at work(?: sequence id)?|(?:at|Timeout at) NCCL work): (\d{1,18})(?!\d)")
 _COUNTS = re.compile(
-    r"[Ll]ast enqueued (?:NCCL )?work: (-?\d+),(?: last started [^\[]{0,100}?,)?"
-    r" last completed (?:NCCL )?work: (-?\d+)"
+    r"[Ll]ast enqueued (?:NCCL )?work: (-?\d{1,18}),(?: last started [^\[]{0,100}?,)?"
+    r" last completed (?:NCCL )?work: (-?\d{1,18})(?!\d)"
 )
 _OPS = {
     "ALLREDUCE": "all_reduce",
@@ -280,7 +280,9 @@ def fingerprints(log: Log, line: Line, speaker: Speaker) -> bool:
     return bool(found)
 
 
-_UNPASSED = re.compile(r"Ranks? (\d{1,7}(?:, \d{1,7})*) failed to pass monitoredBarrier in (\d+)")
+_UNPASSED = re.compile(
+    r"Ranks? (\d{1,7}(?:, \d{1,7})*) failed to pass monitoredBarrier in (\d{1,12})"
+)
 _REACHED = re.compile(r"Rank (\d{1,7}) successfully reached monitoredBarrier")
 _STORE_BARRIER = re.compile(
     r"store based barrier (?:to initialize process group )?(?:on|for) rank: (\d{1,7}),"

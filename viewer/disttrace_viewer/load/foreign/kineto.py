@@ -327,6 +327,8 @@ def _sizes(event: Mapping[str, Any]) -> tuple[int | None, str | None]:
     total = 1
     for one in shape:
         total *= int(one)
+    if not 0 <= total < 1 << 50:  # no tensor
+        return None, None
     return total, _DTYPES.get(str(types[0])) if types else None
 
 

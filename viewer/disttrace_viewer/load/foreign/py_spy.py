@@ -65,6 +65,7 @@ _MAY_WAIT = re.compile(
     r"|(cuda|xpu|hip|npu|accelerator)[/\\](__init__|streams|graphs)\.py)"
 )
 _WAITING_LINE = re.compile(r"\.(wait|synchronize|item|cpu|tolist|numpy|backward)\(")
+_LARGEST = 1 << 31
 _RANKS = ("rank", "global_rank", "local_rank")
 Frame = Mapping[str, Any]
 
@@ -114,7 +115,7 @@ def samples(paths: Sequence[str], problems: Problems) -> list[Sample]:
                 if one.is_rank or len(several) == 1:
                     at_ns = files.modified_ns(path)
                     found.append(Sample(path, one.pid, frames_of(one), one.rank, at_ns=at_ns))
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
             problems.add(path, "unreadable", f"has no stack in a form that is known ({error}).")
     return found
 
@@ -129,7 +130,7 @@ def frames_of(process: stack_texts.Process) -> tuple[Frame, ...]:
     return tuple(
         {
             "file": str(frame["filename"])[:1000],
-            "line": int(frame["line"]),
+            "line": max(0, int(frame["line"])) % _LARGEST,
             "name": str(frame["name"]).rpartition(".")[2][:300],
             "locals": {one["name"]: one.get("repr") for one in frame.get("locals") or ()},
         }

@@ -83,13 +83,14 @@ class Records:
         """A group with this rank in it. ``ranks``: its members, none where they are not told;
         ``partial``: others may be in it, too.
         """
+        whole = isinstance(ranks, range) and len(ranks) > 2
         self.define(
             "group",
             n=number,
             name=name,
             desc=desc or None,
             backends=backends,
-            ranks=list(ranks) or None,
+            ranks=[{"from": ranks[0], "to": ranks[-1]}] if whole else list(ranks) or None,
             rank=ranks.index(self._rank) if ranks and self._rank is not None else None,
             default=default or None,
             partial=partial or None,

@@ -22,6 +22,10 @@ MOST_TEXT = 64 << 10
 """Bytes of a string."""
 MOST_VALUES = 4 << 20
 """Values on the stack at one time; lists, dictionaries, tuples and what is remembered, in all."""
+MOST_DEEP = 32
+"""Values within one another, in whatever way they are put there."""
+_LONG_TEXT = 8
+"""Bits of the length of a text that counts as one value; of a longer one each such piece does."""
 _NAMES = {ord(code.code): code.name for code in pickletools.opcodes}
 _BUILDING = "MARK EMPTY_DICT EMPTY_LIST TUPLE TUPLE1 TUPLE2 TUPLE3 BINPUT LONG_BINPUT MEMOIZE"
 _PLAIN = (
@@ -142,7 +146,29 @@ class _Reader(pickle._Unpickler):
 
 def loads(data: bytes) -> Any:
     """The value of a pickle of plain values. Raises Refused or Torn."""
-    return _Reader(data).value()
+    return _spread(_Reader(data).value(), len(data))
+
+
+def _spread(value: Any, size: int) -> Any:
+    """``value``, unless it is too much where each part counts as often as something refers to it:
+    of a list that a thousand others hold there is one here, and a thousand with whoever reads it.
+    A value that is referred to once takes a byte of the file. Raises Refused."""
+    left, within = size + MOST_VALUES, [iter((value,))]
+    while within:
+        for one in within[-1]:
+            left -= 1
+            if type(one) is str:
+                left -= len(one) >> _LONG_TEXT
+            elif type(one) in (dict, list, tuple):
+                within.append(iter(one.values() if type(one) is dict else one))
+                break
+        else:
+            within.pop()
+        if left < 0:
+            raise Refused("holds more values than any dump")
+        if len(within) > MOST_DEEP:
+            raise Refused(f"is nested more than {MOST_DEEP} levels deep")
+    return value
 
 
 def salvaged(data: bytes, inner: str) -> dict[str, Any]:
@@ -151,7 +177,7 @@ def salvaged(data: bytes, inner: str) -> dict[str, Any]:
     """
     reader = _Reader(data)
     try:
-        value = reader.value()
+        value = _spread(reader.value(), len(data))
         return value if isinstance(value, dict) else {}
     except Torn:
         stack = [*itertools.chain(*reader.metastack, reader.stack)]
@@ -170,4 +196,4 @@ def salvaged(data: bytes, inner: str) -> dict[str, Any]:
         if value is not None and place + 2 < len(stack):
             found[key] = value
         place += 2
-    return found
+    return _spread(found, len(data))  # type: ignore[no-any-return]

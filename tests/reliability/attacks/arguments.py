@@ -1,0 +1,340 @@
+"""Arguments: whatever a program passes to torch is taken or refused as it was, and as soon."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import datetime
+import enum
+import random
+import re
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from reliability.attacks.ground import group, reduce, say
+
+_DRAWN = 700
+
+
+class _Text(str):
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        raise ArithmeticError("compared")
+
+    def __hash__(self) -> int:
+        raise ArithmeticError("hashed")
+
+
+class _Number(int):
+    def __index__(self) -> int:
+        raise ArithmeticError("index")
+
+    def __int__(self) -> int:
+        raise ArithmeticError("int")
+
+
+class _Lies:
+    """Says that it is a tensor, and raises whatever it is asked."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        import torch
+
+        return torch.Tensor
+
+    def __getattr__(self, name: str) -> Any:
+        raise ArithmeticError(name)
+
+
+class _Meta(type):
+    def __hash__(cls) -> int:
+        raise ArithmeticError("class hashed")
+
+    def __eq__(cls, other: object) -> bool:
+        raise ArithmeticError("class compared")
+
+    def __getattribute__(cls, name: str) -> Any:
+        if name in ("__name__", "__module__", "__mro__"):
+            raise ArithmeticError(name)
+        return super().__getattribute__(name)
+
+
+class _OfMeta(metaclass=_Meta):
+    pass
+
+
+class _Rank(enum.IntEnum):
+    FIRST = 0
+
+
+def _pool() -> list[Any]:
+    """Values of all sorts, made anew."""
+    import torch
+    import torch.distributed as dist
+
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    one = torch.ones(2)
+    return [
+        None, True, 0, 1, -1, 2**70, 0.5, float("nan"), "", "x", "sum", b"x", bytearray(b"x"),
+        memoryview(b"x"), _Text("x"), _Number(0), _Lies(), _OfMeta(), _OfMeta, _Rank.FIRST,
+        [], (), {}, cycle, [one], [[one]], (one,), [one, one], [None], ["x"], [one, "x"], [0, 0],
+        {"a": one}, {0}, iter([one]), range(2), collections.deque([one]), slice(1), ...,
+        one, torch.ones(()), torch.ones(2, dtype=torch.complex64), torch.ones(2, dtype=torch.int8),
+        torch.ones(2, requires_grad=True), torch.ones(4)[::2], torch.ones(1).expand(3),
+        torch.ones(2, device="meta"), torch.eye(2).to_sparse(), torch.ones(0),
+        torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.qint8),
+        torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]),
+        torch.ones(2, dtype=torch.complex64).conj(), torch.nn.Parameter(torch.ones(2)),
+        torch.ones(2).to(torch.float8_e4m3fn), torch.device("cpu"), torch.float32, torch.Size([2]),
+        datetime.timedelta(milliseconds=80), datetime.timedelta.max, dist.ReduceOp.SUM,
+        dist.ReduceOp.BAND, dist.ReduceOp(dist.ReduceOp.MAX), dist.ReduceOp,
+        dist.AllreduceOptions(),
+        dist.BroadcastOptions(), dist.BarrierOptions(), dist.AllToAllOptions, dist.group.WORLD,
+        dist.HashStore(), dist.Work, object(), type, len, lambda: None, ValueError("x"),
+        complex(1, 2), "\udcff", "a" * 3000, "password=hunter22",
+    ]  # fmt: skip
+
+
+def _told(call: Callable[[], Any]) -> str:
+    """What came of a call, in a line."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            result = call()
+        text = f"{type(result).__name__}"
+    except Exception as error:
+        lines = str(error).splitlines() or [""]
+        frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+        notes = getattr(error, "__notes__", [])
+        context = type(error.__context__).__name__
+        text = f"{type(error).__name__}: {lines[0][:90]} {len(lines)} {frames} {notes} {context}"
+    return re.sub(r"0x[0-9a-f]+|127\.0\.0\.1:\d+|:\d{4,5}\b", "_", text)
+
+
+def _drawn(calls: dict[str, Callable[..., Any]], keywords: list[str], seed: int) -> None:
+    """Say what comes of many calls of these with arguments of all sorts, drawn from ``seed``."""
+    draw = random.Random(seed)
+    names = sorted(calls)
+    for n in range(_DRAWN):
+        name = draw.choice(names)
+        pool = _pool()
+        args = [draw.choice(pool) for _ in range(draw.randrange(4))]
+        named = {draw.choice(keywords): draw.choice(pool) for _ in range(draw.randrange(3) // 2)}
+        say(**{f"{n}_{name}": _told(partial(calls[name], *args, **named))})
+
+
+def functions_of_torch() -> None:
+    """Seven hundred calls of the public functions with anything: results, errors and frames."""
+    dist = group()
+    names = ("all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "gather",
+             "scatter", "reduce_scatter", "reduce_scatter_tensor", "all_to_all",
+             "all_to_all_single", "all_reduce_coalesced", "all_gather_coalesced",
+             "broadcast_object_list", "all_gather_object", "gather_object", "scatter_object_list",
+             "new_subgroups_by_enumeration", "new_subgroups", "get_rank", "get_world_size",
+             "get_process_group_ranks", "isend", "batch_isend_irecv", "P2POp",
+             "get_group_rank", "get_global_rank", "get_backend")  # fmt: skip
+    keywords = ["tensor", "op", "group", "async_op", "src", "dst", "input", "output", "tag",
+                "tensor_list", "object_list", "obj", "timeout", "nothing"]  # fmt: skip
+    _drawn({name: getattr(dist, name) for name in names}, keywords, 1)
+    say(reduced=reduce(dist))
+
+
+def methods_of_groups() -> None:
+    """The same of the methods of a group, a backend and a Work."""
+    import torch
+
+    dist = group()
+    world: Any = dist.group.WORLD
+    backend: Any = world._get_backend(torch.device("cpu"))
+    calls: dict[str, Any] = {}
+    for holder, prefix in (
+        (world, "g"),
+        (backend, "b"),
+        (dist.ProcessGroup, "P"),
+        (dist.Work, "W"),
+    ):
+        for name in ("allreduce", "broadcast", "reduce", "allgather", "_allgather_base", "gather",
+                     "scatter", "reduce_scatter", "_reduce_scatter_base", "alltoall",
+                     "alltoall_base", "barrier", "send", "allreduce_coalesced", "wait",
+                     "is_completed", "allgather_into_tensor_coalesced"):  # fmt: skip
+            if hasattr(holder, name):
+                calls[f"{prefix}_{name}"] = getattr(holder, name)
+    keywords = ["tensors", "opts", "op", "root", "tag", "timeout", "output", "input", "dstRank"]
+    _drawn(calls, keywords, 2)
+    say(reduced=reduce(dist))
+
+
+def methods_of_stores() -> None:
+    """The same of stores, with and without a prefix, and of their classes."""
+    import tempfile
+
+    import torch.distributed as dist
+
+    stores: list[tuple[str, Any]] = [
+        ("h", dist.HashStore()), ("p", dist.PrefixStore("a", dist.HashStore())),
+        ("f", dist.FileStore(tempfile.mkdtemp() + "/s", 1)),
+        ("t", dist.TCPStore("127.0.0.1", 0, 1, True, wait_for_workers=False)),
+    ]  # fmt: skip
+    calls: dict[str, Any] = {"H": dist.HashStore, "F": dist.FileStore, "P": dist.PrefixStore}
+    for prefix, store in stores:
+        store.set_timeout(datetime.timedelta(milliseconds=30))
+        for name in ("set", "get", "add", "check", "compare_set", "wait", "delete_key", "num_keys",
+                     "append", "multi_get", "multi_set", "list_keys", "queue_push", "queue_pop",
+                     "queue_len"):  # fmt: skip
+            if hasattr(store, name):
+                calls[f"{prefix}_{name}"] = getattr(store, name)
+    keywords = ["key", "value", "keys", "timeout", "arg0", "key_prefix", "block"]
+    _drawn(calls, keywords, 3)
+
+
+def lists_that_hold_each_other() -> None:
+    """Lists of which each holds the one before twice are refused at once, as they were."""
+    import torch
+
+    dist = group()
+    deep: Any = torch.ones(1)
+    numbers: Any = [0]
+    for _ in range(40):
+        deep, numbers = [deep, deep], [numbers, numbers]
+    calls: list[Callable[[], Any]] = [
+        lambda: dist.all_gather(deep, torch.ones(1)), lambda: dist.all_to_all(deep, deep),
+        lambda: dist.new_group(numbers), lambda: dist.new_subgroups_by_enumeration(numbers),
+        lambda: dist.batch_isend_irecv(deep), lambda: dist.new_subgroups(numbers),
+        lambda: dist.init_process_group("gloo", rank=numbers),
+        lambda: dist.scatter_object_list([None], deep), lambda: dist.all_gather_object(deep, 1),
+        lambda: dist.broadcast_object_list(deep), lambda: dist.send_object_list(deep, 0),
+        lambda: dist.gather_object(1, deep), lambda: dist.split_group(None, numbers),
+        lambda: dist.destroy_process_group(numbers),
+    ]  # fmt: skip
+    for n, call in enumerate(calls):  # others of torch's put all of it into their errors
+        began = time.monotonic()
+        what = _told(call)
+        say(n=n, what=what, soon=time.monotonic() - began < 5)
+
+
+def large_arguments() -> None:
+    """Keys, lists and numbers of a million pieces cost what they cost."""
+    import torch
+
+    dist = group()
+    store = dist.HashStore()
+    many = list(range(1_000_000))
+    texts = [f"key/{n}" for n in range(100_000)]
+    token = "sk-" + "a1B2" * 1_000_000
+    calls: list[Callable[[], Any]] = [
+        lambda: store.set("k" * 10_000_000, "v"), lambda: store.set(token, token),
+        lambda: store.set("=".join(["password"] * 1_000_000), "v"), lambda: store.check(texts),
+        lambda: store.multi_set(texts, texts), lambda: store.multi_get(texts),
+        lambda: store.wait(texts), lambda: dist.new_group(many),
+        lambda: dist.new_subgroups_by_enumeration([many]),
+        lambda: dist.new_group([0], group_desc="d" * 5_000_000),
+        lambda: dist.all_to_all_single(torch.ones(1), torch.ones(1), many, many),
+        lambda: dist.batch_isend_irecv(many),
+        lambda: dist.all_gather([torch.ones(1)] * 100_000, torch.ones(1)),
+        lambda: dist.init_process_group("gloo", rank=10**5000),
+        lambda: dist.init_process_group("gloo" * 1_000_000),
+        lambda: dist.init_process_group("gloo", init_method="tcp://" + "h" * 3_000_000),
+        lambda: dist.broadcast(torch.ones(1), 10**5000),
+        lambda: dist.PrefixStore("p" * 5_000_000, store),
+        lambda: dist.all_gather_object([None] * 1_000_000, 1), lambda: store.add("n", 2**63 - 1),
+    ]  # fmt: skip
+    for n, call in enumerate(calls):
+        began = time.monotonic()
+        what = _told(call)
+        say(n=n, what=what, soon=time.monotonic() - began < 5)
+
+
+def new_keys_for_ever() -> None:
+    """A hundred thousand keys and prefixes, each of its own, with what looks like secrets."""
+    import torch.distributed as dist
+
+    store = dist.HashStore()
+    began = time.monotonic()
+    for n in range(60_000):
+        store.set(f"job{n}/token=ab{n}cd{n:x}/Bearer {n:040d}/https://u:p{n}@h/{'x' * 200}", "v")
+        store.delete_key(f"{n}" * 30)
+    say(soon=time.monotonic() - began < 20, keys=store.num_keys())
+
+
+def _reduced(world: Any, tensor: Any, options: Any) -> Any:
+    return world.allreduce([tensor], options()).wait()
+
+
+def names_of_operations() -> None:
+    """Two hundred classes of options, of reduce ops and of tensors that a program makes."""
+    import torch
+
+    dist = group()
+    world: Any = dist.group.WORLD
+    for n in range(200):
+        kind: Any = type(
+            f"Options{n}", (dist.AllreduceOptions,), {"asyncOp": property(lambda _: 1 / 0)}
+        )
+        tensor: Any = type(f"Tensor{n}", (torch.Tensor,), {})
+        one = torch.ones(n % 7 + 1).as_subclass(tensor)
+        text = _told(partial(_reduced, world, one, kind))
+        if n % 50 == 0:
+            say(n=n, text=text)
+    op: Any = type("ReduceOp", (dist.ReduceOp,), {"__hash__": None, "__eq__": lambda *_: 1 / 0})
+    say(op=_told(lambda: dist.all_reduce(torch.ones(1), op=op(dist.ReduceOp.SUM))))
+    premul: Any = dist._make_nccl_premul_sum
+    say(premul=_told(lambda: dist.all_reduce(torch.ones(1), op=premul(2.0))))
+
+
+def values_that_act() -> None:
+    """Finalizers, truth values and texts of arguments that call collectives and stores."""
+    import torch
+
+    dist = group()
+    store = dist.HashStore()
+    store.set_timeout(datetime.timedelta(milliseconds=50))
+    acted = [0]
+
+    class Acts(str):
+        __slots__ = ("kept",)
+
+        def _act(self) -> None:
+            acted[0] += 1
+            store.set("acts", str(acted[0]))
+            dist.all_reduce(torch.ones(1))
+
+        def __str__(self) -> str:
+            self._act()
+            return "acts"
+
+        def __len__(self) -> int:
+            self._act()
+            return 4
+
+        def __hash__(self) -> int:
+            self._act()
+            return 1
+
+        def __eq__(self, other: object) -> bool:
+            self._act()
+            return True
+
+        def __bool__(self) -> bool:
+            self._act()
+            return True
+
+        def __repr__(self) -> str:
+            self._act()
+            return "acts"
+
+        def __del__(self) -> None:
+            self._act()
+
+    for call in (store.set, store.get, store.wait, store.check, dist.barrier, dist.new_group):
+        asks: Any = call
+        say(text=_told(partial(asks, Acts("a"), Acts("b"))), acted=acted)
+        say(text=_told(partial(asks, [Acts("a")])), acted=acted)
+    with contextlib.suppress(Exception):
+        dist.all_reduce(torch.ones(1), op=Acts("sum"))
+    say(acted=acted)
