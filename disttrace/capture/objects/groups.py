@@ -96,6 +96,7 @@ class Groups:
         self._beyond = itertools.count(-1, -1)
         self._forget_at = 2 * _GONE
         self._made: dict[tuple[str, str], int] = {}  # groups made so far, by meeting place
+        self._described: set[int] = set()  # groups that are being registered
         self.get, self.numbers = self._registry.get, self._registry.numbers
         self.shortest_limit_ns: int | None = None  # after which a group gives an operation up
         # Called with each object that becomes known as a group or as a backend used directly.
@@ -150,7 +151,8 @@ class Groups:
 
     def backend_of(self, group: Any, backend: Any) -> None:
         """C++ may hand out a new object for a group's backend: used directly, it is that group."""
-        if backend is not None and self.get(id(backend)) is None:
+        known = backend is None or id(group) in self._described or self.get(id(backend)) is not None
+        if not known:
             self._registry.add(backend, self.of(group))
 
     def stands_for(self, other: Any, group: Any) -> None:
@@ -235,7 +237,11 @@ class Groups:
     def _register(self, group: Any) -> GroupEntry:
         """A group made before tracing started, by C++, or whose Python wrapper was made anew."""
         unclaimed = self._unclaimed.get(id(group))
-        keys = unclaimed if unclaimed is not None else described(group)
+        self._described.add(id(group))  # it is asked for its backends, and those are not news
+        try:
+            keys = unclaimed if unclaimed is not None else described(group)
+        finally:
+            self._described.discard(id(group))
         for entry in self._definitions.values() if unclaimed is None else ():
             same = all(entry.keys.get(key) == keys.get(key) for key in _TELLING)
             if same and keys.get("name") and entry.reference() is None:
