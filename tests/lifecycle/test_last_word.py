@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -222,3 +223,42 @@ def test_what_was_said_beside_a_stall_is_not_the_last_word(tmp_path: Path) -> No
     said = last_word._values(order, case.evidence.trace, judged, told)
     assert said is not None
     assert said["summary"] == found[0].summary
+
+
+REPEATED = """
+import sys, torch, torch.distributed as dist
+text = sys.argv[1]
+store = dist.HashStore()
+dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+dist.all_reduce(torch.ones(1))
+for n in range(3):
+    store.set(f"{n}{text}", "x")
+    dist.new_group([0], group_desc=f"{n}{text}")
+    try:
+        raise KeyError(f"{n}{text}")
+    except KeyError:
+        pass
+print("at its end", flush=True)
+raise ValueError(text)
+"""
+
+
+@pytest.mark.parametrize("piece", ["sk-", "Authorization: ", "a=b&", "://@"])
+def test_a_text_that_repeats_itself_ends_as_untraced(tmp_path: Path, piece: str) -> None:
+    """In arguments, keys, names and exceptions; patterns of another than linear time took minutes.
+    A shell takes the hints as they are, whatever the folder is called."""
+    folder = tmp_path / """a b'c$(touch hit)"d`touch hit`;&"""
+    traced = {"DISTTRACE": "1", "DISTTRACE_DIR": str(folder), "DISTTRACE_QUIET": ""}
+    text = 60_000 // len(piece) * piece
+    plain = python("-c", REPEATED, text, timeout=60)
+    told = python("-c", REPEATED, text, timeout=60, **traced)  # type: ignore[arg-type]
+    assert (told.code, told.stdout, told.hung) == (plain.code, plain.stdout, False)
+    ours = [line for line in told.stderr.splitlines() if line.startswith("disttrace: ")]
+    assert told.stderr.count(text) == plain.stderr.count(text)
+    assert max(map(len, ours)) < 1000
+    hints = re.findall(r"disttrace (?:view|diagnose) (.*?)(?:; what is|$)", "\n".join(ours), re.M)
+    assert len(hints) > 1
+    for hint in hints:
+        heard = subprocess.run(["sh", "-c", f"printf %s {hint}"], capture_output=True, cwd=tmp_path)
+        assert heard.stdout.decode() in (str(folder), folder.name)
+    assert not (tmp_path / "hit").exists()

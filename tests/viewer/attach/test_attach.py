@@ -382,3 +382,30 @@ def test_nobody_there_is_a_sentence_and_two() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
+
+
+HAS_TORCH = "import torch; print(flush=True); input()"
+
+
+def test_a_rank_that_is_no_number_is_none() -> None:
+    """Of programs beside a rank: a digit that is no decimal, and five thousand of them."""
+    told = ("\u00b2", 5_000 * "9", "-1", "1")
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", HAS_TORCH],
+            env={**os.environ, **environment(0, 1, 1), "RANK": rank, "WORLD_SIZE": rank},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for rank in told
+    ]
+    try:
+        for one in running:
+            assert one.stdout is not None
+            assert one.stdout.readline() == b"\n"
+        (found,) = processes.ranks([one.pid for one in running])
+        assert (found.pid, found.rank, found.world) == (running[-1].pid, 1, 1)
+    finally:
+        for one in running:
+            one.kill()
+            one.communicate()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import os
 import re
+import shlex
 import shutil
 import tarfile
 import tempfile
@@ -132,9 +133,8 @@ def unpack(archives: Iterable[str], folder: str) -> Unpacked:
                 trouble = f"{plain(path)} was not read to its end: {plain(str(error))}. Files of it"
                 used = one.put()
                 trouble += f" that were used, since a checksum proves them: {used:,}."
-                troubles.append(
-                    f"{trouble} Where you trust it, all comes out by: tar xzf {plain(path)}"
-                )
+                by = f"tar xzf {shlex.quote(plain(path))}"
+                troubles.append(f"{trouble} Where you trust it, all comes out by: {by}")
             else:
                 one.put()
         besides -= min(besides, max(0, one.written - by_size))
