@@ -251,7 +251,7 @@ def test_a_text_that_repeats_itself_ends_as_untraced(tmp_path: Path, piece: str)
     traced = {"DISTTRACE": "1", "DISTTRACE_DIR": str(folder), "DISTTRACE_QUIET": ""}
     text = 60_000 // len(piece) * piece
     plain = python("-c", REPEATED, text, timeout=60)
-    told = python("-c", REPEATED, text, timeout=60, **traced)  # type: ignore[arg-type]
+    told = python("-c", REPEATED, text, timeout=60, **traced)
     assert (told.code, told.stdout, told.hung) == (plain.code, plain.stdout, False)
     ours = [line for line in told.stderr.splitlines() if line.startswith("disttrace: ")]
     assert told.stderr.count(text) == plain.stderr.count(text)
