@@ -52,7 +52,7 @@ ROOMS: dict[str, int] = {
 """Lines of Python by the two outermost folders of a file. They are ceilings: what is added to one
 room another gives up. Last raised for what ranks at work do, for logs, stacks and dumps of other
 tools and for reasons of doubt, and to be lowered again below 67,000 in all."""
-TESTS = 68_500
+TESTS = 69_500
 FILES = 452
 NAMED_TWICE = 43
 FILES_ENTERED, MODULES, CLIMBS = 129, 164, 8

@@ -37,6 +37,9 @@ CORES = ("c", "python")
 KNOWN = {
     "children.usage_of_children": CORES,
     "children.listed_children": CORES,
+    "surroundings.callers_of_the_program": CORES,
+    "surroundings.code_of_functions": CORES,
+    "surroundings.shown_to_people": CORES,
     "tools.profiled_calls": ("python",),
     "waits.interrupted_anywhere": ("python",),
 }

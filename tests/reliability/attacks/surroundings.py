@@ -1,0 +1,647 @@
+"""Surroundings: how a program is started, stubbed, looked at, and what lies around it."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import ctypes
+import datetime
+import gc
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import inspect
+import io
+import logging
+import os
+import pickle
+import pydoc
+import re
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import types
+import typing
+import warnings
+import weakref
+import zipapp
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from reliability.attacks.ground import STALL_S, command, group, reduce, say, stall
+
+_SCRIPT = """
+import torch, torch.distributed as dist
+dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)
+t = torch.ones(2)
+dist.all_reduce(t)
+group = dist.new_group([0])
+print(t.tolist(), __name__)
+"""
+
+
+def _run(line: list[str], **options: Any) -> None:
+    """Say how a program ended, what it printed, and the last of its errors that is not ours."""
+    options = {"capture_output": True, "text": True, "timeout": 120, "check": False, **options}
+    done = subprocess.run(line, **options)
+    errors = [x for x in done.stderr.splitlines() if not x.startswith("disttrace:")]
+    errors = [x for x in errors if x.strip(">. ")]
+    say(code=done.returncode, out=done.stdout, errors=errors[-2:])
+
+
+def options_of_the_interpreter() -> None:
+    """Every option that checks, isolates or slows: the same output, and no further warning."""
+    odd: list[tuple[list[str], dict[str, str]]] = [
+        (["-bb", "-W", "error"], {}), (["-X", "warn_default_encoding", "-W", "error"], {}),
+        (["-I"], {}), (["-E", "-s"], {}), (["-X", "dev", "-X", "tracemalloc=5"], {}),
+        (["-X", "int_max_str_digits=640"], {}), (["-X", "frozen_modules=off"], {}),
+        ([], {"PYTHONMALLOC": "debug", "PYTHONHASHSEED": "0"}), ([], {"PYTHONMALLOC": "malloc"}),
+        (["-OO", "-X", "no_debug_ranges"], {}), (["-u", "-W", "error::ResourceWarning"], {}),
+    ]  # fmt: skip
+    for options, variables in odd:
+        _run([sys.executable, *options, "-c", _SCRIPT], env={**os.environ, **variables})
+
+
+def ways_to_start() -> None:
+    """From standard input, as a folder, an archive, a module, by runpy twice, and interactively."""
+    folder = Path(tempfile.mkdtemp())
+    (folder / "app").mkdir()
+    (folder / "app" / "__main__.py").write_text(_SCRIPT)
+    (folder / "app" / "__init__.py").write_text("")
+    zipapp.create_archive(folder / "app", folder / "app.pyz")
+    twice = f"import runpy\nfor _ in 'ab':\n try: runpy.run_path({str(folder / 'app')!r})\n"
+    twice += " except Exception as error: print(type(error).__name__, error)\n"
+    for line, given in (
+        (["-"], _SCRIPT), ([str(folder / "app")], ""), ([str(folder / "app.pyz")], ""),
+        (["-m", "app"], ""), (["-c", twice], ""), (["-i", "-q"], _SCRIPT + "exit(3)\n"),
+        (["-i", "-q", "-c", "x = 1"], "import torch\nraise KeyError(x)\nprint(x)\n"),
+    ):  # fmt: skip
+        _run([sys.executable, *line], input=given, cwd=folder)
+
+
+def torch_that_is_none() -> None:
+    """Programs that put a stub, a mock or nothing in the place of torch."""
+    stubs = ("types.ModuleType('torch')", "mock.MagicMock()", "None", "object()", "Stub('torch')")
+    for stub in stubs:
+        script = (
+            "import sys, types, threading, os\nfrom unittest import mock\n"
+            "class Stub(types.ModuleType):\n"
+            "    def __getattr__(self, name): raise RuntimeError('asked for ' + name)\n"
+            f"sys.modules['torch'] = {stub}\n"
+            "try:\n    import torch\nexcept ImportError as error: print('ImportError', error)\n"
+            "import json, wave, multiprocessing.process, concurrent.futures\n"
+            "threading.Thread(target=print, args=('thread',)).start()\n"
+            "if os.fork() == 0: os._exit(0)\nos.wait()\n"
+            "import colorsys\nprint('end')\n"
+        )
+        _run([sys.executable, "-c", script])
+    script = (
+        "import sys\nfrom unittest import mock\n"
+        "with mock.patch.dict(sys.modules, {'torch': mock.MagicMock()}):\n"
+        "    import torch, json, wave\n    torch.distributed.all_reduce(1)\nimport chunk\n"
+        + _SCRIPT.replace("print(t.tolist()", "print(type(t), t.tolist()")
+    )
+    _run([sys.executable, "-W", "ignore", "-c", script])
+
+
+def loader_of_many() -> None:
+    """One loader for all modules, which is asked for one of torch's and loads another."""
+
+    class One(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+        loaded: typing.ClassVar[list[str]] = []
+
+        def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+            if name.startswith("mine") or name in ("deepspeed", "accelerate", "lightning"):
+                return importlib.machinery.ModuleSpec(name, self)
+            return None
+
+        def exec_module(self, module: types.ModuleType) -> None:
+            self.loaded.append(module.__name__)
+            module.__dict__["made"] = module.__name__
+
+    one = One()
+    sys.meta_path.append(one)
+    dist = group()
+    for name in ("deepspeed", "accelerate", "lightning"):
+        say(found=importlib.util.find_spec(name) is not None)
+        say(made=importlib.import_module(f"mine_{name}").made)
+    say(loaded=one.loaded, own=sorted(vars(one)), reduced=reduce(dist))
+
+
+def files_beside_the_script() -> None:
+    """Files that are called as what we need: none is executed but by the program."""
+    folder = Path(tempfile.mkdtemp())
+    for name in ("orjson", "polars", "disttrace_viewer", "opentelemetry", "tomli", "fsspec"):
+        (folder / f"{name}.py").write_text(f"print('executed', {name!r})\nmine = 1\n")
+    (folder / "main.py").write_text(
+        _SCRIPT + "import time; time.sleep(5)\nimport orjson\nprint(orjson.mine)\n"
+    )
+    _run([sys.executable, str(folder / "main.py")])
+
+
+def further_interpreters() -> None:
+    """Interpreters within: what they import, print and fork is theirs, the first one goes on."""
+    dist = group()
+    for name in ("_xxsubinterpreters", "_interpreters"):
+        with contextlib.suppress(ImportError):
+            inner: Any = importlib.import_module(name)
+            break
+    else:
+        say(none=True)
+        return
+    for n in range(4):
+        made = inner.create()
+        script = (
+            "import json, threading, multiprocessing.process, sys, os\n"
+            "try:\n    import torch.multiprocessing.spawn_\nexcept BaseException as e: pass\n"
+            f"os.write(1, b'inner {n}\\n')\n"
+        )
+        with contextlib.suppress(Exception):
+            inner.run_string(made, script)
+        inner.destroy(made)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(4)
+    say(code=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), reduced=reduce(dist, 1000))
+
+
+def callers_of_the_program() -> None:
+    """A method that the program defines in a subclass sees who called it: warnings, log records,
+    frames."""
+    import torch.distributed as dist
+
+    records: list[str] = []
+
+    class Keeps(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            records.append(f"{record.funcName} {Path(record.pathname).name}")
+
+    log = logging.getLogger("mine")
+    log.addHandler(Keeps())
+    log.propagate = False
+
+    class Mine(dist.HashStore):
+        def get(self, key: str) -> bytes:
+            warnings.warn("old", DeprecationWarning, stacklevel=2)
+            log.warning("asked", stacklevel=2)
+            records.append(sys._getframe(1).f_code.co_name)
+            records.append(inspect.stack()[1].function)
+            return b"mine"
+
+    def caller() -> bytes:
+        return store.get("a")  # type: ignore[no-any-return]
+
+    store: Any = Mine()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            caller()
+    say(records=records, files=[Path(one.filename).name for one in caught])
+
+
+def what_is_counted() -> None:
+    """References to arguments, results, groups and stores after calls; what dies at once."""
+    import torch
+
+    dist = group()
+    store = dist.HashStore()
+    tensor, key, value = torch.ones(3), "k" * 50, "v" * 50
+    world, options = dist.group.WORLD, dist.AllreduceOptions()
+    options.reduceOp = dist.ReduceOp.MAX
+    for _ in range(50):
+        dist.all_reduce(tensor)
+        store.set(key, value)
+        work = dist.all_reduce(tensor, async_op=True)
+    counts = [sys.getrefcount(one) for one in (tensor, key, value, world, store, options, work)]
+    say(counts=counts, op=sys.getrefcount(dist.ReduceOp.MAX) < 10**6)
+    gone = [weakref.ref(torch.ones(3)) for _ in range(3)]
+    other = torch.ones(3)
+    gone.append(weakref.ref(other))
+    dist.all_reduce(other)
+    del other
+    say(gone=[one() is None for one in gone])
+    with contextlib.suppress(Exception):
+        failing = torch.ones(4)
+        gone.append(weakref.ref(failing))
+        dist.broadcast(failing, 7)
+    del failing
+    say(gone=[one() is None for one in gone])
+
+
+def little_memory() -> None:
+    """With no room left for maps: results stay, or are the same MemoryError."""
+    dist = group()
+    reduce(dist, 100)
+    with open("/proc/self/statm") as file:
+        size = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + (32 << 20), resource.RLIM_INFINITY))
+    reduced = reduce(dist, 60_000)
+    stall(2)
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    say(reduced=reduced, again=reduce(dist, 10))
+
+
+def ends_before_the_end() -> None:
+    """atexit's functions are run by the program, or cleared, and it goes on."""
+    for what in ("_run_exitfuncs", "_clear"):
+        script = (
+            _SCRIPT + "import atexit\natexit.register(print, 'mine')\n"
+            f"atexit.{what}()\nfor _ in range(300): dist.all_reduce(t)\n"
+            "atexit.register(print, 'late')\nprint('end')\n"
+        )
+        _run([sys.executable, "-c", script])
+    script = _SCRIPT + "import atexit, os\natexit.register(os._exit, 9)\nraise ValueError(1)\n"
+    _run([sys.executable, "-c", script])
+    script = _SCRIPT + "import threading, os, signal\n"
+    script += "threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()\n"
+    script += "signal.signal(signal.SIGTERM, lambda *_: exit(8))\nimport time; time.sleep(9)\n"
+    _run([sys.executable, "-c", script])
+
+
+def modules_taken_away() -> None:
+    """sys.modules is emptied, replaced for a while and put back, beside collectives."""
+    import torch
+
+    dist = group()
+    store = dist.HashStore()
+    kept = dict(sys.modules)
+    sys.modules.clear()
+    try:
+        for _ in range(300):
+            dist.all_reduce(torch.ones(2))
+            store.set("a", "b")
+    finally:
+        sys.modules.update(kept)
+    stall(1.5)
+    with mock.patch.dict(sys.modules):
+        for name in [name for name in sys.modules if not name.startswith("torch")]:
+            sys.modules.pop(name)
+        with contextlib.suppress(Exception):
+            dist.all_reduce(torch.ones(2), async_op=True).wait()
+        with contextlib.suppress(Exception):
+            store.get("a")
+    say(reduced=reduce(dist), new=dist.new_group([0]) is not None)
+
+
+def environment_taken_away() -> None:
+    """os.environ is emptied, or replaced by a dictionary, and children are started."""
+    dist = group()
+    kept = dict(os.environ)
+    os.environ.clear()
+    reduced = reduce(dist, 100)
+    done = subprocess.run(["/usr/bin/env"], capture_output=True, text=True, check=False)
+    say(reduced=reduced, names=[x.partition("=")[0] for x in done.stdout.splitlines()])
+    os.environ = dict(kept)  # type: ignore[assignment]  # noqa: B003
+    pid = os.fork()
+    if pid == 0:
+        os._exit(5)
+    say(code=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    stall(1.5)
+    say(reduced=reduce(dist))
+
+
+def code_of_functions() -> None:
+    """Code objects of torch's functions are written down, compared, taken apart and put together."""  # noqa: E501
+    import dis
+    import marshal
+
+    import torch.distributed as dist
+
+    group()
+    for name in ("new_group", "init_process_group", "all_gather_object", "batch_isend_irecv"):
+        code = inspect.unwrap(getattr(dist, name)).__code__
+        try:
+            say(name=name, written=len(marshal.dumps(code)) > 100)
+        except ValueError as error:
+            say(name=name, written=error)
+        with contextlib.redirect_stdout(io.StringIO()):
+            dis.dis(code)
+        say(same=code == code.replace(), hashed=hash(code) == hash(code.replace()))
+        say(
+            names=code.co_varnames[: code.co_argcount],
+            flags=code.co_flags,
+            first=code.co_firstlineno,
+        )
+        say(hints=str(typing.get_type_hints(getattr(dist, name)))[:80])
+        say(spec=str(inspect.getfullargspec(getattr(dist, name)))[:80])
+
+
+def shown_to_people() -> None:
+    """What help and doctest show of torch's classes and functions, and of what kind they are."""
+    import doctest
+
+    import torch.distributed as dist
+
+    group()
+    for one in (dist.Store, dist.HashStore, dist.PrefixStore, dist.TCPStore, dist.ProcessGroup,
+                dist.Work, dist.AllreduceOptions, dist.ProcessGroupGloo, dist.new_group):  # fmt: skip  # noqa: E501
+        text = re.sub(r"0x[0-9a-f]+", "_", pydoc.render_doc(one, renderer=pydoc.plaintext))  # type: ignore[attr-defined]
+        for line in text.splitlines():
+            say(line=line)
+    found = doctest.DocTestFinder(exclude_empty=False).find(dist.distributed_c10d)
+    say(tests=len(found), lines=sum(one.lineno or 0 for one in found))
+    for owner, name in ((dist.ProcessGroup, "allreduce"), (dist.Store, "set"), (dist.Work, "wait")):
+        entry = vars(owner)[name]
+        say(kind=type(entry).__name__, routine=inspect.isroutine(getattr(owner, name)),
+            builtin=inspect.isbuiltin(getattr(owner, name)), text=str(entry)[:40])  # fmt: skip
+
+
+def errors_handed_on() -> None:
+    """Exceptions of collectives and stores are pickled, copied and printed with their locals."""
+    import torch
+
+    dist = group()
+    store = dist.HashStore()
+    store.set_timeout(datetime.timedelta(milliseconds=30))
+    asks: Any = dist
+    for call in (
+        lambda: dist.broadcast(torch.ones(2), 7), lambda: store.get("never"),
+        lambda: asks.all_reduce("x"), lambda: dist.new_group([9]),
+        lambda: dist.all_gather_object([None], lambda: 1), lambda: asks.init_process_group("gloo"),
+    ):  # fmt: skip
+        try:
+            call()  # type: ignore[no-untyped-call]
+        except Exception as error:
+            try:
+                again = pickle.loads(pickle.dumps(error))
+                say(again=type(again) is type(error), args=str(again.args)[:60])
+            except Exception as other:
+                say(other=type(other).__name__)
+            say(copied=str(copy.deepcopy(error))[:60] if not error.args[1:] else "")
+            shown = traceback.TracebackException.from_exception(error, capture_locals=True)
+            lines = "".join(shown.format()).splitlines()
+            say(frames=[x.strip().split(",")[-1] for x in lines if x.startswith("  File")])
+            say(
+                locals=sorted(
+                    x.split("=")[0].strip() for x in lines if x.startswith("    ") and " = " in x
+                )
+            )
+
+
+def signals_that_cannot_wait() -> None:
+    """No signal may be queued (RLIMIT_SIGPENDING 0), and timers of all kinds fire all the time."""
+    dist = group()
+    counts = dict.fromkeys((signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF), 0)
+
+    def handler(number: int, _: Any) -> None:
+        counts[signal.Signals(number)] += 1
+
+    for number, timer in ((signal.SIGALRM, signal.ITIMER_REAL), (signal.SIGPROF, signal.ITIMER_PROF),  # noqa: E501
+                          (signal.SIGVTALRM, signal.ITIMER_VIRTUAL)):  # fmt: skip
+        signal.signal(number, handler)
+        signal.setitimer(timer, 0.003, 0.003)
+    resource.setrlimit(resource.RLIMIT_SIGPENDING, (0, 0))
+    until = time.monotonic() + 3
+    while time.monotonic() < until:
+        reduced = reduce(dist, 20)
+    stall(2)
+    for timer in (signal.ITIMER_REAL, signal.ITIMER_PROF, signal.ITIMER_VIRTUAL):
+        signal.setitimer(timer, 0)
+    say(reduced=reduced, came=[n > 50 for n in counts.values()])
+
+
+def loaders_of_data() -> None:
+    """DataLoaders with workers, epoch after epoch, by fork and spawn, one that fails and one that
+    is killed."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    dist = group()
+    for method, count, epochs in (("fork", 4, 5), ("spawn", 2, 1)):
+        loader: Any = DataLoader(_Data(), num_workers=count, multiprocessing_context=method)
+        total = sum(float(x.sum()) for _ in range(epochs) for x in loader)
+        say(method=method, total=total, reduced=reduce(dist))
+    for bad in (3, 4):
+        data = _Data()
+        data.bad = bad
+        try:
+            for one in DataLoader(data, num_workers=2):
+                torch.ones(1).add_(one.sum())
+        except Exception as error:
+            lines = [x for x in str(error).splitlines() if "0x" not in x and "pid" not in x]
+            say(kind=type(error).__name__, lines=lines[:1] + lines[-1:], count=len(lines))
+
+
+class _Data:
+    bad = -1
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, n: int) -> Any:
+        import torch
+
+        if self.bad == 3 and n == 7:
+            raise LookupError("mine")
+        if self.bad == 4 and n == 7:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return torch.ones(2) * n
+
+
+def names_of_jobs() -> None:
+    """Odd names of jobs: the program runs, and no file comes to be elsewhere."""
+    for name in ("../../x", "a/b", "x" * 5000, "..", ".", "-rf", "$(id)", "a\nb", "\u202e\x1b[31m",
+                 "é" * 100, "nul", "%s%n{0}", "\udcff"):  # fmt: skip
+        folder = tempfile.mkdtemp()
+        os.mkdir(f"{folder}/inner")
+        env = {**os.environ, "DISTTRACE_JOB": name, "DISTTRACE_DIR": f"{folder}/inner/journals"}
+        _run([sys.executable, "-c", _SCRIPT], env=env, cwd=f"{folder}/inner")
+        say(
+            found=os.listdir(folder),
+            inner=[x for x in os.listdir(f"{folder}/inner") if x != "journals"],
+        )
+
+
+def place_of_meeting() -> None:
+    """What processes of a host leave for each other is replaced by pipes, links, folders and
+    files of a terabyte."""
+    dist = group()
+    shared = Path(f"/tmp/disttrace-{os.geteuid()}")
+    done = 0
+    with contextlib.suppress(OSError):
+        found = os.stat(os.environ["DISTTRACE_DIR"])
+        mark = f"{found.st_dev:x}.{found.st_ino:x}-"
+        until = time.monotonic() + 4 * STALL_S
+        while time.monotonic() < until:
+            for path in list(shared.glob(mark + "*")):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+                    (os.mkfifo, lambda p: os.symlink("/dev/zero", p), os.mkdir, _terabyte)[
+                        done % 4
+                    ](path)
+                    done += 1
+            reduce(dist, 10)
+            time.sleep(0.3)
+        for path in list(shared.glob(mark + "*")):
+            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+    say(reduced=reduce(dist, 100))
+
+
+def _terabyte(path: Any) -> None:
+    with open(path, "wb") as file:
+        file.write(b"{" * 100_000 + b"\n")
+        file.truncate(1 << 40)
+
+
+def folder_of_many() -> None:
+    """The folder of the journals holds sixty thousand other files: the start and a stall are as
+    soon as ever."""
+    folder = Path(os.environ["DISTTRACE_DIR"])
+    folder.mkdir(parents=True, exist_ok=True)
+    for n in range(60_000):
+        os.close(
+            os.open(f"{folder}/other-host-{n}-{n:012x}.000001.ops.jsonl", os.O_CREAT | os.O_WRONLY)
+        )
+    began = time.process_time()
+    dist = group()
+    reduce(dist, 1000)
+    stall(3)
+    say(little=time.process_time() - began < 6, reduced=reduce(dist))
+
+
+def tasks_and_contexts() -> None:
+    """Async generators, cancelled tasks, contexts and hooks of asyncio around calls."""
+    import asyncio
+    import contextvars
+
+    dist = group()
+    store = dist.HashStore()
+    store.set_timeout(datetime.timedelta(milliseconds=50))
+    seen: list[Any] = []
+    variable = contextvars.ContextVar("variable", default=0)
+
+    async def steps() -> Any:
+        try:
+            for n in range(5):
+                reduce(dist)
+                yield n
+                await asyncio.sleep(0)
+        finally:
+            store.set("closed", "1")
+            seen.append("closed")
+
+    async def main() -> None:
+        hooks = sys.get_asyncgen_hooks()
+        async for n in steps():
+            if n == 2:
+                break
+        variable.set(7)
+        task = asyncio.create_task(asyncio.to_thread(store.set, "a", "b"))
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        for _ in range(3):
+            try:
+                await asyncio.to_thread(store.get, "never")
+            except Exception as error:
+                seen.append(type(error).__name__)
+        gc.collect()
+        await asyncio.sleep(0.1)
+        seen.append((variable.get(), hooks == sys.get_asyncgen_hooks()))
+        context = contextvars.copy_context()
+        seen.append(context.run(lambda: (reduce(dist), variable.get())))
+
+    asyncio.run(main(), debug=True)
+    say(seen=seen, variable=variable.get())
+
+
+def jumping_clock() -> None:
+    """A library that was loaded first makes every clock jump back and forth by hours."""
+    folder = Path(tempfile.mkdtemp())
+    (folder / "clock.c").write_text(
+        "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <time.h>\nstatic int n;\n"
+        "int clock_gettime(clockid_t id, struct timespec *t) {\n"
+        "  static int (*real)(clockid_t, struct timespec *);\n"
+        '  if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");\n'
+        "  int r = real(id, t);\n"
+        "  if (id == CLOCK_REALTIME || (id == CLOCK_MONOTONIC && t->tv_nsec % 1000 < 40))\n"
+        "    t->tv_sec += (__sync_fetch_and_add(&n, 1) % 3 - 1) * 3000;\n"
+        "  return r; }\n"
+    )
+    library = folder / "clock.so"
+    made = subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-o", library, folder / "clock.c", "-ldl"], check=False
+    )
+    script = _SCRIPT + "s = dist.HashStore()\nfor n in range(3000):\n"
+    script += "    dist.all_reduce(t); s.set('a', 'b')\nprint('end')\n"
+    env = {**os.environ, **({} if made.returncode else {"LD_PRELOAD": str(library)})}
+    _run([sys.executable, "-c", script], env=env)
+
+
+def groups_in_threads() -> None:
+    """Threads that switch all the time make groups of their own, call and destroy them."""
+    import torch
+
+    dist = group()
+    sys.setswitchinterval(1e-6)
+    groups = [dist.new_group([0]) for _ in range(8)]
+    sums = []
+
+    def work(n: int) -> None:
+        local = threading.local()
+        local.kept = torch.ones(3)
+        for _ in range(150):
+            dist.all_reduce(local.kept, group=groups[n])
+            work = dist.all_reduce(torch.ones(2), group=groups[n], async_op=True)
+            work.wait()
+        sums.append(float(local.kept.sum()))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join(60)
+    for one in groups:
+        dist.destroy_process_group(one)
+    say(sums=sums, alive=[one.is_alive() for one in threads])
+
+
+def broken_allocations() -> None:
+    """Each of many allocations fails once: nothing but MemoryError comes of it, and it goes on."""
+    try:
+        testing: Any = importlib.import_module("_testcapi")
+    except ImportError:
+        say(none=True)
+        return
+    import torch
+
+    dist = group()
+    store = dist.HashStore()
+    tensor = torch.ones(2)
+    odd = set()
+    asks: list[Any] = [
+        lambda: dist.all_reduce(tensor), lambda: store.set("a", "b"), lambda: store.get("a"),
+        lambda: dist.barrier(), lambda: dist.all_gather_object([None], 1), lambda: store.set("new", "c"),  # noqa: E501
+    ]  # fmt: skip
+    for ask in asks:
+        for n in range(120):
+            testing.set_nomemory(n, n + 1)
+            try:
+                ask()
+            except MemoryError:
+                pass
+            except Exception as error:
+                odd.add(type(error).__name__)
+            finally:
+                testing.remove_mem_hooks()
+    say(odd=sorted(odd - {"SystemError"}), reduced=reduce(dist))
+    ctypes.pythonapi.PyErr_Clear()
+
+
+def commands_of_the_shell() -> None:
+    """Below strace-like wrappers, nohup, setsid, timeout, env -i and nice it ends the same."""
+    line = command("surroundings._short")
+    for before in (["nohup"], ["setsid", "-w"], ["timeout", "60"], ["nice"], ["stdbuf", "-o0"],
+                   ["env", "-u", "HOME", "-u", "USER"], ["sh", "-c", 'exec "$@" <&- ', "x"]):  # fmt: skip  # noqa: E501
+        _run([*before, *line], stdin=subprocess.DEVNULL)
+
+
+def _short() -> None:
+    say(reduced=reduce(group(), 10))
