@@ -17,6 +17,7 @@ INCOMPLETE = 2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
+    parser.epilog = _FORMS
     common.add_arguments(parser, "newest, and all that lived meanwhile")
     common.add_engine(parser)
     parser.add_argument(
@@ -52,6 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     look.add_argument(
         "--stacks", action="store_true", help="the recorded frames of whoever is stuck"
     )
+
+
+_FORMS = """DIR may also be what other tools left, by itself: dumps of the Flight Recorder; outputs
+of ncclras; a log (- for a pipe), in which are read, behind any prefix of ranks: heartbeat monitors
+and watchdogs, TORCH_DISTRIBUTED_DEBUG=DETAIL, monitored and store barriers, time-outs of gloo,
+NCCL_DEBUG=INFO, tracebacks, torchrun's summary, and lines of disttrace; a folder of torchrun's
+--log-dir. Stacks: disttrace attach --stacks. What each can prove: docs/compare.md."""
 
 
 def _standard_input() -> str:
