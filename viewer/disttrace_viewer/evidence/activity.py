@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
+from disttrace.journal.code_files import BUILT_IN
 from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.process import Frame, StackSample, Usage
@@ -57,7 +59,15 @@ def _moved(seen: list[StackSample], at_ns: int, begun_ns: int) -> bool:
     written down when they have changed, and the first of a silence in any case.
     """
     recent_ns = min(max((at_ns - begun_ns) / 2, _SOONEST_NS), _LATEST_NS) + _SLACK_NS
-    return any(at_ns - s.t_ns <= recent_ns for s in seen[1:])
+    return any(
+        at_ns - s.t_ns <= recent_ns and _lines(s) != _lines(before)
+        for before, s in itertools.pairwise(seen)
+    )
+
+
+def _lines(sample: StackSample) -> list[tuple[str, int]]:
+    """Without what the innermost line calls in C, which not every look can tell."""
+    return [(one.file, one.line) for one in sample.stack if one.file != BUILT_IN]
 
 
 def _state(usage: Usage, moved: bool) -> str:
