@@ -20,7 +20,7 @@ from support.scenes import S, beat, stand, steps  # noqa: E402
 
 ROOMS: dict[str, int] = {
     "disttrace": 3_200,
-    "disttrace/capture": 7_950,
+    "disttrace/capture": 8_000,
     "disttrace/commands": 850,
     "disttrace/integrations": 150,
     "disttrace/journal": 2_400,

@@ -115,13 +115,15 @@ class Ending:
             stack=stack,
             h=recorder.threads.state.number,
             **_told("causes", causes(error)),
-            **_told("lines", errors.further_lines(error)),
-            **_told("parameters", self._parameters(error)),
+            **_told("lines", self._of("lines", errors.further_lines, error)),
+            **_told("parameters", self._of("parameters", self._capture.parameters_of, error)),
         )
 
-    def _parameters(self, error: BaseException) -> Sequence[str]:
-        capture = self._capture
-        return capture.guard("names of parameters", capture.parameters_of, error) or ()
+    def _of(
+        self, what: str, read: Callable[[BaseException], list[str]], error: BaseException
+    ) -> Sequence[str]:
+        """What is told beside the first line, which holds without it."""
+        return self._capture.guard(f"{what} of exceptions", read, error) or ()
 
     def exit(
         self, how: str, code: int | None, stack: int = 0, caused_by: Sequence[str] = ()

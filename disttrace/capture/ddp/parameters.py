@@ -7,6 +7,7 @@ frame of ``DistributedDataParallel`` that it passed.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Set
 from typing import Any
 
 import torch
@@ -48,7 +49,28 @@ def _names(error: BaseException) -> list[str]:
             continue
         model: Any = frame.f_locals.get("self")
         if type(model) is torch.nn.parallel.DistributedDataParallel:
-            module, ignored = model.module, model.parameters_to_ignore
-            named = torch.nn.Module.named_parameters(module)
-            return [name for name, p in named if p.requires_grad and name not in ignored]
+            fields = foreign.of_torch(model, "__dict__")
+            return list(_named(fields["_modules"]["module"], fields["parameters_to_ignore"]))
     return []
+
+
+def _named(module: Any, ignored: Set[str]) -> Iterator[str]:
+    """As ``_build_params_for_reducer`` has them, read from the modules' own fields: their methods
+    may be the program's.
+    """
+    modules, parameters, left = set[int](), set[int](), [("", module)]
+    while left:
+        prefix, one = left.pop()
+        if one is None or id(one) in modules:
+            continue
+        modules.add(id(one))
+        fields = foreign.of_torch(one, "__dict__")
+        for name, each in dict.items(fields["_parameters"]):
+            full = f"{prefix}.{name}"  # also of the outermost module: so DDP compares
+            if each is None or id(each) in parameters or full in ignored:
+                continue
+            if foreign.of_torch(each, "requires_grad"):
+                parameters.add(id(each))
+                yield full.removeprefix(".")
+        below = [(f"{prefix}.{n}".removeprefix("."), m) for n, m in dict.items(fields["_modules"])]
+        left += reversed(below)
