@@ -586,7 +586,8 @@ def current(jobs: Sequence[Job], ours: str, told: Received) -> list[str]:
     whatever its name; but whoever had ended before it began was killed, and it was started again.
     """
     if not told.states:
-        return [job.id for job in closure(jobs, [ours])]
+        of_name = [job.id for job in jobs if ours in (job.id, *job.names)]
+        return [job.id for job in closure(jobs, of_name)]
     began_ns = min((job.start_ns for job in jobs if ours in (job.id, *job.names)), default=0)
     living = {
         state.process.get("job")

@@ -351,10 +351,13 @@ def merge(states: Iterable[State | Merged]) -> Merged:
 
 def newest_try(merged: Merged, name: str) -> Merged:
     """The states without those of earlier launches of a job of that name: a job that is tried again
-    has nothing to do with the processes of the try before it.
+    has nothing to do with the processes of the try before it. What lives beside the newest one is
+    none: programs of one name, as in a sweep.
     """
     found = merged.survey
-    earlier = {found.processes[i].id for job in tries(found.jobs, name)[:-1] for i in job.processes}
+    launches = tries(found.jobs, name)
+    over = [job for job in launches[:-1] if job.last_ns < launches[-1].start_ns]
+    earlier = {found.processes[i].id for job in over for i in job.processes}
     if not earlier:
         return merged
     kept = {one: state for one, state in merged.states.items() if one not in earlier}
