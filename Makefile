@@ -26,7 +26,7 @@ CHECKED = disttrace viewer tests examples benchmarks hatch_build.py hatch_manual
 ON_CORES = tests/recording tests/capture tests/robustness/test_uninstall.py tests/jobs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test frameworks fuzz stress red-team memory test-all check docs-site coverage test-torch test-gpu prove-gpu imitated standin torch-suite faults bench bench-viewer docs clean sanitize test-cores native
+.PHONY: help setup demo test frameworks fuzz stress red-team surfaces memory test-all check docs-site coverage test-torch test-gpu prove-gpu imitated standin torch-suite faults bench bench-viewer docs clean sanitize test-cores native
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -101,6 +101,9 @@ stress: $(STAMP) ## 64 threads for a minute, on each core at each bound; 300 tim
 	$(BIN)/python tests/reliability/many_threads.py --written --max-mb 1 --max-mb 16
 	PYTHONPATH=. $(BIN)/python tests/reliability/reinstalled.py build/reinstalled c 300
 	PYTHONPATH=. $(BIN)/python tests/reliability/reinstalled.py build/reinstalled python 300
+
+surfaces: $(STAMP) ## twelve scenes, real jobs: every surface says the same of each
+	$(BIN)/python tests/reliability/matrix.py
 
 memory: $(STAMP) ## what every command needs of memory for 50 MB of the most expensive input
 	$(BIN)/python tests/reliability/memory.py

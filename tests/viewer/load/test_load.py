@@ -204,6 +204,13 @@ def test_a_key_is_the_same_however_its_line_is_spaced(tmp_path: Path, key: objec
     assert isinstance(compact[1], list) is isinstance(key, list)
 
 
+def test_an_archive_is_to_be_unpacked_first(tmp_path: Path) -> None:
+    """It says by which command, where a user gives the file that ``collect`` made."""
+    (archive := tmp_path / "job.tar.gz").write_bytes(b"\x1f\x8b")
+    (problem,) = load([str(archive)]).problems
+    assert "disttrace collect FILE -o DIR" in problem.sentence
+
+
 def test_json_of_others_elsewhere_is_not_listed(tmp_path: Path) -> None:
     """Below ``.`` lie the files of every installed package; beside journals they are odd."""
     training(tmp_path / "out")

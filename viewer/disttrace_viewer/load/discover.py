@@ -124,7 +124,13 @@ def _strangers(
     for path in paths:
         folder, name = os.path.split(path)
         if path in asked and not name.endswith(_OURS):
-            problems.add(path, "foreign", "is a file, and none of a journal; give its folder.")
+            packed = name.endswith((".tar.gz", ".tgz", ".tar"))
+            advice = (
+                "is an archive; unpack it first: disttrace collect FILE -o DIR"
+                if packed
+                else "is neither a journal nor a log, stack or dump of a known form."
+            )
+            problems.add(path, "foreign", advice)
         elif name.endswith(_JSON) and (not beside or folder in beside):
             of_folder.setdefault(folder, []).append(name)
     for where, names in of_folder.items():

@@ -1,0 +1,404 @@
+"""Twelve scenes by every surface: the same fault, rank, line, certainty, zero and exit code.
+
+    python tests/reliability/matrix.py [--only SCENE ...] [--keep FOLDER]
+
+Each scene is a real job. What `diagnose --json` finds is compared with what the scene is known to
+be; all other surfaces are compared with that report. Exit code 1 where any differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gzip
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2])]
+
+from support.processes import ROOT, clean_environ  # noqa: E402
+from viewer.views.test_html import data  # noqa: E402
+
+HEAD = """\
+import os, signal, sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+ones = torch.ones(4)
+"""
+STEPS = "for step in range(6):\n    dist.all_reduce(ones)\n"
+HANG = HEAD + STEPS + "if rank == 1:\n    time.sleep(600)  # HERE\ndist.all_reduce(ones)\n"
+CAUGHT = (
+    HEAD
+    + STEPS
+    + """
+try:
+    if rank == 1:
+        time.sleep(600)  # HERE
+    dist.all_reduce(ones)
+except KeyboardInterrupt:
+    sys.exit(1)
+"""
+)
+HANDLER = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(1))\n" + HANG
+DDP = (
+    HEAD
+    + """
+from torch.nn.parallel import DistributedDataParallel
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+def batches():
+    for step in range(100):
+        if rank == 1 and step == 6:
+            time.sleep(600)  # HERE
+        yield torch.ones(2, 4)
+for batch in batches():
+    model(batch).sum().backward()
+"""
+)
+DESYNC = (
+    HEAD
+    + """
+for step in range(40):
+    if not (rank == 1 and step == 30):
+        dist.broadcast(ones, 0)
+    dist.all_reduce(ones)
+    time.sleep(0.02)
+"""
+)
+CRASH = HEAD + STEPS + "if rank == 1:\n    raise ValueError('bad')  # HERE\ndist.all_reduce(ones)\n"
+KILL = (
+    HEAD
+    + STEPS
+    + "if rank == 1:\n    os.kill(os.getpid(), signal.SIGKILL)\ndist.all_reduce(ones)\n"
+)
+SLOW = (
+    HEAD
+    + "for step in range(60):\n    if rank == 1:\n        time.sleep(0.06)\n"
+    + "    dist.all_reduce(ones)  # HERE\n"
+)
+SIZES = HEAD + STEPS + "dist.all_reduce(torch.ones(4 + (rank == 1)))  # HERE\n"
+SERVER = (
+    HEAD
+    + """
+import queue, threading
+inbox = queue.Queue()
+def clients():
+    for request in range(6):
+        time.sleep(1)
+        inbox.put(request)
+threading.Thread(target=clients, daemon=True).start()
+while True:
+    batch = [None]
+    if rank == 0:
+        batch = [inbox.get()]  # HERE
+    dist.broadcast_object_list(batch, src=0)
+"""
+)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A program in three ranks, what is done to it, and what is true of it."""
+
+    program: str
+    kind: str | None
+    culprits: tuple[int, ...] = ()
+    """Ranks that are at fault; a finding names these or none."""
+    named: bool = True
+    """That they have to be named."""
+    until: str = ""
+    """What its stderr says before it is ended; nothing: it ends by itself."""
+    end: signal.Signals = signal.SIGKILL
+    nodes: int = 1
+    change: Callable[[Path], None] | None = None
+    """What is done to the journals afterwards."""
+    code: int = 1
+    """Of `diagnose`."""
+
+    @property
+    def here(self) -> int | None:
+        """The line that has to be named."""
+        lines = self.program.splitlines()
+        return next((number for number, line in enumerate(lines, 1) if "# HERE" in line), None)
+
+
+def newer(folder: Path) -> None:
+    """The journals as of a release to come."""
+    for path in folder.rglob("*.defs.jsonl"):
+        path.write_bytes(re.sub(rb'"format":\d+', b'"format":99', path.read_bytes(), count=1))
+
+
+STALLED = "disttrace: stalled"
+SCENES = {
+    "hang": Scene(HANG, "missing_participant", (1,), until=STALLED),
+    "ddp": Scene(DDP, "missing_participant", (1,), until=STALLED),
+    "desync": Scene(DESYNC, None, (1,), until=STALLED),
+    "crash": Scene(CRASH, "process_failed", (1,)),
+    "kill": Scene(KILL, "process_failed", (1,)),
+    "slow": Scene(SLOW, "straggler", (1,)),
+    "nodes": Scene(HANG, "missing_participant", (1,), until=STALLED, nodes=3),
+    "ctrl-c": Scene(CAUGHT, "missing_participant", (1,), until=STALLED, end=signal.SIGINT),
+    "sigterm": Scene(HANDLER, "missing_participant", (1,), until=STALLED, end=signal.SIGTERM),
+    "sizes": Scene(SIZES, "shape_mismatch", (1,), until="disttrace: ", end=signal.SIGTERM),
+    "newer": Scene(CRASH, None, change=newer, code=2),
+    "server": Scene(SERVER, None, until="SLEEP 20", code=0),
+}
+
+
+def run(scene: Scene, folder: Path) -> str:
+    """The job, and what its launchers wrote on stderr."""
+    program = folder / "program.py"
+    program.write_text(scene.program)
+    outs = []
+    launchers = []
+    for node in range(scene.nodes):
+        out = folder / f"node{node}.err"
+        outs.append(out)
+        command = [sys.executable, "-m", "torch.distributed.run"]
+        if scene.nodes == 1:
+            command += ["--standalone", "--nproc-per-node", "3"]
+        else:
+            command += [
+                f"--nnodes={scene.nodes}",
+                f"--node-rank={node}",
+                "--nproc-per-node=1",
+                "--master-addr=127.0.0.1",
+                f"--master-port={PORT}",
+            ]
+        env = clean_environ(
+            DISTTRACE="1",
+            DISTTRACE_DIR=str(folder / f"out{node}"),
+            DISTTRACE_STALL="3",
+            DISTTRACE_QUIET="0",
+            OMP_NUM_THREADS="1",
+        )
+        with out.open("w") as stream:
+            launchers.append(
+                subprocess.Popen([*command, str(program)], env=env, stdout=stream, stderr=stream)
+            )
+    deadline = time.monotonic() + 90
+    if scene.until.startswith("SLEEP"):
+        time.sleep(float(scene.until.split()[1]))
+    while time.monotonic() < deadline:
+        if all(launcher.poll() is not None for launcher in launchers):
+            break
+        if scene.until.startswith("SLEEP") or (
+            scene.until and any(scene.until in out.read_text() for out in outs)
+        ):
+            time.sleep(2)
+            break
+        time.sleep(0.1)
+    before = "".join(out.read_text() for out in outs)
+    for launcher in launchers:
+        if launcher.poll() is None:
+            if scene.end is signal.SIGKILL:
+                for path in folder.rglob("*.defs.jsonl"):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(int(path.name.split("-")[-2]), signal.SIGKILL)
+            else:
+                launcher.send_signal(scene.end)
+    for launcher in launchers:
+        try:
+            launcher.wait(60)
+        except subprocess.TimeoutExpired:
+            launcher.kill()
+    if scene.change is not None:
+        for node in range(scene.nodes):
+            scene.change(folder / f"out{node}")
+    return before
+
+
+def free_port() -> int:
+    """One that nothing listens at."""
+    import socket
+
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+    return port
+
+
+PORT = free_port()
+
+
+def disttrace(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command, as from a shell."""
+    env = clean_environ(COLUMNS="200", NO_COLOR="1")
+    command = [sys.executable, "-m", "disttrace", *arguments]
+    return subprocess.run(
+        command, env=env, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT
+    )
+
+
+def plain(text: str) -> str:
+    """Without line breaks and markup: summaries are wrapped differently everywhere."""
+    for a, b in (("&#x27;", "'"), ("&quot;", '"'), ("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&")):
+        text = text.replace(a, b)
+    return re.sub(r"\s+", "", re.sub(r"<[^>]*>", "", text))
+
+
+def surfaces(folder: str, work: Path) -> dict[str, str]:
+    """What each surface shows, as text."""
+    found = {"diagnose": disttrace("diagnose", folder, "--width", "200").stdout}
+    found["view"] = disttrace("view", folder, "--width", "200").stdout
+    found["top"] = disttrace("top", "--once", folder, "--width", "200").stdout
+    found["junit"] = disttrace("diagnose", folder, "--format", "junit").stdout
+    found["sarif"] = disttrace("diagnose", folder, "--format", "sarif").stdout
+    found["github"] = disttrace("diagnose", folder, "--format", "github").stdout.replace("%0A", "")
+    code = (
+        "import disttrace, sys; t = disttrace.load(sys.argv[1]); print(t.diagnose()._repr_html_())"
+    )
+    env = clean_environ()
+    notebook = [sys.executable, "-c", code, folder]
+    found["notebook"] = subprocess.run(
+        notebook, env=env, capture_output=True, text=True, timeout=120, check=False
+    ).stdout
+    page = work / "page.html"
+    disttrace("export", folder, "-o", str(page))
+    if page.exists():
+        found["page"] = orjson.dumps(data(page.read_text()).get("findings", [])).decode()
+    spans = work / "spans.json"
+    disttrace("export", folder, "--format", "otlp", "-o", str(spans))
+    if spans.exists():
+        found["otlp"] = spans.read_text()
+    archive, unpacked = work / "job.tar.gz", work / "unpacked"
+    disttrace("collect", folder, "-o", str(archive))
+    disttrace("collect", str(archive), "-o", str(unpacked))
+    found["collected"] = disttrace("diagnose", str(unpacked), "--width", "200").stdout
+    return found
+
+
+def faults(name: str, scene: Scene, folder: Path) -> list[str]:
+    """What is not as it has to be."""
+    said = run(scene, folder)
+    (folder / "said.txt").write_text(said)
+    wrong = []
+    where = str(folder / "out0") if scene.nodes == 1 else str(folder)
+    outcome = disttrace("diagnose", where, "--json")
+    if outcome.returncode != scene.code:
+        wrong.append(f"diagnose exits with {outcome.returncode}, not {scene.code}")
+    if not outcome.stdout:
+        return [*wrong, outcome.stderr.strip()[-300:]]
+    report = orjson.loads(outcome.stdout)
+    findings = [one for one in report["findings"] if one["severity"] != "note"]
+    text = surfaces(where, folder)
+    for surface, shown in text.items():
+        if not shown.strip():
+            wrong.append(f"{surface} shows nothing")
+    if scene.code != 1:
+        if findings and not findings[0].get("said_at"):
+            wrong.append(f"found: {findings[0]['summary']}")
+        if scene.code == 0 and STALLED in said:
+            wrong.append("stalled is said of a healthy job")
+        return wrong
+    if not findings:
+        return [*wrong, "nothing is found"]
+    first = findings[0]
+    if scene.kind and first["kind"] != scene.kind:
+        wrong.append(f"{first['kind']}, not {scene.kind}")
+    if set(first["culprit_ranks"]) - set(scene.culprits) or (
+        scene.named and not first["culprit_ranks"]
+    ):
+        wrong.append(f"culprits {first['culprit_ranks']}, not {list(scene.culprits)}")
+    lines = {one["line"] for one in first["locations"]}
+    if (
+        scene.here is not None
+        and scene.here not in lines
+        and f":{scene.here}" not in first["summary"]
+    ):
+        wrong.append(f"line {scene.here} is in no location: {sorted(lines)}")
+    summary = plain(first["summary"])
+    for surface, shown in text.items():
+        if surface == "otlp" or not shown.strip():
+            continue
+        if summary not in plain(shown.replace('\\"', '"')):
+            wrong.append(f"{surface} lacks the summary")
+        likely = "likely" in shown
+        if first["certainty"] == "likely" and not likely and surface not in ("view",):
+            wrong.append(f"{surface} hides that it is likely")
+    live = [line for line in said.splitlines() if line.startswith("disttrace: ")]
+    kinds = "stalled|failed|diverged|slow|waiting|starting"
+    spoken = [line for line in live if re.match(rf"disttrace: ({kinds})( \(likely\))?: ", line)]
+    if not spoken and scene.kind != "straggler":
+        wrong.append("the job says nothing")
+    elif scene.until == STALLED:
+        last = plain(spoken[-1])
+        head = summary.rstrip(".").split("(")[0][:40]
+        if head not in last:
+            wrong.append(
+                f"the job says {spoken[-1][:160]!r}, the report {first['summary'][:120]!r}"
+            )
+        if ("(likely)" in spoken[-1]) != (first["certainty"] == "likely"):
+            wrong.append(f"certainty: the job {spoken[-1][:60]!r}, the report {first['certainty']}")
+    top = orjson.loads(disttrace("top", where, "--json").stdout)["verdict"]
+    if (top["kind"], top["certainty"]) != (first["kind"], first["certainty"]):
+        wrong.append(f"top: {top}")
+    stats = orjson.loads(disttrace("stats", where, "--json").stdout)
+    origins = stats["origins"]
+    if scene.until == STALLED and origins and origins[0]["rank"] != first["culprit_ranks"][0]:
+        wrong.append(f"stats begins with {origins[0]}")
+    if stats["critical_path"] and scene.until == STALLED:
+        longest = max(stats["critical_path"], key=lambda one: one["time_ns"])
+        if longest["rank"] not in (None, *scene.culprits):
+            wrong.append(f"the critical path is long in {longest}")
+    return wrong + zeros(where, folder)
+
+
+def zeros(where: str, folder: Path) -> list[str]:
+    """One begin of one operation in view, page, Perfetto, by one zero."""
+    rows = disttrace("export", where).stdout.splitlines()
+    ones = [orjson.loads(row) for row in rows]
+    mine = [one for one in ones if one["op"] == "all_reduce" and one["rank"] == 0]
+    if not mine:
+        return []
+    perfetto = folder / "trace.json"
+    disttrace("export", where, "-o", str(perfetto))
+    raw = perfetto.read_bytes()
+    trace = orjson.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+    events = [e for e in trace["traceEvents"] if e.get("ph") in "Xb" and "all_reduce" in e["name"]]
+    view = disttrace("view", where, "--width", "200").stdout
+    times = re.findall(r"\+(\d+\.\d+)", view)
+    begun = min(e["ts"] for e in events) / 1e6 if events else None
+    shown = [float(one) for one in times]
+    if begun is not None and not any(abs(begun - one) < 0.0015 for one in shown):
+        return [
+            f"Perfetto's first all_reduce is at +{begun:.3f}, which view does not show: {shown[:8]}"
+        ]
+    return []
+
+
+def main() -> int:
+    """A line per scene, and below it what is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", default=list(SCENES))
+    parser.add_argument("--keep", type=Path)
+    options = parser.parse_args()
+    bad = 0
+    for name in options.only:
+        folder = Path(tempfile.mkdtemp()) if options.keep is None else options.keep / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        wrong = faults(name, SCENES[name], folder)
+        bad += bool(wrong)
+        print(f"{name:8} {'as it has to be' if not wrong else ''}", flush=True)
+        for line in wrong:
+            print(f"         {line}", flush=True)
+        if options.keep is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    print(f"{len(options.only)} scenes, {bad} with differences")
+    return int(bad > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
