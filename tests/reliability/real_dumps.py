@@ -225,11 +225,13 @@ def wrongs(name: str, folder: Path, *, timed: bool) -> list[str]:
     return wrong
 
 
-def _imitated(version: str) -> tuple[str, dict[str, str]]:
-    """The Python of an environment with that torch, and variables by which it has devices."""
+def imitated_in(version: str) -> tuple[str, dict[str, str]]:
+    """The Python of an environment with that torch (a version, or its folder), and variables by
+    which it has devices.
+    """
     from gpu import imitated
 
-    folder = imitated.environment(version)
+    folder = Path(version) if os.sep in version else imitated.environment(version)
     library = imitated.library(folder)
     return str(folder / "bin" / "python"), {
         "LD_PRELOAD": str(library),
@@ -250,7 +252,7 @@ def main() -> int:
     options = parser.parse_args()
     total, right, more = 0, 0, None
     if options.imitated:
-        options.torch, more = _imitated(options.imitated)
+        options.torch, more = imitated_in(options.imitated)
     for name in options.only:
         with tempfile.TemporaryDirectory(prefix="disttrace-dumps-") as made:
             folder = Path(made)

@@ -67,7 +67,8 @@ def _said(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
     for one in {row["said"]["summary"]: row["said"] for row in rows}.values():
         own = one.get("finding") if isinstance(one.get("finding"), dict) else {}
         led = _LED.match(one["summary"])
-        ranks = [rank for rank in one.get("culprit_ranks") or () if type(rank) is int]
+        listed = one.get("culprit_ranks")
+        ranks = [r for r in (listed if type(listed) is list else ()) if type(r) is int]
         if led is not None and not own:
             ranks = [*_numbers(led[1]), *([int(led[2])] if led[2] else [])]
         kind = own.get("kind") if own.get("kind") in KINDS else _KIND_OF.get(one["kind"])
@@ -186,7 +187,8 @@ def _root(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
     times = [apart for _, _, apart in one["others"] if apart is not None]
     timed = len(times) == len(after) and all(apart > 0 for apart in times)
     rest = f"; {sentences.listed(after)} ended {'after it' if timed else 'too'}" if after else ""
-    outside = code in FROM_OUTSIDE and code != -9
+    # A check aborts a rank that waits: a watchdog, gloo's of sizes.
+    outside = code == -6 or (code in FROM_OUTSIDE and code != -9)
     summary = (
         f"Rank {rank} failed first, with {_code(code)}{at}, by torchrun's word{rest}."
         " The summary does not tell why."
@@ -257,11 +259,11 @@ def _lost(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
 
 
 def _sizes(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
-    """NCCL's warning of messages whose ends differ in size."""
+    """NCCL's or gloo's word of messages whose ends differ in size."""
     one = rows[0]
     summary = (
         f"Two ranks brought sizes that differ to one collective: {one['local']:,} and"
-        f" {one['remote']:,} bytes of a message of NCCL's. Which ranks, the line does not tell."
+        f" {one['remote']:,} bytes of one message. Which ranks, the line does not tell."
     )
     yield _found(case, "shape_mismatch", summary, waiting=_all(case), hint=NCCL_COLL)
 
@@ -325,7 +327,7 @@ _MAKERS: dict[str, Callable[[Case, Sequence[Report]], Iterator[Finding]]] = {
     "ends": _ends,
     "local": _ends,
     "lost": _lost,
-    "ib_sizes": _sizes,
+    "sizes": _sizes,
     "around": _around,
     "differ": _differ,
     "no_grad": _no_grad,

@@ -96,6 +96,8 @@ class Failure:
     frames: list[tuple[str, int, str]] = field(default_factory=list)
     at_ns: int = 0
     indent: int = 0
+    of: int | None = None
+    """The rank, where a summary tells it."""
 
 
 @dataclass(slots=True)
@@ -105,6 +107,7 @@ class Ended:
     code: int | None = None
     at_ns: int = 0
     first: bool = False
+    rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,14 +342,17 @@ _DTYPES = dict(
     )
 )
 _MOST_CALLS = 64
-_SIZES = re.compile(r"collective mismatch error,? local size (\d{1,20}) remote (\d{1,20})")
+_SIZES = re.compile(
+    r"(?:collective mismatch error,? local size|op\.preamble\.length <= op\.nbytes\.)"
+    r" (\d{1,20}) (?:remote|vs) (\d{1,20})"
+)
 _AROUND = re.compile(r"Mismatched collective detected.{0,80}? at and around rank (\d{1,7})")
 
 
 def nccl(log: Log, line: Line, speaker: Speaker) -> bool:
     """Calls as NCCL_DEBUG=INFO with SUBSYS COLL prints them, and its own warnings of mismatches."""
     if (sizes := _SIZES.search(line.text)) is not None:
-        log.report("ib_sizes", local=int(sizes[1]), remote=int(sizes[2]))
+        log.report("sizes", local=int(sizes[1]), remote=int(sizes[2]))
         return True
     if (around := _AROUND.search(line.text)) is not None:
         log.report("around", rank=int(around[1]))
@@ -430,12 +436,11 @@ def _field(log: Log, found: re.Match[str], speaker: Speaker) -> None:
     if name == "time":
         log.entry = Ended(None, unix(f"{number or ''}{rest}".strip()), entry.first)
     elif name == "rank" and number:
-        log.ends[int(number)] = log.entry = Ended(entry.code, entry.at_ns, entry.first)
-        log.last = int(number)
+        log.ends[int(number)] = log.entry = Ended(entry.code, entry.at_ns, entry.first, int(number))
     elif name == "exitcode" and number:
         entry.code = int(number)
     elif name == "traceback" and rest.startswith("Traceback (most recent"):
-        log.open[speaker] = Failure(at_ns=entry.at_ns, indent=2)
+        log.open[speaker] = Failure(at_ns=entry.at_ns, indent=2, of=entry.rank)
 
 
 _OURS = re.compile(r"disttrace: ([a-z][a-z ]{2,20})( \(likely\))?: ")
@@ -520,7 +525,7 @@ FORMS: tuple[tuple[tuple[str, ...], Callable[[Log, Line, Speaker], bool]], ...] 
     (("is running ",), fingerprints),
     (("receive grad",), gradients),
     (("arrier", "clients joined", "ncclUniqueId"), barriers),
-    (("NCCL",), nccl),
+    (("NCCL", "preamble"), nccl),
     (
         ("Root Cause", "ailures:", "xitcode", " : ", "rank: ", "time: ", "srun: ",
          "terminated with", "return code"),

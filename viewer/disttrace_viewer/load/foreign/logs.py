@@ -84,14 +84,15 @@ def recognises(path: str, head: bytes) -> bool:
 def read(paths: Sequence[str], problems: Problems) -> Iterator[Files]:
     """One process per rank of which the logs tell something."""
     log, read_paths = Log(), _of_the_last_attempt(paths, problems)
+    first = _first_ranks(read_paths)
     for path in read_paths:
-        place = _torchrun(path)
-        own = None if place is None else place[1]
+        place, base = _torchrun(path), first[_host(path)]
+        own = None if place is None or base is None else base + place[1]
         try:
             if path.endswith("error.json"):
                 _error_file(log, path, own)
             else:
-                _take(log, path, own)
+                _take(log, path, own, base)
         except OSError as error:
             problems.add(path, "unreadable", f"cannot be read ({error.strerror}); left out.")
     yield from _journals(log, read_paths[0])
@@ -105,6 +106,40 @@ def _torchrun(path: str) -> tuple[int, int] | None:
     number, own = whole(attempt.removeprefix("attempt_")), whole(rank)
     known = attempt.startswith("attempt_") and number is not None and own is not None
     return (number or 0, own or 0) if known else None
+
+
+def _host(path: str) -> str:
+    """What the files of one launcher have in common."""
+    return path if _torchrun(path) is None else path.rsplit("/", 3)[0]
+
+
+_BOTH = re.compile(rb"\[[A-Za-z_]{1,40}(\d{1,7})\]: ?\[rank(\d{1,7})\]")
+_OF_SUMMARY = re.compile(rb"rank {0,8}: (\d{1,7}) \(local_rank: (\d{1,7})\)")
+_GLOBAL = re.compile(rb"\[rank(\d{1,7})\]:")
+_ENDS = 256 << 10
+
+
+def _first_ranks(paths: Sequence[str]) -> dict[str, int | None]:
+    """By host the rank of its first process, by lines that tell a local rank and the global one;
+    None where they tell several, or none while there are other hosts.
+    """
+    found: dict[str, set[int]] = {}
+    for path in paths:
+        of, place = found.setdefault(_host(path), set()), _torchrun(path)
+        try:
+            late = max(_ENDS, files.size(path) - _ENDS)
+            text = files.part(path, 0, _ENDS) + files.part(path, late, _ENDS)
+        except OSError:
+            continue
+        if place is not None:
+            of |= {int(rank) - place[1] for rank in _GLOBAL.findall(text)}
+        of |= {int(rank) - int(local) for local, rank in _BOTH.findall(text)}
+        of |= {int(rank) - int(local) for rank, local in _OF_SUMMARY.findall(text)}
+    alone = len(found) == 1
+    return {
+        host: next(iter(of)) if len(of) == 1 else 0 if alone and not of else None
+        for host, of in found.items()
+    }
 
 
 def _of_the_last_attempt(paths: Sequence[str], problems: Problems) -> list[str]:
@@ -165,17 +200,18 @@ def _pieces(path: str) -> Iterator[list[str]]:
         yield rest.decode("utf-8", "replace").replace("\r", "\n").split("\n")
 
 
-def _take(log: Log, path: str, own: int | None) -> None:
-    """The lines of one file; ``own``: the rank of which all of it is."""
+def _take(log: Log, path: str, own: int | None, first: int | None) -> None:
+    """The lines of one file; ``own``: the rank of which all of it is; ``first``: that of the host's
+    first process.
+    """
     year = time.gmtime(files.modified_ns(path) // 1_000_000_000).tm_year
     prefixes: Prefixes | None = None
     width = None
     seen: set[str] = set()
-    reader = _Reader(log, path, own)
+    reader = _Reader(log, path, own, first)
     for piece in _pieces(path):
         if prefixes is None:
             prefixes, width = Prefixes(piece[:200], year), texts.width(piece[:5000])
-            reader.one_host = _is_one_host(piece, prefixes)
         log.lines += len(piece)
         for raw in texts.joined(piece, width) if width else piece:
             if not any(cue in raw for cue in _CUES) and not reader.wants(raw):
@@ -187,23 +223,14 @@ def _take(log: Log, path: str, own: int | None) -> None:
     reader.end()
 
 
-def _is_one_host(piece: Sequence[str], prefixes: Prefixes) -> bool:
-    """Whether ranks of a host are global ones: there is one host."""
-    found = [prefixes.strip(raw) for raw in piece if "[default" in raw or "[rank" in raw]
-    hosts = [one.local for one in found if one.local is not None]
-    return max((one.rank for one in found if one.rank is not None), default=-1) <= max(
-        hosts, default=-1
-    )
-
-
 _QUIET = ("xitcode", ": ", "#", "  ", "eartbeat", "arrier", "clients joined", "terminated", "srun:")
 
 
 class _Reader:
     """Takes the lines of one file."""
 
-    def __init__(self, log: Log, path: str, own: int | None) -> None:
-        self.log, self.own, self.one_host = log, own, True
+    def __init__(self, log: Log, path: str, own: int | None, first: int | None) -> None:
+        self.log, self.own, self._first = log, own, first
         self._path = path
         self._chained: set[Speaker] = set()
         log.entry, log.last = None, path
@@ -222,8 +249,8 @@ class _Reader:
             self.log.ranks.add(rank)
 
     def _rank(self, line: Line) -> int | None:
-        if line.rank is None and line.local is not None and self.one_host:
-            line.rank = line.local
+        if line.rank is None and line.local is not None and self._first is not None:
+            line.rank = self._first + line.local
         if line.rank is None:
             line.rank = self.own
         return line.rank
@@ -284,8 +311,8 @@ class _Reader:
 
     def _close(self, speaker: Speaker, failure: Failure) -> None:
         log = self.log
-        if log.entry is not None and isinstance(log.last, int):
-            speaker = log.last  # of a summary's entry
+        if failure.of is not None:
+            speaker = failure.of
         elif isinstance(speaker, str) and isinstance(log.last, int):
             speaker = log.last  # ``-- Process 1 terminated with the following error``
         elif isinstance(speaker, str) and (named := _NAMED.search(failure.text)) is not None:
@@ -311,7 +338,9 @@ def _error_file(log: Log, path: str, own: int | None) -> None:
         found = orjson.loads(files.read(path)[0])["message"]
         if isinstance(found, str):
             found = {"message": found}
-        type_, _, text = str(found["message"]).partition(": ")
+        if not isinstance(found["message"], str):
+            return
+        type_, _, text = found["message"].partition(": ")
         extra = found.get("extraInfo") or {}
         frames = [
             (one[1], int(one[2]), one[3])

@@ -100,12 +100,21 @@ def recognises(path: str, head: bytes) -> bool:
 
 def read(paths: Sequence[str], problems: Problems) -> Iterator[Files]:
     """The processes of a job in which none is known to have moved."""
-    yield from translated(samples(paths, problems))
+    found = samples(paths, problems)
+    guessed = [
+        f"rank {rank} is process {one.pid}"
+        for rank, one in by_rank(found).items()
+        if one.rank is None and local_rank(one) is None
+    ]
+    if guessed:
+        shown = ", ".join(guessed[:16]) + ", ..." * (len(guessed) > 16)
+        problems.add(paths[0], "guessed", f"stacks tell no rank, so pids number them: {shown}.")
+    yield from translated(found)
 
 
 def samples(paths: Sequence[str], problems: Problems) -> list[Sample]:
     """The ranks of which files have stacks; a sentence of each file without one."""
-    found = []
+    found: dict[object, Sample] = {}
     for path in paths:
         digits = re.findall(r"[0-9]+", os.path.basename(path))
         try:
@@ -113,11 +122,14 @@ def samples(paths: Sequence[str], problems: Problems) -> list[Sample]:
             several = stack_texts.processes(data, int(digits[-1][:9]) if digits else 0)
             for one in several:
                 if one.is_rank or len(several) == 1:
-                    at_ns = files.modified_ns(path)
-                    found.append(Sample(path, one.pid, frames_of(one), one.rank, at_ns=at_ns))
+                    at_ns, frames = files.modified_ns(path), frames_of(one)
+                    # The same look in another form, often beside it.
+                    key = one.pid, *((os.path.basename(f["file"]), f["line"]) for f in frames)
+                    sample = Sample(path, one.pid, frames, one.rank, at_ns=at_ns)
+                    found.setdefault(key if one.rank is None else (path, one.rank), sample)
         except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
             problems.add(path, "unreadable", f"has no stack in a form that is known ({error}).")
-    return found
+    return [*found.values()]
 
 
 def main_thread(data: bytes) -> tuple[Frame, ...]:

@@ -1,0 +1,610 @@
+"""Logs, folders, stacks and dumps of real jobs, cut as people cut them, and what is said of them.
+
+python tests/reliability/pasted.py --kept FOLDER [--only NAME ...]     record (once), then draw
+python tests/reliability/pasted.py --kept FOLDER --draws 300 --seed 1
+python tests/reliability/pasted.py --kept FOLDER --imitated 2.13.0 2.15.0    NCCL's as well
+python tests/reliability/pasted.py --attacks            what is no evidence at all: exit code 2
+python tests/reliability/pasted.py --large              200 MB of a log: seconds and MB
+
+Each program runs once under two real launchers (two nodes of two ranks), on gloo, and on torch's
+own NCCL groups without a device (``tests/gpu/imitated.py``). Then a node or a file is missing,
+lines are wrapped, prefixed, numbered, coloured, said once, cut off, or have lost their times. Wrong
+is who is named and innocent, "all have joined" where that is not so, a duration beyond that of the
+job, and exit code 0 for a job that failed; undecided is what names nobody.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import json
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "viewer")]
+
+from support.processes import clean_environ, family, free_port  # noqa: E402
+
+NODES, PER_NODE = 2, 2
+WORLD = NODES * PER_NODE
+LIMIT_S, LOOK_S, PATIENCE_S = 12, 6.0, 120.0
+RIGHT, UNDECIDED, WRONG = "right", "undecided", "wrong"
+
+HEAD = """
+import datetime, faulthandler, logging, os, signal, sys, threading, time
+import torch, torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import record
+RANK, BACKEND, LIMIT = int(os.environ["RANK"]), sys.argv[1], float(sys.argv[2])
+logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
+log = logging.getLogger("train")
+faulthandler.register(signal.SIGUSR1, all_threads=True)
+torch.set_num_threads(1)
+def start():
+    if BACKEND == "nccl":
+        torch.cuda.set_device(RANK)
+    dist.init_process_group(BACKEND, timeout=datetime.timedelta(seconds=LIMIT))
+    step(3)
+    log.info("model has 12 layers, world size %d", dist.get_world_size())
+def ones(n=4):
+    return torch.ones(n, device="cuda" if BACKEND == "nccl" else "cpu")
+def step(n=1):
+    for number in range(n):
+        dist.all_reduce(ones())
+        if BACKEND == "nccl":
+            torch.cuda.synchronize()
+        log.info("step %d loss 0.%d error rate 0.1", number, 7 - number)
+def load_batch():
+    time.sleep(600)
+@record
+def main():
+    program()
+    time.sleep(0.5)
+"""
+TAIL = """
+if __name__ == "__main__":
+    main()
+"""
+
+
+@dataclass(frozen=True)
+class Program:
+    """``guilty``: ranks that may be named, of which one is expected; ``joined``: all members have
+    joined what hangs; ``absent``: the
+    guilty are in no call, and do not wait. ``looks``: its stacks are taken while it hangs.
+    """
+
+    text: str
+    guilty: frozenset[int] = frozenset()
+    healthy: bool = False
+    joined: bool = False
+    absent: bool = False
+    looks: bool = False
+    environ: tuple[tuple[str, str], ...] = ()
+
+
+def _of(
+    text: str, *guilty: int, absent: bool = False, looks: bool = False, detail: bool = False
+) -> Program:
+    lines = "".join(f"    {line}\n" for line in text.strip().splitlines())
+    return Program(
+        f"{HEAD}\ndef program():\n{lines}{TAIL}", frozenset(guilty), absent=absent, looks=looks,
+        environ=(("TORCH_DISTRIBUTED_DEBUG", "DETAIL"),) * detail,
+    )  # fmt: skip
+
+
+PROGRAMS = {
+    "healthy": Program(f"{HEAD}\ndef program():\n    start()\n    step(5)\n{TAIL}", healthy=True),
+    "raises": _of("start()\nif RANK == 2: raise ValueError('shard 7 is empty')\nstep()", 2),
+    "missing": _of("start()\nif RANK == 1: load_batch()\nstep()", 1, absent=True),
+    "other operation": _of(
+        "start()\ndist.broadcast(ones(), 0) if RANK == 3 else step()", 3, detail=True
+    ),
+    "other shape": _of("start()\ndist.all_reduce(ones(8 if RANK == 1 else 4))", 1, detail=True),
+    "other size": _of("start()\ndist.all_reduce(ones(80_000 if RANK == 1 else 40_000))", 1),
+    "monitored": _of(
+        "start()\nif RANK == 2: load_batch()\n"
+        "dist.monitored_barrier(timeout=datetime.timedelta(seconds=8))", 2,
+    ),
+    "segfault": _of(
+        "start()\nfaulthandler.enable()\nif RANK == 1: os.kill(os.getpid(), signal.SIGSEGV)\n"
+        "step()", 1,
+    ),
+    "killed": _of("start()\nif RANK == 3: os.kill(os.getpid(), signal.SIGKILL)\nstep()", 3),
+    "exits": _of("start()\nif RANK == 0: sys.exit(3)\nstep()", 0),
+    "never starts": _of("if RANK == 2: load_batch()\nstart()", 2, absent=True),
+    "unused": _of(
+        "start()\n"
+        "class Model(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.a, self.b = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)\n"
+        "    def forward(self, x):\n"
+        "        return self.a(x) if RANK == 1 else self.b(self.a(x))\n"
+        "model = torch.nn.parallel.DistributedDataParallel(Model())\n"
+        "for _ in range(3): model(torch.ones(2, 4)).sum().backward()", 1,
+    ),
+    "dumps later": _of(
+        "start()\nfaulthandler.dump_traceback_later(6, exit=True)\n"
+        "if RANK == 0: load_batch()\nstep()", 0,
+    ),
+    "hangs": _of("start()\nif RANK == 3: load_batch()\nstep()", 3, absent=True, looks=True),
+    "waits for a lock": _of(
+        "start()\nlock = threading.Lock()\nif RANK == 1:\n    lock.acquire()\n    lock.acquire()\n"
+        "dist.barrier()", 1, absent=True, looks=True,
+    ),
+}  # fmt: skip
+ON_DEVICES = {
+    "missing": _of("start()\nif RANK == 1: load_batch()\nstep()\ntime.sleep(60)", 1, absent=True),
+    "other operation": _of(
+        "start()\ndist.broadcast(ones(), 0) if RANK == 3 else dist.all_reduce(ones())\n"
+        "torch.cuda.synchronize()\ntime.sleep(60)",
+        3,
+    ),
+    "raises": _of("start()\nif RANK == 2: raise ValueError('shard 7 is empty')\nstep()", 2),
+    "a call less": _of(
+        "start()\nif RANK != 2: dist.all_reduce(ones(64))\ndist.all_reduce(ones(8))\n"
+        "dist.all_reduce(ones(16))\ntorch.cuda.synchronize()\ntime.sleep(60)",
+        2,
+    ),
+    "healthy": Program(f"{HEAD}\ndef program():\n    start()\n    step(5)\n{TAIL}", healthy=True),
+}
+
+
+# -- recording -------------------------------------------------------------------------------
+
+
+def record(name: str, program: Program, folder: Path, python: str, more: Mapping[str, str]) -> None:
+    """Run it under a launcher per node; what it leaves, with ``truth.json``."""
+    made = folder.with_name(f"{folder.name}.new")
+    shutil.rmtree(made, ignore_errors=True)
+    for part in ("logs", "stacks", "dumps"):
+        (made / part).mkdir(parents=True)
+    script, port = made / "train.py", str(free_port())
+    script.write_text(program.text)
+    limit = "900" if program.looks else str(LIMIT_S)
+    environ = clean_environ(
+        OMP_NUM_THREADS="1", DISTTRACE="0", TORCH_FR_BUFFER_SIZE="2000",
+        TORCH_NCCL_TRACE_BUFFER_SIZE="2000", TORCH_NCCL_DUMP_ON_TIMEOUT="1",
+        TORCH_NCCL_DEBUG_INFO_TEMP_FILE=str(made / "dumps" / "trace_rank_"),
+        **dict(program.environ), **more,
+    )  # fmt: skip
+    environ = {key: value for key, value in environ.items() if key != "PYTHONPATH"}
+    begun, nodes = time.time(), []
+    for node in range(NODES):
+        command = [
+            python, "-m", "torch.distributed.run", "--nnodes", str(NODES), "--nproc-per-node",
+            str(PER_NODE), "--node-rank", str(node), "--master-addr", "127.0.0.1", "--master-port",
+            port, "--log-dir", str(made / "logs" / f"node{node}"), "--tee", "3", str(script),
+            "nccl" if more else "gloo", limit,
+        ]  # fmt: skip
+        with (made / f"node{node}.log").open("wb") as out:
+            nodes.append(subprocess.Popen(command, env=environ, stdout=out, stderr=out,
+                                          stdin=subprocess.DEVNULL))  # fmt: skip
+    try:
+        if program.looks:
+            _look(made, nodes)
+        until = time.monotonic() + PATIENCE_S
+        for one in nodes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                one.wait(max(1.0, until - time.monotonic()))
+    finally:
+        for pid in [pid for one in nodes for pid in family(one.pid)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for one in nodes:
+            one.wait()
+    truth = {"wall_s": time.time() - begun, "name": name}
+    (made / "truth.json").write_text(json.dumps(truth))
+    made.rename(folder)
+
+
+def _look(folder: Path, nodes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Its stacks, one file per rank and one per node, and the ranks' own; then SIGINT."""
+    until = time.monotonic() + PATIENCE_S
+    while "step 2 loss" not in (folder / "node1.log").read_text(errors="replace"):
+        if time.monotonic() > until:
+            raise TimeoutError(folder)
+        time.sleep(0.2)
+    time.sleep(LOOK_S)
+    for number, node in enumerate(nodes):
+        ranks = [
+            pid for pid in family(node.pid)
+            if b"RANK=" in (found := Path(f"/proc/{pid}/environ").read_bytes())
+            and b"\0LOCAL_RANK=" in b"\0" + found
+        ]  # fmt: skip
+        for pid in ranks:
+            given = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            (folder / f"pid-{pid}").write_bytes(next(v[5:] for v in given if v[:5] == b"RANK="))
+            for form, options in (("txt", ()), ("json", ("--json",))):
+                shown = _shown("py-spy", "dump", "--pid", str(pid), *options)
+                (folder / "stacks" / f"node{number}-{pid}.{form}").write_text(shown)
+        (folder / "stacks" / f"node{number}.tree").write_text(
+            _shown("py-spy", "dump", "--subprocesses", "--pid", str(node.pid))
+        )
+        if shutil.which("pystack"):
+            for pid in ranks:
+                shown = _shown("pystack", "remote", "--no-block", str(pid))
+                (folder / "stacks" / f"node{number}-{pid}.pystack").write_text(shown)
+        for pid in ranks:
+            os.kill(pid, signal.SIGUSR1)
+    time.sleep(1)
+    for node in nodes:
+        os.kill(node.pid, signal.SIGINT)
+
+
+def _shown(*command: str) -> str:
+    beside = Path(sys.executable).with_name(command[0])
+    found = [str(beside) if beside.exists() else command[0], *command[1:]]
+    return subprocess.run(found, capture_output=True, text=True, timeout=60).stdout
+
+
+# -- cuts ------------------------------------------------------------------------------------
+
+Lines = list[str]
+_STAMP = re.compile(r"\b\d{4}-\d\d-\d\d[ T_]\d\d:\d\d:\d\d(?:[.,]\d+)?|(?<=\[[EWIF]\d{3} )[\d:.]+")
+_GLOG = re.compile(r"\[([EWIF])\d{3,4} [\d:.]+ ")
+
+
+def _wrapped(lines: Lines, drawn: random.Random) -> Lines:
+    width = drawn.choice((80, 100, 120, 132))
+    return [one[at : at + width] for one in lines for at in range(0, max(1, len(one)), width)]
+
+
+def _prefixed(prefix: Callable[[int], str]) -> Callable[[Lines, random.Random], Lines]:
+    return lambda lines, _: [f"{prefix(n)}{one}" for n, one in enumerate(lines, 1)]
+
+
+def _said_once(lines: Lines, drawn: random.Random) -> Lines:
+    """As Ray does: what was said by several is said once."""
+    bare = [re.sub(r"^\[default\d\]:", "", one) for one in lines]
+    times = collections.Counter(bare)
+    once = dict(zip(bare, lines, strict=True))
+    return [
+        once.pop(one) + f" [repeated {times[one]}x across cluster]" * (times[one] > 1)
+        for one in bare
+        if one in once
+    ]  # fmt: skip
+
+
+def _cut_off(lines: Lines, drawn: random.Random) -> Lines:
+    share = drawn.choice((0.3, 0.5, 0.7))
+    count = max(1, int(len(lines) * share))
+    return lines[:count] if drawn.random() < 0.4 else lines[-count:]
+
+
+CUTS: dict[str, Callable[[Lines, random.Random], Lines]] = {
+    "as it is": lambda lines, _: lines,
+    "wrapped": _wrapped,
+    "numbered": _prefixed(lambda n: f"{n:6}\t"),
+    "grep -n": _prefixed(lambda n: f"{n}:"),
+    "kubectl": _prefixed(lambda n: "[pod/trainer-0/pytorch] "),
+    "srun of one task": _prefixed(lambda n: "0: "),
+    "ray": _prefixed(lambda n: "(TrainTrainable pid=2117, ip=10.0.0.5) "),
+    "docker compose": _prefixed(lambda n: "trainer-1  | "),
+    "coloured": lambda lines, _: [f"\x1b[36m{one}\x1b[0m" for one in lines],
+    "windows": lambda lines, _: [f"{one}\r" for one in lines],
+    "said once": _said_once,
+    "cut off": _cut_off,
+    "indented": _prefixed(lambda n: "    "),
+    "quoted": _prefixed(lambda n: "> "),
+    "whole seconds": lambda lines, _: [
+        re.sub(r"(\d\d:\d\d:\d\d)[.,]\d+", r"\1", one) for one in lines
+    ],
+    "times lost": lambda lines, _: [_STAMP.sub("", _GLOG.sub(r"[\1 ", one)) for one in lines],
+    "no prefix": lambda lines, _: [re.sub(r"^\[default\d\]:", "", one) for one in lines],
+    "summary alone": lambda lines, _: _after(lines, "====="),
+    "no summary": lambda lines, _: lines[: _at(lines, "=====")],
+    "errors alone": lambda lines, _: [
+        one for one in lines if re.search(r"rror|xception|Watchdog|imed out|Signal", one)
+    ],
+}
+
+
+def _at(lines: Lines, text: str) -> int:
+    return next((n for n, one in enumerate(lines) if text in one), len(lines))
+
+
+def _after(lines: Lines, text: str) -> Lines:
+    return lines[_at(lines, text) :] or lines[-5:]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What was made of a recording, and what it still holds."""
+
+    text: str
+    summary_alone: bool
+
+
+def cut(folder: Path, into: Path, drawn: random.Random) -> Cut:
+    """Some of a recording's files, as somebody would paste them."""
+    kinds = ["log", "log", "log", "folder"]
+    stacks = sorted((folder / "stacks").iterdir())
+    dumps = sorted((folder / "dumps").iterdir())
+    kinds += ["stacks"] * 4 * bool(stacks) + ["dumps"] * 3 * bool(dumps)
+    kind = drawn.choice(kinds)
+    missing = drawn.choice(("nothing", "nothing", "a node", "a file"))
+    left = [n for n in range(NODES) if missing != "a node" or n == drawn.randrange(NODES)] or [0]
+    text, names = f"{kind}, {missing} missing", [""]
+    if kind == "log":
+        names = drawn.sample(list(CUTS), 1 if drawn.random() < 0.6 else 2)
+        both = [(folder / f"node{n}.log").read_text(errors="replace").splitlines() for n in left]
+        several = drawn.random() < 0.4
+        for n, lines in enumerate(both if several else [[one for own in both for one in own]]):
+            for name in names:
+                lines = CUTS[name](lines, drawn)
+            (into / f"node{n}.log").write_text("\n".join(lines) + "\n")
+        text += f", {' and '.join(names)}, {'a file each' if several else 'one file'}"
+    elif kind == "folder":
+        for n in left:
+            shutil.copytree(folder / "logs" / f"node{n}", into / f"node{n}")
+        files = sorted(path for path in into.rglob("*") if path.is_file())
+        if missing == "a file":
+            drawn.choice(files).unlink()
+        elif drawn.random() < 0.3:
+            for path in files:
+                if path.name == "error.json":
+                    path.unlink()
+            text += ", no error.json"
+    else:
+        own = stacks if kind == "stacks" else dumps
+        if kind == "stacks":
+            form = drawn.choice(sorted({path.suffix for path in own}))
+            own = [path for path in own if path.suffix == form]
+            own = [path for path in own if missing != "a node" or f"node{left[0]}" in path.name]
+            text += f", {form}"
+        elif missing == "a node":
+            own = own[: len(own) // 2]
+        if missing == "a file" and len(own) > 1:
+            own.remove(drawn.choice(own))
+        for path in own:
+            shutil.copy2(path, into / path.name.replace(".tree", ".txt"))
+        if drawn.random() < 0.5:
+            for path in into.iterdir():
+                os.utime(path, (1_600_000_000, 1_600_000_000))
+            text += ", times lost"
+    return Cut(text, "summary alone" in names)
+
+
+# -- judging ---------------------------------------------------------------------------------
+
+_FOR = re.compile(r"\bfor (\d+(?:\.\d+)?) (ms|s|min|h)\b")
+_UNIT_S = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+def draw(number: int, seed: int, recordings: Sequence[tuple[Path, Program]]) -> tuple[str, str]:
+    """What came of one draw, and what it was."""
+    from disttrace_viewer.api.verdict import diagnose
+
+    drawn = random.Random(f"{seed} {number}")
+    folder, program = recordings[number % len(recordings)]
+    truth = json.loads((folder / "truth.json").read_text())
+    with tempfile.TemporaryDirectory() as made:
+        into = Path(made)
+        what = cut(folder, into, drawn)
+        try:
+            report = diagnose(into)
+        except Exception as error:  # whatever it is, it is wrong
+            if type(error).__name__ == "ViewerError":
+                return UNDECIDED, f"{number}: {folder.name}: {what.text}: {error}"
+            return WRONG, f"{number}: {folder.name}: {what.text}: {type(error).__name__}: {error}"
+        bad = [found for found in report.findings if found.severity != "note"]
+        # Ranks that are numbers of processes, which the report says.
+        guessed = {
+            int(rank): int((folder / f"pid-{pid}").read_text())
+            for text in report.incomplete
+            for rank, pid in re.findall(r"rank (\d+) is process (\d+)", text)
+        }
+        wrong = [
+            f"blames {[*found.culprit_ranks]}"
+            for found in bad
+            if {guessed.get(rank, rank) for rank in found.culprit_ranks} - program.guilty
+            and not (what.summary_alone and "by torchrun's word" in found.summary)
+        ]
+        if report.healthy and not report.incomplete and not program.healthy:
+            wrong.append("exit 0")
+        if program.healthy and bad:
+            wrong.append("a fault of a healthy job")
+        for found in bad:
+            if program.absent and program.guilty & {
+                guessed.get(rank, rank) for rank in found.waiting_ranks
+            }:
+                wrong.append("says that who is absent waits")
+            joined = "All members have joined" in found.summary and "may" not in found.summary
+            if joined and not program.joined:
+                wrong.append("all have joined")
+            for value, unit in _FOR.findall(found.summary):
+                if float(value) * _UNIT_S[unit] > truth["wall_s"]:
+                    wrong.append(f"for {value} {unit}, of a job of {truth['wall_s']:.0f} s")
+            if "first" in found.summary and "times lost" in what.text and not what.summary_alone:
+                wrong.append("an order without times")
+    named = {rank for found in bad for rank in found.culprit_ranks}
+    told = "".join(f"\n      {one.severity} {one.summary}" for one in report.findings)
+    told += "".join(f"\n      : {one}" for one in report.incomplete) if not bad else ""
+    text = f"{number}: {folder.name}: {what.text}: {', '.join(dict.fromkeys(wrong))}{told}"
+    good = program.healthy or bool(named)
+    return (WRONG if wrong else RIGHT if good else UNDECIDED), text
+
+
+# -- what is no evidence ---------------------------------------------------------------------
+
+LONG_NUMBER = "9" * 5000
+WATCHDOG = (
+    "[rank{}]: [E ProcessGroupNCCL.cpp:670] [Rank {}] Watchdog caught collective operation timeout:"
+    " WorkNCCL(SeqNum={}, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)={}) ran for {}"
+    " milliseconds before timing out.\n"
+)
+THREADS = '[{{"pid": {}, "thread_id": 1, "thread_name": "MainThread", "frames": [{}]}}]'
+ATTACKS: dict[str, tuple[str, bytes]] = {
+    "empty log": ("a.log", b""),
+    "blank log": ("a.log", b"\n \n\t\n"),
+    "binary log": ("a.log", bytes(range(256)) * 999),
+    "utf-16 log": ("a.log", "step 1\nstep 2\n".encode("utf-16")),
+    "one long line": ("a.log", b"x" * 20_000_000),
+    "carriage returns": ("a.log", b"10%\r" * 99_999),
+    "long numbers": ("a.log", WATCHDOG.format(*[LONG_NUMBER] * 5).encode()),
+    "long clock": ("a.log", f"  time      : {LONG_NUMBER}\n  rank      : {LONG_NUMBER}\n".encode()),
+    "long said": ("a.log", b'{"disttrace":' + b"[" * 5000 + b"\n"),
+    "said of wrong types": (
+        "a.log", b'{"disttrace": 1, "kind": [1], "summary": "x", "culprit_ranks": 5}\n',
+    ),
+    "error.json of a number": ("attempt_0/0/error.json", b'{"message": 5}'),
+    "error.json of lists": ("attempt_0/0/error.json", b'{"message": {"message": []}}'),
+    "error.json, long time": (
+        "attempt_0/0/error.json",
+        f'{{"message": {{"message": "E: x", "extraInfo": {{"timestamp": "{LONG_NUMBER}"}}}}}}'
+        .encode(),
+    ),
+    "error.json, deep": ("attempt_0/0/error.json", b'{"message": ' + b"[" * 5000),
+    "stack of no frame": ("a.json", THREADS.format(1, "").encode()),
+    "stack, frames a number": ("a.json", b'[{"pid": 1, "thread_id": 1, "frames": 5}]'),
+    "stack, deep": ("a.json", b'[{"frames": "thread_id", "a": ' + b"[" * 100_000),
+    "stack, long line": (
+        "a.json", THREADS.format(1, f'{{"filename": "a.py", "name": "f", "line": {LONG_NUMBER}}}')
+        .encode(),
+    ),
+    "stack, long pid": (
+        "a.json", THREADS.format(LONG_NUMBER, '{"filename": "a.py", "name": "f", "line": 3}')
+        .encode(),
+    ),
+    "stack, wrong types": (
+        "a.json", THREADS.format('"x"', '{"filename": 3, "name": null, "line": "y"}').encode(),
+    ),
+    "stack, text of long numbers": (
+        "a.txt",
+        f'Process {LONG_NUMBER}: python\nThread {LONG_NUMBER} (idle): "MainThread"\n'
+        f"    f (a.py:{LONG_NUMBER})\n".encode(),
+    ),
+    "dump, empty": ("trace_rank_0", b""),
+    "dump, cut pickle": ("trace_rank_0", b"\x80\x02}q\x00(X\x07\x00\x00\x00entries"),
+    "dump, wrong types": ("trace_rank_0", b'{"entries": 5, "version": [], "pg_config": "x"}'),
+    "dump, entries of numbers": ("trace_rank_0", b'{"version": "2.10", "entries": [1, null, []]}'),
+    "dump, long numbers": (
+        "trace_rank_0",
+        f'{{"version": "2.10", "pg_config": {{}}, "entries": [{{"collective_seq_id": {LONG_NUMBER},'
+        f' "time_created_ns": {LONG_NUMBER}, "profiling_name": "nccl:all_reduce"}}]}}'.encode(),
+    ),
+    "dump, deep": ("trace_rank_0", b'{"version": "2.10", "entries": ' + b"[" * 100_000),
+    "ras, wrong types": ("ras.json", b'{"nccl_version": 1, "communicators": 5, "timestamp": []}'),
+    "profile, wrong types": ("a.json", b'{"traceEvents": 5, "distributedInfo": []}'),
+    "profile, events of numbers": (
+        "a.json", b'{"schemaVersion": 1, "distributedInfo": {"rank": "x"}, "traceEvents": [1, {}]}',
+    ),
+}  # fmt: skip
+
+
+def attacks() -> int:
+    """How many of them did not end with exit code 2 and a sentence."""
+    wrong = 0
+    for name, (path, data) in ATTACKS.items():
+        with tempfile.TemporaryDirectory() as made:
+            file = Path(made) / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
+            command = [sys.executable, "-m", "disttrace", "diagnose", made]
+            environ = {**os.environ, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'viewer'}"}
+            done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environ)
+        text = done.stdout + done.stderr
+        bad = done.returncode != 2 or "Traceback" in text or not text.strip()
+        wrong += bad
+        if bad:
+            print(f"{name}: exit code {done.returncode}: {text[-600:]}", flush=True)
+    print(f"{len(ATTACKS) - wrong} of {len(ATTACKS)} refused with exit code 2 and a sentence")
+    return wrong
+
+
+def large(megabytes: int = 200) -> int:
+    """Seconds and memory of a log of so many MB, with the lines of a hang at its end."""
+    from disttrace_viewer.api.verdict import diagnose
+
+    line = "[default{0}]:2026-01-01 10:00:{1:02} INFO train: step {2} loss 0.{3} lr 1e-4 rank {0}\n"
+    with tempfile.TemporaryDirectory() as made:
+        path = Path(made) / "job.log"
+        with path.open("w") as file:
+            step = 0
+            while file.tell() < megabytes << 20:
+                file.write("".join(line.format(n % 8, n % 60, step + n, n) for n in range(9999)))
+                step += 9999
+            file.writelines(WATCHDOG.format(r, r, 7, 600000, 600042) for r in range(8) if r != 3)
+        before = time.process_time()
+        report = diagnose(path)
+        took = time.process_time() - before
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    found = report.findings[0].summary if report.findings else "nothing"
+    print(f"{megabytes} MB in {took:.1f} s of a processor, {most:.0f} MB at most: {found}")
+    return int(took > 10 or most > 300 or not report.findings)
+
+
+# -- all of it -------------------------------------------------------------------------------
+
+
+def recordings(
+    kept: Path, only: Sequence[str], imitated: Sequence[str]
+) -> list[tuple[Path, Program]]:
+    """Each with its program; made where they are not there."""
+    from reliability import real_dumps
+
+    rows: list[tuple[str, Program, str, dict[str, str]]] = [
+        (name, program, sys.executable, {}) for name, program in PROGRAMS.items()
+    ]
+    for version in imitated:
+        python, more = real_dumps.imitated_in(version)
+        more = {**more, "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}
+        rows += [(f"{name}, NCCL of {version}", program, python, more)
+                 for name, program in ON_DEVICES.items()]  # fmt: skip
+    found = []
+    for name, program, python, more in rows:
+        if not only or any(one in name for one in only):
+            folder = kept / name.replace(", ", "-").replace(" ", "_")
+            if not folder.exists():
+                print(f"recording {name}", flush=True)
+                shared = {**more, "IMITATED_FOLDER": str(kept)} if more else {}
+                record(name, program, folder, python, shared)
+            found.append((folder, program))
+    return found
+
+
+def main() -> int:
+    """1 if anything was said wrongly."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--kept", type=Path, default=Path("build/pasted"))
+    parser.add_argument("--draws", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", nargs="+", default=(), help="words of programs")
+    parser.add_argument("--number", type=int, nargs="+", help="the numbers of draws")
+    parser.add_argument("--imitated", nargs="+", default=(), metavar="VERSION")
+    parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--attacks", action="store_true")
+    parser.add_argument("--large", action="store_true")
+    options = parser.parse_args()
+    if options.attacks or options.large:
+        return int(bool(attacks() if options.attacks else large()))
+    options.kept.mkdir(parents=True, exist_ok=True)
+    made = recordings(options.kept.resolve(), options.only, options.imitated)
+    counts: collections.Counter[str] = collections.Counter()
+    for number in options.number or range(options.draws):
+        result, text = draw(number, options.seed, made)
+        counts[result] += 1
+        if result == WRONG or options.verbose:
+            print(f"{result} {text}", flush=True)
+    print(", ".join(f"{counts[one]} {one}" for one in (RIGHT, UNDECIDED, WRONG)))
+    return bool(counts[WRONG])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
