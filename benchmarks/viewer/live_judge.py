@@ -25,11 +25,10 @@ sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "viewer")]
 
 from benchmarks.viewer.jobs import Shape, make  # noqa: E402
 from disttrace_viewer.analysis.liveness import Seen  # noqa: E402
-from disttrace_viewer.companion import verdict  # noqa: E402
-from disttrace_viewer.companion.hub.peers import Peers  # noqa: E402
-from disttrace_viewer.companion.hub.station import SERVER, Answer  # noqa: E402
-from disttrace_viewer.companion.reports import summary  # noqa: E402
-from disttrace_viewer.companion.reports.states import packed  # noqa: E402
+from disttrace_viewer.companion import summary, verdict  # noqa: E402
+from disttrace_viewer.companion.endpoint import SERVER, Answer  # noqa: E402
+from disttrace_viewer.companion.peers import Peers  # noqa: E402
+from disttrace_viewer.companion.reports import packed  # noqa: E402
 from disttrace_viewer.companion.verdict import Judge  # noqa: E402
 from disttrace_viewer.trace.process import Process  # noqa: E402
 

@@ -24,7 +24,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "viewer")]
 
 from disttrace.journal import proc  # noqa: E402
-from disttrace_viewer.companion.hub.station import CLIENT, SERVER  # noqa: E402
+from disttrace_viewer.companion.endpoint import CLIENT, SERVER  # noqa: E402
 from disttrace_viewer.companion.verdict import Judge  # noqa: E402
 from support.journals import MS, Journal  # noqa: E402
 

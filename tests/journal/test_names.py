@@ -8,7 +8,7 @@ import pytest
 
 from disttrace.identity import Identity, file_part
 from disttrace.journal import format as fmt
-from disttrace_viewer.companion.reading.journals import of_job
+from disttrace_viewer.companion.reading import of_job
 from support.journals import training
 
 

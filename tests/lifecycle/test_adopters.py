@@ -20,9 +20,8 @@ from disttrace.journal.format import definitions_name
 from disttrace.lifecycle import adopters, companion, detached
 from disttrace.lifecycle.adopters import Adopter
 from disttrace.lifecycle.companion import Companion
-from disttrace_viewer.companion.log import Log
 from disttrace_viewer.companion.registry import Registry
-from disttrace_viewer.companion.service import serve
+from disttrace_viewer.companion.service import Log, serve
 from support.processes import ROOT, clean_environ, companions, free_port, python, wait_until
 
 ADOPTS = Path(__file__).with_name("adopts.py")

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from disttrace_viewer.companion.alerting import command as alert
+from disttrace_viewer.companion import command
 
 FIRST = {"disttrace": 1, "kind": "stalled", "summary": "Rank 1 never joined."}
-LONG = "x" * alert.MOST_BYTES
+LONG = "x" * command.MOST_BYTES
 
 
 @pytest.mark.parametrize(
@@ -28,9 +28,9 @@ def test_what_is_long_goes_first(long: list[str], left: list[str]) -> None:
     said.append({**FIRST, "finding": LONG if "also" in long else ""})
     one = {"host": LONG if "processes" in long else ""}
     more = {"processes": [one], "report": LONG if "report" in long else "it hangs"}
-    text = alert.line(said, more)
+    text = command.line(said, more)
     assert text.endswith("\n")
-    assert len(text.encode()) <= alert.MOST_BYTES
+    assert len(text.encode()) <= command.MOST_BYTES
     found = json.loads(text)
     assert found["summary"] == FIRST["summary"]
     assert [key for key in ("report", "also", "finding", "processes") if found[key]] == left

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from disttrace_viewer.companion.between import excerpt
-from disttrace_viewer.companion.between.excerpt import Excerpt, Excerpts
-from disttrace_viewer.companion.between.talk import CALLS, OutOfStep, Talk
-from disttrace_viewer.companion.hub.station import CLIENT, SERVER, Answer
-from disttrace_viewer.companion.slow.duty import HERE
+from disttrace_viewer.companion import excerpt
+from disttrace_viewer.companion.endpoint import CLIENT, SERVER, Answer
+from disttrace_viewer.companion.excerpt import Excerpt, Excerpts
+from disttrace_viewer.companion.slow import HERE
+from disttrace_viewer.companion.talk import CALLS, OutOfStep, Talk
 from disttrace_viewer.states.state import inflated
 from lifecycle.test_in_step import STEP, Calls, pages
 from support import networks

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from disttrace_viewer.companion.alerting import command
+from disttrace_viewer.companion import command
 from support.processes import is_running, python, wait_until
 
 RUNS = """
 import os, signal, subprocess, sys, time
-from disttrace_viewer.companion.alerting import command
+from disttrace_viewer.companion import command
 command.GRACE_S, command._TERMINATED_S = 0.5, 0.5
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGPIPE):
     signal.signal(number, signal.SIG_IGN)

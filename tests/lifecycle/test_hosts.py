@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import disttrace
-from disttrace_viewer.companion.hub import address
+from disttrace_viewer.companion import protocol
 from support import networks
 from support.networks import Host
 from support.processes import ROOT, clean_environ, companions, wait_until
@@ -88,7 +88,7 @@ def test_without_the_server_each_host_speaks_for_itself(
     variables = {**environ(DISTTRACE="1"), "DISTTRACE_STALL": "8"}
     command = [sys.executable, str(HANG), "--culprit", "0"]
     with networks.job(hosts, command, variables, tmp_path):
-        meeting = set(address.ports(29500))
+        meeting = set(protocol.ports(29500))
         wait_until(lambda: meeting & {*hosts[0].listeners()}, timeout=60)
         time.sleep(1.5)  # till the others are there
         for pid in companions(tmp_path / "journals0"):

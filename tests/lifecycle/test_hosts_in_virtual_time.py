@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from disttrace_viewer.companion.hub.station import MOST_BYTES
+from disttrace_viewer.companion.endpoint import MOST_BYTES
 from disttrace_viewer.companion.verdict import MOST_HOSTS
 from reliability import hosts_in_virtual_time as virtual
 

@@ -14,12 +14,18 @@ from datetime import timedelta
 import pytest
 from torch.distributed import TCPStore
 
-from disttrace_viewer.companion.hub import address, conversation, station
-from disttrace_viewer.companion.hub.address import is_here, to_listen_at
-from disttrace_viewer.companion.hub.conversation import Conversation
-from disttrace_viewer.companion.hub.message import Garbled, Message, from_bytes, to_bytes
-from disttrace_viewer.companion.hub.peers import KNOWS_S, Peers
-from disttrace_viewer.companion.hub.station import ALONE, CLIENT, SERVER, Answer, Station
+from disttrace_viewer.companion import endpoint, protocol
+from disttrace_viewer.companion.endpoint import ALONE, CLIENT, SERVER, Answer, Station
+from disttrace_viewer.companion.peers import KNOWS_S, Peers
+from disttrace_viewer.companion.protocol import (
+    Conversation,
+    Garbled,
+    Message,
+    from_bytes,
+    is_here,
+    to_bytes,
+    to_listen_at,
+)
 
 Join = Callable[..., Peers]
 BOTH = pytest.mark.parametrize("store", [True, False], ids=["libuv", "plain"], indirect=True)
@@ -180,11 +186,11 @@ def test_a_host_whose_processes_failed_goes_with_the_store() -> None:
 @pytest.fixture
 def pair(store: TCPStore, join: Join, monkeypatch: pytest.MonkeyPatch) -> tuple[Peers, int]:
     """A server with one client, and its port."""
-    monkeypatch.setattr(conversation, "GREETING_S", 0.5)
+    monkeypatch.setattr(protocol, "GREETING_S", 0.5)
     first = join("a", 1)
     join("b", 3)
     within(5, lambda: first.clients)
-    return first, address.ports(store.port)[0]
+    return first, protocol.ports(store.port)[0]
 
 
 def says_nothing(caller: socket.socket) -> None:
@@ -293,7 +299,7 @@ def test_a_client_that_floods_is_let_go(
     first = join("a", 1)
     join("b", 3)
     within(5, lambda: first.clients)
-    port, job = address.ports(store.port)[0], address.job_of(store.port)
+    port, job = protocol.ports(store.port)[0], protocol.job_of(store.port)
     stranger = Stranger(port, job, secret.encode() or None)
     stranger.say("join", id="flood", order=7)
     within(5, lambda: len(first.clients) == 2)
@@ -311,7 +317,7 @@ def test_a_name_that_is_none_is_refused(
     pair: tuple[Peers, int], store: TCPStore, name: object
 ) -> None:
     first, port = pair
-    stranger = Stranger(port, address.job_of(store.port))
+    stranger = Stranger(port, protocol.job_of(store.port))
     stranger.say("join", id=name, order=7)
     within(5, lambda: _is_over(stranger.socket))
     stranger.socket.close()
@@ -347,7 +353,7 @@ class _Wire:
 
 def test_all_peers_together_hold_no_more_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of messages from many connections of three addresses: that of the most is let go."""
-    monkeypatch.setattr(station, "MOST_BYTES", 200_000)
+    monkeypatch.setattr(endpoint, "MOST_BYTES", 200_000)
     wire = _Wire()
     server = Station("server", wire, lambda *_: None, secret=None)
     server.meet("job", (), [("", 1)], 0)
@@ -369,7 +375,7 @@ def test_all_peers_together_hold_no_more_than_the_bound(monkeypatch: pytest.Monk
 
 
 def test_answers_of_all_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(station, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(endpoint, "MOST_BYTES", 100_000)
     wire = _Wire()
     server = Station("server", wire, lambda *_: None, secret=None)
     server.meet("job", (), [("", 1)], 0)
@@ -399,7 +405,7 @@ def test_from_one_address_only_so_many(
 ) -> None:
     """A flood is turned away at the door, and the door stays open for the others."""
     first, port = pair
-    monkeypatch.setattr(station, "MOST_GREETING", 4)
+    monkeypatch.setattr(endpoint, "MOST_GREETING", 4)
     callers = [socket.create_connection(("127.0.0.1", port), 2) for _ in range(300)]
     time.sleep(0.3)
     assert sum(not _is_over(caller) for caller in callers) <= 4
@@ -440,7 +446,7 @@ def test_a_message_in_pieces_has_a_time() -> None:
     data = to_bytes(Message("beat"))
     listener.heard(data[:5], 100.0)
     assert not listener.overdue(105.0)
-    assert listener.overdue(100.1 + conversation.MESSAGE_S)
+    assert listener.overdue(100.1 + protocol.MESSAGE_S)
     assert [one.kind for one in listener.heard(data[5:], 105.0)[0]] == ["beat"]
     assert not listener.overdue(1e9)
 

@@ -14,7 +14,7 @@ from typing import cast
 import pytest
 
 from disttrace_viewer.api.verdict import diagnose
-from disttrace_viewer.companion.ending import last_word
+from disttrace_viewer.companion import last_word
 from disttrace_viewer.diagnosis.verdict import Verdict
 from support.journals import MS
 from support.processes import Outcome, free_port, python, torchrun

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from disttrace_viewer.companion.load import Load
+from disttrace_viewer.companion.activity import Load
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 SPIN = """

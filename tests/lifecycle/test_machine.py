@@ -12,10 +12,8 @@ from typing import Any
 import pytest
 
 from disttrace_viewer.analysis.liveness import Seen
-from disttrace_viewer.companion import verdict
-from disttrace_viewer.companion.machine import asking, kernel_log, nccl_ras, nvidia_smi
-from disttrace_viewer.companion.machine.answer import Answer
-from disttrace_viewer.companion.reports import states as told_of
+from disttrace_viewer.companion import asking, machine, reports, verdict
+from disttrace_viewer.companion.machine import Answer
 from support.journals import workers
 from support.processes import wait_until
 from support.scenes import S, beat, findings, only
@@ -42,7 +40,7 @@ a line without a time: Link down
 
 def test_lines_of_a_kernel_s_log() -> None:
     """The times of a log count from the boot; what was repaired or is of no job is passed over."""
-    found = kernel_log.read(LOG, since_s=1050.0, boot_s=1000.0)
+    found = machine.read_kernel_log(LOG, since_s=1050.0, boot_s=1000.0)
     assert [(one.where, one.name, one.code, one.pid, one.at_s) for one in found] == [
         ("device", "0000:65:00", 79, 4001, 1100.0),
         ("link", "0000:17:00", 74, None, 1102.0),
@@ -52,19 +50,19 @@ def test_lines_of_a_kernel_s_log() -> None:
         ("host", "filer1", None, None, 1109.0),
         ("link", "0000:86:00.0", 20034, None, 1112.0),
     ]
-    assert kernel_log.read(LOG, since_s=1200.0, boot_s=1000.0) == []
+    assert machine.read_kernel_log(LOG, since_s=1200.0, boot_s=1000.0) == []
 
 
 def test_the_kernel_s_own_log_is_asked_without_waiting() -> None:
     """Whether it may be read or not."""
     began = time.monotonic()
-    kernel_log.ask(time.time())
+    machine.ask_kernel(time.time())
     assert time.monotonic() - began < 1.0
 
 
 def test_what_others_did_on_their_devices_holds_nobody_up() -> None:
     """A job without devices is held up by none; nor by an Xid of another job's process."""
-    found = kernel_log.read(LOG, since_s=0.0, boot_s=0.0)
+    found = machine.read_kernel_log(LOG, since_s=0.0, boot_s=0.0)
 
     def names(**how: bool) -> list[str | None]:
         return [one.name for one in asking.concerning(found, [4002], **how)]
@@ -90,7 +88,7 @@ def test_what_others_did_on_their_devices_holds_nobody_up() -> None:
 )
 def test_devices_that_the_driver_has_lost(said: str, names: list[str]) -> None:
     """By the output of nvidia-smi."""
-    assert [one.name for one in nvidia_smi.read(said, 0.0)] == names
+    assert [one.name for one in machine.read_smi(said, 0.0)] == names
 
 
 def test_a_driver_that_holds_the_question_is_left(tmp_path: Path) -> None:
@@ -99,7 +97,7 @@ def test_a_driver_that_holds_the_question_is_left(tmp_path: Path) -> None:
     command.write_text("#!/bin/sh\nexec sleep 60\n")
     command.chmod(0o755)
     began = time.monotonic()
-    assert nvidia_smi.NvidiaSmi(str(command)).answers(began + 0.3) == []
+    assert machine.NvidiaSmi(str(command)).answers(began + 0.3) == []
     assert time.monotonic() - began < 1.5
 
 
@@ -108,7 +106,7 @@ def test_what_answers_in_time_is_read(tmp_path: Path) -> None:
     command = tmp_path / "nvidia-smi"
     command.write_text("#!/bin/sh\necho '3, 00000000:65:00.0, [GPU is lost]'\nexit 15\n")
     command.chmod(0o755)
-    (found,) = nvidia_smi.NvidiaSmi(str(command)).answers(time.monotonic() + 10)
+    (found,) = machine.NvidiaSmi(str(command)).answers(time.monotonic() + 10)
     assert (found.where, found.name) == ("device", "00000000:65:00.0")
 
 
@@ -157,7 +155,7 @@ Warnings
 
 def test_the_status_of_nccl_s_service() -> None:
     """Whom it cannot reach, and which device failed; counts that differ are no trouble."""
-    found = nccl_ras.read(STATUS, 5.0)
+    found = asking.read_ras(STATUS, 5.0)
     assert [(one.where, one.name, one.pid) for one in found] == [
         ("host", "172.16.64.213", 3487984),
         ("device", "GPU 3 on 172.16.64.210", 483075),
@@ -191,7 +189,7 @@ def test_the_conversation_with_nccl_s_service(*, stop: bool) -> None:
         thread.daemon = True
         thread.start()
         began = time.monotonic()
-        found = nccl_ras.ask([os.getpid()], began + 1.0, f"localhost:{port}")
+        found = asking.ask_ras([os.getpid()], began + 1.0, f"localhost:{port}")
         assert time.monotonic() - began < 2.0
     assert [line.split()[0] for line in heard] == [b"CLIENT", b"TIMEOUT", b"VERBOSE"]
     assert len(found) == 2
@@ -201,12 +199,12 @@ def test_the_service_of_another_job_is_not_asked() -> None:
     """Nobody connects where another process listens."""
     with socket.create_server(("localhost", 0)) as server:
         port = server.getsockname()[1]
-        assert nccl_ras.is_theirs(port, [os.getpid()])
-        assert nccl_ras.ask([1], time.monotonic() + 1.0, f"localhost:{port}") == []
+        assert asking.is_theirs(port, [os.getpid()])
+        assert asking.ask_ras([1], time.monotonic() + 1.0, f"localhost:{port}") == []
         server.settimeout(0.1)
         with pytest.raises(TimeoutError):
             server.accept()
-    assert not nccl_ras.is_theirs(port, [os.getpid()])
+    assert not asking.is_theirs(port, [os.getpid()])
 
 
 def all_in(folder: Path, *, age_s: int = 20) -> None:
@@ -228,8 +226,8 @@ def test_a_stall_becomes_that_of_a_link(tmp_path: Path, monkeypatch: pytest.Monk
         time.sleep(0.5)
         return f"<6>[{asked[-1] - 15:.6f}] ixgbe 0000:01:00.0 eth2: NIC Link is Down\n"
 
-    monkeypatch.setattr(kernel_log, "text", log)
-    for module in (verdict, told_of):
+    monkeypatch.setattr(machine, "kernel_text", log)
+    for module in (verdict, reports):
         monkeypatch.setattr(module, "look", lambda _: Seen(alive=True))
     (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
     judge = verdict.Judge(str(tmp_path), job, job, 10.0)
@@ -264,7 +262,7 @@ def test_a_wait_in_the_start_up_is_another_stall(monkeypatch: pytest.MonkeyPatch
         asked.append(now)
         return []
 
-    monkeypatch.setattr(kernel_log, "ask", ask)
+    monkeypatch.setattr(machine, "ask_kernel", ask)
     one = asking.Asking()
     for now, begun in ((0.0, 3), (5.0, 3), (9.0, 4), (12.0, 4), (20.0, 4), (25.0, 5), (40.0, 5)):
         one.begin([], 10.0, begun, now=now)

@@ -15,7 +15,7 @@ from disttrace.journal import proc
 from disttrace.lifecycle.meeting import place as meeting
 from disttrace.lifecycle.meeting.place import Changes, own_folder, place
 from disttrace.lifecycle.meeting.roll import Roll
-from disttrace_viewer.companion.reading.journals import OwnJournals
+from disttrace_viewer.companion.reading import OwnJournals
 from support.journals import Journal
 
 

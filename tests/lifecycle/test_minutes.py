@@ -8,8 +8,8 @@ import orjson
 import pytest
 
 import disttrace
-from disttrace_viewer.companion.slow import minutes as written
-from disttrace_viewer.companion.slow.minutes import Minutes
+from disttrace_viewer.companion import follower
+from disttrace_viewer.companion.follower import Minutes
 from disttrace_viewer.history.minutes import MINUTE_NS, Older, older
 from disttrace_viewer.load.definitions import Definitions
 from support.journals import MS, UNIX_NS, Journal, workers
@@ -61,8 +61,8 @@ def test_what_is_not_seen_before_the_first_call_counts(tmp_path: Path) -> None:
 
 def test_it_is_bounded_and_raises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In calls of a minute, and in bytes; where there is no folder nothing is written."""
-    monkeypatch.setattr(written, "MOST_CALLS", 2)
-    monkeypatch.setattr(written, "MOST_BYTES", 100)
+    monkeypatch.setattr(follower, "MOST_CALLS", 2)
+    monkeypatch.setattr(follower, "MOST_BYTES", 100)
     path = tmp_path / "x.minutes.jsonl"
     one = Minutes(str(path), definitions())
     for minute in range(3):

@@ -12,12 +12,10 @@ import orjson
 import pytest
 
 from disttrace_viewer.analysis.liveness import Seen
-from disttrace_viewer.companion.hub.station import Answer
-from disttrace_viewer.companion.reading.journals import of_job
-from disttrace_viewer.companion.reading.ranks import addresses, beside
-from disttrace_viewer.companion.reports import states
-from disttrace_viewer.companion.reports.public import hidden
-from disttrace_viewer.companion.reports.states import joined, packed, parted, unpacked
+from disttrace_viewer.companion import reports
+from disttrace_viewer.companion.endpoint import Answer
+from disttrace_viewer.companion.reading import addresses, beside, of_job
+from disttrace_viewer.companion.reports import hidden, joined, packed, parted, unpacked
 from disttrace_viewer.companion.verdict import _going_on, current, judgeable
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.folder import of_journals
@@ -235,7 +233,7 @@ def test_what_all_hosts_send_is_bounded_together(
     """As text, which a few kilobytes unpack to."""
     data = packed(host(tmp_path))
     size = len(zlib.decompress(data))
-    monkeypatch.setattr(states, "MOST_TEXT_OF_ALL", 3 * size)
+    monkeypatch.setattr(reports, "MOST_TEXT_OF_ALL", 3 * size)
     bombs = [answer(zlib.compress(bytes(2 * size)), f"{n}") for n in range(9)]
     assert len(unpacked([answer(data), *bombs], NOBODY).states) == 1
     whole = [answer(zlib.compress(b" " * 2 * size), "bomb"), answer(data)]

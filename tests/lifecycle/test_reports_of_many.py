@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 import pytest
 
-from disttrace_viewer.companion.hub.station import MOST_SUMMARY, Answer
-from disttrace_viewer.companion.reading.ranks import unknown_ranks
-from disttrace_viewer.companion.reports import summary
+from disttrace_viewer.companion import summary
+from disttrace_viewer.companion.endpoint import MOST_SUMMARY, Answer
+from disttrace_viewer.companion.reading import unknown_ranks
 from disttrace_viewer.diagnosis.positions import places
 from disttrace_viewer.diagnosis.report import report
 from disttrace_viewer.diagnosis.verdict import Verdict

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.viewer import shared_folder
-from disttrace_viewer.companion.hub.station import SERVER, Answer
-from disttrace_viewer.companion.reading import folder_lead
-from disttrace_viewer.companion.reading.folder_lead import FolderLead
-from disttrace_viewer.companion.reading.journals import OwnJournals, unreported
-from disttrace_viewer.companion.reports.states import packed, unpacked
+from disttrace_viewer.companion import reading
+from disttrace_viewer.companion.endpoint import SERVER, Answer
+from disttrace_viewer.companion.reading import FolderLead, OwnJournals, unreported
+from disttrace_viewer.companion.reports import packed, unpacked
 from disttrace_viewer.companion.verdict import Judge
 from disttrace_viewer.states.folder import of_journals
 from disttrace_viewer.states.merged import Merged
@@ -126,7 +125,7 @@ def test_who_holds_the_lock_and_gives_no_sign_is_passed_over(
     holder, other = FolderLead(str(tmp_path), "job"), FolderLead(str(tmp_path), "job")
     assert holder.claim(first=True) is True
     assert other.claim(first=True) is False
-    later = time.monotonic() + folder_lead.UNHEARD_S + 1
+    later = time.monotonic() + reading.UNHEARD_S + 1
     monkeypatch.setattr(time, "monotonic", lambda: later)
     assert holder.claim(first=True) is True  # which is a sign
     assert other.claim(first=True) is False

@@ -19,15 +19,21 @@ import polars as pl
 import pytest
 
 import disttrace
+from disttrace_viewer.companion import slow, slow_report
+from disttrace_viewer.companion.follower import Follower, Holds
 from disttrace_viewer.companion.service import Later
-from disttrace_viewer.companion.slow import duty as slowness
-from disttrace_viewer.companion.slow import words
-from disttrace_viewer.companion.slow.blocks import Block, Blocks
-from disttrace_viewer.companion.slow.duty import AGAIN_S, TOGETHER_S, Slowness, Telling
-from disttrace_viewer.companion.slow.follower import Follower
-from disttrace_viewer.companion.slow.holds import Held, Holds
-from disttrace_viewer.companion.slow.live_file import LiveFile
-from disttrace_viewer.companion.slow.ranks import GONE_S, Detector, Ranks, Slow, own_delays
+from disttrace_viewer.companion.slow import AGAIN_S, TOGETHER_S, Slowness, Telling
+from disttrace_viewer.companion.slow_ranks import (
+    GONE_S,
+    Block,
+    Blocks,
+    Detector,
+    Held,
+    Ranks,
+    Slow,
+    own_delays,
+)
+from disttrace_viewer.companion.slow_report import LiveFile
 from disttrace_viewer.history.minutes import MINUTE_NS
 from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.trace.process import Frame
@@ -279,7 +285,7 @@ def test_hosts_that_cut_other_sizes_are_compared_in_the_longer_ones() -> None:
     assert [one.rank for one in ranks.slow()] == [2]
 
 
-def slow(rank: int, share: float = 0.1) -> Slow:
+def slow_rank(rank: int, share: float = 0.1) -> Slow:
     return Slow(rank, GROUP, 63, share, 1000.0, "aa", 31.0)
 
 
@@ -287,7 +293,7 @@ def test_each_culprit_is_told_once_an_hour_and_when_it_is_over() -> None:
     telling = Telling(0.05)
 
     def due(now: float, *ranks: int) -> list[tuple[int, bool]]:
-        found = telling.due([slow(r) for r in ranks], {}, lambda rank: 0.0, now)
+        found = telling.due([slow_rank(r) for r in ranks], {}, lambda rank: 0.0, now)
         return [(one.slow[0].rank, one.over) for one in found]
 
     assert due(0, 3) == [(3, False)]
@@ -301,7 +307,7 @@ def test_each_culprit_is_told_once_an_hour_and_when_it_is_over() -> None:
 
 def test_it_is_not_over_where_they_have_ended() -> None:
     telling = Telling(0.05)
-    assert telling.due([slow(3)], {}, lambda rank: 0.1, 0.0)
+    assert telling.due([slow_rank(3)], {}, lambda rank: 0.1, 0.0)
     assert not telling.due([], {}, lambda rank: None, 9.0)
     ranks = Ranks(0.05)
     rounds(ranks, 60, 0)
@@ -317,53 +323,51 @@ def test_all_ranks_of_a_host_are_told_as_one() -> None:
     """The first one is held back while the others lean to it, and told alone where they do not."""
     telling, hosts = Telling(0.05), {0: "a", 1: "a", 2: "b", 3: "b"}
     leans = {2: 0.1, 3: 0.04}.get
-    assert not telling.due([slow(2)], hosts, lambda rank: leans(rank, 0.0), 0.0)
-    (one,) = telling.due([slow(2), slow(3)], hosts, lambda rank: 0.1, 5.0)
+    assert not telling.due([slow_rank(2)], hosts, lambda rank: leans(rank, 0.0), 0.0)
+    (one,) = telling.due([slow_rank(2), slow_rank(3)], hosts, lambda rank: 0.1, 5.0)
     assert ([s.rank for s in one.slow], one.host) == ([2, 3], "b")
     alone = Telling(0.05)
-    assert not alone.due([slow(2)], hosts, lambda rank: leans(rank, 0.0), 0.0)
-    (one,) = alone.due([slow(2)], hosts, lambda rank: leans(rank, 0.0), TOGETHER_S)
+    assert not alone.due([slow_rank(2)], hosts, lambda rank: leans(rank, 0.0), 0.0)
+    (one,) = alone.due([slow_rank(2)], hosts, lambda rank: leans(rank, 0.0), TOGETHER_S)
     assert one.host is None
 
 
 def test_what_hosts_tell_is_read_back_and_what_is_not_sound_is_nothing() -> None:
     one = Block("ab12", 3, 7, 5, 8, 1000, {"cd34": (8, 10, 20)})
-    assert slowness.unpacked(slowness.packed([one], "node7")) == ([one], "node7")
+    assert slow.unpacked(slow.packed([one], "node7")) == ([one], "node7")
     row = ["ab12", 3, 7, 5, 8, 1000, [["cd34", 8, 10, 20]]]
-    assert slowness.unpacked(_told([row]))[0] == [one]
+    assert slow.unpacked(_told([row]))[0] == [one]
     for at, wrong in ((0, "x y"), (1, 99), (3, -1), (3, True), (5, 1.5), (6, [["cd34", 8, 10]])):
-        assert slowness.unpacked(_told([[*row[:at], wrong, *row[at + 1 :]]])) == ([], "")
+        assert slow.unpacked(_told([[*row[:at], wrong, *row[at + 1 :]]])) == ([], "")
     for data in (b"", b"garbage", zlib.compress(b"[]"), zlib.compress(b"{}")):
-        assert slowness.unpacked(data) == ([], "")
+        assert slow.unpacked(data) == ([], "")
 
 
 def _told(rows: list[Any]) -> bytes:
-    return zlib.compress(orjson.dumps({"slow": slowness.VERSION, "host": "", "blocks": rows}))
+    return zlib.compress(orjson.dumps({"slow": slow.VERSION, "host": "", "blocks": rows}))
 
 
 def test_who_leads_tells_in_its_question_who_is_slow() -> None:
-    one = slow(7)
-    assert slowness.heard(slowness.request_words([one])) == [
-        Slow(7, "", 63, 0.1, 1000.0, "aa", 31.0)
-    ]
-    assert all(len(word) <= 64 for word in slowness.request_words([slow(10**6, 0.123456)]))
-    assert not slowness.heard(["slow", "slow 1 2 3 4 5 x!", "else"])
+    one = slow_rank(7)
+    assert slow.heard(slow.request_words([one])) == [Slow(7, "", 63, 0.1, 1000.0, "aa", 31.0)]
+    assert all(len(word) <= 64 for word in slow.request_words([slow_rank(10**6, 0.123456)]))
+    assert not slow.heard(["slow", "slow 1 2 3 4 5 x!", "else"])
 
 
 def test_the_sentence_says_who_whom_how_much_since_when_and_where(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(words, "_at", lambda seconds: "14:05")
+    monkeypatch.setattr(slow_report, "_at", lambda seconds: "14:05")
     places = {"aa": ("all_reduce", Frame("/home/me/loader.py", 40, "load"))}
-    assert words.summary([slow(22, 0.07)], None, places) == (
+    assert slow_report.summary([slow_rank(22, 0.07)], None, places) == (
         "rank 22 has made 63 others wait 7 % of the time since 14:05, before loader.py:40 "
         "(31 rank hours so far; false alarm rate 1 in 10,000 rank hours)"
     )
-    host = [replace(slow(rank), waiting=(*range(8), 17 - rank)) for rank in (8, 9)]
-    assert words.summary(host, "node7", {}).startswith(
+    host = [replace(slow_rank(rank), waiting=(*range(8), 17 - rank)) for rank in (8, 9)]
+    assert slow_report.summary(host, "node7", {}).startswith(
         "host node7 (ranks 8, 9) has made 8 others wait 10 % of the time since 14:05 ("
     )
-    said = words.said([slow(22)], "text", places, {22: "p"})
+    said = slow_report.said([slow_rank(22)], "text", places, {22: "p"})
     assert said["finding"]["culprits"] == ["p"]
     assert said["finding"]["locations"][0]["line"] == 40
 
@@ -422,13 +426,13 @@ def test_what_takes_more_than_its_share_of_a_core_is_skipped(
 
     now = [3000.0]
     monkeypatch.setattr("time.time", lambda: now[0])
-    monkeypatch.setattr("disttrace_viewer.companion.slow.duty.SHARE", 0.0)
+    monkeypatch.setattr("disttrace_viewer.companion.slow.SHARE", 0.0)
     turn()
     segment(tmp_path, 2, range(4, 10_000))
     for _ in range(3):
         turn()
     assert not duty._recent, "the first piece, which is all that was there, took the whole share"
-    monkeypatch.setattr("disttrace_viewer.companion.slow.duty.SHARE", 1.0)
+    monkeypatch.setattr("disttrace_viewer.companion.slow.SHARE", 1.0)
     now[0] += 30.0
     turn()
     assert not duty._recent

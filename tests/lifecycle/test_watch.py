@@ -14,10 +14,8 @@ import pytest
 
 from disttrace.journal import proc
 from disttrace_viewer.analysis.liveness import Seen
-from disttrace_viewer.companion import verdict, watch
-from disttrace_viewer.companion.log import Log
-from disttrace_viewer.companion.reports import states as told_of
-from disttrace_viewer.companion.service import Order
+from disttrace_viewer.companion import reports, verdict, watch
+from disttrace_viewer.companion.service import Log, Order
 from disttrace_viewer.companion.watch import Watch
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.process import Process
@@ -259,7 +257,7 @@ def test_a_picture_in_which_nobody_is_named_holds_who_is_missing(
             stack = journal.stack(("train.py", 60, "main"))
             journal.begin(journal.collective(group, stack=stack), 200 * MS, q=3)
         beat(journal, 20)
-    for module in (verdict, told_of):
+    for module in (verdict, reports):
         monkeypatch.setattr(module, "look", lambda _: Seen(alive=True))
     (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
     told = verdict.Judge(str(tmp_path), job, job, 10.0).verdict()
@@ -281,7 +279,7 @@ def test_a_launcher_whose_workers_have_failed_does_not_stand_still(
     for rank in (0, 1) if again else ():
         keys = {"attempt": 1}
         beat(Journal(tmp_path, pid=4100 + rank, rank=rank, world_size=2, keys=keys), 20)
-    for module in (verdict, told_of):
+    for module in (verdict, reports):
         monkeypatch.setattr(module, "look", lambda p: Seen(p.pid in (3999, 4100, 4101), None))
     (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
     told = verdict.Judge(str(tmp_path), job, job, 10.0).verdict()
@@ -313,7 +311,7 @@ def test_what_holds_up_the_living_is_told_before_why_an_earlier_attempt_failed(
                 journal.run(journal.collective(group), t=5 * S, d=MS, q=1)
             beat(journal, 40 * attempt)
     alive = {3999, 4100, 4101}
-    for module in (verdict, told_of):
+    for module in (verdict, reports):
         monkeypatch.setattr(module, "look", lambda p: Seen(p.pid in alive, None))
     (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
     told = verdict.Judge(str(tmp_path), job, job, 10.0).verdict()
@@ -330,7 +328,7 @@ def test_who_cannot_answer_is_asked_last(
         if journal.rank == 1:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         beat(journal, 4 if frozen and journal.rank == 0 else 20)
-    for module in (verdict, told_of):
+    for module in (verdict, reports):
         monkeypatch.setattr(module, "look", lambda _: Seen(alive=True))
     (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
     told = verdict.Judge(str(tmp_path), job, job, 10.0).verdict()
@@ -351,7 +349,7 @@ def test_one_whose_main_thread_failed_speaks_where_nobody_else_can(
         lines = journal.definitions.read_text().splitlines(keepends=True)
         journal.definitions.write_text("".join(x for x in lines if '"def":"exit"' not in x))
         beat(journal, 20)
-    for module in (verdict, told_of):
+    for module in (verdict, reports):
         monkeypatch.setattr(module, "look", lambda _: Seen(alive=True))
     (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
     told = verdict.Judge(str(tmp_path), job, job, 10.0).verdict()

@@ -13,10 +13,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from disttrace_viewer.companion.hub.address import Address
-from disttrace_viewer.companion.hub.message import Message
-from disttrace_viewer.companion.hub.peers import KNOWS_S, ROUND_S
-from disttrace_viewer.companion.hub.station import (
+from disttrace_viewer.companion.endpoint import (
     CLIENT,
     IDLE,
     MOST_STATES,
@@ -26,6 +23,8 @@ from disttrace_viewer.companion.hub.station import (
     Answer,
     Station,
 )
+from disttrace_viewer.companion.peers import KNOWS_S, ROUND_S
+from disttrace_viewer.companion.protocol import Address, Message
 from disttrace_viewer.companion.verdict import MOST_HOSTS
 
 LIMIT_S, PATIENCE_S = 10.0, 13.0

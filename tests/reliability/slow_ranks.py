@@ -37,10 +37,9 @@ from typing import Any
 
 import numpy as np
 
-from disttrace_viewer.companion.slow.blocks import Block
-from disttrace_viewer.companion.slow.duty import Telling, Told
-from disttrace_viewer.companion.slow.follower import Follower, records
-from disttrace_viewer.companion.slow.ranks import Ranks
+from disttrace_viewer.companion.follower import Follower, records
+from disttrace_viewer.companion.slow import Telling, Told
+from disttrace_viewer.companion.slow_ranks import Block, Ranks
 
 NOISE = Path(__file__).with_name("noise")
 PLACES = ("aa1", "bb2", "cc3")

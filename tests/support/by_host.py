@@ -12,9 +12,9 @@ import orjson
 
 from benchmarks.viewer.jobs import Shape, make
 from disttrace_viewer.analysis.liveness import Seen
-from disttrace_viewer.companion.hub.station import Answer
-from disttrace_viewer.companion.reports import summary
-from disttrace_viewer.companion.reports.states import Received, packed
+from disttrace_viewer.companion import summary
+from disttrace_viewer.companion.endpoint import Answer
+from disttrace_viewer.companion.reports import Received, packed
 from disttrace_viewer.companion.verdict import HERE, Judge
 from disttrace_viewer.diagnosis.verdict import Verdict, verdict
 from disttrace_viewer.states.folder import of_journals

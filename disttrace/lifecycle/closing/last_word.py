@@ -1,7 +1,7 @@
 """Has the last word on a job worked out, and says it, below all tracebacks.
 
 Only where something was wrong: this process or one that it started failed, or it has told of a
-stall last. Then a process beside it judges the journals (``companion/ending/last_word.py`` of the
+stall last. Then a process beside it judges the journals (``companion/last_word.py`` of the
 viewer), and this one waits a moment for that (``PATIENCE_S``). Who asks is torchrun's agent, or
 whoever started the ranks; of ranks that nobody traced has started it is the last one that fails,
 and the first one where the launcher kills all others then.
@@ -34,7 +34,7 @@ PATIENCE_S, MOST_SHARES = 2.0, 5.0
 up to so many times that where as many processes want each processor: all takes longer then.
 """
 
-_MAIN = "disttrace_viewer.companion.ending.last_word"
+_MAIN = "disttrace_viewer.companion.last_word"
 _LONGEST = 256 << 10
 _TAIL = 16 << 10
 _MOST_LOOKED_AT = 64
@@ -91,7 +91,7 @@ class LastWord:
         return [os.path.join(folder, name) for name in ours]
 
     def _order(self, identity: Identity, *, failed: bool, alone: bool) -> dict[str, Any]:
-        """``Order`` of ``disttrace_viewer.companion.ending.last_word``."""
+        """``Order`` of ``disttrace_viewer.companion.last_word``."""
         return {
             "directory": identity.folder(self._config.dir),
             "root": self._config.dir,

@@ -12,8 +12,7 @@ import pytest
 import disttrace
 from disttrace.cli import main
 from disttrace.journal import format as fmt
-from disttrace_viewer.companion.log import Log
-from disttrace_viewer.companion.service import Order
+from disttrace_viewer.companion.service import Log, Order
 from disttrace_viewer.companion.watch import Watch, _objects
 from disttrace_viewer.load.said import path_of
 from support.journals import T0, UNIX_NS, Journal

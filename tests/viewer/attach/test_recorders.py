@@ -22,8 +22,7 @@ import pytest
 
 from disttrace_viewer.api.attached import reported
 from disttrace_viewer.api.report import Report
-from disttrace_viewer.attach import control_plane, recorders
-from disttrace_viewer.attach import recorders as nccl_pipe
+from disttrace_viewer.attach import recorders
 from disttrace_viewer.attach.processes import Found
 from disttrace_viewer.attach.samples import refusal
 from disttrace_viewer.load.foreign.py_spy import Sample
@@ -266,7 +265,7 @@ OK = b"HTTP/1.1 200 OK\r\n\r\n"
 
 def asked_of_us(monkeypatch: pytest.MonkeyPatch, path: str) -> recorders.Asked:
     """What comes of an answer, as if it were this process's."""
-    monkeypatch.setattr(control_plane, "address", lambda _: path)
+    monkeypatch.setattr(recorders, "address", lambda _: path)
     return recorders.ask([Found(os.getpid(), 0, 0, frozenset(), 0)])
 
 
@@ -311,17 +310,17 @@ def test_what_never_ends_or_says_something_else_is_no_answer(
     again: float | None,
     why: str,
 ) -> None:
-    monkeypatch.setattr(control_plane, "LIMIT_S", 1.0)
-    monkeypatch.setattr(control_plane, "MOST_BYTES", 100_000)
-    refused = pytest.raises(control_plane.NoAnswer, match=why)
+    monkeypatch.setattr(recorders, "LIMIT_S", 1.0)
+    monkeypatch.setattr(recorders, "MOST_BYTES", 100_000)
+    refused = pytest.raises(recorders.NoAnswer, match=why)
     with answering(tmp_path, piece, again=again) as path, refused:
-        control_plane.dumps(path, os.getpid())
+        recorders.dumps(path, os.getpid())
 
 
 def test_a_path_at_which_another_process_listens_is_not_asked(tmp_path: Path) -> None:
     """Ranks that were all told one path: the last one has it, and would answer for all."""
-    with answering(tmp_path, OK) as path, pytest.raises(control_plane.NoAnswer, match="another"):
-        control_plane.dumps(path, os.getppid())
+    with answering(tmp_path, OK) as path, pytest.raises(recorders.NoAnswer, match="another"):
+        recorders.dumps(path, os.getppid())
 
 
 def test_a_pipe_is_written_to_only_where_the_process_reads_it(
@@ -329,22 +328,22 @@ def test_a_pipe_is_written_to_only_where_the_process_reads_it(
 ) -> None:
     """What torch made for another process, or what is no pipe, is left alone."""
     one = Found(os.getpid(), 3, 0, frozenset(), 0)
-    env = {nccl_pipe.VARIABLE: f"{tmp_path}/pipe_", nccl_pipe.FILES[0]: f"{tmp_path}/dump_"}
-    monkeypatch.setattr(nccl_pipe, "environment", lambda _: env)
-    monkeypatch.setattr(nccl_pipe, "LIMIT_S", 1.0)
+    env = {recorders.VARIABLE: f"{tmp_path}/pipe_", recorders.FILES[0]: f"{tmp_path}/dump_"}
+    monkeypatch.setattr(recorders, "environment", lambda _: env)
+    monkeypatch.setattr(recorders, "LIMIT_S", 1.0)
     path = tmp_path / "pipe_3.pipe"
     path.write_text("")
-    assert nccl_pipe.pipe(one) is None
+    assert recorders.pipe(one) is None
     path.unlink()
     os.mkfifo(path)
-    assert nccl_pipe.pipe(one) is None
+    assert recorders.pipe(one) is None
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        is_it = nccl_pipe.pipe(one)
+        is_it = recorders.pipe(one)
         assert is_it is not None
         (tmp_path / "dump_3").write_bytes(b"an older one.")
-        assert nccl_pipe.dump(one, is_it) is None
+        assert recorders.dump(one, is_it) is None
         assert os.read(reader, 9) == b"1"
     finally:
         os.close(reader)
-    assert nccl_pipe.dump(one, is_it) is None
+    assert recorders.dump(one, is_it) is None

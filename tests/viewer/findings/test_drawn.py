@@ -15,8 +15,8 @@ import pytest
 
 from disttrace_viewer.analysis.clock_alignment import align
 from disttrace_viewer.analysis.liveness import GONE, UNKNOWN, Look, Seen
-from disttrace_viewer.companion.hub.station import Answer
-from disttrace_viewer.companion.reports.states import MOST_WHOLE, packed, unpacked
+from disttrace_viewer.companion.endpoint import Answer
+from disttrace_viewer.companion.reports import MOST_WHOLE, packed, unpacked
 from disttrace_viewer.diagnosis.job import judged
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding

@@ -14,8 +14,8 @@ import pytest
 
 from disttrace.journal import proc
 from disttrace_viewer.analysis.liveness import Look
-from disttrace_viewer.companion import sightings
-from disttrace_viewer.companion.ending.last_word import Order, word
+from disttrace_viewer.companion import activity
+from disttrace_viewer.companion.last_word import Order, word
 from disttrace_viewer.load.discover import named
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.folder import of_journals
@@ -187,7 +187,7 @@ def test_what_the_kernel_says_is_written_once(tmp_path: Path) -> None:
 
         def noted() -> list[tuple[int | None, str, int | None, int]]:
             for _ in range(2):
-                sightings.note(processes(tmp_path))
+                activity.note(processes(tmp_path))
             found = processes(tmp_path)
             return [(p.rank, s.state, s.code, s.others) for p in found for s in p.sightings]
 

@@ -9,7 +9,7 @@ import pytest
 from disttrace import cli
 from disttrace.identity import Identity
 from disttrace_viewer.companion.export import _elsewhere
-from disttrace_viewer.companion.reading.ranks import unknown_ranks
+from disttrace_viewer.companion.reading import unknown_ranks
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.plain_text import whole
 from support.journals import MS, Journal

@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("opentelemetry.sdk")
 
 from disttrace.journal import proc
-from disttrace_viewer.companion.log import Log
 from disttrace_viewer.companion.registry import Registry
+from disttrace_viewer.companion.service import Log
 from disttrace_viewer.load import ids
 from disttrace_viewer.load.tail import Tail
 from disttrace_viewer.otlp.journal import JournalReader

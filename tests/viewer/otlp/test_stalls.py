@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from disttrace_viewer.companion.export import Export
-from disttrace_viewer.companion.log import Log
-from disttrace_viewer.companion.service import Order
+from disttrace_viewer.companion.service import Log, Order
 from disttrace_viewer.otlp.pipeline import Pipeline
 from disttrace_viewer.otlp.spans import Span
 from support.collector import SERVE, Collector

@@ -12,8 +12,8 @@ import pytest
 from disttrace.cli import main
 from disttrace_viewer.diagnosis import job
 from disttrace_viewer.diagnosis.verdict import verdict
-from disttrace_viewer.states import engines, folder
-from disttrace_viewer.states.engines import engine_of, here, local
+from disttrace_viewer.states import folder
+from disttrace_viewer.states.folder import engine_of, here, local
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.views.terminal.diagnosis import lines
 from support.scenes import nobody_knows
@@ -36,7 +36,7 @@ def test_a_pool_of_processes_loses_a_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SIGKILL in mid-run: its batch is done once more, and the findings are the same."""
-    monkeypatch.setattr(engines, "WORKERS", 2)
+    monkeypatch.setattr(folder, "WORKERS", 2)
     tasks = [(str(tmp_path), number) for number in range(4)]
     assert sorted(local(dies_once, tasks)) == [(n, n * n) for n in range(4)]
     assert (tmp_path / "died").exists()
@@ -46,7 +46,7 @@ def test_a_batch_that_takes_every_worker_down_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others are read; its journals are named, and nothing is certain."""
-    monkeypatch.setattr(engines, "WORKERS", 2)
+    monkeypatch.setattr(folder, "WORKERS", 2)
     assert sorted(local(dies, [0, 1, 2])) == [(0, 0), (1, None), (2, 2)]
     hang(tmp_path)
 
@@ -89,7 +89,7 @@ def test_what_cannot_be_reached_is_a_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """And exit code 2; never silently here instead."""
-    monkeypatch.setattr(engines, "CONNECT_S", 1)
+    monkeypatch.setattr(folder, "CONNECT_S", 1)
     hang(tmp_path)
     assert main(["diagnose", str(tmp_path), "--engine", address]) == 2
     said = capsys.readouterr().err
@@ -135,7 +135,7 @@ def test_few_suspects_are_read_in_this_process(
     """A pool takes longer to start than their journals to be read; others are shared by one."""
     hang(tmp_path, count=400)
     started: list[int] = []
-    pool = engines._pool
+    pool = folder._pool
 
     def counted(workers: int) -> ProcessPoolExecutor:
         started.append(workers)
@@ -143,7 +143,7 @@ def test_few_suspects_are_read_in_this_process(
 
     for module, name, value in [
         (job, "WINDOW", 4_000), (job, "FEW_BYTES", few),
-        (engines, "WORKERS", 2), (engines, "_pool", counted),
+        (folder, "WORKERS", 2), (folder, "_pool", counted),
     ]:  # fmt: skip
         monkeypatch.setattr(module, name, value)
     (one,) = job.judged([str(tmp_path)], engine=engine_of(None)).findings

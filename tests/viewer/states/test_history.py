@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from disttrace_viewer.companion.alerting import divergence
-from disttrace_viewer.companion.hub.station import Answer
-from disttrace_viewer.companion.reports.states import MOST_WHOLE, packed, unpacked
+from disttrace_viewer.companion import words
+from disttrace_viewer.companion.endpoint import Answer
+from disttrace_viewer.companion.reports import MOST_WHOLE, packed, unpacked
 from disttrace_viewer.diagnosis import job
 from disttrace_viewer.evidence.recorded import Recorded
 from disttrace_viewer.history.past import verdict_on
@@ -20,7 +20,7 @@ from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.states import folder
-from disttrace_viewer.states.engines import here
+from disttrace_viewer.states.folder import here
 from disttrace_viewer.states.history import MOST_PACKED, Calls, History
 from disttrace_viewer.states.history import packed as packed_history
 from disttrace_viewer.states.merged import merge
@@ -216,10 +216,10 @@ def test_ends_of_journals_that_begin_at_other_calls_are_compared_from_the_later_
         other = journal.collective(group, "all_gather", stack=where)
         journal.begin(usual if journal.rank else other, 700 * MS, q=400)
         beat(journal, 20)
-    monkeypatch.setattr(divergence, "MOST_EACH", 8_000)
+    monkeypatch.setattr(words, "MOST_EACH", 8_000)
     files = discover([str(tmp_path)], Problems())
     ends = folder.of_journals(files, window=4_000)
-    found = divergence.judged(ends, files, look=nobody_knows).findings
+    found = words.judged_calls(ends, files, look=nobody_knows).findings
     hints = [one.hint for one in found if one.kind == "op_mismatch"]
     (whole,) = job.judged([str(tmp_path)], choose=all_of, look=nobody_knows).findings
     assert hints == [whole.hint]

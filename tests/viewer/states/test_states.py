@@ -14,7 +14,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from disttrace_viewer.companion.reports.sound import sound
+from disttrace_viewer.companion.sound import sound
 from disttrace_viewer.diagnosis.verdict import verdict
 from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems

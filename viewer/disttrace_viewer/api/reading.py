@@ -11,7 +11,7 @@ from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.choice import chooser, folders, nothing
 from disttrace_viewer.merge.surveying import survey
-from disttrace_viewer.states.engines import engine_of
+from disttrace_viewer.states.folder import engine_of
 from disttrace_viewer.trace import model
 from disttrace_viewer.views.jobs import Job, jobs_of
 from disttrace_viewer.views.terminal.paint.console import paper

@@ -21,7 +21,7 @@ from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.choice import ALL, beside, chooser, folders
 from disttrace_viewer.states import folder
-from disttrace_viewer.states.engines import engine_of
+from disttrace_viewer.states.folder import engine_of
 from disttrace_viewer.states.merged import Merged, parts_of
 from disttrace_viewer.trace.errors import ViewerError
 

@@ -16,8 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from disttrace_viewer.companion.log import Log
-    from disttrace_viewer.companion.service import Duty, Order
+    from disttrace_viewer.companion.service import Duty, Log, Order
     from disttrace_viewer.companion.watch import Watch
 
 
@@ -34,9 +33,8 @@ def main(argv: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)  # sent to the program; we end after it
     os.nice(19)  # training comes first
 
-    from disttrace_viewer.companion.log import Log
     from disttrace_viewer.companion.registry import Registry
-    from disttrace_viewer.companion.service import BEGIN_S, SOON_S, Later, Order, serve
+    from disttrace_viewer.companion.service import BEGIN_S, SOON_S, Later, Log, Order, serve
 
     log = Log(log_descriptor)
     order = Order(**wanted)
@@ -75,18 +73,17 @@ def main(argv: list[str]) -> int:
 
 def _take_away_what_was_left() -> None:
     from disttrace.lifecycle.meeting.place import own_folder
-    from disttrace_viewer.companion.left_over import sweep
+    from disttrace_viewer.companion.registry import sweep
 
     if (folder := own_folder()) is not None:
         sweep(folder)
 
 
 def _talk(order: Order, watch: Watch) -> Duty:
-    from disttrace_viewer.companion.between.judging import Judging
-    from disttrace_viewer.companion.between.talk import ABOUT, Talk
-    from disttrace_viewer.companion.hub.peers import Peers
-    from disttrace_viewer.companion.slow.duty import Slowness
-    from disttrace_viewer.companion.slow.live_file import LiveFile
+    from disttrace_viewer.companion.peers import Peers
+    from disttrace_viewer.companion.slow import Slowness
+    from disttrace_viewer.companion.slow_report import LiveFile
+    from disttrace_viewer.companion.talk import ABOUT, Judging, Talk
     from disttrace_viewer.companion.watch import command_of
 
     slowness = None

@@ -1,8 +1,11 @@
 """What the kernel of this host says of ranks that others wait for: whether these are at work.
 
 Of each the time on processors, bytes and faults of pages between two looks, of the processes that
-it started as well (workers of a loader, compilers). It is written into their journals, where every
-reader finds it. Of processes for which nobody waits nothing is looked at.
+it started as well (workers of a loader, compilers); and where more wants to run than there are
+processors, the time that it waited for one, which is no waiting of others for it. That, and which
+processes are gone or stopped, is written into their journals, where every reader finds it: a day
+later, on another host, or when all were killed in the end, no kernel knows any more. Of processes
+for which none waits nothing is looked at.
 """
 
 from __future__ import annotations
@@ -11,13 +14,80 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from disttrace.journal.format import DEF
+import orjson
+
+from disttrace.journal.format import DEF, SEEN_GONE, STOPPED, definitions_name, opened_own
 from disttrace.journal.proc import ROOT, opened, stat
-from disttrace_viewer.companion.load import Threads, threads
+from disttrace_viewer.analysis.liveness import look
+from disttrace_viewer.companion.machine import Answer
 from disttrace_viewer.trace.process import Process
+
+_APART_S = 1.0
+"""Two looks that are compared are at least so far apart."""
+_NEVER = (0, 0)
+
+Threads = Mapping[str, tuple[int, int]]
+"""Per thread the nanoseconds that it ran, and that it waited in a run queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Of the time since a look before, the parts of the busiest and of the most starved thread."""
+
+    ran: float = 0.0
+    starved: float = 0.0
+    over_s: float = 0.0
+
+
+class Load:
+    """Looks at processes of this host, by pid."""
+
+    def __init__(self) -> None:
+        self._looks: list[tuple[float, dict[int, Threads]]] = []
+
+    def look(self, pids: Iterable[int]) -> None:
+        """Note how long each of their threads has run and waited."""
+        now = time.monotonic()
+        while len(self._looks) > 1 and now - self._looks[-1][0] < _APART_S:
+            self._looks.pop()
+        self._looks = [*self._looks, (now, {pid: threads(pid) for pid in pids})][-2:]
+
+    def share(self, pid: int) -> Share:
+        """Since the look before the last one; nothing where there is none."""
+        if len(self._looks) < 2:
+            return Share()
+        (then, before), (now, after) = self._looks[-2], self._looks[-1]
+        old, over_s = before.get(pid), now - then
+        if old is None or over_s < _APART_S:
+            return Share()
+        ran = starved = 0.0
+        for thread, (running, waiting) in after.get(pid, {}).items():
+            first = old.get(thread, _NEVER)
+            ran = max(ran, (running - first[0]) / 1e9 / over_s)
+            starved = max(starved, (waiting - first[1]) / 1e9 / over_s)
+        return Share(min(ran, 1.0), min(starved, 1.0), over_s)
+
+
+def threads(pid: int) -> Threads:
+    """What ``/proc/PID/task/*/schedstat`` says; nothing where there is no such file."""
+    found = {}
+    try:
+        names = os.listdir(f"{ROOT}/{pid}/task")
+    except OSError:
+        return {}  # it has ended, or another kernel
+    for name in names:
+        try:
+            with open(f"{ROOT}/{pid}/task/{name}/schedstat", encoding="ascii") as file:
+                ran, waited, _ = file.read().split()
+                found[name] = int(ran), int(waited)
+        except (OSError, ValueError):
+            continue  # the thread has ended
+    return found
+
 
 APART_S, OVER_S = 1.0, 5.0
 """Two looks that are compared are at least so far apart, and so far where there were any before."""
@@ -220,3 +290,73 @@ def _take(data: bytes, but: Container[int | None], found: dict[int, int]) -> boo
             at += max(4, size + 3 & ~3)
         data = data[length + 3 & ~3 :]
     return True
+
+
+def note(processes: Sequence[Process], but: Container[str] = frozenset()) -> None:
+    """Look at those of this host; each thing worth keeping is in their journals once then.
+
+    ``processes`` are of states, of which the first path is a journal's. Nothing is written of those
+    with the ids ``but``, which only count among the living.
+    """
+    seen = [(one, look(one)) for one in processes]
+    living = sum(bool(found.alive) and not one.is_agent for one, found in seen)
+    for one, found in seen:
+        if one.id in but:
+            continue
+        if found.alive is False and _is_untold(one, found.code):
+            _write(one, SEEN_GONE, found.code, living)
+        elif found.is_stopped and not _known(one, STOPPED):
+            _write(one, STOPPED, None, living - 1)
+
+
+def tell(processes: Sequence[Process], answers: Iterable[Answer]) -> None:
+    """What was said of this host: in the journal of the process that it names, or else of the
+    lowest rank of ``processes``.
+    """
+    own = sorted((p for p in processes if p.pid), key=lambda p: (p.rank is None, p.rank, p.pid))
+    for one in answers:
+        named = [p for p in own if p.pid == one.pid]
+        for process in (named or own)[:1]:
+            record = {
+                DEF: "trouble",
+                "t": time.perf_counter_ns() - process.t0,
+                "ago": max(0, round((time.time() - one.at_s) * 1e9)),
+                "by": one.by,
+                "where": one.where,
+                "name": one.name,
+                "code": one.code,
+                "mine": 1 if named else None,
+                "text": one.text,
+            }
+            append(process, {key: value for key, value in record.items() if value is not None})
+
+
+def _is_untold(process: Process, code: int | None) -> bool:
+    """Whether its end is not on record, or is without the code that the kernel knows."""
+    if process.told is not None or _known(process, SEEN_GONE):
+        return False
+    return process.exit is None or (process.exit.code is None and code is not None)
+
+
+def _known(process: Process, state: str) -> bool:
+    """Whether it was noted, and the process has given no sign of life since."""
+    return any(one.state == state and one.t_ns >= process.last_ns for one in process.sightings)
+
+
+def _write(process: Process, state: str, code: int | None, others: int) -> None:
+    record = {DEF: "seen", "t": time.perf_counter_ns() - process.t0, "state": state}
+    if code is not None:
+        record["code"] = code
+    append(process, {**record, "others": others})
+
+
+def append(process: Process, record: Mapping[str, Any]) -> None:
+    """Add a record to a journal that is there; its process may have been killed within a line."""
+    path, line = definitions_name(process.paths[0]), orjson.dumps(record) + b"\n"
+    try:
+        with opened_own(path, os.O_RDWR | os.O_APPEND) as fd:
+            end = os.fstat(fd).st_size
+            torn = end > 0 and os.pread(fd, 1, end - 1) != b"\n"
+            os.write(fd, b"\n" + line if torn else line)
+    except OSError:
+        pass  # deleted meanwhile, or the disk is full: then nobody can tell later

@@ -6,8 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from disttrace_viewer.companion.log import Log
-from disttrace_viewer.companion.service import Order
+from disttrace_viewer.companion.service import Log, Order
 from disttrace_viewer.otlp.pipeline import Pipeline
 from disttrace_viewer.otlp.sdk import Tracers
 from disttrace_viewer.otlp.sending import LAST_S, Metrics, Sender, send_stall

@@ -6,8 +6,8 @@ others told of their ``calls``. A child of the companion, so that what reading a
 memory, and whatever goes wrong in it, is gone when it ends. It judges states (``states/``): of each
 journal the end is read, of the suspects' all, and nothing is needed beyond what the recorder needs.
 Other hosts send the companion on the store's host a summary of their ranks, and states where these
-stand out (``reports/``), also where the folder holds their journals; of those that do not answer
-one host reads these (``journals.py``).
+stand out (``reports.py``), also where the folder holds their journals; of those that do not answer
+one host reads these (``reading.py``).
 """
 
 from __future__ import annotations
@@ -28,35 +28,25 @@ from disttrace.journal.proc import Here
 from disttrace.journal.proc import here as this_kernel
 from disttrace_viewer.analysis.liveness import identity, look, who
 from disttrace_viewer.analysis.process_ends import CLEAN
-from disttrace_viewer.companion import sightings
-from disttrace_viewer.companion.activity import APART_S, Activities
-from disttrace_viewer.companion.alerting import divergence
-from disttrace_viewer.companion.alerting.words import (
-    for_command,
-    lines,
-    objects,
-    of_others,
-    reached,
-    those_of,
-    voices,
-)
+from disttrace_viewer.companion import activity, summary, words
+from disttrace_viewer.companion.activity import APART_S, Activities, Load
+from disttrace_viewer.companion.asking import Asking
+from disttrace_viewer.companion.endpoint import ALONE, MOST_SUMMARY, SERVER, Answer
 from disttrace_viewer.companion.gil_holders import OF_LIMIT, SHORTEST_S, GilHolders, Silent
-from disttrace_viewer.companion.hub.conversation import secret_of_job
-from disttrace_viewer.companion.hub.peers import WHOLE_S, Peers
-from disttrace_viewer.companion.hub.station import ALONE, MOST_SUMMARY, SERVER, Answer
-from disttrace_viewer.companion.load import Load
-from disttrace_viewer.companion.machine.asking import Asking
-from disttrace_viewer.companion.reading.folder_lead import FolderLead
-from disttrace_viewer.companion.reading.journals import OwnJournals, of_job, unreported
-from disttrace_viewer.companion.reading.ranks import (
+from disttrace_viewer.companion.peers import WHOLE_S, Peers
+from disttrace_viewer.companion.protocol import secret_of_job
+from disttrace_viewer.companion.reading import (
+    FolderLead,
+    OwnJournals,
     addresses,
     beside,
     is_alone,
+    of_job,
     order,
     unknown_ranks,
+    unreported,
 )
-from disttrace_viewer.companion.reports import summary
-from disttrace_viewer.companion.reports.states import (
+from disttrace_viewer.companion.reports import (
     MOST_WHOLE,
     Received,
     joined,
@@ -65,6 +55,15 @@ from disttrace_viewer.companion.reports.states import (
     unpacked,
 )
 from disttrace_viewer.companion.service import DIED_S, stay_s
+from disttrace_viewer.companion.words import (
+    for_command,
+    lines,
+    objects,
+    of_others,
+    reached,
+    those_of,
+    voices,
+)
 from disttrace_viewer.diagnosis import live
 from disttrace_viewer.diagnosis.job import in_full, judged
 from disttrace_viewer.diagnosis.outlook import marks as marks_of
@@ -77,7 +76,7 @@ from disttrace_viewer.load.discover import Files
 from disttrace_viewer.merge.jobs import closure
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.building import trace_of
-from disttrace_viewer.states.engines import here
+from disttrace_viewer.states.folder import here
 from disttrace_viewer.states.merged import Merged, merge, newest_try
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.state import State
@@ -153,7 +152,7 @@ class Judge:
         """Something may be about to stall: be there when others ask."""
         local = self._local()
         processes = trace_of(local)[0].processes
-        sightings.note(processes)
+        activity.note(processes)
         self._look_at_work(local, waits=False)
         self._look_at_load(processes)
         self._is_ready = self._join(local) or self._all_here
@@ -175,17 +174,17 @@ class Judge:
 
     def divergence(self, known: Sequence[str], answers: Sequence[Answer] = ()) -> dict[str, Any]:
         """Whether ranks of this host, and those of which others told, are out of step
-        (``divergence.py``), but for groups (ids) of which that is known.
+        (``words.py``), but for groups (ids) of which that is known.
         """
         local = self._local()
         told = self._unpacked(answers, local)
-        found = divergence.judged(local, self._own.files(), told.states, told.look)
+        found = words.judged_calls(local, self._own.files(), told.states, told.look)
         elsewhere = {state.id for state in told.states}
-        return divergence.told(found, known, self._job, self._root, elsewhere)
+        return words.divergence(found, known, self._job, self._root, elsewhere)
 
     def calls(self) -> bytes:
         """What another host needs of ours for that."""
-        return packed(divergence.newest(self._local(), self._own.files()), most=MOST_WHOLE)
+        return packed(words.newest_calls(self._local(), self._own.files()), most=MOST_WHOLE)
 
     def close(self) -> None:
         """Leave nothing behind, neither at the meeting nor in the folder."""
@@ -326,7 +325,7 @@ class Judge:
             silent = beside(self._root, self._in_names, local, told.states)
             told = replace(told, states=(*told.states, *silent))
             found = merge([local, Merged({state.id: state for state in silent})])
-            sightings.note(trace_of(found)[0].processes, but=local.states)
+            activity.note(trace_of(found)[0].processes, but=local.states)
         self._beyond, self._beyond_files = Merged({}), []
         judgement = self._settled(told)
         files: list[Files] = []
@@ -495,9 +494,9 @@ class Judge:
         """
         local = self._look_at_work(self._local())
         processes = trace_of(local)[0].processes
-        sightings.note(processes)
+        activity.note(processes)
         if answers := self._machine.take():
-            sightings.tell(processes, answers)
+            activity.tell(processes, answers)
             local = self._local()
         before_ns = time.time_ns() - round(max(SHORTEST_S, OF_LIMIT * self._stall_s) * 1e9)
         silent = [
@@ -527,7 +526,7 @@ class Judge:
             time.sleep(APART_S)
         found = [*self._activities.look(away, ports)]
         for process, record in found:
-            sightings.append(process, record)
+            activity.append(process, record)
         return self._local() if found else local
 
     def _join(self, local: Merged) -> bool:

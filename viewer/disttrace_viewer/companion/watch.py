@@ -21,11 +21,10 @@ from typing import Any
 import disttrace.journal.format as fmt
 from disttrace.journal.proc import has_open, send, who
 from disttrace.journal.standard_library import bare_command
-from disttrace_viewer.companion.alerting import command
-from disttrace_viewer.companion.alerting.command import Commands
-from disttrace_viewer.companion.log import Log
+from disttrace_viewer.companion import command
+from disttrace_viewer.companion.command import Commands
 from disttrace_viewer.companion.pulse import Pulse
-from disttrace_viewer.companion.service import DIED_S, Order, stay_s
+from disttrace_viewer.companion.service import DIED_S, Log, Order, stay_s
 from disttrace_viewer.load.said import keep, path_of
 from disttrace_viewer.load.tail import Tail
 

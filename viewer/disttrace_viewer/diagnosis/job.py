@@ -18,8 +18,8 @@ from disttrace_viewer.load.foreign.evidence import evidence, troubles
 from disttrace_viewer.load.journals import open_journal
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.choice import nothing
-from disttrace_viewer.states import engines, folder
-from disttrace_viewer.states.engines import Engine, here
+from disttrace_viewer.states import folder
+from disttrace_viewer.states.folder import Engine, here
 from disttrace_viewer.states.history import courses_differ
 from disttrace_viewer.states.merged import Merged, merge
 from disttrace_viewer.states.reduce import WINDOW
@@ -207,7 +207,7 @@ def in_full(
     the order of their collectives.
     """
     bases = {merged.states[identity].base for identity in suspects}
-    if engine is engines.local and sum(merged.states[one].size for one in suspects) <= FEW_BYTES:
+    if engine is folder.local and sum(merged.states[one].size for one in suspects) <= FEW_BYTES:
         engine = here
     files: list[Files] = [f for f in evidence(paths, Problems()) if f.base in bases]
     full = folder.of_journals(files, history=True, engine=engine, batch=1)

@@ -1,6 +1,6 @@
 """What was called before the oldest operations that a journal still holds, counted by the minute.
 
-The companion writes it beside the journal while the job runs (``companion/slow/minutes.py``).
+The companion writes it beside the journal while the job runs (``companion/follower.py``).
 """
 
 from __future__ import annotations

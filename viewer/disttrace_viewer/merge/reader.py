@@ -173,7 +173,7 @@ Engine = Callable[
     [Callable[[Sequence[batch.Segment]], batch.Batch], Sequence[Sequence[batch.Segment]]],
     Iterator[tuple[int, "batch.Batch | None"]],
 ]
-"""``states.engines`` has them: the number of each task and its result, in any order."""
+"""``states.folder`` has them: the number of each task and its result, in any order."""
 
 
 def load(

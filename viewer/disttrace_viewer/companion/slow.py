@@ -1,8 +1,8 @@
-"""Which ranks are slow: read from what the ranks of this host write, seldom enough, and told.
+"""Which ranks are slow: read from what the ranks of this host write, seldom enough, and reported.
 
 It takes at most ``SHARE`` of a core: where ranks write more than can be read with that, the rest of
 each ``WINDOW_S`` seconds is skipped. Windows begin at the same time of day on all hosts, so what
-they read is the same. All of it happens on the thread of ``between/talk.py``, but for ``say``.
+they read is the same. All of it happens on the thread of ``talk.py``, but for ``say``.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from typing import Any
 
 import orjson
 
-from disttrace_viewer.companion.slow import words
-from disttrace_viewer.companion.slow.blocks import MOST_SHIFT, Block
-from disttrace_viewer.companion.slow.follower import Follower
-from disttrace_viewer.companion.slow.live_file import LiveFile
-from disttrace_viewer.companion.slow.ranks import Ranks, Slow
+from disttrace_viewer.companion import slow_report
+from disttrace_viewer.companion.follower import Follower
+from disttrace_viewer.companion.slow_ranks import MOST_SHIFT, Block, Ranks, Slow
+from disttrace_viewer.companion.slow_report import LiveFile
 from disttrace_viewer.states.state import inflated
 from disttrace_viewer.trace.plain_text import plain
 
@@ -310,18 +309,18 @@ class Slowness:
             for one in self._followers.values()
             if one.definitions.rank is not None
         }
-        host = line.host and (self._names.get(line.host) or words.UNNAMED)
+        host = line.host and (self._names.get(line.host) or slow_report.UNNAMED)
         if line.over:
-            text = words.over(line.slow, host, now)
+            text = slow_report.over(line.slow, host, now)
             said: dict[str, Any] = {"summary": text}
         else:
-            text = words.summary(line.slow, host, places)
-            said = words.said(line.slow, text, places, known)
-        kind = words.OVER if line.over else words.KIND
+            text = slow_report.summary(line.slow, host, places)
+            said = slow_report.said(line.slow, text, places, known)
+        kind = slow_report.OVER if line.over else slow_report.KIND
         self._lines.put((kind, f"{kind}: {text}", said, self._voices()))
 
     @property
-    def _places(self) -> words.Places:
+    def _places(self) -> slow_report.Places:
         return {p: at for one in self._followers.values() for p, at in one.holds.places.items()}
 
     def _voices(self) -> list[str]:

@@ -1,7 +1,7 @@
 """Whether what came over a network is a state: all of it is checked, as records of journals are.
 
-A state made by another host may be anybody's. Whatever is wrong with one is one exception, and
-costs only that one; texts are made harmless for a terminal as everywhere else.
+A state made by another host may be from any program. Whatever is wrong with one is one exception,
+and costs only that one; texts are made harmless for a terminal as everywhere else.
 """
 
 from __future__ import annotations

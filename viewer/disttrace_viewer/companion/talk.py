@@ -1,28 +1,82 @@
 """The companion's duty of comparing hosts while the job gets on.
 
-That on the store's host requests of all others what they know of their calls and of ranks that are
-late, and judges it. All of that is one request and one answer every ``ASK_S`` seconds. It happens
-on a thread of its own, for it waits for other hosts.
+The one on the store's host requests of all others what they know of their calls and of ranks that
+are late, and judges it. All of that is one request and one answer every ``ASK_S`` seconds. It
+happens on a thread of its own, for it waits for other hosts; journals are read and judged in a
+process of its own, whose memory is gone when it ends.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 import queue
 import select
 import struct
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from disttrace.recording.shown import Compared
-from disttrace_viewer.companion.between import excerpt
-from disttrace_viewer.companion.between.excerpt import Excerpt, Excerpts
-from disttrace_viewer.companion.hub.address import Address, stores
-from disttrace_viewer.companion.hub.peers import WHOLE_S
-from disttrace_viewer.companion.hub.station import ALONE, SEEKING, SERVER, Answer
-from disttrace_viewer.companion.slow.duty import HERE, Slowness
-from disttrace_viewer.companion.slow.follower import Follower
+from disttrace_viewer.companion import excerpt
+from disttrace_viewer.companion.endpoint import ALONE, SEEKING, SERVER, Answer
+from disttrace_viewer.companion.excerpt import Excerpt, Excerpts
+from disttrace_viewer.companion.follower import Follower
+from disttrace_viewer.companion.peers import WHOLE_S
+from disttrace_viewer.companion.protocol import Address, stores
+from disttrace_viewer.companion.slow import HERE, Slowness
+
+CALLS_S, JUDGE_S = 4.5, 60.0
+"""So long that may take; of calls while another host waits for them."""
+Tell = Callable[[dict[str, Any]], None]
+
+
+class Judging:
+    """``command`` begins a process that answers lines (``companion/verdict.py``); ``tell`` takes
+    what is to be said, and ``known`` are groups (ids) of which it was.
+    """
+
+    def __init__(
+        self, command: Sequence[str], tell: Tell, known: Callable[[], Collection[str]]
+    ) -> None:
+        self._command = command
+        self._tell = tell
+        self._known = known
+
+    def calls(self) -> bytes:
+        """The newest calls of this host's processes; empty where they cannot be read in time."""
+        try:
+            return base64.b64decode(self._asked(b"calls\n", CALLS_S))
+        except ValueError:
+            return b""
+
+    def judge(self, answers: Sequence[Answer]) -> None:
+        """Have told what is wrong, by what others told of their calls and by ours."""
+        told = [[one.sender, base64.b64encode(one.data).decode()] for one in answers]
+        question = json.dumps([sorted(self._known()), told]).encode()
+        try:
+            found = json.loads(self._asked(b"diverged %b\n" % question, JUDGE_S))
+        except ValueError:
+            return
+        if isinstance(found, dict) and "diverged" in found:
+            self._tell(found)
+
+    def _asked(self, line: bytes, within_s: float) -> bytes:
+        try:
+            done = subprocess.run(
+                self._command,
+                input=line,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                timeout=within_s,
+                check=False,
+            )
+        except (OSError, subprocess.SubprocessError):
+            return b""
+        return done.stdout
+
 
 MOST_KNOWN = 100_000
 """Streams of hosts; the memory of all is lost beyond, and so is what was a habit."""

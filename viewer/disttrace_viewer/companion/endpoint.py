@@ -12,9 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from disttrace_viewer.companion.hub.address import Address
-from disttrace_viewer.companion.hub.conversation import Conversation
-from disttrace_viewer.companion.hub.message import Garbled, Message, to_bytes
+from disttrace_viewer.companion.protocol import Address, Conversation, Garbled, Message, to_bytes
 
 IDLE, SEEKING, CLIENT, SERVER, ALONE = "idle", "seeking", "client", "server", "alone"
 SEEK_S, AGAIN_S, TAKEN_S = 2.0, 1.0, 0.2

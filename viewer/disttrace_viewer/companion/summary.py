@@ -1,4 +1,4 @@
-"""What a host sends of its processes first, whatever their number: who waits in what, since when.
+"""What a host sends of its processes first, whatever their number: the waits, and since when.
 
 By it the server chooses the hosts of which it requests states: those that stand out. Of the others
 the trace holds no more than that their ranks wait where one of these waits.
@@ -17,9 +17,9 @@ import orjson
 
 from disttrace.journal.format import COLLECTIVE, COMPOSED, MESSAGE, ranks_of
 from disttrace_viewer.analysis.liveness import Look, look
-from disttrace_viewer.companion.hub.station import MOST_SUMMARY, Answer
-from disttrace_viewer.companion.reading.journals import mark_of
-from disttrace_viewer.companion.reports.public import hidden
+from disttrace_viewer.companion.endpoint import MOST_SUMMARY, Answer
+from disttrace_viewer.companion.reading import mark_of
+from disttrace_viewer.companion.reports import hidden
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.merged import Merged, WaitsWith
 from disttrace_viewer.states.state import Row, State

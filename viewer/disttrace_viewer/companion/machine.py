@@ -1,19 +1,43 @@
-"""Lines of the kernel's log that tell of a host, a device or a link in trouble.
+"""What a host and its devices report of themselves: the kernel's log, and ``nvidia-smi``.
 
-The log is asked by one call of libc that never waits; where only root may read it, it says nothing.
+The log is read by one call of libc that never waits; where only root may read it, it holds nothing.
+``nvidia-smi`` is ended if it does not answer.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import re
+import shutil
+import signal
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import IO
 
 from disttrace.journal.format import DEVICE, HOST, LINK
-from disttrace_viewer.companion.machine.answer import MOST_TEXT, Answer
 
-BY = "kernel log"
+MOST_TEXT = 300
+"""Characters that are kept of what was said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """``at_s`` is a unix time; ``where`` is a word of ``disttrace.journal.format``."""
+
+    by: str
+    where: str
+    at_s: float
+    text: str
+    name: str | None = None
+    code: int | None = None
+    pid: int | None = None
+
+
+KERNEL_LOG = "kernel log"
 _READ_ALL = 3
 _MOST = 1 << 20
 _LINE = re.compile(r"^<\d+>\[ *(\d+\.\d+)\](?:\[ *[TC]\d+\])? (.*)$")
@@ -48,12 +72,14 @@ OF_LINKS = frozenset({74, *range(144, 151)})
 _VIRTUAL = re.compile(r"(?:veth|docker|virbr|br-|cali|cni|flannel|tap|tun|vnet|lo\b)")
 
 
-def ask(since_s: float) -> list[Answer]:
+def ask_kernel(since_s: float) -> list[Answer]:
     """What the log of this kernel tells since a unix time."""
-    return read(text(), since_s, time.time() - time.clock_gettime(time.CLOCK_MONOTONIC))
+    return read_kernel_log(
+        kernel_text(), since_s, time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
+    )
 
 
-def text() -> str:
+def kernel_text() -> str:
     """The end of the log; nothing where it may not be read."""
     try:
         call: Callable[..., int] = ctypes.CDLL(None).klogctl
@@ -64,7 +90,7 @@ def text() -> str:
     return buffer.raw[: max(read_bytes, 0)].decode("utf-8", "replace")
 
 
-def read(log: str, since_s: float, boot_s: float) -> list[Answer]:
+def read_kernel_log(log: str, since_s: float, boot_s: float) -> list[Answer]:
     """``boot_s``: the unix time at which the log's clock was zero.
 
     What was down and is up again counts too: connections may not have lived through it.
@@ -89,7 +115,7 @@ def _of(line: str, at_s: float) -> Iterator[Answer]:
         where: str, name: str | None = None, code: int | None = None, pid: str | None = None
     ) -> Answer:
         whose = None if pid is None else int(pid)
-        return Answer(BY, where, at_s, line[:MOST_TEXT], name, code, whose)
+        return Answer(KERNEL_LOG, where, at_s, line[:MOST_TEXT], name, code, whose)
 
     if xid := _XID.search(line):
         code = int(xid[2])
@@ -112,3 +138,61 @@ def _of(line: str, at_s: float) -> Iterator[Answer]:
         yield answer(HOST, files[1] or files[3])
     elif _MEMORY.search(line):
         yield answer(HOST)
+
+
+NVIDIA_SMI = "nvidia-smi"
+_DRIVER = "/proc/driver/nvidia/version"
+_COMMAND = ("--query-gpu=index,pci.bus_id,pstate", "--format=csv,noheader")
+_LOST_DEVICE = re.compile(
+    r"GPU is lost|fallen off the bus|GPU requires reset|Unknown Error|ERR!", re.I
+)
+_NAME = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F]")
+
+
+class NvidiaSmi:
+    """One question. It is a child of whoever asks, never of a process of the program."""
+
+    def __init__(self, command: str | None = None) -> None:
+        """``command``: a path; else what PATH has, where NVIDIA's driver is loaded."""
+        self._child: subprocess.Popen[bytes] | None = None
+        self._said: IO[bytes] | None = None
+        if command is None and os.path.exists(_DRIVER):
+            command = shutil.which("nvidia-smi")
+        if command is None:
+            return
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - read when it has answered
+        try:
+            self._child = subprocess.Popen(
+                [command, *_COMMAND],
+                stdin=subprocess.DEVNULL,
+                stdout=self._said,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError:
+            self._said.close()
+
+    def answers(self, until: float) -> list[Answer]:
+        """What it said by then (monotonic); one that a driver holds is killed and left behind."""
+        if self._child is None or self._said is None:
+            return []
+        try:
+            self._child.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.returncode = -signal.SIGKILL  # nobody waits: the driver may hold it
+            self._said.close()
+            return []
+        with self._said as said:
+            said.seek(0)
+            return read_smi(said.read(64 << 10).decode("utf-8", "replace"), time.time())
+
+
+def read_smi(output: str, at_s: float) -> list[Answer]:
+    """The devices that its output tells of as lost."""
+    found: dict[str | None, Answer] = {}
+    for line in output.splitlines():
+        if _LOST_DEVICE.search(line):
+            name = named[0].lower() if (named := _NAME.search(line)) else None
+            found.setdefault(name, Answer(NVIDIA_SMI, DEVICE, at_s, line.strip()[:MOST_TEXT], name))
+    return list(found.values())

@@ -1,15 +1,16 @@
-"""Which journals of the folder a companion reads: those of its own host, of the try that runs.
+"""Which journals a companion reads, whether they are of all ranks, and where the others can be met.
 
-Other hosts report theirs (``hub/peers.py``). Where thousands of hosts share the folder, each would
-otherwise read the whole job whenever something stands still. What no host reported is read by one
-of them only (``folder_lead.py``).
+It reads those of its own host, of the try that runs. Other hosts report theirs (``peers.py``).
+Where thousands of hosts share the folder, each would otherwise read the whole job whenever
+something stands still. What no host reported one of them reads, which holds a lock there.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 
 import orjson
@@ -19,15 +20,22 @@ from disttrace.journal.format import (
     is_of_job,
     is_own,
     is_plain_name,
+    open_own,
     opened_own,
     segment_name,
 )
 from disttrace.journal.proc import ROOT, entries
+from disttrace_viewer.companion.protocol import Address, stores
+from disttrace_viewer.load.definitions import number_in
 from disttrace_viewer.load.discover import Files, named
+from disttrace_viewer.load.files import modified_ns
+from disttrace_viewer.states import folder
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.merged import Merged
+from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.state import State
-from disttrace_viewer.trace.process import AGENT
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.process import AGENT, Process
 
 RECENT_S = 60.0
 """So long before the try that runs a file may have been written last and still be of it."""
@@ -126,27 +134,27 @@ def of_job(root: str, job: str) -> list[Files]:
     """The journals of ``job`` (as names have it) in the folder of all, and in those of its hosts
     below it: other jobs are nobody's business here."""
     found = _inside(root, job)
-    for folder in _of_hosts(root, job):
+    for one in _of_hosts(root, job):
         with suppress(OSError):  # it is not for us to read, or was taken away
-            found += _inside(folder, job)
+            found += _inside(one, job)
     return found
 
 
 def _of_hosts(root: str, job: str) -> list[str]:
     """``ROOT/JOB/HOST`` of all hosts that have one. No link is followed: others may write there."""
-    folder = os.path.join(root, job)
-    if os.path.islink(folder) or not is_plain_name(job):
+    below = os.path.join(root, job)
+    if os.path.islink(below) or not is_plain_name(job):
         return []
     try:
-        with os.scandir(folder) as found:
+        with os.scandir(below) as found:
             return [one.path for one in found if one.is_dir(follow_symlinks=False)]
     except OSError:
         return []  # none has
 
 
-def _inside(folder: str, job: str) -> list[Files]:
-    names = (name for name in os.listdir(folder) if is_of_job(name, job))
-    return named(os.path.join(folder, name) for name in names)
+def _inside(path: str, job: str) -> list[Files]:
+    names = (name for name in os.listdir(path) if is_of_job(name, job))
+    return named(os.path.join(path, name) for name in names)
 
 
 def unreported(
@@ -206,3 +214,153 @@ def _began_s(base: str) -> float | None:
 
 def _parts(base: str) -> list[str]:
     return os.path.basename(base).split("-")
+
+
+MOST_BESIDE = 256
+"""So many of the newest journals in the folder are looked at for processes of the same job."""
+
+
+def unknown_ranks(trace: Trace) -> tuple[int, ...]:
+    """Ranks of the job of which no journal is at hand."""
+    world = max(_worlds(trace), default=0)
+    known = {*_ranks(trace), *trace.elsewhere}
+    return tuple(rank for rank in range(world) if rank not in known)
+
+
+def _ranks(trace: Trace) -> list[int]:
+    return [p.rank for p in trace.processes if p.rank is not None and not p.is_agent]
+
+
+def _worlds(trace: Trace) -> Iterable[int]:
+    for process in trace.processes:
+        if process.world_size is not None:
+            yield process.world_size
+        elif not process.is_agent:
+            yield number_in(process.env.get("WORLD_SIZE"), "size") or 0
+    for group in trace.groups:
+        if group.default and group.size is not None:
+            yield group.size
+
+
+def is_alone(trace: Trace) -> bool:
+    """Whether there may be processes of the job of which no journal is at hand."""
+    return bool(unknown_ranks(trace)) or not _ranks(trace)
+
+
+def addresses(merged: Merged, processes: Sequence[Process]) -> list[Address]:
+    """TCPStores of ``processes``: see ``stores``."""
+    tables = {p.id: merged.states[p.id].numbered for p in processes if p.id in merged.states}
+    return stores((tables.get(p.id, {}), p.env, p.is_agent) for p in processes)
+
+
+def order(trace: Trace) -> int:
+    """The place of our best speaker: the lowest rank, and before it the agent that started it."""
+    agents = any(p.is_agent for p in trace.processes)
+    lowest = min(_ranks(trace), default=1 << 30)
+    return 2 * lowest + (0 if agents else 1)
+
+
+def beside(root: str, job: str, local: Merged, known: Collection[State]) -> list[State]:
+    """Of processes that use a store of ours and of which no state is ``known``: the states, by
+    journals that lie in the folder of all under another job's name than ``job``.
+
+    Bare processes have no launcher that names their job, so each draws a name and has a companion
+    of its own, and no folder of its own for journals. One that is stopped, or holds the GIL, or
+    whose store's server is, answers nobody. What another user put into the folder is not read.
+    """
+    trace, _ = trace_of(local)
+    ours = _meet_at(local, trace.processes)
+    if not ours:
+        return []
+    ids = {*local.states, *(state.id for state in known)}
+    began = min((p.start_ns for p in trace.processes), default=0)
+    marks = {*marks_of(local.states.values()), *marks_of(known)}
+    found = named(entry.path for entry in os.scandir(root) if not is_of_job(entry.name, job))
+    newest = sorted(
+        (modified_ns(one.definitions), one.base, one) for one in found if one.definitions
+    )
+    files = [one for at_ns, base, one in newest if at_ns >= began and mark_of(base) not in marks]
+    files = [one for one in files[-MOST_BESIDE:] if all(map(is_own, one.paths))]
+    others = folder.of_journals(files, window=WINDOW) if files else Merged({})
+    return [
+        others.states[process.id]
+        for process in trace_of(others)[0].processes
+        if process.id not in ids and ours & _meet_at(others, [process])
+    ]
+
+
+def _meet_at(merged: Merged, processes: Sequence[Process]) -> set[Address | str]:
+    """Where processes meet others: their TCPStores, and the files of their FileStores."""
+    tables = (merged.states[p.id].numbered for p in processes if p.id in merged.states)
+    known = (store for table in tables for store in table.get("store", {}).values())
+    paths = (store.get("path") for store in known)
+    return {*addresses(merged, processes), *(path for path in paths if isinstance(path, str))}
+
+
+SUFFIX = ".lead"
+FIRST_S = 1.5
+"""So long the host of rank 0 has to take it, before others may."""
+UNHEARD_S = 75.0
+"""After so long without a sign of whoever holds it, it is as if it did not answer either."""
+
+
+class FolderLead:
+    """This host's part in it, for the job with names that begin with ``job``. ``directory`` is that
+    of all journals, so that hosts meet there whose journals lie in folders of their own.
+    """
+
+    def __init__(self, directory: str, job: str) -> None:
+        self._path = os.path.join(directory, f"{job}{SUFFIX}")
+        self._fd = -1
+        self._wanted_since: float | None = None
+        self._sign = (0, 0.0)
+        """When the holder touched it last, and when we saw that."""
+
+    def claim(self, *, first: bool) -> bool | None:
+        """Whether it is for us to read on; None where the file system has no locks, so that there
+        is no telling. ``first``: others leave it to us for a while.
+        """
+        now = time.monotonic()
+        if self._fd >= 0:
+            os.utime(self._fd)
+            return True
+        if self._wanted_since is None:
+            self._wanted_since = now
+        if not first and now - self._wanted_since < FIRST_S:
+            return False
+        try:
+            return self._locked() or self._is_unheard(now)
+        except OSError:
+            return None  # also where something of somebody else's is in its place
+
+    def release(self) -> None:
+        """Another one may."""
+        self._wanted_since = None
+        fd, self._fd = self._fd, -1
+        if fd < 0:
+            return
+        try:
+            os.unlink(self._path)
+        except OSError:
+            pass  # the folder is gone
+        os.close(fd)
+
+    def _locked(self) -> bool:
+        fd = open_own(self._path, os.O_CREAT | os.O_RDWR)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(fd).st_nlink:  # else the one before us removed it meanwhile
+                self._fd, fd = fd, -1
+                return True
+        except BlockingIOError:
+            pass
+        finally:
+            if fd >= 0:
+                os.close(fd)
+        return False
+
+    def _is_unheard(self, now: float) -> bool:
+        touched = os.stat(self._path).st_mtime_ns
+        if touched != self._sign[0]:
+            self._sign = (touched, now)
+        return now - self._sign[1] > UNHEARD_S

@@ -1,8 +1,8 @@
-"""The last word on a job, for whoever ends it: what it failed of, or that it went on after all.
+"""The last word on a job, for the process that ends it: what it failed of, or that it went on.
 
-A process that ends starts this one, waits a moment for its one line on standard output, and says
-that (``disttrace/lifecycle/last_word.py``). The judge is that of every verdict. What was told live
-is repeated where less is known now: those who could have been asked have ended.
+A process that ends starts this one, waits a moment for its one line on standard output, and prints
+that (``disttrace/lifecycle/closing/last_word.py``). The judge is that of every verdict. What was
+reported live is repeated where less is known now: those that could have been asked have ended.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from disttrace_viewer.analysis.liveness import look
-from disttrace_viewer.companion import sightings
-from disttrace_viewer.companion.alerting.words import those_of
-from disttrace_viewer.companion.reading.journals import of_job
-from disttrace_viewer.companion.reading.ranks import beside, is_alone
+from disttrace_viewer.companion import activity
+from disttrace_viewer.companion.reading import beside, is_alone, of_job
+from disttrace_viewer.companion.words import those_of
 from disttrace_viewer.diagnosis.job import judged
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.diagnosis.said import FAILED, GOING_ON, STALLED, standing
@@ -80,7 +79,7 @@ def word(order: Order) -> dict[str, Any] | None:
     if not ends and (order.alone or not order.failed):
         return None
     if order.failed:  # what the verdict rests on is for those who judge later too
-        sightings.note(trace.processes)
+        activity.note(trace.processes)
     found = judged(
         of_job(order.of_all, order.in_names),
         choose=lambda jobs: [job.id for job in closure(jobs, _jobs(jobs, trace, order.process))],

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from disttrace_viewer.companion.hub.address import Address
+from disttrace_viewer.companion.protocol import Address
 
 TICK_S = 0.1
 BACKLOG = 1024
@@ -43,7 +43,7 @@ class _Stream:
 
 
 class Sockets:
-    """A transport as ``station.py`` asks for it."""
+    """A transport as ``endpoint.py`` asks for it."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -84,7 +84,7 @@ class Sockets:
         self.call(over)
         self._thread.join(5.0)
 
-    # -- as station.py has it ------------------------------------------------------------------
+    # -- as endpoint.py has it -----------------------------------------------------------------
 
     def now(self) -> float:
         """Seconds of the monotonic clock."""

@@ -1,4 +1,10 @@
-"""What is said of a stall: who waits and is missing, in ten lines, to a command, and by whom."""
+"""What is said of a stall, and of ranks that call different things: in ten lines, and to a command.
+
+Ranks of a host compare themselves (``disttrace/lifecycle/in_step.py``), companions of several hosts
+do (``talk.py``), and both only suspect. Whether ranks diverged the rules of ``diagnose`` decide
+from the ends of the journals, of which each call is known here with its arguments, also of those
+that are over and whose results were mixed.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +12,21 @@ import shlex
 from collections.abc import Collection, Sequence, Set
 from typing import Any
 
-from disttrace_viewer.analysis.liveness import look
+from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.analysis.process_ends import TOGETHER_NS
+from disttrace_viewer.diagnosis.job import MOST_COMPARED
 from disttrace_viewer.diagnosis.live import living
 from disttrace_viewer.diagnosis.outlook import time_left
 from disttrace_viewer.diagnosis.positions import positions
 from disttrace_viewer.diagnosis.report import finding as as_values
+from disttrace_viewer.diagnosis.verdict import Verdict, verdict
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import LIKELY, Finding
+from disttrace_viewer.findings.finding import LIKELY, NOTE, Finding
+from disttrace_viewer.load.discover import Files
 from disttrace_viewer.merge.jobs import ties
+from disttrace_viewer.states import folder
+from disttrace_viewer.states.merged import Merged, merge
+from disttrace_viewer.states.state import State
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.views.terminal.diagnosis import lines as report_lines
@@ -173,3 +185,54 @@ def voices(case: Case, elsewhere: Set[str], reached: Set[int], *, anywhere: bool
     if not here or (here[0].host != able[0].host and not anywhere):
         return []
     return [p.id for p in here]
+
+
+DIVERGENCES = frozenset(
+    {
+        "divergence",
+        "value_divergence",
+        "op_mismatch",
+        "shape_mismatch",
+        "dtype_mismatch",
+        "reduce_op_mismatch",
+        "root_mismatch",
+    }
+)
+"""What is told at once: results are mixed, or about to be."""
+MOST_BYTES, MOST_EACH = 16 << 20, 4 << 20
+"""Of the ends of journals that are read, together and of each."""
+
+
+def newest_calls(local: Merged, files: Sequence[Files]) -> Merged:
+    """The states of processes of this host with their newest calls."""
+    bases = {state.base for state in local.states.values()}
+    ours = [one for one in files if one.base in bases][:MOST_COMPARED]
+    window = min(MOST_EACH, MOST_BYTES // max(1, len(ours)))
+    found = folder.of_journals(ours, window=window, history=True)
+    return merge([local, Merged(found.states)])
+
+
+@folder.no_cycles()
+def judged_calls(
+    local: Merged, files: Sequence[Files], others: Sequence[State] = (), look: Look = look
+) -> Verdict:
+    """The verdict on processes of this host, and on ``others``, by their newest calls."""
+    return verdict(merge([newest_calls(local, files), *others]), look=look)
+
+
+def divergence(
+    found: Verdict, said: Sequence[str], job: str, directory: str, elsewhere: Set[str] = frozenset()
+) -> dict[str, Any]:
+    """What is to be said of it, as of a stall. ``diverged``: the groups (ids) that it is about;
+    ``said``: those of which it was said; ``elsewhere``: processes (ids) of other hosts.
+    """
+    case = found.case
+    new = [f for f in found.findings if f.kind in DIVERGENCES and f.group not in said]
+    errors = [f for f in new if f.severity != NOTE]
+    return {
+        "diverged": sorted({one.group for one in errors if one.group is not None}),
+        "lines": lines(case, errors, directory, word="diverged"),
+        "said": objects(case, errors),
+        "voices": voices(case, elsewhere, reached(case, errors), anywhere=True),
+        "alert": for_command(case, found.findings, errors, job, directory, elsewhere),
+    }

@@ -2,7 +2,7 @@
 
 They meet at a port that follows from the job's store, on the host that serves it, so nothing of
 ours is in that store. Sockets are served by a thread; what the server requests is answered by
-``poll``, on the thread of whoever holds this.
+``poll``, on the thread of the caller.
 """
 
 from __future__ import annotations
@@ -18,11 +18,8 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from disttrace_viewer.companion.hub import address as addressing
-from disttrace_viewer.companion.hub.address import Address
-from disttrace_viewer.companion.hub.conversation import secret_of_job
-from disttrace_viewer.companion.hub.sockets import Sockets
-from disttrace_viewer.companion.hub.station import (
+from disttrace_viewer.companion import protocol
+from disttrace_viewer.companion.endpoint import (
     CLIENT,
     IDLE,
     MOST_STATES,
@@ -31,6 +28,8 @@ from disttrace_viewer.companion.hub.station import (
     Answer,
     Station,
 )
+from disttrace_viewer.companion.protocol import Address, secret_of_job
+from disttrace_viewer.companion.sockets import Sockets
 
 CONNECT_S = 2.0
 SETTLE_S = 6.0
@@ -266,9 +265,9 @@ class Peers:
 
     def _begin(self, place: Address, order: int) -> None:
         host, port = place
-        numeric = addressing.resolved(host)
-        ports = addressing.ports(port, self._about)
-        here = addressing.to_listen_at(host, numeric)
+        numeric = protocol.resolved(host)
+        ports = protocol.ports(port, self._about)
+        here = protocol.to_listen_at(host, numeric)
         _take_descriptors()
         sockets = Sockets()
         station = Station(
@@ -279,7 +278,7 @@ class Peers:
         self._answered_at, self._handed_over = time.monotonic(), False
         there = [(one, at) for at in ports for one in numeric[:2]]
         listen_at = [] if here is None else [(here, at) for at in ports]
-        job = addressing.job_of(port, self._about)
+        job = protocol.job_of(port, self._about)
 
         def meet(done: Callable[[bool], None]) -> None:
             station.meet(job, there, listen_at, order)

@@ -1,6 +1,6 @@
-"""What a host tells of the calls of its processes: numbers and hashes, of each stream an excerpt.
+"""What a host sends of the calls of its processes: numbers and hashes, of each stream an excerpt.
 
-Other hosts look at another moment, so digests are told under numbers that the others have too: the
+Other hosts look at another moment, so digests are under numbers that the others have too: the
 newest ones, and further back those that 2, 4, 8, ... divide. Of lines all since the last time.
 """
 

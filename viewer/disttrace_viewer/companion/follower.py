@@ -1,0 +1,341 @@
+"""The journal of one process as it grows: how long it was away and how long held.
+
+Of a process the time between two releases is *away*, what it did by itself, up to the point from
+which the next operation holds it, and *inside*, from there to that operation's end. All members
+of a collective that waits for all are released together. So a rank that came later than another
+was inside for less by that much, and no clocks of hosts need to be compared for it.
+
+A journal gives its oldest segments up at ``DISTTRACE_MAX_MB``; what its calls took by the minute
+stays in a file beside it, a line for each call and minute::
+
+    {"m": 29497920, "s": 7, "n": 12000, "d": 5100000000, "h": 900000000, "x": 31000000}
+
+the minute (unix), the number of the call in the journal's definitions, how many of them ended then,
+the nanoseconds that they took, and held their rank up, all together, and the longest one of them;
+``"p": 1`` where not all were seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+import disttrace.journal.format as fmt
+from disttrace_viewer.analysis.operation import innermost
+from disttrace_viewer.companion.slow_ranks import Block, Blocks, Held
+from disttrace_viewer.history.minutes import MINUTE_NS
+from disttrace_viewer.load.definitions import Definitions
+from disttrace_viewer.load.schema import json_object
+from disttrace_viewer.load.tail import Defined, Tail
+from disttrace_viewer.trace.operation import SYNCHRONIZING
+from disttrace_viewer.trace.process import Frame
+from disttrace_viewer.wording.quantities import file_name
+
+MOST_CALLS = 200
+"""Calls that are told of one minute; of more it is not told that they were made."""
+MOST_BYTES = 32 << 20
+"""Months of what a training loop calls."""
+
+
+class Minutes:
+    """Of one journal. Nothing here raises: where nothing can be written, nothing is."""
+
+    def __init__(self, path: str, definitions: Definitions) -> None:
+        """``path`` of the file; ``definitions`` of the journal, as far as they are read."""
+        self._path = path
+        self._definitions = definitions
+        self._minute = 0
+        self._partial = False
+        self._calls: dict[int, list[int]] = {}
+        """By call how many, what they took and held, and the longest."""
+
+    def add(self, call: int, begin: int, end: int, held: int) -> None:
+        """One operation is over; times on the journal's clock."""
+        zero_ns = self._definitions.process.get("unix_ns")
+        minute = ((zero_ns if type(zero_ns) is int else 0) + end) // MINUTE_NS
+        if minute > self._minute:
+            self.write()
+            self._minute = minute
+        one = self._calls.get(call)
+        if one is None:
+            if len(self._calls) >= MOST_CALLS:
+                self._partial = True
+                return
+            one = self._calls[call] = [0, 0, 0, 0]
+        one[0] += 1
+        one[1] += end - begin
+        one[2] += held
+        one[3] = max(one[3], end - begin)
+
+    def missed(self) -> None:
+        """Some operations were not seen."""
+        self._partial = True
+
+    def write(self) -> None:
+        """Write down what was added."""
+        if not self._calls:
+            return
+        calls, self._calls = self._calls, {}
+        partial, self._partial = self._partial, False
+        lines = [
+            {"m": self._minute, "s": call, "n": n, "d": took, "h": held, "x": longest}
+            | ({"p": 1} if partial else {})
+            for call, (n, took, held, longest) in calls.items()
+        ]
+        try:
+            with fmt.opened_own(self._path, os.O_CREAT | os.O_WRONLY | os.O_APPEND) as fd:
+                if os.fstat(fd).st_size < MOST_BYTES:
+                    os.write(fd, b"".join(orjson.dumps(line) + b"\n" for line in lines))
+        except (OSError, TypeError):
+            pass  # a full disk, or the folder is gone; times that nobody can have taken
+
+
+_HOLD = (fmt.COLLECTIVE, fmt.MESSAGE, fmt.STORE)
+MOST_OPEN = 10_000
+"""Operations of which the end is awaited; of more the oldest ones are work that nobody awaits."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    number: int
+    group: int | None
+    place: str
+    holds: bool
+    of_store: bool
+    on_device: bool
+
+
+class _Open:
+    __slots__ = ("begin", "call", "issued", "seq", "wait")
+
+    def __init__(self, begin: int, call: _Call, seq: int | None) -> None:
+        self.begin = begin
+        self.call = call
+        self.seq = seq
+        self.issued = False
+        self.wait: int | None = None
+
+
+class Holds:
+    """Of one journal, from any point of it on."""
+
+    def __init__(self, definitions: Definitions, minutes: Minutes | None = None) -> None:
+        """``minutes`` counts what is over."""
+        self.places: dict[str, tuple[str, Frame | None]] = {}
+        """Operation and the program's line by what stands for both."""
+        self.away_ns = self.held_ns = 0
+        """All that it was away, and held by operations, transfers included."""
+        self.last_ns = 0
+        """Newest time that was seen, on the journal's clock."""
+        self._definitions = definitions
+        self._minutes = minutes
+        self._calls: dict[int, _Call] = {}
+        self._open: dict[int, _Open] = {}
+        self._newest = 0
+        self._release: int | None = None
+
+    def skipped(self) -> None:
+        """What comes next does not follow on what was taken."""
+        self._open.clear()
+        self._release = None
+        if self._minutes is not None:
+            self._minutes.missed()
+
+    def take(self, records: Iterable[dict[str, Any]]) -> Iterator[Held]:
+        """The exchanges that these records end. What is none of the format is passed over."""
+        for record in records:
+            kind = next(iter(record), "")
+            number = record.get(kind)
+            if type(number) is not int:
+                continue
+            try:
+                if kind == fmt.BEGIN:
+                    self._begin(number, record)
+                elif (one := self._open.get(number)) is None:
+                    continue
+                elif kind == fmt.ISSUED:
+                    one.issued = True
+                elif kind == fmt.WAIT:
+                    one.wait = one.begin + record["d"]
+                elif (kind == fmt.END and "r" not in record) or self._is_over(kind, one):
+                    del self._open[number]
+                    held = self._ended(number, one, record)
+                    if held is not None:
+                        yield held
+            except (KeyError, TypeError):
+                continue
+
+    @staticmethod
+    def _is_over(kind: str, one: _Open) -> bool:
+        return kind == fmt.COMPLETE and one.call.on_device
+
+    def _begin(self, number: int, record: dict[str, Any]) -> None:
+        self.last_ns = max(self.last_ns, record["t"])
+        if "r" in record:
+            return  # a copy at the head of a segment
+        call = self._call(record["s"])
+        if call is None or not call.holds or (call.of_store and record.get("h")):
+            return  # a thread beside the main one that asks a store holds nobody up
+        self._open[number] = _Open(record["t"], call, record.get("q"))
+        self._newest = max(self._newest, number)
+        if len(self._open) > MOST_OPEN:
+            del self._open[next(iter(self._open))]
+
+    def _ended(self, number: int, one: _Open, record: dict[str, Any]) -> Held | None:
+        end = one.begin + record["d"]
+        self.last_ns = max(self.last_ns, end)
+        since: int | None = one.begin
+        if type(record.get("z")) is int:
+            since = end - record["z"]  # the device's own time: it began when its kernel did
+        elif one.wait is not None:
+            since = one.wait
+        elif (one.issued or one.call.on_device) and number != self._newest:
+            since = None  # the program went on meanwhile
+        away = inside = 0
+        before: int | None = None
+        if since is not None:
+            before, self._release = self._release, max(self._release or 0, end)
+            inside = max(0, end - max(since, before or 0))
+        if self._minutes is not None:
+            self._minutes.add(one.call.number, one.begin, end, inside)
+        if since is not None:
+            if before is None:
+                return None  # nobody knows how long it was away
+            away = max(0, since - before)
+            self.away_ns += away
+            self.held_ns += inside
+        seq = record.get("q", one.seq)
+        if one.call.group is None or type(seq) is not int or record.get("f"):
+            return None
+        return Held(one.call.group, seq, one.call.place, away, inside, end)
+
+    def _call(self, number: int) -> _Call | None:
+        found = self._calls.get(number)
+        if found is None and (call := self._definitions.get("call", number)) is not None:
+            kind, op = call.get("kind"), str(call.get("op"))
+            place = self._place(op, call.get("stack")) if op in SYNCHRONIZING else ""
+            found = self._calls[number] = _Call(
+                number=number,
+                group=call.get("group") if kind == fmt.COLLECTIVE else None,
+                place=place if kind == fmt.COLLECTIVE else "",
+                holds=kind in _HOLD,
+                of_store=kind == fmt.STORE,
+                on_device=fmt.ends_on_device(call.get("backend"), call.get("device")),
+            )
+        return found
+
+    def _place(self, op: str, stack: int | None) -> str:
+        frame = innermost(tuple(Frame(*one) for one in self._definitions.frames(stack)))
+        line = "" if frame is None else f"{file_name(frame.file)}:{frame.line}"
+        place = hashlib.sha256(f"{op} {line}".encode("utf-8", "replace")).hexdigest()[:12]
+        self.places[place] = (op, frame)
+        return place
+
+
+PIECE = 128 << 10
+"""Bytes that are taken at once: some thousand records, a few milliseconds."""
+
+
+class Follower:
+    """Of the journal ``base``. Nothing here raises for what is in the files, or not there."""
+
+    def __init__(self, directory: str, base: str, shifts: dict[str, int]) -> None:
+        """``shifts``: of all journals of this host together, see ``Blocks``."""
+        self.base = base
+        self._path = os.path.join(directory, base)
+        self._defined = Defined(self._path)
+        self.definitions = self._defined.known
+        self._minutes = Minutes(self._path + fmt.MINUTES_SUFFIX, self.definitions)
+        self.holds = Holds(self.definitions, self._minutes)
+        self._shifts = shifts
+        self._segment: Tail | None = None
+        self._number = 0
+        self._groups: dict[int, Blocks | None] = {}
+
+    def skip(self) -> None:
+        """Go on at what is written from now on."""
+        self.holds.skipped()
+        self._groups.clear()
+        self.define()
+        dropped = (one.get("segment") or 0 for one in self.definitions.listed["dropped"])
+        number = max(1, self._number, max(dropped, default=0) + 1)
+        while os.path.exists(fmt.segment_name(self._path, number + 1)):
+            number += 1
+        self._open(number)
+        if self._segment is not None:
+            self._segment.skip()
+
+    def read(self) -> tuple[list[Block], bool]:
+        """The blocks that a piece of what is new completes, and whether there is more."""
+        self._next()
+        if self._segment is None:
+            return [], False
+        lines = self._segment.lines(most=PIECE)
+        self.define()  # a definition is in its file before what refers to it
+        found = []
+        for held in self.holds.take(records(lines)):
+            blocks = self._of(held.group)
+            block = None if blocks is None else blocks.add(held)
+            if block is not None:
+                found.append(block)
+        return found, sum(map(len, lines)) > PIECE // 2
+
+    def define(self) -> None:
+        """Read what was defined since."""
+        self._defined.read()
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._minutes.write()
+        self._defined.close()
+        if self._segment is not None:
+            self._segment.close()
+
+    def _of(self, number: int) -> Blocks | None:
+        if number not in self._groups:
+            known = self.definitions
+            size = (known.get("group", number) or {}).get("size")
+            name, rank, found = known.group_id(number), known.rank, None
+            if name is not None and rank is not None and type(size) is int and size > 1:
+                world = known.world_size or size
+                found = Blocks(name[:16], rank, size, self._shifts, world=world)
+            self._groups[number] = found
+        return self._groups[number]
+
+    def _next(self) -> None:
+        """Take the next segment when this one is read to its end."""
+        if self._segment is None:
+            self.skip()
+        elif self._segment.at_end:
+            number = self._number + 1
+            if os.path.exists(fmt.segment_name(self._path, number)):
+                if self._segment.at_end:  # something may have come between the two looks
+                    self._open(number)
+            elif self._segment.deleted:  # several after it may be
+                self.skip()
+
+    def _open(self, number: int) -> None:
+        try:
+            found = Tail(fmt.segment_name(self._path, number), os.geteuid())
+        except OSError:
+            return
+        if self._segment is not None:
+            self._segment.close()
+        self._segment, self._number = found, number
+
+
+def records(lines: Sequence[bytes]) -> Iterator[dict[str, Any]]:
+    """What whole lines of a segment hold."""
+    try:
+        found = orjson.loads(b"[" + b",".join(lines) + b"]")
+        yield from (one for one in found if type(one) is dict)
+    except orjson.JSONDecodeError:
+        for line in lines:
+            record = json_object(line)
+            if record is not None:
+                yield record

@@ -1,1 +1,0 @@
-"""What hosts send each other of their processes: in one public form, checked where it arrives."""

@@ -1,1 +1,0 @@
-"""Ranks that make others wait, told while it happens: read, summed up, tested."""
