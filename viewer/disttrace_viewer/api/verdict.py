@@ -15,10 +15,14 @@ from disttrace_viewer.api.report import Report, report_of, settled, stall_ns
 from disttrace_viewer.diagnosis import job
 from disttrace_viewer.diagnosis.several import Other, other
 from disttrace_viewer.diagnosis.verdict import Verdict
+from disttrace_viewer.evidence.mismatches import KINDS
+from disttrace_viewer.findings.case import Past
+from disttrace_viewer.findings.finding import ERROR
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.files import is_remote
-from disttrace_viewer.load.foreign.evidence import evidence
+from disttrace_viewer.load.foreign.evidence import evidence as journals_of
 from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.load.text import segment
 from disttrace_viewer.merge.choice import ALL, beside, chooser, folders
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.folder import engine_of
@@ -28,13 +32,11 @@ from disttrace_viewer.trace.errors import ViewerError
 if TYPE_CHECKING:
     from disttrace_viewer.api.reading import Paths
     from disttrace_viewer.trace.model import Trace
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from disttrace_viewer.api.reading import Paths
 
 Others: TypeAlias = tuple[Other, ...]
 """Jobs beside the one that is shown."""
+DROPPED = b'{"l":'
+"""A line of a segment that says that a Work was dropped begins so."""
 MOST_LOOKED_BACK = 16
 """Of more jobs beside the newest only where processes are is judged: a sweep in one folder."""
 
@@ -101,19 +103,19 @@ def _read(
             f"these are profiles, of {seen[0].label} and others: they hold only what ended, so"
             " nothing can be said of a hang. `disttrace stats` and `view` read them."
         )
-    if tables and (found.healthy or job.fits_a_table(where)):
+    if tables:
         found = _looking_back(found, where, wanted, limit)
     found = replayed(found, where)
     found.case.judged_too = frozenset(one for part in apart for one in part)
     newest = report_of(found)
     if not parts:
         return newest
-    files = None if moved else evidence(where, Problems())
+    files = None if moved else journals_of(where, Problems())
     others = []
     for number, part in enumerate(parts):
         own = where if files is None else _of(part, files)
         one = job.judged(own, stall_ns=limit, engine=by, local=part)
-        if tables and number < MOST_LOOKED_BACK and job.fits_a_table(own):
+        if tables and number < MOST_LOOKED_BACK:
             one = _looking_back(one, own, None, limit)
         others.append(report_of(replayed(one, own)))
     return Report(newest.case, newest.found, tuple(others))
@@ -131,7 +133,7 @@ def others(
         return ()
     merged = job.read(folders(path))
     parts = parts_of(merged, beside_newest(merged))
-    files = evidence(folders(path), Problems()) if parts else []
+    files = journals_of(folders(path), Problems()) if parts else []
     found = []
     for part in parts:
         one = job.judged(_of(part, files), stall_ns=stall_ns(stall_s), local=part)
@@ -167,18 +169,54 @@ def beside_newest(merged: Merged) -> list[tuple[str, ...]]:
 def _looking_back(
     found: Verdict, where: Sequence[str | Files], wanted: str | None, limit: int
 ) -> Verdict:
-    """The verdict with what tables of all operations tell; of single journals all are wanted."""
+    """The verdict with what tables of all operations tell, if they may be made and tell anything
+    more; of single journals all are wanted.
+    """
+    apart = any(isinstance(one, Files) for one in where)
+    if _is_whole(found, where):
+        found.case.past = _Whole()
+        return found
+    if (apart or not found.healthy) and not job.fits_a_table(where):
+        return found
     from disttrace_viewer.analysis.clock_alignment import align
     from disttrace_viewer.analysis.exchanges import Exchanges
     from disttrace_viewer.history.past import looking_back, verdict_on
     from disttrace_viewer.merge.reader import load
 
-    apart = any(isinstance(one, Files) for one in where)
     exchanges = Exchanges(align(load(where, choose=chooser(ALL if apart else wanted))))
     whole = looking_back(found, exchanges)
     if whole is None:  # a process came in between
         return found if apart else verdict_on(exchanges.trace, exchanges, stall_ns=limit)
     return whole
+
+
+class _Whole(Past):
+    """Of a job of which states hold all that rules about what is over look at."""
+
+    known = True
+
+
+def _is_whole(found: Verdict, where: Sequence[str | Files]) -> bool:
+    """Whether tables could add nothing: a hang of a small job is judged without Polars, which takes
+    longer to import than all else. Then no straggler is looked for, all collectives were compared
+    with their arguments, nothing differed, no message is over, and no Work was dropped.
+    """
+    evidence, kinds = found.case.evidence, {finding.kind for finding in found.findings}
+    collectives, sample = evidence.sample.of_kind("collective"), evidence.sample
+    if (
+        all(finding.severity != ERROR for finding in found.findings)
+        or evidence.partial
+        or not kinds.isdisjoint(KINDS)
+        or sample.of_kind("message")
+        or len({(op.process, op.thread) for op in collectives})
+        > len({op.process for op in collectives})
+        or not sample.exact >= {(op.process, op.call.stream) for op in collectives}
+    ):
+        return False
+    bases = {path for process in evidence.trace.processes for path in process.paths}
+    of = [one for one in journals_of(where, Problems()) if one.base in bases]
+    segments = (path for one in of for path in one.segments.values())
+    return not any(DROPPED in segment(path, Problems()).data for path in segments)
 
 
 no_cycles = folder.no_cycles
