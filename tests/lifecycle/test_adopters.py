@@ -20,8 +20,8 @@ from disttrace.journal.format import definitions_name
 from disttrace.lifecycle import adopters, companion, detached
 from disttrace.lifecycle.adopters import Adopter
 from disttrace.lifecycle.companion import Companion
-from disttrace_viewer.companion.registry import Registry
-from disttrace_viewer.companion.service import Log, serve
+from disttrace_viewer.companion.registry import JournalRegistry
+from disttrace_viewer.companion.service import CompanionLog, serve
 from support.processes import ROOT, clean_environ, companions, free_port, python, wait_until
 
 ADOPTS = Path(__file__).with_name("adopts.py")
@@ -134,7 +134,7 @@ def test_the_companion_does_not_stay_as_a_child_of_whom_it_watches(tmp_path: Pat
         inherit=followed.append, finish=lambda: followed.append("finished"),
     )  # fmt: skip
     with path.open("r+b") as registry, (tmp_path / "log").open("w+b") as log:
-        serve([duty], Registry(str(path), registry.fileno()), Log(log.fileno()))
+        serve([duty], JournalRegistry(str(path), registry.fileno()), CompanionLog(log.fileno()))
     assert followed == [base, "finished"]
     assert (tmp_path / "log").read_text().startswith("nobody watches: ")
 

@@ -10,12 +10,12 @@ import time
 import zlib
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from disttrace_viewer.companion import excerpt
-from disttrace_viewer.companion.endpoint import CLIENT, SERVER, Answer
+from disttrace_viewer.companion.endpoint import CLIENT, SERVER, Reply
 from disttrace_viewer.companion.excerpt import Excerpt, Excerpts
 from disttrace_viewer.companion.slow import HERE
 from disttrace_viewer.companion.talk import CALLS, OutOfStep, Talk
@@ -93,22 +93,22 @@ class _Others:
 
     def request(
         self, words: Sequence[str] = (), *, of: Collection[str] | None = None, **_: object
-    ) -> list[Answer]:
+    ) -> list[Reply]:
         self.requested.append(([*words], of))
         asked = self.answers if of is None else of
-        return [Answer(one, self.answers[one](words)) for one in asked]
+        return [Reply(one, self.answers[one](words)) for one in asked]
 
 
 class _Judge:
     """Notes what is to be judged."""
 
     def __init__(self, calls: bytes) -> None:
-        self._calls, self.judged = calls, list[Sequence[Answer]]()
+        self._calls, self.judged = calls, list[Sequence[Reply]]()
 
     def calls(self) -> bytes:
         return self._calls
 
-    def judge(self, answers: Sequence[Answer]) -> None:
+    def judge(self, answers: Sequence[Reply]) -> None:
         self.judged.append(answers)
 
 
@@ -119,7 +119,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Talk, _Judge, _O
     def made(name: str, calls: Calls, **hosts: Talk) -> tuple[Talk, _Judge, _Others]:
         others = _Others({one: duty._answer for one, duty in hosts.items()})
         judge = _Judge(f"calls of {name}".encode())
-        duty = Talk("", None, judge, lambda _: others)
+        duty = Talk("", None, cast(Any, judge), lambda _: cast(Any, others))
         shown = Excerpts("")._excerpt(1, pages(calls), 400)
         monkeypatch.setattr(duty, "_excerpts", type("_", (), {"of": lambda *_: [shown]})())
         monkeypatch.setattr(Talk, "_is_everybody", False)

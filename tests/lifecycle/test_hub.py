@@ -15,7 +15,7 @@ import pytest
 from torch.distributed import TCPStore
 
 from disttrace_viewer.companion import endpoint, protocol
-from disttrace_viewer.companion.endpoint import ALONE, CLIENT, SERVER, Answer, Station
+from disttrace_viewer.companion.endpoint import ALONE, CLIENT, SERVER, Endpoint, Reply
 from disttrace_viewer.companion.peers import KNOWS_S, Peers
 from disttrace_viewer.companion.protocol import (
     Conversation,
@@ -77,7 +77,7 @@ def within(seconds: float, condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def told(answers: Sequence[Answer]) -> list[bytes]:
+def told(answers: Sequence[Reply]) -> list[bytes]:
     return sorted(answer.data for answer in answers)
 
 
@@ -140,7 +140,7 @@ def test_without_the_server_each_speaks_by_its_order(store: TCPStore, join: Join
     first, second = join("a", 1), join("b", 3)
     first.close()
     within(10, lambda: second.role == SERVER)
-    elsewhere = Station("d", _Wire(), lambda *_: None, secret=None)
+    elsewhere = Endpoint("d", _Wire(), lambda *_: None, secret=None)
     elsewhere.meet("job", (), (), 40)
     assert elsewhere.state == ALONE
     assert elsewhere.speaks() is None
@@ -355,13 +355,13 @@ def test_all_peers_together_hold_no_more_than_the_bound(monkeypatch: pytest.Monk
     """Pieces of messages from many connections of three addresses: that of the most is let go."""
     monkeypatch.setattr(endpoint, "MOST_BYTES", 200_000)
     wire = _Wire()
-    server = Station("server", wire, lambda *_: None, secret=None)
+    server = Endpoint("server", wire, lambda *_: None, secret=None)
     server.meet("job", (), [("", 1)], 0)
     assert server.state == SERVER
     _client(server, 0)
     for stream in range(1, 100):
         _client(server, stream)
-    answers: list[Answer] = []
+    answers: list[Reply] = []
     server.request(("states",), None, 8_000, 1.5, answers.extend)
     for stream in range(1, 100):
         server.received(stream, struct.pack("!II", 1_000, 8_000) + b"x" * 7_000)
@@ -377,11 +377,11 @@ def test_all_peers_together_hold_no_more_than_the_bound(monkeypatch: pytest.Monk
 def test_answers_of_all_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "MOST_BYTES", 100_000)
     wire = _Wire()
-    server = Station("server", wire, lambda *_: None, secret=None)
+    server = Endpoint("server", wire, lambda *_: None, secret=None)
     server.meet("job", (), [("", 1)], 0)
     for stream in range(30):
         _client(server, stream)
-    answers: list[Answer] = []
+    answers: list[Reply] = []
     server.request(("states",), None, 8_000, 1.5, answers.extend)
     for stream in range(30):
         server.received(stream, to_bytes(Message("answer", {"n": 1}, b"x" * 8_000)))
@@ -391,7 +391,7 @@ def test_answers_of_all_together_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
     assert len(answers) == 12
 
 
-def _client(server: Station, stream: int) -> Conversation:
+def _client(server: Endpoint, stream: int) -> Conversation:
     server.accepted(stream)
     talk = Conversation("job", None, listens=False, now=0.0)
     _, hello = talk.heard(server._streams[stream].talk.greeting(), 0.0)

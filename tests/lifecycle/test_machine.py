@@ -13,7 +13,7 @@ import pytest
 
 from disttrace_viewer.analysis.liveness import Seen
 from disttrace_viewer.companion import asking, machine, reports, verdict
-from disttrace_viewer.companion.machine import Answer
+from disttrace_viewer.companion.machine import HostTrouble
 from support.journals import workers
 from support.processes import wait_until
 from support.scenes import S, beat, findings, only
@@ -235,7 +235,7 @@ def test_a_stall_becomes_that_of_a_link(tmp_path: Path, monkeypatch: pytest.Monk
     assert (first["signature"], first["waiting"]) == ([], True)
     assert first["next_s"] <= 0.5
     wait_until(lambda: judge._machine._answers)
-    (line, *_), (said,) = (second := judge.verdict())["lines"], second["said"]
+    (line, *_), (said,) = (second := judge.verdict())["lines"], second["objects"]
     assert "All members have joined all_reduce #1" in line
     assert "It may be a link: the kernel's log on host says `ixgbe 0000:01:00.0 eth2: NIC" in line
     assert said["finding"]["hint"].startswith("Suspect this link first")
@@ -258,7 +258,7 @@ def test_a_wait_in_the_start_up_is_another_stall(monkeypatch: pytest.MonkeyPatch
     """Once per stall; it is another one once the job has got on."""
     asked: list[float] = []
 
-    def ask(_: float) -> list[Answer]:
+    def ask(_: float) -> list[HostTrouble]:
         asked.append(now)
         return []
 

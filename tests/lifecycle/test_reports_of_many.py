@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from disttrace_viewer.companion import summary
-from disttrace_viewer.companion.endpoint import MOST_SUMMARY, Answer
+from disttrace_viewer.companion.endpoint import MOST_SUMMARY, Reply
 from disttrace_viewer.companion.reading import unknown_ranks
 from disttrace_viewer.diagnosis.positions import places
 from disttrace_viewer.diagnosis.report import report
@@ -191,7 +191,7 @@ def test_hosts_that_claim_one_rank_are_both_looked_at(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_summary_is_none(data: bytes) -> None:
-    assert summary.read([Answer("b", data)]) == {}
+    assert summary.read([Reply("b", data)]) == {}
 
 
 def test_no_host_says_what_a_group_is_but_what_names_it(tmp_path: Path) -> None:

@@ -28,9 +28,9 @@ from disttrace_viewer.companion.slow_ranks import (
     Block,
     Blocks,
     Detector,
-    Held,
-    Ranks,
+    Released,
     Slow,
+    SlowRanks,
     own_delays,
 )
 from disttrace_viewer.companion.slow_report import LiveFile
@@ -165,7 +165,7 @@ def test_blocks_grow_until_they_take_a_second_and_all_of_a_host_cut_alike() -> N
     found: list[Block] = []
     for seq in range(1, 65):
         for one in both:
-            block = one.add(Held(1, seq, "aa", 150 * MS, 50 * MS, seq * 200 * MS))
+            block = one.add(Released(1, seq, "aa", 150 * MS, 50 * MS, seq * 200 * MS))
             found += [] if block is None else [block]
     assert shifts == {GROUP: 3}
     last = [one for one in found if one.shift == 3 and one.index == 7]
@@ -179,7 +179,7 @@ def test_in_a_job_of_many_ranks_blocks_are_longer() -> None:
     shifts: dict[str, int] = {}
     one = Blocks(GROUP, 0, 8, shifts, world=8192)
     for seq in range(1, 2000):
-        one.add(Held(1, seq, "aa", 150 * MS, 50 * MS, seq * 200 * MS))
+        one.add(Released(1, seq, "aa", 150 * MS, 50 * MS, seq * 200 * MS))
     assert shifts == {GROUP: 7}  # 128 exchanges of 0.2 s
 
 
@@ -230,7 +230,7 @@ def test_a_bet_that_is_lost_in_the_mean_wins_much_as_seldom_as_it_says() -> None
     assert alarms <= 200
 
 
-def rounds(ranks: Ranks, count: int, late: int, *, first: int = 0, size: int = 8) -> None:
+def rounds(ranks: SlowRanks, count: int, late: int, *, first: int = 0, size: int = 8) -> None:
     """Steps in which rank 3 is later than the others by so many milliseconds."""
     draw = random.Random(first)
     for n in range(first, first + count):
@@ -240,7 +240,7 @@ def rounds(ranks: Ranks, count: int, late: int, *, first: int = 0, size: int = 8
 
 
 def test_a_slow_rank_is_found_in_thirty_steps_and_is_not_once_it_is_over() -> None:
-    ranks = Ranks(0.05)
+    ranks = SlowRanks(0.05)
     rounds(ranks, 100, 0)
     assert not ranks.slow()
     rounds(ranks, 30, 90, first=100)
@@ -254,14 +254,14 @@ def test_a_slow_rank_is_found_in_thirty_steps_and_is_not_once_it_is_over() -> No
 
 
 def test_less_than_the_share_is_never_told() -> None:
-    ranks = Ranks(0.05)
+    ranks = SlowRanks(0.05)
     rounds(ranks, 400, 20)
     assert not ranks.slow()
 
 
 def test_one_long_pause_is_not_told() -> None:
     """A checkpoint of a minute, for which all wait."""
-    ranks = Ranks(0.05)
+    ranks = SlowRanks(0.05)
     rounds(ranks, 50, 0)
     ranks.add(blocks(50, {r: (60_000 if r == 3 else 800, 100) for r in range(8)}, 60_900), 1100.0)
     rounds(ranks, 50, 0, first=51)
@@ -269,7 +269,7 @@ def test_one_long_pause_is_not_told() -> None:
 
 
 def test_hosts_that_cut_other_sizes_are_compared_in_the_longer_ones() -> None:
-    ranks = Ranks(0.05)
+    ranks = SlowRanks(0.05)
     last: list[Block] = []
     for n in range(60):
         late = 200 if n >= 20 else 0
@@ -309,7 +309,7 @@ def test_it_is_not_over_where_they_have_ended() -> None:
     telling = Telling(0.05)
     assert telling.due([slow_rank(3)], {}, lambda rank: 0.1, 0.0)
     assert not telling.due([], {}, lambda rank: None, 9.0)
-    ranks = Ranks(0.05)
+    ranks = SlowRanks(0.05)
     rounds(ranks, 60, 0)
     rounds(ranks, 40, 90, first=60)
     assert ranks.slow()
@@ -367,7 +367,7 @@ def test_the_sentence_says_who_whom_how_much_since_when_and_where(
     assert slow_report.summary(host, "node7", {}).startswith(
         "host node7 (ranks 8, 9) has made 8 others wait 10 % of the time since 14:05 ("
     )
-    said = slow_report.said([slow_rank(22)], "text", places, {22: "p"})
+    said = slow_report.object_of([slow_rank(22)], "text", places, {22: "p"})
     assert said["finding"]["culprits"] == ["p"]
     assert said["finding"]["locations"][0]["line"] == 40
 

@@ -15,7 +15,7 @@ import pytest
 from disttrace.journal import proc
 from disttrace_viewer.analysis.liveness import Seen
 from disttrace_viewer.companion import reports, verdict, watch
-from disttrace_viewer.companion.service import Log, Order
+from disttrace_viewer.companion.service import CompanionLog, Order
 from disttrace_viewer.companion.watch import Watch
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.process import Process
@@ -33,7 +33,7 @@ class Told(Watch):
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with tempfile.TemporaryFile() as file:
-            super().__init__(replace(ORDER, directory=str(directory)), Log(file.fileno()))
+            super().__init__(replace(ORDER, directory=str(directory)), CompanionLog(file.fileno()))
         self.said: list[str] = []
         self.now = 0.0
         self.aborting: list[str] = []
@@ -41,8 +41,13 @@ class Told(Watch):
         self.died = False
         monkeypatch.setattr("time.monotonic", lambda: self.now)
 
-    def _say(
-        self, lines: list[str], voices: list[str], said: list[dict[str, Any]], *, keep: bool = True
+    def _announce(
+        self,
+        lines: list[str],
+        voices: list[str],
+        objects: list[dict[str, Any]],
+        *,
+        keep: bool = True,
     ) -> None:
         self.said += lines
 
@@ -62,7 +67,7 @@ class Told(Watch):
             "signature": [["missing_participant", [*missing], "g", 3, None]] if missing else [],
             "lines": [f"stalled: {missing}"], "voices": ["me"],
             "notes": [f"waiting: {spare}"] if spare else [], "noted": [*spare],
-            "alert": {"report": ""}, "ops": [], "said": [],
+            "alert": {"report": ""}, "ops": [], "objects": [],
             "aborting": self.aborting, "waiting": waiting, "over": over, "next_s": 5.0,
             "going_on": going_on, "marks": self.marks, "died": self.died,
         }  # fmt: skip

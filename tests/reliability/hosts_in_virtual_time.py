@@ -20,8 +20,8 @@ from disttrace_viewer.companion.endpoint import (
     MOST_SUMMARY,
     SEEKING,
     SERVER,
-    Answer,
-    Station,
+    Endpoint,
+    Reply,
 )
 from disttrace_viewer.companion.peers import KNOWS_S, ROUND_S
 from disttrace_viewer.companion.protocol import Address, Message
@@ -98,7 +98,6 @@ class Wire:
         theirs = next(there.wire._next)
         self._streams[stream] = (other, theirs)
         there.wire._streams[theirs] = (self._number, stream)
-        self._world.after(DELAY_S, lambda: self._hosts[self._number].station.opened(stream))
         self._over(stream, lambda there, theirs: there.station.accepted(theirs))
         return stream
 
@@ -146,7 +145,7 @@ class Host:
         self.answers = True
         self.floods = False
         self.wire = Wire(world, hosts, number)
-        self.station: Station = Station(
+        self.station: Endpoint = Endpoint(
             f"host {number}", self.wire, self._requested, secret=None, wanted=self._called
         )
         self.most_held = 0
@@ -210,14 +209,14 @@ class Host:
             return
         self.station.request(("summary",), None, MOST_SUMMARY, ROUND_S, self._summaries)
 
-    def _summaries(self, found: list[Answer]) -> None:
+    def _summaries(self, found: list[Reply]) -> None:
         wanted = {answer.sender for answer in found[-MOST_HOSTS:]}
         rest = [answer for answer in found if answer.sender not in wanted]
         took = SUMMARY_S * len(found)
         self._world.after(took, lambda: self._request_states(wanted, rest))
 
-    def _request_states(self, wanted: set[str] | None, rest: list[Answer]) -> None:
-        def done(found: list[Answer]) -> None:
+    def _request_states(self, wanted: set[str] | None, rest: list[Reply]) -> None:
+        def done(found: list[Reply]) -> None:
             size = sum(len(answer.data) for answer in (*found, *rest))
             known = 1 + len(found) + len(rest)
             self._world.after(JUDGE_S, lambda: self._judged(known, size))

@@ -38,8 +38,8 @@ from typing import Any
 import numpy as np
 
 from disttrace_viewer.companion.follower import Follower, records
-from disttrace_viewer.companion.slow import Telling, Told
-from disttrace_viewer.companion.slow_ranks import Block, Ranks
+from disttrace_viewer.companion.slow import Notice, Telling
+from disttrace_viewer.companion.slow_ranks import Block, SlowRanks
 
 NOISE = Path(__file__).with_name("noise")
 PLACES = ("aa1", "bb2", "cc3")
@@ -163,9 +163,9 @@ class World:
 
 def trial(
     world: World, culprits: list[int], place: int, per_host: int
-) -> tuple[int, Told | None, float]:
+) -> tuple[int, Notice | None, float]:
     """Steps until somebody is told, what, and the true share, over all steps after the change."""
-    ranks, telling = Ranks(SHARE), Telling(SHARE)
+    ranks, telling = SlowRanks(SHARE), Telling(SHARE)
     hosts = {rank: str(rank // per_host) for rank in range(world.size)}
     away = world.away(WARM + MOST)
     away[WARM:, culprits, place] += SLOWER * world.step
@@ -207,7 +207,7 @@ def trials(noise: list[list[int]], count: int, seed: int, step: float, per_host:
 def healthy(noise: list[list[int]], hours: float, seed: int, step: float) -> int:
     """How many are told of 64 ranks that are well, in so many rank hours."""
     world = World(noise, random.Random(seed), 64, step)
-    ranks, telling = Ranks(SHARE), Telling(SHARE)
+    ranks, telling = SlowRanks(SHARE), Telling(SHARE)
     told, n = 0, 0
     while ranks.rank_hours < hours:
         for now, blocks in world.blocks(world.away(2000), n):

@@ -13,7 +13,7 @@ import orjson
 from benchmarks.viewer.jobs import Shape, make
 from disttrace_viewer.analysis.liveness import Seen
 from disttrace_viewer.companion import summary
-from disttrace_viewer.companion.endpoint import Answer
+from disttrace_viewer.companion.endpoint import Reply
 from disttrace_viewer.companion.reports import Received, packed
 from disttrace_viewer.companion.verdict import HERE, Judge
 from disttrace_viewer.diagnosis.verdict import Verdict, verdict
@@ -43,10 +43,10 @@ def alive(_process: object) -> Seen:
 def received(hosts: Hosts, most: int) -> tuple[Received, list[str]]:
     """What the first host gets of the others, states of ``most`` of them; and of which."""
     (_, local), *others = hosts.items()
-    summaries = [Answer(host, summary.packed(of, alive)) for host, of in others]
-    known = summary.read([Answer(HERE, summary.packed(local, alive)), *summaries])
+    summaries = [Reply(host, summary.packed(of, alive)) for host, of in others]
+    known = summary.read([Reply(HERE, summary.packed(local, alive)), *summaries])
     wanted = [one for one in summary.chosen(known, (), most + 1) if one != HERE][:most]
-    answers = [Answer(host, packed(of, alive)) for host, of in others if host in wanted]
+    answers = [Reply(host, packed(of, alive)) for host, of in others if host in wanted]
     rest = [one for one in summaries if one.sender not in wanted]
     return Judge._unpacked(answers, local, rest), wanted
 

@@ -12,7 +12,7 @@ import pytest
 import disttrace
 from disttrace.cli import main
 from disttrace.journal import format as fmt
-from disttrace_viewer.companion.service import Log, Order
+from disttrace_viewer.companion.service import CompanionLog, Order
 from disttrace_viewer.companion.watch import Watch, _objects
 from disttrace_viewer.load.said import path_of
 from support.journals import T0, UNIX_NS, Journal
@@ -35,7 +35,7 @@ def keep(folder: Path, *said: dict[str, object], root: Path | None = None) -> No
         pending_s=1.0, keep=True, watches=True, stall_s=1.0, quiet_since=None, root=str(root or ""),
     )  # fmt: skip
     log = os.open(folder / "log", os.O_CREAT | os.O_WRONLY)
-    watch = Watch(order, Log(log))
+    watch = Watch(order, CompanionLog(log))
     for one in said:
         watch._keep(_objects("stalled", [one]))
     os.close(log)

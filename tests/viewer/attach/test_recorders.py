@@ -200,7 +200,7 @@ def asked(ops: Sequence[str], size: int, *, guessed: bool = False) -> Report:
         frames = ({**inner, "line": 9, "locals": {}}, outer)
         rank = None if guessed else pid - 100
         stacks.append(Sample("", pid, frames, rank=rank, at_ns=now))
-    return reported(stacks, recorders.Asked(dumps, now))
+    return reported(stacks, recorders.Dumped(dumps, now))
 
 
 def test_ranks_of_other_hosts_left_no_dump_since_they_do_not_run_here() -> None:
@@ -263,7 +263,7 @@ class Evil:
 OK = b"HTTP/1.1 200 OK\r\n\r\n"
 
 
-def asked_of_us(monkeypatch: pytest.MonkeyPatch, path: str) -> recorders.Asked:
+def asked_of_us(monkeypatch: pytest.MonkeyPatch, path: str) -> recorders.Dumped:
     """What comes of an answer, as if it were this process's."""
     monkeypatch.setattr(recorders, "address", lambda _: path)
     return recorders.ask([Found(os.getpid(), 0, 0, frozenset(), 0)])

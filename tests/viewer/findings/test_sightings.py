@@ -15,7 +15,7 @@ import pytest
 from disttrace.journal import proc
 from disttrace_viewer.analysis.liveness import Look
 from disttrace_viewer.companion import activity
-from disttrace_viewer.companion.last_word import Order, word
+from disttrace_viewer.companion.last_word import EndOrder, word
 from disttrace_viewer.load.discover import named
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.folder import of_journals
@@ -224,7 +224,7 @@ def test_what_the_last_word_rests_on_is_written_down(tmp_path: Path) -> None:
                 lost = journal.begin(journal.collective(group), 200 * MS, q=2)
                 journal.end(lost, 10 * MS, x=journal.string(PEER_GONE))
                 fail(journal, 220 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
-                order = Order(
+                order = EndOrder(
                     directory=str(tmp_path), job=journal.job, in_names=journal.job, stall_s=10,
                     process=journal.process, failed=True, alone=True,
                 )  # fmt: skip

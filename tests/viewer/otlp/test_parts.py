@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("opentelemetry.sdk")
 
 from disttrace.journal import proc
-from disttrace_viewer.companion.registry import Registry
-from disttrace_viewer.companion.service import Log
+from disttrace_viewer.companion.registry import JournalRegistry
+from disttrace_viewer.companion.service import CompanionLog
 from disttrace_viewer.load import ids
 from disttrace_viewer.load.tail import Tail
 from disttrace_viewer.otlp.journal import JournalReader
@@ -135,7 +135,7 @@ def locked(path: Path) -> int:
 def test_the_registry_goes_with_its_exporter(tmp_path: Path) -> None:
     """When nobody came meanwhile, file and lock are given up."""
     path = tmp_path / "job.otlp"
-    registry = Registry(str(path), locked(path))
+    registry = JournalRegistry(str(path), locked(path))
     path.write_text("1 2 base\n")
     assert registry.poll() == [proc.Entry(1, "2", "base")]
     assert registry.release()
@@ -145,7 +145,7 @@ def test_the_registry_goes_with_its_exporter(tmp_path: Path) -> None:
 def test_who_registers_before_the_release_is_served(tmp_path: Path) -> None:
     """The exporter goes on with the one that found the lock taken."""
     path = tmp_path / "job.otlp"
-    registry = Registry(str(path), locked(path))
+    registry = JournalRegistry(str(path), locked(path))
     with path.open("a") as file:
         file.write("1 2 base\n")
     assert not registry.release()
@@ -157,7 +157,7 @@ def test_who_registers_during_the_release_is_served(
 ) -> None:
     """Between the last look and the unlocking: it takes the lock again, on a new file."""
     path = tmp_path / "job.otlp"
-    registry = Registry(str(path), locked(path))
+    registry = JournalRegistry(str(path), locked(path))
     late = os.open(path, os.O_RDWR | os.O_APPEND)
     unlock = fcntl.flock
 
@@ -200,7 +200,7 @@ def test_what_a_stranger_registers_is_neither_read_nor_deleted(tmp_path: Path, k
             pytest.skip("only root gives files away")
         os.chown(planted, 65534, 65534)
     path = folder / "job.otlp"
-    registry = Registry(str(path), locked(path))
+    registry = JournalRegistry(str(path), locked(path))
     with path.open("a") as file:
         file.write(f"999999 1 {base}\n1 2 base\n")
     assert [entry.base for entry in registry.poll()] == ["base"]
@@ -234,8 +234,8 @@ def test_the_log_keeps_the_secrets_of_the_environment(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20hunter3,hunter4")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "x-key=hunter5")
     path = tmp_path / "log"
-    log = Log(os.open(path, os.O_CREAT | os.O_WRONLY))
-    log.say(f"the collector at {target('TRACES').name} does not take spans")
+    log = CompanionLog(os.open(path, os.O_CREAT | os.O_WRONLY))
+    log.write(f"the collector at {target('TRACES').name} does not take spans")
     texts = ("bad: authorization=Bearer%20hunter3,hunter4", "401 for Bearer hunter3", "hunter5")
 
     def quoting() -> Any:
@@ -248,7 +248,7 @@ def test_the_log_keeps_the_secrets_of_the_environment(
     quoted: list[str] = []
     Sender(quoting, "", quoted.append).finish()
     assert quoted == ["bad: authorization=***,***", "401 for ***", "***"]
-    log.say("cannot resolve http://user:hunter2@collector:4317")
+    log.write("cannot resolve http://user:hunter2@collector:4317")
     said = path.read_text()
     assert "hunter" not in said
     assert "http://***@collector:4317" in said
@@ -261,7 +261,7 @@ def test_what_a_killed_companion_left_is_told_from_what_is_new(tmp_path: Path) -
     for companions, followed in ((1, ["base", "base"]), (2, ["base"])):
         former = "exporter\n" * (companions - 1)
         path.write_text(f"1 2@earlier base\n{former}{own}exporter\n")
-        registry = Registry(str(path), locked(path))
+        registry = JournalRegistry(str(path), locked(path))
         assert [entry.base for entry in registry.poll()] == followed
         assert registry.inherited == ["base"] * (companions - 1)
         with path.open("a") as file:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from disttrace_viewer.companion.export import Export
-from disttrace_viewer.companion.service import Log, Order
+from disttrace_viewer.companion.service import CompanionLog, Order
 from disttrace_viewer.otlp.pipeline import Pipeline
 from disttrace_viewer.otlp.spans import Span
 from support.collector import SERVE, Collector
@@ -35,7 +35,7 @@ def test_a_stall_is_a_log_record_and_an_event(
             directory=str(tmp_path), registry="", job="job", in_names="job", exports=True,
             pending_s=0.0 if sent else 1e9, keep=True, watches=True, stall_s=3.0, quiet_since=None,
         )  # fmt: skip
-        log = Log(os.open(os.devnull, os.O_WRONLY))
+        log = CompanionLog(os.open(os.devnull, os.O_WRONLY))
         export = Export(order, log, owner=os.getuid())
         export.follow(waits.base.name)
         export.turn()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from disttrace_viewer.companion import words
-from disttrace_viewer.companion.endpoint import Answer
+from disttrace_viewer.companion.endpoint import Reply
 from disttrace_viewer.companion.reports import MOST_WHOLE, packed, unpacked
 from disttrace_viewer.diagnosis import job
 from disttrace_viewer.evidence.recorded import Recorded
@@ -21,7 +21,7 @@ from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.folder import here
-from disttrace_viewer.states.history import MOST_PACKED, Calls, History
+from disttrace_viewer.states.history import MOST_PACKED, CallOrder, History
 from disttrace_viewer.states.history import packed as packed_history
 from disttrace_viewer.states.merged import merge
 from disttrace_viewer.states.reduce import WINDOW, reduce
@@ -86,13 +86,13 @@ def test_another_host_is_asked_for_the_calls_of_one_of_those_who_made_the_same(
         asked.extend(wanted)
         whole = job.in_full(there, wanted, [str(tmp_path / "b")], here).states
         answer = packed(merge([whole[one] for one in wanted]), nobody_knows, most=MOST_WHOLE)
-        answers = [Answer("b", told) for told in (b"", answer)]
+        answers = [Reply("b", told) for told in (b"", answer)]
         return unpacked(answers, ours).states
 
     found = job.judged(
         [str(tmp_path / "a")],
         choose=all_of,
-        others=unpacked([Answer("b", packed(there, nobody_knows))], ours).merged,
+        others=unpacked([Reply("b", packed(there, nobody_knows))], ours).merged,
         fetch=fetch,
         look=nobody_knows,
     )
@@ -123,7 +123,7 @@ def test_a_million_calls_of_a_loop_are_short() -> None:
 )
 def test_calls_of_threads_are_put_in_order(numbers: Sequence[int], *, whole: bool) -> None:
     """And nothing is told where one is missing."""
-    calls = Calls()
+    calls = CallOrder()
     for number in numbers:
         calls.note(number, 10 * number)
     assert calls.all() == (array("I", sorted(10 * n for n in numbers)) if whole else None)

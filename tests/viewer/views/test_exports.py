@@ -274,7 +274,7 @@ def test_states_that_are_half_written_are_gone(
 ) -> None:
     """``reduce`` ended by SIGTERM in mid-run."""
 
-    def ended(task: folder.Task) -> folder.Part:
+    def ended(task: folder.Task) -> folder.StateBatch:
         os.kill(os.getpid(), signal.SIGTERM)
         return run(task)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from disttrace_viewer.api.report import Report
 from disttrace_viewer.attach import processes, recorders, samples
-from disttrace_viewer.attach.recorders import NOTHING, Asked
+from disttrace_viewer.attach.recorders import NOTHING, Dumped
 from disttrace_viewer.attach.samples import looked_at, refusal
 from disttrace_viewer.diagnosis import job
 from disttrace_viewer.load.foreign import py_spy
@@ -67,7 +67,7 @@ def from_files(paths: Sequence[str]) -> Attached:
     return Attached(reported(taken) if taken else None, tuple(told))
 
 
-def reported(taken: Sequence[Sample], asked: Asked = NOTHING) -> Report:
+def reported(taken: Sequence[Sample], asked: Dumped = NOTHING) -> Report:
     """The verdict on one job's ranks, by their stacks and what their recorders said."""
     stall_ns, foreign = _STALL_NS, translated(taken)
     if asked.dumps:

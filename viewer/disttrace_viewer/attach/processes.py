@@ -65,9 +65,9 @@ def _look(pid: int) -> Found | None:
         started = stat(pid).ticks
     except (OSError, ValueError):
         return None
-    told = [whole(env.get(key, "")) for key in _RANKS]
-    of = next((n for n, rank in enumerate(told) if rank is not None), len(_RANKS))
-    rank = told[of] if of < len(_RANKS) else None
+    numbers = [whole(env.get(key, "")) for key in _RANKS]
+    of = next((n for n, rank in enumerate(numbers) if rank is not None), len(_RANKS))
+    rank = numbers[of] if of < len(_RANKS) else None
     run = frozenset(env[key] for key in _RUNS if key in env)
     world = whole(env.get(_SIZES[of], "")) if rank is not None else None
     return Found(pid, rank, of, run, started, world)

@@ -54,9 +54,9 @@ def address(pid: int) -> Address | None:
     try:
         own = _sockets(pid)
         paths = list(_paths(pid, own))
-        told = environment(pid).get(SERVER_VARIABLE)
-        if told is not None and told in paths:
-            return path_in(pid, told)
+        found_at = environment(pid).get(SERVER_VARIABLE)
+        if found_at is not None and found_at in paths:
+            return path_in(pid, found_at)
         if _THREAD not in thread_names(pid):
             return None
         if paths:
@@ -79,27 +79,27 @@ def dumps(where: Address, pid: int) -> list[bytes | None]:
 
 def _requested(where: Address, pid: int, handler: str, until: float) -> bytes | None:
     request = f"POST /handler/{handler} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n"
-    said = bytearray()
+    data = bytearray()
     try:
         with _connected(where, until) as connection:
             if isinstance(where, str) and _listener(connection) != pid:
                 raise NoAnswer("does not listen where it says (another process does)")
             connection.sendall(request.encode() + b"Connection: close\r\n\r\n")
-            while len(said) <= MOST_BYTES:
+            while len(data) <= MOST_BYTES:
                 connection.settimeout(_left(until))
                 piece = connection.recv(1 << 16)
                 if not piece:
                     break
-                said += piece
+                data += piece
     except TimeoutError as error:
         raise NoAnswer(f"does not answer within {SERVER_LIMIT_S:.0f} s") from error
     except OSError as error:
         raise NoAnswer(f"does not answer ({error.strerror or type(error).__name__})") from error
-    head, _, body = bytes(said).partition(b"\r\n\r\n")
+    head, _, body = bytes(data).partition(b"\r\n\r\n")
     status = head.split(b" ", 2)[1:2]
     if status == [_ABSENT]:
         return None
-    if status != [_FOUND] or len(said) > MOST_BYTES:
+    if status != [_FOUND] or len(data) > MOST_BYTES:
         raise NoAnswer("answers with something else than a dump")
     return body
 
@@ -125,8 +125,8 @@ def _connected(where: Address, until: float) -> socket.socket:
 
 def _listener(connection: socket.socket) -> int:
     """The process at the other end: of ranks that were told one path, the last one has it."""
-    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid: int = struct.unpack("3i", told)[0]
+    found_at = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid: int = struct.unpack("3i", found_at)[0]
     return pid
 
 
@@ -250,7 +250,7 @@ def _write(path: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Dumped:
     """The dumps by pid, as of one moment; none unless there is one of each process."""
 
     dumps: Mapping[int, Dump] = field(default_factory=dict)
@@ -258,10 +258,10 @@ class Asked:
     trouble: str | None = None
 
 
-NOTHING = Asked()
+NOTHING = Dumped()
 
 
-def ask(found: Sequence[Found]) -> Asked:
+def ask(found: Sequence[Found]) -> Dumped:
     """What the recorders of these processes hold that have a way to be asked."""
     at_ns = time.time_ns()
     with ThreadPoolExecutor(max_workers=64) as pool:
@@ -271,11 +271,13 @@ def ask(found: Sequence[Found]) -> Asked:
     alone = "so the verdict is by stacks alone, without sequence numbers"
     for pid, answer in answers.items():
         if isinstance(answer, str):
-            return Asked(trouble=f"process {pid} {answer}, {alone}.")
+            return Dumped(trouble=f"process {pid} {answer}, {alone}.")
     mute = [pid for pid, answer in answers.items() if answer is None]
     if mute:
         some = f"process{'es' * (len(mute) > 1)} {', '.join(map(str, mute[:8]))}"
-        return Asked(trouble=f"other ranks have a worker server of torch, but not {some}, {alone}.")
+        return Dumped(
+            trouble=f"other ranks have a worker server of torch, but not {some}, {alone}."
+        )
     return _chosen({pid: a for pid, a in answers.items() if isinstance(a, list)}, at_ns, alone)
 
 
@@ -296,7 +298,7 @@ def _ask(one: Found) -> list[bytes | None] | str | None:
     return "has been asked for a dump by NCCL's pipe and wrote none" if data is None else [data]
 
 
-def _chosen(answers: Mapping[int, list[bytes | None]], at_ns: int, alone: str) -> Asked:
+def _chosen(answers: Mapping[int, list[bytes | None]], at_ns: int, alone: str) -> Dumped:
     """The dumps of the recorder that holds what has been in flight for longest: that of NCCL and
     that of gloo have numbers of their own, also in a group that has both. None where nothing is in
     flight: what is waited for is in no recorder.
@@ -305,8 +307,8 @@ def _chosen(answers: Mapping[int, list[bytes | None]], at_ns: int, alone: str) -
     best: tuple[int, dict[int, Dump]] | None = None
     for number in range(max(map(len, answers.values()))):
         dumps = {}
-        for pid, said in answers.items():
-            data = said[number] if number < len(said) else None
+        for pid, dumped in answers.items():
+            data = dumped[number] if number < len(dumped) else None
             dumps[pid] = _dump(pid, data, at_ns, problems)
         since = min(
             (e.created_ns for d in dumps.values() for e in d.entries if in_flight(d, e)),
@@ -316,8 +318,8 @@ def _chosen(answers: Mapping[int, list[bytes | None]], at_ns: int, alone: str) -
             best = since, dumps
     lost = next((p.sentence for p in problems.found() if p.kind != "foreign"), None)
     if lost is not None:
-        return Asked(trouble=f"{lost.removesuffix('.')}, {alone}.")
-    return Asked(best[1], at_ns) if best is not None else NOTHING
+        return Dumped(trouble=f"{lost.removesuffix('.')}, {alone}.")
+    return Dumped(best[1], at_ns) if best is not None else NOTHING
 
 
 def _dump(pid: int, data: bytes | None, at_ns: int, problems: Problems) -> Dump:

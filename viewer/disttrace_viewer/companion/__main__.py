@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from disttrace_viewer.companion.service import Duty, Log, Order
+    from disttrace_viewer.companion.service import CompanionLog, Duty, Order
     from disttrace_viewer.companion.watch import Watch
 
 
@@ -33,12 +33,19 @@ def main(argv: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)  # sent to the program; we end after it
     os.nice(19)  # training comes first
 
-    from disttrace_viewer.companion.registry import Registry
-    from disttrace_viewer.companion.service import BEGIN_S, SOON_S, Later, Log, Order, serve
+    from disttrace_viewer.companion.registry import JournalRegistry
+    from disttrace_viewer.companion.service import (
+        BEGIN_S,
+        SOON_S,
+        CompanionLog,
+        Later,
+        Order,
+        serve,
+    )
 
-    log = Log(log_descriptor)
+    log = CompanionLog(log_descriptor)
     order = Order(**wanted)
-    registry = Registry(path, descriptor)
+    registry = JournalRegistry(path, descriptor)
     duties: list[Duty] = []
     tell = None
     if order.exports:
@@ -49,10 +56,12 @@ def main(argv: list[str]) -> int:
             duties.append(export)
             tell = export.stalled
         except ImportError as error:  # not there, or a part of it is not
-            log.say(f"nothing is exported: {error.name} is missing; pip install 'disttrace[otlp]'")
+            log.write(
+                f"nothing is exported: {error.name} is missing; pip install 'disttrace[otlp]'"
+            )
         except Exception as error:
             _unexpected(error, log)
-            log.say(f"nothing is exported: {type(error).__name__}: {error}")
+            log.write(f"nothing is exported: {type(error).__name__}: {error}")
     if order.watches:
         from disttrace_viewer.companion.watch import Watch
 
@@ -64,7 +73,7 @@ def main(argv: list[str]) -> int:
         serve(duties, registry, log)
     except Exception as error:
         _unexpected(error, log)
-        log.say(f"the companion of this job ended: {type(error).__name__}: {error}")
+        log.write(f"the companion of this job ended: {type(error).__name__}: {error}")
     _remove_if_empty(os.path.splitext(path)[0] + ".log")
     _take_away_what_was_left()
     # The SDK's threads may still wait for a collector that never answers.
@@ -95,11 +104,11 @@ def _talk(order: Order, watch: Watch) -> Duty:
     return Talk(order.directory, slowness, judging, meet)
 
 
-def _unexpected(error: Exception, log: Log) -> None:
+def _unexpected(error: Exception, log: CompanionLog) -> None:
     if not isinstance(getattr(error, "exit_code", None), int):
         import traceback
 
-        log.say("".join(traceback.format_exception(error)).rstrip())
+        log.write("".join(traceback.format_exception(error)).rstrip())
 
 
 def _remove_if_empty(path: str) -> None:

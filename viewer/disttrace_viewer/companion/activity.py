@@ -23,24 +23,13 @@ import orjson
 from disttrace.journal.format import DEF, SEEN_GONE, STOPPED, definitions_name, opened_own
 from disttrace.journal.proc import ROOT, opened, stat
 from disttrace_viewer.analysis.liveness import look
-from disttrace_viewer.companion.machine import Answer
+from disttrace_viewer.companion.machine import HostTrouble
 from disttrace_viewer.trace.process import Process
 
-_APART_S = 1.0
-"""Two looks that are compared are at least so far apart."""
 _NEVER = (0, 0)
 
 Threads = Mapping[str, tuple[int, int]]
 """Per thread the nanoseconds that it ran, and that it waited in a run queue."""
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """Of the time since a look before, the parts of the busiest and of the most starved thread."""
-
-    ran: float = 0.0
-    starved: float = 0.0
-    over_s: float = 0.0
 
 
 class Load:
@@ -52,24 +41,23 @@ class Load:
     def look(self, pids: Iterable[int]) -> None:
         """Note how long each of their threads has run and waited."""
         now = time.monotonic()
-        while len(self._looks) > 1 and now - self._looks[-1][0] < _APART_S:
+        while len(self._looks) > 1 and now - self._looks[-1][0] < APART_S:
             self._looks.pop()
         self._looks = [*self._looks, (now, {pid: threads(pid) for pid in pids})][-2:]
 
-    def share(self, pid: int) -> Share:
-        """Since the look before the last one; nothing where there is none."""
+    def starved(self, pid: int) -> float:
+        """The part of the time since the look before the last one for which its most starved thread
+        waited for a processor.
+        """
         if len(self._looks) < 2:
-            return Share()
-        (then, before), (now, after) = self._looks[-2], self._looks[-1]
-        old, over_s = before.get(pid), now - then
-        if old is None or over_s < _APART_S:
-            return Share()
-        ran = starved = 0.0
-        for thread, (running, waiting) in after.get(pid, {}).items():
-            first = old.get(thread, _NEVER)
-            ran = max(ran, (running - first[0]) / 1e9 / over_s)
-            starved = max(starved, (waiting - first[1]) / 1e9 / over_s)
-        return Share(min(ran, 1.0), min(starved, 1.0), over_s)
+            return 0.0
+        (then, before), (now, after) = self._looks
+        over_s = now - then
+        if pid not in before or over_s < APART_S:
+            return 0.0
+        old = before[pid]
+        waited = [w - old.get(thread, _NEVER)[1] for thread, (_, w) in after.get(pid, {}).items()]
+        return min(1.0, max(waited, default=0) / 1e9 / over_s)
 
 
 def threads(pid: int) -> Threads:
@@ -309,7 +297,7 @@ def note(processes: Sequence[Process], but: Container[str] = frozenset()) -> Non
             _write(one, STOPPED, None, living - 1)
 
 
-def tell(processes: Sequence[Process], answers: Iterable[Answer]) -> None:
+def tell(processes: Sequence[Process], answers: Iterable[HostTrouble]) -> None:
     """What was said of this host: in the journal of the process that it names, or else of the
     lowest rank of ``processes``.
     """

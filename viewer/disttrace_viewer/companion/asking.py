@@ -19,7 +19,7 @@ from dataclasses import replace
 from disttrace.journal.format import DEVICE, HOST, LINK
 from disttrace.journal.proc import ROOT, here, opened
 from disttrace_viewer.companion import machine
-from disttrace_viewer.companion.machine import MOST_TEXT, Answer, NvidiaSmi
+from disttrace_viewer.companion.machine import MOST_TEXT, NvidiaSmi, HostTrouble
 
 NCCL_RAS = "NCCL RAS"
 PORT = 28028
@@ -39,7 +39,7 @@ _WHERE = {
 """By what a rank reported (``ncclErrorToString`` there); the rest is of the program, or of NCCL."""
 
 
-def ask_ras(pids: Collection[int], until: float, address: str | None = None) -> list[Answer]:
+def ask_ras(pids: Collection[int], until: float, address: str | None = None) -> list[HostTrouble]:
     """What the service of these processes says by then (monotonic)."""
     host, _, port = (address or os.environ.get("NCCL_RAS_ADDR", "")).rpartition(":")
     place = (host.strip("[]") or "localhost", int(port) if port.isdecimal() else PORT)
@@ -74,33 +74,33 @@ def _conversation(place: tuple[str, int], until: float) -> str:
         one.sendall(b"TIMEOUT 1\n")  # s that it waits for processes that do not answer
         line()
         one.sendall(b"VERBOSE STATUS\n")
-        said = b""
+        reported = b""
         try:
-            while len(said) < _MOST:
+            while len(reported) < _MOST:
                 one.settimeout(left_s())
                 if not (piece := one.recv(1 << 16)):
                     break
-                said += piece
+                reported += piece
         except TimeoutError:
             pass  # what it has said so far is true as well
-    return said.decode("utf-8", "replace")
+    return reported.decode("utf-8", "replace")
 
 
-def read_ras(status: str, at_s: float) -> list[Answer]:
+def read_ras(status: str, at_s: float) -> list[HostTrouble]:
     """What a status tells. Different counts of operations are no trouble: journals know better."""
-    found: dict[int, Answer] = {}
+    found: dict[int, HostTrouble] = {}
     title = ""
     for line in status.splitlines():
         if head := _TITLE.match(line):
             title = head[1]
         elif title in ("INCOMPLETE", "DEAD") and (one := _PROCESS.search(line)):
             what = f"{'dead' if title == 'DEAD' else 'no data'}: {line.strip()}"[:MOST_TEXT]
-            found[int(one[1])] = Answer(NCCL_RAS, HOST, at_s, what, one[2], None, int(one[1]))
+            found[int(one[1])] = HostTrouble(NCCL_RAS, HOST, at_s, what, one[2], None, int(one[1]))
         elif title == "ERROR" and (one := _REPORTED.search(line)) and one[2] in _WHERE:
             where, pid = _WHERE[one[2]], int(one[4])
             name = f"GPU {one[3]} on {one[5]}"
             found.setdefault(
-                pid, Answer(NCCL_RAS, where, at_s, line.strip()[:MOST_TEXT], name, None, pid)
+                pid, HostTrouble(NCCL_RAS, where, at_s, line.strip()[:MOST_TEXT], name, None, pid)
             )
     return list(found.values())
 
@@ -142,7 +142,7 @@ class Asking:
     def __init__(self) -> None:
         self._asked_at: float | None = None
         self._begun = 0
-        self._answers: Sequence[Answer] | None = None
+        self._answers: Sequence[HostTrouble] | None = None
 
     def begin(
         self, pids: Collection[int], quiet_s: float, begun: int = 0, now: float | None = None
@@ -169,7 +169,7 @@ class Asking:
             return bool(answers)
         return time.monotonic() - asked_at < IN_ALL_S + 0.2
 
-    def take(self) -> Sequence[Answer]:
+    def take(self) -> Sequence[HostTrouble]:
         """What was answered since this was asked the last time."""
         if not (answers := self._answers):
             return ()
@@ -177,12 +177,12 @@ class Asking:
         return answers
 
     def _ask(self, pids: Sequence[int], since_s: float, until: float) -> None:
-        found: list[Answer] = []
+        found: list[HostTrouble] = []
         try:
             devices = uses_devices(pids)
             smi = NvidiaSmi() if devices else None
-            said = machine.ask_kernel(since_s)
-            found += concerning(said, pids, devices=devices, counted=_counts_all())
+            reported = machine.ask_kernel(since_s)
+            found += concerning(reported, pids, devices=devices, counted=_counts_all())
             if devices:
                 found += ask_ras(pids, until)
             found += smi.answers(until) if smi is not None else ()
@@ -196,8 +196,8 @@ def uses_devices(pids: Iterable[int]) -> bool:
 
 
 def concerning(
-    answers: Iterable[Answer], pids: Collection[int], *, devices: bool, counted: bool
-) -> list[Answer]:
+    answers: Iterable[HostTrouble], pids: Collection[int], *, devices: bool, counted: bool
+) -> list[HostTrouble]:
     """Those that may concern a job of these processes. One that uses no device is held up by none;
     nor is it by what others did on theirs. ``counted``: the kernel's log counts as they do.
     """
@@ -211,7 +211,7 @@ def concerning(
     ]
 
 
-def _of_devices(one: Answer) -> bool:
+def _of_devices(one: HostTrouble) -> bool:
     return one.where == DEVICE or one.code is not None
 
 
@@ -226,12 +226,12 @@ def is_open(name: str | None, pids: Iterable[int]) -> bool:
     return node is None or any(node == target for pid in pids for target in opened(pid))
 
 
-def _own(answer: Answer) -> Answer:
+def _own(answer: HostTrouble) -> HostTrouble:
     """Without a pid that may be of another host, or be counted otherwise than in journals."""
     return answer if answer.pid is None or _is_here(answer) else replace(answer, pid=None)
 
 
-def _is_here(answer: Answer) -> bool:
+def _is_here(answer: HostTrouble) -> bool:
     """Whether its process may be of this host, and counted as its own journal has it."""
     if answer.by != NCCL_RAS:
         return _counts_all()

@@ -40,39 +40,28 @@ DELAY_S, MOST_DELAY_S = 0.05, 3.0
 
 
 class Transport(Protocol):
-    """A clock, and streams of bytes by number. Nothing here blocks, and nothing raises."""
+    """A clock, and streams of bytes by number (``sockets.py``). Nothing blocks, and nothing raises.
+    ``closed`` of the endpoint follows where a call fails, and not after ``close``.
+    """
 
-    def now(self) -> float:
-        """Seconds of a clock that is never set."""
-
-    def connect(self, address: Address) -> int:
-        """Call an address: ``opened`` or ``closed`` of the station follows."""
-
-    def listen(self, address: Address) -> bool:
-        """Take calls there; False where the port is another program's."""
-
-    def unlisten(self) -> None:
-        """Take no more calls."""
-
-    def send(self, stream: int, data: bytes) -> None:
-        """Bytes for the other end; one that does not read them is cut off in the end."""
-
-    def close(self, stream: int) -> None:
-        """Let go of a stream; ``closed`` does not follow."""
-
-    def peer(self, stream: int) -> str:
-        """The numeric address of the other end."""
+    def now(self) -> float: ...
+    def connect(self, address: Address) -> int: ...
+    def listen(self, address: Address) -> bool: ...
+    def unlisten(self) -> None: ...
+    def send(self, stream: int, data: bytes) -> None: ...
+    def close(self, stream: int) -> None: ...
+    def peer(self, stream: int) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Reply:
     """What one host answered."""
 
     sender: str
     data: bytes
 
 
-Done = Callable[[list[Answer]], None]
+Done = Callable[[list[Reply]], None]
 Requested = Callable[[int, tuple[str, ...]], None]
 """Gets the number and the words of a request."""
 
@@ -100,15 +89,15 @@ class _Stream:
 @dataclass(slots=True)
 class _Round:
     number: int
-    asked: set[int]
+    awaited: set[int]
     until: float
     done: Done
-    answers: list[Answer]
+    answers: list[Reply]
     size: int = 0
     """Bytes of the answers."""
 
 
-class Station:
+class Endpoint:
     """``requested`` is told what the server requests, for ``answer`` to send it; ``wanted`` that a
     client has waited for the limit.
     """
@@ -182,17 +171,17 @@ class Station:
         ``done`` gets them when all that are waited for have answered, or the time is over.
         """
         self._end_round()
-        asked = [
+        awaited = [
             stream
             for stream, one in self._streams.items()
             if one.id and (of is None or one.id in of)
         ]
         self._number += 1
         until = self._transport.now() + within_s
-        waits = {stream for stream in asked if of is not None or not self._streams[stream].late}
+        waits = {stream for stream in awaited if of is not None or not self._streams[stream].late}
         self._round = _Round(self._number, waits, until, done, [])
         message = Message("ask", {"n": self._number, "of": list(words[:MOST_WORDS])})
-        for stream in asked:
+        for stream in awaited:
             one = self._streams[stream]
             if one.owes < MOST_OWED:  # else it is stopped, and requests would pile up
                 one.talk.most_body = max(most, one.talk.most_body if one.owes else 0)
@@ -258,9 +247,6 @@ class Station:
         self._of_address.setdefault(peer, set()).add(stream)
         self._transport.send(stream, talk.greeting())
 
-    def opened(self, stream: int) -> None:
-        """The address that we called answered."""
-
     def received(self, stream: int, data: bytes) -> None:
         """Bytes came; wrong ones end this connection, and nothing else."""
         one = self._streams.get(stream)
@@ -277,13 +263,13 @@ class Station:
                 if self._streams.get(stream) is one:
                     self._take(stream, one, message)
         except (Garbled, KeyError):
-            self.closed(stream, told=False)
+            self.closed(stream, gone=False)
         if stream in self._streams:
             self._hold(stream)
 
-    def closed(self, stream: int, *, told: bool = True) -> None:
+    def closed(self, stream: int, *, gone: bool = True) -> None:
         """The other end is gone, or was never there; ``told``: the transport has let go of it."""
-        self._close(stream, told=told)
+        self._close(stream, gone=gone)
         if stream in self._calls:
             self._calls.discard(stream)
             if not self._calls and self._server < 0 and self.state != SERVER:
@@ -296,7 +282,7 @@ class Station:
         """Do what is due."""
         now = self._transport.now()
         for stream in [s for s, one in self._streams.items() if one.talk.overdue(now)]:
-            self.closed(stream, told=False)
+            self.closed(stream, gone=False)
         self._look_at_round()
         if self.state == SERVER:
             if now >= self._beat_at:
@@ -307,7 +293,7 @@ class Station:
                     self._transport.send(stream, beat)
         elif self._server >= 0:
             if now - self._heard_at > self._lost_s:
-                self.closed(self._server, told=False)
+                self.closed(self._server, gone=False)
         elif self.state != IDLE and now >= self._due:
             if self._calls:
                 self._found_none()
@@ -326,7 +312,7 @@ class Station:
             if message.kind != "join" or len(name := message.text("id", MOST_ID)) == 0:
                 raise Garbled("no client")
             for other in [s for s, two in self._streams.items() if two.id == name]:
-                self.closed(other, told=False)  # of before the network was parted
+                self.closed(other, gone=False)  # of before the network was parted
             one.id, one.order = name, message.number("order")
             self._send(stream, Message("beat", {"ms": round(1e3 * BEAT_S)}))
         elif message.kind == "answer" and one.owes:
@@ -367,18 +353,18 @@ class Station:
         if found.size > MOST_BYTES:
             raise Garbled("too much of all together")
         one.late = False
-        found.answers.append(Answer(one.id, message.body))
-        found.asked.discard(stream)
+        found.answers.append(Reply(one.id, message.body))
+        found.awaited.discard(stream)
         self._look_at_round()
 
     def _look_at_round(self) -> None:
         found = self._round
         if found is None:
             return
-        found.asked &= self._streams.keys()
-        if found.asked and self._transport.now() < found.until:
+        found.awaited &= self._streams.keys()
+        if found.awaited and self._transport.now() < found.until:
             return
-        for stream in found.asked:
+        for stream in found.awaited:
             self._streams[stream].late = True
         self._end_round()
 
@@ -403,7 +389,7 @@ class Station:
             by_peer[peer] = by_peer.get(peer, 0) + size
         most = max(by_peer, key=by_peer.__getitem__)
         for stream in [s for s in self._held if self._streams[s].peer == most]:
-            self.closed(stream, told=False)
+            self.closed(stream, gone=False)
 
     # -- the search ----------------------------------------------------------------------------
 
@@ -453,7 +439,7 @@ class Station:
         for stream in calls:
             self._close(stream)
 
-    def _close(self, stream: int, *, told: bool = False) -> None:
+    def _close(self, stream: int, *, gone: bool = False) -> None:
         one = self._streams.get(stream)
         if one is None:
             return
@@ -464,7 +450,7 @@ class Station:
             rest.discard(stream)
             if not rest:
                 self._of_address.pop(one.peer, None)
-        if not told:
+        if not gone:
             self._transport.close(stream)
 
     def _send(self, stream: int, message: Message) -> None:

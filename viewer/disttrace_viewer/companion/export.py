@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from disttrace_viewer.companion.service import Log, Order
+from disttrace_viewer.companion.service import CompanionLog, Order
 from disttrace_viewer.otlp.pipeline import Pipeline
 from disttrace_viewer.otlp.sdk import Tracers
 from disttrace_viewer.otlp.sending import LAST_S, Metrics, Sender, send_stall
@@ -18,7 +18,7 @@ from disttrace_viewer.trace.plain_text import whole
 class Export:
     """The duty of sending: everything between the journals and the collector."""
 
-    def __init__(self, order: Order, log: Log, *, owner: int) -> None:
+    def __init__(self, order: Order, log: CompanionLog, *, owner: int) -> None:
         """Raises ViewerError for settings that cannot be followed."""
         self._order = order
         self._owner = owner
@@ -29,10 +29,10 @@ class Export:
         full: Callable[[], bool] = _never
         if (protocol := where.protocol) is not None:
             name = f"the collector at {where.name}"
-            self._sender = Sender(lambda: exporter("TRACES", protocol), name, log.say)
+            self._sender = Sender(lambda: exporter("TRACES", protocol), name, log.write)
             emit, full = Tracers(self._sender).emit, self._sender.full
         pending_ns = int(order.pending_s * 1e9)
-        self.pipeline = Pipeline(emit, pending_ns=pending_ns, say=log.say, full=full)
+        self.pipeline = Pipeline(emit, pending_ns=pending_ns, say=log.write, full=full)
         self._stall: threading.Thread | None = None
         self._metrics = Metrics(self.pipeline, self._sender)
 
@@ -88,7 +88,7 @@ class Export:
             d.process.get("job_source") == "drawn" and "TRACEPARENT" not in d.env for d in known
         )
         if drawn and any(_elsewhere(d.env) for d in known):
-            self._log.say(
+            self._log.write(
                 "this job has processes on other hosts, and no id that they share: each host has "
                 "a trace of its own; set DISTTRACE_JOB to one value on all of them"
             )
@@ -96,7 +96,7 @@ class Export:
     def _warn_of_unread(self) -> None:
         unread = sum(journal.unread for journal in self.pipeline.journals.values())
         if unread:
-            self._log.say(
+            self._log.write(
                 f"{unread} segments of journals were dropped before they were sent; "
                 "DISTTRACE_MAX_MB keeps more"
             )

@@ -27,7 +27,7 @@ import orjson
 
 import disttrace.journal.format as fmt
 from disttrace_viewer.analysis.operation import innermost
-from disttrace_viewer.companion.slow_ranks import Block, Blocks, Held
+from disttrace_viewer.companion.slow_ranks import Block, Blocks, Released
 from disttrace_viewer.history.minutes import MINUTE_NS
 from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.load.schema import json_object
@@ -101,7 +101,7 @@ MOST_OPEN = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _CallKind:
     number: int
     group: int | None
     place: str
@@ -110,10 +110,10 @@ class _Call:
     on_device: bool
 
 
-class _Open:
+class _InFlight:
     __slots__ = ("begin", "call", "issued", "seq", "wait")
 
-    def __init__(self, begin: int, call: _Call, seq: int | None) -> None:
+    def __init__(self, begin: int, call: _CallKind, seq: int | None) -> None:
         self.begin = begin
         self.call = call
         self.seq = seq
@@ -134,8 +134,8 @@ class Holds:
         """Newest time that was seen, on the journal's clock."""
         self._definitions = definitions
         self._minutes = minutes
-        self._calls: dict[int, _Call] = {}
-        self._open: dict[int, _Open] = {}
+        self._calls: dict[int, _CallKind] = {}
+        self._open: dict[int, _InFlight] = {}
         self._newest = 0
         self._release: int | None = None
 
@@ -146,7 +146,7 @@ class Holds:
         if self._minutes is not None:
             self._minutes.missed()
 
-    def take(self, records: Iterable[dict[str, Any]]) -> Iterator[Held]:
+    def take(self, records: Iterable[dict[str, Any]]) -> Iterator[Released]:
         """The exchanges that these records end. What is none of the format is passed over."""
         for record in records:
             kind = next(iter(record), "")
@@ -171,7 +171,7 @@ class Holds:
                 continue
 
     @staticmethod
-    def _is_over(kind: str, one: _Open) -> bool:
+    def _is_over(kind: str, one: _InFlight) -> bool:
         return kind == fmt.COMPLETE and one.call.on_device
 
     def _begin(self, number: int, record: dict[str, Any]) -> None:
@@ -181,12 +181,12 @@ class Holds:
         call = self._call(record["s"])
         if call is None or not call.holds or (call.of_store and record.get("h")):
             return  # a thread beside the main one that asks a store holds nobody up
-        self._open[number] = _Open(record["t"], call, record.get("q"))
+        self._open[number] = _InFlight(record["t"], call, record.get("q"))
         self._newest = max(self._newest, number)
         if len(self._open) > MOST_OPEN:
             del self._open[next(iter(self._open))]
 
-    def _ended(self, number: int, one: _Open, record: dict[str, Any]) -> Held | None:
+    def _ended(self, number: int, one: _InFlight, record: dict[str, Any]) -> Released | None:
         end = one.begin + record["d"]
         self.last_ns = max(self.last_ns, end)
         since: int | None = one.begin
@@ -212,14 +212,14 @@ class Holds:
         seq = record.get("q", one.seq)
         if one.call.group is None or type(seq) is not int or record.get("f"):
             return None
-        return Held(one.call.group, seq, one.call.place, away, inside, end)
+        return Released(one.call.group, seq, one.call.place, away, inside, end)
 
-    def _call(self, number: int) -> _Call | None:
+    def _call(self, number: int) -> _CallKind | None:
         found = self._calls.get(number)
         if found is None and (call := self._definitions.get("call", number)) is not None:
             kind, op = call.get("kind"), str(call.get("op"))
             place = self._place(op, call.get("stack")) if op in SYNCHRONIZING else ""
-            found = self._calls[number] = _Call(
+            found = self._calls[number] = _CallKind(
                 number=number,
                 group=call.get("group") if kind == fmt.COLLECTIVE else None,
                 place=place if kind == fmt.COLLECTIVE else "",

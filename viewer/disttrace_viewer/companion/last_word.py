@@ -39,7 +39,7 @@ _LONGEST = 32 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class EndOrder:
     """What the process that ends asks for."""
 
     directory: str
@@ -63,7 +63,7 @@ class Order:
         return self.root or self.directory
 
 
-def word(order: Order) -> dict[str, Any] | None:
+def word(order: EndOrder) -> dict[str, Any] | None:
     """What is to be said, for people and for programs; None: nothing."""
     until = time.monotonic() + (0.0 if order.failed else _TOGETHER_S)
     while True:
@@ -91,7 +91,7 @@ def word(order: Order) -> dict[str, Any] | None:
     return _kept(order, trace, found, sorted(names))
 
 
-def _read(order: Order) -> tuple[Merged, Sequence[State]]:
+def _read(order: EndOrder) -> tuple[Merged, Sequence[State]]:
     """The states of the job's processes; and of those that use its store under other names."""
     files = of_job(order.of_all, order.in_names)
     local = newest_try(folder.of_journals(files, window=WINDOW), order.job)
@@ -106,7 +106,7 @@ def _jobs(jobs: Sequence[Any], trace: Trace, process: str) -> list[str]:
 
 
 def _kept(
-    order: Order, trace: Trace, found: Verdict, names: Sequence[str]
+    order: EndOrder, trace: Trace, found: Verdict, names: Sequence[str]
 ) -> dict[str, Any] | None:
     """The word, unless somebody else of the job has said it. ``names`` of the job, as ranks that
     nobody launched together draw each their own.
@@ -133,7 +133,7 @@ def _kept(
 
 
 def _values(
-    order: Order, trace: Trace, found: Verdict, before: Sequence[dict[str, Any]]
+    order: EndOrder, trace: Trace, found: Verdict, before: Sequence[dict[str, Any]]
 ) -> dict[str, Any] | None:
     stands = standing(before)
     first = next((f for f in found.findings if f.severity == ERROR), None)
@@ -165,7 +165,7 @@ def _living(trace: Trace, but: str) -> bool:
 
 def main(argv: list[str]) -> None:
     """Print the word as one line of JSON, or nothing."""
-    found = word(Order(**json.loads(argv[0])))
+    found = word(EndOrder(**json.loads(argv[0])))
     if found is not None:
         print(json.dumps(found), flush=True)  # noqa: T201
 

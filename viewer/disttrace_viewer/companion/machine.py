@@ -25,7 +25,7 @@ MOST_TEXT = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HostTrouble:
     """``at_s`` is a unix time; ``where`` is a word of ``disttrace.journal.format``."""
 
     by: str
@@ -72,7 +72,7 @@ OF_LINKS = frozenset({74, *range(144, 151)})
 _VIRTUAL = re.compile(r"(?:veth|docker|virbr|br-|cali|cni|flannel|tap|tun|vnet|lo\b)")
 
 
-def ask_kernel(since_s: float) -> list[Answer]:
+def ask_kernel(since_s: float) -> list[HostTrouble]:
     """What the log of this kernel tells since a unix time."""
     return read_kernel_log(
         kernel_text(), since_s, time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
@@ -90,12 +90,12 @@ def kernel_text() -> str:
     return buffer.raw[: max(read_bytes, 0)].decode("utf-8", "replace")
 
 
-def read_kernel_log(log: str, since_s: float, boot_s: float) -> list[Answer]:
+def read_kernel_log(log: str, since_s: float, boot_s: float) -> list[HostTrouble]:
     """``boot_s``: the unix time at which the log's clock was zero.
 
     What was down and is up again counts too: connections may not have lived through it.
     """
-    found: dict[tuple[str, str | None, int | None], Answer] = {}
+    found: dict[tuple[str, str | None, int | None], HostTrouble] = {}
     for line in log.splitlines():
         stamped = _LINE.match(line)
         if stamped is None:
@@ -108,14 +108,14 @@ def read_kernel_log(log: str, since_s: float, boot_s: float) -> list[Answer]:
     return list(found.values())
 
 
-def _of(line: str, at_s: float) -> Iterator[Answer]:
+def _of(line: str, at_s: float) -> Iterator[HostTrouble]:
     """Whatever a line tells."""
 
     def answer(
         where: str, name: str | None = None, code: int | None = None, pid: str | None = None
-    ) -> Answer:
+    ) -> HostTrouble:
         whose = None if pid is None else int(pid)
-        return Answer(KERNEL_LOG, where, at_s, line[:MOST_TEXT], name, code, whose)
+        return HostTrouble(KERNEL_LOG, where, at_s, line[:MOST_TEXT], name, code, whose)
 
     if xid := _XID.search(line):
         code = int(xid[2])
@@ -155,44 +155,46 @@ class NvidiaSmi:
     def __init__(self, command: str | None = None) -> None:
         """``command``: a path; else what PATH has, where NVIDIA's driver is loaded."""
         self._child: subprocess.Popen[bytes] | None = None
-        self._said: IO[bytes] | None = None
+        self._output: IO[bytes] | None = None
         if command is None and os.path.exists(_DRIVER):
             command = shutil.which("nvidia-smi")
         if command is None:
             return
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - read when it has answered
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - read when it has answered
         try:
             self._child = subprocess.Popen(
                 [command, *_COMMAND],
                 stdin=subprocess.DEVNULL,
-                stdout=self._said,
+                stdout=self._output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
         except OSError:
-            self._said.close()
+            self._output.close()
 
-    def answers(self, until: float) -> list[Answer]:
+    def answers(self, until: float) -> list[HostTrouble]:
         """What it said by then (monotonic); one that a driver holds is killed and left behind."""
-        if self._child is None or self._said is None:
+        if self._child is None or self._output is None:
             return []
         try:
             self._child.wait(max(0.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:
             self._child.kill()
             self._child.returncode = -signal.SIGKILL  # nobody waits: the driver may hold it
-            self._said.close()
+            self._output.close()
             return []
-        with self._said as said:
-            said.seek(0)
-            return read_smi(said.read(64 << 10).decode("utf-8", "replace"), time.time())
+        with self._output as output:
+            output.seek(0)
+            return read_smi(output.read(64 << 10).decode("utf-8", "replace"), time.time())
 
 
-def read_smi(output: str, at_s: float) -> list[Answer]:
+def read_smi(output: str, at_s: float) -> list[HostTrouble]:
     """The devices that its output tells of as lost."""
-    found: dict[str | None, Answer] = {}
+    found: dict[str | None, HostTrouble] = {}
     for line in output.splitlines():
         if _LOST_DEVICE.search(line):
             name = named[0].lower() if (named := _NAME.search(line)) else None
-            found.setdefault(name, Answer(NVIDIA_SMI, DEVICE, at_s, line.strip()[:MOST_TEXT], name))
+            found.setdefault(
+                name, HostTrouble(NVIDIA_SMI, DEVICE, at_s, line.strip()[:MOST_TEXT], name)
+            )
     return list(found.values())

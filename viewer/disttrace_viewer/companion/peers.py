@@ -25,8 +25,8 @@ from disttrace_viewer.companion.endpoint import (
     MOST_STATES,
     SEEKING,
     SERVER,
-    Answer,
-    Station,
+    Endpoint,
+    Reply,
 )
 from disttrace_viewer.companion.protocol import Address, secret_of_job
 from disttrace_viewer.companion.sockets import Sockets
@@ -63,7 +63,7 @@ class Peers:
         for end in (self._ear, self._mouth):
             os.set_blocking(end, False)
         self._sockets: Sockets | None = None
-        self._station: Station | None = None
+        self._endpoint: Endpoint | None = None
         self._store: socket.socket | None = None
         self._again = self._used = self._answered_at = 0.0
         self._mute = self._leaving = False
@@ -73,12 +73,12 @@ class Peers:
     @property
     def role(self) -> str:
         """``IDLE``, ``SEEKING``, ``CLIENT``, ``SERVER`` or ``ALONE``."""
-        return IDLE if self._station is None else self._station.state
+        return IDLE if self._endpoint is None else self._endpoint.state
 
     @property
     def pause_s(self) -> float | None:
         """Until ``poll`` is due, or sooner when ``fileno`` can be read; None: nothing is."""
-        return None if self._station is None else POLL_S
+        return None if self._endpoint is None else POLL_S
 
     @property
     def mute(self) -> bool:
@@ -88,11 +88,11 @@ class Peers:
     @property
     def clients(self) -> list[str]:
         """Names of those that have joined us, by order."""
-        station = self._station
+        endpoint = self._endpoint
         nothing: list[str] = []
-        if station is None or station.state != SERVER:
+        if endpoint is None or endpoint.state != SERVER:
             return nothing
-        return self._asked(lambda done: done(station.clients), nothing, CONNECT_S)
+        return self._on_thread(lambda done: done(endpoint.clients), nothing, CONNECT_S)
 
     def fileno(self) -> int:
         """Readable when ``poll`` has something to do."""
@@ -102,8 +102,8 @@ class Peers:
         """Meet the others; False: no store answers, so there is no place to meet."""
         now = time.monotonic()
         self._used, self._leaving = now, False
-        if self._station is not None:
-            if self._station.state != IDLE and self._sockets is not None and self._sockets.alive:
+        if self._endpoint is not None:
+            if self._endpoint.state != IDLE and self._sockets is not None and self._sockets.alive:
                 return True
             self.close()
         if now < self._again:
@@ -124,16 +124,16 @@ class Peers:
         latest = None
         while not self._requests.empty():
             latest = self._requests.get()
-        station = self._station
-        if station is None:
+        endpoint = self._endpoint
+        if endpoint is None:
             return
         now = time.monotonic()
         if latest is not None:
             number, words = latest
             self._answered_at = now
             data = self._answer(words)
-            self._call(lambda: station.answer(number, data))
-        elif station.state == IDLE:
+            self._call(lambda: endpoint.answer(number, data))
+        elif endpoint.state == IDLE:
             self.close()
         elif now - max(self._used, self._answered_at) > UNUSED_S or self._leaving:
             self.leave()
@@ -152,27 +152,27 @@ class Peers:
         of: Collection[str] | None = None,
         most: int = MOST_STATES,
         within_s: float = ROUND_S,
-    ) -> list[Answer]:
+    ) -> list[Reply]:
         """What all clients answer, or those with some names; nothing where we are no server."""
-        station = self._station
-        nothing: list[Answer] = []
-        if station is None or station.state != SERVER:
+        endpoint = self._endpoint
+        nothing: list[Reply] = []
+        if endpoint is None or endpoint.state != SERVER:
             return nothing
-        return self._asked(
-            lambda done: station.request(words, of, most, within_s, done), nothing, within_s + 1.0
+        return self._on_thread(
+            lambda done: endpoint.request(words, of, most, within_s, done), nothing, within_s + 1.0
         )
 
     def speaks(self) -> bytes | None:
         """See ``Station.speaks``."""
-        return b"" if self._station is None else self._station.speaks(mute=self._mute)
+        return b"" if self._endpoint is None else self._endpoint.speaks(mute=self._mute)
 
     def call(self) -> None:
         """Tell the server that a process has waited for the limit here, unless it knows it."""
-        station, mute = self._station, self._mute
-        if station is None or station.state != CLIENT:
+        endpoint, mute = self._endpoint, self._mute
+        if endpoint is None or endpoint.state != CLIENT:
             return
-        if mute or time.monotonic() - station.requested_at > KNOWS_S:
-            self._call(lambda: station.call(mute=mute))
+        if mute or time.monotonic() - endpoint.requested_at > KNOWS_S:
+            self._call(lambda: endpoint.call(mute=mute))
 
     def is_called(self) -> bool:
         """Whether a client has called since this was asked."""
@@ -187,11 +187,11 @@ class Peers:
 
     def hand_over(self, data: bytes) -> bool:
         """Have a client print; with nothing: no client has to any more."""
-        station = self._station
-        if station is None or station.state != SERVER or not (data or self._handed_over):
+        endpoint = self._endpoint
+        if endpoint is None or endpoint.state != SERVER or not (data or self._handed_over):
             return False
         self._handed_over = bool(data)
-        return self._asked(lambda done: done(station.hand_over(data)), False, CONNECT_S)
+        return self._on_thread(lambda done: done(endpoint.hand_over(data)), False, CONNECT_S)
 
     def leave(self) -> None:
         """The stall is over here. A server stays for its clients."""
@@ -202,11 +202,11 @@ class Peers:
 
     def close(self) -> None:
         """Nothing of ours listens any more, nothing is connected."""
-        station, sockets = self._station, self._sockets
-        self._station = self._sockets = None
+        endpoint, sockets = self._endpoint, self._sockets
+        self._endpoint = self._sockets = None
         self._leaving = False
-        if station is not None and sockets is not None:
-            sockets.call(station.leave)
+        if endpoint is not None and sockets is not None:
+            sockets.call(endpoint.leave)
             sockets.stop()
         self._let_go()
 
@@ -229,14 +229,16 @@ class Peers:
         self._begin(place, 1 << 40)
         self._mute = True
         answered = False
-        while (station := self._station) is not None and time.monotonic() < until and not answered:
+        while (
+            (endpoint := self._endpoint) is not None and time.monotonic() < until and not answered
+        ):
             if self._store is None or self._has_ended(self._store):
                 break
             while not self._requests.empty():
                 number, words = self._requests.get()
                 answered = bool(data) and words[:1] == ("states",)
-                told = data if answered else self._answer(words)
-                self._call(lambda n=number, d=told: station.answer(n, d))  # type: ignore[misc]
+                reply = data if answered else self._answer(words)
+                self._call(lambda n=number, d=reply: endpoint.answer(n, d))  # type: ignore[misc]
             if self.role == SERVER:
                 serve()
             time.sleep(0.1)
@@ -270,21 +272,21 @@ class Peers:
         here = protocol.to_listen_at(host, numeric)
         _take_descriptors()
         sockets = Sockets()
-        station = Station(
+        endpoint = Endpoint(
             self._me, sockets, self._hear, secret=self._secret, wanted=self._hear_call
         )
-        self._sockets, self._station = sockets, station
-        sockets.start(station)
+        self._sockets, self._endpoint = sockets, endpoint
+        sockets.start(endpoint)
         self._answered_at, self._handed_over = time.monotonic(), False
         there = [(one, at) for at in ports for one in numeric[:2]]
         listen_at = [] if here is None else [(here, at) for at in ports]
         job = protocol.job_of(port, self._about)
 
         def meet(done: Callable[[bool], None]) -> None:
-            station.meet(job, there, listen_at, order)
+            endpoint.meet(job, there, listen_at, order)
             done(True)
 
-        self._asked(meet, False, CONNECT_S)
+        self._on_thread(meet, False, CONNECT_S)
 
     def _hear(self, number: int, words: tuple[str, ...]) -> None:
         """On the thread of the sockets."""
@@ -309,7 +311,9 @@ class Peers:
         if self._sockets is not None:
             self._sockets.call(do)
 
-    def _asked(self, ask: Callable[[Callable[[T], None]], Any], otherwise: T, within_s: float) -> T:
+    def _on_thread(
+        self, ask: Callable[[Callable[[T], None]], Any], otherwise: T, within_s: float
+    ) -> T:
         """What the thread of the sockets answers, or ``otherwise`` where it takes too long."""
         box: list[T] = []
         answered = threading.Event()

@@ -22,7 +22,7 @@ from disttrace.journal.proc import Entry, entries
 from disttrace.lifecycle.meeting.place import namespace
 
 
-class Registry:
+class JournalRegistry:
     """The file at ``path``, locked by whoever made ``descriptor``."""
 
     def __init__(self, path: str, descriptor: int) -> None:

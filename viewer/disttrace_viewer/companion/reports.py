@@ -24,12 +24,12 @@ import orjson
 
 from disttrace_viewer.analysis.liveness import Look, Seen, look
 from disttrace_viewer.analysis.process_ends import quotes
-from disttrace_viewer.companion.endpoint import Answer
+from disttrace_viewer.companion.endpoint import Reply
 from disttrace_viewer.companion.reading import marks_of
 from disttrace_viewer.companion.sound import sound
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.merged import Merged, WaitsWith
-from disttrace_viewer.states.state import Row, State, StateError, encoded, inflated
+from disttrace_viewer.states.state import OpRow, State, StateError, encoded, inflated
 from disttrace_viewer.trace.error_texts import phrases
 from disttrace_viewer.trace.process import Process
 
@@ -93,7 +93,7 @@ def packed(merged: Merged, see: Look = look, *, most: int = MOST_STATE) -> bytes
     return zlib.compress(orjson.dumps(found, option=orjson.OPT_NON_STR_KEYS), 6)
 
 
-def unpacked(answers: Iterable[Answer], local: Merged, *, proved: bool = False) -> Received:
+def unpacked(answers: Iterable[Reply], local: Merged, *, proved: bool = False) -> Received:
     """All answers in one. One that cannot be read costs only its sender; what is sent of processes
     of this host is not believed, nor what two send of one process, unless all have ``proved`` to be
     of the job: then a companion was replaced, and the newer state counts.
@@ -143,20 +143,20 @@ def _seen(word: Any) -> Seen:
     return Seen(alive, code, letter)
 
 
-def joined(answers: Sequence[Answer], summaries: Sequence[Answer]) -> bytes:
+def joined(answers: Sequence[Reply], summaries: Sequence[Reply]) -> bytes:
     """Answers of several hosts as one, to be handed on."""
     rows = [[[one.sender, one.data.hex()] for one in of] for of in (answers, summaries)]
     return zlib.compress(orjson.dumps(rows), 1)
 
 
-def parted(data: bytes) -> tuple[list[Answer], list[Answer]]:
+def parted(data: bytes) -> tuple[list[Reply], list[Reply]]:
     """The same again; none where it is no such thing."""
-    nothing: tuple[list[Answer], list[Answer]] = ([], [])
+    nothing: tuple[list[Reply], list[Reply]] = ([], [])
     if not data:
         return nothing
     try:
         answers, summaries = (
-            [Answer(str(name)[:64], bytes.fromhex(text)) for name, text in of]
+            [Reply(str(name)[:64], bytes.fromhex(text)) for name, text in of]
             for of in orjson.loads(inflated(data, MOST_TEXT_OF_ALL))
         )
     except WRONG:
@@ -170,7 +170,7 @@ def _bounded(state: State, most: int) -> State:
     while _size(state) > most and len(state.ops) > 1:
         ops = state.ops
         kept = ops[-(len(ops) // 2) :]
-        calls = {row[Row.CALL] for row in kept}
+        calls = {row[OpRow.CALL] for row in kept}
         numbered = state.numbered
         table = {n: c for n, c in numbered["call"].items() if n in calls}
         state = replace(
@@ -409,8 +409,8 @@ def _rows(rows: list[list[Any]], word: Word) -> list[list[Any]]:
 
 
 def _row(row: list[Any], word: Word) -> list[Any]:
-    if len(row) <= Row.KEY or row[Row.KEY] is None:
+    if len(row) <= OpRow.KEY or row[OpRow.KEY] is None:
         return row
-    key = row[Row.KEY]
+    key = row[OpRow.KEY]
     found = word(key) if isinstance(key, str) else [word(one) for one in key]
-    return [*row[: Row.KEY], found, *row[Row.KEY + 1 :]]
+    return [*row[: OpRow.KEY], found, *row[OpRow.KEY + 1 :]]

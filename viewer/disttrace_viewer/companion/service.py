@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from disttrace.journal.format import LIVE_SUFFIX
-from disttrace_viewer.companion.registry import Registry
+from disttrace_viewer.companion.registry import JournalRegistry
 from disttrace_viewer.otlp.target import without_secrets
 
 
-class Log:
+class CompanionLog:
     """Sentences for people, each once, in a file that is removed where it stayed empty."""
 
     def __init__(self, descriptor: int) -> None:
         self._fd = descriptor
         self._said: set[str] = set()
 
-    def say(self, sentence: str) -> None:
+    def write(self, sentence: str) -> None:
         """Append a sentence; a full disk is no reason to stop."""
         sentence = without_secrets(sentence)
         if sentence not in self._said:
@@ -160,7 +160,7 @@ class Later:
             self._failed = error
 
 
-def serve(duties: Sequence[Duty], registry: Registry, log: Log) -> None:
+def serve(duties: Sequence[Duty], registry: JournalRegistry, log: CompanionLog) -> None:
     """Until the last process of the job is gone; a duty that fails ends, the others go on."""
     working = list(duties)
 
@@ -170,7 +170,7 @@ def serve(duties: Sequence[Duty], registry: Registry, log: Log) -> None:
                 do(duty)
             except Exception as error:
                 working.remove(duty)
-                log.say(f"{type(duty).__name__.lower()} ended: {type(error).__name__}: {error}")
+                log.write(f"{type(duty).__name__.lower()} ended: {type(error).__name__}: {error}")
 
     last_alive = time.monotonic()
     while working:
@@ -180,10 +180,10 @@ def serve(duties: Sequence[Duty], registry: Registry, log: Log) -> None:
             each(lambda duty, base=base: duty.inherit(base))  # type: ignore[misc]
         registry.inherited.clear()
         for name in registry.refused:
-            log.say(f"{name[:80]!r} is no journal of this user here; it is not read")
+            log.write(f"{name[:80]!r} is no journal of this user here; it is not read")
         if os.getppid() in [entry.pid for entry in registry.entries]:
             # It may wait until it has no child, and we wait for it.
-            log.say("nobody watches: the companion would be a child of a process of the job")
+            log.write("nobody watches: the companion would be a child of a process of the job")
             break
         gone = [entry for entry in registry.entries if not entry.lives]
         each(lambda duty: duty.turn())

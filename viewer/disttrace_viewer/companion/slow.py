@@ -22,7 +22,7 @@ import orjson
 
 from disttrace_viewer.companion import slow_report
 from disttrace_viewer.companion.follower import Follower
-from disttrace_viewer.companion.slow_ranks import MOST_SHIFT, Block, Ranks, Slow
+from disttrace_viewer.companion.slow_ranks import MOST_SHIFT, Block, Slow, SlowRanks
 from disttrace_viewer.companion.slow_report import LiveFile
 from disttrace_viewer.states.state import inflated
 from disttrace_viewer.trace.plain_text import plain
@@ -36,7 +36,7 @@ MOST = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Notice:
     """One line: ``slow`` ranks, of a whole ``host`` or None; ``over``: they are not slow now."""
 
     slow: tuple[Slow, ...]
@@ -52,7 +52,7 @@ class Telling:
         self._seen: dict[int, float] = {}
         """When a rank was first found to be slow."""
         self._told: dict[tuple[int, ...], float] = {}
-        self._open: dict[tuple[int, ...], Told] = {}
+        self._open: dict[tuple[int, ...], Notice] = {}
         """What was told and is not over."""
 
     def due(
@@ -61,7 +61,7 @@ class Telling:
         hosts: Mapping[int, str],
         leaning: Callable[[int], float | None],
         now: float,
-    ) -> list[Told]:
+    ) -> list[Notice]:
         """The lines that are due. ``hosts``: by rank; ``leaning``: the share of a rank so far, None
         where nothing is known of it any more.
         """
@@ -75,34 +75,34 @@ class Telling:
             whole = len(beside) > 1 and len(set(hosts.values())) > 1
             if whole and all(r in ranks for r in beside):
                 taken.update(beside)
-                found.append(Told(tuple(ranks[r] for r in beside), hosts[rank]))
+                found.append(Notice(tuple(ranks[r] for r in beside), hosts[rank]))
             elif not (
                 whole
                 and now - self._seen[rank] < TOGETHER_S
                 and all((leaning(r) or 0.0) >= self._share / 2 for r in beside)
             ):
-                found.append(Told((one,), None))
+                found.append(Notice((one,), None))
         lines = self._ended(ranks, leaning)
-        for told in sorted(found, key=lambda told: -max(one.share for one in told.slow)):
-            key = tuple(one.rank for one in told.slow)
+        for notice in sorted(found, key=lambda notice: -max(one.share for one in notice.slow)):
+            key = tuple(one.rank for one in notice.slow)
             if any(set(key) <= set(other) and other != key for other in self._open):
                 continue  # a part of a host that was told
             self._told = {k: at for k, at in self._told.items() if now - at < AGAIN_S}
             if key not in self._told and len(self._told) < MOST:
                 self._told[key] = now
-                lines.append(told)
-                self._open[key] = told
+                lines.append(notice)
+                self._open[key] = notice
             elif key in self._open:
-                self._open[key] = told
+                self._open[key] = notice
         return lines
 
     def _ended(
         self, ranks: Mapping[int, Slow], leaning: Callable[[int], float | None]
-    ) -> list[Told]:
+    ) -> list[Notice]:
         ended = [key for key in self._open if not any(rank in ranks for rank in key)]
         over = [(key, self._open.pop(key)) for key in ended]
         return [
-            Told(one.slow, one.host, over=True)
+            Notice(one.slow, one.host, over=True)
             for key, one in over
             if any(leaning(rank) is not None for rank in key)  # else they have stopped or ended
         ]
@@ -136,10 +136,10 @@ def _places(block: Block) -> list[tuple[str, int, int, int]]:
 def unpacked(data: bytes) -> tuple[list[Block], str]:
     """The blocks of an answer and the name of its host; none of one that is not sound."""
     try:
-        told = orjson.loads(inflated(data))
-        if told["slow"] != VERSION or len(told["blocks"]) > MOST_BLOCKS:
+        notice = orjson.loads(inflated(data))
+        if notice["slow"] != VERSION or len(notice["blocks"]) > MOST_BLOCKS:
             return [], ""
-        return [_block(*row) for row in told["blocks"]], plain(told["host"][:MOST_NAME])
+        return [_block(*row) for row in notice["blocks"]], plain(notice["host"][:MOST_NAME])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return [], ""
 
@@ -198,14 +198,14 @@ Say = Callable[[str, str, dict[str, Any], Sequence[str]], bool]
 class Slowness:
     """See above. ``share`` of their time from which a rank that makes others wait is told."""
 
-    def __init__(self, live: LiveFile, share: float, say: Say) -> None:
+    def __init__(self, live: LiveFile, share: float, announce: Say) -> None:
         """``live`` takes what is known for whoever asks on this host; ``say`` has a ``Line`` said,
         or is False while something else is.
         """
-        self._live, self._say = live, say
+        self._live, self._say = live, announce
         self._lines: queue.SimpleQueue[Line] = queue.SimpleQueue()
         self._next: Line | None = None
-        self._ranks, self._telling = Ranks(share), Telling(share)
+        self._ranks, self._telling = SlowRanks(share), Telling(share)
         self._followers: Mapping[str, Follower] = {}
         self._recent: deque[tuple[float, Block]] = deque(maxlen=MOST_BLOCKS)
         self._fresh: list[Block] = []
@@ -215,7 +215,7 @@ class Slowness:
         self._window, self._spent, self._behind = -1, 0.0, False
         self._told_at = 0.0
 
-    def say(self) -> None:
+    def announce(self) -> None:
         """On the companion's thread: have said what is to be said."""
         if self._next is None and not self._lines.empty():
             self._next = self._lines.get()
@@ -302,7 +302,7 @@ class Slowness:
             self._behind = self._spent + time.thread_time() - began > SHARE * WINDOW_S
         self._spent += time.thread_time() - began
 
-    def _put(self, line: Told, now: float) -> None:
+    def _put(self, line: Notice, now: float) -> None:
         places = self._places
         known = {
             one.definitions.rank: one.definitions.id
@@ -312,12 +312,12 @@ class Slowness:
         host = line.host and (self._names.get(line.host) or slow_report.UNNAMED)
         if line.over:
             text = slow_report.over(line.slow, host, now)
-            said: dict[str, Any] = {"summary": text}
+            values: dict[str, Any] = {"summary": text}
         else:
             text = slow_report.summary(line.slow, host, places)
-            said = slow_report.said(line.slow, text, places, known)
+            values = slow_report.object_of(line.slow, text, places, known)
         kind = slow_report.OVER if line.over else slow_report.KIND
-        self._lines.put((kind, f"{kind}: {text}", said, self._voices()))
+        self._lines.put((kind, f"{kind}: {text}", values, self._voices()))
 
     @property
     def _places(self) -> slow_report.Places:

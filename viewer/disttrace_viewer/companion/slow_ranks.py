@@ -32,7 +32,7 @@ Sums = tuple[int, int, int]
 """Exchanges at a place, and how long they were away before and inside, in nanoseconds."""
 
 
-class Held(NamedTuple):
+class Released(NamedTuple):
     """One exchange of one process; times in nanoseconds, ``end`` on the clock of its journal.
 
     ``group`` is the number of its group there; ``place`` stands for operation and line, and is
@@ -96,7 +96,7 @@ class Blocks:
         self._before: tuple[int, int] | None = None
         """The last whole block and its end."""
 
-    def add(self, held: Held) -> Block | None:
+    def add(self, held: Released) -> Block | None:
         """The block that this exchange completes."""
         shift = self._shifts.setdefault(self._group, 0)
         if shift != self._shift:
@@ -229,7 +229,7 @@ class _Group:
     seen: float = 0.0
 
 
-class Ranks:
+class SlowRanks:
     """Everything known of the ranks of a job, and who is slow now."""
 
     def __init__(self, share: float) -> None:

@@ -87,7 +87,9 @@ def _at(seconds: float) -> str:
     return time.strftime("%H:%M", time.localtime(seconds))
 
 
-def said(slow: Sequence[Slow], text: str, places: Places, ids: Mapping[int, str]) -> dict[str, Any]:
+def object_of(
+    slow: Sequence[Slow], text: str, places: Places, ids: Mapping[int, str]
+) -> dict[str, Any]:
     """The object, with a finding that has the fields of ``diagnose --json``; ``ids``: of the
     processes of this host, by rank.
     """
@@ -122,15 +124,15 @@ OVER_S = 60.0
 MOST_SLOW = 32
 
 
-def verdict_of(said: Mapping[str, Any]) -> dict[str, Any]:
+def verdict_of(object_of: Mapping[str, Any]) -> dict[str, Any]:
     """What dashboards show of a verdict: kind, culprits, the first line, certainty."""
-    finding = said.get("finding") or {}
+    finding = object_of.get("finding") or {}
     places = [f"{at['file']}:{at['line']}" for at in finding.get("locations", ())[:1]]
     return {
-        "kind": finding.get("kind", said.get("kind")),
-        "culprit": ",".join(map(str, said.get("culprit_ranks") or ())),
+        "kind": finding.get("kind", object_of.get("kind")),
+        "culprit": ",".join(map(str, object_of.get("culprit_ranks") or ())),
         "line": "".join(places),
-        "certainty": said.get("certainty"),
+        "certainty": object_of.get("certainty"),
     }
 
 

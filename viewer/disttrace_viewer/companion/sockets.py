@@ -9,8 +9,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
 
+from disttrace_viewer.companion.endpoint import Endpoint
 from disttrace_viewer.companion.protocol import Address
 
 TICK_S = 0.1
@@ -24,17 +24,7 @@ GONE_MS = 8_000
 _PIECE = 1 << 18
 
 
-class Listener(Protocol):
-    """Whom a transport tells what happens, on its thread."""
-
-    def accepted(self, stream: int) -> None: ...
-    def opened(self, stream: int) -> None: ...
-    def received(self, stream: int, data: bytes) -> None: ...
-    def closed(self, stream: int) -> None: ...
-    def tick(self) -> None: ...
-
-
-class _Stream:
+class _Socket:
     def __init__(self, own: socket.socket, *, connecting: bool) -> None:
         self.socket = own
         self.connecting = connecting
@@ -47,7 +37,7 @@ class Sockets:
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        self._streams: dict[int, _Stream] = {}
+        self._streams: dict[int, _Socket] = {}
         self._number = 0
         self._server: socket.socket | None = None
         self._todo: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -55,7 +45,7 @@ class Sockets:
         for end in (self._bell, self._rope):
             end.setblocking(False)
         self._selector.register(self._bell, selectors.EVENT_READ, -1)
-        self._station: Listener
+        self._endpoint: Endpoint
         self._over = False
         self._thread = threading.Thread(target=self._run, name="channel", daemon=True)
 
@@ -64,9 +54,9 @@ class Sockets:
         """Whether the thread still runs: what goes wrong in it ends it, and nothing else."""
         return self._thread.is_alive()
 
-    def start(self, station: Listener) -> None:
-        """Begin to tell ``station``."""
-        self._station = station
+    def start(self, endpoint: Endpoint) -> None:
+        """Begin to serve ``endpoint``."""
+        self._endpoint = endpoint
         self._thread.start()
 
     def call(self, do: Callable[[], None]) -> None:
@@ -91,7 +81,7 @@ class Sockets:
         return time.monotonic()
 
     def connect(self, address: Address) -> int:
-        """Call somebody."""
+        """Call an address: a number, also where that fails, which is reported as closed."""
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         own: socket.socket | None = None
         try:
@@ -99,13 +89,13 @@ class Sockets:
             self._prepare(own)
             own.connect_ex(address)
         except OSError:
-            pass  # told by the number, to which nothing belongs
+            pass
         self._number += 1
         number = self._number
         if own is None:
-            self.call(lambda: self._tell_closed(number))
+            self.call(lambda: self._endpoint.closed(number))
         else:
-            self._add(number, _Stream(own, connecting=True))
+            self._add(number, _Socket(own, connecting=True))
         return number
 
     def listen(self, address: Address) -> bool:
@@ -173,7 +163,7 @@ class Sockets:
             if time.monotonic() >= due:
                 due = time.monotonic() + TICK_S
                 self._cut_off()
-                self._station.tick()
+                self._endpoint.tick()
         for stream in [*self._streams]:
             self.close(stream)
         self.unlisten()
@@ -207,21 +197,20 @@ class Sockets:
         number = self._number
         try:
             self._prepare(own)
-            self._add(number, _Stream(own, connecting=False))
+            self._add(number, _Socket(own, connecting=False))
         except OSError:
             own.close()
             return
-        self._station.accepted(number)
+        self._endpoint.accepted(number)
 
-    def _connected(self, number: int, one: _Stream) -> None:
+    def _connected(self, number: int, one: _Socket) -> None:
         if one.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self._fail(number)
             return
         one.connecting = False
         self._watch(number, one)
-        self._station.opened(number)
 
-    def _read(self, number: int, one: _Stream) -> None:
+    def _read(self, number: int, one: _Socket) -> None:
         try:
             data = one.socket.recv(_PIECE)
         except BlockingIOError:
@@ -230,13 +219,13 @@ class Sockets:
             data = b""
         if data:
             try:
-                self._station.received(number, data)
+                self._endpoint.received(number, data)
                 return
             except Exception:
                 pass  # whatever it was, it costs whoever sent it
         self._fail(number)
 
-    def _flush(self, number: int, one: _Stream) -> None:
+    def _flush(self, number: int, one: _Socket) -> None:
         try:
             sent = one.socket.send(memoryview(one.waiting)[:_PIECE])
             one.moved = time.monotonic()
@@ -248,12 +237,12 @@ class Sockets:
             return
         self._watch(number, one)
 
-    def _watch(self, number: int, one: _Stream) -> None:
+    def _watch(self, number: int, one: _Socket) -> None:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if one.waiting else 0)
         if self._selector.get_key(one.socket).events != events:
             self._selector.modify(one.socket, events, number)
 
-    def _add(self, number: int, one: _Stream) -> None:
+    def _add(self, number: int, one: _Socket) -> None:
         self._streams[number] = one
         events = selectors.EVENT_WRITE if one.connecting else selectors.EVENT_READ
         self._selector.register(one.socket, events, number)
@@ -270,10 +259,7 @@ class Sockets:
     def _fail(self, number: int) -> None:
         if number in self._streams:
             self.close(number)
-            self._tell_closed(number)
-
-    def _tell_closed(self, number: int) -> None:
-        self._station.closed(number)
+            self._endpoint.closed(number)
 
     def _prepare(self, own: socket.socket) -> None:
         own.setblocking(False)

@@ -13,7 +13,7 @@ import orjson
 
 from disttrace_viewer.load.definitions import LISTED
 from disttrace_viewer.load.schema import Checker, Wrong
-from disttrace_viewer.states.state import Row, State, StateError, checked
+from disttrace_viewer.states.state import OpRow, State, StateError, checked
 
 _MOST_ROWS = 4_096
 _TIMES = ("modified_ns", "head_t", "segment", "read", "size", "count", "last_t")
@@ -118,12 +118,12 @@ class _Sound:
 
     def _row(self, value: Any) -> list[Any]:
         row = list(_rows(value))
-        if not Row.T < len(row) <= Row.COUNT:
+        if not OpRow.T < len(row) <= OpRow.COUNT:
             raise Wrong("a row")
         for place, one in enumerate(row):
-            if place == Row.KEY and one is not None:
+            if place == OpRow.KEY and one is not None:
                 row[place] = self._checker.value("keys", one)
-            elif one is not None or place <= Row.T:
+            elif one is not None or place <= OpRow.T:
                 row[place] = self._number(one, -(1 << 31))
         return row
 

@@ -17,12 +17,12 @@ import orjson
 
 from disttrace.journal.format import COLLECTIVE, COMPOSED, MESSAGE, ranks_of
 from disttrace_viewer.analysis.liveness import Look, look
-from disttrace_viewer.companion.endpoint import MOST_SUMMARY, Answer
+from disttrace_viewer.companion.endpoint import MOST_SUMMARY, Reply
 from disttrace_viewer.companion.reading import mark_of
 from disttrace_viewer.companion.reports import hidden
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.merged import Merged, WaitsWith
-from disttrace_viewer.states.state import Row, State
+from disttrace_viewer.states.state import OpRow, State
 
 MOST_WAITS, MOST_GROUPS, MOST_PIECES = 128, 64, 64
 """Rows of a summary, groups of these, and ranges of ranks in one row."""
@@ -41,7 +41,7 @@ Exchange = tuple[str, int, int]
 """Key of a group, number, and the rank that is waited for (of a message; else -1)."""
 
 
-class Wait(NamedTuple):
+class HostWait(NamedTuple):
     """What some ranks of a host wait in."""
 
     group: str
@@ -61,7 +61,7 @@ class Wait(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class HostSummary:
     """Of one host."""
 
     host: str
@@ -69,7 +69,7 @@ class Summary:
     ranks: frozenset[int]
     trouble_ns: int | None
     """Since when a process there has failed or is stopped; None: none has, or is."""
-    waits: tuple[Wait, ...]
+    waits: tuple[HostWait, ...]
     groups: Mapping[str, tuple[range, ...]]
     """By key the ranks of the members."""
 
@@ -100,7 +100,7 @@ def rows_of(state: State) -> Iterator[_Row]:
     zero = state.process.get("unix_ns") or 0
     courses = {group: rest for group, _, *rest in state.courses}
     for row in state.ops:
-        call = calls.get(row[Row.CALL], {})
+        call = calls.get(row[OpRow.CALL], {})
         if not is_pending(row) or call.get("kind") == COMPOSED:
             continue
         number, peer = call.get("group", -1), -1
@@ -115,20 +115,20 @@ def rows_of(state: State) -> Iterator[_Row]:
             made.append(group.get("nth"))
         if kind == MESSAGE and made is not None:
             ranks = ranks_of(made[1]) or ()
-            place = Row.value(row, Row.SOURCE)
+            place = OpRow.value(row, OpRow.SOURCE)
             place = call.get("peer") if place is None else place
             if not isinstance(place, int) or not 0 <= place < len(ranks):
                 continue
             peer = ranks[place]
-        seq = Row.value(row, Row.SEQ) if made is not None else None
+        seq = OpRow.value(row, OpRow.SEQ) if made is not None else None
         course = courses.get(number) if kind == COLLECTIVE else None
-        yield _Row(number, made, seq or 0, peer, _call(state, call, course), zero + row[Row.T])
+        yield _Row(number, made, seq or 0, peer, _call(state, call, course), zero + row[OpRow.T])
 
 
 def is_pending(row: Sequence[Any]) -> bool:
     """Whether a row of a state is of an operation that is not over."""
-    of = Row.value
-    return of(row, Row.END) is None and of(row, Row.ERROR) is None and not of(row, Row.LOST)
+    of = OpRow.value
+    return of(row, OpRow.END) is None and of(row, OpRow.ERROR) is None and not of(row, OpRow.LOST)
 
 
 def _call(state: State, call: Mapping[str, Any], course: Any) -> int:
@@ -194,13 +194,13 @@ def _trouble(state: State, living: Collection[str]) -> int | None:
     return int(zero + state.last_t) if state.id not in living else None
 
 
-def unpacked(data: bytes) -> Summary | None:
+def unpacked(data: bytes) -> HostSummary | None:
     """The summary that a host sent; None where it is none."""
     try:
         value = orjson.loads(data)
         groups = [(key_of(one), _ranks(one[1])) for one in value["groups"][:MOST_GROUPS]]
         waits = [
-            Wait(
+            HostWait(
                 "" if place is None else groups[_number(place)][0],
                 _number(seq),
                 -1 if peer == -1 else _number(peer),
@@ -213,7 +213,7 @@ def unpacked(data: bytes) -> Summary | None:
         host, trouble = value["host"], value["trouble"]
         if type(host) is not str or len(host.encode()) > MOST_NAME:
             return None
-        return Summary(
+        return HostSummary(
             host,
             frozenset(_spread(value["ranks"])),
             None if trouble is None else _number(trouble),
@@ -263,7 +263,7 @@ def _number(value: Any) -> int:
     return value
 
 
-def read(answers: Iterable[Answer]) -> dict[str, Summary]:
+def read(answers: Iterable[Reply]) -> dict[str, HostSummary]:
     """By sender the summaries that are such."""
     found = ((one.sender, unpacked(one.data)) for one in answers)
     return {sender: one for sender, one in found if one is not None}
@@ -272,7 +272,7 @@ def read(answers: Iterable[Answer]) -> dict[str, Summary]:
 # -- which hosts stand out ---------------------------------------------------------------------
 
 
-def chosen(found: Mapping[str, Summary], before: Collection[str], most: int) -> list[str]:
+def chosen(found: Mapping[str, HostSummary], before: Collection[str], most: int) -> list[str]:
     """The hosts of which states are requested: where something is wrong, where ranks are that
     others wait for, of those that wait with other arguments or in another call one, and so on;
     ``before``: those that were chosen the last time.
@@ -323,7 +323,7 @@ Calls = dict[int, dict[str, None]]
 """By call the hosts at which ranks wait in it."""
 
 
-def _waiting(found: Mapping[str, Summary]) -> dict[Exchange, Calls]:
+def _waiting(found: Mapping[str, HostSummary]) -> dict[Exchange, Calls]:
     waiting: dict[Exchange, Calls] = {}
     for sender, one in found.items():
         for wait in one.waits:
@@ -331,7 +331,7 @@ def _waiting(found: Mapping[str, Summary]) -> dict[Exchange, Calls]:
     return waiting
 
 
-def _members(found: Mapping[str, Summary], exchange: Exchange, of: Calls) -> tuple[range, ...]:
+def _members(found: Mapping[str, HostSummary], exchange: Exchange, of: Calls) -> tuple[range, ...]:
     """The ranks that are waited for in an exchange, or that wait there."""
     group, _, peer = exchange
     if peer >= 0:
@@ -341,7 +341,7 @@ def _members(found: Mapping[str, Summary], exchange: Exchange, of: Calls) -> tup
 
 
 def _absent(
-    found: Mapping[str, Summary], waiting: Mapping[Exchange, Calls]
+    found: Mapping[str, HostSummary], waiting: Mapping[Exchange, Calls]
 ) -> tuple[list[int], list[int]]:
     """Ranks that others wait for: those that wait in nothing themselves, and those that do; first
     those that most wait for.
@@ -373,21 +373,21 @@ def _preferred(where: Mapping[str, None], before: Collection[str]) -> list[str]:
     return sorted(where, key=lambda one: one not in before)
 
 
-def reported(others: Iterable[Summary], states: Iterable[State]) -> tuple[WaitsWith, ...]:
+def reported(others: Iterable[HostSummary], states: Iterable[State]) -> tuple[WaitsWith, ...]:
     """Of hosts of which no states were requested the ranks that wait where processes wait whose
     states are known.
     """
-    exact: dict[tuple[str, int, int], list[_Waiting]] = {}
-    alike: dict[int, list[_Waiting]] = {}
+    exact: dict[tuple[str, int, int], list[_Waiter]] = {}
+    alike: dict[int, list[_Waiter]] = {}
     for state in states:
         rank = state.identity.get("rank")
         if not isinstance(rank, int):
             continue
         for row in rows_of(state):
             if row.group is None:
-                alike.setdefault(row.call, []).append(_Waiting(rank, state.id, -1))
+                alike.setdefault(row.call, []).append(_Waiter(rank, state.id, -1))
             else:
-                one = _Waiting(rank, state.id, row.number)
+                one = _Waiter(rank, state.id, row.number)
                 alike.setdefault(row.call, []).append(one)
                 if row.peer < 0:
                     exact.setdefault((key_of(row.group), row.seq, row.call), []).append(one)
@@ -409,14 +409,14 @@ def reported(others: Iterable[Summary], states: Iterable[State]) -> tuple[WaitsW
     )
 
 
-class _Waiting(NamedTuple):
+class _Waiter(NamedTuple):
     rank: int
     id: str
     number: int
     """Of the group, in that process."""
 
 
-def _reported(alike: Sequence[_Waiting], ranks: Collection[int], groups: int) -> WaitsWith:
+def _reported(alike: Sequence[_Waiter], ranks: Collection[int], groups: int) -> WaitsWith:
     """By the two of them with the highest ranks, so that no single process speaks for others."""
     *_, first, last = sorted([alike[0], *alike])
     return WaitsWith((first.id, last.id), last.number, tuple(sorted(ranks)), groups)

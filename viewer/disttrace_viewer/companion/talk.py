@@ -17,15 +17,15 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from disttrace.recording.shown import Compared
 from disttrace_viewer.companion import excerpt
-from disttrace_viewer.companion.endpoint import ALONE, SEEKING, SERVER, Answer
+from disttrace_viewer.companion.endpoint import ALONE, SEEKING, SERVER, Reply
 from disttrace_viewer.companion.excerpt import Excerpt, Excerpts
 from disttrace_viewer.companion.follower import Follower
-from disttrace_viewer.companion.peers import WHOLE_S
-from disttrace_viewer.companion.protocol import Address, stores
+from disttrace_viewer.companion.peers import WHOLE_S, Peers
+from disttrace_viewer.companion.protocol import stores
 from disttrace_viewer.companion.slow import HERE, Slowness
 
 CALLS_S, JUDGE_S = 4.5, 60.0
@@ -48,22 +48,22 @@ class Judging:
     def calls(self) -> bytes:
         """The newest calls of this host's processes; empty where they cannot be read in time."""
         try:
-            return base64.b64decode(self._asked(b"calls\n", CALLS_S))
+            return base64.b64decode(self._run_process(b"calls\n", CALLS_S))
         except ValueError:
             return b""
 
-    def judge(self, answers: Sequence[Answer]) -> None:
+    def judge(self, answers: Sequence[Reply]) -> None:
         """Have told what is wrong, by what others told of their calls and by ours."""
-        told = [[one.sender, base64.b64encode(one.data).decode()] for one in answers]
-        question = json.dumps([sorted(self._known()), told]).encode()
+        reports = [[one.sender, base64.b64encode(one.data).decode()] for one in answers]
+        question = json.dumps([sorted(self._known()), reports]).encode()
         try:
-            found = json.loads(self._asked(b"diverged %b\n" % question, JUDGE_S))
+            found = json.loads(self._run_process(b"diverged %b\n" % question, JUDGE_S))
         except ValueError:
             return
         if isinstance(found, dict) and "diverged" in found:
             self._tell(found)
 
-    def _asked(self, line: bytes, within_s: float) -> bytes:
+    def _run_process(self, line: bytes, within_s: float) -> bytes:
         try:
             done = subprocess.run(
                 self._command,
@@ -88,7 +88,7 @@ class OutOfStep:
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, int], Compared] = {}
 
-    def hear(self, told: Mapping[str, Sequence[Excerpt]]) -> list[str]:
+    def hear(self, reports: Mapping[str, Sequence[Excerpt]]) -> list[str]:
         """The hosts whose calls are to be judged together, in the order of ``told``: those that
         differ, then others that have these calls, for two do not tell who is the odd one.
         """
@@ -97,15 +97,17 @@ class OutOfStep:
         first: dict[int, tuple[str, Excerpt]] = {}
         suspects: set[str] = set()
         streams: set[int] = set()
-        for host, excerpts in told.items():
+        for host, excerpts in reports.items():
             for theirs in excerpts:
                 ahead, ours = first.setdefault(theirs.name, (host, theirs))
                 if ahead != host and self._differ((ahead, host, theirs.name), ours, theirs):
                     suspects |= {ahead, host}
                     streams.add(theirs.name)
-        beside = {h for h, known in told.items() if not streams.isdisjoint(e.name for e in known)}
+        beside = {
+            h for h, known in reports.items() if not streams.isdisjoint(e.name for e in known)
+        }
         return sorted(
-            suspects | beside, key=lambda host: (host not in suspects, [*told].index(host))
+            suspects | beside, key=lambda host: (host not in suspects, [*reports].index(host))
         )
 
     def _differ(self, key: tuple[str, str, int], ours: Excerpt, theirs: Excerpt) -> bool:
@@ -131,35 +133,6 @@ _LENGTH = struct.Struct("!BI")
 _GETS_ON, _CALLS = 1, 2
 
 
-class Others(Protocol):
-    """What is asked of ``Peers`` here."""
-
-    @property
-    def role(self) -> str: ...
-    def fileno(self) -> int: ...
-    def join(self, addresses: Sequence[Address], order: int) -> bool: ...
-    def poll(self) -> None: ...
-    def request(
-        self,
-        words: Sequence[str] = (),
-        *,
-        of: Collection[str] | None = None,
-        most: int = ...,
-        within_s: float = ...,
-    ) -> list[Answer]: ...
-    def close(self) -> None: ...
-
-
-class Judge(Protocol):
-    """Who reads journals, in a process of its own."""
-
-    def calls(self) -> bytes:
-        """The newest calls of this host's processes, with all that the rules look at."""
-
-    def judge(self, answers: Sequence[Answer]) -> None:
-        """Have said what is wrong, by those and what others sent of theirs."""
-
-
 class Talk:
     """The duty; ``meet`` makes the connection to other hosts, of a function that answers them."""
 
@@ -167,8 +140,8 @@ class Talk:
         self,
         directory: str,
         slowness: Slowness | None,
-        judge: Judge,
-        meet: Callable[[Callable[[Sequence[str]], bytes]], Others],
+        judge: Judging,
+        meet: Callable[[Callable[[Sequence[str]], bytes]], Peers],
     ) -> None:
         self._directory = directory
         self._slowness, self._judge = slowness, judge
@@ -202,7 +175,7 @@ class Talk:
         if self._failed is not None:
             raise self._failed
         if self._slowness is not None:
-            self._slowness.say()
+            self._slowness.announce()
 
     def finish(self) -> None:
         """The job is over on this host."""
@@ -244,7 +217,7 @@ class Talk:
 
     def _ask(self) -> None:
         now = time.monotonic()
-        answers: list[Answer] = []
+        answers: list[Reply] = []
         serves = self._is_everybody or self._meets()
         if serves and not self._is_everybody and now >= self._ask_at:
             words = [] if self._slowness is None else self._slowness.question()
@@ -280,19 +253,19 @@ class Talk:
         self._others.poll()
         return self._others.role in (SERVER, SEEKING, ALONE)
 
-    def _suspects(self, told: Mapping[str, bytes]) -> list[str]:
+    def _suspects(self, reports: Mapping[str, bytes]) -> list[str]:
         """Hosts that seem to be out of step with one another."""
-        if not told:
+        if not reports:
             return []
         ours = self._excerpts.of(self._bases)
-        others = {host: excerpt.unpacked(data) for host, data in sorted(told.items())}
+        others = {host: excerpt.unpacked(data) for host, data in sorted(reports.items())}
         return self._out_of_step.hear({HERE: ours, **others})[:MOST_JUDGED]
 
     def _have_judged(self, suspects: Sequence[str]) -> None:
         of = [one for one in suspects if one != HERE]
         answers = self._others.request([CALLS], of=of, within_s=WHOLE_S)
         found = [
-            Answer(one.sender, one.data[_LENGTH.size :]) for one in answers if _is(one.data, _CALLS)
+            Reply(one.sender, one.data[_LENGTH.size :]) for one in answers if _is(one.data, _CALLS)
         ]
         if found:
             self._judge.judge(found)

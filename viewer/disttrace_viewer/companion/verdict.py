@@ -31,7 +31,7 @@ from disttrace_viewer.analysis.process_ends import CLEAN
 from disttrace_viewer.companion import activity, summary, words
 from disttrace_viewer.companion.activity import APART_S, Activities, Load
 from disttrace_viewer.companion.asking import Asking
-from disttrace_viewer.companion.endpoint import ALONE, MOST_SUMMARY, SERVER, Answer
+from disttrace_viewer.companion.endpoint import ALONE, MOST_SUMMARY, SERVER, Reply
 from disttrace_viewer.companion.gil_holders import OF_LIMIT, SHORTEST_S, GilHolders, Silent
 from disttrace_viewer.companion.peers import WHOLE_S, Peers
 from disttrace_viewer.companion.protocol import secret_of_job
@@ -172,14 +172,14 @@ class Judge:
         self._folder.release()
         self.peers.be_mute()
 
-    def divergence(self, known: Sequence[str], answers: Sequence[Answer] = ()) -> dict[str, Any]:
+    def divergence(self, known: Sequence[str], answers: Sequence[Reply] = ()) -> dict[str, Any]:
         """Whether ranks of this host, and those of which others told, are out of step
         (``words.py``), but for groups (ids) of which that is known.
         """
         local = self._local()
-        told = self._unpacked(answers, local)
-        found = words.judged_calls(local, self._own.files(), told.states, told.look)
-        elsewhere = {state.id for state in told.states}
+        received = self._unpacked(answers, local)
+        found = words.judged_calls(local, self._own.files(), received.states, received.look)
+        elsewhere = {state.id for state in received.states}
         return words.divergence(found, known, self._job, self._root, elsewhere)
 
     def calls(self) -> bytes:
@@ -253,15 +253,15 @@ class Judge:
             self._leave_at = time.monotonic() + REST_S
         return found
 
-    def _requested(self, local: Merged) -> tuple[list[Answer], list[Answer]]:
+    def _requested(self, local: Merged) -> tuple[list[Reply], list[Reply]]:
         """The states of all hosts; of very many those of hosts that stand out, and summaries of the
         others.
         """
-        summaries: list[Answer] = []
+        summaries: list[Reply] = []
         if len(self.peers.clients) <= MOST_HOSTS:
             return self.peers.request(("states",)), summaries
         summaries = self.peers.request(("summary",), most=MOST_SUMMARY)
-        known = summary.read([Answer(HERE, summary.packed(local)), *summaries])
+        known = summary.read([Reply(HERE, summary.packed(local)), *summaries])
         wanted = {*summary.chosen(known, self._chosen, MOST_HOSTS + 1)} - {HERE}
         self._chosen = sorted(wanted)
         rest = [one for one in summaries if one.sender not in wanted]
@@ -275,16 +275,16 @@ class Judge:
             self._hand_over(*self._requested(local), local)
 
     def _hand_over(
-        self, answers: Sequence[Answer], summaries: Sequence[Answer], local: Merged
+        self, answers: Sequence[Reply], summaries: Sequence[Reply], local: Merged
     ) -> None:
         """Have a client judge and print what we know: none of our processes can."""
-        ours = Answer(uuid.uuid4().hex[:12], packed(local))
+        ours = Reply(uuid.uuid4().hex[:12], packed(local))
         self.peers.hand_over(joined([*answers, ours], summaries))
 
     def _of(
         self,
-        answers: Sequence[Answer],
-        summaries: Sequence[Answer],
+        answers: Sequence[Reply],
+        summaries: Sequence[Reply],
         local: Merged,
         *,
         meets: bool,
@@ -306,7 +306,7 @@ class Judge:
 
     @staticmethod
     def _unpacked(
-        answers: Sequence[Answer], local: Merged, summaries: Sequence[Answer] = ()
+        answers: Sequence[Reply], local: Merged, summaries: Sequence[Reply] = ()
     ) -> Received:
         received = unpacked(answers, local, proved=secret_of_job() is not None)
         others = [*summary.read(summaries).values()]
@@ -320,20 +320,20 @@ class Judge:
             hosts=frozenset(one.host for one in others),
         )
 
-    def _found_by(self, told: Received, local: Merged, *, meets: bool) -> dict[str, Any]:
+    def _found_by(self, received: Received, local: Merged, *, meets: bool) -> dict[str, Any]:
         if not self._all_here:
-            silent = beside(self._root, self._in_names, local, told.states)
-            told = replace(told, states=(*told.states, *silent))
+            silent = beside(self._root, self._in_names, local, received.states)
+            received = replace(received, states=(*received.states, *silent))
             found = merge([local, Merged({state.id: state for state in silent})])
             activity.note(trace_of(found)[0].processes, but=local.states)
         self._beyond, self._beyond_files = Merged({}), []
-        judgement = self._settled(told)
+        judgement = self._settled(received)
         files: list[Files] = []
         if self._lacks(judgement, meets=meets):
-            files = unreported(self._root, self._in_names, local, told.marks, told.hosts)
+            files = unreported(self._root, self._in_names, local, received.marks, received.hosts)
         if not files:
             self._folder.release()
-            return self._found(judgement, told, meets=meets)
+            return self._found(judgement, received, meets=meets)
         serves = meets and self.peers.role == SERVER
         reads = self._folder.claim(first=serves or order(trace_of(local)[0]) <= _FIRST_ORDER)
         if reads is False:
@@ -341,25 +341,25 @@ class Judge:
         self._beyond_files = files
         read = folder.of_journals(files, window=WINDOW)
         self._beyond = newest_try(merge([read, local]), self._job)
-        return self._found(self._settled(told), told, meets=meets, anywhere=reads is True)
+        return self._found(self._settled(received), received, meets=meets, anywhere=reads is True)
 
-    def _settled(self, told: Received) -> Verdict:
-        found = self._settled_of(told, None)
+    def _settled(self, received: Received) -> Verdict:
+        found = self._settled_of(received, None)
         errors = [f for f in found.findings if f.severity == ERROR]
         others = of_others(found.case, reached(found.case, errors, self._told))
         if not others:
             return found
         processes = found.case.evidence.trace.processes
-        return self._settled_of(told, {p.id for p in processes if p.index not in others})
+        return self._settled_of(received, {p.id for p in processes if p.index not in others})
 
     @property
     def _told(self) -> set[str]:
         """Processes (ids) of which it was told that they wait."""
         return {process for process, _ in self._stalled}
 
-    def _settled_of(self, told: Received, only: Set[str] | None) -> Verdict:
+    def _settled_of(self, received: Received, only: Set[str] | None) -> Verdict:
         return settled(
-            lambda: self._judged(told, only), lambda judgement: [judgement.case.evidence]
+            lambda: self._judged(received, only), lambda judgement: [judgement.case.evidence]
         )
 
     def _lacks(self, judgement: Verdict, *, meets: bool) -> bool:
@@ -371,24 +371,24 @@ class Judge:
             return any(f.severity == ERROR for f in judgement.findings)
         return max(ages) >= (live.patience_s(self._stall_s) if meets else self._stall_s)
 
-    def _judged(self, told: Received, only: Set[str] | None) -> Verdict:
+    def _judged(self, received: Received, only: Set[str] | None) -> Verdict:
         return judged(
             [*self._own.files(), *self._beyond_files],
-            choose=(lambda jobs: current(jobs, self._job, told)) if only is None else None,
+            choose=(lambda jobs: current(jobs, self._job, received)) if only is None else None,
             only=only,
             stall_ns=round(self._stall_s * 1e9),
             local=merge([self._beyond, self._local()]),
-            others=told.merged,
-            fetch=lambda wanted: self._fetched(wanted, told),
-            look=told.look,
+            others=received.merged,
+            fetch=lambda wanted: self._fetched(wanted, received),
+            look=received.look,
         )
 
-    def _fetched(self, wanted: Sequence[str], told: Received) -> Sequence[State]:
+    def _fetched(self, wanted: Sequence[str], received: Received) -> Sequence[State]:
         """All of some processes, from the hosts that sent their states."""
-        of = {told.senders[one] for one in wanted if one in told.senders}
+        of = {received.senders[one] for one in wanted if one in received.senders}
         answers = self.peers.request(("whole", *wanted), of=of, within_s=WHOLE_S)
         found = self._unpacked(answers, self._local())
-        return [s for s in found.states if told.senders.get(s.id) == found.senders.get(s.id)]
+        return [s for s in found.states if received.senders.get(s.id) == found.senders.get(s.id)]
 
     def _answer(self, words: Sequence[str]) -> bytes:
         """What the server requests: a summary of our processes, their states, or all of some."""
@@ -404,7 +404,7 @@ class Judge:
         return packed(Merged({one: full[one] for one in ours}), most=MOST_WHOLE)
 
     def _found(
-        self, judgement: Verdict, told: Received, *, meets: bool, anywhere: bool = False
+        self, judgement: Verdict, received: Received, *, meets: bool, anywhere: bool = False
     ) -> dict[str, Any]:
         """``anywhere``: no other host speaks, wherever the best speaker is."""
         case, trace = judgement.case, judgement.case.evidence.trace
@@ -418,22 +418,22 @@ class Judge:
             unknown=unknown,
             asks=meets,
             looked_into=self._is_asking,
-            starved=lambda pid: self._load.share(pid).starved,
+            starved=self._load.starved,
         )
         died = any(f.kind == "process_failed" and f.certainty == CERTAIN for f in now.errors)
         if self._limit_s < self._stall_s and not died:
             now = replace(now, errors=[], notes=[])  # nobody has waited for the limit
         errors, notes = now.errors, now.notes
-        elsewhere = (told.ids | self._beyond.states.keys()) - self._ours
-        said = lines(case, errors, self._root, apart=self._lie_apart(elsewhere))
-        if said and unknown:
-            whom = sentences.ranks(unknown)
+        elsewhere = (received.ids | self._beyond.states.keys()) - self._ours
+        text = lines(case, errors, self._root, apart=self._lie_apart(elsewhere))
+        if text and unknown:
+            named = sentences.ranks(unknown)
             it, them = ("it", "it") if len(unknown) == 1 else ("they", "them")
             why = f"no store of the job leads to {them}"
             if meets:
                 alone = self.peers.role == ALONE
                 why = "the host of rank 0 does not answer" if alone else f"{it} did not answer"
-            said.insert(len(said) - 1, f"nothing is known of {whom}: {why}")
+            text.insert(len(text) - 1, f"nothing is known of {named}: {why}")
         concerned = reached(case, errors or notes, self._told)
         ops = live.waits_of(case, errors)
         if ops:
@@ -441,8 +441,8 @@ class Judge:
             self._beside = {p.id for p in trace.processes} - {process for process, _ in ops}
         return {
             "signature": now.signature(case),
-            "lines": said,
-            "said": objects(case, errors or notes),
+            "lines": text,
+            "objects": objects(case, errors or notes),
             "notes": lines(case, notes, self._root, word="starting" if now.starting else "waiting"),
             "noted": now.noted(case),
             "going_on": _going_on(case, alive, self._stalled, self._beside),
@@ -542,12 +542,12 @@ class Judge:
         return self.peers.join(addresses(local, living.processes), order(living))
 
 
-def _going_on(case: Case, alive: Set[int], told: Set[tuple[str, int]], beside: Set[str]) -> str:
+def _going_on(case: Case, alive: Set[int], reported: Set[tuple[str, int]], beside: Set[str]) -> str:
     """Who goes on whose waits were told; empty where nobody does. Whoever was ``beside`` that does
     not tell it: a launcher, say, outlives those that fail.
     """
     evidence, trace = case.evidence, case.evidence.trace
-    if live.gave_up(case, told):
+    if live.gave_up(case, reported):
         return ""
     if {process.id for process in live.living(case)} <= beside:
         alive = frozenset()
@@ -563,7 +563,7 @@ def _going_on(case: Case, alive: Set[int], told: Set[tuple[str, int]], beside: S
 _LISTENS = {
     "signature": [],
     "lines": [],
-    "said": [],
+    "objects": [],
     "notes": [],
     "noted": [],
     "going_on": "",
@@ -580,23 +580,23 @@ _LISTENS = {
 """Another host prints."""
 
 
-def current(jobs: Sequence[Job], ours: str, told: Received) -> list[str]:
+def current(jobs: Sequence[Job], ours: str, received: Received) -> list[str]:
     """The jobs (ids) to judge. Those who answered share a store with us, so they are of our job
     whatever its name; but whoever had ended before it began was killed, and it was started again.
     """
-    if not told.states:
+    if not received.states:
         of_name = [job.id for job in jobs if ours in (job.id, *job.names)]
         return [job.id for job in closure(jobs, of_name)]
     began_ns = min((job.start_ns for job in jobs if ours in (job.id, *job.names)), default=0)
     living = {
         state.process.get("job")
-        for state in told.states
-        if (one := told.seen.get(state.id)) is None or one.alive is not False
+        for state in received.states
+        if (one := received.seen.get(state.id)) is None or one.alive is not False
     }
     return [job.id for job in jobs if job.last_ns >= began_ns or not living.isdisjoint(job.names)]
 
 
-def judgeable(answer: Answer) -> bool:
+def judgeable(answer: Reply) -> bool:
     """Whether a trace can be made of what one other host told."""
     try:
         trace_of(Merged({state.id: state for state in unpacked([answer], Merged({})).states}))
@@ -618,7 +618,7 @@ def main(argv: list[str]) -> None:
     """Do what each line on standard input asks for until it ends, and answer others meanwhile."""
     directory, job, in_names, stall_s, *where = argv
     judge = Judge(directory, job, in_names, float(stall_s), *where)
-    asked = b""
+    rest = b""
     while True:
         readable, _, _ = select.select([0, judge.peers.fileno()], [], [], judge.pause_s())
         if judge.peers.is_called():
@@ -627,7 +627,7 @@ def main(argv: list[str]) -> None:
             judge.turn()
             continue
         piece = os.read(0, 1 << 20)
-        *whole, asked = (asked + piece).split(b"\n")
+        *whole, rest = (rest + piece).split(b"\n")
         for line in whole:
             if line == READY:
                 judge.ready()
@@ -640,8 +640,8 @@ def main(argv: list[str]) -> None:
             elif line == CALLS:
                 print(base64.b64encode(judge.calls()).decode(), flush=True)  # noqa: T201
             elif line.startswith(DIVERGED):
-                known, told = json.loads(line.removeprefix(DIVERGED))
-                answers = [Answer(one, base64.b64decode(data)) for one, data in told]
+                known, received = json.loads(line.removeprefix(DIVERGED))
+                answers = [Reply(one, base64.b64decode(data)) for one, data in received]
                 print(json.dumps(judge.divergence(known, answers)), flush=True)  # noqa: T201
             else:
                 print(json.dumps(judge.verdict()), flush=True)  # noqa: T201

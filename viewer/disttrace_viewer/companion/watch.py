@@ -24,7 +24,7 @@ from disttrace.journal.standard_library import bare_command
 from disttrace_viewer.companion import command
 from disttrace_viewer.companion.command import Commands
 from disttrace_viewer.companion.pulse import Pulse
-from disttrace_viewer.companion.service import DIED_S, Log, Order, stay_s
+from disttrace_viewer.companion.service import DIED_S, CompanionLog, Order, stay_s
 from disttrace_viewer.load.said import keep, path_of
 from disttrace_viewer.load.tail import Tail
 
@@ -64,7 +64,7 @@ Tell = Callable[[str, str, Sequence[Sequence[Any]]], None]
 class Watch:
     """What is known of the stall, and who was asked to say it."""
 
-    def __init__(self, order: Order, log: Log, tell: Tell | None = None) -> None:
+    def __init__(self, order: Order, log: CompanionLog, tell: Tell | None = None) -> None:
         """``tell`` gets each new picture too: summary, report, and the waits in question."""
         self._order = order
         self._tell = tell
@@ -248,7 +248,7 @@ class Watch:
         self._verdicts.wait()
         self._verdicts, self._asked_at, self._answer = None, 0.0, b""
         self._due = time.monotonic() + _LATEST_S
-        self._log.say(f"no verdict on a stall could be worked out ({why})")
+        self._log.write(f"no verdict on a stall could be worked out ({why})")
 
     def _judge(self, verdict: dict[str, Any], took: float = 0.0) -> None:
         now = time.monotonic()
@@ -269,22 +269,22 @@ class Watch:
             if not self._signature and signature != self._unheard:
                 self._stalled_since = now
             self._again_at, self._again_s = now + _AGAIN_S, _AGAIN_S
-            said = _objects("stalled", verdict["said"])
-            self._standing = said[0] if said else {}
-            self._say(verdict["lines"], verdict["voices"], said)
-            self._tell_command(said, verdict["alert"])
+            objects = _objects("stalled", verdict["objects"])
+            self._standing = objects[0] if objects else {}
+            self._announce(verdict["lines"], verdict["voices"], objects)
+            self._tell_command(objects, verdict["alert"])
             if self._tell is not None and verdict["lines"]:
                 self._tell(verdict["lines"][0], verdict["alert"]["report"], verdict["ops"])
         elif changed and self._signature is not None and over:
             if verdict["going_on"]:
-                said = _objects("going on", [{"summary": verdict["going_on"]}])
-                self._say([f"going on: {verdict['going_on']}"], verdict["voices"], said)
+                objects = _objects("going on", [{"summary": verdict["going_on"]}])
+                self._announce([f"going on: {verdict['going_on']}"], verdict["voices"], objects)
         elif signature and not changed and (reminds or now >= self._again_at):
-            self._say_again(verdict)
+            self._announce_again(verdict)
         elif not signature and verdict["notes"] and (reminds or verdict["noted"] != self._noted):
             self._noted = verdict["noted"]
-            said = _objects(verdict["notes"][0].partition(":")[0], verdict["said"])
-            self._say(verdict["notes"], verdict["voices"], said)
+            objects = _objects(verdict["notes"][0].partition(":")[0], verdict["objects"])
+            self._announce(verdict["notes"], verdict["voices"], objects)
         if (signature and not held) or over:
             self._signature = signature or None
         if not signature and over:
@@ -309,9 +309,9 @@ class Watch:
         new = not self._diverged.issuperset(found["diverged"])
         self._diverged.update(found["diverged"])
         if found["lines"] and new:
-            said = _objects("diverged", found["said"])
-            self._say(found["lines"], found["voices"], said)
-            self._tell_command(said, found["alert"])
+            objects = _objects("diverged", found["objects"])
+            self._announce(found["lines"], found["voices"], objects)
+            self._tell_command(objects, found["alert"])
 
     def _is_fewer(self, signature: list[Any], now: float) -> bool:
         """Whether it is for now the picture that was told, but that some of the missing have come:
@@ -340,52 +340,57 @@ class Watch:
             self._write(order)
         self._due = time.monotonic() + _ANSWER_S
 
-    def _tell_command(self, said: list[dict[str, Any]], more: dict[str, Any]) -> None:
+    def _tell_command(self, objects: list[dict[str, Any]], more: dict[str, Any]) -> None:
         """Hand the verdict to the command of DISTTRACE_ON_STALL, once per picture."""
-        if not said or not self._on_stall or self._on_stall == "abort":
+        if not objects or not self._on_stall or self._on_stall == "abort":
             return
         try:
-            self._commands.run(command.line(said, more))
+            self._commands.run(command.line(objects, more))
         except OSError as error:
-            self._log.say(f"DISTTRACE_ON_STALL could not be run: {error}")
+            self._log.write(f"DISTTRACE_ON_STALL could not be run: {error}")
 
     # -- speaking ----------------------------------------------------------------------------
 
-    def tell(self, kind: str, line: str, said: dict[str, Any], voices: Sequence[str]) -> bool:
+    def tell(self, kind: str, line: str, objects: dict[str, Any], voices: Sequence[str]) -> bool:
         """Have something else said by one of these; False while anything is being said."""
         if self._saying is None:
-            self._say([line], [*voices], _objects(kind, [said]))
+            self._announce([line], [*voices], _objects(kind, [objects]))
             return True
         return False
 
-    def _say(
-        self, lines: list[str], voices: list[str], said: list[dict[str, Any]], *, keep: bool = True
+    def _announce(
+        self,
+        lines: list[str],
+        voices: list[str],
+        objects: list[dict[str, Any]],
+        *,
+        keep: bool = True,
     ) -> None:
         """``said``: the same as objects."""
         if voices:
             self._number += 1
-            self._saying = _Announcement(self._number, lines, voices, said)
+            self._saying = _Announcement(self._number, lines, voices, objects)
             for first in range(0, len(voices), _AT_ONCE):  # each of this host has callbacks, maybe
                 named = voices[first : first + _AT_ONCE]
                 self._write({"verdict": self._saying.objects, "for": named})
             self._ask_next()
             if keep:
-                self._keep(said)
+                self._keep(objects)
 
-    def _say_again(self, verdict: dict[str, Any]) -> None:
+    def _announce_again(self, verdict: dict[str, Any]) -> None:
         """The verdict alone, and where there is more: other lines may have come since."""
         self._again_s *= 2
         self._again_at = time.monotonic() + self._again_s
-        lines, said = verdict["lines"], _objects("stalled", verdict["said"])
+        lines, objects = verdict["lines"], _objects("stalled", verdict["objects"])
         first = lines[: 2 if verdict["marks"] else 1]  # the second says what time is left
-        self._say([*first, *lines[1:][-1:]], verdict["voices"], said, keep=False)
+        self._announce([*first, *lines[1:][-1:]], verdict["voices"], objects, keep=False)
 
-    def _keep(self, said: list[dict[str, Any]]) -> None:
+    def _keep(self, objects: list[dict[str, Any]]) -> None:
         order = self._order
         try:
-            keep(path_of(order.directory, order.in_names.removesuffix("-"), order.root), said)
+            keep(path_of(order.directory, order.in_names.removesuffix("-"), order.root), objects)
         except OSError as error:
-            self._log.say(f"a verdict could not be kept: {error}")
+            self._log.write(f"a verdict could not be kept: {error}")
 
     def _ask_next(self) -> None:
         """Ask the next process to say it; nobody left means that nobody answers."""
@@ -413,12 +418,12 @@ class Watch:
                 return
         for line in self._tail.lines():
             try:
-                said = json.loads(line)
+                record = json.loads(line)
             except ValueError:
                 continue
-            if isinstance(said, dict):
-                self._suspected |= "suspect" in said
-                if self._saying is not None and said.get("said") == self._saying.number:
+            if isinstance(record, dict):
+                self._suspected |= "suspect" in record
+                if self._saying is not None and record.get("said") == self._saying.number:
                     self._saying = None
         if self._saying is not None and time.monotonic() - self._saying.asked_at > _ANSWER_S:
             self._ask_next()
@@ -433,21 +438,21 @@ class _Announcement:
     """Lines on their way to somebody's stderr."""
 
     def __init__(
-        self, number: int, lines: list[str], voices: list[str], said: list[dict[str, Any]]
+        self, number: int, lines: list[str], voices: list[str], objects: list[dict[str, Any]]
     ) -> None:
         self.number = number
         self.lines = lines
-        self.objects = said
-        if len(json.dumps(said)) > _MOST_OF_OBJECTS:
-            self.objects = [{k: v for k, v in one.items() if k != "finding"} for one in said]
+        self.objects = objects
+        if len(json.dumps(objects)) > _MOST_OF_OBJECTS:
+            self.objects = [{k: v for k, v in one.items() if k != "finding"} for one in objects]
         self.voices = list(voices)
         self.asked_at = 0.0
 
 
-def _objects(kind: str, said: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _objects(kind: str, objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What is said, for programs: at one time, however many findings it is."""
     at = time.time()
-    return [{"disttrace": 1, "kind": kind, "at": at, **one} for one in said]
+    return [{"disttrace": 1, "kind": kind, "at": at, **one} for one in objects]
 
 
 def _writes(process: dict[str, Any]) -> bool:

@@ -52,24 +52,24 @@ def lines(
     if not found:
         return []
     doubted = word in ("stalled", "diverged")
-    said = [f"{word}{_marked(found[0])}" if doubted else f"{word}: {found[0].summary}"]
-    said += [f"also{_marked(finding)}" for finding in found[1:MOST_FINDINGS]]
+    result = [f"{word}{_marked(found[0])}" if doubted else f"{word}: {found[0].summary}"]
+    result += [f"also{_marked(finding)}" for finding in found[1:MOST_FINDINGS]]
     if len(found) > MOST_FINDINGS:
-        said.append(f"and {len(found) - MOST_FINDINGS} more findings")
+        result.append(f"and {len(found) - MOST_FINDINGS} more findings")
     if (left := time_left(case, found[0])) is not None:
-        said.append(left)
+        result.append(left)
     where = positions(case, found)
     most = MOST_POSITIONS - (left is not None)
-    said += [f"  {line}" for line in where[:most]]
+    result += [f"  {line}" for line in where[:most]]
     if len(where) > most:
-        said.append(f"  and {len(where) - most} more places")
+        result.append(f"  and {len(where) - most} more places")
     if found[0].hint is not None:
-        said.append(found[0].hint)
+        result.append(found[0].hint)
     path = shlex.quote(directory)
     first = f" (of all hosts: disttrace collect {path} on each first)" if apart else ""
-    said.append(f"more: disttrace diagnose {path}{first}")
+    result.append(f"more: disttrace diagnose {path}{first}")
     return [
-        line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 3]}..." for line in said
+        line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 3]}..." for line in result
     ]
 
 
@@ -122,13 +122,13 @@ def those_of(trace: Trace, job: Collection[int]) -> tuple[str, int]:
     return f"{quantities.number(len(job), 'process', 'processes')} of the job", len(job)
 
 
-def reached(case: Case, findings: Sequence[Finding], told: Collection[str] = ()) -> set[int]:
+def reached(case: Case, findings: Sequence[Finding], reported: Collection[str] = ()) -> set[int]:
     """Processes that more than a name joins to those that findings are about, and to those (ids)
     of whom it was ``told``: who may speak of it, and be ended for it. All where there are none.
     """
     trace, roots = case.evidence.trace, _roots(case)
     about = {i for f in findings for i in (*f.culprits, *f.waiting)}
-    about |= {p.index for p in trace.processes if p.id in told}
+    about |= {p.index for p in trace.processes if p.id in reported}
     met = {roots[i] for i in about}
     return {i for i, root in enumerate(roots) if root in met or not about}
 
@@ -221,18 +221,22 @@ def judged_calls(
 
 
 def divergence(
-    found: Verdict, said: Sequence[str], job: str, directory: str, elsewhere: Set[str] = frozenset()
+    found: Verdict,
+    known: Sequence[str],
+    job: str,
+    directory: str,
+    elsewhere: Set[str] = frozenset(),
 ) -> dict[str, Any]:
     """What is to be said of it, as of a stall. ``diverged``: the groups (ids) that it is about;
-    ``said``: those of which it was said; ``elsewhere``: processes (ids) of other hosts.
+    ``known``: those that were reported; ``elsewhere``: processes (ids) of other hosts.
     """
     case = found.case
-    new = [f for f in found.findings if f.kind in DIVERGENCES and f.group not in said]
+    new = [f for f in found.findings if f.kind in DIVERGENCES and f.group not in known]
     errors = [f for f in new if f.severity != NOTE]
     return {
         "diverged": sorted({one.group for one in errors if one.group is not None}),
         "lines": lines(case, errors, directory, word="diverged"),
-        "said": objects(case, errors),
+        "objects": objects(case, errors),
         "voices": voices(case, elsewhere, reached(case, errors), anywhere=True),
         "alert": for_command(case, found.findings, errors, job, directory, elsewhere),
     }

@@ -28,7 +28,7 @@ from disttrace_viewer.merge.tables import KINDS, store_of
 from disttrace_viewer.states import merged as merging
 from disttrace_viewer.states.history import History, courses_differ
 from disttrace_viewer.states.merged import Merged, StateSurvey, WaitsWith, batches_of, survey
-from disttrace_viewer.states.state import ByIdentity, Row, State, journal_of
+from disttrace_viewer.states.state import ByIdentity, OpRow, State, journal_of
 from disttrace_viewer.trace.model import (
     Call,
     Group,
@@ -104,7 +104,7 @@ def opened(state: State) -> State:
     for kind in ("call", "store"):
         more = {int(n): value for n, value in built[kind].items()}
         numbered[kind] = dict(sorted({**more, **numbered[kind]}.items()))
-    ops = sorted((*state.ops, *built["ops"]), key=lambda row: row[Row.NUMBER])
+    ops = sorted((*state.ops, *built["ops"]), key=lambda row: row[OpRow.NUMBER])
     return replace(state, numbered=numbered, ops=ops, built=NOTHING)
 
 
@@ -264,11 +264,11 @@ class _Building:
             calls[number] = self._call(index, journal, record)
         unknown: int | None = None
         for row in state.ops:
-            known = calls.get(row[Row.CALL])
+            known = calls.get(row[OpRow.CALL])
             if known is None:
                 unknown = self._call(index, journal, {}) if unknown is None else unknown
                 known = unknown
-            self._op(index, journal, row, known, unix(row[Row.T]))
+            self._op(index, journal, row, known, unix(row[OpRow.T]))
         for call, ns in state.longest:
             if call in calls:
                 self.longest[index, calls[call]] = ns
@@ -293,9 +293,9 @@ class _Building:
                 self.queues[index, own, key] = (pushed, popped)
 
     def _op(self, process: int, journal: Journal, row: list[Any], call: int, begin: int) -> None:
-        missing = Row.COUNT - len(row)
+        missing = OpRow.COUNT - len(row)
         number, _, _, end, thread, parent, seq, key, *rest = row + _NONE[:missing]
-        issued, wait, complete, source, error, refused, lost, asked = rest
+        issued, wait, complete, source, error, refused, lost, was_asked = rest
         of = self.calls[call]
         if end is not None and error is None and not refused and _passed(of):
             issued = wait = complete = None
@@ -318,7 +318,7 @@ class _Building:
                 text,
                 bool(refused),
                 bool(lost),
-                bool(asked),
+                bool(was_asked),
                 begin,
                 None if issued is None else begin + issued,
                 None if wait is None else begin + wait,
@@ -419,7 +419,7 @@ def _one(value: T) -> T:
 
 
 _NO_ARGS: dict[str, Any] = {}
-_NONE: list[Any] = [None] * Row.COUNT
+_NONE: list[Any] = [None] * OpRow.COUNT
 
 
 def _paths(state: State) -> tuple[str, ...]:

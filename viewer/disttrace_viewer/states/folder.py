@@ -177,7 +177,7 @@ SUFFIX = ".states.jsonl.gz"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StateBatch:
     """States of some journals as a batch, compressed, and the names of those that nobody could
     read: their worker was lost twice.
     """
@@ -189,7 +189,7 @@ class Part:
     """Of the states, in their order."""
 
 
-Parts = Iterator[Part]
+Parts = Iterator[StateBatch]
 Progress = Callable[[int, int], None]
 """Called with journals done so far, and of how many."""
 
@@ -219,12 +219,12 @@ def no_cycles() -> Iterator[None]:
 
 
 @no_cycles()  # which are gone when it is over: to look through them took an eighth of all
-def run(task: Task) -> Part:
+def run(task: Task) -> StateBatch:
     """The states of a task's journals."""
     states = (reduce(one, window=task.window, history=task.history) for one in task.files)
     found = [state for state in states if state is not None]
     heads = [head_of(state) for state in found]
-    return Part(zlib.compress(pack_batch(found), LEVEL), len(found), heads=heads)
+    return StateBatch(zlib.compress(pack_batch(found), LEVEL), len(found), heads=heads)
 
 
 def reduced(
@@ -249,7 +249,7 @@ def reduced(
         done += len(tasks[number].files)
         if progress is not None:
             progress(done, len(found))
-        yield part or Part(None, 0, tuple(one.base for one in tasks[number].files))
+        yield part or StateBatch(None, 0, tuple(one.base for one in tasks[number].files))
 
 
 def of_journals(

@@ -25,7 +25,7 @@ _MOST_AHEAD = 1 << 10
 _NUMBERS = "I"
 
 
-class Calls:
+class CallOrder:
     """The calls of one stream by sequence number, as they are read."""
 
     def __init__(self, *, anywhere: bool = False) -> None:

@@ -242,14 +242,14 @@ class _Surveying(Surveying):
     def take(self, state: State) -> None:
         """One state."""
         place = self._index[state.id]
-        told = state.process
+        process = state.process
         self._folders.setdefault(os.path.dirname(state.base), state.base)
-        for record in (told, state.identity):
+        for record in (process, state.identity):
             for name in OF_MANY:
                 if type(word := record.get(name)) is str:
                     record[name] = sys.intern(word)
-        told["argv"] = argv = tuple(told.get("argv") or ())
-        told["argv"] = self._argv.setdefault(argv, argv)
+        process["argv"] = argv = tuple(process.get("argv") or ())
+        process["argv"] = self._argv.setdefault(argv, argv)
         state.versions = self._versions.setdefault(repr(state.versions), state.versions)
         self.journal(place, journal_of(state, OF_PROCESSES), state.met)
         self._made[place] = state.made

@@ -24,7 +24,7 @@ from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.load.fates import MARKS, Signs, over, wait_again, write_end, write_rest
 from disttrace_viewer.load.schema import Record
 from disttrace_viewer.merge.meetings import Meeting, meeting_of
-from disttrace_viewer.states.history import Calls, hashed, site_of
+from disttrace_viewer.states.history import CallOrder, hashed, site_of
 
 _BEGIN = (b'{"b":,"t":,', b'{"b":,"t":}')
 _NUMBERED = re.compile(rb'\{"b":,"t":(?:,"[hspqr]":)*\}')
@@ -127,7 +127,7 @@ class Reading:
     """By stream of collectives: newest number, hash of all call sites up to it and before it, and
     whether none was left out.
     """
-    history: dict[tuple[int, str | None], Calls] | None = None
+    history: dict[tuple[int, str | None], CallOrder] | None = None
     """The calls of each stream, where that is asked for."""
     recent: bool = False
     """The history is of the end only."""
@@ -141,7 +141,7 @@ class Reading:
     _known: set[int] = field(default_factory=set)
     _in_store: dict[int, int] = field(default_factory=dict)
     _on_course: dict[int, tuple[list[int], int]] = field(default_factory=dict)
-    _past: dict[int, Calls] = field(default_factory=dict)
+    _past: dict[int, CallOrder] = field(default_factory=dict)
     _meets: dict[int, deque[tuple[int, int, int]]] = field(default_factory=dict)
     """By call where its stream notes exchanges."""
     _sites: dict[int, int] = field(default_factory=dict)
@@ -304,7 +304,7 @@ class Reading:
             self._on_course[call] = (course, site)
             if self.history is not None:
                 self.first_of_site[call] = self._sites.setdefault(site, call)
-                self._past[call] = self.history.setdefault(stream, Calls(anywhere=self.recent))
+                self._past[call] = self.history.setdefault(stream, CallOrder(anywhere=self.recent))
 
     def _call(self, number: int) -> Mapping[str, Any]:
         return self.definitions.numbered["call"].get(number) or {}

@@ -24,10 +24,10 @@ from disttrace_viewer.load.journals import Journal, name_gaps, open_journal
 from disttrace_viewer.load.problems import CUT_OFF, Problems
 from disttrace_viewer.load.schema import Record
 from disttrace_viewer.merge.meetings import Meeting
-from disttrace_viewer.states.history import MOST_DIFFERENT, Calls, packed
+from disttrace_viewer.states.history import MOST_DIFFERENT, CallOrder, packed
 from disttrace_viewer.states.kept import MOST_KEYS, chosen
 from disttrace_viewer.states.reading import Reading
-from disttrace_viewer.states.state import ByIdentity, Row, State
+from disttrace_viewer.states.state import ByIdentity, OpRow, State
 
 WINDOW = 256 << 10
 """Bytes at the end of a journal that say where its process stands, but for rare cases."""
@@ -53,7 +53,7 @@ def reduce(files: Files, *, window: int | None = None, history: bool = False) ->
     if journal is None:
         return None
     name_gaps(journal, problems)
-    past: dict[tuple[int, str | None], Calls] | None = {} if history else None
+    past: dict[tuple[int, str | None], CallOrder] | None = {} if history else None
     reading = Reading(journal.definitions, history=past, recent=window is not None)
     read = size = 0
     numbers = sorted(files.segments)
@@ -133,7 +133,9 @@ def _state(
             journal.files.paths[0], "noise", f"{reading.bad:,} lines not readable; left out."
         )
     waiting = {
-        row[Row.CALL] for row in rows if Row.value(row, Row.END) is None or len(row) > Row.ERROR
+        row[OpRow.CALL]
+        for row in rows
+        if OpRow.value(row, OpRow.END) is None or len(row) > OpRow.ERROR
     }
     past = _past(reading)
     for *_, calls_of in past:
@@ -288,7 +290,7 @@ def _row(record: Record, call: int, keys: Record) -> list[Any]:
         1 if "asked" in record else None,
     ]
     for place, value in enumerate(row):
-        if value is not None and type(value) is not int and place != Row.KEY:
+        if value is not None and type(value) is not int and place != OpRow.KEY:
             row[place] = None
     while row[-1] is None:
         row.pop()
@@ -316,7 +318,7 @@ def _referred(
     stacks |= {stack for _, stack in (*reading.signs.stands.values(), *reading.signs.samples)}
     for kind in ("failure", "handling", "exit", "digest"):
         stacks |= {item["stack"] for item in definitions.listed[kind] if "stack" in item}
-    errors = {Row.value(row, Row.ERROR) for row in rows} - {None}
+    errors = {OpRow.value(row, OpRow.ERROR) for row in rows} - {None}
     return {
         "string": {n: definitions.string(n) for n in errors},
         "stack": {n: definitions.frames(n) for n in stacks if n in numbered["stack"]},

@@ -32,7 +32,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Row:
+class OpRow:
     """The places in what is told of an operation, a list without trailing nulls. ``ISSUED``,
     ``WAIT``, ``COMPLETE`` and ``END`` are in ns after ``T``; ``ERROR`` is a string's number;
     ``SEQ`` of one that was refused is the number that it would have taken.
@@ -74,7 +74,7 @@ class State:
     with their names.
     """
     ops: list[list[Any]]
-    """Kept operations, each as ``Row`` says."""
+    """Kept operations, each as ``OpRow`` says."""
     built: str
     """JSON of creations of groups that ended well (``ops``, ``call``, ``store``): they count only
     where somebody is not done with his (``unsettled``), or made other groups (``made``).
