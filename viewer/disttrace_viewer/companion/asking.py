@@ -19,7 +19,7 @@ from dataclasses import replace
 from disttrace.journal.format import DEVICE, HOST, LINK
 from disttrace.journal.proc import ROOT, here, opened
 from disttrace_viewer.companion import machine
-from disttrace_viewer.companion.machine import MOST_TEXT, NvidiaSmi, HostTrouble
+from disttrace_viewer.companion.machine import MOST_TEXT, HostTrouble, NvidiaSmi
 
 NCCL_RAS = "NCCL RAS"
 PORT = 28028
