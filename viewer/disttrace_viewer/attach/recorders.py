@@ -49,7 +49,7 @@ class NoAnswer(Exception):  # noqa: N818 - what a process does, no error of ours
 
 def address(pid: int) -> Address | None:
     """Where a process's worker server listens: a path or a port; None where there is none, or where
-    nobody can tell which of its ports it is.
+    it is not known which of its ports it is.
     """
     try:
         own = _sockets(pid)
@@ -124,7 +124,7 @@ def _connected(where: Address, until: float) -> socket.socket:
 
 
 def _listener(connection: socket.socket) -> int:
-    """The process at the other end: of ranks that were told one path, the last one has it."""
+    """The process at the other end: of ranks with one path, the last one has it."""
     found_at = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid: int = struct.unpack("3i", found_at)[0]
     return pid
@@ -139,7 +139,6 @@ def _left(until: float) -> float:
 
 
 def _sockets(pid: int) -> set[str]:
-    """Inodes of the sockets that a process has open."""
     files = (file.partition(":") for file in opened(pid))
     return {inode.strip("[]") for kind, _, inode in files if kind == "socket"}
 
@@ -154,9 +153,8 @@ def _paths(pid: int, own: set[str]) -> Iterator[str]:
 
 
 def _ports(pid: int, own: set[str]) -> list[int]:
-    """Ports of all addresses at which a process listens, and nobody else does; and nobody is
-    connected, for a store has its clients.
-    """
+    """Ports of all addresses at which this process listens and no other does; and none is
+    connected, for a store has its clients."""
     listening, used = set(), set()
     with open(f"{ROOT}/{pid}/net/tcp6", encoding="ascii") as file:
         for line in list(file)[1:]:
@@ -211,7 +209,7 @@ def dump(one: Found, path: str) -> bytes | None:
 
 
 def _files(one: Found, env: Mapping[str, str]) -> list[str]:
-    """Where torch may write it, by what it was told, or by its defaults."""
+    """Where torch may write it, by its variables, or by its defaults."""
     stems = [env[name] for name in FILES if env.get(name)]
     if not stems:
         cache = env.get("XDG_CACHE_HOME") or f"{env.get('HOME', '')}/.cache"
@@ -236,7 +234,7 @@ def _read(path: str) -> bytes:
 
 
 def _write(path: str) -> bool:
-    """Ask for a dump; what nobody reads, or what is full, is left alone."""
+    """Ask for a dump; a pipe that is not read, or is full, is left alone."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -282,9 +280,8 @@ def ask(found: Sequence[Found]) -> Dumped:
 
 
 def _ask(one: Found) -> list[bytes | None] | str | None:
-    """What the recorders of a process hold, NCCL's first; a clause where it does not tell, None
-    where it has no way to.
-    """
+    """What the recorders of a process hold, NCCL's first; a clause where it does not answer, None
+    where it cannot be asked."""
     where = address(one.pid)
     if where is not None:
         try:

@@ -1,4 +1,4 @@
-"""Looks at the stacks of all ranks, a second apart: who has moved since waits for nobody.
+"""Looks at the stacks of all ranks, a second apart: one that has moved since does not wait.
 
 Where not all stay in their calls there is a third look, two seconds later, and the last two count:
 a job that gets on has come to its next call by then, and who had just come stays.
@@ -151,7 +151,6 @@ class _LookedAt(Translating):
         self.open = [entry for entry in dump.entries if in_flight(dump, entry)]
 
     def lacks(self) -> Iterator[str]:
-        """What neither holds."""
         yield from (word for word in super().lacks() if word not in _TOLD)
         if self.sample.rank is None and local_rank(self.sample) is None:
             yield "rank"

@@ -39,7 +39,6 @@ class Load:
         self._looks: list[tuple[float, dict[int, Threads]]] = []
 
     def look(self, pids: Iterable[int]) -> None:
-        """Note how long each of their threads has run and waited."""
         now = time.monotonic()
         while len(self._looks) > 1 and now - self._looks[-1][0] < APART_S:
             self._looks.pop()
@@ -47,8 +46,7 @@ class Load:
 
     def starved(self, pid: int) -> float:
         """The part of the time since the look before the last one for which its most starved thread
-        waited for a processor.
-        """
+        waited for a processor."""
         if len(self._looks) < 2:
             return 0.0
         (then, before), (now, after) = self._looks
@@ -120,9 +118,8 @@ class Activities:
         self, ranks: Sequence[tuple[Process, int]], ports: Container[int | None]
     ) -> Iterator[tuple[Process, dict[str, object]]]:
         """The ranks of which there is something to write, with the record; ``ranks`` with the time
-        (unix ns) since which they communicate no more. What comes by ``ports`` is a store's, and no
-        work.
-        """
+        (unix ns) since which they communicate no more. Bytes by ``ports`` are a store's, and no
+        work."""
         received = _received(ports) if ranks else {}
         for one, since_ns in ranks:
             now = _Look(time.monotonic(), time.time_ns(), _family(one.pid, received))
@@ -245,9 +242,7 @@ _INFO, _BYTES = 2, 128
 
 
 def _received(but: Container[int | None]) -> dict[int, int]:
-    """Bytes that each connection of this host has received, by inode; none where the kernel does
-    not say.
-    """
+    """Bytes received by each connection of this host, by inode; none where the kernel is silent."""
     found: dict[int, int] = {}
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
@@ -263,7 +258,6 @@ def _received(but: Container[int | None]) -> dict[int, int]:
 
 
 def _take(data: bytes, but: Container[int | None], found: dict[int, int]) -> bool:
-    """Whether more is to come."""
     while data:
         length, kind, *_ = _HEAD.unpack_from(data)
         if kind != _BY_FAMILY or length < _HEAD.size + _MESSAGE.size:
@@ -298,7 +292,7 @@ def note(processes: Sequence[Process], but: Container[str] = frozenset()) -> Non
 
 
 def tell(processes: Sequence[Process], answers: Iterable[HostTrouble]) -> None:
-    """What was said of this host: in the journal of the process that it names, or else of the
+    """Reports on this host: into the journal of the process that it names, or else of the
     lowest rank of ``processes``.
     """
     own = sorted((p for p in processes if p.pid), key=lambda p: (p.rank is None, p.rank, p.pid))
@@ -347,4 +341,4 @@ def append(process: Process, record: Mapping[str, Any]) -> None:
             torn = end > 0 and os.pread(fd, 1, end - 1) != b"\n"
             os.write(fd, b"\n" + line if torn else line)
     except OSError:
-        pass  # deleted meanwhile, or the disk is full: then nobody can tell later
+        pass  # deleted meanwhile, or the disk is full: then it is not known later

@@ -40,7 +40,7 @@ _WHERE = {
 
 
 def ask_ras(pids: Collection[int], until: float, address: str | None = None) -> list[HostTrouble]:
-    """What the service of these processes says by then (monotonic)."""
+    """The report of the service of these processes by then (monotonic)."""
     host, _, port = (address or os.environ.get("NCCL_RAS_ADDR", "")).rpartition(":")
     place = (host.strip("[]") or "localhost", int(port) if port.isdecimal() else PORT)
     if not is_theirs(place[1], pids):
@@ -82,7 +82,7 @@ def _conversation(place: tuple[str, int], until: float) -> str:
                     break
                 reported += piece
         except TimeoutError:
-            pass  # what it has said so far is true as well
+            pass  # what has come so far is true as well
     return reported.decode("utf-8", "replace")
 
 
@@ -127,7 +127,7 @@ def _listening(table: str, port: int) -> Iterator[str]:
 
 IN_ALL_S = 2.0
 AGAIN_S = 600.0
-"""Whoever still stands after so long is another stall, for us."""
+"""What still stands after so long is another stall, for us."""
 BEFORE_S = 60.0
 """So long before anybody began to wait it may have come about."""
 MOST_TOLD = 8
@@ -147,9 +147,8 @@ class Asking:
     def begin(
         self, pids: Collection[int], quiet_s: float, begun: int = 0, now: float | None = None
     ) -> None:
-        """Ask, unless that was done at this stall; somebody has waited for ``quiet_s``. ``begun``:
-        collectives of the job so far. A wait in its start-up is not the stall that comes later.
-        """
+        """Ask, unless that was done at this stall, of which the oldest wait has lasted ``quiet_s``.
+        ``begun``: collectives of the job so far; a wait in its start-up is another stall."""
         now = time.monotonic() if now is None else now
         if self._asked_at is not None:
             since_s = now - self._asked_at
@@ -163,14 +162,14 @@ class Asking:
 
     @property
     def pending(self) -> bool:
-        """Whether somebody may still answer, or has and was not heard."""
+        """Whether an answer may still come, or has come and was not taken."""
         answers, asked_at = self._answers, self._asked_at
         if answers is not None or asked_at is None:
             return bool(answers)
         return time.monotonic() - asked_at < IN_ALL_S + 0.2
 
     def take(self) -> Sequence[HostTrouble]:
-        """What was answered since this was asked the last time."""
+        """Answers since the last call."""
         if not (answers := self._answers):
             return ()
         self._answers = ()

@@ -25,9 +25,9 @@ _LEFT_OUT: tuple[tuple[str, Any], ...] = (
 """In this order, each for what stands in its place."""
 
 
-def line(said: Sequence[dict[str, Any]], alert: dict[str, Any]) -> str:
-    """The object as JSON; ``said``: what is told, the first finding first."""
-    first, *others = said
+def line(findings: Sequence[dict[str, Any]], alert: dict[str, Any]) -> str:
+    """The object as JSON; ``findings``: objects, the first finding first."""
+    first, *others = findings
     whole = {**first, "also": others, **alert}
     text = json.dumps(whole)
     for key, instead in _LEFT_OUT:
@@ -41,11 +41,11 @@ def line(said: Sequence[dict[str, Any]], alert: dict[str, Any]) -> str:
 _SHELL = "/bin/sh"
 _IN_FOLDER = 'cd -- "$1" 2>/dev/null; exec /bin/sh -c "$2"'
 _LONGEST = 60_000
-"""Bytes of a report: what the kernel takes of it at once, for nobody may ever read it."""
+"""Bytes of a report: what the kernel takes of it at once, for it may never be read."""
 GRACE_S = 5.0
 """So long it may go on when the job is over."""
 _TERMINATED_S = 2.0
-"""So long it has to end when it was told to."""
+"""So long it has to end after that signal."""
 _POLL_S = 0.05
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of <sys/prctl.h>
 
@@ -61,7 +61,7 @@ class Commands:
         self._ever = False
 
     def run(self, text: str) -> None:
-        """Hand it a report; nobody waits for it. Raises OSError."""
+        """Start it with a report; none waits for it. Raises OSError."""
         self._ever = True
         _adopt_orphans()
         reads, writes = os.pipe2(os.O_CLOEXEC)
@@ -87,7 +87,7 @@ class Commands:
             os.close(writes)
 
     def look(self, other: int | None = None) -> None:
-        """Reap what has ended; ``other`` is a child that somebody else reaps."""
+        """Reap what has ended; ``other`` is a child that is reaped elsewhere."""
         self._run_on()
         if self._ever:
             _reap_strays(other)

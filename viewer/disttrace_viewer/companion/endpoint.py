@@ -32,7 +32,7 @@ MOST_ID, MOST_WORD_LENGTH, MOST_WORDS = 64, 128, 80
 MOST_OWED = 8
 """Requests that one client has not answered; it gets no more."""
 MOST_CALLS, CALLS_PER_S = 16, 2.0
-"""What a client may say without a request: so much at once, and in a second."""
+"""Messages of a client without a request: so much at once, and in a second."""
 UNHEARD_S = 20.0
 """A server that has requested nothing for so long does not silence its clients."""
 DELAY_S, MOST_DELAY_S = 0.05, 3.0
@@ -98,7 +98,7 @@ class _Round:
 
 
 class Endpoint:
-    """``requested`` is told what the server requests, for ``answer`` to send it; ``wanted`` that a
+    """``requested`` gets what the server requests, for ``answer`` to send it; ``wanted`` that a
     client has waited for the limit.
     """
 
@@ -138,7 +138,7 @@ class Endpoint:
         self.requested_at = 0.0
         """When the server requested something last, or we joined."""
 
-    # -- what it is asked to do ----------------------------------------------------------------
+    # -- what its owner does -------------------------------------------------------------------
 
     def meet(
         self, job: str, places: Sequence[Address], listen_at: Sequence[Address], order: int
@@ -151,7 +151,6 @@ class Endpoint:
             self._search()
 
     def leave(self) -> None:
-        """Close everything."""
         for stream in [*self._streams]:
             self._close(stream)
         self._transport.unlisten()
@@ -190,14 +189,12 @@ class Endpoint:
         self._look_at_round()
 
     def answer(self, number: int, data: bytes) -> None:
-        """What the server requested."""
         if len(data) <= MOST_STATES:
             self._send(self._server, Message("answer", {"n": number}, data))
 
     def call(self, *, mute: bool = False) -> None:
-        """Tell the server that somebody has waited for the limit here; ``mute``: that none of our
-        processes can print.
-        """
+        """Report to the server that a process has waited for the limit here; ``mute``: that none of
+        our processes can print."""
         self._send(self._server, Message("mute" if mute else "call"))
 
     def hand_over(self, data: bytes) -> bool:
@@ -211,8 +208,7 @@ class Endpoint:
 
     def speaks(self, *, mute: bool = False) -> bytes | None:
         """What we print by, where it is for us: what the server handed over, or nothing but what is
-        known here. None: the server prints, or another host is to do so before us.
-        """
+        known here. None: the server prints, or another host is to do so before us."""
         now = self._transport.now()
         if self.state == CLIENT:
             if self.word and not mute:
@@ -232,7 +228,6 @@ class Endpoint:
     # -- what the transport tells --------------------------------------------------------------
 
     def accepted(self, stream: int) -> None:
-        """A connection came."""
         peer = self._transport.peer(stream)
         alike = [self._streams[other] for other in self._of_address.get(peer, ())]
         if (
@@ -268,7 +263,7 @@ class Endpoint:
             self._hold(stream)
 
     def closed(self, stream: int, *, gone: bool = True) -> None:
-        """The other end is gone, or was never there; ``told``: the transport has let go of it."""
+        """The other end is gone, or was never there; ``gone``: the transport has let go of it."""
         self._close(stream, gone=gone)
         if stream in self._calls:
             self._calls.discard(stream)
@@ -279,7 +274,6 @@ class Endpoint:
         self._look_at_round()
 
     def tick(self) -> None:
-        """Do what is due."""
         now = self._transport.now()
         for stream in [s for s, one in self._streams.items() if one.talk.overdue(now)]:
             self.closed(stream, gone=False)

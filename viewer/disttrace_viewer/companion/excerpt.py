@@ -44,7 +44,6 @@ class Excerpt:
         return self.newest - len(self.where) + 1
 
     def places(self, numbers: Iterable[int]) -> Iterator[int]:
-        """The lines of calls."""
         return (self.where[number - self.first] for number in numbers)
 
     def under(self, most: int) -> Iterator[int]:

@@ -37,22 +37,19 @@ class Export:
         self._metrics = Metrics(self.pipeline, self._sender)
 
     def follow(self, base: str) -> None:
-        """Read the journal of a process that registered."""
         self.pipeline.follow(self._order.directory, base, owner=self._owner)
 
     def inherit(self, base: str) -> None:
-        """Send what was not sent of a journal."""
         self.follow(base)
         self.ended(base)
 
     def turn(self) -> None:
-        """Send what is new."""
         self.pipeline.poll()
         self._warn_of_hosts()
         self._metrics.begin()
 
     def stalled(self, summary: str, text: str, ops: Sequence[Sequence[Any]]) -> None:
-        """Tell of a stall: an event on the spans of who waits, and a log record."""
+        """Send a stall: an event on the spans of the waiting ranks, and a log record."""
         self.pipeline.poll()
         spans = self.pipeline.stalled(summary, [(str(one), int(number)) for one, number in ops])
         protocol = target("LOGS").protocol
@@ -61,7 +58,6 @@ class Export:
             self._stall = send_stall(protocol, summary, text, spans[0])
 
     def ended(self, base: str) -> None:
-        """Read the last words of a process that is gone."""
         self.pipeline.ended(base)
 
     def finish(self) -> None:
@@ -103,13 +99,13 @@ class Export:
 
 
 def _elsewhere(environ: Mapping[str, str]) -> bool:
-    """Whether a launcher said that the job has more ranks than this host."""
+    """Whether by the launcher the job has more ranks than this host."""
     world, local = (whole(environ.get(f"{one}WORLD_SIZE", "")) for one in ("", "LOCAL_"))
     return world is not None and local is not None and world > local
 
 
 def _discard(span: object) -> None:
-    """Where spans go when nobody wants them."""
+    """For spans that no collector is set for."""
 
 
 def _never() -> bool:

@@ -37,7 +37,7 @@ from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording.quantities import file_name
 
 MOST_CALLS = 200
-"""Calls that are told of one minute; of more it is not told that they were made."""
+"""Calls of one minute that are written; of more only that some are missing."""
 MOST_BYTES = 32 << 20
 """Months of what a training loop calls."""
 
@@ -46,7 +46,6 @@ class Minutes:
     """Of one journal. Nothing here raises: where nothing can be written, nothing is."""
 
     def __init__(self, path: str, definitions: Definitions) -> None:
-        """``path`` of the file; ``definitions`` of the journal, as far as they are read."""
         self._path = path
         self._definitions = definitions
         self._minute = 0
@@ -73,11 +72,9 @@ class Minutes:
         one[3] = max(one[3], end - begin)
 
     def missed(self) -> None:
-        """Some operations were not seen."""
         self._partial = True
 
     def write(self) -> None:
-        """Write down what was added."""
         if not self._calls:
             return
         calls, self._calls = self._calls, {}
@@ -92,12 +89,12 @@ class Minutes:
                 if os.fstat(fd).st_size < MOST_BYTES:
                     os.write(fd, b"".join(orjson.dumps(line) + b"\n" for line in lines))
         except (OSError, TypeError):
-            pass  # a full disk, or the folder is gone; times that nobody can have taken
+            pass  # a full disk, or the folder is gone; times that cannot be
 
 
 _HOLD = (fmt.COLLECTIVE, fmt.MESSAGE, fmt.STORE)
 MOST_OPEN = 10_000
-"""Operations of which the end is awaited; of more the oldest ones are work that nobody awaits."""
+"""Operations of which the end is awaited; of more the oldest ones are work that is not awaited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +122,6 @@ class Holds:
     """Of one journal, from any point of it on."""
 
     def __init__(self, definitions: Definitions, minutes: Minutes | None = None) -> None:
-        """``minutes`` counts what is over."""
         self.places: dict[str, tuple[str, Frame | None]] = {}
         """Operation and the program's line by what stands for both."""
         self.away_ns = self.held_ns = 0
@@ -205,7 +201,7 @@ class Holds:
             self._minutes.add(one.call.number, one.begin, end, inside)
         if since is not None:
             if before is None:
-                return None  # nobody knows how long it was away
+                return None  # it is not known how long it was away
             away = max(0, since - before)
             self.away_ns += away
             self.held_ns += inside
@@ -258,7 +254,6 @@ class Follower:
         self._groups: dict[int, Blocks | None] = {}
 
     def skip(self) -> None:
-        """Go on at what is written from now on."""
         self.holds.skipped()
         self._groups.clear()
         self.define()
@@ -286,11 +281,9 @@ class Follower:
         return found, sum(map(len, lines)) > PIECE // 2
 
     def define(self) -> None:
-        """Read what was defined since."""
         self._defined.read()
 
     def close(self) -> None:
-        """Let go of the files."""
         self._minutes.write()
         self._defined.close()
         if self._segment is not None:

@@ -3,7 +3,7 @@
 No Python runs in such a process, so none of its stacks are on record. A thread writes its own, in
 the C handler of a signal (the recorder's ``gil_free_stacks``), and the program must not notice. So
 the signal is sent to another thread, one of the recorder's own that waits for it and sends it on if
-nobody handles it; and only where the kernel shows, over ``BETWEEN_S``, that
+no one handles it; and only where the kernel shows, over ``BETWEEN_S``, that
 
 * the background thread waits for the GIL: it wakes again and again to ask for it;
 * the thread itself has not slept: had it been in Python it would have had to let the GIL go. It is
@@ -57,7 +57,6 @@ class Silent:
 
     @property
     def pid(self) -> int:
-        """Its number; 0 where that is not known."""
         return self.who.pid or 0
 
 
@@ -87,7 +86,8 @@ class GilHolders:
         self._send = _sender()
 
     def ask(self, silent: Iterable[Silent]) -> bool:
-        """Whether anybody has answered; takes about a third of a second, none for nobody."""
+        """Whether any process has answered; takes about a third of a second, where there is one to
+        ask."""
         found = {
             one: answers
             for one in silent
@@ -177,7 +177,7 @@ def _has_open(pid: int, fd: int, path: str) -> bool:
 
 
 def _answers(base: str) -> _Answers | None:
-    """What a journal says last about being asked; None: its process is not to be."""
+    """The last record of how a process is asked; None: it is not to be."""
     try:
         with open(open_regular(fmt.definitions_name(base)), "rb") as file:
             data = file.read()
@@ -190,7 +190,7 @@ def _answers(base: str) -> _Answers | None:
 
 
 def _grown(sizes: dict[str, int]) -> bool:
-    """Wait until somebody's definitions have grown, and a moment for the rest of the text."""
+    """Wait until the definitions of one have grown, and a moment for the rest of the text."""
     until = time.monotonic() + ANSWER_S
     while sizes and time.monotonic() < until:
         time.sleep(0.05)
@@ -205,7 +205,7 @@ def _masked(status: dict[bytes, bytes]) -> int:
 
 
 def _sender() -> Callable[[int, int, int, int], bool] | None:
-    """Asks a thread of the recorder's to ask another; None where the kernel is none we know."""
+    """Has a thread of the recorder interrupt another one; None where the kernel is none we know."""
     queue = _QUEUE.get(platform.machine())
     try:
         call = ctypes.CDLL(None).syscall

@@ -33,7 +33,7 @@ from disttrace_viewer.states.state import State
 from disttrace_viewer.trace.model import Trace
 
 _TOGETHER_S, _LOOK_S = 1.5, 0.1
-"""Those who went on together end together; who lives on is told by the companion."""
+"""Ranks that went on together end together; of those that live on the companion reports."""
 _LONGEST = 32 << 10
 """Bytes of a finding that goes with the line: it names every rank."""
 
@@ -59,12 +59,11 @@ class EndOrder:
 
     @property
     def of_all(self) -> str:
-        """The folder of all journals."""
         return self.root or self.directory
 
 
 def word(order: EndOrder) -> dict[str, Any] | None:
-    """What is to be said, for people and for programs; None: nothing."""
+    """The word, for people and for programs; None: nothing."""
     until = time.monotonic() + (0.0 if order.failed else _TOGETHER_S)
     while True:
         local, others = _read(order)
@@ -100,7 +99,6 @@ def _read(order: EndOrder) -> tuple[Merged, Sequence[State]]:
 
 
 def _jobs(jobs: Sequence[Any], trace: Trace, process: str) -> list[str]:
-    """Those of a process, and of those that it started."""
     mine = {p.index for p in trace.processes if process in (p.id, p.parent)}
     return [job.id for job in jobs if not mine.isdisjoint(job.processes)]
 
@@ -108,9 +106,8 @@ def _jobs(jobs: Sequence[Any], trace: Trace, process: str) -> list[str]:
 def _kept(
     order: EndOrder, trace: Trace, found: Verdict, names: Sequence[str]
 ) -> dict[str, Any] | None:
-    """The word, unless somebody else of the job has said it. ``names`` of the job, as ranks that
-    nobody launched together draw each their own.
-    """
+    """The word, unless another process of the job has had it. ``names`` of the job: ranks that were
+    not launched together draw each their own."""
     since = min(p.start_ns for p in trace.processes) / 1e9
 
     def before() -> list[dict[str, Any]]:
@@ -159,7 +156,7 @@ def _values(
 
 
 def _living(trace: Trace, but: str) -> bool:
-    """Whether another process of the job runs here and has not said that it ends."""
+    """Whether another process of the job runs here and has not announced its end."""
     return any(p.id != but and p.exit is None and look(p).alive for p in trace.processes)
 
 

@@ -21,7 +21,7 @@ from typing import IO
 from disttrace.journal.format import DEVICE, HOST, LINK
 
 MOST_TEXT = 300
-"""Characters that are kept of what was said."""
+"""Characters that are kept of a report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,6 @@ def read_kernel_log(log: str, since_s: float, boot_s: float) -> list[HostTrouble
 
 
 def _of(line: str, at_s: float) -> Iterator[HostTrouble]:
-    """Whatever a line tells."""
-
     def answer(
         where: str, name: str | None = None, code: int | None = None, pid: str | None = None
     ) -> HostTrouble:
@@ -150,7 +148,7 @@ _NAME = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F]
 
 
 class NvidiaSmi:
-    """One question. It is a child of whoever asks, never of a process of the program."""
+    """One question. It is a child of the caller, never of a process of the program."""
 
     def __init__(self, command: str | None = None) -> None:
         """``command``: a path; else what PATH has, where NVIDIA's driver is loaded."""
@@ -173,7 +171,7 @@ class NvidiaSmi:
             self._output.close()
 
     def answers(self, until: float) -> list[HostTrouble]:
-        """What it said by then (monotonic); one that a driver holds is killed and left behind."""
+        """The output up to then (monotonic); one that a driver holds is killed and left behind."""
         if self._child is None or self._output is None:
             return []
         try:

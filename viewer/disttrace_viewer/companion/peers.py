@@ -163,11 +163,11 @@ class Peers:
         )
 
     def speaks(self) -> bytes | None:
-        """See ``Station.speaks``."""
+        """See ``Endpoint.speaks``."""
         return b"" if self._endpoint is None else self._endpoint.speaks(mute=self._mute)
 
     def call(self) -> None:
-        """Tell the server that a process has waited for the limit here, unless it knows it."""
+        """Report to the server that a process has waited for the limit here, unless it knows it."""
         endpoint, mute = self._endpoint, self._mute
         if endpoint is None or endpoint.state != CLIENT:
             return
@@ -175,13 +175,12 @@ class Peers:
             self._call(lambda: endpoint.call(mute=mute))
 
     def is_called(self) -> bool:
-        """Whether a client has called since this was asked."""
+        """Whether a client has called since the last look."""
         found = self._called.is_set()
         self._called.clear()
         return found
 
     def be_mute(self) -> None:
-        """None of our processes can print: another host has to."""
         self._mute = True
         self.call()
 
@@ -249,8 +248,7 @@ class Peers:
 
     def _reached(self, addresses: Sequence[Address]) -> Address | None:
         """The first of these stores that is there: all hosts take the same one, or they would meet
-        apart. It is not asked anything; when the connection ends, that store has gone.
-        """
+        apart. Nothing is sent to it; when the connection ends, that store has gone."""
         for address in addresses:
             try:
                 self._store = socket.create_connection(address, CONNECT_S)
@@ -260,7 +258,6 @@ class Peers:
         return None
 
     def _let_go(self) -> None:
-        """Of the store: it has answered, and that was all."""
         if self._store is not None:
             self._store.close()
             self._store = None

@@ -84,7 +84,7 @@ def is_here(address: str) -> bool:
 
 
 def _only_own(version: str) -> bool:
-    """Whether the kernel lets nobody have an address that is not of this host."""
+    """Whether the kernel refuses addresses that are not of this host."""
     try:
         with open(f"/proc/sys/net/ipv{version}/ip_nonlocal_bind", encoding="ascii") as file:
             return file.read().strip() == "0"
@@ -152,12 +152,12 @@ _LENGTHS = struct.Struct("!II")
 
 
 class Garbled(ValueError):  # noqa: N818 - a finding about input, no error of ours
-    """Bytes of somebody who does not speak as we do; the text completes a sentence."""
+    """Bytes that are none of this protocol; the text completes a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What one says to another."""
+    """A kind, fields and a body."""
 
     kind: str
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -178,7 +178,6 @@ class Message:
         return value
 
     def flag(self, name: str) -> bool:
-        """True where it is there and true."""
         return self.fields.get(name) is True
 
     def items(self, name: str, most: int) -> list[Any]:
@@ -254,22 +253,20 @@ class Conversation:
 
     @property
     def held(self) -> int:
-        """Bytes of a message that is not whole yet."""
         return len(self._data)
 
     def greeting(self) -> bytes:
-        """What whoever listens says first."""
+        """The first message of the listener."""
         fields = {"v": VERSION, "drawn": self._ours, "secret": self._secret is not None}
         return to_bytes(Message("disttrace", fields)) if self._listens else b""
 
     def overdue(self, now: float) -> bool:
-        """Whether the other one takes too long over its greeting, or over a message."""
         if not self.ready and now - self._began > GREETING_S:
             return True
         return self._since is not None and now - self._since > MESSAGE_S
 
     def heard(self, data: bytes, now: float) -> tuple[list[Message], bytes]:
-        """Messages in what came, and what is to be answered to a greeting. Raises Garbled."""
+        """Messages in what came, and the answer to a greeting. Raises Garbled."""
         self._data += data
         messages: list[Message] = []
         answer = b""

@@ -47,7 +47,6 @@ class Pulse:
         stands still."""
 
     def look(self, now: float) -> bool:
-        """Whether the main thread began something since the last look."""
         if self.launcher:
             return False
         before = self._found
@@ -76,7 +75,6 @@ class Pulse:
         return self._found
 
     def close(self) -> None:
-        """Let go of the files."""
         for fd in (self._segment, self._definitions):
             if fd >= 0:
                 os.close(fd)

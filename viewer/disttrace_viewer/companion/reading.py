@@ -86,7 +86,7 @@ class OwnJournals:
         return [files for base, files in ours.items() if base not in self._earlier]
 
     def _entries(self) -> dict[str, bool]:
-        """Paths of the journals that processes here called theirs, and whether these live."""
+        """Paths of the journals that processes here listed as theirs, and whether these live."""
         try:
             with opened_own(self._roll, os.O_RDONLY) as fd:
                 data = os.pread(fd, _MOST_ROLL, 0)
@@ -132,7 +132,7 @@ class OwnJournals:
 
 def of_job(root: str, job: str) -> list[Files]:
     """The journals of ``job`` (as names have it) in the folder of all, and in those of its hosts
-    below it: other jobs are nobody's business here."""
+    below it: other jobs are of no concern here."""
     found = _inside(root, job)
     for one in _of_hosts(root, job):
         with suppress(OSError):  # it is not for us to read, or was taken away
@@ -266,7 +266,7 @@ def beside(root: str, job: str, local: Merged, known: Collection[State]) -> list
 
     Bare processes have no launcher that names their job, so each draws a name and has a companion
     of its own, and no folder of its own for journals. One that is stopped, or holds the GIL, or
-    whose store's server is, answers nobody. What another user put into the folder is not read.
+    whose store's server is, does not answer. What another user put into the folder is not read.
     """
     trace, _ = trace_of(local)
     ours = _meet_at(local, trace.processes)
@@ -301,7 +301,7 @@ SUFFIX = ".lead"
 FIRST_S = 1.5
 """So long the host of rank 0 has to take it, before others may."""
 UNHEARD_S = 75.0
-"""After so long without a sign of whoever holds it, it is as if it did not answer either."""
+"""After so long without a sign of its holder, it is as if that did not answer either."""
 
 
 class FolderLead:
@@ -317,9 +317,8 @@ class FolderLead:
         """When the holder touched it last, and when we saw that."""
 
     def claim(self, *, first: bool) -> bool | None:
-        """Whether it is for us to read on; None where the file system has no locks, so that there
-        is no telling. ``first``: others leave it to us for a while.
-        """
+        """Whether it is for us to read on; None where the file system has no locks, so that it
+        cannot be known. ``first``: others leave it to us for a while."""
         now = time.monotonic()
         if self._fd >= 0:
             os.utime(self._fd)
@@ -334,7 +333,6 @@ class FolderLead:
             return None  # also where something of somebody else's is in its place
 
     def release(self) -> None:
-        """Another one may."""
         self._wanted_since = None
         fd, self._fd = self._fd, -1
         if fd < 0:

@@ -23,7 +23,7 @@ from disttrace.lifecycle.meeting.place import namespace
 
 
 class JournalRegistry:
-    """The file at ``path``, locked by whoever made ``descriptor``."""
+    """The file at ``path``, locked by the maker of ``descriptor``."""
 
     def __init__(self, path: str, descriptor: int) -> None:
         self.path = path
@@ -55,7 +55,8 @@ class JournalRegistry:
         return new
 
     def release(self) -> bool:
-        """Remove the file and let go of the lock; False if somebody came and all goes on."""
+        """Remove the file and let go of the lock; False if one registered meanwhile and all goes
+        on."""
         if self._unread():
             return False
         try:
@@ -67,7 +68,6 @@ class JournalRegistry:
         return not self._unread() or not self._again()
 
     def _is_ours(self, base: str) -> bool:
-        """Whether ``base`` names a journal of this user in the registry's folder."""
         path = os.path.join(os.path.dirname(self.path), base)
         return fmt.is_plain_name(base) and fmt.is_own(fmt.definitions_name(path), self.owner)
 
@@ -75,12 +75,12 @@ class JournalRegistry:
         return os.fstat(self._fd).st_size > self._position
 
     def _again(self) -> bool:
-        """Somebody registered while we let go: serve them, unless they started another one."""
+        """One registered while we let go: serve it, unless it started another companion."""
         late = os.pread(self._fd, 1 << 20, self._position)
         try:
             fresh = fmt.open_own(self.path, os.O_CREAT | os.O_RDWR | os.O_APPEND, self.owner)
         except OSError:
-            return False  # somebody put something else in its place: nobody can serve them
+            return False  # something else is in its place: they cannot be served
         try:
             fcntl.flock(fresh, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -94,14 +94,14 @@ class JournalRegistry:
 
 
 SETTLED_S = 60.0
-"""A roll to which somebody has added since is left alone: a job may just begin."""
+"""A roll to which one was added since is left alone: a job may just begin."""
 _MOST, _MOST_BYTES = 1000, 1 << 20
 """Rolls that are looked at in one go."""
 
 
 def sweep(folder: str) -> int:
     """Take away the rolls of this pid namespace none of whose processes lives, with the pages of
-    their processes; how many. Of what cannot be read or removed nothing is said.
+    their processes; how many. Of what cannot be read or removed nothing is reported.
     """
     removed = 0
     own = f"-{namespace()}{ROLL_SUFFIX}"

@@ -67,18 +67,15 @@ class Received:
 
     @property
     def merged(self) -> Merged:
-        """All states."""
         states = {state.id: state for state in self.states}
         return Merged(states, reported=self.reported, elsewhere=self.elsewhere)
 
     @property
     def ids(self) -> set[str]:
-        """Of all processes of which a state came."""
         return {state.id for state in self.states}
 
     @property
     def marks(self) -> set[tuple[str, ...]]:
-        """What names of their journals have of them."""
         return marks_of(self.states)
 
 
@@ -279,7 +276,6 @@ def known_files(states: Iterable[State]) -> dict[str, str]:
 
 
 def _process(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Whose it is, in numbers."""
     found = {k: v for k, v in record.items() if isinstance(v, int) or k in _PROCESS}
     env = record.get("env") or {}
     return {**found, "env": {n: env[n] for n in _ENV if str(env.get(n, "")).isdecimal()}}
@@ -320,13 +316,12 @@ def _said(text: str) -> str:
 
 
 def _known(text: str, words: Mapping[str, str]) -> str | None:
-    """The text of which a hash stands in this one, where it is known."""
+    """The text whose hash stands in this one, where it is known."""
     found = _MARKED.search(text)
     return None if found is None else words.get(found[0])
 
 
 def _places(frames: Iterable[Any]) -> list[list[Any]]:
-    """Frames without the folders of their files."""
     return [[os.path.basename(file), line, name] for file, line, name in frames]
 
 

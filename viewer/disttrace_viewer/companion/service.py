@@ -52,7 +52,7 @@ def stay_s(stall_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the process that started the companion asked for."""
+    """The request of the process that started the companion."""
 
     directory: str
     registry: str
@@ -70,16 +70,16 @@ class Order:
     cwd: str = "/"
     """Where that process was, for commands of the user; the companion itself is nowhere."""
     says: str = ""
-    """The file in which processes of this host are asked to speak; none: beside the registry."""
+    """The file with what processes of this host are to print; none: beside the registry."""
     roll: str = ""
-    """The file in which processes of this host say which journals are theirs; none: not known."""
+    """The file in which processes of this host list their journals; none: not known."""
     host: str = ""
     """What follows ``in_names`` in those of this host; none: all that lie there are of it."""
     root: str = ""
     """The folder of all journals, below which ``directory`` is that of one job and host, or which
     it is itself; none: it is."""
     slow: float = 0.0
-    """The share of their time from which ranks that make others wait are told; 0: never."""
+    """The share of their time from which ranks that make others wait are reported; 0: never."""
 
     @property
     def live(self) -> str:
@@ -100,7 +100,7 @@ class Duty(Protocol):
         """Four times a second."""
 
     def ended(self, base: str) -> None:
-        """The process of a journal is gone; said again at each turn."""
+        """The process of a journal is gone; called at each turn."""
 
     def finish(self) -> None:
         """The job is over on this host."""
@@ -121,7 +121,6 @@ class Later:
         self._thread = threading.Thread(target=self._begin, name="later", daemon=True)
 
     def follow(self, base: str) -> None:
-        """A process registered its journal."""
         self._bases[base] = None
         if self._made is not None:
             self._made.follow(base)
@@ -143,13 +142,11 @@ class Later:
                 self._made.follow(base)
 
     def ended(self, base: str) -> None:
-        """The process of a journal is gone."""
         self._bases.pop(base, None)
         if self._made is not None:
             self._made.ended(base)
 
     def finish(self) -> None:
-        """The job is over on this host."""
         if self._made is not None:
             self._made.finish()
 

@@ -2,7 +2,7 @@
 
 It takes at most ``SHARE`` of a core: where ranks write more than can be read with that, the rest of
 each ``WINDOW_S`` seconds is skipped. Windows begin at the same time of day on all hosts, so what
-they read is the same. All of it happens on the thread of ``talk.py``, but for ``say``.
+they read is the same. All of it happens on the thread of ``talk.py``, but for ``announce``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Notice:
 
 
 class Telling:
-    """What was told, so that nothing is told twice."""
+    """What was reported, so that nothing is twice."""
 
     def __init__(self, share: float) -> None:
         self._share = share
@@ -53,7 +53,7 @@ class Telling:
         """When a rank was first found to be slow."""
         self._told: dict[tuple[int, ...], float] = {}
         self._open: dict[tuple[int, ...], Notice] = {}
-        """What was told and is not over."""
+        """What was reported and is not over."""
 
     def due(
         self,
@@ -86,7 +86,7 @@ class Telling:
         for notice in sorted(found, key=lambda notice: -max(one.share for one in notice.slow)):
             key = tuple(one.rank for one in notice.slow)
             if any(set(key) <= set(other) and other != key for other in self._open):
-                continue  # a part of a host that was told
+                continue  # a part of a host that was reported
             self._told = {k: at for k, at in self._told.items() if now - at < AGAIN_S}
             if key not in self._told and len(self._told) < MOST:
                 self._told[key] = now
@@ -187,21 +187,20 @@ WINDOW_S = 30.0
 AFTER_S = 35.0
 """From the start of a rank on: before that ranks are unlike each other, and nothing is read."""
 _TELL_S, _RECENT_S = 5.0, 12.0
-"""Between two answers in which blocks are told, and which ones are."""
+"""Between two answers in which blocks are sent, and which ones are."""
 HERE = "here"
 
 Line = tuple[str, str, dict[str, Any], Sequence[str]]
-"""Kind, text, object and voices of what is to be said."""
+"""Kind, text, object and voices of an announcement."""
 Say = Callable[[str, str, dict[str, Any], Sequence[str]], bool]
 
 
 class Slowness:
-    """See above. ``share`` of their time from which a rank that makes others wait is told."""
+    """See above. ``share`` of their time from which a rank that makes others wait is reported."""
 
     def __init__(self, live: LiveFile, share: float, announce: Say) -> None:
-        """``live`` takes what is known for whoever asks on this host; ``say`` has a ``Line`` said,
-        or is False while something else is.
-        """
+        """``live`` takes what is known for readers on this host; ``announce`` prints a ``Line``,
+        or is False while another one is."""
         self._live, self._say = live, announce
         self._lines: queue.SimpleQueue[Line] = queue.SimpleQueue()
         self._next: Line | None = None
@@ -216,32 +215,29 @@ class Slowness:
         self._told_at = 0.0
 
     def announce(self) -> None:
-        """On the companion's thread: have said what is to be said."""
+        """On the companion's thread: have the next line printed."""
         if self._next is None and not self._lines.empty():
             self._next = self._lines.get()
         if self._next is not None and self._say(*self._next):
             self._next = None
 
     def finish(self) -> None:
-        """The job is over on this host."""
         self._live.remove()
 
     def turn(self, followers: Mapping[str, Follower]) -> None:
-        """Read what is new of these journals."""
         self._followers = followers
         started = [one.definitions.process.get("start_ns") or 0 for one in followers.values()]
         if time.time() - max(started, default=time.time_ns()) / 1e9 >= AFTER_S:
             self._read()
         slow = self._ranks.slow() if self._told_by_leader is None else self._told_by_leader
-        with contextlib.suppress(OSError):  # no disk, or no folder: nobody can ask then
+        with contextlib.suppress(OSError):  # no disk, or no folder: it cannot be read then
             self._live.write(followers.values(), slow, self._places)
 
     def question(self) -> list[str]:
-        """What whoever leads tells all others."""
         return request_words(self._ranks.slow())
 
     def answer(self, question: Sequence[str]) -> bytes:
-        """What is sent to the server, which said what is in its request."""
+        """What is sent to the server, whose request has the ranks that are slow."""
         self._told_by_leader = heard(question)
         now = time.time()
         if now - self._told_at < _TELL_S:
@@ -251,13 +247,13 @@ class Slowness:
         return packed(blocks, self._names[HERE])
 
     def led(self) -> None:
-        """Another host leads, and is told of what was read here."""
+        """Another host leads, and gets what was read here."""
         self._keep(time.time())
         if self._told_by_leader is None:
             self._told_by_leader = []
 
     def hear(self, answers: Mapping[str, bytes]) -> None:
-        """Judge what is known here and what others told, by host."""
+        """Judge what is known here and what others sent, by host."""
         now = time.time()
         fresh = self._keep(now)
         for host, data in answers.items():
@@ -266,7 +262,7 @@ class Slowness:
             blocks, self._names[host] = unpacked(data)
             others = {HERE, *answers} - {host}
             for one in blocks:
-                if self._hosts.get(one.rank) not in others:  # nobody speaks for another's ranks
+                if self._hosts.get(one.rank) not in others:  # no host reports on another's ranks
                     self._hosts[one.rank] = host
                     fresh.append(one)
         self._told_by_leader = None
@@ -276,7 +272,6 @@ class Slowness:
             self._put(line, now)
 
     def _keep(self, now: float) -> list[Block]:
-        """What was read since the last time."""
         fresh, self._fresh = self._fresh, []
         self._hosts.update((one.rank, HERE) for one in fresh)
         self._recent.extend((now, one) for one in fresh)
@@ -324,7 +319,7 @@ class Slowness:
         return {p: at for one in self._followers.values() for p, at in one.holds.places.items()}
 
     def _voices(self) -> list[str]:
-        """Who may speak: torchrun's agent, else the lowest rank."""
+        """Ids of processes that may print: torchrun's agent, else the lowest rank."""
         known = [one.definitions for one in self._followers.values()]
         known.sort(key=lambda d: (not d.is_agent, d.rank is None, d.rank or 0))
         return [one.id for one in known if one.is_agent or one.rank is not None]

@@ -36,7 +36,7 @@ class Released(NamedTuple):
     """One exchange of one process; times in nanoseconds, ``end`` on the clock of its journal.
 
     ``group`` is the number of its group there; ``place`` stands for operation and line, and is
-    empty where nobody waits for all others.
+    empty where it does not wait for all others.
     """
 
     group: int
@@ -87,7 +87,6 @@ class Blocks:
     def __init__(
         self, group: str, rank: int, size: int, shifts: dict[str, int], *, world: int = 1
     ) -> None:
-        """``world``: ranks of the job."""
         self._group, self._rank, self._size = group, rank, size
         self._shortest_ns = max(SHORTEST_NS, world * OF_RANK_NS)
         self._shifts = shifts
@@ -153,7 +152,6 @@ class Detector:
 
     @property
     def mean(self) -> float:
-        """Of the observations since the last start."""
         return self.total / self.count if self.count else 0.0
 
     def observe(self, value: float, allowance: float, spread: float, now: float) -> bool:
@@ -172,7 +170,7 @@ class Detector:
 RANK_HOURS = 10_000
 """In so many hours of ranks that are well there is one false alarm, or fewer."""
 OF_SHARE = 0.5
-"""Of the share from which a rank is told: what is allowed to any rank."""
+"""Of the share from which a rank is reported: what is allowed to any rank."""
 OVER = math.log(1_000)
 """Won by betting that a rank is late no more: then it is over."""
 LATE_S = 15.0
@@ -233,7 +231,6 @@ class SlowRanks:
     """Everything known of the ranks of a job, and who is slow now."""
 
     def __init__(self, share: float) -> None:
-        """``share``: of their time from which those who make others wait count as slow."""
         self._share = share
         self._allowance = OF_SHARE * share
         self._groups: dict[str, _Group] = {}
@@ -242,7 +239,7 @@ class SlowRanks:
         """Watched so far, of ranks in groups."""
 
     def add(self, blocks: Iterable[Block], now: float) -> None:
-        """Take what was told, as often as it may be; judge what is whole. ``now``: unix seconds."""
+        """Take what came, as often as it may be; judge what is whole. ``now``: unix seconds."""
         touched = set()
         for block in blocks:
             if block.group not in self._groups and len(self._groups) >= MOST_GROUPS:
@@ -261,7 +258,7 @@ class SlowRanks:
                 del self._groups[name]
 
     def slow(self) -> list[Slow]:
-        """Who is slow now, the worst first."""
+        """The ranks that are slow now, the worst first."""
         found = [
             self._told(name, rank, group, one)
             for name, group in self._groups.items()
@@ -271,9 +268,8 @@ class SlowRanks:
         return sorted(found, key=lambda one: -one.share)
 
     def leaning(self, rank: int) -> float | None:
-        """The share of a rank so far, told or not: for whether a whole host is slow. None: nothing
-        is known of it any more.
-        """
+        """The share of a rank so far, reported or not: for whether a whole host is slow. None:
+        nothing is known of it any more."""
         found = [g.watched[rank].up for g in self._groups.values() if rank in g.watched]
         return max((d.mean if d.won > 0 else 0.0 for d in found), default=None)
 

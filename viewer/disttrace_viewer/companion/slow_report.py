@@ -23,7 +23,7 @@ from disttrace_viewer.wording.quantities import file_name
 
 KIND, OVER = "slow", "slow no more"
 UNNAMED = ""
-"""A host that tells its name to nobody without the job's secret."""
+"""A host that does not give its name without the job's secret."""
 HINT = (
     "Look at what it does before that line: data loading, logging, a slower device, or more work "
     "than the others. disttrace stats tells more."
@@ -138,7 +138,7 @@ def verdict_of(object_of: Mapping[str, Any]) -> dict[str, Any]:
 
 class LiveFile:
     """The file at ``path``, of ``job`` on ``host``; ``stands``: the verdict on a stall that the
-    job told from this host and that is not over."""
+    job reported from this host and that is not over."""
 
     def __init__(
         self, path: str, job: str, host: str, stands: Callable[[], dict[str, Any] | None]
@@ -148,7 +148,6 @@ class LiveFile:
         self._sums: deque[tuple[float, dict[str, tuple[int, int]]]] = deque()
 
     def write(self, of: Iterable[Follower], slow: Sequence[Slow], places: Places) -> None:
-        """What is known now. Raises OSError."""
         ranks = [one for one in of if one.definitions.rank is not None]
         now = time.monotonic()
         sums = {one.definitions.id: (one.holds.held_ns, one.holds.away_ns) for one in ranks}
@@ -188,7 +187,6 @@ class LiveFile:
         os.ftruncate(self._fd, len(data))
 
     def remove(self) -> None:
-        """Nobody writes it any more."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -55,19 +55,16 @@ class Sockets:
         return self._thread.is_alive()
 
     def start(self, endpoint: Endpoint) -> None:
-        """Begin to serve ``endpoint``."""
         self._endpoint = endpoint
         self._thread.start()
 
     def call(self, do: Callable[[], None]) -> None:
-        """Have something done on the thread."""
+        """Run a function on the thread."""
         self._todo.put(do)
         with suppress(OSError):
             self._rope.send(b"!")
 
     def stop(self) -> None:
-        """Close everything, and end the thread."""
-
         def over() -> None:
             self._over = True
 
@@ -77,7 +74,6 @@ class Sockets:
     # -- as endpoint.py has it -----------------------------------------------------------------
 
     def now(self) -> float:
-        """Seconds of the monotonic clock."""
         return time.monotonic()
 
     def connect(self, address: Address) -> int:
@@ -117,14 +113,12 @@ class Sockets:
         return True
 
     def unlisten(self) -> None:
-        """Take no more calls."""
         if self._server is not None:
             self._selector.unregister(self._server)
             self._server.close()
             self._server = None
 
     def send(self, stream: int, data: bytes) -> None:
-        """Bytes for the other one."""
         one = self._streams.get(stream)
         if one is None:
             return
@@ -137,14 +131,12 @@ class Sockets:
             self._flush(stream, one)
 
     def close(self, stream: int) -> None:
-        """Let go of a stream."""
         one = self._streams.pop(stream, None)
         if one is not None:
             self._selector.unregister(one.socket)
             one.socket.close()
 
     def peer(self, stream: int) -> str:
-        """The address of the other end."""
         one = self._streams.get(stream)
         try:
             return "" if one is None else str(one.socket.getpeername()[0])
@@ -191,7 +183,7 @@ class Sockets:
         try:
             own, _ = self._server.accept()
         except OSError:
-            time.sleep(0.01)  # no descriptor is left: somebody may go
+            time.sleep(0.01)  # no descriptor is left: a peer may go
             return
         self._number += 1
         number = self._number
@@ -222,7 +214,7 @@ class Sockets:
                 self._endpoint.received(number, data)
                 return
             except Exception:
-                pass  # whatever it was, it costs whoever sent it
+                pass  # whatever it was, it costs its sender
         self._fail(number)
 
     def _flush(self, number: int, one: _Socket) -> None:

@@ -56,7 +56,7 @@ class HostWait(NamedTuple):
 
     @property
     def exchange(self) -> Exchange:
-        """What those wait in that wait for each other."""
+        """The exchange in which these wait for each other."""
         return self.group, self.number, self.peer
 
 
@@ -332,7 +332,6 @@ def _waiting(found: Mapping[str, HostSummary]) -> dict[Exchange, Calls]:
 
 
 def _members(found: Mapping[str, HostSummary], exchange: Exchange, of: Calls) -> tuple[range, ...]:
-    """The ranks that are waited for in an exchange, or that wait there."""
     group, _, peer = exchange
     if peer >= 0:
         return (range(peer, peer + 1),)
@@ -343,9 +342,8 @@ def _members(found: Mapping[str, HostSummary], exchange: Exchange, of: Calls) ->
 def _absent(
     found: Mapping[str, HostSummary], waiting: Mapping[Exchange, Calls]
 ) -> tuple[list[int], list[int]]:
-    """Ranks that others wait for: those that wait in nothing themselves, and those that do; first
-    those that most wait for.
-    """
+    """Ranks that others wait for, first those that most wait for: those that wait in nothing
+    themselves, and those that do."""
     there: dict[Exchange, set[int]] = {}
     busy: set[int] = set()
     for one in found.values():

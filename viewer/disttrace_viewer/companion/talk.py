@@ -35,7 +35,7 @@ Tell = Callable[[dict[str, Any]], None]
 
 class Judging:
     """``command`` begins a process that answers lines (``companion/verdict.py``); ``tell`` takes
-    what is to be said, and ``known`` are groups (ids) of which it was.
+    what is to be reported, and ``known`` are groups (ids) of which it was.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Judging:
             return b""
 
     def judge(self, answers: Sequence[Reply]) -> None:
-        """Have told what is wrong, by what others told of their calls and by ours."""
+        """Have reported what is wrong, by the calls of others and by ours."""
         reports = [[one.sender, base64.b64encode(one.data).decode()] for one in answers]
         question = json.dumps([sorted(self._known()), reports]).encode()
         try:
@@ -89,9 +89,8 @@ class OutOfStep:
         self._known: dict[tuple[str, str, int], Compared] = {}
 
     def hear(self, reports: Mapping[str, Sequence[Excerpt]]) -> list[str]:
-        """The hosts whose calls are to be judged together, in the order of ``told``: those that
-        differ, then others that have these calls, for two do not tell who is the odd one.
-        """
+        """The hosts whose calls are to be judged together, in the order of ``reports``: those that
+        differ, then others that have these calls, for two do not tell which is the odd one."""
         if len(self._known) > MOST_KNOWN:
             self._known.clear()
         first: dict[int, tuple[str, Excerpt]] = {}
@@ -158,18 +157,15 @@ class Talk:
     # -- the companion's thread ----------------------------------------------------------------
 
     def follow(self, base: str) -> None:
-        """A process that writes a journal."""
         self._new.put((base, True))
 
     def inherit(self, base: str) -> None:
         """Who ended before has nothing to do with it."""
 
     def ended(self, base: str) -> None:
-        """The process is gone."""
         self._new.put((base, False))
 
     def turn(self) -> None:
-        """Have said what is to be said."""
         if self._thread.ident is None:
             self._thread.start()
         if self._failed is not None:
@@ -178,7 +174,6 @@ class Talk:
             self._slowness.announce()
 
     def finish(self) -> None:
-        """The job is over on this host."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join(2 * TURN_S)
@@ -202,7 +197,7 @@ class Talk:
             self._failed = error
 
     def look(self) -> None:
-        """Do what is due: read, ask, and judge what was heard."""
+        """Do what is due: read, request, and judge what came."""
         while not self._new.empty():
             base, lives = self._new.get()
             if lives and base not in self._followers:
@@ -238,7 +233,7 @@ class Talk:
 
     @property
     def _is_everybody(self) -> bool:
-        """Whether all ranks of the job are on this host, as far as anybody knows."""
+        """Whether all ranks of the job are on this host, as far as is known."""
         known = [one.definitions for one in self._followers.values()]
         ranks = {one.rank for one in known if one.rank is not None}
         return len(ranks) >= max((one.world_size or 0 for one in known), default=0)
@@ -254,7 +249,6 @@ class Talk:
         return self._others.role in (SERVER, SEEKING, ALONE)
 
     def _suspects(self, reports: Mapping[str, bytes]) -> list[str]:
-        """Hosts that seem to be out of step with one another."""
         if not reports:
             return []
         ours = self._excerpts.of(self._bases)
@@ -293,7 +287,7 @@ def _is(data: bytes, kind: int) -> bool:
 
 
 def _parted(data: bytes) -> tuple[bytes, bytes]:
-    """What an answer says of ranks that are late, and of calls; nothing where it is none."""
+    """The parts of an answer on ranks that are late, and on calls; nothing where it is none."""
     if not _is(data, _GETS_ON):
         return b"", b""
     _, size = _LENGTH.unpack_from(data)

@@ -2,7 +2,7 @@
 
 It answers each line on standard input with one line of JSON, but for ``ready``, ``mute`` and
 ``farewell``, which it only does; ``diverged`` asks whether ranks are out of step, here and where
-others told of their ``calls``. A child of the companion, so that what reading and judging take of
+others sent their ``calls``. A child of the companion, so that what reading and judging take of
 memory, and whatever goes wrong in it, is gone when it ends. It judges states (``states/``): of each
 journal the end is read, of the suspects' all, and nothing is needed beyond what the recorder needs.
 Other hosts send the companion on the store's host a summary of their ranks, and states where these
@@ -102,9 +102,9 @@ HERE = ""
 
 
 class Judge:
-    """Reads the journals of a host whenever it is asked, and asks others for what is not there.
+    """Reads the journals of a host on request, and requests of others what is not there.
 
-    Where these are of all ranks nobody else is asked.
+    Where these are of all ranks no other host is asked.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Judge:
         self._is_asking = False
         self._stalled: set[tuple[str, int]] = set()
         self._beside: set[str] = set()
-        """Who was there and waited in none of these: that they live says nothing of the waits."""
+        """Processes that waited in none of these: that they live proves nothing of the waits."""
         self._leave_at: float | None = None
         self._serve_at = 0.0
         self._chosen: list[str] = []
@@ -149,7 +149,7 @@ class Judge:
         self.peers = Peers(uuid.uuid4().hex[:12], self._answer)
 
     def ready(self) -> None:
-        """Something may be about to stall: be there when others ask."""
+        """A stall may be near: be there for the requests of others."""
         local = self._local()
         processes = trace_of(local)[0].processes
         activity.note(processes)
@@ -173,9 +173,8 @@ class Judge:
         self.peers.be_mute()
 
     def divergence(self, known: Sequence[str], answers: Sequence[Reply] = ()) -> dict[str, Any]:
-        """Whether ranks of this host, and those of which others told, are out of step
-        (``words.py``), but for groups (ids) of which that is known.
-        """
+        """Whether ranks of this host and of ``answers`` are out of step (``words.py``), but for
+        groups (ids) of which that is ``known``."""
         local = self._local()
         received = self._unpacked(answers, local)
         found = words.judged_calls(local, self._own.files(), received.states, received.look)
@@ -187,12 +186,11 @@ class Judge:
         return packed(words.newest_calls(self._local(), self._own.files()), most=MOST_WHOLE)
 
     def close(self) -> None:
-        """Leave nothing behind, neither at the meeting nor in the folder."""
         self._folder.release()
         self.peers.close()
 
     def pause_s(self) -> float | None:
-        """Until ``turn`` is due; None: only a question makes us do something."""
+        """Until ``turn`` is due; None: only a request makes us do something."""
         pause_s = self.peers.pause_s
         return self._join_s if pause_s is None and not self._is_ready else pause_s
 
@@ -208,19 +206,17 @@ class Judge:
 
     @folder.no_cycles()
     def verdict(self, limit_s: float | None = None) -> dict[str, Any]:
-        """What is to be said now; ``limit_s`` counts instead of the limit where one has died.
-
+        """The verdict now; ``limit_s`` counts instead of the limit where one has died.
         ``signature`` tells one picture from another and is empty where nothing is stalled;
-        ``lines`` are for stderr, ``notes`` too where nothing is stalled and somebody waits while
-        all others get on (``noted`` tells one such picture from another), ``alert`` is what a
-        command gets besides, with the whole report; ``voices`` are ids of processes of this host
-        that may speak, best first, and none where another host has the word; ``died`` says that it
-        is known who died; at ``marks`` it is said again that time runs out; ``waiting`` says that
-        somebody waits, ``over`` that nobody does any more of whom was told (``going_on`` is empty
-        where these ended with their waits); ``aborting`` are identities of the processes that asked
-        to be ended, none while a communicator is being made;
-        ``next_s`` says when the longest of these waits reaches the limit; ``ops`` are the waits of
-        the stalled, as [process, number].
+        ``lines`` are for stderr, ``notes`` too where nothing is stalled and a rank waits while all
+        others get on (``noted`` tells one such picture from another), ``alert`` is what a command
+        gets besides, with the whole report; ``voices`` are ids of processes of this host that may
+        print, best first, and none where another host does; ``died``: it is known which process
+        did; at ``marks`` it is printed again that time runs out; ``waiting``: a rank waits;
+        ``over``: no wait that was reported goes on (``going_on`` is empty where the ranks ended
+        with their waits); ``aborting`` are identities of the processes that are to be ended by
+        their own setting, none while a communicator is being made; ``next_s``: when the longest of
+        these waits reaches the limit; ``ops`` are the waits of the stalled, as [process, number].
         """
         self._limit_s = self._stall_s if limit_s is None else limit_s
         local = self._heard()
@@ -268,7 +264,6 @@ class Judge:
         return self.peers.request(("states",), of=wanted), rest
 
     def _serve(self) -> None:
-        """Have another host say why our processes failed."""
         if (now := time.monotonic()) >= self._serve_at:
             self._serve_at = now + SERVE_S
             local = self._local()
@@ -290,8 +285,7 @@ class Judge:
         meets: bool,
     ) -> dict[str, Any]:
         """What is found with these answers; without those that cannot be judged, for what is known
-        here is said whatever others send.
-        """
+        here is reported whatever others send."""
         received = self._unpacked(answers, local, summaries)
         try:
             return self._found_by(received, local, meets=meets)
@@ -354,7 +348,6 @@ class Judge:
 
     @property
     def _told(self) -> set[str]:
-        """Processes (ids) of which it was told that they wait."""
         return {process for process, _ in self._stalled}
 
     def _settled_of(self, received: Received, only: Set[str] | None) -> Verdict:
@@ -363,7 +356,7 @@ class Judge:
         )
 
     def _lacks(self, judgement: Verdict, *, meets: bool) -> bool:
-        """Whether there is something to say, and ranks are not known: journals may be here."""
+        """Whether there is something to report, and ranks are not known: journals may be here."""
         if self._all_here or not unknown_ranks(judgement.case.evidence.trace):
             return False
         ages = live.ages_s(judgement.case)
@@ -406,7 +399,7 @@ class Judge:
     def _found(
         self, judgement: Verdict, received: Received, *, meets: bool, anywhere: bool = False
     ) -> dict[str, Any]:
-        """``anywhere``: no other host speaks, wherever the best speaker is."""
+        """``anywhere``: no other host prints, wherever the best voice is."""
         case, trace = judgement.case, judgement.case.evidence.trace
         unknown = () if self._all_here else unknown_ranks(trace)
         alive = live.workers(case)
@@ -422,7 +415,7 @@ class Judge:
         )
         died = any(f.kind == "process_failed" and f.certainty == CERTAIN for f in now.errors)
         if self._limit_s < self._stall_s and not died:
-            now = replace(now, errors=[], notes=[])  # nobody has waited for the limit
+            now = replace(now, errors=[], notes=[])  # none has waited for the limit
         errors, notes = now.errors, now.notes
         elsewhere = (received.ids | self._beyond.states.keys()) - self._ours
         text = lines(case, errors, self._root, apart=self._lie_apart(elsewhere))
@@ -471,7 +464,6 @@ class Judge:
         }
 
     def _lie_apart(self, ids: Set[str]) -> bool:
-        """Whether journals of some processes are not below the folder of all."""
         found = of_job(self._root, self._in_names) if ids else []
         return not {one[:12] for one in ids} <= {os.path.basename(f.base)[-12:] for f in found}
 
@@ -490,8 +482,7 @@ class Judge:
 
     def _heard(self) -> Merged:
         """The states of our processes, once those in which nothing runs were asked for stacks, and
-        it is written down what those do that others wait for.
-        """
+        the activity of those that others wait for is in their journals."""
         local = self._look_at_work(self._local())
         processes = trace_of(local)[0].processes
         activity.note(processes)
@@ -507,9 +498,7 @@ class Judge:
         return self._local() if self._holders.ask(silent) else local
 
     def _look_at_work(self, local: Merged, *, waits: bool = True) -> Merged:
-        """The states once more where something was written down; ``waits``: until there are two
-        looks.
-        """
+        """The states once more where something was added; ``waits``: until there are two looks."""
         trace, sample = trace_of(local)
         case = Case(Evidence(trace, sample, stall_ns=round(self._stall_s * 1e9)))
         away = [
@@ -530,7 +519,7 @@ class Judge:
         return self._local() if found else local
 
     def _join(self, local: Merged) -> bool:
-        """Whether others were found whom to ask; there may be nobody to be asked."""
+        """Whether others were found to be asked; there may be none."""
         if self._all_here or not local.states:
             return False
         trace, _ = trace_of(local)
@@ -543,9 +532,8 @@ class Judge:
 
 
 def _going_on(case: Case, alive: Set[int], reported: Set[tuple[str, int]], beside: Set[str]) -> str:
-    """Who goes on whose waits were told; empty where nobody does. Whoever was ``beside`` that does
-    not tell it: a launcher, say, outlives those that fail.
-    """
+    """The ranks that go on whose waits were ``reported``; empty where none does. One that was
+    ``beside`` is no sign of it: a launcher outlives those that fail."""
     evidence, trace = case.evidence, case.evidence.trace
     if live.gave_up(case, reported):
         return ""
@@ -597,7 +585,7 @@ def current(jobs: Sequence[Job], ours: str, received: Received) -> list[str]:
 
 
 def judgeable(answer: Reply) -> bool:
-    """Whether a trace can be made of what one other host told."""
+    """Whether a trace can be made of what one other host sent."""
     try:
         trace_of(Merged({state.id: state for state in unpacked([answer], Merged({})).states}))
     except Exception:
@@ -606,7 +594,6 @@ def judgeable(answer: Reply) -> bool:
 
 
 def _may_be_of(state: State, here: Here) -> bool:
-    """Whether a process may have run under this kernel, in this namespace of pids."""
     record = state.process
     return record.get("boot_id") in (None, here.boot_id) and record.get("pid_ns") in (
         None,

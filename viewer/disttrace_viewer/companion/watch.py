@@ -1,8 +1,8 @@
-"""The companion's duty of watching: when a job stands still, have one of its processes say why.
+"""The companion's duty of watching: when a job stands still, have one of its processes print why.
 
 It holds none of the program's pipes, so it never speaks itself: it writes into a file of its own
-what is to be said and by whom, and the process that is named prints it from its background thread
-(``disttrace/lifecycle/voice.py``) and says so in the file. The verdict is worked out by a child
+what is to be printed and by which process, which prints it from its background thread
+(``disttrace/lifecycle/voice.py``) and notes that in the file. The verdict is worked out by a child
 (``verdict.py``), by the rules of ``diagnose``: what it needs of memory is gone with it.
 """
 
@@ -36,12 +36,12 @@ take no more than a fiftieth of the time.
 _SHARE = 50
 _LOOK_S = 0.5
 _LOOK_SOON_S = 0.1
-"""Where a stall may be told soon, and while one stands: a job that goes on may be over before
-anybody could say so.
+"""Where a stall may be reported soon, and while one stands: a job that goes on may be over before
+that could be printed.
 """
 _TOGETHER_S = 0.7
 _ANSWER_S = 2.0
-"""So long a process has to print what it was asked to; then the next one is asked."""
+"""So long a process has to print a request; then the next one is asked."""
 _WITHIN_S = 120.0
 _LEAVE_S = 5.0
 _AT_ONCE = 500
@@ -49,9 +49,9 @@ _AT_ONCE = 500
 _MOST_OF_OBJECTS = 32 << 10
 """Beyond that findings, which name every rank, are kept in the folder only: see above."""
 _FEWER = 2
-"""Times the limit for which a picture in which only fewer are missing is not told anew."""
+"""Times the limit for which a picture in which only fewer are missing is not reported anew."""
 _AGAIN_S = 600.0
-"""After so long a stall that goes on is told again, then after twice that, and so on."""
+"""After so long a stall that goes on is reported again, then after twice that, and so on."""
 _VERDICTS = "disttrace_viewer.companion.verdict"
 ABORTED = 75
 """Exit code of a job that ``DISTTRACE_ON_STALL=abort`` ended (EX_TEMPFAIL of sysexits.h)."""
@@ -62,10 +62,9 @@ Tell = Callable[[str, str, Sequence[Sequence[Any]]], None]
 
 
 class Watch:
-    """What is known of the stall, and who was asked to say it."""
+    """What is known of the stall, and which process is to print it."""
 
     def __init__(self, order: Order, log: CompanionLog, tell: Tell | None = None) -> None:
-        """``tell`` gets each new picture too: summary, report, and the waits in question."""
         self._order = order
         self._tell = tell
         self._log = log
@@ -90,7 +89,7 @@ class Watch:
         self._stalled_since = 0.0
         self._judged_at = time.time()
         self._unheard: list[Any] | None = None
-        """The picture that nobody here could say: it is looked at anew, and has stood all along."""
+        """The picture that no process here could print: looked at anew, it has stood all along."""
         self._again_at, self._again_s = 0.0, _AGAIN_S
         self._saying: _Announcement | None = None
         self._number = time.monotonic_ns()
@@ -100,7 +99,7 @@ class Watch:
         self._gone: set[str] = set()
         self._suspected = False
         self._diverged: set[str] = set()
-        """Groups of which it was told, by id."""
+        """Groups of which it was reported, by id."""
         self._over_hosts: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         """What was found where hosts were compared."""
 
@@ -111,16 +110,15 @@ class Watch:
             self._since = time.monotonic()  # only of the first it is known since when it is quiet
 
     def inherit(self, base: str) -> None:
-        """Who ended before this job began has nothing to do with it."""
+        """One that ended before this job began has nothing to do with it."""
 
     def ended(self, base: str) -> None:
-        """Who is gone cannot be quiet."""
         if (pulse := self._pulses.pop(base, None)) is not None:
             pulse.close()
         self._gone.add(base)
 
     def turn(self) -> None:
-        """Have a verdict worked out when one is due, and see that it is said."""
+        """Have a verdict worked out when one is due, and see that it is printed."""
         now = time.monotonic()
         self._commands.look(None if self._verdicts is None else self._verdicts.pid)
         self._hear()
@@ -149,7 +147,7 @@ class Watch:
                 self._tell_child(b"ready\n")
 
     def finish(self) -> None:
-        """Leave nothing behind here; elsewhere others may wait for those who failed here."""
+        """Leave nothing behind here; elsewhere others may wait for those that failed here."""
         leave_s = _LEAVE_S
         if any(_has_failed(os.path.join(self._order.directory, base)) for base in self._gone):
             if self._verdicts is None:
@@ -165,16 +163,16 @@ class Watch:
 
     @property
     def standing(self) -> dict[str, Any] | None:
-        """The verdict on a stall that was told from this host and is not over."""
+        """The verdict on a stall that was reported from this host and is not over."""
         return self._standing if self._signature else None
 
     @property
     def diverged(self) -> set[str]:
-        """Groups (ids) of which something was told that mixes results; asked by any thread."""
+        """Groups (ids) of which it was reported that results are mixed; read by any thread."""
         return self._diverged | {group for _, _, group, *_ in self._signature or () if group}
 
     def tell_divergence(self, found: dict[str, Any]) -> None:
-        """Have said what was found where hosts were compared; on any thread."""
+        """Have printed what was found where hosts were compared; on any thread."""
         self._over_hosts.put(found)
 
     # -- verdicts ----------------------------------------------------------------------------
@@ -208,7 +206,6 @@ class Watch:
             child.wait()
 
     def _next_line(self) -> bytes:
-        """The next line of what the child wrote, if it is whole."""
         assert self._verdicts is not None
         assert self._verdicts.stdout is not None
         try:
@@ -243,7 +240,7 @@ class Watch:
             self._over(f"it took longer than {_WITHIN_S:g} s")
 
     def _over(self, why: str) -> None:
-        """The child is of no use: say so once, and try again much later."""
+        """The child is of no use: log that once, and try again much later."""
         assert self._verdicts is not None
         self._verdicts.wait()
         self._verdicts, self._asked_at, self._answer = None, 0.0, b""
@@ -305,7 +302,7 @@ class Watch:
             self._abort(verdict["aborting"], died=verdict["died"])
 
     def _tell_divergence(self, found: dict[str, Any]) -> None:
-        """Say that ranks are out of step, of each group once."""
+        """Report that ranks are out of step, of each group once."""
         new = not self._diverged.issuperset(found["diverged"])
         self._diverged.update(found["diverged"])
         if found["lines"] and new:
@@ -314,9 +311,8 @@ class Watch:
             self._tell_command(objects, found["alert"])
 
     def _is_fewer(self, signature: list[Any], now: float) -> bool:
-        """Whether it is for now the picture that was told, but that some of the missing have come:
-        they may be slow and not stuck, and nobody wants to be told of each of them.
-        """
+        """Whether it is for now the picture that was reported, but that some of the missing have
+        come: they may be slow and not stuck, and are not worth a line each."""
         blamed = {json.dumps([kind, *what]): {*who} for kind, who, *what in self._signature or ()}
         pictures = [(json.dumps([kind, *what]), {*who}) for kind, who, *what in signature]
         if not signature or any(
@@ -352,7 +348,7 @@ class Watch:
     # -- speaking ----------------------------------------------------------------------------
 
     def tell(self, kind: str, line: str, objects: dict[str, Any], voices: Sequence[str]) -> bool:
-        """Have something else said by one of these; False while anything is being said."""
+        """Have another line printed by one of these; False while any is under way."""
         if self._saying is None:
             self._announce([line], [*voices], _objects(kind, [objects]))
             return True
@@ -366,7 +362,6 @@ class Watch:
         *,
         keep: bool = True,
     ) -> None:
-        """``said``: the same as objects."""
         if voices:
             self._number += 1
             self._saying = _Announcement(self._number, lines, voices, objects)
@@ -378,7 +373,6 @@ class Watch:
                 self._keep(objects)
 
     def _announce_again(self, verdict: dict[str, Any]) -> None:
-        """The verdict alone, and where there is more: other lines may have come since."""
         self._again_s *= 2
         self._again_at = time.monotonic() + self._again_s
         lines, objects = verdict["lines"], _objects("stalled", verdict["objects"])
@@ -393,13 +387,13 @@ class Watch:
             self._log.write(f"a verdict could not be kept: {error}")
 
     def _ask_next(self) -> None:
-        """Ask the next process to say it; nobody left means that nobody answers."""
+        """Ask the next process to print it; none left means that none answers."""
         saying = self._saying
         assert saying is not None
         if not saying.voices:
             self._saying = None
             if self._verdicts is not None:
-                self._tell_child(b"mute\n")  # then somebody on another host has to speak
+                self._tell_child(b"mute\n")  # then another host has to print
                 self._signature, self._unheard = None, self._signature
             return
         voice = saying.voices.pop(0)
@@ -408,9 +402,8 @@ class Watch:
         self._write({**request, "objects": saying.objects})
 
     def _hear(self) -> None:
-        """Whether it was said (a process that holds the GIL does not answer), and whether ranks
-        seem to be out of step to one of them.
-        """
+        """Whether it was printed (a process that holds the GIL does not answer), and whether ranks
+        seem to be out of step to one of them."""
         if self._tail is None:
             try:
                 self._tail = Tail(self._path)
@@ -435,7 +428,7 @@ class Watch:
 
 
 class _Announcement:
-    """Lines on their way to somebody's stderr."""
+    """Lines on their way to a rank's stderr."""
 
     def __init__(
         self, number: int, lines: list[str], voices: list[str], objects: list[dict[str, Any]]
@@ -450,7 +443,7 @@ class _Announcement:
 
 
 def _objects(kind: str, objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is said, for programs: at one time, however many findings it is."""
+    """The same for programs: at one time, however many findings it is."""
     at = time.time()
     return [{"disttrace": 1, "kind": kind, "at": at, **one} for one in objects]
 
@@ -464,7 +457,7 @@ def _writes(process: dict[str, Any]) -> bool:
 
 
 def _has_failed(base: str) -> bool:
-    """Whether the journal of a process tells of an exception that nobody caught."""
+    """Whether the journal of a process ends with an exception that was not caught."""
     try:
         with fmt.opened_own(fmt.definitions_name(base), os.O_RDONLY) as fd:
             return _FAILURE in os.pread(fd, _END, max(0, os.fstat(fd).st_size - _END))

@@ -1,4 +1,4 @@
-"""What is said of a stall, and of ranks that call different things: in ten lines, and to a command.
+"""Announcements of a stall, and of ranks that call different things: ten lines, and for a command.
 
 Ranks of a host compare themselves (``disttrace/lifecycle/in_step.py``), companions of several hosts
 do (``talk.py``), and both only suspect. Whether ranks diverged the rules of ``diagnose`` decide
@@ -114,7 +114,7 @@ def for_command(
 
 def those_of(trace: Trace, job: Collection[int]) -> tuple[str, int]:
     """``Ranks 0-2``, and how many they are; launchers, which are in no group, count only where
-    nobody has a rank.
+    none has a rank.
     """
     ranks = {*trace.ranks_of([i for i in job if not trace.processes[i].is_agent])}
     if ranks:
@@ -124,7 +124,7 @@ def those_of(trace: Trace, job: Collection[int]) -> tuple[str, int]:
 
 def reached(case: Case, findings: Sequence[Finding], reported: Collection[str] = ()) -> set[int]:
     """Processes that more than a name joins to those that findings are about, and to those (ids)
-    of whom it was ``told``: who may speak of it, and be ended for it. All where there are none.
+    that were ``reported``: these may print it, and be ended for it. All where there are none.
     """
     trace, roots = case.evidence.trace, _roots(case)
     about = {i for f in findings for i in (*f.culprits, *f.waiting)}
@@ -166,7 +166,7 @@ def voices(case: Case, elsewhere: Set[str], reached: Set[int], *, anywhere: bool
     """Who may speak of those that are ``reached``: torchrun's agent, else the lowest rank; last
     those in which nothing runs now.
 
-    Nobody if that is on another host, unless there is no telling (``anywhere``): of the companions
+    None if that is on another host, unless that is not known (``anywhere``): of the companions
     who ask each other only the one that leads gets this far.
     """
     evidence = case.evidence
@@ -198,7 +198,7 @@ DIVERGENCES = frozenset(
         "root_mismatch",
     }
 )
-"""What is told at once: results are mixed, or about to be."""
+"""Reported at once: results are mixed, or about to be."""
 MOST_BYTES, MOST_EACH = 16 << 20, 4 << 20
 """Of the ends of journals that are read, together and of each."""
 
@@ -227,7 +227,7 @@ def divergence(
     directory: str,
     elsewhere: Set[str] = frozenset(),
 ) -> dict[str, Any]:
-    """What is to be said of it, as of a stall. ``diverged``: the groups (ids) that it is about;
+    """The announcement, as of a stall. ``diverged``: the groups (ids) that it is about;
     ``known``: those that were reported; ``elsewhere``: processes (ids) of other hosts.
     """
     case = found.case

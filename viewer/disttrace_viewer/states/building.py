@@ -154,7 +154,6 @@ class _Building:
         self._alike, self._stacks_alike = ByIdentity(_Alike.of), ByIdentity(stack)
 
     def read(self) -> None:
-        """Go through all states."""
         known = self.survey
         self.processes = list(known.processes)
         if len(self.states) > merging.KEPT:
@@ -174,9 +173,8 @@ class _Building:
     def with_reported(
         self, rows: Sequence[WaitsWith]
     ) -> tuple[tuple[Group, ...], tuple[Reported, ...]]:
-        """Take down the ranks that were reported to wait where processes wait, as members of the
-        groups in which they do.
-        """
+        """Take the ranks that were reported to wait where processes wait for members of their
+        groups."""
         known, groups = self.survey, [*self.survey.groups]
         found = []
         for row in rows:
@@ -204,9 +202,8 @@ class _Building:
         return tuple(groups), tuple(found)
 
     def sample(self) -> Sample:
-        """The sample that the states hold; of courses those of streams in which somebody waits or
-        failed, or that differ.
-        """
+        """The sample of the states; of courses those of streams in which a rank waits or failed, or
+        that differ."""
         kept = tuple(op for i in range(len(self.processes)) for op in self.ops.pop(i, ()))
         in_question = {op.call.stream for op in kept if op.pending or op.error is not None}
         return Sample(
@@ -344,7 +341,6 @@ class _Building:
         return index
 
     def _store(self, process: int, journal: Journal, number: int) -> int | None:
-        """The index of a store by its process's own number."""
         found = self._mine.get(number)
         record = journal.definitions.get("store", number)
         if found is None and record is not None:

@@ -66,7 +66,10 @@ def local(function: Function[T, R], tasks: Sequence[T]) -> Results[R]:
     if len(tasks) < 2 or WORKERS < 2:
         yield from here(function, tasks)
         return
-    from concurrent.futures import FIRST_COMPLETED, wait  # here, for nobody else pays for it
+    from concurrent.futures import (
+        FIRST_COMPLETED,
+        wait,
+    )  # here, so that no other caller pays for it
     from concurrent.futures.process import BrokenProcessPool
 
     waiting = list(enumerate(tasks))[::-1]
@@ -85,7 +88,7 @@ def local(function: Function[T, R], tasks: Sequence[T]) -> Results[R]:
                         result = future.result()
                         yield running.pop(future), result
             except BrokenProcessPool:
-                # Nobody knows which of those that ran has taken its worker down.
+                # It is not known which of those that ran has taken its worker down.
                 suspects += running.values()
     for number in suspects:
         yield number, _alone(function, tasks[number])
@@ -178,7 +181,7 @@ SUFFIX = ".states.jsonl.gz"
 
 @dataclass(frozen=True, slots=True)
 class StateBatch:
-    """States of some journals as a batch, compressed, and the names of those that nobody could
+    """States of some journals as a batch, compressed, and the names of those that could not be
     read: their worker was lost twice.
     """
 
@@ -308,7 +311,7 @@ def holds_states(path: str) -> bool:
     if os.path.isdir(path):
         try:
             return any(name.endswith(SUFFIX) for name in os.listdir(path))
-        except OSError:  # whoever looks for journals in it says why
+        except OSError:  # who reads journals there reports why
             return False
     return path.endswith(SUFFIX)
 

@@ -1,6 +1,6 @@
-"""The order of a process's collectives, for the few states of which that is asked.
+"""The order of a process's collectives, for the few states of which that is needed.
 
-Whether one side made one more call than the other is told by all calls of both. A loop makes the
+Whether one side made one more call than the other shows by all calls of both. A loop makes the
 same ones again and again, so that a million of them pack into a few kilobytes.
 """
 
@@ -17,10 +17,10 @@ from typing import Generic, TypeVar, overload
 T = TypeVar("T")
 
 MOST_PACKED = 16 << 10
-"""Bytes of one stream; of calls that follow no pattern nothing is told."""
+"""Bytes of one stream; of calls that follow no pattern nothing is kept."""
 MOST_CALLS = 1 << 22
 MOST_DIFFERENT = 256
-"""Different calls of a stream, or places from which it is called; of more nothing is told."""
+"""Different calls of a stream, or places from which it is called; of more nothing is kept."""
 _MOST_AHEAD = 1 << 10
 _NUMBERS = "I"
 
@@ -36,7 +36,6 @@ class CallOrder:
         """Of threads that write side by side, and where the beginning is lost."""
 
     def note(self, number: int, call: int) -> None:
-        """An operation was begun."""
         calls, ahead = self._calls, self._ahead
         if self._first is None:
             self._first = number
@@ -55,7 +54,6 @@ class CallOrder:
 
     @property
     def first(self) -> int:
-        """The number of the first one."""
         return self._first or 1
 
     def all(self) -> array[int] | None:

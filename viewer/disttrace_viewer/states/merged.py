@@ -1,4 +1,4 @@
-"""Merges states of processes, in any order and any grouping, and what their definitions say."""
+"""Merges states of processes, in any order and any grouping, and what their definitions hold."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def head_of(state: State) -> Head:
 
 
 class Heads:
-    """What is known of all states, told one by one."""
+    """What is known of all states, taken one by one."""
 
     def __init__(self) -> None:
         self.starts: dict[str, int] = {}
@@ -57,7 +57,6 @@ class Heads:
             self.problems[identity] = head.problems
 
     def copy(self) -> Heads:
-        """The same, told so far."""
         found = Heads()
         found.starts, found.clocks = {**self.starts}, self.clocks.copy()
         found.problems = {**self.problems}
@@ -90,9 +89,8 @@ class Packed(Mapping[str, State]):
         return self._batch(at >> _SHIFT)[at & ((1 << _SHIFT) - 1)]
 
     def add(self, data: bytes, heads: Sequence[Head] = ()) -> None:
-        """One more batch, as ``state.pack_batch`` has it, compressed; with the heads of its states,
-        where whoever made it told them, it is not unpacked now. Raises StateError.
-        """
+        """One more batch, as ``state.pack_batch`` has it, compressed; with the heads of its states
+        it is not unpacked now. Raises StateError."""
         number = len(self._batches)
         self._batches.append(data)
         for place, head in enumerate(heads or map(head_of, self._batch(number))):
@@ -104,7 +102,6 @@ class Packed(Mapping[str, State]):
                 self.heads.take(head)
 
     def put(self, states: Iterable[State]) -> None:
-        """States that came by themselves."""
         ordered = sorted(states, key=lambda s: (self._where.get(s.id, -1), s.id))
         for state in ordered:
             known = self._where.get(state.id)
@@ -114,7 +111,6 @@ class Packed(Mapping[str, State]):
                 self.heads.take(head_of(state))
 
     def copy(self) -> Packed:
-        """Another one with the same states."""
         found = Packed()
         found._batches, found._where = [*self._batches], {**self._where}
         found._beside, found._kept = {**self._beside}, {**self._kept}
@@ -122,7 +118,6 @@ class Packed(Mapping[str, State]):
         return found
 
     def batches(self) -> Iterator[Sequence[State]]:
-        """All states, so many at a time as lie in memory together."""
         for number in range(len(self._batches)):
             found = [
                 state
@@ -154,7 +149,7 @@ def batches_of(states: Mapping[str, State]) -> Iterator[Sequence[State]]:
 
 
 OF_PROCESSES = ("stack", "store", "group")
-"""Kinds of definitions from which processes and groups are made; names of threads nobody asks for
+"""Kinds of definitions from which processes and groups are made; names of threads are not needed
 where there is no table of operations.
 """
 OF_MANY = ("job", "host", "boot_id", "role", "cwd", "run", "parent")
@@ -195,7 +190,7 @@ class StateSurvey(Surveyed):
 
 
 def survey(states: Mapping[str, State], only: Collection[str] | None = None) -> StateSurvey:
-    """What all states say, or those of some processes."""
+    """What all states hold, or those of some processes."""
     if isinstance(states, Packed) and only is None:
         heads = states.heads
     else:
@@ -227,7 +222,7 @@ def _problems(heads: Heads) -> Problems:
 
 
 class _Surveying(Surveying):
-    """Collects what states say of processes, by their place, in any order."""
+    """Collects what states hold of processes, by their place, in any order."""
 
     def __init__(self, index: dict[str, int], clocks: processing.Clocks) -> None:
         super().__init__(clocks)
@@ -240,7 +235,6 @@ class _Surveying(Surveying):
         self._versions: dict[str, dict[str, Any]] = {}
 
     def take(self, state: State) -> None:
-        """One state."""
         place = self._index[state.id]
         process = state.process
         self._folders.setdefault(os.path.dirname(state.base), state.base)
@@ -258,7 +252,6 @@ class _Surveying(Surveying):
             self._partial.add(place)
 
     def done(self, problems: Problems) -> StateSurvey:
-        """What they say together."""
         found = self.together()
         return StateSurvey(
             **{one.name: getattr(found, one.name) for one in fields(found)},
@@ -298,7 +291,7 @@ class Merged:
 
     @cached_property
     def survey(self) -> StateSurvey:
-        """What the definitions of all states say together."""
+        """What the definitions of all states hold together."""
         found = survey(self.states)
         if self.called:
             found.processes, found.jobs = as_called(self.called, found.processes, found.jobs)

@@ -152,7 +152,6 @@ class Reading:
     """Whether anything was seen complete that had not ended: then the order of records counts."""
 
     def take(self, data: bytes) -> None:
-        """Whole lines of a segment."""
         if data.startswith(b'{"seg":'):
             head, _, data = data.partition(b"\n")
             for record in self._one_by_one([head]):
@@ -216,7 +215,6 @@ class Reading:
     # -- begins -------------------------------------------------------------------------------
 
     def _whole(self, records: list[Record]) -> list[Record]:
-        """Those begins that have what a begin needs."""
         if are_numbers(records):
             return records
         whole = [record for record in records if is_begin(record)]
@@ -284,7 +282,7 @@ class Reading:
                 course[0] += len(numbers)
                 course[1:3] = hashed(course[1], tuple(sites))
             else:
-                course[3] = 0  # and for ever: what it holds is asked no more
+                course[3] = 0  # and for ever: what it holds counts no more
 
     def _learn(self, call: int) -> None:
         self._known.add(call)
@@ -322,9 +320,8 @@ class Reading:
     # -- what becomes of them -----------------------------------------------------------------
 
     def _end(self, ends: list[Record], kept: Iterable[Record]) -> None:
-        """Take plain ends; what they say is written down in the begins that are kept, which are
-        few of those that ended.
-        """
+        """Take plain ends; they are written into the begins that are kept, which are few of those
+        that ended."""
         numbers = [record["e"] for record in ends]
         begun: list[Record] = list(map(self.open.pop, numbers, itertools.repeat(_NOTHING)))
         if not all(begun):  # begun before what was read
@@ -401,7 +398,7 @@ class Reading:
             stream.append((begin["q"], begin["t"], begin["t"] + duration))
 
     def _unusual(self, begin: Record, record: Record, call: int) -> bool:
-        """What few ends tell: numbers, sources, errors. Whether it ended in an error."""
+        """The rare fields of an end: numbers, sources, errors. Whether it ended in an error."""
         write_rest(begin, record)
         if "q" in record:
             self.latest[call] = begin

@@ -221,10 +221,9 @@ def _met(reading: Reading) -> list[list[Any]]:
 
 
 def _past(reading: Reading) -> list[tuple[int, str | None, str, list[int], set[int]]]:
-    """Group, backend and the calls of each stream that can be told, as text and as a set; with the
-    number of the first where each stands for itself. Of too many different ones the first call of
-    a site stands for all of it, if nothing is missing before.
-    """
+    """Group, backend and the calls of each stream that can be packed, as text and as a set; with
+    the number of the first where each stands for itself. Of too many different ones the first call
+    of a site stands for all of it, if nothing is missing before."""
     found = []
     for (group, backend), past in (reading.history or {}).items():
         calls = past.all()

@@ -33,7 +33,7 @@ V = TypeVar("V")
 
 
 class OpRow:
-    """The places in what is told of an operation, a list without trailing nulls. ``ISSUED``,
+    """The places in the row of an operation, a list without trailing nulls. ``ISSUED``,
     ``WAIT``, ``COMPLETE`` and ``END`` are in ns after ``T``; ``ERROR`` is a string's number;
     ``SEQ`` of one that was refused is the number that it would have taken.
     """
@@ -44,7 +44,6 @@ class OpRow:
 
     @staticmethod
     def value(row: Sequence[Any], place: int) -> Any:
-        """What stands at a place; None where the list has ended before."""
         return row[place] if place < len(row) else None
 
 
@@ -77,7 +76,7 @@ class State:
     """Kept operations, each as ``OpRow`` says."""
     built: str
     """JSON of creations of groups that ended well (``ops``, ``call``, ``store``): they count only
-    where somebody is not done with his (``unsettled``), or made other groups (``made``).
+    where one is not done with its own (``unsettled``), or made other groups (``made``).
     """
     unsettled: bool
     made: int
@@ -120,7 +119,6 @@ class State:
 
     @property
     def role(self) -> str | None:
-        """As a definition says it; None where none does."""
         return self.identity.get("role") or self.process.get("role")
 
     @property
@@ -130,11 +128,9 @@ class State:
 
     @property
     def partial(self) -> bool:
-        """Whether only a part of the journal was read."""
         return self.read < self.size
 
     def values(self) -> Record:
-        """What JSON has of it."""
         found = {name: getattr(self, name) for name in _NAMES}
         if self.history is None:
             del found["history"]
@@ -236,19 +232,16 @@ class Recent(Generic[K, V]):
         return len(self._now)
 
     def get(self, key: K) -> V | None:
-        """The value of a key, which counts as asked for."""
         found = self._now.get(key)
         if found is None and (found := self._before.get(key)) is not None:
             self._now[key] = found
         return found
 
     def put(self, key: K, value: V) -> V:
-        """The value of a key from now on."""
         self._now[key] = value
         return value
 
     def turn(self) -> None:
-        """Go on to the next batch."""
         self._before, self._now = self._now, {}
 
 
@@ -264,7 +257,7 @@ class ByIdentity(Generic[V]):
         self._known: Recent[int, tuple[object, V]] = Recent()
 
     def of(self, thing: Any) -> V:
-        """What ``make`` gives for an object, which nobody changes."""
+        """What ``make`` gives for an object, which is never changed."""
         found = self._known.get(id(thing))
         if found is None:
             if len(self._known) >= self._most:
@@ -273,18 +266,16 @@ class ByIdentity(Generic[V]):
         return found[1]
 
     def turn(self) -> None:
-        """Go on to the next batch."""
         self._known.turn()
 
 
 class Batches:
-    """Reads batches; equal definitions of all of them become one object, which nobody changes."""
+    """Reads batches; equal definitions of all of them become one object, which is never changed."""
 
     def __init__(self) -> None:
         self._known: Recent[str, Any] = Recent()
 
     def turn(self) -> None:
-        """Forget definitions that neither the last batch had nor the next one has."""
         self._known.turn()
 
     def states(self, data: bytes) -> list[State]:
@@ -365,7 +356,6 @@ class _Known(Definitions):
     __slots__ = ()
 
     def frames(self, number: int | None) -> list[tuple[str, int, str]]:
-        """The frames of a stack."""
         found = self.get("stack", number)
         return [] if found is None else [(file, line, name) for file, line, name in found["frames"]]
 
