@@ -169,25 +169,24 @@ def test_hosts_that_claim_one_rank_are_both_looked_at(tmp_path: Path) -> None:
     assert {"stranger", names[9]} <= {*wanted}
 
 
+def _one(**fields: object) -> bytes:
+    return orjson.dumps(
+        {"host": "h", "ranks": [], "trouble": None, "groups": [], "waits": []} | fields
+    )
+
+
 @pytest.mark.parametrize(
     "data",
     [
         b"",
         b"[]",
         b"[" * 5000,
-        orjson.dumps({"host": "h" * 256, "ranks": [], "trouble": None, "groups": [], "waits": []}),
-        orjson.dumps(
-            {"host": "h", "ranks": [[0, 1 << 40, 1]], "trouble": None, "groups": [], "waits": []}
-        ),
-        orjson.dumps(
-            {
-                "host": "h",
-                "ranks": [],
-                "trouble": None,
-                "groups": [[[], [{"from": 0, "to": 1 << 40}], None, None]],
-                "waits": [],
-            }
-        ),
+        _one(host="h" * 256),
+        _one(ranks=[{"from": 0, "to": 1 << 40}]),
+        _one(ranks=[{"from": 0, "to": (1 << 63) - 1}]),
+        _one(ranks=[[0, 1, 1]]),
+        _one(groups=[[[], [{"from": 0, "to": 1 << 40}], None, None]]),
+        _one(groups=[[[], [{"from": 0, "to": (1 << 63) - 1}], None, None]]),
     ],
 )
 def test_what_is_no_summary_is_none(data: bytes) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from disttrace.journal.format import COLLECTIVE, COMPOSED, MESSAGE, ranks_of
+from disttrace.journal.format import COLLECTIVE, COMPOSED, MESSAGE, ranges_of, ranks_of
 from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.companion.endpoint import MOST_SUMMARY, Reply
 from disttrace_viewer.companion.reading import mark_of
@@ -35,7 +35,7 @@ there; and since ranks wait for one exchange with different arguments.
 MOST_COUNTED, MOST_LOOKED = 256, 1 << 23
 """Ranks that are missing in one exchange; members of all that are gone through."""
 _ODD = frozenset(("failure", "handling", "exit", "seen", "trouble"))
-_UNSEEN = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+_UNSEEN = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
 
 Exchange = tuple[str, int, int]
 """Key of a group, number, and the rank that is waited for (of a message; else -1)."""
@@ -160,7 +160,7 @@ def packed(merged: Merged, see: Look = look) -> bytes:
     hosts = [mark_of(state.base)[0] for state in merged.states.values()]
     value: dict[str, Any] = {
         "host": max(hosts, key=hosts.count, default="")[:MOST_NAME],
-        "ranks": pieces(s.identity["rank"] for s in known)[:MOST_PIECES],
+        "ranks": _few(s.identity["rank"] for s in known),
         "trouble": min(troubled, default=None),
         "groups": [groups[name] for name in used],
         "waits": [
@@ -170,7 +170,7 @@ def packed(merged: Merged, see: Look = look) -> bytes:
                 peer,
                 call,
                 since,
-                pieces(ranks)[:MOST_PIECES],
+                _few(ranks),
             ]
             for (name, seq, peer, call), (since, ranks) in oldest
             if not name or name in used
@@ -198,7 +198,9 @@ def unpacked(data: bytes) -> HostSummary | None:
     """The summary that a host sent; None where it is none."""
     try:
         value = orjson.loads(data)
-        groups = [(key_of(one), _ranks(one[1])) for one in value["groups"][:MOST_GROUPS]]
+        groups = [
+            (key_of(one), _ranks(one[1], MOST_OF_GROUP)) for one in value["groups"][:MOST_GROUPS]
+        ]
         waits = [
             HostWait(
                 "" if place is None else groups[_number(place)][0],
@@ -206,7 +208,7 @@ def unpacked(data: bytes) -> HostSummary | None:
                 -1 if peer == -1 else _number(peer),
                 _number(call),
                 _number(since),
-                frozenset(_spread(ranks)),
+                _of_host(ranks),
             )
             for place, seq, peer, call, since, ranks in value["waits"][:MOST_WAITS]
         ]
@@ -215,7 +217,7 @@ def unpacked(data: bytes) -> HostSummary | None:
             return None
         return HostSummary(
             host,
-            frozenset(_spread(value["ranks"])),
+            _of_host(value["ranks"]),
             None if trouble is None else _number(trouble),
             tuple(waits),
             dict(groups),
@@ -224,37 +226,23 @@ def unpacked(data: bytes) -> HostSummary | None:
         return None
 
 
-def pieces(ranks: Iterable[int]) -> list[list[int]]:
-    """Ranks as [first, last, step], in their order."""
-    found: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if found and (found[-1][2] in (0, rank - found[-1][1])):
-            found[-1][1:] = [rank, rank - found[-1][1]]
-        else:
-            found.append([rank, rank, 0])
-    return found
+def _few(ranks: Iterable[int]) -> list[Any]:
+    return ranges_of(sorted(set(ranks)))[:MOST_PIECES]
 
 
-def _spread(rows: Sequence[Sequence[Any]]) -> Iterator[int]:
-    most = MOST_OF_HOST
-    for first, last, step in rows[:MOST_PIECES]:
-        found = range(_number(first), _number(last) + 1, _number(step) or 1)
-        most -= len(found)
-        if most < 0:
-            raise ValueError("more ranks than a host has")
-        yield from found
-
-
-def _ranks(value: Any) -> tuple[range, ...]:
+def _ranks(value: Sequence[Any], most: int) -> tuple[range, ...]:
     found = []
     for one in value:
-        first, last, step = (
-            (one["from"], one["to"], one.get("step") or 1) if (type(one) is dict) else (one, one, 1)
-        )
-        found.append(range(_number(first), _number(last) + 1, _number(step)))
-    if sum(map(len, found)) > MOST_OF_GROUP:
+        row = (one["from"], one["to"], one.get("step") or 1) if type(one) is dict else (one, one, 1)
+        first, last, step = map(_number, row)
+        found.append(range(first, last + 1, step))
+    if sum(map(len, found)) > most:
         raise ValueError("more ranks than there are")
     return tuple(found)
+
+
+def _of_host(value: Sequence[Any]) -> frozenset[int]:
+    return frozenset(itertools.chain.from_iterable(_ranks(value[:MOST_PIECES], MOST_OF_HOST)))
 
 
 def _number(value: Any) -> int:
