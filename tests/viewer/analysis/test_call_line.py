@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from disttrace.journal.code_files import is_library, is_program
-from disttrace_viewer.analysis.operation import innermost, site
+from disttrace_viewer.analysis.sample import innermost, site
 from disttrace_viewer.trace.process import Frame
-from disttrace_viewer.wording.quantities import file_name
+from disttrace_viewer.wording.names import file_name
 from disttrace_viewer.wording.sentences import place
 
 if TYPE_CHECKING:

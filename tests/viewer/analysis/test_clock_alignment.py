@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrace_viewer.analysis.clock_alignment import align
-from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.analysis.exchanges import Exchanges, align
 from disttrace_viewer.merge.clock import Bounds, _tree, fit
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.states.folder import of_journals

@@ -6,16 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from disttrace_viewer.analysis.difference import align, streams
-from disttrace_viewer.analysis.difference.align import (
-    Side,
-    compare,
-    medians_if_slower,
-    opening,
-    runs,
-    steps,
-)
-from disttrace_viewer.analysis.difference.streams import Callers, Seen, tokens
+from disttrace_viewer.analysis import align, streams
+from disttrace_viewer.analysis.align import Side, compare, medians_if_slower, opening, runs, steps
+from disttrace_viewer.analysis.streams import Callers, Seen, tokens
 from disttrace_viewer.trace.process import Frame
 
 MS = 1_000_000

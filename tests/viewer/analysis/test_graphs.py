@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from disttrace_viewer.analysis.graphs import cycles, ring
+from disttrace_viewer.evidence.wait import cycles, ring
 
 
 def test_cycles_are_found_apart_from_those_who_lead_into_them() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import disttrace
-from disttrace_viewer.analysis.timing import schedule as scheduling
-from disttrace_viewer.analysis.timing.schedule import Schedule
-from disttrace_viewer.analysis.timing.what_if import Projection, WhatIf
+from disttrace_viewer.analysis import schedule as scheduling
+from disttrace_viewer.analysis.schedule import Schedule
+from disttrace_viewer.analysis.what_if import Projection, WhatIf
 from disttrace_viewer.api import Stats, ViewerError
 from support.journals import MS, workers
 from support.scenes import leave

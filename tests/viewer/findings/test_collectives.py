@@ -12,7 +12,7 @@ from disttrace_viewer.analysis.liveness import Seen
 from disttrace_viewer.diagnosis.positions import positions
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.process import Process
-from disttrace_viewer.wording.reasons import NATIVE
+from disttrace_viewer.wording.sentences import NATIVE
 from support.journals import MS, Journal, workers
 from support.scenes import (
     PEER_GONE,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from disttrace_viewer.diagnosis.report import healthy
-from disttrace_viewer.findings.rules.starting import is_start
+from disttrace_viewer.findings.rules.communicator_creation import is_start
 from support.journals import MS, Journal, workers
 from support.scenes import S, beat, findings, only, ranks, steps
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from disttrace_viewer.analysis.clock_alignment import align
+from disttrace_viewer.analysis.exchanges import align
 from disttrace_viewer.analysis.liveness import GONE, UNKNOWN, Look, Seen
 from disttrace_viewer.companion.endpoint import Reply
 from disttrace_viewer.companion.reports import MOST_WHOLE, packed, unpacked

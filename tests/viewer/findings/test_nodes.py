@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from disttrace_viewer.findings.rules.starting import is_start
+from disttrace_viewer.findings.rules.communicator_creation import is_start
 from disttrace_viewer.merge.reader import load
 from support.journals import MS, Journal
 from support.scenes import S, all_gone, beat, fail, findings, nobody_knows, only

@@ -19,8 +19,7 @@ import pytest
 from rich.cells import cell_len
 
 from disttrace.journal import proc
-from disttrace_viewer.analysis.clock_alignment import align
-from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.analysis.exchanges import Exchanges, align
 from disttrace_viewer.analysis.liveness import look
 from disttrace_viewer.api.live import Growth
 from disttrace_viewer.diagnosis.positions import places

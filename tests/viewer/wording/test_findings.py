@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from disttrace_viewer.analysis.process_ends import ALIVE, CLEAN, SILENT, End
-from disttrace_viewer.findings.rules import outside, process_failed, unseen_workers, world_size
+from disttrace_viewer.findings.rules import claims, ended_unseen, outside, process_failed
 from disttrace_viewer.findings.rules.outside import Doing
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.process import Frame, Worker
@@ -54,7 +54,7 @@ def test_a_worker_without_a_journal() -> None:
     """What is sure, and what may only lack its journal, of one and of many."""
     worker = Worker(0, 4711, "failed", 1, 0, 3, None)
     words = [
-        unseen_workers.words(worker, sure=s, many=m) for s in (True, False) for m in (False, True)
+        ended_unseen.words(worker, sure=s, many=m) for s in (True, False) for m in (False, True)
     ]
     assert words == [
         "ended with exit code 3 before it used torch.distributed",
@@ -66,7 +66,7 @@ def test_a_worker_without_a_journal() -> None:
 
 def test_sides_are_told_in_the_order_given() -> None:
     """The odd one first, with a verb of its own number."""
-    said = world_size.summary(trace(3), {2: 4, 0: 3, 1: 3}, "tcp://a:1")
+    said = claims.world_size_summary(trace(3), {2: 4, 0: 3, 1: 3}, "tcp://a:1")
     assert said.endswith("its world size at tcp://a:1: rank 2 claims 4 and ranks 0, 1 claim 3.")
     assert sentences.have([1]) == "has"
 

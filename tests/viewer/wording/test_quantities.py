@@ -7,8 +7,8 @@ import pytest
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.views.terminal.plan import parse_ranks, parse_time
 from disttrace_viewer.views.terminal.sequence_rows import common
-from disttrace_viewer.wording.names import brief
-from disttrace_viewer.wording.quantities import (
+from disttrace_viewer.wording.names import (
+    brief,
     duration,
     few,
     first_runs,

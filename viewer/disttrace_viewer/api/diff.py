@@ -13,16 +13,15 @@ from typing import Any, TypeAlias
 
 import polars as pl
 
-from disttrace_viewer.analysis.difference import align
-from disttrace_viewer.analysis.difference.align import Side, medians_if_slower
-from disttrace_viewer.analysis.difference.streams import Key, Stream, Streams, sides
+from disttrace_viewer.analysis import align
+from disttrace_viewer.analysis.align import Side, medians_if_slower
+from disttrace_viewer.analysis.streams import Key, Stream, Streams, sides
 from disttrace_viewer.api.reading import Paths
 from disttrace_viewer.api.trace import Trace, load
 from disttrace_viewer.trace.model import Call
 from disttrace_viewer.views.terminal.plan import parse_ranks
-from disttrace_viewer.wording import differences as words
-from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.differences import Slower, Told
+from disttrace_viewer.wording import differences, sentences
+from disttrace_viewer.wording.differences import Shown, Slower, Told
 
 _Kinds: TypeAlias = "dict[Hashable, list[int]]"
 ALONE = ("groups", "ranks")
@@ -141,13 +140,13 @@ class Diff:
     def _call(self, which: int, stream: Stream, place: int | None) -> Call | None:
         return None if place is None else self._traces[which].model.call(stream.calls[place])
 
-    def _shown(self, which: int, one: Call | None, other: Call | None) -> words.Shown | None:
+    def _shown(self, which: int, one: Call | None, other: Call | None) -> Shown | None:
         if one is None:
             return None
         model, streams = self._traces[which].model, self._streams[which]
         group = None if one.group is None else model.groups[one.group]
         caller = streams.callers.telling(streams.seen[one.index])
-        return words.shown(one, other, group, caller)
+        return differences.shown(one, other, group, caller)
 
     def _group(self, key: Key) -> str:
         model = self._traces[0].model
@@ -208,7 +207,7 @@ class Diff:
         for i, name in enumerate("AB"):
             only = tuple(sorted(r for r in ranks[i] - ranks[1 - i] if self._asked((r, None))))
             if only:
-                summary = words.only_one(name, sentences.ranks(only))
+                summary = differences.only_one(name, sentences.ranks(only))
                 yield Difference(kind="ranks", ranks=only, group="", summary=summary)
             groups: dict[str, list[int]] = defaultdict(list)
             for rank, group in both[i]:
@@ -219,7 +218,7 @@ class Diff:
                     if self._asked((rank, None)):
                         groups[where].append(rank)
             for where, who in groups.items():
-                summary = words.only_one(name, f"calls of {sentences.ranks(who)} in {where}")
+                summary = differences.only_one(name, f"calls of {sentences.ranks(who)} in {where}")
                 yield Difference(kind="groups", ranks=tuple(who), group=where, summary=summary)
 
 
@@ -255,7 +254,7 @@ def _difference(told: Told, who: Sequence[tuple[int, Slower | None]]) -> Differe
         count_b=told.count_b,
         a_ns=None if slower is None else slower.a_ns,
         b_ns=None if slower is None else slower.b_ns,
-        summary=words.sentence(told, ranks, slower),
+        summary=differences.sentence(told, ranks, slower),
     )
 
 

@@ -68,7 +68,7 @@ def read(
         ViewerError: when there is no journal, or no such job, or no such engine.
     """
     # Of all that is here only this needs Polars, which takes as long as a list of jobs.
-    from disttrace_viewer.analysis.clock_alignment import align
+    from disttrace_viewer.analysis.exchanges import align
     from disttrace_viewer.merge.reader import load as load_model
 
     where = folders(path)

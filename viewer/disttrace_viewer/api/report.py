@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from disttrace_viewer.diagnosis import report
-from disttrace_viewer.diagnosis import several as reread
-from disttrace_viewer.diagnosis.said import with_said
-from disttrace_viewer.diagnosis.several import SEVERITIES, combined
+from disttrace_viewer.diagnosis import report, said
+from disttrace_viewer.diagnosis.said import SEVERITIES, combined, with_said
 from disttrace_viewer.evidence.recorded import STALL_NS
 from disttrace_viewer.trace.process import Process
 
@@ -223,7 +221,7 @@ def report_of(found: Verdict) -> Report:
 
 def settled(read: Callable[[], Report]) -> Report:
     """The report that ``read`` gives, read again where the job has only just broken."""
-    return reread.settled(
+    return said.settled(
         read, lambda report: [one.case.evidence for one in (report, *report.others)]
     )
 

@@ -12,12 +12,11 @@ from typing import Any
 import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
-from disttrace_viewer.analysis.timing.critical_path import critical_path
-from disttrace_viewer.analysis.timing.schedule import Schedule
-from disttrace_viewer.analysis.timing.statistics import KEYS, Statistics, overlap
-from disttrace_viewer.analysis.timing.wait_states import WaitStates
-from disttrace_viewer.analysis.timing.what_if import KEYS as WITHOUT_KEYS
-from disttrace_viewer.analysis.timing.what_if import Outcome, WhatIf, Without
+from disttrace_viewer.analysis.schedule import Schedule, critical_path
+from disttrace_viewer.analysis.statistics import KEYS, Statistics, overlap
+from disttrace_viewer.analysis.wait_states import WaitStates
+from disttrace_viewer.analysis.what_if import KEYS as WITHOUT_KEYS
+from disttrace_viewer.analysis.what_if import Outcome, WhatIf, Without
 from disttrace_viewer.api.reading import Paths, read
 from disttrace_viewer.history.minutes import Older, older
 from disttrace_viewer.history.past import verdict_on

@@ -11,7 +11,7 @@ from functools import cached_property
 import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
-from disttrace_viewer.analysis.timing.wait_states import WaitStates
+from disttrace_viewer.analysis.wait_states import WaitStates
 from disttrace_viewer.api.exports import export, pieces
 from disttrace_viewer.api.reading import Paths, Progress, read, report_on
 from disttrace_viewer.api.report import Finding, Report

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from disttrace_viewer.analysis.liveness import look
 from disttrace_viewer.api.report import Report, report_of, settled, stall_ns
 from disttrace_viewer.diagnosis import job
-from disttrace_viewer.diagnosis.several import Other, other
+from disttrace_viewer.diagnosis.said import Other, other
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.evidence.mismatches import KINDS
 from disttrace_viewer.findings.case import Past
@@ -178,8 +178,7 @@ def _looking_back(
         return found
     if (apart or not found.healthy) and not job.fits_a_table(where):
         return found
-    from disttrace_viewer.analysis.clock_alignment import align
-    from disttrace_viewer.analysis.exchanges import Exchanges
+    from disttrace_viewer.analysis.exchanges import Exchanges, align
     from disttrace_viewer.history.past import looking_back, verdict_on
     from disttrace_viewer.merge.reader import load
 

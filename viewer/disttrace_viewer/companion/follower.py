@@ -26,7 +26,7 @@ from typing import Any
 import orjson
 
 import disttrace.journal.format as fmt
-from disttrace_viewer.analysis.operation import innermost
+from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.companion.slow_ranks import Block, Blocks, Released
 from disttrace_viewer.history.minutes import MINUTE_NS
 from disttrace_viewer.load.definitions import Definitions
@@ -34,7 +34,7 @@ from disttrace_viewer.load.schema import json_object
 from disttrace_viewer.load.tail import Defined, Tail
 from disttrace_viewer.trace.operation import SYNCHRONIZING
 from disttrace_viewer.trace.process import Frame
-from disttrace_viewer.wording.quantities import file_name
+from disttrace_viewer.wording.names import file_name
 
 MOST_CALLS = 200
 """Calls of one minute that are written; of more only that some are missing."""

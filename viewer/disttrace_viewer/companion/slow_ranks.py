@@ -8,7 +8,7 @@ The own delay of a rank at a place is the smaller of two: by how much longer tha
 others it was away, and by how much shorter inside, where it waits for none. Lateness that was
 inherited from another group makes them differ, so it vanishes; and so does what was hidden behind
 others' computation, for which they waited no longer. It is the measure of
-``analysis/timing/delays`` without a table of all operations.
+``analysis/delays`` without a table of all operations.
 """
 
 from __future__ import annotations

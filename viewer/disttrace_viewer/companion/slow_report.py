@@ -19,7 +19,7 @@ from disttrace_viewer.companion.follower import Follower
 from disttrace_viewer.companion.slow_ranks import RANK_HOURS, Slow
 from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.quantities import file_name
+from disttrace_viewer.wording.names import file_name
 
 KIND, OVER = "slow", "slow no more"
 UNNAMED = ""

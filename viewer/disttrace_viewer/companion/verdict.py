@@ -66,8 +66,8 @@ from disttrace_viewer.companion.words import (
 )
 from disttrace_viewer.diagnosis import live
 from disttrace_viewer.diagnosis.job import in_full, judged
-from disttrace_viewer.diagnosis.outlook import marks as marks_of
-from disttrace_viewer.diagnosis.several import settled
+from disttrace_viewer.diagnosis.positions import marks as marks_of
+from disttrace_viewer.diagnosis.said import settled
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.findings.case import Case

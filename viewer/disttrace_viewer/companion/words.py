@@ -16,8 +16,7 @@ from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.analysis.process_ends import TOGETHER_NS
 from disttrace_viewer.diagnosis.job import MOST_COMPARED
 from disttrace_viewer.diagnosis.live import living
-from disttrace_viewer.diagnosis.outlook import time_left
-from disttrace_viewer.diagnosis.positions import positions
+from disttrace_viewer.diagnosis.positions import positions, time_left
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.diagnosis.verdict import Verdict, verdict
 from disttrace_viewer.findings.case import Case
@@ -30,7 +29,7 @@ from disttrace_viewer.states.state import State
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.views.terminal.diagnosis import lines as report_lines
-from disttrace_viewer.wording import quantities, sentences
+from disttrace_viewer.wording import names, sentences
 
 MOST_FINDINGS = 3
 MOST_POSITIONS = 4
@@ -119,7 +118,7 @@ def those_of(trace: Trace, job: Collection[int]) -> tuple[str, int]:
     ranks = {*trace.ranks_of([i for i in job if not trace.processes[i].is_agent])}
     if ranks:
         return sentences.capital(sentences.ranks(ranks)), len(ranks)
-    return f"{quantities.number(len(job), 'process', 'processes')} of the job", len(job)
+    return f"{names.number(len(job), 'process', 'processes')} of the job", len(job)
 
 
 def reached(case: Case, findings: Sequence[Finding], reported: Collection[str] = ()) -> set[int]:

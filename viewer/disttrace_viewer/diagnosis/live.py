@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from disttrace_viewer.analysis.process_ends import ALIVE
+from disttrace_viewer.analysis.sample import frame
+from disttrace_viewer.evidence.wait import RENDEZVOUS
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, WARNING, Finding
-from disttrace_viewer.findings.rules import unheard
-from disttrace_viewer.findings.rules.communicator_creation import is_creation
-from disttrace_viewer.findings.rules.getting_on import ABOUT_WAITS, is_waiting
-from disttrace_viewer.findings.rules.starting import is_start
+from disttrace_viewer.findings.rules.communicator_creation import is_creation, is_start
+from disttrace_viewer.findings.rules.downgraded import ABOUT_WAITS, is_waiting
+from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import GROUPED, Op
 from disttrace_viewer.trace.process import Process
+from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.sentences import NO_JOURNAL
 
 HABIT = 2
 """Who has waited at a place for so long before is given as many times that."""
@@ -99,7 +102,7 @@ def picture(
             errors = []
         else:
             # Where nobody waits any more, the others gave up and somebody lives on.
-            unseen = [] if starts or excused or working else [*unheard.find(case, unknown)]
+            unseen = [] if starts or excused or working else [*find(case, unknown)]
             errors = by_records(errors) or unseen or errors
     waits = [*working, *(f for f in findings if is_waiting(f))]
     notes = [] if errors or excused else starts or waits
@@ -247,3 +250,40 @@ def by_records(errors: Iterable[Finding]) -> list[Finding]:
     call as well as missing there.
     """
     return [f for f in errors if f.culprits or (f.certainty == CERTAIN and not f.absent_ranks)]
+
+
+def find(case: Case, unknown: Sequence[int]) -> Iterator[Finding]:
+    """Who has waited longest. ``unknown``: ranks of which nothing is known."""
+    evidence, trace = case.evidence, case.evidence.trace
+    waiting = [w for w in case.waits if w.holds and case.old(w)]
+    if not waiting:
+        return
+    # Those who start stand in constructors of a store or of a group, in one call of the program.
+    calls = [evidence.top(w.op) if w.kind == RENDEZVOUS else w.op for w in waiting]
+    first = min(calls, key=lambda op: op.begin_ns)
+    alike = [op for op in calls if (op.call.op, op.seq) == (first.call.op, first.seq)]
+    who = sorted({op.process for op in alike})
+    group = trace.group_of(first.call)
+    members = None if group is None or group.ranks is None else {*group.ranks}
+    missing = [r for r in unknown if members is None or r in members] or unknown
+    yield Finding(
+        kind="no_progress",
+        because=(NO_JOURNAL,),
+        summary=summary(trace, who, first, max(map(evidence.age_ns, alike)), missing),
+        waiting=tuple(who),
+        group=trace.group_id(first.call),
+        seq=first.seq,
+    )
+
+
+def summary(
+    trace: Trace, who: Sequence[int], op: Op, waited_ns: int, missing: Sequence[int]
+) -> str:
+    """Who waits in what, for how long, and who may be missing."""
+    where = frame(op)
+    at = "" if where is None else f" at {sentences.is_at(where)}"
+    call, group = sentences.operation(trace, op), op.call.group
+    return (
+        f"{sentences.have_been(trace, who, within=group)} waiting in {call}{at} for"
+        f" {sentences.span(waited_ns)}; {sentences.ranks(missing)} may be missing there."
+    )

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from disttrace_viewer.analysis.liveness import Look, look
-from disttrace_viewer.analysis.process_ends import CASCADE, OWN, SILENT, TOGETHER_NS
-from disttrace_viewer.diagnosis import consequences
+from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN, SILENT, TOGETHER_NS
+from disttrace_viewer.analysis.sample import frame
 from disttrace_viewer.diagnosis.completeness import Gaps, gaps_of
-from disttrace_viewer.diagnosis.outlook import outlook
+from disttrace_viewer.diagnosis.positions import outlook
 from disttrace_viewer.diagnosis.report import healthy, report
 from disttrace_viewer.evidence.evidence import Evidence
+from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.evidence.recorded import STALL_NS
+from disttrace_viewer.evidence.wait import Wait
 from disttrace_viewer.findings.case import NOTHING, Case, Past
-from disttrace_viewer.findings.finding import ERROR, NOTE, Finding
-from disttrace_viewer.findings.rules import crossed, handled, lacking, left_over, waiting_for_input
+from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, Finding
+from disttrace_viewer.findings.rules import downgraded, outside, unmatched, waiting_for_input
 from disttrace_viewer.findings.rules.divergence import traced_back
-from disttrace_viewer.findings.rules.getting_on import eased
+from disttrace_viewer.findings.rules.downgraded import attempts, eased, overcome
 from disttrace_viewer.findings.rules.group_mismatch import by_names
 from disttrace_viewer.findings.rules.table import RULES
-from disttrace_viewer.findings.rules.tried_again import overcome
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.merged import Merged
 from disttrace_viewer.trace.model import Blame, Trace
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Problem
-from disttrace_viewer.wording.reasons import NO_DEFINITIONS, NOT_WHOLE
+from disttrace_viewer.wording import names, sentences
+from disttrace_viewer.wording.sentences import NO_DEFINITIONS, NOT_WHOLE, pattern
+from disttrace_viewer.wording.sentences import ended as how_ended
+from disttrace_viewer.wording.sentences import raised as how_is_raised
 
 SEEN = frozenset(
     {
@@ -69,7 +74,7 @@ def _unnamed(finding: Finding) -> Finding:
     """Without ranks of which no process was seen: beside the job lie journals without definitions,
     and one of these may be theirs.
     """
-    settles = (*finding.settles, lacking.DEFINITIONS)
+    settles = (*finding.settles, outside.DEFINITIONS)
     return finding.doubted(NO_DEFINITIONS, absent_ranks=(), settles=settles)
 
 
@@ -101,14 +106,14 @@ def _may_be_crossed(case: Case, gaps: Gaps, finding: Finding) -> bool:
     return any(
         wait.process in finding.waiting
         and not known.isdisjoint(wait.targets)
-        and crossed.possible(case, wait)
+        and unmatched.possible(case, wait)
         for wait in case.waits
     )
 
 
 def _unblamed(finding: Finding, gaps: Gaps) -> Finding:
     """What happened, without saying whose doing it was."""
-    more = lacking.journals({*gaps.absent, *gaps.ranks})
+    more = outside.journals({*gaps.absent, *gaps.ranks})
     return finding.doubted(
         NOT_WHOLE,
         culprits=(),
@@ -159,7 +164,7 @@ def _sentences(gaps: Gaps, trace: Trace) -> Iterator[str]:
         elif len(gaps.nameless) >= len(gaps.absent):
             yield f"rank {rank}: no journal says that it is of this rank."
         else:
-            yield f"rank {rank}: {lacking.not_found(trace)}."
+            yield f"rank {rank}: {outside.not_found(trace)}."
 
 
 def judge(evidence: Evidence, past: Past = NOTHING) -> tuple[Case, tuple[Finding, ...]]:
@@ -172,19 +177,19 @@ def judge(evidence: Evidence, past: Past = NOTHING) -> tuple[Case, tuple[Finding
     for rule in (*RULES, *past.rules):
         for finding in rule(case):
             _take(case, finding)
-    found = left_over.traced_to(case, case.findings)
+    found = downgraded.traced_to(case, case.findings)
     case.findings = [outlook(case, overcome(case, traced_back(case, one))) for one in found]
-    findings, case.incomplete = judged(case, consequences.fold(case))
-    findings = tuple(lacking.worded(case, one) for one in findings)
-    case.incomplete += lacking.what_stays_open(case, findings)
+    findings, case.incomplete = judged(case, fold(case))
+    findings = tuple(outside.worded(case, one) for one in findings)
+    case.incomplete += outside.what_stays_open(case, findings)
     return case, findings
 
 
 def _take(case: Case, finding: Finding) -> None:
     finding = waiting_for_input.eased(case, eased(case, finding))
-    found = lacking.tempered(case, finding)
+    found = outside.tempered(case, finding)
     if found is not None:
-        case.add(handled.told(case, by_names(case, found)))
+        case.add(downgraded.told(case, by_names(case, found)))
 
 
 @dataclass(frozen=True)
@@ -248,3 +253,124 @@ def verdict(
     partial = frozenset(i for i, p in enumerate(trace.processes) if p.id in unfinished)
     evidence = Evidence(trace, sample, stall_ns=stall_ns, look=look, partial=partial)
     return Verdict(*judge(evidence), bases=bases)
+
+
+Explained = TypeVar("Explained", Wait, int)
+_ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}
+
+
+def fold(case: Case) -> tuple[Finding, ...]:
+    """All findings with their consequences, errors first, then in the order of the rules; what an
+    attempt failed of that its launcher repeated comes behind what became of the last one.
+    """
+    waits, ends = _by_owner(case.owner), _by_owner(case.ends)
+    folded = []
+    for number, finding in enumerate(case.findings):
+        mine = waits.get(number, [])
+        # Who waits because of a finding that names nobody itself.
+        held = tuple(sorted({wait.process for wait in mine} - set(finding.culprits)))
+        told = _consequence_sentences(case, finding, mine, ends.get(number, []))
+        told += _uncaught(case, finding, (*finding.consequences, *told))
+        folded.append(
+            replace(
+                finding,
+                waiting=finding.waiting or held,
+                consequences=(*finding.consequences, *told),
+            )
+        )
+    return tuple(
+        sorted(folded, key=lambda f: (_ORDER[f.severity], attempts(case, f)[1] is not None))
+    )
+
+
+def _by_owner(owners: Mapping[Explained, int]) -> dict[int, list[Explained]]:
+    found: dict[int, list[Explained]] = {}
+    for explained, owner in owners.items():
+        found.setdefault(owner, []).append(explained)
+    return found
+
+
+def _consequence_sentences(
+    case: Case, finding: Finding, explained: Iterable[Wait], ends: Iterable[int]
+) -> list[str]:
+    trace, evidence = case.evidence.trace, case.evidence
+    waits: dict[tuple[bool, str], list[int]] = {}
+    groups: dict[str, int | None] = {}
+    alike: list[Op] = []
+    for wait in explained:
+        if wait.exchange in finding.scope.exchanges:
+            continue
+        if wait.process in finding.waiting and finding.kind != "process_failed":
+            continue
+        if (wait.stream, wait.op.seq) == finding.scope.stream:
+            continue  # the finding tells of it
+        if wait.process in finding.waiting and not finding.culprits:
+            continue
+        over = wait.op.error is not None or evidence.ends[wait.process].over
+        what = f"{sentences.operation(trace, wait.op)}{sentences.aside(frame(wait.op))}"
+        waits.setdefault((over, what), []).append(wait.process)
+        groups[what] = wait.op.call.group
+        alike.append(wait.op)
+    told = [
+        f"{sentences.subject(trace, who, within=groups[what])}"
+        f" {'waited' if over else 'wait' if len(who) > 1 else 'waits'} in {what}."
+        for (over, what), who in waits.items()
+    ]
+    told += _in_more_groups(trace, alike)
+    ended: dict[str, list[int]] = {}
+    for process in ends:
+        end = evidence.ends[process]
+        if process in case.cut_off:
+            continue  # ended from outside when all was over: no consequence of anything here
+        nobody = finding.kind == "process_failed" and not finding.culprits
+        if nobody and process in finding.waiting:
+            continue  # the finding is about them
+        if process not in finding.culprits and end.how != CLEAN:
+            ended.setdefault(pattern(end_of(evidence, process)), []).append(process)
+    told += [
+        f"{_who(case, who)} {how_ended(end_of(evidence, who[0]), many=len(who) > 1)}."
+        for who in ended.values()
+    ]
+    return told
+
+
+def _in_more_groups(trace: Trace, ops: Iterable[Op]) -> list[str]:
+    """Ranks that were reported to wait as some do, in other groups of that make."""
+    found: dict[tuple[str, str], tuple[list[int], int]] = {}
+    for op in ops:
+        for one in trace.reported_by.get(op.process, ()):
+            if one.groups > 0 and one.group == op.call.group:
+                what = sentences.called(op) + (f" #{op.seq}" if op.seq is not None else "")
+                kind = f" ({desc})" if (desc := trace.groups[one.group].desc) else ""
+                ranks, groups = found.get((what, kind), ([], 0))
+                found[what, kind] = ([*ranks, *one.ranks], groups + one.groups)
+    return [
+        f"{sentences.capital(sentences.ranks(ranks))} wait in {what} of"
+        f" {names.number(groups, 'more group', 'more groups')}{kind}."
+        for (what, kind), (ranks, groups) in found.items()
+    ]
+
+
+def _uncaught(case: Case, finding: Finding, told: Iterable[str]) -> list[str]:
+    """The exceptions that nobody caught of processes that a finding names, where neither it nor
+    what follows from it quotes them (or one that differs by its numbers, a rank or a batch): they
+    may be what is to be read first.
+    """
+    quoted = " ".join((finding.summary, *told))
+    raised: dict[str, list[int]] = {}
+    known = set[str]()
+    for process in dict.fromkeys((*finding.culprits, *finding.waiting)):
+        end = end_of(case.evidence, process)
+        if end.failure is not None and not end.interrupted:
+            raised.setdefault(pattern(end), []).append(process)
+            if how_is_raised(end.failure) in quoted:
+                known.add(pattern(end))
+    return [
+        f"{_who(case, who)} {how_ended(end_of(case.evidence, who[0]))}."
+        for like, who in raised.items()
+        if like not in known
+    ]
+
+
+def _who(case: Case, processes: list[int]) -> str:
+    return sentences.subject(case.evidence.trace, processes)

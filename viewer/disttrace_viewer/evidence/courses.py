@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.analysis.out_of_step import SWAPPED, Shift, first_shift
-from disttrace_viewer.analysis.sample import Course
+from disttrace_viewer.analysis.sample import Course, innermost
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.model import Call, Stream
 from disttrace_viewer.trace.process import Frame

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from disttrace_viewer.analysis import operation, process_ends
+from disttrace_viewer.analysis import process_ends, sample
 from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.analysis.sample import Course, Sample, stand_in
 from disttrace_viewer.trace.model import Stream, Trace
@@ -135,7 +135,7 @@ class Recorded:
         )
         if at_ns is not None:
             ops = tuple(process_ends.undone(op, at_ns) for op in ops)
-        ops = tuple(operation.awaited(op, processes[op.process]) for op in ops)
+        ops = tuple(sample.awaited(op, processes[op.process]) for op in ops)
         if not all(map(operator.is_, ops, found.ops)):
             found = replace(found, ops=ops)
         return without(found, self.left_out)

@@ -18,14 +18,14 @@ from disttrace_viewer.analysis.process_ends import (
 )
 from disttrace_viewer.analysis.sample import Course
 from disttrace_viewer.evidence import courses
+from disttrace_viewer.evidence.asking import asked_within_ns
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.mismatches import Joined
 from disttrace_viewer.evidence.recorded import STUCK_NS
 from disttrace_viewer.evidence.rendezvous import Agents, RendezvousIndex
 from disttrace_viewer.evidence.store_keys import Setters
-from disttrace_viewer.evidence.waits.asking import asked_within_ns
-from disttrace_viewer.evidence.waits.graph import waits
-from disttrace_viewer.evidence.waits.wait import Wait, still_imports
+from disttrace_viewer.evidence.wait import Wait, still_imports
+from disttrace_viewer.evidence.waits import waits
 from disttrace_viewer.findings.finding import ERROR, Finding
 from disttrace_viewer.findings.witnesses import Witnesses
 from disttrace_viewer.trace.model import Stream

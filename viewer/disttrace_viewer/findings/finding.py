@@ -6,8 +6,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from disttrace_viewer.evidence.activity import Activity
-from disttrace_viewer.evidence.deadlines import Deadline
+from disttrace_viewer.evidence.outlook import Activity, Deadline
 from disttrace_viewer.trace.model import Location, Stream
 
 ERROR, WARNING, NOTE = "error", "warning", "note"

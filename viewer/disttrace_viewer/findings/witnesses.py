@@ -14,7 +14,7 @@ from functools import cached_property
 
 from disttrace_viewer.analysis.process_ends import CASCADE, MISSED_NS, SILENT, TOGETHER_NS
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.evidence.waits.wait import Wait
+from disttrace_viewer.evidence.wait import Wait
 from disttrace_viewer.trace.error_texts import is_closed
 from disttrace_viewer.trace.operation import Op
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from disttrace.journal.format import DEFS_SUFFIX, MINUTES_SUFFIX, OPS_SUFFIX
-from disttrace_viewer.analysis.operation import innermost
+from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.load import files
 from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.load.schema import json_object

@@ -23,13 +23,13 @@ from disttrace_viewer.evidence.mismatches import Joined
 from disttrace_viewer.evidence.recorded import STALL_NS
 from disttrace_viewer.findings.case import Case, Misfit, Past
 from disttrace_viewer.findings.finding import Finding
-from disttrace_viewer.findings.rules.size_mismatch import fits
-from disttrace_viewer.history import straggler, unwaited_work
+from disttrace_viewer.findings.rules.argument_mismatch import fits
+from disttrace_viewer.history import straggler
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.trace.model import Call, Stream, Trace
 from disttrace_viewer.trace.operation import Op, ops
 
-RULES: tuple[Callable[..., Iterator[Finding]], ...] = (unwaited_work.find, straggler.find)
+RULES: tuple[Callable[..., Iterator[Finding]], ...] = (straggler.find_unwaited, straggler.find)
 """The rules about what is over, in order."""
 PATTERNS = 50_000
 """More different ways to be unlike than this are not looked at."""

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from disttrace.journal.code_files import BUILT_IN, is_library
+from disttrace_viewer.analysis import delays
+from disttrace_viewer.analysis.delays import SHARE_OF_SPAN, WARN_NS, Delay
 from disttrace_viewer.analysis.exchanges import Exchanges
-from disttrace_viewer.analysis.operation import innermost
-from disttrace_viewer.analysis.timing import delays
-from disttrace_viewer.analysis.timing.delays import SHARE_OF_SPAN, WARN_NS, Delay
+from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR, WARNING, Finding, why
+from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, Finding, why
 from disttrace_viewer.findings.rules.waiting_for_input import for_input
 from disttrace_viewer.trace.model import Location, Trace
+from disttrace_viewer.trace.operation import GROUPED, Op, ops
 from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.reasons import CLOCKS
+from disttrace_viewer.wording.sentences import CLOCKS, KEPT
 
 LOOKING_NS = 100_000_000
 
@@ -106,7 +107,7 @@ def _left(trace: Trace, delay: Delay) -> Frame | None:
 
 
 if TYPE_CHECKING:
-    from disttrace_viewer.analysis.timing.delays import Delay  # which needs Polars
+    from disttrace_viewer.analysis.delays import Delay  # which needs Polars
 
 HINT = (
     "Look at what this rank does between its communication before and this line: data loading,"
@@ -134,4 +135,54 @@ def summary(trace: Trace, delay: Delay, kind: str, after: Frame | None = None) -
         f"{sentences.subject(trace, [delay.process])} {does} by {sentences.span(delay.median_ns)}"
         f" in {delay.times} of {delay.of} cases{at}; {sentences.processes(trace, delay.others)}"
         f" waited {sentences.span(delay.waited_ns)} for it in total."
+    )
+
+
+def find_unwaited(case: Case, exchanges: Exchanges) -> Iterator[Finding]:
+    """One note per call site. A send that is not waited for is a habit and no fault."""
+    trace = exchanges.trace
+    calls = trace.calls.lazy().with_row_index("call")
+    wanted = calls.filter(
+        (pl.col("kind").is_in(GROUPED)) & (pl.col("op") != "send") & (pl.col("origin") == "python")
+    ).select("call")
+    lost = (
+        trace.operations.lazy()
+        .filter(pl.col("lost") & ~pl.col("asked"))
+        .filter(pl.col("error").is_null() & pl.col("wait_begin_ns").is_null())
+        .join(wanted, on="call", how="semi")
+        .sort("begin_ns")
+        .collect()
+    )
+    sites: dict[object, list[int]] = {}
+    for row, call in enumerate(lost["call"].to_list()):
+        value = trace.call(call)
+        sites.setdefault((value.op, value.stack), []).append(row)
+    for rows in sites.values():
+        found = list(ops(trace, lost[rows[:1]]))
+        processes = sorted(set(lost["process"][rows].to_list()))
+        op = found[0]
+        yield Finding(
+            kind="unwaited_work",
+            severity=NOTE,
+            because=(KEPT,),
+            summary=unwaited_summary(trace, processes, op, len(rows)),
+            hint=UNWAITED_HINT,
+            culprits=tuple(processes),
+            op=op.call.op,
+            group=trace.group_id(op.call),
+            seq=op.seq,
+            locations=case.evidence.locations(found),
+            at_ns=op.begin_ns,
+        )
+
+
+UNWAITED_HINT = "Keep the Work and wait for it before the tensors are used or freed."
+
+
+def unwaited_summary(trace: Trace, who: Sequence[int], op: Op, times: int) -> str:
+    """``op``: one of so many at one line."""
+    again = f", {times:,} times" if times > 1 else ""
+    return (
+        f"{sentences.subject(trace, who)} never waited for {op.call.op} at"
+        f" {sentences.line(op)}{again}, and dropped the Work."
     )

@@ -26,7 +26,7 @@ from disttrace_viewer.load.schema import json_object
 from disttrace_viewer.replay.sequences import Script, lines, script
 from disttrace_viewer.replay.strict import Replay, Standing
 from disttrace_viewer.trace.process import Process
-from disttrace_viewer.wording.reasons import REPLAYED
+from disttrace_viewer.wording.sentences import REPLAYED
 
 KIND = "would_hang"
 _ENDS = ("exit", "failure", "handling", "rendezvous")

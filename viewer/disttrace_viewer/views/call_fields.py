@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from disttrace_viewer.analysis.operation import innermost
+from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.trace.model import Call, Group, Store, Trace
 from disttrace_viewer.trace.process import Process
 

@@ -14,7 +14,7 @@ import orjson
 import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
-from disttrace_viewer.analysis.timing.wait_states import WaitStates
+from disttrace_viewer.analysis.wait_states import WaitStates
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.history.past import verdict_on
 from disttrace_viewer.trace.model import Trace

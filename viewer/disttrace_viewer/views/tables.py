@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
-from disttrace_viewer.analysis.timing.statistics import by_device, with_shapes
-from disttrace_viewer.analysis.timing.wait_states import WaitStates
+from disttrace_viewer.analysis.statistics import by_device, with_shapes
+from disttrace_viewer.analysis.wait_states import WaitStates
 from disttrace_viewer.trace.columns import STATUS, WAIT_END
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views.call_fields import (

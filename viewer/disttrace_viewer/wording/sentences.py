@@ -9,12 +9,12 @@ from typing import TypeVar
 
 from disttrace.journal.format import ABORTED, EXEC, STOPPED, UNINSTALLED, UNKNOWN_OP
 from disttrace_viewer.analysis.liveness import DISK, signal_name
-from disttrace_viewer.analysis.operation import frame as frame_of
 from disttrace_viewer.analysis.process_ends import SILENT, UNKNOWN, End
+from disttrace_viewer.analysis.sample import frame as frame_of
 from disttrace_viewer.trace.model import Group, Location, Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Failure, Frame
-from disttrace_viewer.wording.quantities import few, file_name, first_runs, roughly
+from disttrace_viewer.wording.names import few, file_name, first_runs, roughly
 
 T = TypeVar("T")
 
@@ -324,3 +324,32 @@ def tidy(text: str) -> str:
     text = _ADVICE.sub("", _SOURCE.sub(r"[\1] ", text))
     text = _HASHED.sub(lambda found: ": " if found[1] and found[2] else "", text)
     return text if text.endswith("..") else text.removesuffix(".")
+
+
+NO_JOURNAL = "of some of these ranks there is no journal"
+NOT_WHOLE = "not all journals of these ranks were read in full"
+OTHER_TOOLS = "evidence of other tools does not hold every call"
+NO_DEFINITIONS = "journals without definitions lie beside these, and one may be of this rank"
+NATIVE = "the call was issued from C++, and where the awaited is, it may issue one unseen"
+POLLED = "the program polls for its completion, and may compute meanwhile"
+SOON = "all was ended after a short wait, which may have been about to end"
+MUTE = "the awaited gave no sign of life for longer than the others, and nothing tells its end"
+ON_THE_WAY = "the awaited is at work with others or with a store, and may be on its way"
+EITHER_SIDE = "either side may have made a call too many or too few"
+ADDRESSED = "another rank waits for the one that waits here, which may have addressed the wrong one"
+LATE = "the awaited came after the others had given up"
+LEFT_ON_DEVICE = "it had issued the call, and its device may have been stuck before it ended"
+ALL_CAME = "all have come: network, device and library leave the same records"
+MAY_END = "it gets on, and what is awaited may come yet"
+ENDED_SILENTLY = "no record and no kernel tells how it ended"
+NOTHING_ELSE = "nothing recorded explains it, and who began is not known"
+CLOCKS = "clocks of several hosts are compared"
+MAJORITY = "that most ranks agree does not show that they are right"
+KEPT = "the result may be kept and used where nothing is recorded"
+LEFTOVER = "what was left of an earlier run may have been met"
+ELSEWHERE = "the program may go on well all the same"
+REPLAYED = "it did not happen in this run, only by stricter rules"
+START_UP = "whether the missing were started is in no journal"
+STORE_KEY = "a store's key may be set by any process, also by one that is not traced"
+ANOTHER_RANK = "another rank may have been meant"
+AT_THE_TIME = "what was known when it was reported is not known now"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
-from disttrace_viewer.analysis.operation import (
+from disttrace_viewer.analysis.sample import (
+    STAND_IN,
     Lines,
+    Site,
     branch,
     frame,
     is_of_generated,
@@ -14,16 +16,16 @@ from disttrace_viewer.analysis.operation import (
     site,
 )
 from disttrace_viewer.evidence import mismatches
+from disttrace_viewer.evidence.courses import aligned
 from disttrace_viewer.evidence.mismatches import Difference, unfitting
-from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.case import Case, Misfit
 from disttrace_viewer.findings.finding import Finding, Scope, why
-from disttrace_viewer.findings.rules import one_call, swallowed
-from disttrace_viewer.findings.rules.one_call import OneCall
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.findings.rules import swallowed
+from disttrace_viewer.trace.model import Call, Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.quantities import few, number
-from disttrace_viewer.wording.reasons import MAJORITY, NO_JOURNAL, NOT_WHOLE
+from disttrace_viewer.wording.names import few, number
+from disttrace_viewer.wording.sentences import MAJORITY, NO_JOURNAL, NOT_WHOLE
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -119,7 +121,7 @@ def _one_call(case: Case, found: Difference) -> OneCall | None:
         return None
     ones, twos = sides.values()
     members = found.members
-    return one_call.find(
+    return one_call(
         case,
         members[ones[0]],
         members[twos[0]],
@@ -221,7 +223,7 @@ def _by_pairs(trace: Trace, found: Difference, within: Mapping[int, str | None])
 def hint(trace: Trace, found: Difference, one: OneCall | None) -> str:
     """What to look for; ``one``: the call that one side skipped, or made beyond the others'."""
     if one is not None:
-        return one_call.hint(trace, one)
+        return one_call_hint(trace, one)
     if found.raced:
         return _RACED
     apart = _two_lines(trace, found)
@@ -279,3 +281,142 @@ def _value(
         root = trace.groups[found.group].global_rank(int(value))
         value = f"root {value if root is None else root}"
     return f"{op.call.op}{inside} with {value} {at}"
+
+
+def find_messages(case: Case) -> Iterator[Finding]:
+    """One finding per pair of call sites whose messages do not fit."""
+    told: set[Hashable] = set()
+    for send, receive, times, keys in (*case.past.misfits(), *_known(case)):
+        if told.isdisjoint(keys):
+            told.update(keys)
+            yield _of_messages(case, send, receive, times, keys)
+
+
+def _known(case: Case) -> Iterator[Misfit]:
+    """Of messages of which both ends are known: those in flight, and the newest."""
+    sample = case.evidence.sample
+    seen = set()
+    for (side, stream), kept in sample.message_streams.items():
+        for send in kept if side == "send" else ():
+            receive = sample.other_end(send)
+            if receive is None or receive.number == STAND_IN or fits(send.call, receive.call):
+                continue
+            site = (send.call.index, receive.call.index)
+            if site not in seen:
+                seen.add(site)
+                yield send, receive, 1, [("message", *stream, send.seq)]
+
+
+def fits(send: Call, receive: Call) -> bool:
+    """Whether a send and a receive agree, as far as both tell."""
+    if send.dtypes and receive.dtypes and set(send.dtypes) != set(receive.dtypes):
+        return False
+    return send.bytes is None or receive.bytes is None or send.bytes == receive.bytes
+
+
+def _of_messages(case: Case, send: Op, receive: Op, times: int, keys: list[Hashable]) -> Finding:
+    trace = case.evidence.trace
+    inside = tuple(op.process for op in (send, receive) if op.status != "ok")
+    return Finding(
+        kind="size_mismatch",
+        summary=messages_summary(trace, send, receive, times),
+        hint=HINT,
+        waiting=inside,
+        op="send",
+        group=trace.group_id(send.call),
+        seq=send.seq,
+        locations=case.evidence.locations([send, receive]),
+        at_ns=send.begin_ns,
+        scope=Scope(exchanges=frozenset(keys), members=frozenset(inside)),
+    )
+
+
+HINT = "Give both ends tensors of one size and dtype; the rest of the receiver's is stale."
+
+
+def messages_summary(trace: Trace, send: Op, receive: Op, times: int) -> str:
+    """``times``: how many messages of these two calls there are."""
+    ends = [
+        f"{trace.processes[op.process].label} {verb} {sentences.sizes(op)} ({sentences.line(op)})"
+        for op, verb in ((send, "sends"), (receive, "receives"))
+    ]
+    again = f" ({times} times)" if times > 1 else ""
+    return f"{sentences.capital(' where '.join(ends))}{again}."
+
+
+def one_call(case: Case, one: Op, two: Op, *, ones: list[int], twos: list[int]) -> OneCall | None:
+    """Which side left the usual order, if their calls come from different lines.
+
+    ``one`` and ``two`` are the calls of two members under one number; ``ones`` and ``twos`` the
+    processes that called like them.
+    """
+    stream = one.call.stream
+    mine = case.course(one.process, stream)
+    theirs = case.course(two.process, stream)
+    if one.seq is None or mine is None or theirs is None:
+        return None
+    first, called = aligned({one.process: mine, two.process: theirs})
+    before = [
+        [site(call) for call in calls[: max(0, one.seq - first)]] for calls in called.values()
+    ]
+    here, there = site(one.call), site(two.call)
+    if here == there or len(before) < 2 or before[0] != before[1] or not before[0]:
+        return None
+    usual = _after(before[0], before[0][-1])
+    # Who is where the others would be after their call has left that one out.
+    if usual == here and _after(before[0], here) == there:
+        return OneCall(tuple(twos), one, two, skipped=True)
+    if usual == there and _after(before[0], there) == here:
+        return OneCall(tuple(ones), two, one, skipped=True)
+    if usual == there and here not in before[0]:
+        return OneCall(tuple(ones), one, two, skipped=False, others=tuple(twos))
+    if usual == here and there not in before[0]:
+        return OneCall(tuple(twos), two, one, skipped=False, others=tuple(ones))
+    return None
+
+
+def _after(course: list[Site], site: Site) -> Site | None:
+    """What followed a call the last time that something did."""
+    return next((b for a, b in zip(course[-2::-1], course[:0:-1], strict=True) if a == site), None)
+
+
+@dataclass(frozen=True, slots=True)
+class OneCall:
+    """``who`` left out the call ``op`` of the others (``skipped``), or made it beyond theirs.
+
+    ``instead``: the call on the other side. Where ``op`` was never made before, nobody knows
+    whether it was made too many, or ``instead`` was left out.
+    """
+
+    who: tuple[int, ...]
+    op: Op
+    instead: Op
+    skipped: bool
+    others: tuple[int, ...] = ()
+    """Those on the other side."""
+
+
+def one_call_hint(trace: Trace, found: OneCall) -> str:
+    """What to look for."""
+    who = sentences.subject(trace, found.who)
+    at, due = (
+        sentences.line_of(op, branch(op, lines_of([other])))
+        for op, other in ((found.op, found.instead), (found.instead, found.op))
+    )
+    if found.skipped:
+        return (
+            f"{who} skipped the call at {at}, after which all calls of both sides are the same"
+            " again: look for a branch, a `continue` or an empty batch before it."
+        )
+    if len(found.who) > len(found.others) > 0:
+        return (
+            f"{sentences.subject(trace, found.others)} skipped the call at {at}, which"
+            f" {sentences.processes(trace, found.who)} make, or made one more at {due} before"
+            " it: look for a branch on the rank, an exception that was caught, or more"
+            " batches before that."
+        )
+    return (
+        f"{who} made one more call, at {at}, or left out the one at {due} and went on: look"
+        " for a collective inside `if rank ...`, or for a `continue`, a `break` or fewer"
+        " batches before that."
+    )

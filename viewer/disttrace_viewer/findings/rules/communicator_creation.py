@@ -6,17 +6,27 @@ is missing there is a matter of other rules; and after a part of the group's tim
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 
+from disttrace.journal.format import COMPOSED, CONSTRUCTOR, ON_DEVICE, ends_on_device
 from disttrace_viewer.analysis.process_ends import ALIVE
-from disttrace_viewer.evidence.waits.wait import Wait
-from disttrace_viewer.findings import communicators
+from disttrace_viewer.analysis.sample import BATCHES, BUILDING, message_stream
+from disttrace_viewer.evidence.evidence import Evidence
+from disttrace_viewer.evidence.wait import (
+    COLLECTIVE,
+    MESSAGE,
+    OTHER,
+    RENDEZVOUS,
+    Wait,
+    import_limit_ns,
+)
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, Finding, Scope
 from disttrace_viewer.trace.model import Trace
-from disttrace_viewer.trace.operation import Op
-from disttrace_viewer.wording import quantities, sentences
-from disttrace_viewer.wording.reasons import MAY_END
+from disttrace_viewer.trace.operation import CREATING, GROUPED, Op
+from disttrace_viewer.trace.process import JOURNAL
+from disttrace_viewer.wording import names, sentences
+from disttrace_viewer.wording.sentences import MAY_END
 
 OF_TIMEOUT = 4
 """After one part in so many of the group's time-out it is a stall."""
@@ -28,15 +38,15 @@ def find(case: Case) -> Iterator[Finding]:
     for wait in case.oldest() if case.evidence.live else ():
         if wait in case.owner or wait.exchange in seen or not wait.complete or wait.op.error:
             continue
-        inside = communicators.members(case.evidence, wait)
-        op = next((one for one in inside if communicators.making(case.evidence, one)), None)
+        inside = members(case.evidence, wait)
+        op = next((one for one in inside if making(case.evidence, one)), None)
         if op is None or not _all_run(case, inside):
             continue
         waits = [w for w in case.open() if w.exchange == wait.exchange or w.op in inside]
         seen.update(w.exchange for w in waits)
         since_ns = max(one.begin_ns for one in inside)
         lasts_ns = case.evidence.until_ns(op.process) - since_ns
-        limit_ns = communicators.timeout_ns(case.evidence, op) // OF_TIMEOUT
+        limit_ns = timeout_ns(case.evidence, op) // OF_TIMEOUT
         if case.evidence.stalled_after_ns <= lasts_ns < limit_ns:
             yield _finding(case, op, inside, waits, (lasts_ns, limit_ns))
 
@@ -60,14 +70,14 @@ def _finding(
     evidence, trace = case.evidence, case.evidence.trace
     who = tuple(case.by_rank(one.process for one in inside))
     lasts_ns, limit_ns = times
-    backend = name(communicators.backend(evidence, op))
-    first = communicators.is_first(evidence, op)
+    library = name(backend(evidence, op))
+    first = is_first(evidence, op)
     return Finding(
         kind="no_progress",
-        summary=summary(trace, op, who, lasts_ns, backend=backend, first=first),
+        summary=summary(trace, op, who, lasts_ns, backend=library, first=first),
         severity=NOTE,
         because=(MAY_END,),
-        hint=hint(backend, limit_ns),
+        hint=hint(library, limit_ns),
         waiting=who,
         op=op.call.op,
         group=trace.group_id(op.call),
@@ -89,7 +99,7 @@ def summary(
 ) -> str:
     """``first``: of its group, or of its pair; else the first of its sort there."""
     group = trace.group_of(op.call)
-    at = f"{quantities.roughly(lasts_ns)} so far"
+    at = f"{names.roughly(lasts_ns)} so far"
     call = f"{sentences.operation(trace, op)} at {sentences.line(op)}"
     if op.call.kind == "message":
         both, what = "both are in it", f"the pair of {sentences.processes(trace, who)}"
@@ -106,7 +116,7 @@ def hint(backend: str, limit_ns: int) -> str:
     more = " NCCL_DEBUG=INFO shows how far it is." if backend == "NCCL" else ""
     return (
         f"{backend} connects all members before the first of them is served; this is told as a"
-        f" stall after {quantities.roughly(limit_ns)}, a quarter of the group's time-out.{more}"
+        f" stall after {names.roughly(limit_ns)}, a quarter of the group's time-out.{more}"
     )
 
 
@@ -115,3 +125,155 @@ def _made(trace: Trace, op: Op, who: Sequence[int]) -> str:
     if op.call.op == "init_process_group":
         return "the default group"
     return f"the group of {sentences.processes(trace, who)}"
+
+
+TIMEOUT_NS = 600_000_000_000
+"""Of a group that does not tell its own: torch's default for NCCL."""
+INIT = "init_process_group"
+_BACKENDS = {name: f"ProcessGroup{name.upper()}" for name in ("nccl", "xccl")}
+
+
+def members(evidence: Evidence, wait: Wait) -> Sequence[Op]:
+    """The operations of all who are in what is waited in, where they are all there."""
+    op, sample = wait.op, evidence.sample
+    if wait.kind == COLLECTIVE and wait.stream is not None and op.seq is not None:
+        return list(sample.members(wait.stream, op.seq).values())
+    if wait.kind == MESSAGE:
+        other = sample.other_end(op)
+        return [] if other is None else [op, other]
+    if wait.kind == RENDEZVOUS and op.call.op in _BACKENDS.values():
+        return [o for o in sample.of_kind(CONSTRUCTOR) if o.process in wait.arrived and o.pending]
+    if wait.kind == OTHER and op.call.kind == COMPOSED and op.call.op in CREATING:
+        return _makers(evidence, op)
+    return []
+
+
+def making(evidence: Evidence, op: Op) -> bool:
+    """Whether a process stands in a call that may connect it, or load what it needs, for the first
+    time: a call that came to an end there before does neither.
+    """
+    if not op.pending:
+        return False
+    if op.call.kind in (COMPOSED, CONSTRUCTOR):
+        return backend(evidence, op) is not None
+    if not op.on_device or not _in_call(evidence, op):
+        return False
+    # A barrier's call may wait for the device as well.
+    again = op.call.op == "barrier" or evidence.longest_ns(op) > 0
+    return is_first(evidence, op) or not again
+
+
+def is_first(evidence: Evidence, op: Op) -> bool:
+    """Whether nothing came before it in its group, or between its pair in either direction."""
+    if op.call.kind in (COMPOSED, CONSTRUCTOR):
+        return True
+    stream = message_stream(op)
+    if stream is None or op.seq != 1:
+        return op.seq == 1
+    group, source, destination, tag = stream
+    back = "recv" if op.call.op == "send" else "send"
+    theirs = evidence.sample.message_streams.get((back, (group, destination, source, tag)), ())
+    return not any(o.process == op.process and o.issued_ns is not None for o in theirs)
+
+
+def backend(evidence: Evidence, op: Op) -> str | None:
+    """The device backend that is asked for a communicator; None where it is another one's."""
+    call = op.call
+    if call.kind == CONSTRUCTOR:
+        return next((name for name, kind in _BACKENDS.items() if kind == call.op), None)
+    if call.kind != COMPOSED:
+        return call.backend if ends_on_device(call.backend, call.device) else None
+    given = call.args.get("backend")
+    names = [part.rpartition(":")[2] for part in str(given).split(",")] if given else []
+    for group in evidence.trace.groups if not names else ():
+        if group.default and any(m.process == op.process for m in group.members):
+            names += group.backends.values()
+    return next((name for name in names if name in ON_DEVICE), None)
+
+
+def timeout_ns(evidence: Evidence, op: Op) -> int:
+    """After which torch gives up the operation, as far as that is known."""
+    given = op.call.args.get("timeout")
+    if isinstance(given, (int, float)) and not isinstance(given, bool) and given > 0:
+        return round(given * 1e9)
+    group = op.call.group
+    told = None if group is None else evidence.trace.groups[group].timeout_ns
+    return told or TIMEOUT_NS
+
+
+def _in_call(evidence: Evidence, op: Op) -> bool:
+    """Whether the host has not come back from the call that enqueues it, or the batch it is in."""
+    if evidence.trace.processes[op.process].source != JOURNAL:
+        return False  # torch makes the entry of a dump once it has the communicator
+    if op.issued_ns is None:
+        return True
+    around = evidence.sample.around(op)
+    return around is not None and around.call.op in BATCHES and around.pending
+
+
+def _makers(evidence: Evidence, op: Op) -> Sequence[Op]:
+    """The calls of all who make the same group; nothing where somebody is not there."""
+    ranks = {p.index: p.rank for p in evidence.trace.processes if p.rank is not None}
+    place = _place(evidence, op)
+    found = {
+        rank: one
+        for one in evidence.sample.of_kind(COMPOSED)
+        if one.call.op == op.call.op
+        and (rank := ranks.get(one.process)) is not None
+        and _place(evidence, one) == place
+    }
+    default = next((g for g in evidence.trace.groups if g.default), None)
+    wanted = None if op.call.op == "split_group" else op.call.args.get("ranks")
+    if op.call.op == INIT or default is None:
+        size = evidence.trace.processes[op.process].world_size
+        wanted = None if size is None else range(size)
+    elif not isinstance(wanted, list):
+        wanted = default.ranks
+    if wanted is None or not {*wanted} <= {*found}:
+        return []
+    return [found[rank] for rank in wanted]
+
+
+def _place(evidence: Evidence, op: Op) -> tuple[object, ...]:
+    """Its number among the like calls of its process: the n-th ones meet."""
+    key = str(op.call.args.get("ranks"))
+    before = sum(
+        1
+        for one in evidence.sample.of_process.get(op.process, ())
+        if one.call.op == op.call.op
+        and one.number < op.number
+        and str(one.call.args.get("ranks")) == key
+    )
+    return key, before
+
+
+def may_come(case: Case, waits: Sequence[Wait], sinks: Iterable[int]) -> bool:
+    """Whether it is too early to say of a rendezvous that somebody is missing: no process that
+    lives has used a group yet, and those that are known and did not come may be on their way.
+    """
+    evidence = case.evidence
+    if not evidence.live or any(w.op.error is not None for w in waits) or _met(case):
+        return False
+    for process in sinks:
+        end = evidence.ends[process]
+        last = case.last(process)
+        begins = last is not None and last.pending and last.call.op.startswith(BUILDING)
+        if end.how != ALIVE or end.held is not None or (last is not None and not begins):
+            return False  # it came that far before
+    return all(evidence.age_ns(w.op) < import_limit_ns(evidence) for w in waits)
+
+
+def is_start(finding: Finding) -> bool:
+    """Whether a finding says no more than that a start takes long."""
+    return is_creation(finding) or (
+        finding.severity == NOTE
+        and finding.kind in ("rendezvous_incomplete", "rendezvous_unreachable")
+    )
+
+
+def _met(case: Case) -> bool:
+    """Whether processes that live have exchanged anything: a group is on record before its members
+    are connected.
+    """
+    evidence = case.evidence
+    return any(evidence.ends[op.process].how == ALIVE for op in evidence.sample.of_kind(*GROUPED))

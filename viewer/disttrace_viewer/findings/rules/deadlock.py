@@ -6,28 +6,27 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from disttrace_viewer.analysis.graphs import cycles, ring
-from disttrace_viewer.analysis.operation import site
+from disttrace_viewer.analysis.sample import site
 from disttrace_viewer.evidence.rendezvous import LATE_NS
-from disttrace_viewer.evidence.waits.wait import COLLECTIVE, KEY, MESSAGE, Wait
+from disttrace_viewer.evidence.wait import COLLECTIVE, KEY, MESSAGE, Wait, cycles, ring
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding, Scope, why
-from disttrace_viewer.findings.rules import crossed, outside, swallowed, unmatched
-from disttrace_viewer.findings.rules.crossed import question
+from disttrace_viewer.findings.rules import outside, swallowed, unmatched
+from disttrace_viewer.findings.rules.unmatched import question
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.quantities import few
-from disttrace_viewer.wording.reasons import (
+from disttrace_viewer.wording.names import few
+from disttrace_viewer.wording.sentences import (
     EITHER_SIDE,
     NATIVE,
     NOT_WHOLE,
     ON_THE_WAY,
     POLLED,
     STORE_KEY,
+    capital,
 )
-from disttrace_viewer.wording.sentences import capital
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -250,7 +249,7 @@ def _key(wait: Wait) -> str:
 def _hint(case: Case, waits: Sequence[Wait], groups: int) -> str:
     trace = case.evidence.trace
     for wait in waits:
-        other = crossed.partner(case, wait)
+        other = unmatched.partner(case, wait)
         if other is not None and other in waits and len(waits) > 2:
             asked = capital(question(trace, wait, other))
             return or_order(asked) if all(w.kind == MESSAGE for w in waits) else asked

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from disttrace_viewer.evidence import mismatches
-from disttrace_viewer.evidence.waits.wait import COLLECTIVE, MESSAGE, RENDEZVOUS, Wait
+from disttrace_viewer.evidence.wait import COLLECTIVE, MESSAGE, RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, WARNING, Finding, Scope, why
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
 from disttrace_viewer.trace.model import Group, Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.reasons import EITHER_SIDE
+from disttrace_viewer.wording.sentences import EITHER_SIDE
 
 Ranks = tuple[int, ...]
 

@@ -12,7 +12,7 @@ from disttrace.journal.format import COMPOSED
 from disttrace_viewer.analysis.process_ends import CASCADE
 from disttrace_viewer.analysis.sample import SETTERS
 from disttrace_viewer.evidence.store_keys import AWAITING, place_and_key
-from disttrace_viewer.evidence.waits.wait import Wait, given_up_ns
+from disttrace_viewer.evidence.wait import Wait, given_up_ns
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.trace.model import Location, Trace
 from disttrace_viewer.trace.operation import Op

@@ -6,24 +6,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from disttrace.journal.code_files import is_library
-from disttrace_viewer.analysis.operation import Site, site
 from disttrace_viewer.analysis.process_ends import CLEAN, TOGETHER_NS
-from disttrace_viewer.analysis.sample import STAND_IN, Course
+from disttrace_viewer.analysis.sample import STAND_IN, Course, Site, site
 from disttrace_viewer.evidence.recorded import DRAINING
-from disttrace_viewer.evidence.waits.wait import COLLECTIVE, RENDEZVOUS, Wait
+from disttrace_viewer.evidence.wait import COLLECTIVE, RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding, Scope, why
-from disttrace_viewer.findings.rules import crossed, lacking, late_arrivals, outside, swallowed
-from disttrace_viewer.findings.rules.crossed import asked
-from disttrace_viewer.findings.rules.lacking import journals
+from disttrace_viewer.findings.rules import late_arrivals, outside, swallowed, unmatched
 from disttrace_viewer.findings.rules.late_arrivals import Held
-from disttrace_viewer.findings.rules.outside import Doing
+from disttrace_viewer.findings.rules.outside import Doing, journals
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
+from disttrace_viewer.findings.rules.unmatched import asked
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.reasons import (
+from disttrace_viewer.wording.sentences import (
     ADDRESSED,
     EITHER_SIDE,
     LATE,
@@ -61,7 +59,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     who = [w.process for w in inside]
     raised = _swallowed(case, inside, sinks) if wait.kind == COLLECTIVE else []
     extra = None if raised else _extra(case, wait, sinks)
-    other = crossed.partner(case, wait) if extra is None and not raised else None
+    other = unmatched.partner(case, wait) if extra is None and not raised else None
     # Who has no journal was there when the group was made: it may have come, or have failed first.
     unseen = bool(wait.absent) and any(
         evidence.cut_ns - (op.end_ns or 0) > TOGETHER_NS for op in evidence.closed
@@ -358,7 +356,7 @@ def summary(trace: Trace, found: Missing) -> str:
             f"{sentences.subject(trace, left)} ended before {name} was over on {devices}: {waited}"
             f" {lasting}."
         )
-    unseen = lacking.unseen(trace, wait.absent)
+    unseen = outside.unseen(trace, wait.absent)
     if not found.missing:
         return f"{sentences.capital(waited)} in {name} {lasting}; {unseen}."
     after = f", and {sentences.processes(trace, came)} only after they had given up" * bool(came)

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from disttrace.journal.format import DEVICE, HOST, LINK, REPLAYED
 from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN
-from disttrace_viewer.evidence.blocking import LED
+from disttrace_viewer.evidence.evidence import LED
 from disttrace_viewer.evidence.recorded import DRAINING
-from disttrace_viewer.evidence.waits.wait import (
+from disttrace_viewer.evidence.wait import (
     COLLECTIVE,
     MESSAGE,
     OTHER,
@@ -17,17 +17,16 @@ from disttrace_viewer.evidence.waits.wait import (
     Wait,
     import_limit_ns,
 )
-from disttrace_viewer.findings import troubles
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import Finding, Scope
+from disttrace_viewer.findings.finding import Finding, Scope, why
 from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.findings.rules.outside import Doing
 from disttrace_viewer.trace.error_texts import is_closed
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
-from disttrace_viewer.trace.process import Trouble
+from disttrace_viewer.trace.process import JOURNAL, Trouble
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.reasons import ALL_CAME, MUTE, NOTHING_ELSE
+from disttrace_viewer.wording.sentences import ALL_CAME, MUTE, NOTHING_ELSE
 
 _MOST_BETWEEN_TRIES_NS = 60_000_000_000
 
@@ -143,7 +142,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
     who = [w.process for w in inside]
     waited_ns = evidence.waited_ns(w.op for w in inside)
     open_ = _open(case, wait)
-    told = troubles.around(case, wait, {*who, *wait.arrived})
+    told = around(case, wait, {*who, *wait.arrived})
     return Finding(
         kind="no_progress",
         summary=summary(trace, wait, who, waited_ns, outside.doing(case, still), open_)
@@ -376,3 +375,99 @@ def _one(trace: Trace, process: int, one: Trouble) -> str:
 
 def _by(name: str) -> str:
     return "the kernel's log" if name == "kernel log" else name
+
+
+BEFORE_NS = 60_000_000_000
+"""So long before a wait began it may have come about: a device is at work later than its host."""
+_ORDER = (DEVICE, LINK, HOST)
+
+
+def around(case: Case, wait: Wait, members: Iterable[int]) -> list[tuple[int, Trouble]]:
+    """By the process in whose journal it stands; devices first, then links. Of the hosts of
+    ``members`` only, and nothing of devices where the operation is on none.
+    """
+    processes = case.evidence.trace.processes
+    hosts = {processes[p].clock for p in members}
+    since_ns = wait.op.begin_ns - BEFORE_NS
+    found = [
+        (process.index, one)
+        for process in processes
+        if process.clock in hosts
+        for one in process.troubles
+        if one.where in _ORDER and one.t_ns >= since_ns
+        if wait.op.on_device or (one.where != DEVICE and one.code is None)
+    ]
+    return sorted(found, key=lambda each: (_ORDER.index(each[1].where), each[1].t_ns))
+
+
+def find_stuck_device(case: Case) -> Iterator[Finding]:
+    """One finding on all whose devices are not through with what those of the others are."""
+    evidence = case.evidence
+    stuck = [
+        wait
+        for wait in case.oldest()
+        if evidence.stuck_devices.get(wait.process) == wait.op
+        and case.old(wait)
+        and case.knows("occasion", [wait.process])
+        and evidence.ends[wait.process].how != CLEAN
+        and not host_is_ahead(case, wait, [wait.process])
+    ]
+    if not stuck:
+        return
+    who = case.by_rank(wait.process for wait in stuck)
+    first, *more = stuck
+    told = around(case, first, {*who})
+    yield Finding(
+        kind="no_progress",
+        summary=device_summary(evidence.trace, [wait.op for wait in stuck])
+        + said(evidence.trace, told),
+        because=why((not all(_is_told_of(case, wait) for wait in stuck), ALL_CAME)),
+        culprits=tuple(who),
+        device=True,
+        hint=HINTS[told[0][1].where] if told else HINT,
+        waiting=tuple(who),
+        op=first.op.call.op,
+        group=None if more else evidence.trace.group_id(first.op.call),
+        seq=None if more else first.op.seq,
+        locations=evidence.locations(wait.op for wait in stuck),
+        at_ns=first.op.begin_ns,
+        scope=Scope(exchanges=frozenset(w.exchange for w in stuck), roots=frozenset(who)),
+    )
+
+
+def _is_told_of(case: Case, wait: Wait) -> bool:
+    """Whether torch recorded of all others of an exchange that their devices are through with it:
+    in a journal the end of this one may have been missed.
+    """
+    evidence = case.evidence
+    others = evidence.sample.partners(wait.op)
+    known = [evidence.trace.processes[p] for p in (wait.process, *(one.process for one in others))]
+    size = 2 if wait.kind == MESSAGE else evidence.trace.groups[wait.op.call.group or 0].size
+    return (
+        len(others) + 1 == size
+        and all(one.status == "ok" for one in others)
+        and not any(one.source == JOURNAL or "ends" in one.lacks for one in known)
+    )
+
+
+def device_summary(trace: Trace, ops: Sequence[Op]) -> str:
+    """``ops``: the first operation of each with which its device is not through."""
+    alike = sentences.together((sentences.operation(trace, op), op.process) for op in ops)
+    parts = [
+        f"{sentences.processes(trace, who)} {'is' if len(who) == 1 else 'are'} not through with"
+        f" {name}"
+        for name, who in alike.items()
+    ]
+    whose = sentences.processes(trace, [op.process for op in ops])
+    devices, do = ("device", "does") if len(ops) == 1 else ("devices", "do")
+    most = "all" if len(parts) == len(ops) else "most"
+    return (
+        f"The {devices} of {whose} {do} not get on: {sentences.listed(parts)}, and those of {most}"
+        " other members are."
+    )
+
+
+HINT = (
+    "Look at this device and its host first (nvidia-smi -q, dmesg for an Xid), and at a kernel or a"
+    " CUDA call that does not return there: py-spy dump --native of the process."
+)

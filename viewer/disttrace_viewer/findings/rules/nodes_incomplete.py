@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from disttrace_viewer.analysis.process_ends import CLEAN
 from disttrace_viewer.evidence.rendezvous import UNNAMED, Attempt, host_of
-from disttrace_viewer.evidence.waits.wait import NODES, Wait
+from disttrace_viewer.evidence.wait import NODES, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, Finding, Scope, why
 from disttrace_viewer.findings.rules import outside
+from disttrace_viewer.findings.rules.communicator_creation import may_come
 from disttrace_viewer.findings.rules.outside import Doing
-from disttrace_viewer.findings.rules.starting import may_come
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.reasons import MUTE, START_UP
+from disttrace_viewer.wording.sentences import MUTE, START_UP
 
 
 def find(case: Case) -> Iterator[Finding]:

@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
-from disttrace_viewer.analysis.operation import innermost
-from disttrace_viewer.evidence.waits.wait import Wait
+from disttrace_viewer.analysis.sample import innermost
+from disttrace_viewer.evidence.wait import Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding, Scope, why
 from disttrace_viewer.trace.model import Group, Location, Trace
 from disttrace_viewer.trace.plain_text import whole
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.reasons import ANOTHER_RANK
+from disttrace_viewer.wording.sentences import ANOTHER_RANK
 
 _WRAPPERS = ("wrapper", "inner", "_fn")
 """Functions of torch that stand between the user's call and the one that was called."""

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence, Set
 
 from disttrace.journal.format import ABORTED, STOPPED
 from disttrace_viewer.analysis.liveness import signal_name
-from disttrace_viewer.analysis.operation import frame, innermost
 from disttrace_viewer.analysis.process_ends import (
     CASCADE,
     CRASHES,
@@ -22,6 +21,7 @@ from disttrace_viewer.analysis.process_ends import (
     TOGETHER_NS,
     End,
 )
+from disttrace_viewer.analysis.sample import frame, innermost
 from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.evidence.recorded import STUCK_NS
@@ -32,9 +32,8 @@ from disttrace_viewer.trace.model import Location, Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.quantities import few
-from disttrace_viewer.wording.reasons import ENDED_SILENTLY
-from disttrace_viewer.wording.sentences import MANY, came_about, ended, raised
+from disttrace_viewer.wording.names import few
+from disttrace_viewer.wording.sentences import ENDED_SILENTLY, MANY, came_about, ended, raised
 
 MOMENT_NS = 2_000_000_000
 """Those who are seen to be gone within this went at one moment."""

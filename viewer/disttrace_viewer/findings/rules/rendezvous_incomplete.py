@@ -7,30 +7,24 @@ from dataclasses import dataclass
 
 from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.evidence.rendezvous import Rendezvous
-from disttrace_viewer.evidence.waits.wait import RENDEZVOUS, Wait
+from disttrace_viewer.evidence.wait import RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, Finding, Scope, why
-from disttrace_viewer.findings.rules import (
-    lacking,
-    late_arrivals,
-    left_over,
-    outside,
-    unseen_workers,
-)
+from disttrace_viewer.findings.rules import downgraded, ended_unseen, late_arrivals, outside
+from disttrace_viewer.findings.rules.communicator_creation import may_come
+from disttrace_viewer.findings.rules.ended_unseen import EXITED, KILLED, Unseen, unseen_of
 from disttrace_viewer.findings.rules.outside import Doing
-from disttrace_viewer.findings.rules.starting import may_come
-from disttrace_viewer.findings.rules.unseen_workers import EXITED, KILLED, Unseen, unseen_of
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Worker
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.reasons import MUTE, ON_THE_WAY, SOON, START_UP
+from disttrace_viewer.wording.sentences import MUTE, ON_THE_WAY, SOON, START_UP
 
 
 def find(case: Case) -> Iterator[Finding]:
     """One finding per rendezvous that waits for somebody who waits for nothing, or is not there."""
     # Who finds the addresses of an earlier attempt is refused, whoever comes.
-    met = (case.rendezvous.of(op) for op, _ in left_over.met_before(case))
+    met = (case.rendezvous.of(op) for op, _ in downgraded.met_before(case))
     refused = {rendezvous.key for rendezvous in met if rendezvous is not None}
     known: dict[Hashable, list[Wait]] = {}
     for wait in case.oldest():
@@ -297,7 +291,7 @@ def _missing(trace: Trace, found: Incomplete) -> str:
         parts.append(f"{sentences.processes(trace, never)} never joined{where}")
     known = list(found.unseen.items())[:_SHOWN]
     for rank, (worker, sure) in known:
-        parts.append(f"rank {rank} {unseen_workers.words(worker, sure=sure)}")
+        parts.append(f"rank {rank} {ended_unseen.words(worker, sure=sure)}")
     nowhere = set(found.wait.absent) - {rank for rank, _ in known}
     if nowhere and found.world_size is not None:
         parts.append(f"the world size is {found.world_size}, so that no further rank can come")
@@ -310,4 +304,4 @@ def _missing(trace: Trace, found: Incomplete) -> str:
 
 def settles(lost: Iterable[int]) -> str:
     """What would settle it where nobody knows whether these ranks were started."""
-    return f"{lacking.journals(lost)}, if started"
+    return f"{outside.journals(lost)}, if started"

@@ -8,13 +8,12 @@ from disttrace_viewer.analysis.process_ends import End
 from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, Finding, Scope, why
-from disttrace_viewer.findings.rules.parts import address
-from disttrace_viewer.findings.rules.starting import may_come
+from disttrace_viewer.findings.rules.claims import address
+from disttrace_viewer.findings.rules.communicator_creation import may_come
 from disttrace_viewer.trace.model import Store, Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.reasons import START_UP
-from disttrace_viewer.wording.sentences import ended
+from disttrace_viewer.wording.sentences import START_UP, ended
 
 
 def find(case: Case) -> Iterator[Finding]:

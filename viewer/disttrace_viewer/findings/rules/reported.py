@@ -14,8 +14,8 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, KINDS, NOTE, WARNING, Finding, Scope
 from disttrace_viewer.findings.rules.process_failed import look_for
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.quantities import clock_time
-from disttrace_viewer.wording.reasons import OTHER_TOOLS
+from disttrace_viewer.wording.names import clock_time
+from disttrace_viewer.wording.sentences import OTHER_TOOLS
 
 Report = Mapping[str, Any]
 

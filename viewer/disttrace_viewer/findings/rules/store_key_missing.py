@@ -8,19 +8,18 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from disttrace_viewer.evidence.store_keys import ALIKE, NUMBER, Key
-from disttrace_viewer.evidence.waits.wait import KEY, Wait
+from disttrace_viewer.evidence.wait import KEY, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, Finding, Scope, why
 from disttrace_viewer.findings.rules import late_arrivals, outside
 from disttrace_viewer.findings.rules.deadlock import SET_FIRST
-from disttrace_viewer.findings.rules.lacking import EARLY
 from disttrace_viewer.findings.rules.late_arrivals import Held
-from disttrace_viewer.findings.rules.outside import ASKED, Doing
+from disttrace_viewer.findings.rules.outside import ASKED, EARLY, Doing
 from disttrace_viewer.trace.model import Trace, lead_of
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.quantities import few
-from disttrace_viewer.wording.reasons import LATE, NOT_WHOLE, POLLED, SOON, STORE_KEY
+from disttrace_viewer.wording.names import few
+from disttrace_viewer.wording.sentences import LATE, NOT_WHOLE, POLLED, SOON, STORE_KEY
 
 
 def find(case: Case) -> Iterator[Finding]:

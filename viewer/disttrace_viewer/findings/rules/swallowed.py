@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from disttrace.journal.format import COLLECTIVE, COMPOSED
-from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.analysis.out_of_step import Shift
+from disttrace_viewer.analysis.sample import frame
 from disttrace_viewer.evidence.courses import Place, place_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
@@ -19,7 +19,7 @@ from disttrace_viewer.trace.error_texts import is_connection_error
 from disttrace_viewer.trace.model import Stream, Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.quantities import few
+from disttrace_viewer.wording.names import few
 from disttrace_viewer.wording.sentences import tidy
 
 JUST_BEFORE = "Just before, "

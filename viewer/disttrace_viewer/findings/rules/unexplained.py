@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from disttrace.journal.format import EXEC
-from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN, End
+from disttrace_viewer.analysis.sample import frame
 from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, Finding, Scope
@@ -18,8 +18,7 @@ from disttrace_viewer.trace.error_texts import is_time_out
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.reasons import NOTHING_ELSE
-from disttrace_viewer.wording.sentences import ended
+from disttrace_viewer.wording.sentences import NOTHING_ELSE, ended
 
 
 def find(case: Case) -> Iterator[Finding]:

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from disttrace.journal.format import ON_DEVICE
-from disttrace_viewer.analysis.sample import BATCHES
-from disttrace_viewer.evidence.waits.wait import MESSAGE, Wait
+from disttrace_viewer.analysis.sample import BATCHES, frame
+from disttrace_viewer.evidence.wait import COLLECTIVE, MESSAGE, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding, Scope, why
-from disttrace_viewer.findings.rules import crossed, late_arrivals, outside
-from disttrace_viewer.findings.rules.crossed import asked
+from disttrace_viewer.findings.rules import late_arrivals, outside
 from disttrace_viewer.findings.rules.late_arrivals import HINT, Held
 from disttrace_viewer.findings.rules.outside import Doing
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.reasons import (
+from disttrace_viewer.wording.sentences import (
     ADDRESSED,
     EITHER_SIDE,
     LATE,
@@ -130,7 +129,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     late = late_arrivals.told(case, wait)
     if wait.lateness:
         away = late_arrivals.answerable(late, away)
-    other = None if wait.any_of else crossed.partner(case, wait)
+    other = None if wait.any_of else partner(case, wait)
     nobody = wait.any_of or other is not None or all(case.at_work(s) for s in sinks)
     summary = summary_text(
         evidence.trace,
@@ -239,3 +238,55 @@ def hint(op: Op) -> str:
         f"Find the {'send' if op.call.op == 'recv' else 'receive'} that should match it: is it"
         " under a condition, or in a batch that one side left shorter?"
     )
+
+
+def partner(case: Case, wait: Wait) -> Wait | None:
+    """Who waits for the one who waits, in the way that a right address would have met.
+
+    None where this very call has met its other end before: then that is where it belongs.
+    """
+    if not possible(case, wait):
+        return None
+    for other in case.awaiting(wait.process):
+        if other.side or other.kind != wait.kind:
+            continue
+        if wait.kind == MESSAGE and other.op.call.op != wait.op.call.op:
+            return other
+        if wait.kind == COLLECTIVE and _same_line(wait, other):
+            return other
+    return None
+
+
+def possible(case: Case, wait: Wait) -> bool:
+    """Whether anybody may wait for the one who waits because that one addressed the wrong one."""
+    if case.evidence.longest_ns(wait.op) > 0:
+        return False
+    if wait.kind != COLLECTIVE:
+        return wait.kind == MESSAGE
+    trace = case.evidence.trace
+    return any(
+        group != wait.op.call.group and (trace.groups[group].size or 2) > 1
+        for group in trace.groups_by_process.get(wait.process, ())
+    )
+
+
+def _same_line(one: Wait, two: Wait) -> bool:
+    here, there = frame(one.op), frame(two.op)
+    return here is not None and here == there and one.op.call.group != two.op.call.group
+
+
+def question(trace: Trace, wait: Wait, other: Wait) -> str:
+    """``wait`` is for somebody else than the one who waits, in ``other``, for its process."""
+    one, two = (trace.processes[w.process].label for w in (wait, other))
+    here, there = (sentences.call(trace, w.op) for w in (wait, other))
+    asked = "group" if wait.kind == COLLECTIVE else "source"
+    if wait.kind == MESSAGE and wait.op.call.op == "send":
+        asked = "destination"
+    return (
+        f"{one} is in {here} while {two} is in {there} and waits for {one}: is the {asked} right?"
+    )
+
+
+def asked(summary: str, trace: Trace, wait: Wait, other: Wait | None) -> str:
+    """A summary, and the question behind it where there is an ``other``."""
+    return summary if other is None else f"{summary[:-1]}; {question(trace, wait, other)}"

@@ -12,10 +12,10 @@ from dataclasses import replace
 from itertools import takewhile
 
 from disttrace.journal.code_files import BUILT_IN, is_library
-from disttrace_viewer.analysis.operation import innermost, inside, site
 from disttrace_viewer.analysis.process_ends import ALIVE, CLEAN, SILENT
+from disttrace_viewer.analysis.sample import innermost, inside, site
 from disttrace_viewer.evidence.store_keys import NUMBER
-from disttrace_viewer.evidence.waits.wait import COLLECTIVE, KEY, MESSAGE, Wait
+from disttrace_viewer.evidence.wait import COLLECTIVE, KEY, MESSAGE, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, Finding
 from disttrace_viewer.findings.rules import outside

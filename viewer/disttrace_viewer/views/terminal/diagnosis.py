@@ -10,18 +10,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from disttrace_viewer.diagnosis.outlook import time_left
-from disttrace_viewer.diagnosis.positions import Place, places
+from disttrace_viewer.diagnosis.positions import Place, places, time_left
 from disttrace_viewer.diagnosis.report import NO_HISTORY, coverage, healthy, job_of
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, Finding
-from disttrace_viewer.findings.rules.lacking import TIMELESS, TIMES, UNDECIDED
+from disttrace_viewer.findings.rules.outside import TIMELESS, TIMES, UNDECIDED
 from disttrace_viewer.load.said import SHOWN, subject
 from disttrace_viewer.trace.process import JOURNAL, Stack
 from disttrace_viewer.views.terminal import BAD, DIM, GOOD, HEAD, PLAIN, WAIT
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.quantities import clock_time, number
+from disttrace_viewer.wording.names import clock_time, number
 from disttrace_viewer.wording.sentences import capital
 
 CAVEATS = 8

@@ -13,8 +13,7 @@ from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.model import Group, Job, Trace
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.views.terminal import BAD, DIM, GOOD, HEAD, PLAIN, WAIT
-from disttrace_viewer.wording.names import Names
-from disttrace_viewer.wording.quantities import clock_time, duration, few, number, spans
+from disttrace_viewer.wording.names import Names, clock_time, duration, few, number, spans
 
 ROLES = (("agent", None), ("worker", None), ("child", "children"), ("main", "main processes"))
 GROUPS, SENTENCES = 8, 6

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 import polars as pl
 from rich.text import Text
 
-from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.analysis.process_ends import EXITED, FAILED, KILLED, UNKNOWN
+from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.trace.columns import IN_FLIGHT

@@ -11,7 +11,7 @@ import polars as pl
 
 from disttrace.journal.format import MOST_MEMBERS
 from disttrace_viewer.analysis.exchanges import Exchanges
-from disttrace_viewer.analysis.operation import innermost
+from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.trace.model import Group, Trace

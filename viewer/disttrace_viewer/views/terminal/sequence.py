@@ -24,8 +24,7 @@ from disttrace_viewer.views.terminal.plan import (
 )
 from disttrace_viewer.views.terminal.rows import Row
 from disttrace_viewer.views.terminal.sequence_rows import Maker
-from disttrace_viewer.wording.names import Lane, Names, lanes_of
-from disttrace_viewer.wording.quantities import duration, number, offset
+from disttrace_viewer.wording.names import Lane, Names, duration, lanes_of, number, offset
 
 HEAD, TAIL = 12, 48
 """Rows shown of a long job when nothing else is asked for."""

@@ -12,8 +12,17 @@ from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.views.terminal import BAD, DIM, HOLD, NUMBER, WAIT, in_flight
 from disttrace_viewer.views.terminal.rows import Flight, Mark, Row
-from disttrace_viewer.wording.names import Describer, Lane, Names, brief, place
-from disttrace_viewer.wording.quantities import duration, few, size, tensors
+from disttrace_viewer.wording.names import (
+    Describer,
+    Lane,
+    Names,
+    brief,
+    duration,
+    few,
+    place,
+    size,
+    tensors,
+)
 
 ARRIVALS = 6
 """Arrivals shown one by one; of more, the first and the last ones."""

@@ -10,16 +10,16 @@ import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.process_ends import RUNNING, UNKNOWN
-from disttrace_viewer.analysis.timing.wait_states import WaitStates
+from disttrace_viewer.analysis.wait_states import WaitStates
 from disttrace_viewer.diagnosis.positions import Place, places
 from disttrace_viewer.diagnosis.report import by_rank
-from disttrace_viewer.diagnosis.several import Other
+from disttrace_viewer.diagnosis.said import Other
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, Finding
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.views.terminal.diagnosis import not_yet
-from disttrace_viewer.wording.quantities import number
+from disttrace_viewer.wording.names import number
 
 RATE_NS = 5_000_000_000
 """Operations per second are of the newest five seconds."""

@@ -24,14 +24,13 @@ import polars as pl
 from disttrace.journal.code_files import is_library
 from disttrace.redact import Masker
 from disttrace_viewer.analysis.exchanges import Exchanges
-from disttrace_viewer.analysis.timing.critical_path import critical_path
-from disttrace_viewer.analysis.timing.schedule import Schedule
-from disttrace_viewer.analysis.timing.wait_states import WaitStates
-from disttrace_viewer.analysis.timing.what_if import WhatIf
+from disttrace_viewer.analysis.schedule import Schedule, critical_path
+from disttrace_viewer.analysis.wait_states import WaitStates
+from disttrace_viewer.analysis.what_if import WhatIf
 from disttrace_viewer.trace.model import Blame, Trace
 from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.views import tables
-from disttrace_viewer.wording.what_if import WHAT_IF, left_out, path_note, stretch
+from disttrace_viewer.wording.differences import WHAT_IF, left_out, path_note, stretch
 
 NONE = (1 << 32) - 1
 """Null in a narrow column; in a wide one null is -1."""

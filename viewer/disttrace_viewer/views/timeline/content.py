@@ -17,7 +17,7 @@ import polars as pl
 
 from disttrace.journal.format import ON_DEVICE
 from disttrace_viewer.analysis.exchanges import Exchanges
-from disttrace_viewer.analysis.operation import innermost
+from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding

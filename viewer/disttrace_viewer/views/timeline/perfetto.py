@@ -29,7 +29,7 @@ from disttrace_viewer.trace.process import Process
 from disttrace_viewer.views.call_fields import shared
 from disttrace_viewer.views.timeline.counters import counters
 from disttrace_viewer.views.timeline.tracks import Track, Tracks, placed
-from disttrace_viewer.wording.quantities import duration, spans
+from disttrace_viewer.wording.names import duration, spans
 from disttrace_viewer.wording.sentences import group
 
 _ROW = (

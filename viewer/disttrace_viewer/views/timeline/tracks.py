@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
-from disttrace_viewer.analysis.timing.wait_states import WaitStates
+from disttrace_viewer.analysis.wait_states import WaitStates
 from disttrace_viewer.trace.model import Trace
 
 FOREVER = 1 << 63

@@ -23,8 +23,7 @@ from disttrace_viewer.views.terminal.paint.sequence import SequencePainter
 from disttrace_viewer.views.terminal.plan import Filters, group_indices, wanted_op
 from disttrace_viewer.views.terminal.rows import Flight
 from disttrace_viewer.views.terminal.sequence import SequenceView, sequence_of
-from disttrace_viewer.wording.names import Names, names_of
-from disttrace_viewer.wording.quantities import duration, few, number, offset, spans
+from disttrace_viewer.wording.names import Names, duration, few, names_of, number, offset, spans
 
 
 @dataclass(frozen=True, slots=True)

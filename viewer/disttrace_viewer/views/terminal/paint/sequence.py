@@ -9,8 +9,7 @@ from rich.text import Text
 from disttrace_viewer.views.terminal import BAD, DIM, HOLD, WAIT
 from disttrace_viewer.views.terminal.paint.console import TextConsole
 from disttrace_viewer.views.terminal.rows import Mark, Row
-from disttrace_viewer.wording.names import Lane
-from disttrace_viewer.wording.quantities import offset
+from disttrace_viewer.wording.names import Lane, offset
 
 SIGNS = {
     Mark.DONE: ("●", ""),

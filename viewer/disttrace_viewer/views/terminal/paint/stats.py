@@ -8,15 +8,15 @@ from typing import Any
 import polars as pl
 from rich.text import Text
 
-from disttrace_viewer.analysis.timing.statistics import FAMILY, Statistics
-from disttrace_viewer.analysis.timing.what_if import Outcome, WhatIf
+from disttrace_viewer.analysis.statistics import FAMILY, Statistics
+from disttrace_viewer.analysis.what_if import Outcome, WhatIf
 from disttrace_viewer.history.minutes import Older
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views.terminal import DIM, WAIT
 from disttrace_viewer.views.terminal.paint.console import TextConsole
 from disttrace_viewer.views.terminal.paint.table import Column, paint_table
-from disttrace_viewer.wording.quantities import clock_time, duration, file_name, number, size, spans
-from disttrace_viewer.wording.what_if import WHAT_IF, path_note, sentence, stretch
+from disttrace_viewer.wording.differences import WHAT_IF, path_note, stretch, what_if_sentence
+from disttrace_viewer.wording.names import clock_time, duration, file_name, number, size, spans
 
 ROWS, RANKS, ORIGINS = 20, 12, 5
 """Rows shown before the rest is counted."""
@@ -238,7 +238,7 @@ def paint_what_if(what_if: WhatIf, answers: Sequence[Outcome], out: TextConsole)
     out.heading("what if", WHAT_IF)
     trace = what_if.schedule.waits.exchanges.trace
     for answer in answers[:ANSWERS]:
-        out.wrapped(Text(sentence(what_if, answer, trace)), Text("  "), Text("    "))
+        out.wrapped(Text(what_if_sentence(what_if, answer, trace)), Text("  "), Text("    "))
     if len(answers) > ANSWERS:
         rest = number(len(answers) - ANSWERS, "smaller one")
         out.line((f"  and {rest} (--json)", DIM))

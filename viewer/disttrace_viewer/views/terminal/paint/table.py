@@ -10,7 +10,7 @@ from rich.text import Text
 from disttrace_viewer.views.jobs import Job
 from disttrace_viewer.views.terminal import DIM, WAIT
 from disttrace_viewer.views.terminal.paint.console import TextConsole
-from disttrace_viewer.wording.quantities import clock_time, duration, few, number
+from disttrace_viewer.wording.names import clock_time, duration, few, number
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from disttrace.journal.format import STOPPED
 from disttrace_viewer.analysis.process_ends import RUNNING
 from disttrace_viewer.views.terminal import BAD, DIM, GOOD, HEAD, WAIT
 from disttrace_viewer.views.terminal.top import FAULT, WELL, Row, Snapshot
-from disttrace_viewer.wording.quantities import clock_time, number
+from disttrace_viewer.wording.names import clock_time, number
 from disttrace_viewer.wording.sentences import span
 
 SORTS = ("culprits", "for", "ops/s", "late", "wait")

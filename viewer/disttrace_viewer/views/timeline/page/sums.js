@@ -1,5 +1,5 @@
 // What is in view, or in the measured span, summed up: by operation, and by process. Blocked,
-// waiting and hidden time are those of `disttrace stats` (analysis/timing/wait_states.py, overlap.py).
+// waiting and hidden time are those of `disttrace stats` (analysis/wait_states.py).
 
 const EXCHANGED = new Set(["collective", "message"]);
 

@@ -20,8 +20,8 @@ from typing import TypeAlias
 import polars as pl
 
 from disttrace.journal.code_files import in_package, is_program
-from disttrace_viewer.analysis.difference.align import Side
-from disttrace_viewer.analysis.operation import innermost
+from disttrace_viewer.analysis.align import Side
+from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.trace.model import Call, Group, Trace
 from disttrace_viewer.trace.operation import GROUPED
 from disttrace_viewer.trace.process import Frame, Stack

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import polars as pl
 
-from disttrace_viewer.analysis.timing.wait_states import (
+from disttrace_viewer.analysis.wait_states import (
     REMARKABLE,
     STATES,
     WaitStates,

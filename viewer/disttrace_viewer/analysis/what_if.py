@@ -18,7 +18,7 @@ from typing import Any
 
 import polars as pl
 
-from disttrace_viewer.analysis.timing.schedule import ALL, ARRIVAL, ROOT, Schedule
+from disttrace_viewer.analysis.schedule import ALL, ARRIVAL, ROOT, Schedule
 
 KEYS = ("rank", "line", "host", "group")
 CANDIDATES = 5

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 
 from disttrace.journal.format import COMPOSED
 from disttrace_viewer.analysis.sample import BATCHES, STAND_IN, message_stream
+from disttrace_viewer.evidence import asking
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.rendezvous import LATE_NS, Agents, RendezvousIndex
 from disttrace_viewer.evidence.store_keys import Setters, taken_connections
-from disttrace_viewer.evidence.waits import asking
-from disttrace_viewer.evidence.waits.wait import (
+from disttrace_viewer.evidence.wait import (
     COLLECTIVE,
     MESSAGE,
     NODES,

@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 
-from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.analysis.process_ends import SILENT
+from disttrace_viewer.analysis.sample import frame
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.store_keys import AWAITING, Key, Setters, keys_of, place_and_key
-from disttrace_viewer.evidence.waits.wait import KEY, SERVER, Wait, late_by_ns
+from disttrace_viewer.evidence.wait import KEY, SERVER, Wait, late_by_ns
 from disttrace_viewer.trace.error_texts import is_closed
 from disttrace_viewer.trace.operation import CREATING, Op
 

@@ -1,1 +1,0 @@
-"""Two runs compared, as sequences of numbers: which calls, in which order, how large, how long."""

@@ -1,1 +1,0 @@
-"""Where the time goes: wait states, bandwidths, and the tables made of them."""

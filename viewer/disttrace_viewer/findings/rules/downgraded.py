@@ -1,0 +1,415 @@
+"""What makes a note of a finding: a handled error, an attempt that is over, others get on."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
+
+from disttrace_viewer.analysis.process_ends import ALIVE, CASCADE, CLEAN, OWN, SILENT
+from disttrace_viewer.analysis.sample import innermost
+from disttrace_viewer.evidence import mismatches
+from disttrace_viewer.evidence.asking import ASKED_NS
+from disttrace_viewer.evidence.recorded import STUCK_NS
+from disttrace_viewer.evidence.wait import KEY, Wait
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import ERROR, NOTE, Finding
+from disttrace_viewer.trace.error_texts import is_connection_error
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.operation import GROUPED, Op
+from disttrace_viewer.trace.process import Failure
+from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.sentences import LEFTOVER, MAY_END, raised
+
+_KINDS = mismatches.KINDS | {
+    *("missing_participant", "size_mismatch", "unmatched_send", "unmatched_recv", "deadlock"),
+    *("store_key_missing", "rendezvous_incomplete", "group_mismatch"),
+}
+
+
+def told(case: Case, finding: Finding) -> Finding:
+    """A finding with what those to blame handle; where nobody is, with what anybody does."""
+    if finding.severity != ERROR or finding.kind not in _KINDS:
+        return finding
+    about = finding.culprits or (*sorted(finding.scope.roots), *finding.waiting)
+    found = dict(_handled(case, dict.fromkeys(about)))
+    new = {p: one for p, one in found.items() if raised(one) not in finding.summary}
+    if not new:
+        return finding
+    trace = case.evidence.trace
+    return replace(
+        finding,
+        summary=f"{finding.summary} {sentence(trace, new)}",
+        hint=hint(trace, new) if {*finding.culprits} <= {*new} else finding.hint,
+    )
+
+
+def _handled(case: Case, processes: Iterable[int]) -> Iterator[tuple[int, Failure]]:
+    """Of each what its main thread handles where it stands. That others went away is what became of
+    something, and no reason for it.
+    """
+    evidence = case.evidence
+    for process in processes:
+        if evidence.ends[process].failure is not None:
+            continue  # of that is told, and of what it was raised from
+        for failure in evidence.trace.processes[process].handling:
+            kept = evidence.sample.of_process.get(process, ())
+            moved = any(op.thread == 0 and op.begin_ns > failure.t_ns for op in kept)
+            if failure.thread == 0 and not moved and not is_connection_error(failure.chain[0]):
+                yield process, failure
+
+
+def sentence(trace: Trace, found: Mapping[int, Failure]) -> str:
+    """``Rank 1 handles ValueError: bad batch (train.py:12) there.``"""
+    told = sentences.together((_what(failure), process) for process, failure in found.items())
+    return " ".join(
+        f"{sentences.subject(trace, who)} handle{'s' * (len(who) == 1)} {what} there."
+        for what, who in told.items()
+    )
+
+
+def hint(trace: Trace, found: Mapping[int, Failure]) -> str:
+    """What to read first, and what to change."""
+    what = sentences.listed(list(dict.fromkeys(map(_what, found.values()))))
+    return (
+        f"Find why {sentences.processes(trace, found)} raised {what}. What runs in `except`,"
+        " `finally` and at the end of a `with` runs on the ranks that raised alone: do not"
+        " communicate or wait there where the others are elsewhere."
+    )
+
+
+def _what(failure: Failure) -> str:
+    return f"{raised(failure)}{sentences.aside(innermost(failure.stack))}"
+
+
+LEFT_OVER_KINDS = (
+    "duplicate_rank",
+    "missing_participant",
+    "no_progress",
+    "process_failed",
+    "rendezvous_incomplete",
+)
+"""What those run into who meet in such a place."""
+GROUPS = "ProcessGroup"
+"""How the constructors of backends begin."""
+
+
+def traced_to(case: Case, findings: Sequence[Finding]) -> list[Finding]:
+    """The findings; one about a rendezvous in a file that was written before any of its processes
+    began with that file, one about keys that an earlier attempt set too with these, and nobody to
+    blame.
+    """
+    if not any(_may_be(one) for one in findings):
+        return [*findings]
+    before = {stuck: [*met_before(case, stuck=stuck)] for stuck in (False, True)}
+    left = [(store, {op.process for op in _broken(case, store)}) for store in _left_over(case)]
+    return [_traced(one, before, left) if _may_be(one) else one for one in findings]
+
+
+def _may_be(finding: Finding) -> bool:
+    return finding.severity == ERROR and finding.kind in LEFT_OVER_KINDS
+
+
+def _traced(
+    finding: Finding,
+    before: Mapping[bool, Sequence[tuple[Op, int]]],
+    left: Sequence[tuple[Op, Set[int]]],
+) -> Finding:
+    concerned = {*finding.culprits, *finding.waiting, *finding.scope.members}
+    for op, attempt in before[finding.kind == "no_progress"]:
+        if op.process in concerned:
+            return finding.doubted(
+                LEFTOVER, summary=of_attempt(finding.summary, attempt), hint=OWN_STORE, culprits=()
+            )
+    for store, inside in left:
+        if inside & concerned:
+            return finding.doubted(
+                LEFTOVER,
+                summary=summary(finding.summary, str(store.call.args.get("path"))),
+                hint=LEFT_OVER_HINT,
+                culprits=(),
+            )
+    return finding
+
+
+def _left_over(case: Case) -> Iterator[Op]:
+    """Constructors of stores whose file was written before the first who uses it had begun."""
+    trace = case.evidence.trace
+    began: dict[tuple[str, str], int] = {}
+    for store in trace.stores:
+        one = trace.processes[store.process]
+        if one.index in case.evidence.followed:
+            continue
+        key = store.place, one.job  # two runs are in one place where clocks do not part them
+        began[key] = min(began.get(key, one.start_ns), one.start_ns)
+    for op, store in case.rendezvous.constructors:
+        written = op.call.args.get("written")
+        if op.call.op != "FileStore" or not isinstance(written, int):
+            continue
+        if op.process in case.evidence.followed:
+            continue
+        if written < began[store.place, trace.processes[op.process].job]:
+            yield op
+
+
+def met_before(case: Case, *, stuck: bool = False) -> Iterator[tuple[Op, int]]:
+    """Groups that broke while they were made, where an earlier attempt of the same launcher made
+    one under the same keys of one store: what it set is found before it is set anew. ``stuck``: or
+    are still made, though all have come.
+    """
+    trace = case.evidence.trace
+    made: dict[Hashable, int] = {}
+    broken: list[tuple[Hashable, Op]] = []
+    for op, store in case.rendezvous.constructors:
+        attempt = trace.processes[op.process].attempt
+        if attempt is None or not op.call.op.startswith(GROUPS):
+            continue
+        key: Hashable = (store.place, store.prefix, trace.processes[op.process].parent)
+        # One in flight may wait for a rank that does not come.
+        if op.error is not None or (stuck and op.pending):
+            broken.append((key, op))
+        elif not op.pending:
+            made[key] = min(attempt, made.get(key, attempt))
+    for key, op in broken:
+        before = made.get(key)
+        if before is not None and before < (trace.processes[op.process].attempt or 0):
+            yield op, before
+
+
+def _broken(case: Case, store: Op) -> Iterator[Op]:
+    """What is in flight, or failed, of the coming together over a store: its own constructor, and
+    those of groups made in the same call.
+    """
+    place = case.evidence.trace.place_of(store.call)
+    for op, theirs in case.rendezvous.constructors:
+        if theirs.place == place and (op.pending or op.error is not None):
+            yield op
+
+
+LEFT_OVER_HINT = (
+    "Delete that file before each run, or give each run a file of its own (init_method)."
+)
+
+OWN_STORE = (
+    "Give each attempt keys of its own: TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun, or a"
+    " PrefixStore with TORCHELASTIC_RESTART_COUNT in its name."
+)
+
+
+def summary(found: str, path: str) -> str:
+    """What was found, and where it comes from."""
+    return (
+        f"{found.removesuffix('.')}; {path} is left over from an earlier run: the file still holds"
+        " its addresses."
+    )
+
+
+def of_attempt(found: str, before: int) -> str:
+    """What was found, and in which attempt it comes from."""
+    return (
+        f"{found.removesuffix('.')}; attempt {before} made this group under the same keys of the"
+        " same store, which still holds its addresses."
+    )
+
+
+def overcome(case: Case, finding: Finding) -> Finding:
+    """The finding, as a note where all concerned are of an attempt after which another one ran to
+    its end: their launcher, who waits for it, ended well, or nothing tells of its end, and every
+    rank of that attempt did.
+    """
+    attempt, later = attempts(case, finding)
+    if finding.severity != ERROR:
+        return finding
+    starter = _went_on(case, finding)
+    if starter is not None:
+        summary = of_a_trial(finding.summary, case.evidence.trace, starter)
+        return replace(finding, severity=NOTE, summary=summary, hint=HINT_OF_A_TRIAL)
+    if attempt is None or later is None:
+        return finding
+    if not _ran_to_its_end(case, later, _launchers(case, finding)):
+        return finding
+    summary = summary_text(finding.summary, attempt, later)
+    return replace(finding, severity=NOTE, summary=summary, hint=TRIED_AGAIN_HINT)
+
+
+def attempts(case: Case, finding: Finding) -> tuple[int | None, int | None]:
+    """The attempt that all concerned are of, and the last one that their launchers all began after
+    it; None where there is no such thing.
+    """
+    trace = case.evidence.trace
+    concerned = [trace.processes[i] for i in _concerned(finding)]
+    own = {p.attempt for p in concerned}
+    if len(own) != 1 or None in own:
+        return None, None
+    (attempt,) = own
+    launchers = (one for one in _launchers(case, finding) if one in trace.children)
+    last = [_last(trace, launcher) for launcher in launchers]
+    return attempt, max(last) if last and min(last) > (attempt or 0) else None
+
+
+def _went_on(case: Case, finding: Finding) -> int | None:
+    """The process that started all concerned as ranks, then others who all ended well, and ended
+    well itself: a sweep in which a trial failed, by which it did not. No launcher is one: its end
+    counts its attempts.
+    """
+    trace, ends = case.evidence.trace, case.evidence.ends
+    concerned = [trace.processes[i] for i in _concerned(finding)]
+    parents = {one.parent for one in concerned}
+    starter = trace.by_id.get(parents.pop() or "") if len(parents) == 1 else None
+    if starter is None or starter.is_agent or ends[starter.index].how != CLEAN:
+        return None
+    over_ns = max(ends[one.index].t_ns for one in concerned)
+    begun = (trace.processes[i] for i in trace.children[starter.id])
+    later = [p for p in begun if p.rank is not None and p.start_ns > over_ns]
+    size = max((p.world_size or 0 for p in later), default=0)
+    whole = {p.rank for p in later} == set(range(size))
+    well = size > 0 and whole and all(ends[p.index].how == CLEAN for p in later)
+    return starter.index if well else None
+
+
+def _ran_to_its_end(case: Case, attempt: int, launchers: set[str]) -> bool:
+    trace, ends = case.evidence.trace, case.evidence.ends
+    known = [trace.by_id.get(launcher) for launcher in launchers]
+    told = {None if one is None else ends[one.index].how for one in known}
+    if told == {CLEAN} or told & {OWN, CASCADE}:
+        return told == {CLEAN}
+    # Nothing tells of a launcher's end; that of the whole job is in all ranks of its last attempt.
+    if attempt != max(p.attempt or 0 for p in trace.processes):
+        return False
+    ranks = {p.rank: p for p in trace.processes if p.attempt == attempt and p.rank is not None}
+    size = max((p.world_size or 0 for p in ranks.values()), default=0)
+    return ranks.keys() == set(range(size)) and all(
+        ends[p.index].how == CLEAN for p in ranks.values()
+    )
+
+
+def _launchers(case: Case, finding: Finding) -> set[str]:
+    """Ids of the processes that started those concerned, whose journals may be lost; an empty one
+    for whom nothing traced has started. Who was killed with its node begins nothing anew: in its
+    place those count that started the others of that attempt, as a job may go on with fewer nodes.
+    """
+    trace = case.evidence.trace
+    concerned = [trace.processes[i] for i in _concerned(finding)]
+    found = {one.parent or "" for one in concerned}
+    if not any(_killed_in(case, one.parent, one.attempt) for one in concerned):
+        return found
+    tries = {(one.job, one.attempt) for one in concerned}
+    together = [p for p in trace.processes if p.role == "worker" and (p.job, p.attempt) in tries]
+    return {p.parent or "" for p in together if not _killed_in(case, p.parent, p.attempt)}
+
+
+def _killed_in(case: Case, launcher: str | None, attempt: int | None) -> bool:
+    """Whether a launcher has gone without a word, and began nothing after this attempt."""
+    trace = case.evidence.trace
+    one = trace.by_id.get(launcher or "")
+    if one is None or case.evidence.ends[one.index].how != SILENT:
+        return False
+    return _last(trace, one.id) <= (attempt or 0)
+
+
+def _last(trace: Trace, launcher: str) -> int:
+    """The last attempt that a launcher began."""
+    return max(trace.processes[i].attempt or 0 for i in trace.children[launcher])
+
+
+def _concerned(finding: Finding) -> tuple[int, ...]:
+    return (*finding.culprits, *finding.waiting)
+
+
+TRIED_AGAIN_HINT = (
+    "Nothing is lost but the time of that attempt; if it comes again, read why it failed."
+)
+
+
+def summary_text(what: str, attempt: int, later: int) -> str:
+    """``what``: the sentence of the finding."""
+    return f"Attempt {attempt} failed ({what.rstrip('.')}); attempt {later} ran to its end."
+
+
+HINT_OF_A_TRIAL = (
+    "The program went on without it, and what it began later ended well; if no rank of it may fail,"
+    " have it end with another code."
+)
+
+
+def of_a_trial(what: str, trace: Trace, starter: int) -> str:
+    """``starter``: the process that ran the trials."""
+    label = sentences.processes(trace, [starter])
+    return (
+        f"One run of several that {label} began failed ({what.rstrip('.')}); {label} began others"
+        " after it, which ended well, as it did."
+    )
+
+
+KINDS = frozenset(
+    {
+        "missing_participant",
+        "unmatched_send",
+        "unmatched_recv",
+        "store_key_missing",
+    }
+)
+"""Kinds that are about somebody who does not come."""
+ABOUT_WAITS = KINDS | {"rendezvous_incomplete", "no_progress"}
+"""Kinds of what may still come about."""
+_ROUNDS = 3
+"""So many exchanges of one sort are more than a step on the way to somewhere else."""
+
+
+def eased(case: Case, finding: Finding) -> Finding:
+    """The finding, as a note where everybody waited for gets on."""
+    if finding.severity != ERROR or finding.kind not in KINDS or finding.absent_ranks:
+        return finding
+    waits = [w for w in case.open() if w.exchange in finding.scope.exchanges]
+    if not waits or any(w.op.error is not None or w.absent or w.behind for w in waits):
+        return finding
+    since_ns = min(w.op.since_ns for w in waits)
+    awaited = {p for wait in waits for p in _awaited(case, wait)} - {w.process for w in waits}
+    if not awaited or not all(_gets_on(case, p, since_ns) for p in awaited):
+        return finding
+    return finding.doubted(MAY_END, severity=NOTE, hint=GETTING_ON_HINT, culprits=())
+
+
+def is_waiting(finding: Finding) -> bool:
+    """Whether a finding is such a note."""
+    return finding.severity == NOTE and finding.kind in {*KINDS, "waiting_for_input"}
+
+
+def _awaited(case: Case, wait: Wait) -> Iterator[int]:
+    """All that somebody waits for, or that may set the key that it waits for."""
+    yield from wait.targets
+    if wait.kind == KEY and wait.unknown and isinstance(wait.exchange, tuple):
+        yield from case.setters.able(str(wait.exchange[1]))
+
+
+def _gets_on(case: Case, process: int, since_ns: int) -> bool:
+    """Whether a process exchanges something with others again and again: long after others began to
+    wait it came through a call, or is in one that it has come through before, and that not for so
+    long that it stands still itself.
+    """
+    evidence = case.evidence
+    end = evidence.ends[process]
+    lives = end.how == ALIVE and end.held is None and process not in evidence.timeless
+    if not lives and not (end.how == SILENT and process in case.cut_off):
+        return False
+    op = _newest(case, process)
+    if op is None or op.error is not None or op.begin_ns - since_ns < STUCK_NS:
+        return False
+    limit_ns = max(evidence.stalled_after_ns, ASKED_NS)
+    if op.end_ns is None:
+        return evidence.longest_ns(op) > 0 and evidence.age_ns(op) < limit_ns
+    return (op.seq or 0) >= _ROUNDS and evidence.until_ns(process) - op.end_ns < limit_ns
+
+
+def _newest(case: Case, process: int) -> Op | None:
+    """The newest collective or message of the thread that communicates."""
+    kept = [
+        op for op in case.evidence.sample.of_process.get(process, ()) if op.call.kind in GROUPED
+    ]
+    main = [op for op in kept if op.thread == 0]
+    return max(main or kept, key=lambda op: op.number, default=None)
+
+
+GETTING_ON_HINT = (
+    "Nothing stands still: everybody waited for gets on with calls made before. If the wait is not"
+    " meant to be, see whether they come to it, or passed it over."
+)
