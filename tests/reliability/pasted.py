@@ -54,7 +54,7 @@ faulthandler.register(signal.SIGUSR1, all_threads=True)
 torch.set_num_threads(1)
 def start():
     if BACKEND == "nccl":
-        torch.cuda.set_device(RANK)
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group(BACKEND, timeout=datetime.timedelta(seconds=LIMIT))
     step(3)
     log.info("model has 12 layers, world size %d", dist.get_world_size())
@@ -388,6 +388,7 @@ _UNIT_S = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
 def draw(number: int, seed: int, recordings: Sequence[tuple[Path, Program]]) -> tuple[str, str]:
     """What came of one draw, and what it was."""
     from disttrace_viewer.api.verdict import diagnose
+    from disttrace_viewer.load.foreign.evidence import troubles
 
     drawn = random.Random(f"{seed} {number}")
     folder, program = recordings[number % len(recordings)]
@@ -405,8 +406,8 @@ def draw(number: int, seed: int, recordings: Sequence[tuple[Path, Program]]) -> 
         # Ranks that are numbers of processes, which the report says.
         guessed = {
             int(rank): int((folder / f"pid-{pid}").read_text())
-            for text in report.incomplete
-            for rank, pid in re.findall(r"rank (\d+) is process (\d+)", text)
+            for one in troubles([str(into)])
+            for rank, pid in re.findall(r"rank (\d+) is process (\d+)", one.sentence)
         }
         wrong = [
             f"blames {[*found.culprit_ranks]}"
@@ -419,9 +420,11 @@ def draw(number: int, seed: int, recordings: Sequence[tuple[Path, Program]]) -> 
         if program.healthy and bad:
             wrong.append("a fault of a healthy job")
         for found in bad:
-            if program.absent and program.guilty & {
-                guessed.get(rank, rank) for rank in found.waiting_ranks
-            }:
+            if (
+                program.absent
+                and found.kind != "process_failed"
+                and program.guilty & {guessed.get(rank, rank) for rank in found.waiting_ranks}
+            ):
                 wrong.append("says that who is absent waits")
             joined = "All members have joined" in found.summary and "may" not in found.summary
             if joined and not program.joined:
@@ -429,7 +432,8 @@ def draw(number: int, seed: int, recordings: Sequence[tuple[Path, Program]]) -> 
             for value, unit in _FOR.findall(found.summary):
                 if float(value) * _UNIT_S[unit] > truth["wall_s"]:
                     wrong.append(f"for {value} {unit}, of a job of {truth['wall_s']:.0f} s")
-            if "first" in found.summary and "times lost" in what.text and not what.summary_alone:
+            ordered = "first" in found.summary and "by torchrun's word" not in found.summary
+            if ordered and "times lost" in what.text:
                 wrong.append("an order without times")
     named = {rank for found in bad for rank in found.culprit_ranks}
     told = "".join(f"\n      {one.severity} {one.summary}" for one in report.findings)
@@ -563,7 +567,8 @@ def recordings(
     for version in imitated:
         python, more = real_dumps.imitated_in(version)
         more = {**more, "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}
-        rows += [(f"{name}, NCCL of {version}", program, python, more)
+        label = Path(version).name
+        rows += [(f"{name}, NCCL of {label}", program, python, more)
                  for name, program in ON_DEVICES.items()]  # fmt: skip
     found = []
     for name, program, python, more in rows:

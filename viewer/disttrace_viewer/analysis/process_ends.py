@@ -14,6 +14,7 @@ that, and how they end, says nothing about the program.
 from __future__ import annotations
 
 import math
+import re
 import signal
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -262,6 +263,7 @@ def without_a_word(
         p.index
         for p in processes
         if p.rank is not None and found[p.index].how == ALIVE and seen[p.index].alive is None
+        if p.source == JOURNAL  # other tools write no last word
     }
     for attempt in {(processes[i].job, processes[i].attempt) for i in mute}:
         members = {
@@ -408,9 +410,12 @@ def unseen_error(op: Op, process: Process) -> Op:
     return replace(op, error=failure.chain[0], end_ns=failure.t_ns)
 
 
+_COMMUNICATES = re.compile(r"/torch/distributed/(?!elastic/)")  # whose ``record`` calls all
+
+
 def _by_handler(stack: Stack) -> bool:
     """Whether a frame that torch.distributed does not call lies inside of one of its own."""
-    inner = next((i for i, one in enumerate(stack) if "/torch/distributed/" in one.file), None)
+    inner = next((i for i, one in enumerate(stack) if _COMMUNICATES.search(one.file)), None)
     return any(
         not is_library(one.file) or "/torch/utils/data/" in one.file for one in stack[: inner or 0]
     )

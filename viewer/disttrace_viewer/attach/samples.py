@@ -26,8 +26,8 @@ from disttrace_viewer.load.foreign.py_spy import (
     Frame,
     Sample,
     call_of,
+    is_guessed,
     is_in_call,
-    local_rank,
     main_thread,
     names_in,
     places,
@@ -152,7 +152,7 @@ class _LookedAt(Translating):
 
     def lacks(self) -> Iterator[str]:
         yield from (word for word in super().lacks() if word not in _TOLD)
-        if self.sample.rank is None and local_rank(self.sample) is None:
+        if is_guessed(self.sample):
             yield "rank"
 
     def stack(self, entry: Entry) -> int | None:

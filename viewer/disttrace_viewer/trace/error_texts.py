@@ -18,7 +18,7 @@ _CLOSED = re.compile(
 _TIME_OUT = re.compile(r"timed? ?out|timeout", re.IGNORECASE)
 _BROKEN = re.compile(
     rf"{_TIME_OUT.pattern}|monitored ?barrier|connectfullmesh|abort(ed)? by"
-    r"|communicator was aborted|stop_waiting|waitforinput|heartbeat monitor"
+    r"|gloo/transport/|communicator was aborted|stop_waiting|waitforinput|heartbeat monitor"
     r"|detected mismatch between collectives",
     re.IGNORECASE,
 )

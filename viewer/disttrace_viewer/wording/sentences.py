@@ -328,6 +328,7 @@ def tidy(text: str) -> str:
 
 NO_JOURNAL = "of some of these ranks there is no journal"
 NOT_WHOLE = "not all journals of these ranks were read in full"
+NUMBERED = "stacks do not tell which ranks they are of: process ids number them here"
 OTHER_TOOLS = "evidence of other tools does not hold every call"
 NO_DEFINITIONS = "journals without definitions lie beside these, and one may be of this rank"
 NATIVE = "the call was issued from C++, and where the awaited is, it may issue one unseen"

@@ -18,7 +18,7 @@ from disttrace_viewer.trace.model import Location, Trace
 from disttrace_viewer.trace.operation import SYNCHRONIZING, Op
 from disttrace_viewer.trace.process import ATTACHED, DUMPED, JOURNAL, Failure, Frame
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.sentences import HELD, NOWHERE, OTHER_TOOLS, ended
+from disttrace_viewer.wording.sentences import HELD, NOWHERE, NUMBERED, OTHER_TOOLS, ended
 
 
 def doing(
@@ -247,6 +247,8 @@ def tempered(case: Case, finding: Finding) -> Finding | None:
     recorded = finding.kind in RECORDED or finding.device
     if not recorded or not all(case.knows(what, of) for what in ("order", "rank")):
         finding = finding.doubted(OTHER_TOOLS)
+    if not case.knows("rank", of):
+        finding = finding.doubted(NUMBERED)
     if finding.kind not in OF_TIME:
         return finding
     unheard = finding.kind in OF_ABSENCE and not case.knows("messages", of)

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from disttrace_viewer.load.foreign.lines import Line, unix
+from disttrace_viewer.load.foreign.py_spy import Sample
 
 DEFAULT = ("0", "default_pg")
 _INNER = re.compile(
@@ -144,6 +145,10 @@ class Log:
     comms: dict[tuple[str, str], tuple[int, int, str]] = field(default_factory=dict)
     """Rank, size and id of communicators."""
     stuck: dict[tuple[int, str], dict[str, int]] = field(default_factory=dict)
+    dumped: list[Sample] = field(default_factory=list)
+    """Stacks that ``faulthandler`` wrote."""
+    fatal: bool = False
+    """It wrote them since a process crashed."""
     reports: dict[bytes, dict[str, Any]] = field(default_factory=dict)
     """What is told of others, or of the whole job."""
     job_said: list[dict[str, Any]] = field(default_factory=list)
@@ -456,7 +461,7 @@ def ours(log: Log, line: Line, _speaker: Speaker) -> bool:
             one = orjson.loads(line.text[start:])
         except orjson.JSONDecodeError:
             return False
-        if isinstance(one, dict) and type(one.get("summary")) is str and "kind" in one:
+        if isinstance(one, dict) and type(one.get("summary")) is type(one.get("kind")) is str:
             at = one.get("at")
             log.job_said.append({**one, "at": at if type(at) in (int, float) else 0})
             return True

@@ -6,6 +6,7 @@ A log is of all ranks or of some: who is in it are so many ranks at least, never
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections import Counter
@@ -58,6 +59,7 @@ _CUES = (
     "xception",
 )
 _TROUBLE = re.compile(r"error|fail|time.?out|warn|abort|kill|signal|exception|terminat", re.I)
+_DUMPED = re.compile(r'File "[^"]{1,1000}", line \d{1,9} in ')
 _FRAME = re.compile(r'\s{0,12}File "([^"]{1,1000})", line (\d{1,9}), in (\S{1,300})')
 _ERROR = re.compile(r"(\w[\w.]{0,200})(?:: |\Z)")
 _CLASS = re.compile("Error|Exception|Interrupt|Exit|Warning")
@@ -181,7 +183,8 @@ def _silence(log: Log, paths: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _told_anything(log: Log) -> bool:
     return bool(
-        log.said or log.failures or log.ends or log.called or log.stuck or log.job_said
+        log.said or log.failures or log.ends or log.called or log.stuck or log.dumped
+        or log.job_said
         or {one["kind"] for one in log.reports.values()} - {"analyzer"} or _parted_calls(log)
     )  # fmt: skip
 
@@ -209,11 +212,14 @@ def _take(log: Log, path: str, own: int | None, first: int | None) -> None:
     width = None
     seen: set[str] = set()
     reader = _Reader(log, path, own, first)
+    dumped: list[str] = []
     for piece in _pieces(path):
         if prefixes is None:
             prefixes, width = Prefixes(piece[:200], year), texts.width(piece[:5000])
         log.lines += len(piece)
         for raw in texts.joined(piece, width) if width else piece:
+            if "ecent call first" in raw or ('File "' in raw and _DUMPED.search(raw)):
+                dumped.append(raw)
             if not any(cue in raw for cue in _CUES) and not reader.wants(raw):
                 if raw[:12] not in seen and len(seen) < 4096:
                     seen.add(raw[:12])
@@ -221,6 +227,9 @@ def _take(log: Log, path: str, own: int | None, first: int | None) -> None:
                 continue
             reader.take(prefixes.strip(raw))
     reader.end()
+    with contextlib.suppress(ValueError):  # of threads without a frame
+        text = "\n".join(dumped[-_MOST_STRANGE:]).encode("utf-8", "surrogateescape")
+        log.dumped += py_spy.of_text(path, text, first)
 
 
 _QUIET = ("xitcode", ": ", "#", "  ", "eartbeat", "arrier", "clients joined", "terminated", "srun:")
@@ -262,6 +271,7 @@ class _Reader:
         if rank is not None:
             log.ranks.add(rank)
         log.world = max(log.world, line.times if line.times > 1 else 0)
+        log.fatal |= "Fatal Python error" in line.text
         known = self._traceback(speaker, line)
         for cues, form in FORMS:
             if any(cue in line.text for cue in cues) and form(log, line, speaker):
@@ -416,7 +426,8 @@ def _journals(log: Log, path: str) -> Iterator[Files]:
     for failure in unnamed:
         log.report("failed", type=failure.type, text=failure.text[:1000],
                    frames=failure.frames[:16])  # fmt: skip
-    if not own and not killed and not log.called:
+    stacks = {one.rank: one for one in log.dumped if one.rank is not None and not log.fatal}
+    if not (own or killed or log.called or stacks):
         _report_ends(log, {*told, *echoes})
     parted = _parted_calls(log)
     waits = any(one.work for groups in told.values() for one in groups.values())
@@ -449,12 +460,13 @@ def _journals(log: Log, path: str) -> Iterator[Files]:
     ranks = {*told, *own, *killed, *log.called, *parted, *concerned}
     world = max([*log.ranks, *ranks, *echoes, *absent, -1]) + 1
     world = max(world, log.world, log.whole or 0)
-    if not (ranks or reports) and not echoes:
+    if not (ranks or reports or stacks) and not echoes:
         return
-    if echoes and not {*told, *own, *killed, *log.called, *parted}:
+    if (echoes or stacks) and not {*told, *own, *killed, *log.called, *parted}:
+        given_up = [one for one in _samples(log, path, echoes) if one.rank not in stacks]
         yield from py_spy.translated(
-            _samples(log, path, echoes), kind=NAME, world=world, whole=log.whole, reports=reports,
-            others=sorted(concerned - {*echoes}),
+            [*stacks.values(), *given_up], kind=NAME, world=world, whole=log.whole, reports=reports,
+            others=sorted(concerned - {*stacks, *echoes}),
         )  # fmt: skip
         return
     facts = _Facts(log, told, uncounted, own, echoes, killed, parted, path, world)

@@ -104,7 +104,7 @@ def read(paths: Sequence[str], problems: Problems) -> Iterator[Files]:
     guessed = [
         f"rank {rank} is process {one.pid}"
         for rank, one in by_rank(found).items()
-        if one.rank is None and local_rank(one) is None
+        if is_guessed(one)
     ]
     if guessed:
         shown = ", ".join(guessed[:16]) + ", ..." * (len(guessed) > 16)
@@ -119,17 +119,25 @@ def samples(paths: Sequence[str], problems: Problems) -> list[Sample]:
         digits = re.findall(r"[0-9]+", os.path.basename(path))
         try:
             data, _ = files.read(path, MOST_BYTES)
-            several = stack_texts.processes(data, int(digits[-1][:9]) if digits else 0)
-            for one in several:
-                if one.is_rank or len(several) == 1:
-                    at_ns, frames = files.modified_ns(path), frames_of(one)
-                    # The same look in another form, often beside it.
-                    key = one.pid, *((os.path.basename(f["file"]), f["line"]) for f in frames)
-                    sample = Sample(path, one.pid, frames, one.rank, at_ns=at_ns)
-                    found.setdefault(key if one.rank is None else (path, one.rank), sample)
+            for one in of_text(path, data, 0, int(digits[-1][:9]) if digits else 0):
+                # The same look in another form, often beside it.
+                lines = ((os.path.basename(f["file"]), f["line"]) for f in one.frames)
+                key = (one.pid, *lines) if one.rank is None else (path, one.rank)
+                found.setdefault(key, one)
         except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
             problems.add(path, "unreadable", f"has no stack in a form that is known ({error}).")
     return [*found.values()]
+
+
+def of_text(path: str, data: bytes, first: int | None, number: int = 0) -> list[Sample]:
+    """The ranks of which a text has stacks; ``first``: the rank of its host's first process."""
+    several = stack_texts.processes(data, number, first)
+    at_ns = files.modified_ns(path)
+    return [
+        Sample(path, one.pid, frames_of(one), one.rank, at_ns=at_ns)
+        for one in several
+        if one.is_rank or len(several) == 1
+    ]
 
 
 def main_thread(data: bytes) -> tuple[Frame, ...]:
@@ -306,6 +314,11 @@ def by_rank(samples: Sequence[Sample]) -> dict[int, Sample]:
     return dict(sorted(found.items()))
 
 
+def is_guessed(sample: Sample) -> bool:
+    """Whether its rank is no more than the place of its pid."""
+    return sample.rank is None and local_rank(sample) is None
+
+
 def local_rank(sample: Sample) -> int | None:
     """By a variable in a frame of the program's own, outermost first."""
     for frame in reversed(sample.frames):
@@ -322,6 +335,7 @@ def _journal(
 ) -> Files:
     now, waited_ns = job.now, sample.waited_ns or _UNKNOWN_NS
     lacks = {*LACKS, *(() if sample.waited_ns else ("since",))}
+    lacks |= {"rank"} if is_guessed(sample) else set()
     records = Records(
         identity(job.kind, sample.path, sample.pid, rank),
         rank=rank,

@@ -68,9 +68,11 @@ def begins(text: str) -> bool:
     return any(_BEGIN.fullmatch(line) for line in found)
 
 
-def processes(data: bytes, number: int = 0) -> list[Process]:
-    """The processes of a file, in their order. Raises ValueError where it has no stack."""
-    found = _of_json(data) or [*_of_text(data.decode(errors="replace"), number)]
+def processes(data: bytes, number: int = 0, first: int | None = 0) -> list[Process]:
+    """The processes of a file, in their order; ``first``: the rank of the first one of its host.
+    Raises ValueError where it has no stack.
+    """
+    found = _of_json(data) or [*_of_text(data.decode(errors="replace"), number, first)]
     found = [one for one in found if any(thread["frames"] for thread in one.threads)]
     if not found:
         raise ValueError("no thread with a frame")
@@ -104,7 +106,7 @@ def _by_pid(threads: Sequence[dict[str, Any]], rank: int | None) -> list[Process
     return [*found.values()]
 
 
-def _of_text(text: str, number: int) -> Iterator[Process]:
+def _of_text(text: str, number: int, first: int | None) -> Iterator[Process]:
     lines = text.splitlines()
     prefixes = Prefixes(lines[:200], 1970)
     found: dict[object, list[Process]] = {}
@@ -112,7 +114,9 @@ def _of_text(text: str, number: int) -> Iterator[Process]:
     native: dict[object, int] = {}
     for raw in lines:
         line = prefixes.strip(raw)
-        rank = line.rank if line.rank is not None else line.local
+        rank = line.rank
+        if rank is None and line.local is not None and first is not None:
+            rank = first + line.local
         key: object = line.by if rank is None else rank
         own = found.setdefault(key, [])
         text = line.text
