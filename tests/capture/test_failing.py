@@ -48,7 +48,7 @@ HELPERS: tuple[tuple[str, frozenset[str]], ...] = (
     ),
     ("capture.instrumentation.rejected_calls:_record", frozenset({"calls refused by torch"})),
     ("capture.native.hooks:Hooks.attach", frozenset({"operations issued by C++"})),
-    ("capture.instrumentation.functions:_begin", frozenset({"composed operations"})),
+    ("capture.instrumentation.functions:_plain", frozenset({"composed operations"})),
     ("capture.instrumentation.subclasses:subclasses", frozenset({"Python subclasses"})),
     ("patching.patcher:Engine.attribute", frozenset({"collectives and messages"})),
     ("patching.patcher:Engine.addition", frozenset({"Python subclasses"})),

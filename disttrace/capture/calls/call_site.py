@@ -48,8 +48,10 @@ class CallSites:
         self._generation = 0
         self.on_forget: list[Callable[[], None]] = []  # tables of places
         core: Any = recorder.core
+        self.find_call: Callable[..., Any] | None = None  # the native core's table of calls
         if core.name != PLAIN:
             core.depth, core.whose = depth, self._whose
+            self.find_call = core.find
 
     def place(self, frame: types.FrameType | None) -> Hashable:
         """What tells the place of a call at ``frame`` from others."""

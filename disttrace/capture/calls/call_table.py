@@ -17,6 +17,7 @@ class Calls:
 
     def __init__(self, sites: CallSites) -> None:
         self._sites = sites
+        self._native = sites.find_call
         self._table: dict[Hashable, Call] = {}
         self.get = self._table.get
         sites.on_forget.append(self._table.clear)
@@ -31,12 +32,17 @@ class Calls:
 
         ``define(stack)`` makes it when it is new.
         """
+        native = self._native if frame is not None else None
+        call = native(None, None, signature, frame) if native is not None else None
+        if call is not None:
+            return call, b""
         key = signature, self._sites.place(frame)
         call = self._table.get(key)
         if call is not None:
             return call, b""
         call, extra = define(self._sites.stack(frame))
-        self.add(key, call)
+        if native is None or not call.whole or not native(None, None, signature, frame, call):
+            self.add(key, call)  # C has no room for such a key
         return call, extra
 
     def add(self, key: Hashable, call: Call) -> None:

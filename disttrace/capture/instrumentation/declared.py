@@ -68,8 +68,7 @@ class Annotated(_Block):
         return Annotated(self._current, self._name)
 
     def _begin(self, capture: Capture, frame: FrameType | None) -> Operation:
-        keys = {"name": self._name, "async": False}
-        return capture.begin_composed(frame, "annotate", self._name, keys=keys)
+        return capture.begin_composed(frame, "annotate", self._name, args={}, name=self._name)
 
 
 class Declared(_Block):

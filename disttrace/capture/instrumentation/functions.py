@@ -73,20 +73,43 @@ def install(capture: Capture) -> None:
 def _wrapper(
     capture: Capture, row: ComposedFunction, original: types.FunctionType
 ) -> Callable[..., Any]:
-    signature = inspect.signature(original)
+    # The code that stands in for the function's passes every parameter, as the function names them.
+    names = original.__code__.co_varnames[: original.__code__.co_argcount]
+    op, recorder, groups = row.op or row.function, capture.recorder, capture.groups
+    by_default = op.endswith(("_object", "_object_list"))  # on the default group
+    group_at = names.index("group") if "group" in names else None
+    shown = [(at, name) for at, name in enumerate(names) if name not in _LEFT_OUT]
+    find = None if row.joins else capture.sites.find_call
 
     def enter(first: Any, args: Args, kwargs: Kwargs, frame: Any) -> Operation | None:
-        if capture.recorder.threads.state.inside:
+        thread = recorder.threads.state
+        if thread.inside:
             return None
-        try:
-            bound = signature.bind_partial(first, *args, **kwargs)
-        except TypeError:  # torch will raise it
-            return None
-        return _begin(capture, row.op or row.function, bound.arguments, frame.f_back)
+        values, caller = (first, *args), frame.f_back
+        group = None if group_at is None else values[group_at]
+        if group is None and by_default:
+            group = c10d._world.default_pg
+        entry = None
+        if group is not None:
+            entry = groups.get(id(group)) or groups.passed(group)
+        told = [values[at] for at, _ in shown]
+        told.extend(kwargs.values())
+        key = op, None if entry is None else entry.n, told, caller
+        call = None if find is None or caller is None else find(*key)
+        if call is not None:
+            return capture.step_in(recorder.begin(thread, call))
+        args_of = {name: _plain(values[at]) for at, name in shown}
+        args_of.update((name, _plain(value)) for name, value in kwargs.items())
+        given = {name: value for name, value in args_of.items() if value is not None}
+        if op == "init_process_group":
+            _claim(capture, given)
+        operation = capture.begin_composed(caller, op, str(given), group=entry, args=given)
+        if find is not None and caller is not None and operation.call.whole:
+            find(*key, operation.call)
+        return operation
 
     def left(*_: Any, **__: Any) -> None:
-        if row.joins:
-            _joined(capture)
+        _joined(capture)
 
     def run_first(first: Any, /, *args: Any, **kwargs: Any) -> Iterator[Any]:
         """A generator is the operation up to its first value, the store that it meets in."""
@@ -103,19 +126,11 @@ def _wrapper(
         yield from values
 
     generates = inspect.isgeneratorfunction(original)
-    return run_first if generates else compose(capture, PART, original, enter, left)
-
-
-def _begin(capture: Capture, op: str, arguments: dict[str, Any], frame: Any) -> Operation:
-    group = arguments.get("group")
-    by_default = op.endswith(("_object", "_object_list"))  # on the default group
-    entry = capture.groups.passed(group) if by_default or group is not None else None
-    told = {name: _plain(value) for name, value in arguments.items() if name not in _LEFT_OUT}
-    given = {name: value for name, value in told.items() if value is not None}
-    if op == "init_process_group":
-        _claim(capture, given)
-    keys = {"args": given or None, "async": False}
-    return capture.begin_composed(frame, op, str(given), group=entry, keys=keys)
+    return (
+        run_first
+        if generates
+        else compose(capture, PART, original, enter, left if row.joins else None)
+    )
 
 
 def _claim(capture: Capture, given: dict[str, Any]) -> None:

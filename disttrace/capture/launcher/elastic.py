@@ -162,8 +162,7 @@ def _operation(
         if given is None:
             return None
         given = _told(given)
-        keys = {"args": given, "async": False}
-        operation = capture.begin_composed(frame, op, str(given), keys=keys)
+        operation = capture.begin_composed(frame, op, str(given), args=given)
         asked[operation.n] = given
         return operation
 

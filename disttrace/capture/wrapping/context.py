@@ -107,12 +107,16 @@ class Capture:
         try:
             return ours(*args, **kwargs)
         except BaseException as error:
-            try:
-                self.fail(part, error)
-            except errors.SCARCE as further:
-                if further is error:  # a handler's
-                    raise  # else too little is left to say it
+            self.failing(part, error)
             return None
+
+    def failing(self, part: str, error: BaseException) -> None:
+        """The same as ``fail``, wherever there is enough left to say it."""
+        try:
+            self.fail(part, error)
+        except errors.SCARCE as further:
+            if further is error:  # a handler's
+                raise
 
     def begin(
         self,
@@ -146,28 +150,46 @@ class Capture:
         key: Hashable = None,
         *,
         group: GroupEntry | None = None,
-        keys: Mapping[str, Any] | None = None,
+        args: Mapping[str, Any] | None = None,
+        **keys: Any,
     ) -> Operation:
-        """The same for one made of several: what its thread issues until ``leave`` is part of
-        it."""
-        n, backend = (None, None) if group is None else (group.n, group.backend(None))
-        told = {"kind": COMPOSED, "group": n, "backend": backend, **(keys or {})}
-        operation = self.begin(frame, op, (n, key), told)
-        self.step_in(operation)
-        return operation
+        """The same for one made of several: what its thread issues until ``leave`` is part of it.
+
+        With ``args`` it is a call, which returns when it is over.
+        """
+        n = None if group is None else group.n
+
+        def define(stack: int | None) -> Made:
+            backend = None if group is None else group.backend(None)
+            told = {} if args is None else {"args": args or None, "async": False}
+            made = {"kind": COMPOSED, "origin": "python", "group": n, "backend": backend}
+            more = {**made, **told, **keys, "stack": stack}
+            return self.recorder.call(op, synchronous=True, counter=None, **more)
+
+        call, signature = self.calls.find(frame, (op, n, key), define)
+        return self.step_in(self.recorder.begin(self.recorder.threads.state, call, signature))
 
     def leave(
         self, part: str, operation: Operation | None, error: BaseException | None = None
     ) -> None:
         """The composed operation is over, if one was begun."""
-        if operation is not None:
-            self.guard(part, self._leave, operation, error)
+        if operation is None:
+            return
+        try:
+            self.step_out(operation)
+            if error is None:
+                self.recorder.end(operation)
+            else:
+                self.recorder.failed(operation, error, on_issue=False)
+        except BaseException as ours:
+            self.failing(part, ours)
 
-    def step_in(self, operation: Operation) -> None:
+    def step_in(self, operation: Operation) -> Operation:
         """What its thread issues from now on is part of it."""
         thread = self.recorder.threads.state
         thread.parents.append(operation.n)
         retail(thread)
+        return operation
 
     def step_out(self, operation: Operation) -> None:
         """What its thread issues from now on is no part of it."""
@@ -175,13 +197,6 @@ class Capture:
         if operation.n in thread.parents:
             del thread.parents[thread.parents.index(operation.n) :]
             retail(thread)
-
-    def _leave(self, operation: Operation, error: BaseException | None) -> None:
-        self.step_out(operation)
-        if error is None:
-            self.recorder.end(operation)
-        else:
-            self.recorder.failed(operation, error, on_issue=False)
 
     def instrument(self, *bases: type, by: Callable[[type], None]) -> None:
         """Have torch's ``bases`` patched now, and their Python subclasses as they come."""

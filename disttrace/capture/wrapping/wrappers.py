@@ -155,7 +155,11 @@ def wrap(
 
 
 def compose(
-    capture: Capture, part: str, original: Function, enter: Enter, left: Callable[..., None]
+    capture: Capture,
+    part: str,
+    original: Function,
+    enter: Enter,
+    left: Callable[..., None] | None = None,
 ) -> Function:
     """The wrapper of what issues several operations: those are children of the one that ``enter``
     begins; ``left(operation, result, *arguments)`` is called once it is over."""
@@ -164,7 +168,10 @@ def compose(
         operation = None
         try:
             try:
-                operation = capture.guard(part, enter, self, args, kwargs, sys._getframe().f_back)
+                try:
+                    operation = enter(self, args, kwargs, _frame(1))
+                except BaseException as error:
+                    capture.failing(part, error)
             except RecursionError:
                 pass  # what is left of the stack is for the call
             try:
@@ -177,7 +184,8 @@ def compose(
                 raise
             try:
                 capture.leave(part, operation)
-                capture.guard(part, left, operation, result, self, *args, **kwargs)
+                if left is not None:
+                    capture.guard(part, left, operation, result, self, *args, **kwargs)
             except RecursionError:
                 pass
             return result
