@@ -60,7 +60,7 @@ def install(
         TypeError: for a keyword that is no setting.
     """
     given = {name: value for name, value in locals().items() if name != "unknown"}
-    from disttrace.patching.collector import Paused
+    from disttrace.journal.standard_library import Paused
 
     with Paused():
         from disttrace.startup import refusal
@@ -104,7 +104,7 @@ def uninstall() -> None:
 
 def _hooks() -> "list[Any]":
     """Those for which a copy of this package traces that was taken out of `sys.modules`."""
-    from disttrace.import_hook import hooks
+    from disttrace.waiting import hooks
 
     return hooks()
 
@@ -295,7 +295,7 @@ def on_verdict(callback: "Callable[[dict[str, Any]], object]") -> "Callable[[], 
     Raises:
         TypeError: where `callback` cannot be called.
     """
-    from disttrace.lifecycle.hearing import listeners
+    from disttrace.lifecycle import listeners
 
     return listeners.register(callback)
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
+from disttrace import project
 from disttrace._version import __version__
 from disttrace.commands import CommandError
-from disttrace.surroundings import project
 
 INTERRUPTED = 130
 

@@ -10,9 +10,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from disttrace import redact
-from disttrace.surroundings import project, switch
-from disttrace.surroundings.project import Table
+from disttrace import project, redact
+from disttrace.project import Table
 
 PREFIX = "DISTTRACE_"
 PRIVATE = ("DISTTRACE_PARENT",)
@@ -101,7 +100,7 @@ def _share(value: object) -> float:
 
 
 def _switch(value: object) -> bool:
-    return value if isinstance(value, bool) else switch.parse(str(value))
+    return value if isinstance(value, bool) else project.read_switch(str(value))
 
 
 def _file_mode(value: object) -> str:
@@ -379,7 +378,7 @@ def to_environ(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
     The folder is always among them, because a child may start in another directory; the others
     only where they differ from the default, or where `environ` holds a value that did not win.
     """
-    variables = {switch.SWITCH: "1"}
+    variables = {project.SWITCH: "1"}
     for row in SETTINGS:
         value = getattr(config, row.keyword)
         if value is None:
@@ -418,7 +417,7 @@ def _choose(
         try:
             return row.parse(given), source, complaints
         except (TypeError, ValueError, OverflowError, OSError):
-            shown = switch.shown(given)
+            shown = project.quoted(given)
             fallback = to_text(row.default) or "no value"
             complaints.append(f"{where} is {shown}; allowed is {row.allowed}; using {fallback}.")
     default = row.default

@@ -54,7 +54,7 @@ LAUNCHERS = (
     "KUBERNETES_",
     "TORCHELASTIC_",
 )
-"""How a variable begins that `surroundings.launchers` asks for first."""
+"""How a variable begins that `launchers` asks for first."""
 
 AGENT, WORKER, CHILD, MAIN = "agent", "worker", "child", "main"
 DRAWN = "drawn"
@@ -265,7 +265,7 @@ def _launchers(environ: "Mapping[str, str]") -> "ModuleType | None":
     """What reads the variables of launchers; None without any, which saves start-up a module."""
     if not any(name.startswith(LAUNCHERS) for name in environ):
         return None
-    from disttrace.surroundings import launchers
+    from disttrace import launchers
 
     return launchers
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
 
+from disttrace import project
 from disttrace.config import resolve
-from disttrace.surroundings import project
-from disttrace.surroundings.switch import SWITCH, is_on
+from disttrace.project import SWITCH, is_on
 
 _AUTO = "telemetry.auto.version"
 _FEED = "disttrace_viewer.otlp.sdk"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from disttrace import capture, errors, foreign, redact, waiting
+from disttrace import capture, errors, foreign, launchers, project, redact, waiting
 from disttrace._version import __version__
 from disttrace.capture.wrapping.context import Capture
 from disttrace.config import Config, chosen, resolve, to_environ
@@ -24,30 +24,25 @@ from disttrace.identity import (
     launch,
     process_record,
 )
-from disttrace.import_hook import ImportHook, hooks
 from disttrace.journal import proc, standard_library
 from disttrace.journal.descriptors import is_kernels
 from disttrace.journal.format import DEF, FORMAT, UNINSTALLED
 from disttrace.journal.originals import Lock
-from disttrace.journal.own_file import OfParent
+from disttrace.journal.own_file import OfParent, SlowWrites
 from disttrace.journal.segment import filesystem
-from disttrace.journal.slow_writes import SlowWrites
-from disttrace.journal.standard_library import StandardLibrary
+from disttrace.journal.standard_library import Paused, StandardLibrary
 from disttrace.journal.writer import Journal, make_folder_below
-from disttrace.lifecycle import abort, detached, spans
-from disttrace.lifecycle.closing.last_word import LastWord, Summary
+from disttrace.lifecycle import abort, detached, listeners, spans
 from disttrace.lifecycle.companion import Companion
 from disttrace.lifecycle.exit_hooks import Ending
 from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
-from disttrace.lifecycle.hearing import listeners
-from disttrace.lifecycle.heartbeat import IN_MEMORY, Live, Syncing
-from disttrace.lifecycle.in_step import InStep
+from disttrace.lifecycle.heartbeat import IN_MEMORY, InStep, Live, Syncing
+from disttrace.lifecycle.last_word import LastWord, Summary
 from disttrace.lifecycle.voice import Voice
-from disttrace.patching.collector import Paused
 from disttrace.recording import choice, forks
 from disttrace.recording.interning import LOCK
 from disttrace.recording.recorder import Recorder
-from disttrace.surroundings import launchers, project
+from disttrace.waiting import ImportHook, hooks
 
 _DISTRIBUTED = "torch.distributed.distributed_c10d"
 

@@ -58,7 +58,7 @@ def refusal() -> str | None:
 def _is_on(value: str | None) -> bool:
     if value == "1":  # nearly always; the module is for all other words, and for the name
         return True
-    from disttrace.surroundings.switch import is_on
+    from disttrace.project import is_on
 
     return is_on(value)
 

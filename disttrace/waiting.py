@@ -1,4 +1,5 @@
-"""From the start of an interpreter to its first import of torch: who this process is, and a hook.
+"""From the start of an interpreter to its first import of torch: which process this is, and a hook
+that waits for imports.
 
 What cannot be found out later is settled here: the process's id and clock, and the folder of the
 journals, which is relative to where the program starts. Children started meanwhile inherit both.
@@ -9,13 +10,182 @@ As start-up calls this, nothing is imported that the bare interpreter has not lo
 import atexit
 import os
 import sys
+from _thread import get_ident
 
 from disttrace.identity import JOB_VARIABLE, PARENT_VARIABLE, Identity, handed_down
-from disttrace.import_hook import ImportHook
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import importlib.machinery
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+    from typing import Any
+
+    Callback = Callable[[ModuleType], None]
+
+
+class ImportHook:
+    """A finder that finds nothing itself: it watches for names and runs what waits for them."""
+
+    def __init__(self, on_error: "Callable[[BaseException], None]") -> None:
+        """``on_error`` gets what a callback raises: it is not the importing program's."""
+        self._on_error = on_error
+        self.uninstall: Callable[[], None] | None = None
+        """Ends the tracing for which this hook is here: so another copy of this package finds it,
+        once this one was taken out of `sys.modules`."""
+        self._before: dict[str, list[Callable[[], None]]] = {}
+        self._after: dict[str, list[Callback]] = {}
+        self._looked_for: set[tuple[int, str]] = set()  # thread and name
+
+    def before_import(self, name: str, callback: "Callable[[], None]") -> None:
+        """Call ``callback()`` when ``name``, not imported so far, is about to be executed.
+
+        Looking for it (``importlib.util.find_spec``) is not enough.
+        """
+        self._before.setdefault(name, []).append(callback)
+        self._watch_imports()
+
+    def when_imported(self, name: str, callback: "Callback") -> None:
+        """Call ``callback(module)`` after ``name`` was executed; at once if it already was."""
+        module = sys.modules.get(name)
+        if module is not None and not _initializing(module):
+            self._call(callback, module)
+            return
+        self._after.setdefault(name, []).append(callback)
+        self._watch_imports()
+
+    def is_waiting(self) -> bool:
+        """Whether something waits for an import."""
+        return bool(self._before or self._after)
+
+    def rest(self) -> None:
+        """Stop watching, and stay: other threads may walk the list of finders just now."""
+        self._before.clear()
+        self._after.clear()
+
+    def remove(self) -> None:
+        """Stop watching, when tracing is taken off."""
+        self.uninstall = None
+        self.rest()
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+    ) -> "importlib.machinery.ModuleSpec | None":
+        """Let the finders behind this one find ``name``, and hear of it when it is executed.
+
+        Those before it were asked, and one behind it may ask all others: this one too.
+        """
+        self.catch_up()
+        looks = (get_ident(), name)
+        if (name not in self._after and name not in self._before) or looks in self._looked_for:
+            return None
+        finders = list(sys.meta_path)
+        behind = finders.index(self) + 1 if self in finders else 0
+        self._looked_for.add(looks)
+        try:
+            for finder in finders[behind:]:
+                find = getattr(finder, "find_spec", None)
+                spec = find(name, path, target) if find is not None else None
+                if spec is not None:
+                    self._watch(spec)
+                    return spec  # type: ignore[no-any-return]
+        finally:
+            self._looked_for.discard(looks)
+        return None
+
+    def catch_up(self) -> bool:
+        """Run what waits for modules that came past this hook: another finder was asked first, or
+        `sys.meta_path` was filled anew. Whether that comes late for one that is waited for before.
+        """
+        waiting = [*self._before, *self._after]
+        came = [name for name in waiting if _is_there(sys.modules.get(name))]
+        late = False
+        if not came or _is_in_the_middle():
+            return late
+        for name in came:
+            module = sys.modules.get(name)
+            for callback in self._before.pop(name, ()):
+                late = late or not _initializing(module)
+                self._call(callback)
+            for each in () if _initializing(module) else self._after.pop(name, ()):
+                self._call(each, module)
+        return late
+
+    def missed(self, name: str) -> bool:
+        """Whether ``name`` came past this hook, and something still waits for it."""
+        waits = name in self._before or name in self._after
+        return waits and _is_there(sys.modules.get(name))
+
+    def _watch_imports(self) -> None:
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+
+    def _call(self, callback: "Callable[..., None]", *args: object) -> None:
+        try:
+            callback(*args)
+        except BaseException as error:
+            self._on_error(error)
+
+    def _watch(self, spec: "importlib.machinery.ModuleSpec") -> None:
+        loader: Any = spec.loader
+        execute = getattr(loader, "exec_module", None)
+        if execute is None:
+            return
+
+        own = vars(loader).get("exec_module") if hasattr(loader, "__dict__") else None
+
+        def exec_module(module: "ModuleType") -> None:
+            callbacks = self._before.pop(spec.name, ())
+            if own is not None:  # a loader that is a class
+                loader.exec_module = own
+            else:
+                del loader.exec_module
+            for callback in callbacks:
+                self._call(callback)
+            execute(module)
+            for each in self._after.pop(spec.name, ()):
+                self._call(each, module)
+
+        try:
+            loader.exec_module = exec_module
+        except AttributeError:  # a loader without instance attributes: not a Python source file
+            return
+
+
+def hooks() -> "list[Any]":
+    """Those in `sys.meta_path` for which tracing is on, of any copy of this package."""
+    named = (f for f in list(sys.meta_path) if type(f).__module__ == __name__)
+    return [hook for hook in named if getattr(hook, "uninstall", None) is not None]
+
+
+def _initializing(module: object) -> bool:
+    return bool(getattr(_spec(module), "_initializing", False))
+
+
+def _is_there(module: object) -> bool:
+    """Whether it is executed, or was, and `ImportHook._watch` did not hear of it. To look at an
+    attribute of a lazy one would have it executed."""
+    loader = getattr(_spec(module), "loader", None)
+    lazy = type(module).__module__ == "importlib.util"
+    return module is not None and not lazy and "exec_module" not in getattr(loader, "__dict__", ())
+
+
+def _spec(module: object) -> object:
+    return _DICT.__get__(module).get("__spec__") if isinstance(module, type(sys)) else None
+
+
+_DICT = vars(type(sys))["__dict__"]
+
+
+def _is_in_the_middle() -> bool:
+    """Whether a module is being executed, on any thread, that callbacks may need as a whole."""
+    return any(
+        name.partition(".")[0] in sys.stdlib_module_names and _initializing(module)
+        for name, module in list(sys.modules.items())
+    )
+
 
 DIR_VARIABLE = "DISTTRACE_DIR"
 DEFAULT_DIR = "disttrace-out"
@@ -167,6 +337,6 @@ def _of_project(keyword: str) -> str | None:
         except OSError:
             pass  # the directory is gone
         return None
-    from disttrace.surroundings import project
+    from disttrace import project
 
     return project.text(keyword)

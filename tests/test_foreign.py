@@ -19,7 +19,7 @@ SOURCES = ROOT / "disttrace"
 # What runs in a process or a test of its own, or before anything is traced.
 OTHERS = (
     *("foreign.py", "cli.py", "commands", "testing", "completion.py", "config.py", "api.py"),
-    *("startup.py", "surroundings", "journal/compiled.py", "journal/proc.py"),
+    *("startup.py", "launchers.py", "project.py", "journal/compiled.py", "journal/proc.py"),
     *("recording/choice.py", "lifecycle/detached.py"),
 )
 TEXTS = frozenset({"str", "repr", "format", "ascii", "print", "hash", "vars", "dir"})
@@ -112,8 +112,8 @@ OURS = (
     "capture/devices/completion.py:put",
     "lifecycle/abort.py:quietly",
     "lifecycle/heartbeat.py:_run",
-    "lifecycle/hearing/listeners.py:_tell_of",
-    "lifecycle/hearing/listeners.py:hear",
+    "lifecycle/listeners.py:_tell_of",
+    "lifecycle/listeners.py:hear",
 )
 GUARDS = frozenset({"is_ours", "fail", "_on_error", "_not_put"})
 EVERYTHING = frozenset({"Exception", "BaseException"})

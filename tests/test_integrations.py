@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import disttrace
-from disttrace.integrations import known
+from disttrace import integrations
 
 SLOW = {"rank": 5, "share": 0.2, "since": 1.0, "line": "a.py:1", "others": 7, "rank_hours": 0.1}
 LIVE: dict[str, Any] = {
@@ -35,9 +35,9 @@ def live(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_a_logger_gets_numbers(live: dict[str, Any]) -> None:
     """No text, nothing that is unknown, and of slow ranks the worst."""
     usual = {"disttrace/begun": 40, "disttrace/in_flight": 1, "disttrace/oldest_age_s": 2.5}
-    assert known.numbers() == {**usual, "disttrace/slow_ranks": 0}
+    assert integrations.numbers() == {**usual, "disttrace/slow_ranks": 0}
     live.update(waiting_share=0.25, slow=[SLOW, {**SLOW, "rank": 6, "share": 0.1}])
-    assert known.numbers() == {
+    assert integrations.numbers() == {
         **usual,
         "disttrace/waiting_share": 0.25,
         "disttrace/slow_ranks": 2,
@@ -48,8 +48,8 @@ def test_a_logger_gets_numbers(live: dict[str, Any]) -> None:
 
 def test_without_tracing_there_is_nothing() -> None:
     error = RuntimeError("lost")
-    known.explain(error)
-    assert known.numbers() == {}
+    integrations.explain(error)
+    assert integrations.numbers() == {}
     assert not hasattr(error, "__notes__")
 
 
@@ -69,7 +69,7 @@ def test_what_the_job_said_is_below_the_exception(
     """Once, however often it passes; what explains no failure is not there."""
     live["said"] = {"kind": kind, "summary": "Rank 1 never joined."}
     error = RuntimeError("timed out")
-    known.explain(error)
-    known.explain(error)
+    integrations.explain(error)
+    integrations.explain(error)
     shown = told and sys.version_info >= (3, 11)
     assert getattr(error, "__notes__", []) == [f"disttrace: {kind}: Rank 1 never joined."] * shown

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from disttrace import launchers
 from disttrace.identity import LAUNCHERS, Identity
-from disttrace.surroundings import launchers
 from disttrace_viewer.merge.reader import load
 from support.preloaded import preloaded
 from support.processes import python

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from disttrace import project
 from disttrace.config import resolve, to_environ
-from disttrace.surroundings import project
 from support.preloaded import preloaded
 from support.processes import python
 

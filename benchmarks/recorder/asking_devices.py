@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _dump_fr_trace
 
-from disttrace.capture.devices import flight_recorder, gil_free
+from disttrace.capture.devices import flight_recorder
 from disttrace.capture.devices.flight_recorder import Question
 
 ENTRIES = 2_000
@@ -60,7 +60,7 @@ def measured(rounds: int) -> dict[str, tuple[float, float, float]]:
     """
     fill()
     newest = Question(True, ())
-    free = gil_free.named_json("gloo") or gil_free.named_json(None)
+    free = flight_recorder.named_json("gloo") or flight_recorder.named_json(None)
     ways: dict[str, Callable[[], object]] = {"nothing": lambda: time.sleep(0.05)}
     if free is not None:
         ask = functools.partial(flight_recorder.from_json, free)

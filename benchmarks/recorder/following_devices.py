@@ -44,9 +44,9 @@ def take_gloo_for_a_device() -> None:
     completed, NCCL's only what runs."""
     from torch._C._distributed_c10d import _dump_fr_trace
 
-    from disttrace.capture.devices import flight_recorder, gil_free
+    from disttrace.capture.devices import flight_recorder
 
-    told: Any = gil_free.named_json("gloo") or gil_free.named_json(None)
+    told: Any = flight_recorder.named_json("gloo") or flight_recorder.named_json(None)
 
     def dump(active: bool) -> bytes:
         if active:

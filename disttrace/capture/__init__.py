@@ -9,9 +9,9 @@ import sys
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from disttrace import dynamo
 from disttrace.capture.instrumentation.declared import Annotated, Declared
 from disttrace.capture.wrapping.context import Capture
-from disttrace.patching import dynamo
 
 _current: Capture | None = None
 
@@ -61,7 +61,7 @@ def expect_equal(name: str, tensors: Any, group: Any) -> None:
     """See ``disttrace.expect_equal``."""
     capture = _current
     if capture is not None and capture.digest_every:
-        from disttrace.capture.values import digests
+        from disttrace.capture import digests
 
         frame = sys._getframe(2)
         capture.guard(digests.PART, digests.expect_equal, capture, name, tensors, group, frame)

@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from disttrace import dynamo
 from disttrace.capture.instrumentation.declared import Declared
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Function
 from disttrace.journal.originals import local
-from disttrace.patching import dynamo
 from disttrace.recording.operation import Operation
 
 PART = "operations of other libraries"

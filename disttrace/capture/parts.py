@@ -9,7 +9,7 @@ import torch
 import torch._C._distributed_c10d as c10d
 
 from disttrace import errors
-from disttrace.capture import adapters
+from disttrace.capture import adapters, digests, launcher
 from disttrace.capture.ddp import relays
 from disttrace.capture.devices import completion, flight_recorder, recorders
 from disttrace.capture.instrumentation import (
@@ -25,9 +25,7 @@ from disttrace.capture.instrumentation import (
     subclasses,
     work,
 )
-from disttrace.capture.launcher import elastic
 from disttrace.capture.native import dispatcher, functional, hooks, store_proxy
-from disttrace.capture.values import digests
 from disttrace.capture.wrapping.context import Capture
 
 
@@ -50,7 +48,7 @@ def parts() -> list[ModuleType]:
         record_comm,
         digests,
         subclasses,
-        elastic,
+        launcher,
         adapters,
     ]
 

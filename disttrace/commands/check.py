@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from disttrace.commands import CommandError
 from disttrace.testing import ranks
-from disttrace.testing.diagnosis import diagnosed, has_fault
+from disttrace.testing.ranks import diagnosed, has_fault
 
 if TYPE_CHECKING:
     from disttrace.testing.rehearsal import Notes, Program

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import disttrace
+from disttrace import project
 from disttrace._version import __version__
 from disttrace.commands.failure import bounds, installed, too_old
 from disttrace.config import SETTINGS, Config, resolve, to_text
 from disttrace.errors import plain
+from disttrace.project import SWITCH, is_on
 from disttrace.startup import refusal
-from disttrace.surroundings import project
-from disttrace.surroundings.switch import SWITCH, is_on
 
 # Package, and the extra of ours that brings it ("" : always there).
 PACKAGES: tuple[tuple[str, str], ...] = (
@@ -48,7 +48,7 @@ def collect() -> dict[str, Any]:
     from disttrace.journal import compiled
     from disttrace.journal.segment import filesystem, mechanism
     from disttrace.lifecycle import detached
-    from disttrace.lifecycle.meeting.place import own_folder
+    from disttrace.lifecycle.meeting import own_folder
     from disttrace.recording import choice
 
     config, complaints = resolve({}, os.environ, project.read())

@@ -17,9 +17,9 @@ import site
 import sys
 from collections.abc import Mapping, Sequence
 
+from disttrace import project
 from disttrace.commands import CommandError
 from disttrace.config import SETTINGS, resolve, to_environ, to_text
-from disttrace.surroundings import project
 
 SHELL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shell")
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import disttrace
-from disttrace.integrations import known
+from disttrace import integrations
 
 try:
     from lightning.pytorch.callbacks import Callback
@@ -33,13 +33,13 @@ class Disttrace(Callback):
         self._leave(None)
         every = trainer.log_every_n_steps
         if trainer.loggers and every and trainer.global_step % every == 0:
-            values = known.numbers()
+            values = integrations.numbers()
             for logger in trainer.loggers if values else ():
                 logger.log_metrics(values, step=trainer.global_step)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         self._leave(exception)
-        known.explain(exception)
+        integrations.explain(exception)
 
     def _leave(self, error: BaseException | None) -> None:
         step, self._step = self._step, None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import disttrace
-from disttrace.integrations import known
+from disttrace import integrations
 
 
 class Disttrace:
@@ -21,7 +21,7 @@ class Disttrace:
         try:
             return super().train(*args, **keywords)  # type: ignore[misc]
         except BaseException as error:
-            known.explain(error)
+            integrations.explain(error)
             raise
 
     def training_step(self, *args: Any, **keywords: Any) -> Any:
@@ -29,4 +29,4 @@ class Disttrace:
             return super().training_step(*args, **keywords)  # type: ignore[misc]
 
     def log(self, logs: dict[str, float], *args: Any, **keywords: Any) -> Any:
-        return super().log({**logs, **known.numbers()}, *args, **keywords)  # type: ignore[misc]
+        return super().log({**logs, **integrations.numbers()}, *args, **keywords)  # type: ignore[misc]

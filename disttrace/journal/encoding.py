@@ -11,7 +11,7 @@ import json.encoder
 from collections.abc import Callable
 from typing import Any
 
-from disttrace.journal.extension_modules import orjson
+from disttrace.journal.compiled import orjson
 
 
 def _refuse(value: Any) -> Any:

@@ -1,7 +1,9 @@
 """A file of ours, in a process whose program may close or replace any descriptor it likes.
 
 Daemons close everything above the second descriptor, and what they open next has our numbers. What
-is written, cut or closed here is looked at first: it must still be the file that was made.
+is written, cut or closed here is looked at first: it must still be the file that was made. On a
+network file system a write can block for as long as a server pleases: the one that blocks cannot be
+cut short, but it can be the last.
 """
 
 from __future__ import annotations
@@ -11,14 +13,56 @@ import os
 import sys
 import time
 
+from disttrace.journal.compiled import resource
 from disttrace.journal.descriptors import aside, is_kernels, still
-from disttrace.journal.extension_modules import resource
-from disttrace.journal.slow_writes import WriteBudget
+
+_clock = time.perf_counter_ns
+
+_SLOW = 1_000_000
+"""Nanoseconds from which a write is held against the file system: below, it was none's fault."""
+
+_WINDOWS = 10
+"""All slow writes are added up over so many times the bound of one."""
+
+
+class SlowWrites(OSError):  # noqa: N818 - what it is about, in one sentence of ours
+    """Writes take too long; the text says how long they took. What they wrote is written."""
+
+
+class WriteBudget:
+    """Adds up the time of one journal's writes.
+
+    ``bound`` is in seconds: a single write may take that long, and all slow ones together half of
+    ten times that; 0 is no limit. Threads may count at once: a sum that misses one of
+    them grows with the next.
+    """
+
+    def __init__(self, bound: float) -> None:
+        self._one = int(bound * 1e9)
+        self._window = self._one * _WINDOWS
+        self._since = _clock()
+        self._sum = 0
+
+    def wrote(self, begun: int) -> None:
+        """A write that began at ``begun`` (``perf_counter_ns``) is over. Raises SlowWrites."""
+        now = _clock()
+        took = now - begun
+        if took < _SLOW or not self._one:
+            return
+        if took > self._one:
+            raise SlowWrites(f"one write took {took / 1e9:.1f} s")
+        if begun - self._since > self._window:
+            self._since, self._sum = begun, 0
+        self._sum += took
+        if self._sum > self._window // 2:
+            lasted = (now - self._since) / 1e9
+            raise SlowWrites(f"writes took {self._sum / 1e9:.1f} of {lasted:.1f} s")
+
 
 PRIVATE = 0o600
 """Permissions of files unless DISTTRACE_FILE_MODE says otherwise: nobody else reads them."""
 
-_lseek, _getpid, _clock = os.lseek, os.getpid, time.perf_counter_ns
+_lseek, _getpid = os.lseek, os.getpid
 
 
 class OfParent(OSError):  # noqa: N818 - what it is, in one word

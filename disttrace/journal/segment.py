@@ -18,8 +18,7 @@ from typing import Protocol
 from disttrace import foreign
 from disttrace.journal.descriptors import StreamsKeptFree, is_kernels
 from disttrace.journal.originals import RLock
-from disttrace.journal.own_file import PRIVATE, OwnFile, allow
-from disttrace.journal.slow_writes import WriteBudget
+from disttrace.journal.own_file import PRIVATE, OwnFile, WriteBudget, allow
 from disttrace.journal.windows import Guard, MakeWindow, PlainWindow, Window, guarded, uncompiled
 
 # Local file systems on which reserved blocks stay reserved. btrfs and zfs copy on write, network

@@ -10,6 +10,7 @@ Start-up uses this, so it imports nothing that the bare interpreter has not load
 """
 
 import _frozen_importlib_external
+import gc
 import os
 import sys
 from _thread import get_ident
@@ -185,3 +186,26 @@ def _folders() -> list[str]:
     archive = os.path.basename(home) + ".zip"
     found = [entry for entry in sys.path if os.path.basename(entry) in ("lib-dynload", archive)]
     return list(dict.fromkeys([*found, home, os.path.join(home, "lib-dynload")]))
+
+
+_NEVER = 2**30 + 1
+"""A threshold that no program reaches, nor would choose: another one is the program's and stays."""
+
+
+class Paused:
+    """A context in which no garbage collection begins by itself.
+
+    What the recorder allocates as it is put in place would bring on one of everything that torch
+    has made, which takes as long as all the rest of it.
+
+    By the threshold, not by `gc.disable`: what another thread sets meanwhile would be taken back
+    with ours.
+    """
+
+    def __enter__(self) -> None:
+        self._before = gc.get_threshold()
+        gc.set_threshold(_NEVER, *self._before[1:])
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        if gc.get_threshold()[0] == _NEVER:
+            gc.set_threshold(*self._before)

@@ -171,7 +171,7 @@ static PyModuleDef_Slot slots[] = {
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT,
     .m_name = "disttrace.lifecycle._frames",
-    .m_doc = "Lines of other threads; see thread_lines.py.",
+    .m_doc = "Lines of other threads; see stack_sampler.py.",
     .m_methods = methods,
     .m_slots = slots,
 };

@@ -26,18 +26,21 @@ from disttrace.identity import AGENT, DRAWN, Identity, file_part, integer
 from disttrace.journal import proc
 from disttrace.journal.format import (
     ANNOUNCEMENTS_SUFFIX,
+    CALLS_SUFFIX,
     EXPORTER_LINE,
     LIVE_SUFFIX,
+    ROLL_SUFFIX,
     definitions_name,
     is_plain_name,
     opened_own,
 )
-from disttrace.lifecycle import adopters, detached
-from disttrace.lifecycle.meeting.place import namespace, place
-from disttrace.lifecycle.meeting.roll import Roll
+from disttrace.lifecycle import detached
+from disttrace.lifecycle.meeting import namespace, place
 
 _MAIN = "disttrace_viewer.companion.__main__"
 _REGISTRY = ".otlp"
+_BARE = "bare"
+_LONGEST_ROLL = 1 << 20
 _LONGEST_WORDS = 4000
 _TRIES = 5
 _ON_STALL = "DISTTRACE_ON_STALL"
@@ -55,7 +58,7 @@ class Companion:
         self._log: str | None = None
         self._held: str | None = None  # a lock that may be held by somebody else than an exporter
         self._owner = 0
-        self._adopter = adopters.Adopter(config.dir)
+        self._adopter = detached.Adopter(config.dir)
         self._roll = Roll(config.dir)
 
     @property
@@ -105,7 +108,7 @@ class Companion:
             owner = self._owner = self._owner_of(identity)
             line = proc.entry(identity.base_name())
             order = self._order(path, identity, quiet_since)
-            starter = adopters.first(self._config.dir, owner)
+            starter = detached.first_adopter(self._config.dir, owner)
             by_us = starter in (None, os.getpid())
             on_stall = self._config.on_stall or ""
             with _registered(path, line, owner) as descriptor:
@@ -115,7 +118,7 @@ class Companion:
                 self._held = path
             elif starter is not None and not by_us:
                 asked = {**order, _ON_STALL: on_stall}
-                adopters.ask(self._config.dir, starter, asked, owner)
+                detached.ask_adopter(self._config.dir, starter, asked, owner)
             if descriptor is not None:
                 self._log = _log_of(path)
             atexit.register(self._tell)
@@ -287,3 +290,89 @@ def _lock(descriptor: int, kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+class Roll:
+    """Which processes of this host write journals below ``root``, without a look into that folder.
+
+    Each adds a line to two files of the folder for this host: to that of its job, by which the
+    journals are counted at the end, and, where no launcher says how many ranks are on a host, to
+    that of all bare ranks, by which a rank knows whether it is alone.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._size = 0
+        self._entered: list[proc.Entry] = []
+        """What ``first`` has read, but for those that have ended."""
+
+    def enter(self, identity: Identity, *, bare: bool) -> None:
+        """This process has a journal. Raises OSError or ValueError."""
+        line = proc.entry(identity.base_name())
+        for what in (file_part(identity.job), *([_BARE] if bare else [])):
+            flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND
+            with opened_own(self._of(identity, what), flags) as fd:
+                os.write(fd, line)
+
+    def count(self, identity: Identity) -> int:
+        """Journals of its job that were begun on this host. Raises OSError."""
+        return len(_entries(self.path(identity)))
+
+    def path(self, identity: Identity) -> str:
+        """The file of its job: lines as ``proc.entry`` makes them."""
+        return self._of(identity, file_part(identity.job))
+
+    def first(self, identity: Identity) -> Iterator[str]:
+        """The journals of its job whose processes live, oldest first. Raises OSError."""
+        with opened_own(self.path(identity), os.O_RDONLY) as fd:
+            size = os.fstat(fd).st_size
+            if size != self._size:
+                self._entered, self._size = [*proc.entries(os.pread(fd, _LONGEST_ROLL, 0))], size
+        for one in list(self._entered):
+            if one.lives:
+                yield one.base
+            else:
+                self._entered.remove(one)  # of two hundred restarts there are many, and for ever
+
+    def beside(self, identity: Identity) -> bool:
+        """Whether another bare rank lives here. Raises OSError."""
+        return _lives_one(self._of(identity, _BARE))
+
+    def leave(self, identity: Identity) -> None:
+        """This process ends; whoever is the last one takes the files away. Raises OSError."""
+        for what in (file_part(identity.job), _BARE):
+            path = self._of(identity, what)
+            if not _lives_one(path):
+                self._sweep(path, identity)
+                try:
+                    os.unlink(path)
+                except FileNotFoundError:
+                    continue
+
+    def _sweep(self, path: str, identity: Identity) -> None:
+        """Of those that were killed something is left."""
+        for one in _entries(path):
+            with contextlib.suppress(FileNotFoundError):
+                if is_plain_name(one.base):
+                    os.unlink(f"{self._place(identity)}{one.base}{CALLS_SUFFIX}")
+
+    def _of(self, identity: Identity, what: str) -> str:
+        name = "-".join((what, file_part(identity.host), namespace()))
+        return f"{self._place(identity)}{name}{ROLL_SUFFIX}"
+
+    def _place(self, identity: Identity) -> str:
+        return place(identity.folder(self._root))
+
+
+def _entries(path: str) -> list[proc.Entry]:
+    """Those that are in a file; none where there is no such file."""
+    try:
+        with opened_own(path, os.O_RDONLY) as fd:
+            return [*proc.entries(os.pread(fd, _LONGEST_ROLL, 0))]
+    except FileNotFoundError:
+        return []
+
+
+def _lives_one(path: str) -> bool:
+    """Whether one lives of those in a file that is not this process."""
+    return any(one.pid != os.getpid() and one.lives for one in _entries(path))

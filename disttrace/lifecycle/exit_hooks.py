@@ -24,10 +24,11 @@ from typing import Any
 from disttrace import errors, foreign
 from disttrace.capture.calls.call_site import frames
 from disttrace.capture.wrapping.context import Capture
-from disttrace.import_hook import ImportHook
 from disttrace.journal.code_files import is_generated
 from disttrace.journal.format import ABORTED, EXEC, RESUMED
-from disttrace.lifecycle import abort, exec_hook
+from disttrace.lifecycle import abort
+from disttrace.patching import Engine
+from disttrace.waiting import ImportHook
 
 PART = "the way the process ends"
 _STACK = 8
@@ -69,7 +70,7 @@ class Ending:
         self._take(threading, self._thread_hook(threading.excepthook))
         engine.value(PART, os, "_exit", self._os_exit(os._exit))
         engine.value(PART, sys, "exit", self._sys_exit(sys.exit))
-        exec_hook.install(
+        _hook_exec(
             engine,
             PART,
             becomes=partial(self._guard, self._becomes_another),
@@ -456,3 +457,36 @@ def _from_traceback(traceback: types.TracebackType | None) -> list[tuple[str, in
             found.append((code.co_filename, traceback.tb_lineno, code.co_name))
         traceback = traceback.tb_next
     return found[::-1]
+
+
+_EXEC = ("execv", "execve")
+
+
+def _hook_exec(
+    engine: Engine, part: str, becomes: Callable[[], None], stays: Callable[[], None]
+) -> None:
+    """Before the process becomes another program (``os.exec*``) call ``becomes``, and ``stays``
+    where that raised: ``os.execvp`` tries each folder of PATH. All of them end in two functions.
+    """
+    for name in _EXEC:
+        original = getattr(os, name)
+        wrapper = engine.value(part, os, name, _exec_wrapper(original, becomes, stays))
+        if original in os.supports_fd:
+            os.supports_fd.add(wrapper)
+            engine.on_undo(part, "os.supports_fd", lambda one=wrapper: os.supports_fd.discard(one))  # type: ignore[misc]
+
+
+def _exec_wrapper(
+    original: Callable[..., Any], becomes: Callable[[], None], stays: Callable[[], None]
+) -> Callable[..., Any]:
+    def execute(*args: Any, **kwargs: Any) -> Any:
+        becomes()
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            stays()
+            errors.take_off(error)
+            raise
+
+    execute.__name__ = execute.__qualname__ = original.__name__
+    return execute

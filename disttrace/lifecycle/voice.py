@@ -32,9 +32,9 @@ from disttrace.config import Config
 from disttrace.identity import AGENT, Identity
 from disttrace.journal.format import opened_own, remove_own
 from disttrace.journal.originals import sleep
+from disttrace.lifecycle import listeners
 from disttrace.lifecycle.companion import Companion
-from disttrace.lifecycle.hearing import listeners
-from disttrace.lifecycle.meeting.place import Changes, own_folder, records_in
+from disttrace.lifecycle.meeting import Changes, own_folder, records_in
 
 LOOK_NS = 500_000_000
 """How often the background thread looks."""

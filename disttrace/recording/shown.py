@@ -1,8 +1,8 @@
 """What a process shows of its newest calls, and what of it beside another one's is suspicious.
 
 How the pages lie that ``courses.py`` fills, and the comparison: by processes of one host
-(``lifecycle/in_step.py``), and by companions of several, who tell each other excerpts. What differs
-is a suspicion and no verdict.
+(``lifecycle/heartbeat.py``), and by companions of several, which exchange excerpts. What differs is
+a suspicion and no verdict.
 
 * **What has to be equal** (operation, sizes, dtype, root, reduce op): the digests under the newest
   number that both have. They stay apart once they are, by an amount that each call multiplies: so

@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 
 from disttrace.testing import ranks
-from disttrace.testing.diagnosis import diagnosed, has_fault
+from disttrace.testing.ranks import diagnosed, has_fault
 
 PASSED, FAILED, SKIPPED, XFAILED = "passed", "failed", "skipped", "xfailed"
 LOST = "lost"

@@ -27,7 +27,7 @@ from typing import Any
 
 from disttrace import session
 from disttrace.journal.code_files import is_library
-from disttrace.lifecycle.meeting import place
+from disttrace.lifecycle import meeting
 
 _HOST = ("gloo", "mpi", "fake", "cpu:gloo", "undefined")
 _UNSEEN = "<frozen disttrace.testing.rehearsal>"
@@ -167,7 +167,7 @@ def _unseen(function: Any) -> Any:
 
 def _watch_files(rank: int, notes: Notes, inside: str) -> None:
     """Note files that are opened to be written outside of a folder, and of what is for nobody."""
-    own = (os.environ["DISTTRACE_DIR"], place.own_folder() or os.devnull)
+    own = (os.environ["DISTTRACE_DIR"], meeting.own_folder() or os.devnull)
     ours = tuple(os.path.realpath(one) for one in (inside, *own, "/dev", "/proc"))
     written: dict[str, None] = {}
 

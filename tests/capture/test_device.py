@@ -22,14 +22,7 @@ from typing import Any
 
 import pytest
 
-from disttrace.capture.devices import (
-    completion,
-    flight_recorder,
-    gil_free,
-    inbox,
-    matching,
-    recorders,
-)
+from disttrace.capture.devices import completion, flight_recorder, matching, recorders
 from disttrace.capture.devices.asker import AskingDevice, DeviceError
 from disttrace.capture.devices.flight_recorder import EVERYTHING, Answer, Question, advice
 from disttrace.capture.devices.recorders import SPOILT, blind
@@ -473,13 +466,14 @@ _BOTH = """
 import pickle
 import torch, torch.distributed as dist
 from torch._C._distributed_c10d import _dump_fr_trace
-from disttrace.capture.devices import flight_recorder as fr, gil_free
+from disttrace.capture.devices import flight_recorder as fr
+from disttrace.capture.devices import flight_recorder
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 for _ in range(20):
     dist.all_reduce(torch.ones(2))
 dist.barrier()
 everything = fr.EVERYTHING
-gloo = gil_free.named_json("gloo") or gil_free.named_json(None)
+gloo = flight_recorder.named_json("gloo") or flight_recorder.named_json(None)
 free = list(fr.from_json(gloo, everything).records.values())[:20]
 held = list(fr.from_binding(_dump_fr_trace, everything).records.values())[:20]
 print(len(free), len(held), free == held, free[0].thread is not None)
@@ -507,12 +501,13 @@ def test_the_advice_is_true(variable: str) -> None:
 
 _ADVISED = """
 import torch, torch.distributed as dist
-from disttrace.capture.devices import flight_recorder as fr, gil_free
+from disttrace.capture.devices import flight_recorder as fr
+from disttrace.capture.devices import flight_recorder
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 for _ in range(3):
     dist.all_reduce(torch.ones(2))
 print(fr.switched_off() is not None)
-gloo = gil_free.named_json("gloo") or gil_free.named_json(None)
+gloo = flight_recorder.named_json("gloo") or flight_recorder.named_json(None)
 print(len(fr.from_json(gloo, fr.EVERYTHING).records))
 print(fr.advice())
 dist.destroy_process_group()  # at exit a thread of the group may abort the process
@@ -558,7 +553,8 @@ _CUT = """
 import ctypes, functools, threading
 import torch, torch.distributed as dist
 from torch._C._distributed_c10d import _dump_fr_trace
-from disttrace.capture.devices import flight_recorder as fr, gil_free
+from disttrace.capture.devices import flight_recorder as fr
+from disttrace.capture.devices import flight_recorder
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 def work():
     ctypes.CDLL(None).prctl(15, "aaaaaaaaaaaaaa\\u00e4".encode(), 0, 0, 0)
@@ -568,7 +564,7 @@ thread = threading.Thread(target=work)
 thread.start()
 thread.join()
 everything = fr.EVERYTHING
-free = gil_free.named_json("gloo") or gil_free.named_json(None)
+free = flight_recorder.named_json("gloo") or flight_recorder.named_json(None)
 ask = functools.partial(fr.from_binding, _dump_fr_trace)
 if free is not None:
     ask = fr.FreeOfGil(free, _dump_fr_trace)
@@ -820,7 +816,7 @@ def test_what_is_issued_is_noted_as_the_plain_inbox_does(
         pytest.importorskip("disttrace.capture.devices._inbox")
     rare: list[object] = []
     woken: list[int] = []
-    made = inbox.make if compiled else inbox.PlainInbox
+    made = matching.make if compiled else matching.PlainInbox
     box = made(lambda operation, call, work: rare.append(operation), lambda: woken.append(1))
     device = Device()
     operations = [device.begin(group) for group in (1, 1, 2, 1, 1)]
@@ -966,8 +962,8 @@ def test_the_devices_library_of_rocm_bears_another_name(
     source.write_text(f'void dump(void) __asm__("{name}");\nvoid dump(void) {{}}\n')
     subprocess.run([compiler, "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
     monkeypatch.setattr(torch, "__file__", str(tmp_path / "__init__.py"))
-    assert gil_free.nccl_json() is None  # it is not loaded
+    assert flight_recorder.nccl_json() is None  # it is not loaded
     loaded = ctypes.CDLL(str(library))
-    found = gil_free.nccl_json()
+    found = flight_recorder.nccl_json()
     assert isinstance(found, functools.partial)
     assert found.args[1] == ctypes.cast(loaded[name], ctypes.c_void_p).value

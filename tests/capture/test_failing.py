@@ -50,8 +50,8 @@ HELPERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("capture.native.hooks:Hooks.attach", frozenset({"operations issued by C++"})),
     ("capture.instrumentation.functions:_plain", frozenset({"composed operations"})),
     ("capture.instrumentation.subclasses:subclasses", frozenset({"Python subclasses"})),
-    ("patching.patcher:Engine.attribute", frozenset({"collectives and messages"})),
-    ("patching.patcher:Engine.addition", frozenset({"Python subclasses"})),
+    ("patching:Engine.attribute", frozenset({"collectives and messages"})),
+    ("patching:Engine.addition", frozenset({"Python subclasses"})),
 )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from disttrace.capture.devices import graph_replays
+from disttrace.capture.devices import graphs
 from disttrace.capture.devices.completion import PART
 from support.device import Device
 
@@ -43,7 +43,7 @@ class Events:
 def events(monkeypatch: pytest.MonkeyPatch) -> Events:
     """In the place of those of CUDA."""
     made = Events()
-    monkeypatch.setattr(graph_replays, "after", made.after)
+    monkeypatch.setattr(graphs, "after", made.after)
     return made
 
 
@@ -118,7 +118,7 @@ def test_a_replay_that_raises_is_an_operation_that_failed(
 def test_other_contents_are_another_operation() -> None:
     """Of graphs with many runs a checksum tells them apart."""
     many = ["all_reduce", "all_gather"] * 20
-    contents = graph_replays._contents
+    contents = graphs._contents
     assert contents(["all_reduce"] * 3 + ["barrier"]) == "3 all_reduce, barrier"
     assert contents(many) != contents([*many, "all_reduce"])
     assert len(contents(many)) < 200

@@ -12,7 +12,7 @@ from support.processes import clean_environ, run_program
 PROGRAM = """
 import sys
 {before}
-from disttrace.journal.extension_modules import orjson, resource
+from disttrace.journal.compiled import orjson, resource
 print(orjson.dumps([1]), resource.RLIMIT_FSIZE > 0)
 print([name for name in ("orjson", "resource") if name in sys.modules])
 import orjson, resource
@@ -49,7 +49,7 @@ def test_there_is_one_where_nothing_hides_it() -> None:
 
     import orjson
 
-    from disttrace.journal import extension_modules
+    from disttrace.journal import compiled
 
-    assert extension_modules.orjson is orjson
-    assert extension_modules.resource is resource
+    assert compiled.orjson is orjson
+    assert compiled.resource is resource

@@ -55,7 +55,7 @@ standing = dict(sys.modules)
 if core:
     import disttrace
     disttrace.install(dir=folder, core=core)
-    from disttrace.journal.extension_modules import orjson, resource
+    from disttrace.journal.compiled import orjson, resource
     from disttrace.recording import choice
     choice.choose("c")
     assert orjson.dumps({"a": [1, None]}) == b'{"a":[1,null]}'

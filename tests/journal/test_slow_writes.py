@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from disttrace.journal.own_file import SlowWrites, WriteBudget
 from disttrace.journal.segment import WrittenSegment
-from disttrace.journal.slow_writes import SlowWrites, WriteBudget
 from support.preloaded import preloaded
 from support.raw import read_journals
 
@@ -30,7 +30,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("disttrace.journal.slow_writes._clock", clock)
+    monkeypatch.setattr("disttrace.journal.own_file._clock", clock)
     return clock
 
 

@@ -4,7 +4,7 @@
 
 Garbage of this thread has a finalizer that waits until the other thread has left its frames and
 stands in others, whose locals lie where those were; it starts a thread, too, as any Python may.
-READER is what of ``thread_lines`` looks; ``handled``: at the exception that the other one handles
+READER is what of ``stack_sampler`` looks; ``handled``: at the exception that the other one handles
 first. Prints in how many rounds the other thread was seen where it stood first, or where later;
 every stack must be one of these two.
 """
@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from disttrace.lifecycle import thread_lines
+from disttrace.lifecycle import stack_sampler
 
 ROUNDS, DEPTH = 150, 20
 
@@ -90,7 +90,7 @@ def main(name: str) -> None:
     """All rounds."""
     seen = {"first": 0, "then": 0}
     if name == "handled":
-        handled = thread_lines.handled_reader()
+        handled = stack_sampler.handled_reader()
         assert handled is not None
         for number in range(1, ROUNDS):
             found = Round(number).look(handled)
@@ -100,7 +100,7 @@ def main(name: str) -> None:
                 assert [function for _, _, function in found[2]] == ["first"]
         print(seen)
         return
-    read = thread_lines.reader() if name == "reader" else getattr(thread_lines, name)
+    read = stack_sampler.reader() if name == "reader" else getattr(stack_sampler, name)
     for number in range(1, ROUNDS):
         functions = [function for _, _, function in Round(number).look(read)]
         where = "first" if "first" in functions else "then"

@@ -17,9 +17,9 @@ from disttrace.config import resolve
 from disttrace.identity import Identity
 from disttrace.journal import proc
 from disttrace.journal.format import definitions_name
-from disttrace.lifecycle import adopters, companion, detached
-from disttrace.lifecycle.adopters import Adopter
+from disttrace.lifecycle import companion, detached
 from disttrace.lifecycle.companion import Companion
+from disttrace.lifecycle.detached import Adopter
 from disttrace_viewer.companion.registry import JournalRegistry
 from disttrace_viewer.companion.service import CompanionLog, serve
 from support.processes import ROOT, clean_environ, companions, free_port, python, wait_until
@@ -154,12 +154,13 @@ def adopter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Adopter
 def test_it_is_found_by_its_descendants(adopter: Adopter, tmp_path: Path) -> None:
     """Orders arrive once each, whole lines only."""
     code = (
-        f"from disttrace.lifecycle import adopters; print(adopters.first({str(tmp_path)!r}, {US}))"
+        "from disttrace.lifecycle.detached import first_adopter as first; "
+        f"print(first({str(tmp_path)!r}, {US}))"
     )
     assert python("-c", code).check().stdout == "None\n"
     assert adopter.look(lambda: US) == []
     assert python("-c", code).check().stdout == f"{os.getpid()}\n"
-    adopters.ask(str(tmp_path), os.getpid(), {"registry": "a"}, US)
+    detached.ask_adopter(str(tmp_path), os.getpid(), {"registry": "a"}, US)
     (file,) = tmp_path.iterdir()
     with file.open("a") as torn:
         torn.write('nothing\n[1]\n{"registry": "torn"')
@@ -177,7 +178,8 @@ def test_an_earlier_process_of_its_pid_is_not_asked(adopter: Adopter, tmp_path: 
     (file,) = tmp_path.iterdir()
     file.write_text('1\n{"registry": "of another"}\n')
     code = (
-        f"from disttrace.lifecycle import adopters; print(adopters.first({str(tmp_path)!r}, {US}))"
+        "from disttrace.lifecycle.detached import first_adopter as first; "
+        f"print(first({str(tmp_path)!r}, {US}))"
     )
     assert python("-c", code).check().stdout == "None\n"
     again = Adopter(str(tmp_path))
@@ -214,7 +216,7 @@ def test_it_starts_only_what_belongs_into_the_folder(
     (tmp_path / "j" / "host").mkdir(parents=True)
     own = [f"{tmp_path}/j.otlp", f"{tmp_path}/j/host/j.otlp"]  # of whoever lies by host
     for path in (registry.format(folder=tmp_path), *own):
-        adopters.ask(str(tmp_path), os.getpid(), {"registry": path}, US)
+        detached.ask_adopter(str(tmp_path), os.getpid(), {"registry": path}, US)
     ours.look(identity)
     ours.stop()
     assert started == [True, True]

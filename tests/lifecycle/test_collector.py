@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrace.patching.collector import Paused
+from disttrace.journal.standard_library import Paused
 from support.preloaded import preloaded
 
 INSTALLED = """

@@ -17,8 +17,7 @@ from disttrace.identity import Identity
 from disttrace.journal import proc
 from disttrace.journal.format import EXPORTER_LINE, definitions_name
 from disttrace.lifecycle import companion, detached
-from disttrace.lifecycle.companion import Companion
-from disttrace.lifecycle.meeting.roll import Roll
+from disttrace.lifecycle.companion import Companion, Roll
 
 PRECIOUS = "alias ll='ls -l'\n"
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import disttrace
-from disttrace.lifecycle.hearing import listeners
+from disttrace.lifecycle import listeners
 from support.processes import clean_environ, free_port, run_program, wait_until
 
 OBJECT = {"disttrace": 1, "kind": "going on", "at": 1.5, "summary": "they communicate again."}
@@ -130,7 +130,7 @@ def test_after_uninstall_nobody_is_called_until_it_begins_anew(tmp_path: Path) -
     """What the program registered stays; a telling that was held up meanwhile is dropped."""
     program = """
 import sys, threading, disttrace
-from disttrace.lifecycle.hearing import listeners
+from disttrace.lifecycle import listeners
 came, go, heard = threading.Event(), threading.Event(), []
 def hears(said):
     heard.append(said["summary"])

@@ -12,9 +12,9 @@ import pytest
 
 from disttrace.identity import Identity
 from disttrace.journal import proc
-from disttrace.lifecycle.meeting import place as meeting
-from disttrace.lifecycle.meeting.place import Changes, own_folder, place
-from disttrace.lifecycle.meeting.roll import Roll
+from disttrace.lifecycle import meeting as meeting
+from disttrace.lifecycle.companion import Roll
+from disttrace.lifecycle.meeting import Changes, own_folder, place
 from disttrace_viewer.companion.reading import OwnJournals
 from support.journals import Journal
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from disttrace.journal import proc
-from disttrace.lifecycle.meeting.place import namespace
+from disttrace.lifecycle.meeting import namespace
 from disttrace_viewer.companion.registry import SETTLED_S, sweep
 
 

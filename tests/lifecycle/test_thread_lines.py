@@ -14,7 +14,7 @@ import pytest
 
 from disttrace.journal import compiled
 from disttrace.lifecycle import stack_sampler
-from disttrace.lifecycle.thread_lines import (
+from disttrace.lifecycle.stack_sampler import (
     Line,
     Reader,
     dumped,

@@ -15,8 +15,8 @@ import pytest
 
 from disttrace.config import resolve
 from disttrace.identity import Identity
+from disttrace.lifecycle import meeting as meeting
 from disttrace.lifecycle.companion import Companion
-from disttrace.lifecycle.meeting import place as meeting
 from disttrace.lifecycle.voice import Voice
 from support.journals import MS
 

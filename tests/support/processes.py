@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from disttrace.lifecycle.meeting.place import place
+from disttrace.lifecycle.meeting import place
 
 ROOT = Path(__file__).resolve().parents[2]
 GRACE = 5.0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrace.testing.diagnosis import has_fault
+from disttrace.testing.ranks import has_fault
 from support.processes import ROOT
 
 PROGRAM = """

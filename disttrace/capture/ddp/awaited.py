@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import Work
 
+from disttrace import dynamo
 from disttrace.capture.objects.works import Works
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.originals import get_ident
-from disttrace.patching import dynamo
 from disttrace.recording.operation import Operation
 
 _get_future = Work.get_future  # imported before it is patched

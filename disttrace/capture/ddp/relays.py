@@ -17,6 +17,7 @@ from typing import Any
 import torch._C._distributed_c10d as c10d
 import torch.distributed as dist
 
+from disttrace import dynamo
 from disttrace.capture.calls import arguments
 from disttrace.capture.calls.operations import ROWS, Method
 from disttrace.capture.ddp.awaited import Awaited
@@ -27,7 +28,6 @@ from disttrace.capture.objects.registry import Registry
 from disttrace.capture.wrapping.call_definition import define
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Function, Part, after
-from disttrace.patching import dynamo
 from disttrace.recording.operation import Operation, ThreadState
 
 PART = "operations issued by DDP"

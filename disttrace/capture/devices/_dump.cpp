@@ -2,7 +2,7 @@
 //
 // An exception of C++ that reaches ctypes ends the process: nlohmann's dump() throws where a
 // thread's name was cut inside a character, torch up to 2.7 after any CUDA error. Here it is an
-// exception of Python. The functions are found by name (gil_free.py): nothing of torch is linked.
+// exception of Python. The functions are found by name (flight_recorder.py): nothing of torch is linked.
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

@@ -1,4 +1,4 @@
-/* What was issued on a device, noted in the thread that issues: inbox.py's PlainInbox, which is the
+/* What was issued on a device, noted in the thread that issues: matching.py's PlainInbox, which is the
    reference, in a third of a microsecond.
 
    Only documented C API is used. All of this runs under the GIL, and between two calls into Python
@@ -215,7 +215,7 @@ static PyModuleDef_Slot slots[] = {
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT,
     .m_name = "disttrace.capture.devices._inbox",
-    .m_doc = "What was issued on a device; see inbox.py.",
+    .m_doc = "What was issued on a device; see matching.py.",
     .m_slots = slots,
 };
 

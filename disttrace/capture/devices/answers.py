@@ -1,18 +1,56 @@
-"""What the answer of a flight recorder says of the operations that were issued."""
+"""What the answer of a flight recorder means for the operations that were issued."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from typing import Any
 
+from disttrace import errors
 from disttrace.capture.devices import matching
-from disttrace.capture.devices.aborts import Aborts
 from disttrace.capture.devices.flight_recorder import Answer, Record
 from disttrace.capture.devices.matching import Completion, Entries, Running
 from disttrace.capture.devices.recorders import Channel, is_on
+from disttrace.capture.objects.groups import Groups
 from disttrace.journal.originals import sleep
 from disttrace.recording.operation import Operation
 from disttrace.recording.recorder import Recorder
+
+_MODES = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING")
+_ABORTING = ("1", "2")
+_WELL = "SUCCESS"
+
+
+class Aborts:
+    """Whether what looks complete was aborted; ``possible``: else nothing needs to be queried.
+
+    In modes 1 and 2 of ``TORCH_NCCL_ASYNC_ERROR_HANDLING`` torch's watchdog aborts communicators
+    after a time-out or any other error of NCCL's. Their kernels end then, and their events are
+    complete like those of operations that did their work.
+    """
+
+    def __init__(self, groups: Groups) -> None:
+        self._groups = groups
+        self.possible = any(os.environ.get(name) in _ABORTING for name in _MODES)
+
+    def happened(self, group: int | None) -> bool | None:
+        """Whether an error of the group's is known, which torch notes before it aborts; None where
+        this torch does not tell. Asked after an operation was seen complete, so it decides."""
+        entry = self._groups.by_number(group)
+        live = None if entry is None else entry.reference()
+        for device in {} if entry is None else entry.backends:
+            error: Any = errors.asked(_error, live, device)
+            if error is not None:
+                return bool(error.name != _WELL)
+        return None
+
+
+def _error(group: Any, device: str) -> Any:
+    """The ErrorType of the group's backend for ``device``, where it has one and is not gone."""
+    import torch
+
+    return group._get_backend(torch.device(device)).get_error()
+
 
 _TIMING = ("TORCH_NCCL_ENABLE_TIMING", "NCCL_ENABLE_TIMING", "TORCH_NCCL_DESYNC_DEBUG")
 _RETIRED_NS = 1_000_000_000  # the backend's own duration comes when its entry is retired

@@ -16,9 +16,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from disttrace import errors
-from disttrace.capture.devices import flight_recorder, graph_replays, inbox, matching
-from disttrace.capture.devices.aborts import Aborts
-from disttrace.capture.devices.answers import STEP, Answers, Open
+from disttrace.capture.devices import flight_recorder, graphs, matching
+from disttrace.capture.devices.answers import STEP, Aborts, Answers, Open
 from disttrace.capture.devices.asker import Asker, AskingDevice, is_of_device
 from disttrace.capture.devices.flight_recorder import (
     NATIVE,
@@ -28,15 +27,13 @@ from disttrace.capture.devices.flight_recorder import (
     Question,
     unix_offset,
 )
-from disttrace.capture.devices.followed import Followed
-from disttrace.capture.devices.graph_captures import GraphCaptures
-from disttrace.capture.devices.graph_replays import GraphReplays
-from disttrace.capture.devices.inbox import Note
-from disttrace.capture.devices.matching import Running
+from disttrace.capture.devices.graphs import GraphCaptures, GraphReplays
+from disttrace.capture.devices.matching import Note, Running
 from disttrace.capture.devices.recorders import (
     SPOILT,
     UNSAFE,
     Channel,
+    Followed,
     Recorders,
     blind,
     spoils,
@@ -110,7 +107,7 @@ class DeviceOperations(Unwatched):
     ) -> None:
         super().__init__(capture.recorder)
         self._capture = capture
-        self._inbox = inbox.make(self._issued, lambda: capture.wake())
+        self._inbox = matching.make(self._issued, lambda: capture.wake())
         self.add = self._inbox.add  # type: ignore[method-assign]
         self.replays = GraphReplays(capture, PART, self._replayed)
         self.captures = GraphCaptures(self.replays, self._inbox.known.clear)
@@ -172,7 +169,7 @@ class DeviceOperations(Unwatched):
         if self.captures.here():
             self._captured(operation)
         else:
-            self._replayed(operation, graph_replays.after(stream))
+            self._replayed(operation, graphs.after(stream))
 
     def _captured(self, operation: Operation) -> None:
         """It runs when the graph is replayed."""
@@ -226,7 +223,7 @@ class DeviceOperations(Unwatched):
         begin = time.thread_time_ns()
         of_group: dict[int | None, tuple[Channel | None, str | None]] = {}
         notes = [note for note in self._inbox.take() if not note[0].ended]
-        for index, (note, behind) in enumerate(inbox.in_chunks(notes)):
+        for index, (note, behind) in enumerate(matching.in_chunks(notes)):
             call = note[0].call
             found = of_group.get(call.group)
             if found is None:

@@ -1,17 +1,25 @@
-"""What torch's flight recorders tell: which one a backend writes to, and what its entries say.
+"""What torch's flight recorders answer: which one a backend writes to, and what its entries mean.
 
 NCCL of torch up to 2.14 (``nccl-legacy`` on 2.15) writes to a recorder of its own, which queries
 the events of operations when it is asked. From 2.15 on `nccl` is ProcessGroupNCCL2, for which a
 hook of torch's writes to a recorder named after the backend: asking that one touches no device.
+
+The Python bindings keep the GIL for the whole dump: with 2,000 entries some twenty milliseconds
+quiet, a tenth of a second on a busy machine. So torch's dump is called in C++, without it
+(``_dump.cpp``). The functions are found by their mangled names, which state their arguments; where
+a name is missing (another torch, another compiler), or nothing was compiled, the binding has to do.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import io
 import os
 import pickle
+import platform
 import struct
+import sys
 import time
 import types
 from bisect import bisect_right
@@ -19,9 +27,52 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from disttrace import errors, foreign
-from disttrace.capture.devices import gil_free
-from disttrace.journal.extension_modules import orjson
+from disttrace.journal import compiled
+from disttrace.journal.compiled import orjson
 from disttrace.journal.originals import sleep
+
+_STRING = "RKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+# Where the devices' half of torch is; the one of ROCm bears another name.
+_DEVICE_LIBRARIES = ("libtorch_cuda.so", "libtorch_hip.so")
+
+# onlyActive -> JSON; raises RuntimeError for what C++ throws
+Json = Callable[[bool], bytes]
+
+
+def nccl_json() -> Json | None:
+    """The native recorder of NCCL: ``dump(active)`` gives JSON. None where it is not found."""
+    # The tag says that the result is a std::string of the layout that we are compiled for.
+    symbol = "_ZN4c10d20dump_nccl_trace_jsonB5cxx11Ebb"
+    found = (_json(library, symbol, None) for library in _DEVICE_LIBRARIES)
+    return next((each for each in found if each is not None), None)
+
+
+def named_json(backend: str | None) -> Json | None:
+    """The recorder of torch's hook for ``backend``; None: the only one before 2.15, gloo's."""
+    arguments = "B5cxx11Ebb" if backend is None else f"Ebb{_STRING}"
+    return _json("libtorch_cpu.so", f"_ZN4c10d18dump_fr_trace_json{arguments}", backend)
+
+
+def _json(library: str, symbol: str, backend: str | None) -> Json | None:
+    if not sys.platform.startswith("linux") or platform.machine() not in ("x86_64", "aarch64"):
+        return None  # it was tried nowhere else
+    import torch
+
+    path = os.path.join(os.path.dirname(torch.__file__), "lib", library)
+    try:
+        ask = compiled.load("capture.devices._dump").ask
+        loaded = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        address = ctypes.cast(loaded[symbol], ctypes.c_void_p).value
+    except (ImportError, OSError, AttributeError):  # not built, not loaded, no such function
+        return None
+    return functools.partial(_asked, ask, address, backend)
+
+
+def _asked(
+    ask: Callable[..., bytes], address: int | None, backend: str | None, active: bool
+) -> bytes:
+    return ask(address, active, backend)
+
 
 _E = TypeVar("_E")
 Key = tuple[int, int]
@@ -154,11 +205,11 @@ def source(recorder: str) -> Ask | None:
         return None
     # What stands there in Python is another's: it knows more than C++ does.
     is_torchs = isinstance(bound, types.BuiltinFunctionType)
-    free = gil_free.nccl_json() if recorder == NATIVE else None
+    free = nccl_json() if recorder == NATIVE else None
     if recorder not in _DUMPS:
         if "backend" not in (bound.__doc__ or ""):
             return None
-        free, bound = gil_free.named_json(recorder), functools.partial(bound, backend=recorder)
+        free, bound = named_json(recorder), functools.partial(bound, backend=recorder)
     if free is not None and is_torchs:
         return FreeOfGil(free, bound)
     return functools.partial(from_binding, bound)

@@ -14,7 +14,7 @@ from disttrace import errors
 from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.hot_path.call_key import ReadKey
 from disttrace.capture.wrapping.wrappers import Args, Begin, Function, Kwargs, Part, wrap
-from disttrace.patching.patcher import rename
+from disttrace.patching import rename
 from disttrace.recording.operation import WAITED, Operation, ThreadState, size
 
 

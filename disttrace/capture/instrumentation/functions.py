@@ -1,6 +1,6 @@
 """Instrumentation of operations made of several: they become parents of what they issue.
 
-Functions get other code (see patcher.py), so names imported before tracing started are seen too.
+Functions get other code (see patching.py), so names imported before tracing started are seen too.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch._C._distributed_c10d as c10d
 
+from disttrace import dynamo
 from disttrace.capture.calls import arguments
 from disttrace.capture.calls.operations import ROWS, Method
 from disttrace.capture.hot_path import call_key, native, plain
@@ -14,7 +15,6 @@ from disttrace.capture.wrapping.call_definition import define
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Function, Part, wrap
 from disttrace.journal.originals import get_ident
-from disttrace.patching import dynamo
 from disttrace.recording.operation import Operation, ThreadState
 
 PART = "collectives and messages"

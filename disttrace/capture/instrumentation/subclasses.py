@@ -17,7 +17,7 @@ from torch._C._distributed_c10d import Backend, ProcessGroup, Store, Work
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.objects.registry import Registry
 from disttrace.capture.wrapping.context import Capture
-from disttrace.patching.patcher import subclasses
+from disttrace.patching import subclasses
 
 PART = "Python subclasses"
 _OURS = "disttrace."

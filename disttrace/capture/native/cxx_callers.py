@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
+from disttrace import dynamo
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import after, before
-from disttrace.patching import dynamo
 
 FUNCTIONAL = "_c10d_functional"
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch.distributed.distributed_c10d as c10d
 
+from disttrace import dynamo
 from disttrace.capture.calls import arguments
 from disttrace.capture.calls.arguments import Signature
 from disttrace.capture.calls.operations import ROWS, Method
@@ -26,7 +27,6 @@ from disttrace.capture.objects.works import storage
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import MESSAGE
 from disttrace.journal.originals import get_ident
-from disttrace.patching import dynamo
 from disttrace.recording.operation import ThreadState
 
 PART = "operations issued by C++"

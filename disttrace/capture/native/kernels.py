@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
+from disttrace import dynamo
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.originals import RLock
-from disttrace.patching import dynamo
 
 KEY = "BackendSelect"
 WITHIN = "VmapMode"

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
+from disttrace import dynamo
 from disttrace.capture.native.cxx_callers import guarded, watch, watch_operators
 from disttrace.capture.native.kernels import operators, schema_of
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Function, before
-from disttrace.patching import dynamo
 
 AUTOGRAD = "_c10d_functional_autograd"
 """Its operators stand above the keys at which kernels can see them, and issue from there."""

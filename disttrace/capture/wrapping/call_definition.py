@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from disttrace import dynamo
 from disttrace.capture.calls.arguments import Signature
 from disttrace.capture.calls.operations import Method
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import COLLECTIVE, MESSAGE, ON_DEVICE
-from disttrace.patching import dynamo
 from disttrace.recording.interning import Made
 from disttrace.recording.operation import Counter
 

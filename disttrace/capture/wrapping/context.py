@@ -17,7 +17,7 @@ from disttrace.capture.objects.groups import GroupEntry, Groups
 from disttrace.capture.objects.stores import Stores
 from disttrace.capture.objects.works import Works
 from disttrace.journal.format import COMPOSED
-from disttrace.patching.patcher import Engine
+from disttrace.patching import Engine
 from disttrace.recording.interning import Made
 from disttrace.recording.operation import Counter, KeyTexts, Operation, retail
 from disttrace.recording.recorder import Recorder

@@ -81,7 +81,7 @@ def main(argv: list[str]) -> int:
 
 
 def _take_away_what_was_left() -> None:
-    from disttrace.lifecycle.meeting.place import own_folder
+    from disttrace.lifecycle.meeting import own_folder
     from disttrace_viewer.companion.registry import sweep
 
     if (folder := own_folder()) is not None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from disttrace.journal.format import CALLS_SUFFIX, is_plain_name, opened_own
-from disttrace.lifecycle.meeting.place import place
+from disttrace.lifecycle.meeting import place
 from disttrace.recording.shown import FIRST_LINE, KEPT, Page, read, streams
 from disttrace_viewer.states.state import inflated
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 import disttrace.journal.format as fmt
 from disttrace.journal.format import CALLS_SUFFIX, ROLL_SUFFIX, is_plain_name, opened_own
 from disttrace.journal.proc import Entry, entries
-from disttrace.lifecycle.meeting.place import namespace
+from disttrace.lifecycle.meeting import namespace
 
 
 class JournalRegistry:

@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from disttrace.journal.format import LIVE_SUFFIX, opened_own
-from disttrace.lifecycle.meeting.place import own_folder
+from disttrace.lifecycle.meeting import own_folder
 from disttrace_viewer.trace.errors import ViewerError
 
 OLD_S = 15.0

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 import torch.distributed.distributed_c10d as c10d
 
+from disttrace import dynamo
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import compose
-from disttrace.patching import dynamo
 
 PART = "digests of values"
 EXPECTED = "expect_equal"

@@ -17,14 +17,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from disttrace import errors
+from disttrace import errors, launchers
 from disttrace.capture.wrapping.context import Capture
 from disttrace.identity import integer
 from disttrace.journal.format import opened_own
-from disttrace.lifecycle.hearing import listeners
 from disttrace.recording import background
 from disttrace.recording.operation import Operation
-from disttrace.surroundings import launchers
 
 NAME = "disttrace-verdicts"
 LEAVE_S = 1.0
@@ -167,7 +165,7 @@ def standing(
         "oldest_line": None if oldest is None else _line(capture, oldest),
         "waiting_share": of_ranks.get("ranks", {}).get(process, {}).get("waiting_share"),
         "slow": of_ranks.get("slow", []),
-        "said": listeners.last(),
+        "said": last(),
     }
 
 

@@ -1,12 +1,49 @@
-"""Settings of a project: ``[tool.disttrace]`` of ``pyproject.toml`` where a program starts.
+"""The settings of a folder (``[tool.disttrace]`` of ``pyproject.toml`` where a program starts),
+and the reading of the switch.
 
-Whoever can write that file decides what ``on_stall`` runs, so one of somebody else's is not read.
+A user that can write that file decides what ``on_stall`` runs, so another user's is not read.
 Start-up asks here, so nothing is imported that the bare interpreter has not loaded, unless such a
 table is there.
 """
 
 import os
 import stat
+
+SWITCH = "DISTTRACE"
+"""The variable that switches tracing on."""
+
+ON = frozenset({"1", "on", "true", "yes"})
+OFF = frozenset({"0", "off", "false", "no"})
+
+_LONGEST = 80
+
+
+def read_switch(word: str) -> bool:
+    """Whether ``word`` says on; ValueError where it says neither on nor off."""
+    word = word.strip().lower()
+    if word not in ON | OFF:
+        raise ValueError
+    return word in ON
+
+
+def is_on(value: str | None) -> bool:
+    """Whether this value of DISTTRACE switches tracing on; unset and empty are off.
+
+    ValueError for a value that says neither: its text is the sentence for people.
+    """
+    if value is None or not value.strip():
+        return False
+    try:
+        return read_switch(value)
+    except ValueError:
+        raise ValueError(f"{SWITCH} is {quoted(value)}; allowed is 1 or 0; not tracing.") from None
+
+
+def quoted(value: object) -> str:
+    """A value as a sentence quotes it: of a long one the beginning."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from disttrace import errors
-from disttrace.patching import dynamo
+from disttrace import dynamo, errors
 
 Undo = Callable[[], None]
 _RUNS_LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR

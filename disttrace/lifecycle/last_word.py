@@ -19,15 +19,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from disttrace import errors
+from disttrace import errors, launchers
 from disttrace.config import Config
 from disttrace.identity import AGENT, WORKER, Identity, file_part
 from disttrace.journal import descriptors
 from disttrace.journal.format import DEF, DEFS_SUFFIX, is_of_job, opened_own
 from disttrace.journal.originals import poll, read
-from disttrace.lifecycle import adopters, detached
-from disttrace.lifecycle.meeting.roll import Roll
-from disttrace.surroundings import launchers
+from disttrace.lifecycle import detached
+from disttrace.lifecycle.companion import Roll
 
 PATIENCE_S, MOST_SHARES = 2.0, 5.0
 """So long the end of a job that went wrong is held up at most (0.4 s where the host is idle), and
@@ -104,7 +103,7 @@ class LastWord:
         }
 
     def _answer(self, order: dict[str, Any]) -> Mapping[str, Any] | None:
-        starter = adopters.first(self._config.dir, os.geteuid())
+        starter = detached.first_adopter(self._config.dir, os.geteuid())
         if starter not in (None, os.getpid()):
             return None  # its child it would be, and it may be waiting for its children
         with descriptors.StreamsKeptFree():

@@ -1,1 +1,0 @@
-"""torchrun: its agent, and the workers that it starts."""

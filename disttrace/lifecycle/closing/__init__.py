@@ -1,1 +1,0 @@
-"""What is said at the end of a job."""

@@ -1,1 +1,0 @@
-"""What the program itself may hear and ask while it is traced."""

@@ -1,1 +1,0 @@
-"""Replacing attributes and code of torch, and putting exactly the same back."""

@@ -1,1 +1,0 @@
-"""What is around a program and tells of it: its launcher, and its project."""
