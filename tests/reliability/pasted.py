@@ -327,6 +327,7 @@ class Cut:
 
     text: str
     summary_alone: bool
+    """What torchrun says there may be all that is left."""
 
 
 def cut(folder: Path, into: Path, drawn: random.Random) -> Cut:
@@ -376,7 +377,7 @@ def cut(folder: Path, into: Path, drawn: random.Random) -> Cut:
             for path in into.iterdir():
                 os.utime(path, (1_600_000_000, 1_600_000_000))
             text += ", times lost"
-    return Cut(text, "summary alone" in names)
+    return Cut(text, bool({"summary alone", "cut off"} & {*names}))
 
 
 # -- judging ---------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ import pytest
 from disttrace_viewer.api.attached import from_files
 from disttrace_viewer.api.report import Report
 from disttrace_viewer.api.verdict import diagnose
+from disttrace_viewer.load.foreign.evidence import troubles
+from disttrace_viewer.trace.errors import ViewerError
 
 HERE = Path(__file__).parent / "evidence"
 ALL = "All members have joined"
@@ -85,7 +87,123 @@ STORE = (
     "RuntimeError: Timed out initializing process group in store based barrier on rank: {},"
     " for key: store_based_barrier_key:1 (world_size={}, worker_count={}, timeout=0:30:00)"
 )
+HEARTBEAT = (
+    "[rank{0}]:[E ProcessGroupNCCL.cpp:1316] [PG 0 Rank {0}] Heartbeat monitor timed out!"
+    " workMetaList_.size()={1}"
+)
+STUCK = (
+    "[rank{0}]:[F ProcessGroupNCCL.cpp:1169] [PG 0 Rank {0}] [PG 0 Rank {0}] ProcessGroupNCCL's"
+    " watchdog got stuck for {1} seconds without making progress"
+)
+RAY = "(Trainer pid={}, ip=10.9.8.{}) "
+NCCL_CALL = (
+    "node-a:{1}:{1} [{0}] NCCL INFO {2}: opCount {3} sendbuff 0x7f01 recvbuff 0x7f02 count {4}"
+    " datatype 7 op 0 root 0 comm 0x55{0} [nranks=4] stream 0x56{0}"
+)
+PAIR = "[/build/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.7]:4107"
+RECORD = "/opt/env/lib/python3.11/site-packages/torch/distributed/elastic/errors/__init__.py"
+AUTOGRAD = "/opt/env/lib/python3.11/site-packages/torch/autograd/graph.py"
+
+
+def raised(rank: int, error: str, *inner: str) -> str:
+    """A traceback of a program below torchrun's ``record``, with both prefixes of two hosts."""
+    frames = [f'  File "{RECORD}", line 367, in wrapper',
+              '  File "/srv/e/train.py", line 44, in main', *inner]  # fmt: skip
+    lines = ["Traceback (most recent call last):", *frames, error]
+    return "\n".join(f"[default{rank % 2}]:[rank{rank}]: {line}" for line in lines)
+
+
+def summed(*ends: tuple[int, int]) -> str:
+    """torchrun's summary of a host: ranks and codes, the root cause last."""
+    rows = [
+        f"[{n}]:\n  time      : 2026-01-02_10:00:0{9 - n}\n  rank      : {rank} (local_rank:"
+        f" {rank % 2})\n  exitcode  : {code} (pid: 70{rank})\n  error_file: <N/A>"
+        for n, (rank, code) in enumerate(ends)
+    ]
+    return "\n".join(["Failures:", *rows[:-1], "Root Cause (first observed failure):", rows[-1]])
+
+
+def dumped(rank: int, line: int, *, waits: bool) -> str:
+    """A stack by ``faulthandler.dump_traceback_later``, with the local rank of two hosts."""
+    inner = [f'  File "{C10D}", line 3252 in all_reduce'] if waits else []
+    rows = ["Timeout (0:30:00)!", "Thread 0x00007f0a (most recent call first):", *inner,
+            f'  File "/srv/e/train.py", line {line} in step']  # fmt: skip
+    return "\n".join(f"[default{rank % 2}]:{row}" for row in rows)
+
+
 RESTATED = {
+    # hiyouga/LlamaFactory#6953, facebookresearch/dinov2#447, OpenRLHF/OpenRLHF#624
+    "a heartbeat and its end": (
+        f"{HEARTBEAT.format(6, 2)}\n{STUCK.format(6, 480)}",
+        Piece("", "no_progress", (), ("rank 6 (2 pending)", "480 s")),
+    ),
+    "heartbeats by Ray": (
+        "\n".join(RAY.format(40 + r, r) + STUCK.format(r, 600) for r in (0, 1)),
+        Piece("", "no_progress", (), ("rank 0", "rank 1", "600 s")),
+    ),
+    "a watchdog by Ray, said once": (
+        RAY.format(5, 3) + GATHER.format(0) + " [repeated 14x across cluster]",
+        Piece("", "missing_participant", (), ("of ranks 1-", "the log has no line")),
+    ),
+    # ROCm/rccl#429, NVIDIA/nccl#1193
+    "another operation in NCCL's lines": (
+        "\n".join(
+            NCCL_CALL.format(r, 70 + r, op, seq, count)
+            for r in range(4)
+            for seq, op, count in (
+                ("28b", "AllReduce", 64),
+                ("28c", *(("AllGather", 512) if r == 2 else ("AllReduce", 4096))),
+            )
+        ),
+        Piece("", "op_mismatch", (2,), ("all_gather_into_tensor",)),
+    ),
+    "a rank behind in NCCL's lines": (
+        "\n".join(
+            NCCL_CALL.format(r, 70 + r, "AllReduce", seq, 64)
+            for r in range(4)
+            for seq in ("139d", "139e")[: 1 if r == 3 else 2]
+        ),
+        Piece("", "missing_participant", (3,)),
+    ),
+    # PrimeIntellect-ai/prime-diloco#68, NVIDIA/nccl#1394, pytorch/gloo#456
+    "sizes that gloo refuses": (
+        (
+            "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what(): "
+            " [enforce fail at ../gloo/transport/tcp/pair.cc:446] op.preamble.length <= op.nbytes."
+            " 2048 vs 512"
+        ),
+        Piece("", "shape_mismatch", (), ("2,048 and 512 bytes",)),
+    ),
+    # pytorch/pytorch#54531, #131781, rwth-i6/returnn#1484
+    "stacks of faulthandler in a log": (
+        "\n".join(["step 812"] * 300 + [dumped(r, 30 + r, waits=r > 0) for r in (0, 1)]),
+        Piece("", "missing_participant", (0,), ("train.py:30",), (" for 1",)),
+    ),
+    "stacks of the second host": (
+        "\n".join(
+            ["step 812"] * 300
+            + [dumped(r, 30 + r, waits=r > 2) for r in (2, 3)]
+            + [summed((3, 1), (2, 1))]
+        ),
+        Piece("", "missing_participant", (2,), ("train.py:32", "of ranks 0, 1 the log has no")),
+    ),
+    "a host's summary before another's traceback": (
+        "\n".join([summed((0, -15), (1, 1)), raised(2, "ValueError: shard 9 is empty")]),
+        Piece("", "process_failed", (2,), ("shard 9 is empty",)),
+    ),
+    "a connection closed in a backward pass": (
+        "\n".join(
+            [
+                raised(1, f"RuntimeError: {PAIR}", f'  File "{AUTOGRAD}", line 9, in run_backward'),
+                raised(0, "ValueError: shard 9 is empty"),
+            ]
+        ),
+        Piece("", "process_failed", (0,), ("shard 9 is empty",)),
+    ),
+    "who only stands in a summary": (
+        "\n".join([raised(3, f"RuntimeError: {PAIR}"), summed((1, -15), (0, 3))]),
+        Piece("", "process_failed", (0,), ("exit code 3",)),
+    ),
     # After the wordings of pytorch/pytorch#100207, #79724, #80197, nccl#849, metaseq#52,
     # DEIM#105 and yolov5#4574, in other words and numbers.
     "numbers that were never set": (
@@ -173,3 +291,53 @@ def test_pieces_with_a_known_truth(piece: Piece) -> None:
     report = from_files(stacks).report if stacks else diagnose(folder)
     assert report is not None
     check(report, piece)
+
+
+ANALYZED = (
+    # pytorch/pytorch#140969, #134528, #140879
+    "Not all ranks joining collective: sequence number: 8\nmissing ranks: {1, 2}",
+    "Collective sequence number: 12 has errors\ninternal record id: 11\ngroup info: 3:dp",
+    "built groups, memberships\nNo errors found. All collectives match",
+)
+
+
+@pytest.mark.parametrize("text", ANALYZED)
+def test_an_output_of_torch_s_analyzer(tmp_path: Path, text: str) -> None:
+    (tmp_path / "job.log").write_text(f"{text}\n")
+    with pytest.raises(ViewerError, match="analyzer of Flight Recorder dumps"):
+        diagnose(tmp_path / "job.log")
+
+
+def test_folders_of_two_hosts(tmp_path: Path) -> None:
+    """torchrun numbers them by local rank; lines tell the rank, and where none does, it is not
+    known."""
+    for host, first in (("a", 0), ("b", 2)):
+        for local in (0, 1):
+            folder = tmp_path / host / "attempt_0" / str(local)
+            folder.mkdir(parents=True)
+            failed = first + local == 2
+            error = "ValueError: shard 9 is empty" if failed else f"RuntimeError: {PAIR}"
+            (folder / "stderr.log").write_text(raised(first + local, error))
+            if failed:
+                (folder / "error.json").write_text(f'{{"message": {{"message": "{error}"}}}}')
+    check(diagnose(tmp_path), Piece("", "process_failed", (2,), ("shard 9 is empty",)))
+    for path in tmp_path.rglob("stderr.log"):
+        path.unlink()
+    (tmp_path / "a" / "attempt_0" / "1" / "error.json").write_text('{"message": "SystemExit: 1"}')
+    check(diagnose(tmp_path), Piece("", "process_failed", (), ("shard 9 is empty",)))
+
+
+def test_stacks_that_tell_no_rank(tmp_path: Path) -> None:
+    """The same look in two forms is of one process, and pids that stand for ranks are told."""
+    for pid, waits in ((71, True), (72, False), (75, True)):
+        inner = f"    all_reduce ({C10D}:3252)\n" if waits else ""
+        head = f"Process {pid}: python train.py\nPython v3.11.7\n\n"
+        text = f'{head}Thread {pid} (idle): "MainThread"\n{inner}    step (/srv/train.py:30)\n'
+        for name in (f"{pid}.txt", f"again-{pid}.txt"):
+            (tmp_path / name).write_text(text)
+    report = diagnose(tmp_path)
+    (found,) = report.findings
+    assert (found.culprit_ranks, found.waiting_ranks) == ((1,), (0, 2))
+    assert any("process ids number them" in one for one in found.because)
+    (problem,) = troubles([str(tmp_path)])
+    assert "rank 1 is process 72" in problem.sentence

@@ -47,6 +47,7 @@ _NAMES = re.compile(
 )
 _CUES = (
     "rror",
+    "preamble",
     "ailure",
     "NCCL",
     "ank",
@@ -466,7 +467,6 @@ def _journals(log: Log, path: str) -> Iterator[Files]:
         given_up = [one for one in _samples(log, path, echoes) if one.rank not in stacks]
         yield from py_spy.translated(
             [*stacks.values(), *given_up], kind=NAME, world=world, whole=log.whole, reports=reports,
-            others=sorted(concerned - {*stacks, *echoes}),
         )  # fmt: skip
         return
     facts = _Facts(log, told, uncounted, own, echoes, killed, parted, path, world)

@@ -165,10 +165,9 @@ def translated(
     world: int = 0,
     whole: int | None = None,
     reports: Sequence[Mapping[str, Any]] = (),
-    others: Sequence[int] = (),
 ) -> Iterator[Files]:
     """The journals of one job's processes. ``world``: so many ranks there are at least, ``whole``:
-    so many there are. ``others``: ranks of which only ``reports`` tell.
+    so many there are.
     """
     if not samples:
         return
@@ -189,7 +188,7 @@ def translated(
     alone = (len(counts) == 1 and not (known and unknown)) or bool(outside)
     told = {sample.world for sample in samples if sample.world} | {whole} - {None}
     whole = max((n for n in told if n), default=None)
-    world = max(world, *(rank + 1 for rank in (*ranks, *others)), whole or 1, len(ranks))
+    world = max(world, *(rank + 1 for rank in ranks), whole or 1, len(ranks))
     now = max((s.at_ns for s in samples), default=0) or time.time_ns()
     job = _Job(kind, world, world != whole, now, tuple(reports))
     for rank, sample in ranks.items():
@@ -197,9 +196,6 @@ def translated(
         together = bool(alone and call and (call.op, call.where) == common)
         yield _journal(job, sample, rank, call, runs=rank in runs, together=together)
         job.reports = ()
-    for rank in others:
-        nowhere = Sample(samples[0].path, rank, (), rank)
-        yield _journal(job, nowhere, rank, None, runs=False, together=False)
 
 
 _UNKNOWN_NS = 3_600_000_000_000
