@@ -69,7 +69,6 @@ VIEWER_ROOMS = (
     "views",
     "views/timeline",
     "views/terminal",
-    "views/terminal/paint",
     "attach",
     "otlp",
     "api",

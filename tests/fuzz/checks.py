@@ -13,9 +13,8 @@ from typing import Any
 import orjson
 
 from disttrace import cli
-from disttrace_viewer.otlp.metrics import Meters
 from disttrace_viewer.otlp.pipeline import Pipeline
-from disttrace_viewer.otlp.sdk import Tracers
+from disttrace_viewer.otlp.sdk import Meters, Tracers
 from disttrace_viewer.otlp.spans import Span
 from fuzz.mutations import rich
 

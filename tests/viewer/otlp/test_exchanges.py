@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from disttrace_viewer.otlp.exchanges import OpenExchanges
 from disttrace_viewer.otlp.journal import Operation
+from disttrace_viewer.otlp.pipeline import OpenExchanges
 from disttrace_viewer.otlp.spans import Exchanged
 
 BUILDER: Any = SimpleNamespace(

@@ -16,8 +16,9 @@ import pytest
 
 import disttrace
 from disttrace import cli
-from disttrace_viewer.api import exports, jobs
-from disttrace_viewer.api.exports import NAMES, format_of
+from disttrace_viewer.api import jobs
+from disttrace_viewer.api import trace as exports
+from disttrace_viewer.api.trace import NAMES, format_of
 from disttrace_viewer.commands.export import FORMATS
 from disttrace_viewer.states import folder
 from disttrace_viewer.trace.errors import ViewerError

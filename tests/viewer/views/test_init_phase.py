@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from disttrace_viewer.merge.reader import load
-from disttrace_viewer.views.terminal.paint.report import Overview, report_of
 from disttrace_viewer.views.terminal.plan import Filters
+from disttrace_viewer.views.terminal.report import Overview, report_of
 from support.journals import MS, Journal, workers
 
 

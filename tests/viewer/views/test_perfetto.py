@@ -16,7 +16,7 @@ from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.commands import export
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.views import jsonl
-from disttrace_viewer.views.timeline import counters, perfetto
+from disttrace_viewer.views.timeline import perfetto, tracks
 from support.journals import MS, Journal, bulk, training, workers
 from support.scenes import S, beat, fail
 
@@ -220,12 +220,12 @@ def test_long_series_keep_their_peaks(tmp_path: Path, monkeypatch: pytest.Monkey
     """Of many steps so many stay, the highest among them, and where it ends."""
     bulk(tmp_path, 4000, world_size=4)
     trace = load([str(tmp_path)])
-    whole = counters.counters(trace, Exchanges(trace))
-    monkeypatch.setattr(counters, "POINTS", 50)
-    few = counters.counters(trace, Exchanges(trace))
+    whole = tracks.counters(trace, Exchanges(trace))
+    monkeypatch.setattr(tracks, "POINTS", 50)
+    few = tracks.counters(trace, Exchanges(trace))
     sizes = few.group_by("group", "what").len()["len"].to_list()
     assert max(sizes) <= 50
-    for what in (counters.WAITING, counters.FLYING):
+    for what in (tracks.WAITING, tracks.FLYING):
         both = [rows.filter(pl.col("what") == what)["value"] for rows in (whole, few)]
         assert both[0].max() == both[1].max()
         assert both[0].to_list()[-1] == both[1].to_list()[-1] == 0

@@ -28,7 +28,7 @@ import pytest
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.views.timeline import perfetto
-from disttrace_viewer.views.timeline.counters import BUSY, FLYING, WAITING
+from disttrace_viewer.views.timeline.tracks import BUSY, FLYING, WAITING
 from support.journals import MS, workers
 from support.scenes import beat
 

@@ -12,9 +12,9 @@ import pytest
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.views.terminal import BAD, HOLD
-from disttrace_viewer.views.terminal.paint.console import paper
-from disttrace_viewer.views.terminal.paint.report import Overview, paint, report_of
+from disttrace_viewer.views.terminal.console import paper
 from disttrace_viewer.views.terminal.plan import Filters
+from disttrace_viewer.views.terminal.report import Overview, paint, report_of
 from disttrace_viewer.views.terminal.rows import Mark, Row
 from support.journals import MS, Journal, bulk, training, workers
 

@@ -27,7 +27,7 @@ from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.history.past import verdict_on
 from disttrace_viewer.merge.reader import load
-from disttrace_viewer.views.terminal.paint.top import Selection, lines
+from disttrace_viewer.views.terminal.screen import Selection, lines
 from disttrace_viewer.views.terminal.top import Snapshot, activity_of, snapshot_of
 from support.journals import MS, Journal, workers
 

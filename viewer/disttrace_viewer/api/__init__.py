@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from disttrace_viewer.api.diff import Diff, diff
     from disttrace_viewer.api.live import follow, show, snapshot
-    from disttrace_viewer.api.reading import Paths, jobs, journals, print_jobs
+    from disttrace_viewer.api.reading import Job, Paths, jobs, journals, print_jobs
     from disttrace_viewer.api.report import Finding, Location, Position, Report
     from disttrace_viewer.api.statistics import Stats, stats
     from disttrace_viewer.api.trace import Trace, load
     from disttrace_viewer.api.verdict import diagnose
     from disttrace_viewer.trace.errors import ViewerError
-    from disttrace_viewer.views.jobs import Job
     from disttrace_viewer.views.prometheus import metrics, serve
 
 __all__ = [
@@ -49,13 +48,12 @@ __all__ = [
 _FROM = {
     "disttrace_viewer.api.diff": ("Diff", "diff"),
     "disttrace_viewer.api.live": ("follow", "show", "snapshot"),
-    "disttrace_viewer.api.reading": ("Paths", "jobs", "journals", "print_jobs"),
+    "disttrace_viewer.api.reading": ("Job", "Paths", "jobs", "journals", "print_jobs"),
     "disttrace_viewer.api.report": ("Finding", "Location", "Position", "Report"),
     "disttrace_viewer.api.statistics": ("Stats", "stats"),
     "disttrace_viewer.api.trace": ("Trace", "load"),
     "disttrace_viewer.api.verdict": ("diagnose",),
     "disttrace_viewer.trace.errors": ("ViewerError",),
-    "disttrace_viewer.views.jobs": ("Job",),
     "disttrace_viewer.views.prometheus": ("metrics", "serve"),
 }
 _MODULES = {name: module for module, names in _FROM.items() for name in names}

@@ -35,9 +35,9 @@ from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.choice import chooser, folders
 from disttrace_viewer.trace import model
 from disttrace_viewer.trace.errors import ViewerError
+from disttrace_viewer.views.terminal.console import TextConsole, paper
 from disttrace_viewer.views.terminal.diagnosis import lines as report_lines
-from disttrace_viewer.views.terminal.paint.console import TextConsole, paper
-from disttrace_viewer.views.terminal.paint.top import SORTS, Selection, lines
+from disttrace_viewer.views.terminal.screen import SORTS, Selection, lines
 from disttrace_viewer.views.terminal.top import Activity, Snapshot, activity_of, snapshot_of
 
 REST = 3

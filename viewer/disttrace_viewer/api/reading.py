@@ -1,21 +1,27 @@
-"""Reading folders of journals: a job's trace on one clock."""
+"""Reading folders of journals: which jobs are there, and a job's trace on one clock."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
+from rich.text import Text
+
 from disttrace_viewer.api.report import Report, report_of, stall_ns
+from disttrace_viewer.load import files
 from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.choice import chooser, folders, nothing
-from disttrace_viewer.merge.surveying import survey
+from disttrace_viewer.merge.jobs import newest
+from disttrace_viewer.merge.surveying import Survey, survey
 from disttrace_viewer.states.folder import engine_of
 from disttrace_viewer.trace import model
-from disttrace_viewer.views.jobs import Job, jobs_of
-from disttrace_viewer.views.terminal.paint.console import paper
-from disttrace_viewer.views.terminal.paint.table import paint_jobs
+from disttrace_viewer.views.terminal import DIM
+from disttrace_viewer.views.terminal.console import Column, TextConsole, paint_table, paper
+from disttrace_viewer.wording.names import clock_time, duration, few, number
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None"
 """A folder (read recursively), several, or None for the folder of DISTTRACE_DIR."""
@@ -55,7 +61,7 @@ def print_jobs(
     found: Sequence[Job], *, width: int | None = None, color: bool | None = None
 ) -> None:
     """The list on standard output, as ``disttrace jobs`` shows it."""
-    paint_jobs(found, paper(width=width, color=color))
+    _paint_jobs(found, paper(width=width, color=color))
 
 
 def read(
@@ -84,3 +90,104 @@ def report_on(trace: model.Trace, stall_s: float | None = None) -> Report:
     from disttrace_viewer.history.past import verdict_on
 
     return report_of(verdict_on(trace, stall_ns=stall_ns(stall_s)))
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One launch: what a command started, over all hosts and restarts. Times are unix ns."""
+
+    id: str
+    program: str | None
+    """The script that its oldest worker ran; None where that is not known."""
+    hosts: tuple[str, ...]
+    processes: int
+    ranks: tuple[int, ...]
+    world_size: int | None
+    start_ns: int
+    last_ns: int
+    """Newest sign of life of any of its processes."""
+    met: tuple[str, ...]
+    """Ids of other jobs whose processes met processes of this one in a store."""
+    newest: bool
+    """Whether commands take it where no job is named."""
+
+
+_TAIL = 1 << 14
+_TIME = re.compile(rb'"(?:hb|t|at)":(\d{1,18})')
+
+
+def _last_ns(found: Survey, index: int) -> int:
+    """The last sign of a process without an exit record, by the end of its newest segment: when the
+    file was written tells when it was copied.
+    """
+    process, journal = found.processes[index], found.journals[index]
+    try:
+        path = journal.files.segments[max(journal.files.segments)]
+        data = files.part(path, max(0, files.size(path) - _TAIL), _TAIL)
+        if not data.strip(b"\0"):  # reserved blocks, of which only the front is written
+            data = files.read(path)[0].rstrip(b"\0")[-_TAIL:]
+    except (OSError, ValueError):
+        return process.last_ns
+    newest = max((int(t) for t in _TIME.findall(data)), default=0)
+    return process.last_ns + max(0, newest - journal.definitions.last_t)
+
+
+def jobs_of(found: Survey) -> tuple[Job, ...]:
+    """The jobs, newest first."""
+    if not found.jobs:
+        return ()
+    chosen = newest(found.jobs).id
+    rows = []
+    for job in found.jobs:
+        members = [found.processes[i] for i in job.processes]
+        launched = [p for p in members if p.rank is not None] or members
+        scripts = (a for p in launched for a in p.argv[1:] if not a.startswith("-"))
+        script = next(scripts, None)
+        signs = [_last_ns(found, i) for i in job.processes if found.processes[i].exit is None]
+        rows.append(
+            Job(
+                id=job.id,
+                program=None if script is None else os.path.basename(script),
+                hosts=tuple(sorted({p.host for p in members})),
+                processes=len(members),
+                ranks=tuple(sorted({p.rank for p in members if p.rank is not None})),
+                world_size=max((p.world_size or 0 for p in members), default=0) or None,
+                start_ns=job.start_ns,
+                last_ns=max([job.last_ns, *signs]),
+                met=job.linked,
+                newest=job.id == chosen,
+            )
+        )
+    return tuple(sorted(rows, key=lambda job: (job.start_ns, job.id), reverse=True))
+
+
+def _paint_jobs(jobs: Sequence[Job], out: TextConsole) -> None:
+    """One row per job, newest first."""
+    columns = [
+        Column("job", [job.id for job in jobs], right=False),
+        Column("program", [job.program or "?" for job in jobs], right=False),
+        Column("started", [clock_time(job.start_ns) for job in jobs], right=False),
+        Column("ran", [duration(job.last_ns - job.start_ns) for job in jobs]),
+        Column("ranks", [_ranks(job) for job in jobs]),
+        Column("processes", [str(job.processes) for job in jobs], dear=1),
+        Column("hosts", [few(job.hosts, 2) for job in jobs], right=False, dear=2),
+    ]
+    paint_table(columns, out)
+    met = [job for job in jobs if job.met]
+    for job in met:
+        out.wrapped(
+            Text(f"{job.id} met {few(job.met, 6)} in a store", style=DIM), Text("  "), Text("  ")
+        )
+    if len(jobs) > 1:
+        newest = next(job.id for job in jobs if job.newest)
+        out.wrapped(
+            Text(f"{number(len(jobs), 'job')}; commands take {newest} unless --job names another"),
+            Text(),
+            Text(),
+        )
+
+
+def _ranks(job: Job) -> str:
+    seen = len(job.ranks)
+    whole = job.world_size is None or seen == job.world_size
+    return str(seen) if whole else f"{seen} of {job.world_size}"

@@ -190,7 +190,7 @@ class Report:
         lines = pages(self._parts(), stacks=stacks)
         whole = width is None and not sys.stdout.isatty() and "COLUMNS" not in os.environ
         try:
-            from disttrace_viewer.views.terminal.paint.console import paint, paper
+            from disttrace_viewer.views.terminal.console import paint, paper
         except ModuleNotFoundError:  # no rich: the same lines, not wrapped and without colour
             for line in lines:
                 sys.stdout.write(f"{str(line).rstrip()}\n")

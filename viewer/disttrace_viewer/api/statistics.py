@@ -25,14 +25,14 @@ from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views import tables
 from disttrace_viewer.views.call_fields import group_ids, processes_by_index
-from disttrace_viewer.views.terminal.paint.console import TextConsole, paper
-from disttrace_viewer.views.terminal.paint.stats import (
+from disttrace_viewer.views.terminal.console import TextConsole, paper
+from disttrace_viewer.views.terminal.plan import parse_time
+from disttrace_viewer.views.terminal.stats import (
     paint,
     paint_critical_path,
     paint_older,
     paint_what_if,
 )
-from disttrace_viewer.views.terminal.plan import parse_time
 
 FORMAT = 1
 BY = {"line": ("line",), "group": ("group",), "op": ("op",), "rank": KEYS}

@@ -152,8 +152,8 @@ def print_others(
 ) -> None:
     """A line for each on standard output, below what is shown of the newest job."""
     from disttrace_viewer.views.terminal import DIM, WAIT
+    from disttrace_viewer.views.terminal.console import paint, paper
     from disttrace_viewer.views.terminal.diagnosis import Line
-    from disttrace_viewer.views.terminal.paint.console import paint, paper
 
     if found:
         lines = [Line(one.sentence, style=DIM if one.healthy else WAIT) for one in found]

@@ -8,7 +8,7 @@ import sys
 from disttrace_viewer.commands import common
 
 FORMATS = ("html", "jsonl", "otlp", "parquet", "perfetto")
-"""As ``disttrace_viewer.api.exports.NAMES``, known without importing what writes them."""
+"""As ``disttrace_viewer.api.trace.NAMES``, known without importing what writes them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,17 +38,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Write the export; a file appears only when it is complete."""
-    from disttrace_viewer.api import exports
+    from disttrace_viewer.api import trace as exporting
 
     target = None if args.output in (None, "-") else args.output
-    chosen = exports.format_of(target, args.format)  # before anything is read
+    chosen = exporting.format_of(target, args.format)  # before anything is read
     trace = common.read(args)
     for problem in trace.problems:
         sys.stderr.write(problem + "\n")
-    if args.output is None and chosen in exports.SENDERS:
-        return exports.SENDERS[chosen](trace.model)
+    if args.output is None and chosen in exporting.SENDERS:
+        return exporting.SENDERS[chosen](trace.model)
     if target is None:
-        for piece in exports.pieces(trace.model, chosen, source=not args.no_source):
+        for piece in exporting.pieces(trace.model, chosen, source=not args.no_source):
             sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
     else:

@@ -7,10 +7,14 @@ client of a later one falls back to these). Written out here: it is four methods
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
+import io
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, TextIO
 
@@ -74,8 +78,6 @@ def _parsed(line: str) -> Mapping[str, Any]:
 
 
 def _result(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    from disttrace_viewer.commands import mcp_tools
-
     if not isinstance(params, dict):
         raise RefusedError(_WRONG_PARAMETERS, "params is to be an object")
     if method == "initialize":
@@ -89,10 +91,168 @@ def _result(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
     if method == "ping":
         return {}
     if method == "tools/list":
-        return {"tools": [tool.described() for tool in mcp_tools.TOOLS]}
+        return {"tools": [tool.described() for tool in TOOLS]}
     if method == "tools/call":
-        tool = next((one for one in mcp_tools.TOOLS if one.name == params.get("name")), None)
+        tool = next((one for one in TOOLS if one.name == params.get("name")), None)
         if tool is None:
             raise RefusedError(_WRONG_PARAMETERS, f"there is no tool {params.get('name')!r}")
         return tool.called(params.get("arguments") or {})
     raise RefusedError(_NO_METHOD, f"there is no method {method!r}")
+
+
+Answer = tuple[str, dict[str, Any] | None]
+"""A text to read, and the same as values where there are some."""
+WIDTH = 160
+_LAST = 50
+_TYPES: dict[str, type] = {"string": str, "integer": int}
+
+_PATH = {
+    "type": "string",
+    "description": "Folder of journals, read recursively; dumps of the Flight Recorder or a log are"
+    " taken too. Without it: DISTTRACE_DIR, else disttrace-out.",
+}
+_JOB = {"type": "string", "description": "A job's id or the beginning of it; else the newest."}
+_RUN = {"type": "string", "description": "Folder of journals of one run."}
+
+
+class _MistakeError(Exception):
+    """Arguments that a tool does not take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A row: what it is called, what it is for, what it takes, and what answers."""
+
+    name: str
+    description: str
+    properties: Mapping[str, Mapping[str, str]]
+    call: Callable[..., Answer]
+    required: tuple[str, ...] = ()
+
+    def described(self) -> dict[str, Any]:
+        """Its entry in ``tools/list``."""
+        schema = {"type": "object", "properties": self.properties, "required": list(self.required)}
+        return {
+            "name": self.name,
+            "description": self.description,
+            "inputSchema": {**schema, "additionalProperties": False},
+            "annotations": {"readOnlyHint": True, "openWorldHint": False},
+        }
+
+    def called(self, arguments: Any) -> dict[str, Any]:
+        """The result of ``tools/call``; what fails is one for the caller to read, too."""
+        try:
+            text, values = self.call(**self._checked(arguments))
+        except Exception as error:
+            text = str(error)
+            if not isinstance(error, _MistakeError) and not hasattr(error, "exit_code"):
+                text = f"disttrace itself failed: {type(error).__name__}: {text}"
+            return {"content": [{"type": "text", "text": text}], "isError": True}
+        found: dict[str, Any] = {"content": [{"type": "text", "text": text}], "isError": False}
+        return found if values is None else {**found, "structuredContent": values}
+
+    def _checked(self, arguments: Any) -> dict[str, Any]:
+        """Raises _MistakeError with a sentence."""
+        if not isinstance(arguments, dict):
+            raise _MistakeError("arguments is to be an object")
+        for name, value in arguments.items():
+            wanted = self.properties.get(name)
+            if wanted is None:
+                raise _MistakeError(
+                    f"{self.name} takes {', '.join(self.properties)}, and no {name}"
+                )
+            if not isinstance(value, _TYPES[wanted["type"]]) or isinstance(value, bool):
+                raise _MistakeError(f"{name} is to be of type {wanted['type']}")
+        missing = [name for name in self.required if name not in arguments]
+        if missing:
+            raise _MistakeError(f"{self.name} needs {', '.join(missing)}")
+        return arguments
+
+
+def _diagnose(path: str | None = None, job: str | None = None) -> Answer:
+    from disttrace_viewer.api import diagnose
+
+    report = diagnose(path, job)
+    return str(report), report.to_dict(full=False)
+
+
+def _stats(path: str | None = None, job: str | None = None, without: str | None = None) -> Answer:
+    from disttrace_viewer.api import stats
+
+    found = stats(path, job)
+    asked = [] if without is None else [without]
+    return found.text(width=WIDTH), found.to_dict(asked=asked)
+
+
+def _view(
+    path: str | None = None,
+    job: str | None = None,
+    ranks: str | None = None,
+    op: str | None = None,
+    last: int = _LAST,
+) -> Answer:
+    from disttrace_viewer.api import load
+
+    shown, ops = io.StringIO(), [] if op is None else [op]
+    with contextlib.redirect_stdout(shown):
+        load(path, job).print(ranks=ranks, ops=ops, last=last, places=True, width=WIDTH)
+    return shown.getvalue(), None
+
+
+def _jobs(path: str | None = None) -> Answer:
+    from disttrace_viewer.api import jobs
+
+    found = [dataclasses.asdict(job) for job in jobs(path)]
+    return json.dumps(found), {"jobs": found}
+
+
+def _diff(a: str, b: str) -> Answer:
+    from disttrace_viewer.api import diff
+
+    found = diff(a, b)
+    return str(found), found.to_dict()
+
+
+TOOLS = (
+    Tool(
+        "diagnose",
+        "What is wrong in a job, also while it hangs: who waits for whom, at which line of which"
+        " file, and how sure that is. The values are those of `disttrace diagnose --json`.",
+        {"path": _PATH, "job": _JOB},
+        _diagnose,
+    ),
+    Tool(
+        "stats",
+        "Where the time of a job goes: by operation, rank and line; who made the others wait.",
+        {
+            "path": _PATH,
+            "job": _JOB,
+            "without": {
+                "type": "string",
+                "description": "What the run would have taken without it: rank=2,"
+                " line=loader.py:34, host=node7 or group=ID.",
+            },
+        },
+        _stats,
+    ),
+    Tool(
+        "view",
+        "What happened, in order, across ranks, one line for each exchange.",
+        {
+            "path": _PATH,
+            "job": _JOB,
+            "ranks": {"type": "string", "description": "Only these: 0,3-5."},
+            "op": {"type": "string", "description": "Only this operation: all_reduce, store.*"},
+            "last": {"type": "integer", "description": f"So many lines (default: {_LAST})."},
+        },
+        _view,
+    ),
+    Tool("jobs", "Which jobs left journals in a folder, newest first.", {"path": _PATH}, _jobs),
+    Tool(
+        "diff",
+        "What the ranks of run b do otherwise than those of run a.",
+        {"a": _RUN, "b": _RUN},
+        _diff,
+        ("a", "b"),
+    ),
+)

@@ -20,9 +20,8 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.trace import TraceFlags
 
-from disttrace_viewer.otlp.metrics import Meters
 from disttrace_viewer.otlp.pipeline import Pipeline
-from disttrace_viewer.otlp.sdk import SCOPE, resource
+from disttrace_viewer.otlp.sdk import SCOPE, Meters, resource
 from disttrace_viewer.otlp.spans import Span
 from disttrace_viewer.otlp.target import exporter, target, without_secrets
 from disttrace_viewer.trace.errors import ViewerError

@@ -12,7 +12,6 @@ from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views.terminal import DIM, HOLD, NUMBER, WAIT
-from disttrace_viewer.views.terminal.in_flight import endings_of
 from disttrace_viewer.views.terminal.plan import (
     COLLECTIVE,
     LOCAL,
@@ -22,7 +21,7 @@ from disttrace_viewer.views.terminal.plan import (
     parse_time,
     plan_of,
 )
-from disttrace_viewer.views.terminal.rows import Row
+from disttrace_viewer.views.terminal.rows import Row, endings_of
 from disttrace_viewer.views.terminal.sequence_rows import Maker
 from disttrace_viewer.wording.names import Lane, Names, duration, lanes_of, number, offset
 

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.views.terminal import BAD, DIM, HOLD, NUMBER, WAIT, in_flight
-from disttrace_viewer.views.terminal.rows import Flight, Mark, Row
+from disttrace_viewer.views.terminal import BAD, DIM, HOLD, NUMBER, WAIT
+from disttrace_viewer.views.terminal.rows import Flight, Mark, Row, flights_at
 from disttrace_viewer.wording.names import (
     Describer,
     Lane,
@@ -243,7 +243,7 @@ class Maker:
         found = [
             self._flight(flight)
             for where, ops in flying.items()
-            for flight in in_flight.flight(
+            for flight in flights_at(
                 self.evidence,
                 self.describer.title(ops[0]),
                 where,

@@ -13,8 +13,7 @@ from disttrace_viewer.analysis.what_if import Outcome, WhatIf
 from disttrace_viewer.history.minutes import Older
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views.terminal import DIM, WAIT
-from disttrace_viewer.views.terminal.paint.console import TextConsole
-from disttrace_viewer.views.terminal.paint.table import Column, paint_table
+from disttrace_viewer.views.terminal.console import Column, TextConsole, paint_table
 from disttrace_viewer.wording.differences import WHAT_IF, path_note, stretch, what_if_sentence
 from disttrace_viewer.wording.names import clock_time, duration, file_name, number, size, spans
 

@@ -1,18 +1,18 @@
-"""Where lines go: a console of known width, with plain letters where Unicode has no place."""
+"""Where lines and tables go: a console of known width, with ASCII where Unicode has no place."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import IO
 
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from disttrace_viewer.views.terminal import DIM, HEAD, HOLD, PLAIN
+from disttrace_viewer.views.terminal import DIM, HEAD, HOLD, PLAIN, WAIT
 from disttrace_viewer.views.terminal.diagnosis import Line
 
 _PLAIN = str.maketrans("│─●◆◐○✗◌◍▶◀…→µ╎", "|-o@%.x?c><~>u:")
@@ -145,3 +145,50 @@ def paint(out: TextConsole, lines: Iterable[Line]) -> None:
         else:
             text = Text(line.text, PLAIN if line.lead else line.style)
             out.wrapped(text, lead, Text(" " * indent))
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its cells, and how dear it is where the width does not suffice."""
+
+    title: str
+    cells: Sequence[str]
+    right: bool = True
+    dear: int = 0
+    """Dearer columns are left out first; 0 stays."""
+    loud: Sequence[bool] = ()
+    """Cells that are marked."""
+
+    @property
+    def width(self) -> int:
+        """Of the longest cell."""
+        return max(len(self.title), *(len(cell) for cell in self.cells), 0)
+
+
+def paint_table(columns: Sequence[Column], out: TextConsole) -> None:
+    """The columns for which there is room, in their order; text on the left is cut to fit."""
+    kept = list(columns)
+    while _width(kept) > out.width and any(c.dear for c in kept):
+        kept.remove(max(kept, key=lambda c: c.dear))
+    over = max(0, _width(kept) - out.width)
+    widths = [c.width for c in kept]
+    for place, column in sorted(enumerate(kept), key=lambda p: -p[1].width):
+        if not column.right and over:
+            cut = min(over, max(0, column.width - max(len(column.title), 10)))
+            widths[place] -= cut
+            over -= cut
+    titles = [f"{c.title:{'>' if c.right else '<'}{w}}" for c, w in zip(kept, widths, strict=True)]
+    out.line((f"  {'  '.join(titles)}", DIM))
+    for row in range(len(kept[0].cells)):
+        text = Text("  ")
+        for place, (column, width) in enumerate(zip(kept, widths, strict=True)):
+            cell = column.cells[row]
+            cell = cell if len(cell) <= width else cell[: width - 1] + "…"
+            text.append("  " if place else "")
+            loud = bool(column.loud) and column.loud[row]
+            text.append(f"{cell:{'>' if column.right else '<'}{width}}", WAIT if loud else "")
+        out.line(text)
+
+
+def _width(columns: Sequence[Column]) -> int:
+    return sum(column.width + 2 for column in columns)

@@ -1,1 +1,0 @@
-"""Views of the terminal as coloured text."""
