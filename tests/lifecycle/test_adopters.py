@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -134,7 +135,11 @@ def test_the_companion_does_not_stay_as_a_child_of_whom_it_watches(tmp_path: Pat
         inherit=followed.append, finish=lambda: followed.append("finished"),
     )  # fmt: skip
     with path.open("r+b") as registry, (tmp_path / "log").open("w+b") as log:
-        serve([duty], JournalRegistry(str(path), registry.fileno()), CompanionLog(log.fileno()))
+        serve(
+            [cast(Any, duty)],
+            JournalRegistry(str(path), registry.fileno()),
+            CompanionLog(log.fileno()),
+        )
     assert followed == [base, "finished"]
     assert (tmp_path / "log").read_text().startswith("nobody watches: ")
 

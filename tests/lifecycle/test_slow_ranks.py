@@ -21,7 +21,7 @@ import pytest
 import disttrace
 from disttrace_viewer.companion import slow, slow_report
 from disttrace_viewer.companion.follower import Follower, Holds
-from disttrace_viewer.companion.service import Later
+from disttrace_viewer.companion.service import Duty, Later
 from disttrace_viewer.companion.slow import AGAIN_S, TOGETHER_S, Slowness, Telling
 from disttrace_viewer.companion.slow_ranks import (
     GONE_S,
@@ -445,7 +445,7 @@ def test_what_takes_more_than_its_share_of_a_core_is_skipped(
     assert not (tmp_path / "x.live").exists()
 
 
-class _Duty:
+class _Duty(Duty):
     """Notes what is asked of it."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Records of a segment that are taken all at once say what they say one after the other."""
+"""Records of a segment that are taken at once hold what they hold one after the other."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import orjson
 import pytest
 
 from disttrace_viewer.load.definitions import Definitions
-from disttrace_viewer.states import reading
-from disttrace_viewer.states.reading import Reading, Shapes, shapes_of
+from disttrace_viewer.states.reading import Reading
 
 CALLS: tuple[tuple[str, str, dict[str, object]], ...] = (
     ("collective", "all_reduce", {"group": 1, "backend": "gloo", "stack": 1}),
@@ -62,7 +61,7 @@ def lines(seed: int) -> list[bytes]:
             times: tuple[dict[str, object], ...] = ({}, {"u": 5}, {"v": 7}, {"u": 5, "v": 7})
             end |= drawn.choice(times)
             if odd and drawn.random() < 0.1:
-                more: tuple[dict[str, object], ...] = ({"x": 1}, {"y": 2, "q": 7}, {"x": 1, "f": 1})
+                more: tuple[dict[str, object], ...] = ({"x": 1}, {"y": 2}, {"x": 1, "f": 1})
                 end |= drawn.choice(more)
             found.append(end)
         if drawn.random() < 0.05:
@@ -86,36 +85,10 @@ def taken(pieces: list[list[bytes]]) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_all_at_once_is_as_one_after_the_other(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where a segment is read in pieces."""
+def test_many_lines_at_once_are_as_one_after_the_other(seed: int) -> None:
     segment = lines(seed)
     at = random.Random(seed).randint(1, len(segment) - 1)
-    pieces = [segment[:at], segment[at:]]
-    found = taken(pieces)
-    slow = Shapes(plain=False, numbers=False, threads=True)
-    monkeypatch.setattr(reading, "shapes_of", lambda data: slow)
-    assert found == taken(pieces)
-
-
-@pytest.mark.parametrize(
-    ("line", "plain"),
-    [
-        (b'{"e":1,"d":2}', True),
-        (b'{"e":1,"d":2,"u":3}', True),
-        (b'{"w":1,"d":2}', True),
-        (b'{"b":1,"t":2,"s":3,"k":"a"}', True),
-        (b'{"e":1,"d":2,"x":3}', False),
-        (b'{"e":1,"d":-2}', False),
-        (b'{"e":1,"d":2.5}', False),
-        (b'{"b":"1","t":2}', False),
-        (b'{"b":1,"t":null}', False),
-        (b"[]", False),
-    ],
-)
-def test_shapes(line: bytes, plain: bool) -> None:
-    """A line is plain if what it says is numbers, of which none means more than a time."""
-    assert shapes_of(line).plain == plain
-    assert shapes_of(b'{"hb":1}\n' + line).plain == plain
+    assert taken([segment[:at], segment[at:]]) == taken([[line] for line in segment])
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine",
         metavar="ADDRESS",
-        help="read journals on a cluster: dask://HOST:PORT, ray://HOST:PORT"
-        " (default: this machine)",
+        help="read journals on a cluster: dask://HOST:PORT (default: this machine)",
     )
 
 

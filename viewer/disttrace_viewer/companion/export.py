@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from disttrace_viewer.companion.service import CompanionLog, Order
+from disttrace_viewer.companion.service import CompanionLog, Duty, Order
 from disttrace_viewer.otlp.pipeline import Pipeline
 from disttrace_viewer.otlp.sdk import Tracers
 from disttrace_viewer.otlp.sending import LAST_S, Metrics, Sender, send_stall
@@ -15,7 +15,7 @@ from disttrace_viewer.otlp.target import exporter, target
 from disttrace_viewer.trace.plain_text import whole
 
 
-class Export:
+class Export(Duty):
     """The duty of sending: everything between the journals and the collector."""
 
     def __init__(self, order: Order, log: CompanionLog, *, owner: int) -> None:

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from disttrace.journal.format import LIVE_SUFFIX
 from disttrace_viewer.companion.registry import JournalRegistry
@@ -87,8 +86,8 @@ class Order:
         return os.path.splitext(self.says or self.registry)[0] + LIVE_SUFFIX
 
 
-class Duty(Protocol):
-    """One thing that the companion does."""
+class Duty:
+    """One thing that the companion does; by itself nothing."""
 
     def follow(self, base: str) -> None:
         """A process registered its journal."""
@@ -106,7 +105,7 @@ class Duty(Protocol):
         """The job is over on this host."""
 
 
-class Later:
+class Later(Duty):
     """A duty that begins when the companion has run for a while, and is imported then: what
     ``make`` gives, once it is there. Where a stall had the companion started, the first seconds are
     the verdict's.
@@ -124,9 +123,6 @@ class Later:
         self._bases[base] = None
         if self._made is not None:
             self._made.follow(base)
-
-    def inherit(self, base: str) -> None:
-        """Who ended before has nothing to do with it."""
 
     def turn(self) -> None:
         """Make it when it is due, on a thread: to import takes its time."""

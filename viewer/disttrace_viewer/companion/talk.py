@@ -26,6 +26,7 @@ from disttrace_viewer.companion.excerpt import Excerpt, Excerpts
 from disttrace_viewer.companion.follower import Follower
 from disttrace_viewer.companion.peers import WHOLE_S, Peers
 from disttrace_viewer.companion.protocol import stores
+from disttrace_viewer.companion.service import Duty
 from disttrace_viewer.companion.slow import HERE, Slowness
 
 CALLS_S, JUDGE_S = 4.5, 60.0
@@ -132,7 +133,7 @@ _LENGTH = struct.Struct("!BI")
 _GETS_ON, _CALLS = 1, 2
 
 
-class Talk:
+class Talk(Duty):
     """The duty; ``meet`` makes the connection to other hosts, of a function that answers them."""
 
     def __init__(
@@ -158,9 +159,6 @@ class Talk:
 
     def follow(self, base: str) -> None:
         self._new.put((base, True))
-
-    def inherit(self, base: str) -> None:
-        """Who ended before has nothing to do with it."""
 
     def ended(self, base: str) -> None:
         self._new.put((base, False))

@@ -24,7 +24,7 @@ from disttrace.journal.standard_library import bare_command
 from disttrace_viewer.companion import command
 from disttrace_viewer.companion.command import Commands
 from disttrace_viewer.companion.pulse import Pulse
-from disttrace_viewer.companion.service import DIED_S, CompanionLog, Order, stay_s
+from disttrace_viewer.companion.service import DIED_S, CompanionLog, Duty, Order, stay_s
 from disttrace_viewer.load.said import keep, path_of
 from disttrace_viewer.load.tail import Tail
 
@@ -61,7 +61,7 @@ _CALLED = b'{"called"'
 Tell = Callable[[str, str, Sequence[Sequence[Any]]], None]
 
 
-class Watch:
+class Watch(Duty):
     """What is known of the stall, and which process is to print it."""
 
     def __init__(self, order: Order, log: CompanionLog, tell: Tell | None = None) -> None:
@@ -108,9 +108,6 @@ class Watch:
         if base not in self._pulses:
             self._pulses[base] = Pulse(self._order.directory, base, self._since)
             self._since = time.monotonic()  # only of the first it is known since when it is quiet
-
-    def inherit(self, base: str) -> None:
-        """One that ended before this job began has nothing to do with it."""
 
     def ended(self, base: str) -> None:
         if (pulse := self._pulses.pop(base, None)) is not None:

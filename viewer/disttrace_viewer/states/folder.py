@@ -42,7 +42,7 @@ CONNECT_S = 10
 
 
 def engine_of(address: str | None) -> Engine:
-    """The engine of an address: ``dask://host:port``, ``ray://host:port``; None: this machine.
+    """The engine of an address: ``dask://host:port``; None: this machine.
 
     Raises ViewerError for others, and where what it needs is not installed.
     """
@@ -51,9 +51,7 @@ def engine_of(address: str | None) -> Engine:
     scheme = address.partition("://")[0]
     if scheme in ("dask", "tcp", "tls"):
         return _dask("tcp" + address[len(scheme) :] if scheme == "dask" else address)
-    if scheme == "ray":
-        return _ray(address)
-    raise ViewerError(f"--engine {address} is none: give dask://HOST:PORT or ray://HOST:PORT")
+    raise ViewerError(f"--engine {address} is none: give dask://HOST:PORT")
 
 
 def here(function: Function[T, R], tasks: Sequence[T]) -> Results[R]:
@@ -144,30 +142,6 @@ def _dask(address: str) -> Engine:
                     queue.add(retried)
                 else:
                     yield number, None
-
-    return run
-
-
-def _ray(address: str) -> Engine:
-    try:
-        ray = importlib.import_module("ray")
-    except ImportError as error:
-        raise ViewerError("--engine ray:// needs Ray on this machine: pip install ray.") from error
-
-    def run(function: Function[T, R], tasks: Sequence[T]) -> Results[R]:
-        try:
-            ray.init(address=address, ignore_reinit_error=True)
-        except (OSError, ConnectionError, RuntimeError) as error:
-            raise ViewerError(f"no Ray cluster answers at {address}.") from error
-        remote = ray.remote(max_retries=1)(function)
-        numbers = {remote.remote(task): number for number, task in enumerate(tasks)}
-        while numbers:
-            (done,), _ = ray.wait(list(numbers), num_returns=1)
-            number = numbers.pop(done)
-            try:
-                yield number, ray.get(done)
-            except ray.exceptions.RayError:
-                yield number, None
 
     return run
 

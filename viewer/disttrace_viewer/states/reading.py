@@ -7,13 +7,10 @@ on the same tables.
 
 from __future__ import annotations
 
-import functools
 import itertools
-import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Any
 
 import orjson
@@ -25,42 +22,6 @@ from disttrace_viewer.load.fates import MARKS, Signs, over, wait_again, write_en
 from disttrace_viewer.load.schema import Record
 from disttrace_viewer.merge.meetings import Meeting, meeting_of
 from disttrace_viewer.states.history import CallOrder, hashed, site_of
-
-_BEGIN = (b'{"b":,"t":,', b'{"b":,"t":}')
-_NUMBERED = re.compile(rb'\{"b":,"t":(?:,"[hspqr]":)*\}')
-_PLAIN = re.compile(rb'\{"(?:e":,"d":(?:,"u":)?(?:,"v":)?|[iw]":,"d":|hb":|at":(?:,"h":)?,"k":)\}')
-
-
-@dataclass(frozen=True, slots=True)
-class Shapes:
-    """What is known of all lines of a piece of a segment."""
-
-    plain: bool
-    """What is no begin says when an operation was issued, waited for or over, and nothing else of
-    it; all values are whole numbers.
-    """
-    numbers: bool
-    """All values of begins are whole numbers."""
-    threads: bool
-    """Some thread is not the first one."""
-
-
-@functools.lru_cache(maxsize=1 << 10)
-def _shape(line: bytes) -> tuple[bool, bool, bool]:
-    begin = line.startswith(_BEGIN)
-    plain = begin or _PLAIN.fullmatch(line) is not None
-    return plain, not begin or _NUMBERED.fullmatch(line) is not None, b'"h":' in line
-
-
-def shapes_of(data: bytes) -> Shapes:
-    """The shapes of whole lines, of which the last one has no newline."""
-    found = [_shape(line) for line in {*data.translate(None, b"0123456789").split(b"\n")}]
-    return Shapes(
-        plain=all(plain for plain, _, _ in found),
-        numbers=all(numbers for _, numbers, _ in found),
-        threads=any(threads for _, _, threads in found),
-    )
-
 
 INTEGERS = {int}
 
@@ -85,15 +46,14 @@ def keys_of(record: Record) -> list[str]:
     return key if isinstance(key, list) else [key]
 
 
-_NOTHING: Record = {}
 MOST_MET = 8
 """Of so many newest exchanges of a stream it is kept when they began and ended."""
 MOST_STOOD = 4
 """Of so many newest samples of the main thread it is kept where it stood."""
+_NEWEST = 64
+"""Of ends read together so many are looked at for them."""
 BETWEEN_NS = 3_000_000_000
 """Who tries again does so at least so often."""
-_NEWEST = 64
-"""Of records read together so many are looked at for them."""
 
 
 @dataclass
@@ -148,8 +108,6 @@ class Reading:
     """The first call of each, where there is a history."""
     _threads: bool = False
     """Whether any but the first thread did anything."""
-    _on_device: bool = False
-    """Whether anything was seen complete that had not ended: then the order of records counts."""
 
     def take(self, data: bytes) -> None:
         if data.startswith(b'{"seg":'):
@@ -157,15 +115,11 @@ class Reading:
             for record in self._one_by_one([head]):
                 self._other(record)
         data = data.rstrip(b"\n")
+        self._threads |= b'"h":' in data
         try:
             records: list[Any] = orjson.loads(b"[%b]" % data.replace(b"\n", b","))
         except orjson.JSONDecodeError:
             records = list(self._one_by_one(data.split(b"\n")))
-        else:
-            shapes = shapes_of(data)
-            self._threads |= shapes.threads
-            if shapes.plain and not self._on_device and self._all_at_once(records, shapes):
-                return
         if not set(map(type, records)) <= {dict}:
             whole = [record for record in records if type(record) is dict]
             self.bad, records = self.bad + len(records) - len(whole), whole
@@ -189,29 +143,6 @@ class Reading:
         self._begin(self._whole([record for record in records if "b" in record]))
         self._go_on([record for record in records if "b" not in record])
 
-    def _all_at_once(self, records: list[Record], shapes: Shapes) -> bool:
-        """Take records of which those that are no begins are plain. False, and nothing is taken,
-        where a number is too large to be one of a journal.
-        """
-        begins = [record for record in records if "b" in record]
-        ends = [record for record in records if "e" in record]
-        others: list[Record] = []
-        if len(begins) + len(ends) < len(records):
-            others = [r for r in records if "b" not in r and "e" not in r]
-        columns: list[Iterable[Any]] = [map(itemgetter("d"), ends)]
-        columns.append(itertools.chain.from_iterable(map(dict.values, others)))
-        if shapes.numbers:
-            columns += [map(itemgetter("b"), begins), map(itemgetter("t"), begins)]
-        # What exceeds 64 bits is read as a float, and is larger than all others.
-        if not all(type(max(column, default=0)) is int for column in columns):
-            return False
-        earlier = [*self.open.values(), *self.given_up.values()]
-        kept = self._begin(begins if shapes.numbers else self._whole(begins))
-        for record in others:
-            self._other(record)
-        self._end(ends, itertools.chain(earlier, kept))
-        return True
-
     # -- begins -------------------------------------------------------------------------------
 
     def _whole(self, records: list[Record]) -> list[Record]:
@@ -221,8 +152,7 @@ class Reading:
         self.bad += len(records) - len(whole)
         return whole
 
-    def _begin(self, records: list[Record]) -> Iterator[Record]:
-        """Take begins; those that are kept for what they are."""
+    def _begin(self, records: list[Record]) -> None:
         known = self.open
         begun = {record["b"]: record for record in records}
         for also in (known, self.given_up):
@@ -257,7 +187,6 @@ class Reading:
                 self.stores.setdefault(record["p"], record)
             if "k" in record:
                 self._key(record, call)
-        return itertools.chain(recent.values(), latest.values(), special)
 
     def _follow(self, numbered: list[Record]) -> None:
         """Hash the call sites of collectives, stream by stream."""
@@ -319,56 +248,13 @@ class Reading:
 
     # -- what becomes of them -----------------------------------------------------------------
 
-    def _end(self, ends: list[Record], kept: Iterable[Record]) -> None:
-        """Take plain ends; they are written into the begins that are kept, which are few of those
-        that ended."""
-        numbers = [record["e"] for record in ends]
-        begun: list[Record] = list(map(self.open.pop, numbers, itertools.repeat(_NOTHING)))
-        if not all(begun):  # begun before what was read
-            ends = [end for end, begin in zip(ends, begun, strict=True) if begin]
-            begun = [begin for begin in begun if begin]
-        longest, active, threads = self.longest, self.active, self._threads
-        known, newest = longest.get, active.get
-        at = 0
-        for begin, end in zip(begun, ends, strict=True):
-            duration = end["d"]
-            if "v" in end:
-                waited = duration - end["v"]
-            elif "u" in end:
-                waited = duration - end["u"]
-            else:
-                waited = duration - begin.get("wait", 0)
-            call = begin.get("s", 0)
-            if waited > known(call, -1):
-                longest[call] = waited
-            over_at = begin["t"] + duration
-            if over_at > at:
-                at = over_at
-            if threads and over_at > newest(thread := begin.get("h", 0), 0):
-                active[thread] = over_at
-        if at > newest(0, 0) and not threads:
-            active[0] = at
-        self.signs.last_t = max(self.signs.last_t, at)
-        if self._meets:
-            for begin, end in zip(begun[-_NEWEST:], ends[-_NEWEST:], strict=True):
-                self._meet(begin, begin.get("s", 0), end["d"])
-        done = {begin.get("s", 0): begin for begin in begun}
-        self.done.update(done)
-        fates = {end["e"]: end for end in ends}
-        for begin in itertools.chain(kept, done.values()):
-            found = fates.get(begin["b"])
-            if found is not None:
-                write_end(begin, found)
-        if self.keys:
-            for begin in [begin for begin in begun if "k" in begin]:
-                self._key_done(begin, begin.get("s", 0))
-
     def _go_on(self, records: list[Record]) -> None:
         pop, active = self.open.pop, self.active
         last_t = self.signs.last_t
         if not are_numbers(records):
             whole = [r for r in records if set(map(type, r.values())) == INTEGERS or "o" in r]
             self.bad, records = self.bad + len(records) - len(whole), whole
+        longest, done, ended = self.longest, self.done, []
         for record in records:
             if "e" not in record:
                 self._other(record)
@@ -388,14 +274,23 @@ class Reading:
             more = len(record) > 3 or (len(record) > 2 and "u" not in record)
             if more and self._unusual(begin, record, call):
                 continue
-            self._done(begin, call, d)
+            done[call] = begin
+            waited = d - begin.get("wait", 0)
+            if waited > longest.get(call, -1):
+                longest[call] = waited
+            if "k" in begin:
+                self._key_done(begin, call)
+            ended.append(begin)
+        for begin in ended[-_NEWEST:]:
+            self._meet(begin)
         self.signs.last_t = max(last_t, self.signs.last_t)
 
-    def _meet(self, begin: Record, call: int, duration: int) -> None:
+    def _meet(self, begin: Record) -> None:
         """An exchange ended well: so long after the last one came."""
-        stream = self._meets.get(call)
+        stream = self._meets.get(begin.get("s", 0))
         if stream is not None and "q" in begin and "a" not in begin:
-            stream.append((begin["q"], begin["t"], begin["t"] + duration))
+            end = begin["complete"] if begin.get("end") is None else begin["end"]
+            stream.append((begin["q"], begin["t"], begin["t"] + end))
 
     def _unusual(self, begin: Record, record: Record, call: int) -> bool:
         """The rare fields of an end: numbers, sources, errors. Whether it ended in an error."""
@@ -422,7 +317,7 @@ class Reading:
 
     def _done(self, begin: Record, call: int, end: int) -> None:
         self.done[call] = begin
-        self._meet(begin, call, end)
+        self._meet(begin)
         waited = end - begin.get("wait", 0)
         if waited > self.longest.get(call, -1):
             self.longest[call] = waited
@@ -452,7 +347,6 @@ class Reading:
 
     def _mark(self, kind: str, record: Record) -> None:
         begin = self.open.get(record[kind])
-        self._on_device |= kind == fmt.COMPLETE
         if begin is None:
             return
         begin.setdefault(MARKS[kind], record["d"])
