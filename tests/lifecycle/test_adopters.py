@@ -21,8 +21,7 @@ from disttrace.journal.format import definitions_name
 from disttrace.lifecycle import companion, detached
 from disttrace.lifecycle.companion import Companion
 from disttrace.lifecycle.detached import Adopter
-from disttrace_viewer.companion.registry import JournalRegistry
-from disttrace_viewer.companion.service import CompanionLog, serve
+from disttrace_viewer.companion.service import CompanionLog, JournalRegistry, serve
 from support.processes import ROOT, clean_environ, companions, free_port, python, wait_until
 
 ADOPTS = Path(__file__).with_name("adopts.py")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from disttrace.journal import proc
 from disttrace.lifecycle.meeting import namespace
-from disttrace_viewer.companion.registry import SETTLED_S, sweep
+from disttrace_viewer.companion.service import SETTLED_S, sweep
 
 
 def roll(folder: Path, job: str, *lines: str, age_s: float = 2 * SETTLED_S, ns: str = "") -> Path:

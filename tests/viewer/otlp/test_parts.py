@@ -13,8 +13,7 @@ import pytest
 pytest.importorskip("opentelemetry.sdk")
 
 from disttrace.journal import proc
-from disttrace_viewer.companion.registry import JournalRegistry
-from disttrace_viewer.companion.service import CompanionLog
+from disttrace_viewer.companion.service import CompanionLog, JournalRegistry
 from disttrace_viewer.load import ids
 from disttrace_viewer.load.tail import Tail
 from disttrace_viewer.otlp.journal import JournalReader

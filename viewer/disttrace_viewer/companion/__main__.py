@@ -33,11 +33,11 @@ def main(argv: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)  # sent to the program; we end after it
     os.nice(19)  # training comes first
 
-    from disttrace_viewer.companion.registry import JournalRegistry
     from disttrace_viewer.companion.service import (
         BEGIN_S,
         SOON_S,
         CompanionLog,
+        JournalRegistry,
         Later,
         Order,
         serve,
@@ -82,7 +82,7 @@ def main(argv: list[str]) -> int:
 
 def _take_away_what_was_left() -> None:
     from disttrace.lifecycle.meeting import own_folder
-    from disttrace_viewer.companion.registry import sweep
+    from disttrace_viewer.companion.service import sweep
 
     if (folder := own_folder()) is not None:
         sweep(folder)
