@@ -52,8 +52,6 @@ RECORDER_ROOMS = (
 VIEWER_ROOMS = (
     "trace",
     "load",
-    "load/columns",
-    "load/foreign/dumps",
     "load/foreign",
     "merge",
     "collect",

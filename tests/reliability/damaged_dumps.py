@@ -15,8 +15,7 @@ from pathlib import Path
 
 from disttrace_viewer.diagnosis import job as states
 from disttrace_viewer.load.foreign.evidence import evidence
-from disttrace_viewer.load.problems import Problems
-from disttrace_viewer.trace.errors import ViewerError
+from disttrace_viewer.load.problems import Problems, ViewerError
 from support.flight_dumps import dump, entry, write
 
 

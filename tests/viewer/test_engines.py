@@ -9,7 +9,7 @@ import pytest
 
 from disttrace.cli import main
 from disttrace_viewer.api import journals, load, stats
-from disttrace_viewer.load.columns import batch
+from disttrace_viewer.load import batch
 from disttrace_viewer.merge.reader import load as load_by
 from support.journals import bulk
 from support.splits import drawn, losing

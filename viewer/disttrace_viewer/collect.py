@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from disttrace.journal.format import MINUTES_SUFFIX
 from disttrace_viewer.load import archives
 from disttrace_viewer.load.journals import in_name
+from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.load.said import paths_of
 from disttrace_viewer.merge.choice import chooser, folders, nothing
 from disttrace_viewer.merge.surveying import restrict, survey
-from disttrace_viewer.trace.errors import ViewerError
 
 __all__ = ["Collected", "Unpacked", "ViewerError", "is_archive", "pack", "unpack"]
 

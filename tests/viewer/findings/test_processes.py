@@ -9,7 +9,7 @@ import pytest
 
 from disttrace_viewer.analysis.liveness import Seen
 from disttrace_viewer.api.verdict import diagnose
-from disttrace_viewer.trace.error_texts import is_connection_error
+from disttrace_viewer.trace.operation import is_connection_error
 from disttrace_viewer.trace.process import Process
 from support.journals import MS, Journal
 from support.scenes import (

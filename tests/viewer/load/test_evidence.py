@@ -11,7 +11,7 @@ from disttrace_viewer.api.attached import from_files
 from disttrace_viewer.api.report import Report
 from disttrace_viewer.api.verdict import diagnose
 from disttrace_viewer.load.foreign.evidence import troubles
-from disttrace_viewer.trace.errors import ViewerError
+from disttrace_viewer.load.problems import ViewerError
 
 HERE = Path(__file__).parent / "evidence"
 ALL = "All members have joined"

@@ -18,8 +18,8 @@ import pytest
 
 from disttrace_viewer.api.report import Report
 from disttrace_viewer.api.verdict import diagnose
-from disttrace_viewer.load.foreign.dumps import pickles
-from disttrace_viewer.trace.errors import ViewerError
+from disttrace_viewer.load.foreign import pickles
+from disttrace_viewer.load.problems import ViewerError
 from support.flight_dumps import CREATED_NS, dump, entry, write
 from support.simulated_dumps import Call, Fault, dumped, run
 from support.states import hang

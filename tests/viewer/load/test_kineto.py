@@ -12,7 +12,7 @@ import pytest
 
 from disttrace_viewer.api.statistics import stats
 from disttrace_viewer.api.verdict import diagnose
-from disttrace_viewer.trace.errors import ViewerError
+from disttrace_viewer.load.problems import ViewerError
 from support.processes import torchrun
 from support.profiled import PROGRAM
 

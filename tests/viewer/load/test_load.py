@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from disttrace_viewer.load.columns import batch, segments
+from disttrace_viewer.load import batch, segments
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.columns import CALLS, COMPLETIONS, IN_FLIGHT, OPERATIONS
 from disttrace_viewer.trace.process import Frame

@@ -11,7 +11,7 @@ import pytest
 
 from disttrace_viewer.api.report import Report
 from disttrace_viewer.api.verdict import diagnose
-from disttrace_viewer.trace.errors import ViewerError
+from disttrace_viewer.load.problems import ViewerError
 
 HEAD = """\
 NCCL version 2.26.2 compiled with CUDA 12.6

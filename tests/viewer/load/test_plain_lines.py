@@ -7,8 +7,8 @@ import random
 import pytest
 from polars.testing import assert_frame_equal
 
-from disttrace_viewer.load.columns import segments
-from disttrace_viewer.load.columns.segments import Chunk, Slice
+from disttrace_viewer.load import segments
+from disttrace_viewer.load.segments import Chunk, Slice
 from disttrace_viewer.load.text import Text
 
 ODD = (

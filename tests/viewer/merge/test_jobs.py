@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.merge.choice import chooser
 from disttrace_viewer.merge.jobs import closure, newest
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.merge.surveying import survey
-from disttrace_viewer.trace.errors import ViewerError
 from support.journals import MS, Journal, training, workers
 from support.processes import clean_environ
 

@@ -293,6 +293,6 @@ def test_bus_bandwidth_as_nccl_tests_define_it(
     op: str, bytes_: int, root: bool, total: int, factor: float
 ) -> None:
     """For four ranks: size and factor by doc/PERFORMANCE.md of nccl-tests."""
-    from disttrace_viewer.trace.bandwidth import BUS
+    from disttrace_viewer.trace.operation import BUS
 
     assert BUS[op](bytes_, 4, root) == (total, factor)

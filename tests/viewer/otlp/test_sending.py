@@ -12,9 +12,9 @@ pytest.importorskip("opentelemetry.sdk")
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
+from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.otlp import sending
 from disttrace_viewer.otlp.sending import Sender
-from disttrace_viewer.trace.errors import ViewerError
 from support.processes import wait_until
 
 NAME = "the collector at here"

@@ -12,9 +12,9 @@ import pytest
 from disttrace.cli import main
 from disttrace_viewer.diagnosis import job
 from disttrace_viewer.diagnosis.verdict import verdict
+from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.folder import engine_of, here, local
-from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.views.terminal.diagnosis import lines
 from support.scenes import nobody_knows
 from support.splits import differing_by_workers, drawn, findings

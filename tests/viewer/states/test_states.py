@@ -17,12 +17,11 @@ import pytest
 from disttrace_viewer.companion.sound import sound
 from disttrace_viewer.diagnosis.verdict import verdict
 from disttrace_viewer.load.discover import discover
-from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.load.problems import Problems, ViewerError
 from disttrace_viewer.states import State, StateError, merge, pack, reduce, unpack
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.folder import SUFFIX, read
 from disttrace_viewer.states.state import MOST_BYTES, encoded
-from disttrace_viewer.trace.errors import ViewerError
 from support.journals import MS
 from support.processes import python
 from support.scenes import S, beat, nobody_knows, steps

@@ -20,8 +20,8 @@ from disttrace_viewer.api import jobs
 from disttrace_viewer.api import trace as exports
 from disttrace_viewer.api.trace import NAMES, format_of
 from disttrace_viewer.commands.export import FORMATS
+from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.states import folder
-from disttrace_viewer.trace.errors import ViewerError
 from support.journals import MS, Journal, training, workers
 from support.processes import ROOT, python
 

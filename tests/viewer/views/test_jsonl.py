@@ -10,8 +10,8 @@ import orjson
 import pytest
 
 from disttrace_viewer.commands import export
+from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.merge.reader import load
-from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.views import jsonl
 from support.journals import MS, UNIX_NS, Journal, training, workers
 

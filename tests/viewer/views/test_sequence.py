@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.merge.reader import load
-from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.views.terminal import BAD, HOLD
 from disttrace_viewer.views.terminal.console import paper
 from disttrace_viewer.views.terminal.plan import Filters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from disttrace_viewer.trace.errors import ViewerError
+from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.views.terminal.plan import parse_ranks, parse_time
 from disttrace_viewer.views.terminal.sequence_rows import common
 from disttrace_viewer.wording.names import (

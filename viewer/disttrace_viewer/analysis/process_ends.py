@@ -22,9 +22,14 @@ from dataclasses import dataclass, field, replace
 from disttrace.journal.code_files import is_library
 from disttrace.journal.format import ABORTED, HEARTBEAT_NS, STOPPED, UNINSTALLED
 from disttrace_viewer.analysis.liveness import DISK, Seen
-from disttrace_viewer.trace.error_texts import because_of_others, is_closed, is_connection_error
 from disttrace_viewer.trace.model import Group
-from disttrace_viewer.trace.operation import GROUPED, Op
+from disttrace_viewer.trace.operation import (
+    GROUPED,
+    Op,
+    because_of_others,
+    is_closed,
+    is_connection_error,
+)
 from disttrace_viewer.trace.process import JOURNAL, Exit, Failure, Process, Stack
 
 ALIVE, CLEAN, OWN, CASCADE, SILENT = "alive", "clean", "own", "cascade", "silent"

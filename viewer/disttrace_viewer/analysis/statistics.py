@@ -20,8 +20,8 @@ from disttrace_viewer.analysis.wait_states import (
     stretches,
     weighted_mean,
 )
-from disttrace_viewer.trace.bandwidth import BUS
 from disttrace_viewer.trace.model import Group
+from disttrace_viewer.trace.operation import BUS
 
 HOST, DEVICE = "host", "device"
 """Which clock a bandwidth comes from: begins and ends as they were seen, or the backend's own."""

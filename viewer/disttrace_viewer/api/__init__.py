@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from disttrace_viewer.api.statistics import Stats, stats
     from disttrace_viewer.api.trace import Trace, load
     from disttrace_viewer.api.verdict import diagnose
-    from disttrace_viewer.trace.errors import ViewerError
+    from disttrace_viewer.load.problems import ViewerError
     from disttrace_viewer.views.prometheus import metrics, serve
 
 __all__ = [
@@ -53,7 +53,7 @@ _FROM = {
     "disttrace_viewer.api.statistics": ("Stats", "stats"),
     "disttrace_viewer.api.trace": ("Trace", "load"),
     "disttrace_viewer.api.verdict": ("diagnose",),
-    "disttrace_viewer.trace.errors": ("ViewerError",),
+    "disttrace_viewer.load.problems": ("ViewerError",),
     "disttrace_viewer.views.prometheus": ("metrics", "serve"),
 }
 _MODULES = {name: module for module, names in _FROM.items() for name in names}

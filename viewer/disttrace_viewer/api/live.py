@@ -31,10 +31,9 @@ from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.history.past import looking_back, verdict_on
 from disttrace_viewer.load.discover import Files, discover
 from disttrace_viewer.load.files import open_regular
-from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.load.problems import Problems, ViewerError
 from disttrace_viewer.merge.choice import chooser, folders
 from disttrace_viewer.trace import model
-from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.views.terminal.console import TextConsole, paper
 from disttrace_viewer.views.terminal.diagnosis import lines as report_lines
 from disttrace_viewer.views.terminal.screen import SORTS, Selection, lines

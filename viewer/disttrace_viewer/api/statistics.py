@@ -20,8 +20,8 @@ from disttrace_viewer.analysis.what_if import Outcome, WhatIf, Without
 from disttrace_viewer.api.reading import Paths, read
 from disttrace_viewer.history.minutes import Older, older
 from disttrace_viewer.history.past import verdict_on
+from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.trace import model
-from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views import tables
 from disttrace_viewer.views.call_fields import group_ids, processes_by_index

@@ -18,9 +18,9 @@ from disttrace_viewer.analysis.wait_states import WaitStates
 from disttrace_viewer.api.reading import Paths, Progress, read, report_on
 from disttrace_viewer.api.report import Finding, Report
 from disttrace_viewer.api.statistics import Stats
+from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.otlp import export as otlp
 from disttrace_viewer.trace import model
-from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.views import jsonl, parquet, tables
 from disttrace_viewer.views.call_fields import FIELDS, FURTHER
 from disttrace_viewer.views.terminal.console import paper

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, replace
 from disttrace.journal.proc import ROOT, has_open, opened
 from disttrace_viewer.attach.processes import Found, environment, path_in, thread_names
 from disttrace_viewer.load import files
-from disttrace_viewer.load.foreign.dumps.dump import MOST_BYTES, Dump, empty, read
-from disttrace_viewer.load.foreign.dumps.dump_set import in_flight
+from disttrace_viewer.load.foreign.dump import MOST_BYTES, Dump, empty, read
+from disttrace_viewer.load.foreign.dump_set import in_flight
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.trace.plain_text import whole
 

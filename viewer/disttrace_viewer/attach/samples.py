@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.attach.processes import Found, busy_s, switches
 from disttrace_viewer.load.discover import Files
-from disttrace_viewer.load.foreign.dumps.dump import Dump, Entry
-from disttrace_viewer.load.foreign.dumps.dump_set import DumpSet, in_flight
+from disttrace_viewer.load.foreign.dump import Dump, Entry
+from disttrace_viewer.load.foreign.dump_set import DumpSet, in_flight
 from disttrace_viewer.load.foreign.flight_recorder import MESSAGE, RELATIVE, Translating, op_of
 from disttrace_viewer.load.foreign.py_spy import (
     MESSAGES,

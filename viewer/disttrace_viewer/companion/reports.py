@@ -30,7 +30,7 @@ from disttrace_viewer.companion.sound import sound
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.merged import Merged, WaitsWith
 from disttrace_viewer.states.state import OpRow, State, StateError, encoded, inflated
-from disttrace_viewer.trace.error_texts import phrases
+from disttrace_viewer.trace.operation import phrases
 from disttrace_viewer.trace.process import Process
 
 MOST_STATE = 8 << 10

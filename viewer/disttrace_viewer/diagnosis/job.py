@@ -16,7 +16,7 @@ from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.files import size
 from disttrace_viewer.load.foreign.evidence import evidence, troubles
 from disttrace_viewer.load.journals import open_journal
-from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.load.problems import Problems, ViewerError
 from disttrace_viewer.merge.choice import nothing
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.folder import Engine, here
@@ -24,7 +24,6 @@ from disttrace_viewer.states.history import courses_differ
 from disttrace_viewer.states.merged import Merged, merge
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.state import State
-from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.trace.model import Job, Stream
 
 MANY_JOURNALS = 2_000

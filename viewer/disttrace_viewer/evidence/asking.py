@@ -17,8 +17,7 @@ from disttrace_viewer.analysis.sample import frame
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.store_keys import AWAITING, Key, Setters, keys_of, place_and_key
 from disttrace_viewer.evidence.wait import KEY, SERVER, Wait, late_by_ns
-from disttrace_viewer.trace.error_texts import is_closed
-from disttrace_viewer.trace.operation import CREATING, Op
+from disttrace_viewer.trace.operation import CREATING, Op, is_closed
 
 _READING = ("store.get", "store.wait", "store.multi_get", "store.check")
 """What changes nothing in a store: of several keys that are asked for in turn each is one."""

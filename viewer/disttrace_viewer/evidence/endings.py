@@ -20,8 +20,7 @@ from disttrace_viewer.analysis.process_ends import (
 )
 from disttrace_viewer.evidence.recorded import DRAINING, GATHERING, STUCK_NS, Recorded, latest
 from disttrace_viewer.merge.clock import to_unix
-from disttrace_viewer.trace.error_texts import because_of_others, is_closed, is_own_limit
-from disttrace_viewer.trace.operation import GROUPED, Op
+from disttrace_viewer.trace.operation import GROUPED, Op, because_of_others, is_closed, is_own_limit
 
 
 class Failures(Recorded):

@@ -15,9 +15,8 @@ from disttrace_viewer.analysis.process_ends import ALIVE, CASCADE, OWN, SILENT
 from disttrace_viewer.analysis.sample import frame, innermost, inside, latest_samples
 from disttrace_viewer.evidence.endings import Endings
 from disttrace_viewer.evidence.recorded import ANNOTATION, DRAINING, GATHERING
-from disttrace_viewer.trace.error_texts import is_closed
 from disttrace_viewer.trace.model import Location, Stream
-from disttrace_viewer.trace.operation import GROUPED, SYNCHRONIZING, Op
+from disttrace_viewer.trace.operation import GROUPED, SYNCHRONIZING, Op, is_closed
 from disttrace_viewer.trace.process import JOURNAL, Frame, Stack, StackSample
 
 SEEN_NS = 10_000_000_000

@@ -13,8 +13,7 @@ from dataclasses import replace
 from disttrace_viewer.analysis.process_ends import End
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.merge.store_servers import is_loopback
-from disttrace_viewer.trace.error_texts import is_connection_error
-from disttrace_viewer.trace.operation import Op
+from disttrace_viewer.trace.operation import Op, is_connection_error
 from disttrace_viewer.trace.plain_text import whole
 
 _ADDRESS = re.compile(

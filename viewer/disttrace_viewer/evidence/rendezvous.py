@@ -11,9 +11,8 @@ from functools import cached_property
 from disttrace_viewer.analysis.sample import STORES
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.merge.store_servers import begun_anew
-from disttrace_viewer.trace.error_texts import because_of_others
 from disttrace_viewer.trace.model import Store
-from disttrace_viewer.trace.operation import Op
+from disttrace_viewer.trace.operation import Op, because_of_others
 from disttrace_viewer.trace.process import Process
 
 LATE_NS = 1_000_000_000

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from disttrace_viewer.analysis.process_ends import ALIVE
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.rendezvous import LATE_NS
-from disttrace_viewer.trace.error_texts import because_of_others, is_closed
 from disttrace_viewer.trace.model import Stream
-from disttrace_viewer.trace.operation import Op
+from disttrace_viewer.trace.operation import Op, because_of_others, is_closed
 
 COLLECTIVE, MESSAGE, KEY, RENDEZVOUS, OTHER = "collective", "message", "key", "rendezvous", "other"
 SERVER = "server"

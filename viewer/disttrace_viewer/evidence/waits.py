@@ -28,9 +28,8 @@ from disttrace_viewer.evidence.wait import (
     given_up_ns,
     late_by_ns,
 )
-from disttrace_viewer.trace.error_texts import is_closed
 from disttrace_viewer.trace.model import Stream
-from disttrace_viewer.trace.operation import Op
+from disttrace_viewer.trace.operation import Op, is_closed
 
 
 def waits(

@@ -15,8 +15,7 @@ from functools import cached_property
 from disttrace_viewer.analysis.process_ends import CASCADE, MISSED_NS, SILENT, TOGETHER_NS
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.wait import Wait
-from disttrace_viewer.trace.error_texts import is_closed
-from disttrace_viewer.trace.operation import Op
+from disttrace_viewer.trace.operation import Op, is_closed
 
 Told = Mapping[int, tuple[tuple[int, int], ...]]
 """Per process, what the two others that tell most of it tell, each with who does."""

@@ -25,7 +25,7 @@ from disttrace_viewer.findings.case import Case, Misfit, Past
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.findings.rules.argument_mismatch import fits
 from disttrace_viewer.history import straggler
-from disttrace_viewer.trace.errors import ViewerError
+from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.trace.model import Call, Stream, Trace
 from disttrace_viewer.trace.operation import Op, ops
 

@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from disttrace.journal.format import DEFS_SUFFIX, MINUTES_SUFFIX, OPS_SUFFIX, VERDICTS_SUFFIX
 from disttrace_viewer.load.files import MOST_BYTES, open_regular, read, size
-from disttrace_viewer.trace.errors import ViewerError
+from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.trace.plain_text import plain
 
 SUFFIXES = (".tar.gz", ".tgz")

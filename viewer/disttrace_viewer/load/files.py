@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from disttrace_viewer.trace.errors import ViewerError
+from disttrace_viewer.load.problems import ViewerError
 
 MOST_BYTES = 512 << 20
 """Of one file; a segment is an eighth of ``DISTTRACE_MAX_MB``."""

@@ -1,4 +1,4 @@
-"""Collects what is wrong with the input, a sentence per file and kind: nothing is silent."""
+"""What is wrong with the input, a sentence per file and kind, and the error that ends a command."""
 
 from __future__ import annotations
 
@@ -85,3 +85,11 @@ class Problems:
 def plural(count: int, noun: str) -> str:
     """``1 line`` or ``7 lines``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+class ViewerError(Exception):
+    """A sentence for the user, and the exit code (2: nothing could be read)."""
+
+    def __init__(self, message: str, exit_code: int = 2) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code

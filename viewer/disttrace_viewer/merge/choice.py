@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
+from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.merge.jobs import closure, newest, reached
 from disttrace_viewer.trace import model
-from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.trace.plain_text import plain
 from disttrace_viewer.trace.process import Problem, Process
 

@@ -12,8 +12,8 @@ import orjson
 import polars as pl
 
 from disttrace.journal.format import LONGEST, ends_on_device
-from disttrace_viewer.load.columns import batch, segments
-from disttrace_viewer.load.columns.batch import Matched
+from disttrace_viewer.load import batch, segments
+from disttrace_viewer.load.batch import Matched
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.fates import Signs
 from disttrace_viewer.load.files import is_held, size

@@ -12,16 +12,22 @@ from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.journals import Journal, gather
 from disttrace_viewer.load.problems import Problems
-from disttrace_viewer.merge import groups as grouping
 from disttrace_viewer.merge import jobs as launching
 from disttrace_viewer.merge import processes as processing
-from disttrace_viewer.merge.clock import moved_definitions, to_unix
-from disttrace_viewer.merge.groups import named
+from disttrace_viewer.merge.clock import Met, aligned, moved_definitions, to_unix
 from disttrace_viewer.merge.jobs import as_called
-from disttrace_viewer.merge.meetings import Met, aligned
 from disttrace_viewer.merge.processes import Clocks
 from disttrace_viewer.merge.store_servers import Life, places_of, until_restarts
-from disttrace_viewer.merge.tables import seen, store_of, stores_of
+from disttrace_viewer.merge.tables import (
+    Copies,
+    Seen,
+    merge_groups,
+    named,
+    seen,
+    store_of,
+    stores_of,
+    without_copies,
+)
 from disttrace_viewer.trace.model import Group, Job, Place, Store
 from disttrace_viewer.trace.process import Clock, Process
 
@@ -46,7 +52,7 @@ class Surveyed:
     """Still without ids."""
     group_index: dict[tuple[int, int], int]
     """Index of a group by (process, the process's own number of it)."""
-    copies: grouping.Copies
+    copies: Copies
     firsts: list[tuple[int, int]]
     jobs: tuple[Job, ...]
 
@@ -60,7 +66,7 @@ class Surveying:
         self._processes: dict[int, Process] = {}
         self._lives: dict[int, Life] = {}
         self._bases: dict[int, list[tuple[int, dict[str, Any]]]] = {}
-        self._seen: dict[int, list[grouping.Seen]] = {}
+        self._seen: dict[int, list[Seen]] = {}
         self._sources: dict[int, str] = {}
         self._modified: dict[int, int] = {}
         self._orphans: set[int] = set()
@@ -130,8 +136,8 @@ class Surveying:
         }
         circles = launching.circles(processes, places)
         everywhere = (item for place in range(count) for item in self._seen.pop(place))
-        groups, group_index, firsts = grouping.merge(coded, everywhere, circles, lives)
-        groups, copies = grouping.without_copies(groups, processes)
+        groups, group_index, firsts = merge_groups(coded, everywhere, circles, lives)
+        groups, copies = without_copies(groups, processes)
         modified = [self._modified[i] for i in range(count)]
         orphans: Collection[int] = frozenset(self._orphans)
         jobs = launching.jobs_of(processes, places, groups, lives, sources, orphans, modified)

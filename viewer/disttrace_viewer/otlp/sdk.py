@@ -22,7 +22,7 @@ from disttrace_viewer.otlp import attributes
 from disttrace_viewer.otlp.journal import OK, JournalReader, Operation
 from disttrace_viewer.otlp.pipeline import Pipeline
 from disttrace_viewer.otlp.spans import Span
-from disttrace_viewer.trace.bandwidth import BUS
+from disttrace_viewer.trace.operation import BUS
 
 SCOPE = "disttrace"
 _POLL_S = 0.25

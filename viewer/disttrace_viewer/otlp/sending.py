@@ -20,11 +20,11 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.trace import TraceFlags
 
+from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.otlp.pipeline import Pipeline
 from disttrace_viewer.otlp.sdk import SCOPE, Meters, resource
 from disttrace_viewer.otlp.spans import Span
 from disttrace_viewer.otlp.target import exporter, target, without_secrets
-from disttrace_viewer.trace.errors import ViewerError
 
 QUEUE = 32768
 """Spans waiting at most (OTEL_BSP_MAX_QUEUE_SIZE): about 100 MB."""

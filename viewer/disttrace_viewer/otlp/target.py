@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from disttrace_viewer.trace.errors import ViewerError
+from disttrace_viewer.load.problems import ViewerError
 
 _DEFAULTS = {"grpc": "http://localhost:4317", "http/protobuf": "http://localhost:4318"}
 

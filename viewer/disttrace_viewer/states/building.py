@@ -19,12 +19,11 @@ from disttrace.journal.format import COLLECTIVE, MESSAGE, UNKNOWN_OP, ranks_of
 from disttrace_viewer.analysis.sample import Course, Sample
 from disttrace_viewer.load.journals import Journal
 from disttrace_viewer.load.problems import Problems
-from disttrace_viewer.merge import groups as grouping
 from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.merge.jobs import as_called
 from disttrace_viewer.merge.processes import stack_of
 from disttrace_viewer.merge.surveying import base_stores
-from disttrace_viewer.merge.tables import KINDS, store_of
+from disttrace_viewer.merge.tables import KINDS, named, store_of
 from disttrace_viewer.states import merged as merging
 from disttrace_viewer.states.history import History, courses_differ
 from disttrace_viewer.states.merged import Merged, StateSurvey, WaitsWith, batches_of, survey
@@ -72,7 +71,7 @@ def trace_of(
     trace = Trace(
         processes=tuple(building.processes),
         tables=None,
-        groups=grouping.named(groups, building.processes, building.ids),
+        groups=named(groups, building.processes, building.ids),
         stores=tuple(building.stores),
         places=found.places,
         jobs=tuple(

@@ -21,11 +21,10 @@ import orjson
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.files import below, is_held, is_remote, opened
 from disttrace_viewer.load.foreign.evidence import evidence
-from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.load.problems import Problems, ViewerError
 from disttrace_viewer.states.merged import Head, Merged, Packed, head_of
 from disttrace_viewer.states.reduce import reduce
 from disttrace_viewer.states.state import MOST_BYTES, StateError, inflated, pack_batch
-from disttrace_viewer.trace.errors import ViewerError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ProcessPoolExecutor

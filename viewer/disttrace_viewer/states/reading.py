@@ -20,7 +20,7 @@ from disttrace_viewer.analysis.sample import BUILDING
 from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.load.fates import MARKS, Signs, over, wait_again, write_end, write_rest
 from disttrace_viewer.load.schema import Record
-from disttrace_viewer.merge.meetings import Meeting, meeting_of
+from disttrace_viewer.merge.clock import Meeting, meeting_of
 from disttrace_viewer.states.history import CallOrder, hashed, site_of
 
 INTEGERS = {int}

@@ -23,7 +23,7 @@ from disttrace_viewer.load.fates import completed_at, over
 from disttrace_viewer.load.journals import Journal, name_gaps, open_journal
 from disttrace_viewer.load.problems import CUT_OFF, Problems
 from disttrace_viewer.load.schema import Record
-from disttrace_viewer.merge.meetings import Meeting
+from disttrace_viewer.merge.clock import Meeting
 from disttrace_viewer.states.history import MOST_DIFFERENT, CallOrder, packed
 from disttrace_viewer.states.kept import MOST_KEYS, chosen
 from disttrace_viewer.states.reading import Reading

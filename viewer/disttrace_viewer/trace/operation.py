@@ -1,9 +1,14 @@
-"""One operation as a value: only what is unusual becomes one of these."""
+"""One operation as a value (only what is unusual becomes one), its bandwidth, its error.
+
+Torch has no types for errors: that others went away, did not come, or a limit was met is known by
+the texts of gloo, NCCL, TCPStore and TensorPipe.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
@@ -151,3 +156,123 @@ def ops(trace: Trace, rows: pl.DataFrame) -> Iterator[Op]:
             None if error is None else trace.errors[error],
             *rest,
         )
+
+
+Shape = Callable[[int, int, bool], tuple[float, float]]
+"""(bytes of the member, size of the group, is root) -> (S of NCCL's tests, their busbw factor)."""
+
+
+def _of_all(n: int) -> float:
+    return (n - 1) / n
+
+
+# S and factor as doc/PERFORMANCE.md of NVIDIA's nccl-tests defines them; bytes are of what this
+# process passes in, so S of a gathering operation is n times that.
+BUS: Mapping[str, Shape] = {
+    "all_reduce": lambda b, n, root: (b, 2 * _of_all(n)),
+    "all_gather": lambda b, n, root: (b * n, _of_all(n)),
+    "all_gather_into_tensor": lambda b, n, root: (b * n, _of_all(n)),
+    "reduce_scatter": lambda b, n, root: (b, _of_all(n)),
+    "reduce_scatter_tensor": lambda b, n, root: (b, _of_all(n)),
+    "all_to_all": lambda b, n, root: (b, _of_all(n)),
+    "all_to_all_single": lambda b, n, root: (b, _of_all(n)),
+    "broadcast": lambda b, n, root: (b, 1.0),
+    "reduce": lambda b, n, root: (b, 1.0),
+    "gather": lambda b, n, root: (b * n, _of_all(n)),
+    "scatter": lambda b, n, root: (b if root else b * n, _of_all(n)),
+    "send": lambda b, n, root: (b, 1.0),
+    "recv": lambda b, n, root: (b, 1.0),
+}
+
+
+_CLOSED = re.compile(
+    r"closed by peer|reset by peer|broken pipe|connection (was )?(likely )?(refused|aborted|closed)"
+    r"|connection reset|failed to recv, got 0 bytes|socket error|disconnected"
+    r"|remote (end|peer|process)|failed to send|this error originated at tensorpipe",
+    re.IGNORECASE,
+)
+_TIME_OUT = re.compile(r"timed? ?out|timeout", re.IGNORECASE)
+_BROKEN = re.compile(
+    rf"{_TIME_OUT.pattern}|monitored ?barrier|connectfullmesh|abort(ed)? by"
+    r"|gloo/transport/|communicator was aborted|stop_waiting|waitforinput|heartbeat monitor"
+    r"|detected mismatch between collectives",
+    re.IGNORECASE,
+)
+_DEVICE = re.compile(
+    r"(CUDA|HIP) (error:|out of memory)|(?i:unhandled cuda error|duplicate gpu detected)"
+)
+_OWN = re.compile(
+    r"^(\w+\.)*(ArithmeticError|AssertionError|AttributeError|FloatingPointError|ImportError"
+    r"|IndexError|KeyError|MemoryError|ModuleNotFoundError|NameError|NotImplementedError"
+    r"|OutOfMemoryError|OverflowError|TypeError|ValueError|ZeroDivisionError|AcceleratorError):"
+    rf"|{_DEVICE.pattern}",
+)
+"""Python's mistakes, memory that is not there, and devices that are broken: not of others."""
+_ANSWERED = re.compile(r"\bOn WorkerInfo\(id=\d+, name=")
+"""How torch's ``rpc/internal.py`` begins the text of an exception that a function raised there."""
+
+
+_LIMIT = "Operation timed out!"
+
+
+def phrases(text: str) -> list[str]:
+    """The words of torch's own in a text by which the functions here know it again."""
+    found = [
+        match[0] for pattern in (_CLOSED, _BROKEN, _DEVICE) for match in pattern.finditer(text)
+    ]
+    return [*dict.fromkeys(found), *([_LIMIT] if text.endswith(_LIMIT) else [])]
+
+
+def is_closed(text: str | None) -> bool:
+    """Whether an operation's error says that a connection was closed by the other end."""
+    return text is not None and _CLOSED.search(text) is not None
+
+
+def is_time_out(text: str | None) -> bool:
+    """Whether an operation's error says that somebody waited for as long as it may, no more."""
+    return text is not None and not is_closed(text) and _TIME_OUT.search(text) is not None
+
+
+def is_own_limit(text: str | None) -> bool:
+    """Whether an error says that a wait has reached the limit which its caller set: the work goes
+    on, and nothing is broken. The text is that of ``Work::wait`` (Work.cpp), for that alone.
+    """
+    return text is not None and text.endswith(_LIMIT)
+
+
+_PASSED_ON = re.compile(
+    r"^(\w+\.)*(DistBackendError|DistNetworkError|DistStoreError|ChildFailedError|SignalException)\b"
+    r"|nccl error|watchdog caught",
+    re.IGNORECASE,
+)
+
+
+def is_echo(text: str) -> bool:
+    """Whether an exception (``Type: text``) of which only a log tells passes on what others did."""
+    passed_on = is_connection_error(text) or _PASSED_ON.search(text) is not None
+    return passed_on and _OWN.search(text) is None
+
+
+def because_of_others(op: Op) -> bool:
+    """Whether an operation's error says no more than that others went away or did not come.
+
+    A collective or P2P operation that had begun ends badly for no other reason, unless its text
+    says so (``_OWN``), or because of arguments that do not fit, which has rules of its own. One
+    that raised on issue, a store
+    operation and a constructor may have been called wrongly: there the text decides.
+    """
+    if op.error is None:
+        return False
+    if op.call.kind in GROUPED and not op.refused:
+        return is_connection_error(op.error) or _OWN.search(op.error) is None
+    return is_connection_error(op.error)
+
+
+def is_connection_error(text: str | None) -> bool:
+    """Whether the error of an operation is about others that went away, or did not come.
+
+    An exception that a remote call brought back is an answer, whatever it says of a time-out there.
+    """
+    if text is None or _ANSWERED.search(text):
+        return False
+    return bool(_CLOSED.search(text) or _BROKEN.search(text))

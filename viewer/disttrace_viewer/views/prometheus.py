@@ -19,7 +19,7 @@ import orjson
 
 from disttrace.journal.format import LIVE_SUFFIX, opened_own
 from disttrace.lifecycle.meeting import own_folder
-from disttrace_viewer.trace.errors import ViewerError
+from disttrace_viewer.load.problems import ViewerError
 
 OLD_S = 15.0
 """What was written longer ago is of a companion that is gone, or was stopped."""

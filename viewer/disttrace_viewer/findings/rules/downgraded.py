@@ -13,9 +13,8 @@ from disttrace_viewer.evidence.recorded import STUCK_NS
 from disttrace_viewer.evidence.wait import KEY, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, Finding
-from disttrace_viewer.trace.error_texts import is_connection_error
 from disttrace_viewer.trace.model import Trace
-from disttrace_viewer.trace.operation import GROUPED, Op
+from disttrace_viewer.trace.operation import GROUPED, Op, is_connection_error
 from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.sentences import LEFTOVER, MAY_END, raised

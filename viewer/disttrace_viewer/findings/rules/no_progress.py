@@ -21,9 +21,8 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding, Scope, why
 from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.findings.rules.outside import Doing
-from disttrace_viewer.trace.error_texts import is_closed
 from disttrace_viewer.trace.model import Trace
-from disttrace_viewer.trace.operation import Op
+from disttrace_viewer.trace.operation import Op, is_closed
 from disttrace_viewer.trace.process import JOURNAL, Trouble
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.sentences import ALL_CAME, MUTE, NOTHING_ELSE

@@ -15,9 +15,8 @@ from disttrace_viewer.analysis.sample import frame
 from disttrace_viewer.evidence.courses import Place, place_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
-from disttrace_viewer.trace.error_texts import is_connection_error
 from disttrace_viewer.trace.model import Stream, Trace
-from disttrace_viewer.trace.operation import Op
+from disttrace_viewer.trace.operation import Op, is_connection_error
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import few
 from disttrace_viewer.wording.sentences import tidy

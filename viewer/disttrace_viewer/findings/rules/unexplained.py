@@ -14,9 +14,8 @@ from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, Finding, Scope
 from disttrace_viewer.findings.rules import process_failed
-from disttrace_viewer.trace.error_texts import is_time_out
 from disttrace_viewer.trace.model import Trace
-from disttrace_viewer.trace.operation import Op
+from disttrace_viewer.trace.operation import Op, is_time_out
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.sentences import NOTHING_ELSE, ended
 

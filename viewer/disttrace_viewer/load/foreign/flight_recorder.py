@@ -15,9 +15,9 @@ from typing import Any
 
 from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.load.discover import Files
-from disttrace_viewer.load.foreign.dumps.dump import Dump, Entry, looks_like_one
-from disttrace_viewer.load.foreign.dumps.dump import read as read_dump
-from disttrace_viewer.load.foreign.dumps.dump_set import (
+from disttrace_viewer.load.foreign.dump import Dump, Entry, looks_like_one
+from disttrace_viewer.load.foreign.dump import read as read_dump
+from disttrace_viewer.load.foreign.dump_set import (
     DEFAULT,
     STOOD_NS,
     DumpSet,

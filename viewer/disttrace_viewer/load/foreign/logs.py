@@ -36,7 +36,7 @@ from disttrace_viewer.load.foreign.forms import (
 from disttrace_viewer.load.foreign.lines import Line, Prefixes
 from disttrace_viewer.load.foreign.records import COUNTS_LACK, Records, identity
 from disttrace_viewer.load.problems import Problems, plural
-from disttrace_viewer.trace.error_texts import is_closed, is_echo, is_time_out
+from disttrace_viewer.trace.operation import is_closed, is_echo, is_time_out
 from disttrace_viewer.trace.plain_text import whole
 
 NAME = "log"

@@ -12,8 +12,8 @@ import polars as pl
 from disttrace.journal.format import MOST_MEMBERS
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.sample import innermost
+from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.trace.columns import IN_FLIGHT
-from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.trace.model import Group, Trace
 from disttrace_viewer.trace.plain_text import whole
 

@@ -11,8 +11,8 @@ from rich.text import Text
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.history.past import verdict_on
+from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.trace.columns import IN_FLIGHT
-from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views.terminal import BAD, DIM, HEAD, HOLD, WAIT
 from disttrace_viewer.views.terminal.console import TextConsole

@@ -14,8 +14,8 @@ import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.wait_states import WaitStates
-from disttrace_viewer.trace.bandwidth import BUS
 from disttrace_viewer.trace.model import Call, Trace
+from disttrace_viewer.trace.operation import BUS
 
 FOREVER = 1 << 63
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from disttrace_viewer.load.foreign.dumps.dump import Dump, Entry, rank_in
+from disttrace_viewer.load.foreign.dump import Dump, Entry, rank_in
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.trace.plain_text import plain, whole
 

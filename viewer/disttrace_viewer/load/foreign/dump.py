@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from disttrace_viewer.load import files
-from disttrace_viewer.load.foreign.dumps import pickles
+from disttrace_viewer.load.foreign import pickles
 from disttrace_viewer.load.problems import Problems, plural
 
 MOST_BYTES = 64 << 20

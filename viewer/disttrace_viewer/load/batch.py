@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 import polars as pl
 
 import disttrace.journal.format as fmt
-from disttrace_viewer.load import text
-from disttrace_viewer.load.columns import segments
-from disttrace_viewer.load.columns.segments import Chunk
+from disttrace_viewer.load import segments, text
 from disttrace_viewer.load.fates import MARKS, Signs
 from disttrace_viewer.load.files import size
 from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.load.segments import Chunk
 
 _ID = "id"
 _NUMBERS = 1 << 32

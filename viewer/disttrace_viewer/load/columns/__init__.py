@@ -1,1 +1,0 @@
-"""Segments as columns, and begins joined with what became of them."""
