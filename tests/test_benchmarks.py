@@ -177,6 +177,9 @@ def test_one_process() -> None:
     assert alone.columns[:6] == ("operation", "bare", *tracers)
     complete(alone)
     complete(beside)
+    calls = one_process.measure_calls(TINY)
+    assert {*PYTHON_ISSUED, *one_process.AT_MOST} <= set(names(calls.tables[0]))
+    assert len(calls.verdicts) == len(one_process.AT_MOST)
 
 
 @pytest.mark.long  # as test_one_process
@@ -285,7 +288,9 @@ def test_parts_are_chosen_by_name() -> None:
     """A wrong name is one sentence with the right ones, before anything is measured."""
     outcome = run("--parts", "fake,nothing")
     assert outcome.returncode == 2
-    assert "--parts takes fake, stores, gloo, startup, bytes, memory, segments" in (outcome.stderr)
+    assert "--parts takes fake, calls, stores, gloo, startup, bytes, memory, segments" in (
+        outcome.stderr
+    )
 
 
 @pytest.mark.parametrize("fault", ["tp", "dp", "mp", "world"])

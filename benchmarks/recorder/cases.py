@@ -101,6 +101,72 @@ def functional(group: Any) -> list[Case]:
     return [Case("functional all_reduce and wait", functional_all_reduce)]
 
 
+def composed(group: Any) -> list[Case]:
+    """Calls that issue several operations, and those of libraries of tensors."""
+    import torch.distributed._functional_collectives as functional
+    from torch.distributed.tensor import DTensor, Partial, Replicate
+
+    tensor, objects = torch.ones(4), [{"step": 1}, None]
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(group),))
+    partial = DTensor.from_local(tensor, mesh, [Partial()])
+
+    def batch(size: int) -> Any:
+        kinds = (dist.isend, dist.irecv) * (size // 2)
+        messages = [dist.P2POp(kind, tensor, 1) for kind in kinds]
+
+        def batch_isend_irecv(n: int) -> None:
+            for _ in range(n):
+                for work in dist.batch_isend_irecv(messages):
+                    work.wait()
+
+        return batch_isend_irecv
+
+    def all_gather(n: int) -> None:
+        gathered = [torch.ones(4), torch.ones(4)]
+        for _ in range(n):
+            dist.all_gather(gathered, tensor, group=group)
+
+    def isend_and_irecv(n: int) -> None:
+        for _ in range(n):
+            sent, received = dist.isend(tensor, 1), dist.irecv(tensor, 1)
+            sent.wait()
+            received.wait()
+
+    def coalescing_manager(n: int) -> None:
+        for _ in range(n):
+            with dist.distributed_c10d._coalescing_manager(group):
+                dist.all_reduce(tensor, group=group)
+                dist.all_reduce(tensor, group=group)
+
+    def all_gather_object(n: int) -> None:
+        for _ in range(n):
+            dist.all_gather_object([None, None], objects)
+
+    def broadcast_object_list(n: int) -> None:
+        for _ in range(n):
+            dist.broadcast_object_list(objects, 0)
+
+    def functional_all_reduce(n: int) -> None:
+        for _ in range(n):
+            functional.wait_tensor(functional.all_reduce(tensor, "sum", group))
+
+    def redistribute(n: int) -> None:
+        for _ in range(n):
+            partial.redistribute(mesh, [Replicate()]).to_local()
+
+    return [
+        Case("all_gather", all_gather),
+        Case("isend, irecv and waits", isend_and_irecv),
+        Case("coalescing manager of 2", coalescing_manager),
+        Case("batch_isend_irecv of 2", batch(2)),
+        Case("batch_isend_irecv of 8", batch(8)),
+        Case("all_gather_object", all_gather_object),
+        Case("broadcast_object_list", broadcast_object_list),
+        Case("functional.all_reduce and wait", functional_all_reduce),
+        Case("DTensor.redistribute", redistribute),
+    ]
+
+
 def store_operations(hash_store: Any, tcp_store: Any) -> list[Case]:
     """Set and get on a store in this process, and on one behind a socket."""
 

@@ -19,7 +19,7 @@ from benchmarks.recorder.tracers import (
     VIZTRACER,
     available,
 )
-from benchmarks.report import Report, Verdict
+from benchmarks.report import Report, Table, Verdict
 from benchmarks.viewer import latency
 
 ALONE = (BARE, OURS, PLAIN, PROFILER, STACKS, VIZTRACER, SPAN)
@@ -29,6 +29,44 @@ ASYNCHRONOUS = "all_reduce, async and wait"
 FUNCTIONAL = "functional all_reduce and wait"
 SYNCHRONOUS_GOAL, ASYNCHRONOUS_GOAL = 0.5, 0.75
 FUNCTIONAL_GOAL_US, BESIDE_GOAL_US = 8.0, 0.1
+BLOCK = 300
+"""Calls of a block of public calls, of which the least one counts: other programs only add."""
+AT_MOST = {
+    "batch_isend_irecv of 2": 6,
+    "batch_isend_irecv of 8": 14,
+    "all_gather_object": 8,
+    "broadcast_object_list": 7,
+    "functional.all_reduce and wait": 7,
+    "DTensor.redistribute": 7,
+}
+"""What public calls may add, in what a plain all_reduce adds."""
+
+
+def measure_calls(scale: Scale) -> Report:
+    """What each public call adds, in microseconds and in plain all_reduces."""
+    counts = {"rounds": scale.rounds, "calls": min(scale.calls, BLOCK)}
+    (found,) = child.measure(__name__, "calls_in_child", counts)
+    least = {
+        case: {name: min(blocks) / 1000 for name, blocks in clocks[CPU].items()}
+        for case, clocks in found["figures"].items()
+    }
+    added = {case: by[OURS] - by[BARE] for case, by in least.items()}
+    multiple = {case: added[case] / (added["all_reduce"] or 1) for case in added}
+    rows = [
+        (case, f"{least[case][BARE]:.1f}", f"{us:+.1f}", f"{multiple[case]:.1f}")
+        for case, us in added.items()
+    ]
+    verdicts = [
+        Verdict(
+            f"{case}: at most {most} all_reduces", f"{multiple[case]:.1f}", multiple[case] < most
+        )
+        for case, most in AT_MOST.items()
+    ]
+    note = f"CPU time of the calling thread, the least of {counts['rounds']} blocks of "
+    note += f"{counts['calls']} calls, traced and untraced in turns in one process."
+    title = "Public calls, one process (`fake`)"
+    columns = ("call", "bare us", "added us", "all_reduces")
+    return Report((Table(title, columns, tuple(rows), note),), tuple(verdicts))
 
 
 def measure(scale: Scale) -> Report:
@@ -85,15 +123,32 @@ def _issuer(beside: latency.Result) -> Iterator[Verdict]:
     )
 
 
-def in_child(rounds: int, calls: int, issuer: bool) -> dict[str, Any]:
-    """In an interpreter of its own: a group of two, of which the other does not exist."""
+def _joined() -> Any:
+    """A group of two, of which the other does not exist."""
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    return dist.group.WORLD
+
+
+def calls_in_child(rounds: int, calls: int) -> dict[str, Any]:
+    """In an interpreter of its own: every public call, traced and untraced."""
     from benchmarks.recorder import cases
 
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-    group = dist.group.WORLD
+    group = _joined()
+    measured = [*cases.python_issued(group), *cases.composed(group)]
+    variants = {name: Variant(enter, measured) for name, enter in available(BARE, OURS).items()}
+    return interleaved(variants, rounds=rounds, calls=calls, warm=min(calls, STEADY))
+
+
+def in_child(rounds: int, calls: int, issuer: bool) -> dict[str, Any]:
+    """In an interpreter of its own, with and without an issuer in C++."""
+    import torch.distributed as dist
+
+    from benchmarks.recorder import cases
+
+    group = _joined()
     measured: list[Case] = [*cases.python_issued(group), *cases.messages(1)]
     # First: it brings the kernels, each time that tracing begins.
     everything = [*cases.functional(group), *measured] if issuer else measured

@@ -36,6 +36,7 @@ from benchmarks.report import Report, document, replaced  # noqa: E402
 PAGE = ROOT / "docs" / "dev" / "benchmarks.md"
 PARTS: Mapping[str, Callable[[Scale], Report]] = {
     "fake": one_process.measure,
+    "calls": one_process.measure_calls,
     "stores": store_operations.measure,
     "gloo": two_processes.measure,
     "startup": startup_time.measure,
