@@ -79,3 +79,10 @@ def test_links_hold_on_an_index_page() -> None:
     assert [link for link in links if not link.startswith("https://")] == []
     ours = [link.partition("/main/")[2].partition("#")[0] for link in links if "/main/" in link]
     assert [path for path in ours if not (ROOT / path).exists()] == []
+
+
+def test_users_pages_are_short() -> None:
+    """Below 25,000 words in all: what maintainers need stands in docs/dev."""
+    pages = sorted((ROOT / "docs").glob("*.md"))
+    assert len(pages) > 20
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) < 25_000
