@@ -268,15 +268,16 @@ def _prefixed(prefix: Callable[[int], str]) -> Callable[[Lines, random.Random], 
 
 
 def _said_once(lines: Lines, drawn: random.Random) -> Lines:
-    """As Ray does: what was said by several is said once."""
+    """As Ray does: what several workers say is said once."""
     bare = [re.sub(r"^\[default\d\]:", "", one) for one in lines]
     times = collections.Counter(bare)
-    once = dict(zip(bare, lines, strict=True))
-    return [
-        once.pop(one) + f" [repeated {times[one]}x across cluster]" * (times[one] > 1)
-        for one in bare
-        if one in once
-    ]  # fmt: skip
+    kept, told = [], set()
+    for one, text in zip(lines, bare, strict=True):
+        if one == text or text not in told:
+            again = f" [repeated {times[text]}x across cluster]" * (one != text and times[text] > 1)
+            kept.append(one + again)
+        told.add(text)
+    return kept
 
 
 def _cut_off(lines: Lines, drawn: random.Random) -> Lines:

@@ -10,7 +10,9 @@ import pytest
 from disttrace_viewer.api.attached import from_files
 from disttrace_viewer.api.report import Report
 from disttrace_viewer.api.verdict import diagnose
+from disttrace_viewer.load.foreign import logs
 from disttrace_viewer.load.foreign.evidence import troubles
+from disttrace_viewer.load.foreign.lines import Line
 from disttrace_viewer.load.problems import ViewerError
 
 HERE = Path(__file__).parent / "evidence"
@@ -187,6 +189,14 @@ RESTATED = {
         ),
         Piece("", "missing_participant", (2,), ("train.py:32", "of ranks 0, 1 the log has no")),
     ),
+    "a launcher that is a task of srun": (
+        "\n".join(
+            f"0: {line}"
+            for line in ["step 812"] * 300
+            + [one for r in (0, 1) for one in dumped(r, 30 + r, waits=r > 0).splitlines()]
+        ),
+        Piece("", "missing_participant", (0,), ("train.py:30", "rank 1 was in it")),
+    ),
     "a host's summary before another's traceback": (
         "\n".join([summed((0, -15), (1, 1)), raised(2, "ValueError: shard 9 is empty")]),
         Piece("", "process_failed", (2,), ("shard 9 is empty",)),
@@ -306,6 +316,25 @@ def test_an_output_of_torch_s_analyzer(tmp_path: Path, text: str) -> None:
     (tmp_path / "job.log").write_text(f"{text}\n")
     with pytest.raises(ViewerError, match="analyzer of Flight Recorder dumps"):
         diagnose(tmp_path / "job.log")
+
+
+def test_lines_that_differ_by_numbers_are_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long log is mostly these; who printed them is known all the same."""
+    taken: list[str] = []
+    take = logs._Reader.take
+
+    def counted(reader: logs._Reader, line: Line) -> str | None:
+        taken.append(line.text)
+        return take(reader, line)
+
+    monkeypatch.setattr(logs._Reader, "take", counted)
+    lines = [f"[rank{n % 4}]: rank {n % 4} step {n:04} error 0.{n % 7}" for n in range(4000)]
+    (tmp_path / "job.log").write_text("\n".join([*lines, GATHER.format(0)]))
+    (found,) = diagnose(tmp_path / "job.log").findings
+    assert "of ranks 1-7 the log has no line" in found.summary
+    assert len(taken) == 2
 
 
 def test_folders_of_two_hosts(tmp_path: Path) -> None:

@@ -194,8 +194,8 @@ _CLOSED = re.compile(
 _TIME_OUT = re.compile(r"timed? ?out|timeout", re.IGNORECASE)
 _BROKEN = re.compile(
     rf"{_TIME_OUT.pattern}|monitored ?barrier|connectfullmesh|abort(ed)? by"
-    r"|gloo/transport/|communicator was aborted|stop_waiting|waitforinput|heartbeat monitor"
-    r"|detected mismatch between collectives",
+    r"|communicator was aborted|stop_waiting|waitforinput|heartbeat monitor"
+    r"|third_party/gloo/|gloo/transport/|detected mismatch between collectives",
     re.IGNORECASE,
 )
 _DEVICE = re.compile(

@@ -92,7 +92,8 @@ class Prefixes:
         elif found["role"] and found["other"]:  # either order; a global rank is no smaller
             line.rank = max(int(found["role"]), int(found["other"]))
         elif found["local"] or found["role"]:
-            line.local = int(found["local"] or found["role"])
+            # A label before it is of srun's task, which is torchrun's launcher.
+            line.local, line.rank = int(found["local"] or found["role"]), None
         elif found["clock"]:
             date = [int(n) for n in re.split("[-/]", found["date"])] if found["date"] else None
             clock = [int(n) for n in found["clock"].split(":")]

@@ -58,7 +58,13 @@ _CUES = (
     "Interrupt",
     'File "',
     "xception",
+    "eartbeat",
+    "arrier",
+    "clients joined",
+    "terminated",
+    "srun:",
 )
+_DIGITS = str.maketrans("123456789", "000000000")
 _TROUBLE = re.compile(r"error|fail|time.?out|warn|abort|kill|signal|exception|terminat", re.I)
 _DUMPED = re.compile(r'File "[^"]{1,1000}", line \d{1,9} in ')
 _FRAME = re.compile(r'\s{0,12}File "([^"]{1,1000})", line (\d{1,9}), in (\S{1,300})')
@@ -212,6 +218,7 @@ def _take(log: Log, path: str, own: int | None, first: int | None) -> None:
     prefixes: Prefixes | None = None
     width = None
     seen: set[str] = set()
+    nothing: dict[str, str] = {}
     reader = _Reader(log, path, own, first)
     dumped: list[str] = []
     for piece in _pieces(path):
@@ -219,21 +226,28 @@ def _take(log: Log, path: str, own: int | None, first: int | None) -> None:
             prefixes, width = Prefixes(piece[:200], year), texts.width(piece[:5000])
         log.lines += len(piece)
         for raw in texts.joined(piece, width) if width else piece:
-            if "ecent call first" in raw or ('File "' in raw and _DUMPED.search(raw)):
-                dumped.append(raw)
-            if not any(cue in raw for cue in _CUES) and not reader.wants(raw):
-                if raw[:12] not in seen and len(seen) < 4096:
-                    seen.add(raw[:12])
-                    reader.note_rank(prefixes.strip(raw))
-                continue
-            reader.take(prefixes.strip(raw))
+            # A line that differs by numbers alone from one that told nothing tells nothing.
+            shape, waits = raw.translate(_DIGITS), reader.waits
+            strange = None if waits else nothing.get(shape)
+            if strange is None:
+                if "ecent call first" in raw or ('File "' in raw and _DUMPED.search(raw)):
+                    dumped.append(raw)
+                    waits = True
+                if waits or any(cue in raw for cue in _CUES):
+                    strange = reader.take(prefixes.strip(raw))
+                else:
+                    strange = ""
+                if strange is not None and not waits and len(nothing) < _MOST_STRANGE:
+                    nothing[shape] = strange
+            if strange:
+                log.strange[strange] += 1
+            elif strange is not None and raw[:12] not in seen and len(seen) < 4096:
+                seen.add(raw[:12])
+                reader.note_rank(prefixes.strip(raw))
     reader.end()
     with contextlib.suppress(ValueError):  # of threads without a frame
         text = "\n".join(dumped[-_MOST_STRANGE:]).encode("utf-8", "surrogateescape")
         log.dumped += py_spy.of_text(path, text, first)
-
-
-_QUIET = ("xitcode", ": ", "#", "  ", "eartbeat", "arrier", "clients joined", "terminated", "srun:")
 
 
 class _Reader:
@@ -245,12 +259,11 @@ class _Reader:
         self._chained: set[Speaker] = set()
         log.entry, log.last = None, path
 
-    def wants(self, raw: str) -> bool:
-        """Whether a line without a cue may belong to something that has begun."""
+    @property
+    def waits(self) -> bool:
+        """Whether any line may belong to something that has begun."""
         log = self.log
-        if log.open or log.entry is not None or isinstance(log.last, int) or log.last != self._path:
-            return True
-        return any(word in raw for word in _QUIET[4:])
+        return bool(log.open or log.entry is not None or log.last != self._path)
 
     def note_rank(self, line: Line) -> None:
         """A rank that printed a line of its own."""
@@ -265,8 +278,8 @@ class _Reader:
             line.rank = self.own
         return line.rank
 
-    def take(self, line: Line) -> None:
-        """One line."""
+    def take(self, line: Line) -> str | None:
+        """What is strange in a line that tells nothing; None: it tells something."""
         log, rank = self.log, self._rank(line)
         speaker: Speaker = line.by if rank is None else rank
         if rank is not None:
@@ -276,9 +289,11 @@ class _Reader:
         known = self._traceback(speaker, line)
         for cues, form in FORMS:
             if any(cue in line.text for cue in cues) and form(log, line, speaker):
-                return
-        if not known and _TROUBLE.search(line.text) and len(log.strange) < _MOST_STRANGE:
-            log.strange[re.sub(r"\d+", "N", line.text.strip())[:120]] += 1
+                return None
+        if known:
+            return None
+        troubled = _TROUBLE.search(line.text) and len(log.strange) < _MOST_STRANGE
+        return re.sub(r"\d+", "N", line.text.strip())[:120] if troubled else ""
 
     def _traceback(self, speaker: Speaker, line: Line) -> bool:
         log, text = self.log, line.text
