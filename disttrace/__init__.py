@@ -1,9 +1,9 @@
 """Tracing for torch.distributed: what every rank did, in what order, and who waits for whom.
 
-`install`, `trace`, `annotate` and `operation` record; `on_verdict` hears what the job says of
+`install`, `trace`, `annotate` and `operation` record; `on_verdict` hears what the job reports of
 itself meanwhile; `load`, `diagnose`, `stats` and `diff` read what was recorded and need the extra
 `disttrace[viewer]`. Importing this package imports neither torch nor polars, and what it offers
-(`api.py`) when that is asked for: every interpreter that starts with DISTTRACE=1 imports it.
+(`api.py`) when that is used: every interpreter that starts with DISTTRACE=1 imports it.
 """
 
 TYPE_CHECKING = False  # as type checkers read it; importing typing would cost milliseconds

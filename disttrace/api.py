@@ -54,7 +54,7 @@ def install(
     keywords are the settings (`DISTTRACE_DIR`, ...: `docs/settings.md` lists them) and win over the
     variables; None leaves a setting to its variable. What children need to know is put
     into `os.environ`. A wrong value is one sentence on stderr, and the default holds. Where
-    disttrace does not run (Windows, Python without the GIL) it says so and does nothing.
+    disttrace does not run (Windows, Python without the GIL) it prints why and does nothing.
 
     Raises:
         TypeError: for a keyword that is no setting.
@@ -69,7 +69,7 @@ def install(
         if refused is not None:
             from disttrace.errors import Reporter
 
-            Reporter().say("platform", refused)
+            Reporter().report("platform", refused)
             return
         from disttrace.journal import standard_library
 
@@ -189,7 +189,7 @@ def operation(
     Args:
         name: of the operation; all ranks give the same one for the same exchange.
         group: the process group whose members take part, all of them in the same order; None: the
-            default group. Whoever does not come is told as for a collective.
+            default group. A rank that does not come is reported as for a collective.
         peers: the global ranks that take part, where those are not all of the group: the operation
             is recorded then, and not compared with others.
         fields: what else is worth recording: numbers and text.
@@ -200,11 +200,12 @@ def operation(
 
 
 def expect_equal(name: str, tensors: "Any", group: "Any" = None) -> None:
-    """Say that all members of a group have equal tensors here: replicated parameters, say.
+    """Declare that all members of a group have equal tensors here: replicated parameters, for
+    example.
 
-    Every n-th time, as `DISTTRACE_DIGEST` says, a checksum of their bytes is compared with those of
-    the other members, and a difference is told. It is not taken of tensors on devices. Without that
-    setting, and without tracing, nothing happens. Nobody waits for anybody.
+    Every n-th time, as `DISTTRACE_DIGEST` sets, a checksum of their bytes is compared with those of
+    the other members, and a difference is reported. It is not taken of tensors on devices. Without
+    that setting, and without tracing, nothing happens. No rank waits for another.
 
     Args:
         name: what they are; all members call with the same names, each in the same order.
@@ -243,9 +244,9 @@ def allow(minutes: float, group: "Any" = None) -> float:
 
 
 def live() -> "dict[str, Any]":
-    """What this process knows of itself now, for a tracker: nobody else is asked.
+    """What this process knows of itself now, for a tracker: no other process is asked.
 
-    It costs the traced calls nothing, and its caller microseconds. What is said of shares is read
+    It costs the traced calls nothing, and its caller microseconds. Shares are read
     from a file that the companion of this host writes each second, from some 40 s after the
     start on; not with `DISTTRACE_SLOW=0` or `DISTTRACE_HEARTBEAT=off`.
 
@@ -258,7 +259,7 @@ def live() -> "dict[str, Any]":
         last minute that this rank was held by communication, transfers included; None: unknown),
         `slow` (ranks of the job that make the others wait now, the worst first: dicts with `rank`,
         `share`, `since` in unix seconds, `line`, how many `others`, and the `rank_hours` that these
-        have lost), and `said`: the last thing that the job said of itself on this host, as
+        have lost), and `said`: the last thing that the job reported of itself on this host, as
         `on_verdict` has it, or None.
     """
     if "disttrace.session" not in sys.modules:
@@ -269,24 +270,24 @@ def live() -> "dict[str, Any]":
 
 
 def on_verdict(callback: "Callable[[dict[str, Any]], object]") -> "Callable[[], None]":
-    """Have `callback` called with what the job says of itself, when it says it.
+    """Have `callback` called with what the job reports of itself, when it does.
 
-    It is called in every process of the host that says it, whichever of them prints it, and not on
-    other hosts; in a thread of ours, for one object after the other. What it does while it runs is
-    its own affair: it may block, and the program goes on. What it raises is told in one sentence on
-    stderr, reaches nobody, and that callback is not called again. One that wants the program to
-    know says so itself: `_thread.interrupt_main()` raises KeyboardInterrupt in the main thread,
+    It is called in every process of the host that reports it, whichever of them prints it, and not
+    on other hosts; in a thread of ours, for one object after the other. What it does while it runs
+    is its own affair: it may block, and the program goes on. What it raises is one sentence on
+    stderr, goes no further, and that callback is not called again. One that wants the program to
+    know does it itself: `_thread.interrupt_main()` raises KeyboardInterrupt in the main thread,
     where that runs Python, and `os.kill(os.getpid(), signal.SIGTERM)` ends a process that is
     blocked in C++ too. At the end of a process a callback has one second.
 
-    Without tracing nobody is called; callbacks may be registered before tracing begins, outlast
+    Without tracing none is called; callbacks may be registered before tracing begins, outlast
     `uninstall`, and are inherited by children that are forked.
 
     Args:
         callback: gets a dict of its own, with `disttrace` (1), `kind` (`"stalled"`,
             `"going on"`, ...), `at` (unix seconds), `certainty` (`"certain"`, `"likely"`, or None
             where nothing is wrong), `summary` (a sentence), `culprit_ranks` (a list of ranks, empty
-            where nobody is to blame) and `finding` (a dict with the fields of `diagnose --json`;
+            where none is to blame) and `finding` (a dict with the fields of `diagnose --json`;
             None where there is none, or where all of them take more than 32 kB).
 
     Returns:

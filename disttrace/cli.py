@@ -94,14 +94,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit:  # --help, and SIGTERM while a file is written
         raise
     except BaseException as error:  # a panic of a library in Rust is no Exception
-        told = getattr(error, "exit_code", None)
-        return _fail(str(error), told) if isinstance(told, int) else _failed(error)
+        exit_code = getattr(error, "exit_code", None)
+        return _fail(str(error), exit_code) if isinstance(exit_code, int) else _failed(error)
     return code
 
 
 def _open_streams() -> None:
-    """Have something to write to where who started us closed it (``2>&-``): the exit code says
-    what was found, not that nobody listens. What `run` starts does not inherit it."""
+    """Have something to write to where it was closed for us (``2>&-``): the exit code means
+    what was found, not that no process listens. What `run` starts does not inherit it."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 - to the end
@@ -147,7 +147,7 @@ def parser_of(command: Command) -> argparse.ArgumentParser:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong with options in one sentence, and which one may have been meant."""
+    """Names what is wrong with options in one sentence, and which one may have been meant."""
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None

@@ -427,7 +427,7 @@ def _choose(
 
 
 def chosen(config: Config) -> dict[str, str]:
-    """Settings that somebody chose, as text."""
+    """Settings that were chosen, as text."""
     rows = (row for row in SETTINGS if config.sources[row.keyword] != "default")
     texts = {row.keyword: to_text(getattr(config, row.keyword)) for row in rows}
     if "redact" in texts:
@@ -438,7 +438,7 @@ def chosen(config: Config) -> dict[str, str]:
 def _default_folder(name: str) -> str:
     try:
         return os.path.abspath(name)
-    except OSError:  # the current directory was deleted: the journal will say so when it opens
+    except OSError:  # the current directory was deleted: the journal reports it when it opens
         return name
 
 

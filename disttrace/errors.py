@@ -1,7 +1,7 @@
 """Whose exception is it, and saying our own failures once.
 
-What our guards catch was raised by us, or by something of the program's that we asked: a property
-of a tensor's, say, that raises when it is read. Either way the program did not ask for it. But a
+What our guards catch was raised by us, or by something of the program's that we read: a property
+of a tensor's, for example, that raises. Either way the program did not call it. But a
 signal handler or Ctrl-C may strike while our code runs, and those go on to the user.
 """
 
@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 _LONGEST = 300  # characters of an exception's first line
 _FURTHER, _READ = 700, 2_000  # and of the lines behind it; how much is looked at
-_PATIENCE_MS = 200  # for whoever reads stderr and has much to do
+_PATIENCE_MS = 200  # for a reader of stderr that has much to do
 SCARCE = (MemoryError, RecursionError)
 
 _TRACEBACK = "Traceback (most recent call last):"
@@ -65,8 +65,8 @@ def is_ours(error: BaseException) -> bool:
             return False
         programs = programs or not _is_library(file)
     if ours and last is not None and not foreign.raises(last):
-        said = foreign.args_of(error) or foreign.type_name(error) in _SILENT
-        ours = bool(said) and foreign.is_of_library(error, _KNOWN)
+        shown = foreign.args_of(error) or foreign.type_name(error) in _SILENT
+        ours = bool(shown) and foreign.is_of_library(error, _KNOWN)
     if not ours:
         if not programs and own is not None:  # the next guard of ours has to see that it struck
             own.tb_next = None
@@ -75,7 +75,7 @@ def is_ours(error: BaseException) -> bool:
     return ours
 
 
-def asked(question: Callable[..., _T], *args: Any) -> _T | None:
+def attempt(question: Callable[..., _T], *args: Any) -> _T | None:
     """The answer; None where the question raises by itself. What strikes meanwhile goes on."""
     try:
         return question(*args)
@@ -102,7 +102,7 @@ def _is_of_our_own(error: BaseException) -> bool:
 
 
 def is_scarcity(error: BaseException) -> bool:
-    """Whether memory or the stack had come to its end, which is nobody's fault and may pass.
+    """Whether memory or the stack had come to its end, which is no fault and may pass.
 
     Where C of the interpreter's returns in spite of that, a SystemError comes of it, whose cause it
     is; up to 3.11.2 enum loses that too ("error return without exception set").
@@ -132,7 +132,8 @@ def take_off(error: BaseException) -> None:
 
 
 def is_of_asked(error: BaseException) -> bool:
-    """Whether something of the program's raised ``error`` when we asked it: a ``__hash__``, say.
+    """Whether something of the program's raised ``error`` when we called it: a ``__hash__``, for
+    example.
 
     Then the call at hand cannot be described, and that is no failure of ours.
     """
@@ -192,10 +193,10 @@ class InPlace(str):
 
 
 def first_line(error: BaseException) -> str:
-    """``Type: first line that says something`` of an exception, secrets masked, at most 300
+    """``Type: first line with a word in it`` of an exception, secrets masked, at most 300
     characters: of a long one the end, too, for there often stands what was wrong. A text with a
     traceback in it (a loader's worker failed, a child of spawn, a rank in a checkpoint, a function
-    of RPC) says that in its last line. The program is not asked for a text (`foreign.text_of`).
+    of RPC) has that in its last line. The program makes no text for us (`foreign.text_of`).
     """
     return line_of(foreign.type_name(error), foreign.text_of(error))
 
@@ -207,10 +208,10 @@ def line_of(name: str, text: str) -> str:
         if _PYBIND in lines:
             lines = lines[: lines.index(_PYBIND)]
         saying = [line for line in lines if any(map(str.isalnum, line))]
-        said = saying[0] if saying else ""
+        shown = saying[0] if saying else ""
         if any(_TRACEBACK in line for line in saying):
-            said = saying[-1] if said.endswith(_TRACEBACK) else f"{said} {saying[-1]}"
-        text = redact.current.text(said)
+            shown = saying[-1] if shown.endswith(_TRACEBACK) else f"{shown} {saying[-1]}"
+        text = redact.current.text(shown)
     except Exception as error:
         if not is_ours(error):
             raise
@@ -219,7 +220,7 @@ def line_of(name: str, text: str) -> str:
 
 
 def further_lines(error: BaseException) -> list[str]:
-    """The lines behind the first one that says something, secrets masked: DDP, checkpoints and
+    """The lines behind the first one with a word in it, secrets masked: DDP, checkpoints and
     validators tell there which parameter it was. Of many the last ones, 700 characters in all.
     """
     text, room = foreign.text_of(error), _FURTHER
@@ -251,13 +252,13 @@ def plain(text: str) -> str:
 
 
 class Reporter:
-    """Says each failure of a part once, in one sentence on stderr."""
+    """Reports each failure of a part once, in one sentence on stderr."""
 
     def __init__(self) -> None:
         self._said: set[str] = set()
 
-    def say(self, part: str, sentence: str) -> bool:
-        """Print ``sentence`` unless something was said about ``part``; True if it was printed."""
+    def report(self, part: str, sentence: str) -> bool:
+        """Print ``sentence`` unless ``part`` had one before; True if it was printed."""
         if part in self._said:
             return False
         self._said.add(part)
@@ -266,11 +267,12 @@ class Reporter:
 
 
 def tell(lines: str, stream: Any) -> None:
-    """Write whole lines to stderr where somebody takes them at once; else they are lost.
+    """Write whole lines to stderr where they are taken at once; else they are lost.
 
-    Nobody may read a pipe that is full, and a terminal may stop whoever writes to it from the
-    background: neither may hold up a program that itself says nothing. ``stream`` is `sys.stderr`,
-    or the interpreter's own from a thread of ours, where no code of the program's shall run.
+    A full pipe may have no reader, and a terminal may stop a process that writes to it from the
+    background: neither may hold up a program that itself prints nothing. ``stream`` is
+    `sys.stderr`, or the interpreter's own from a thread of ours, where no code of the program's
+    shall run.
     """
     try:
         if stream is sys.__stderr__ and stream is not None:
@@ -282,7 +284,7 @@ def tell(lines: str, stream: Any) -> None:
     except Exception as error:
         if not is_ours(error):
             raise
-        # Else it is closed, or was taken away: there is nobody left to tell.
+        # Else it is closed, or was taken away: no reader is left.
 
 
 def _write(fd: int, data: bytes) -> None:
@@ -305,13 +307,13 @@ def passes_on(error: BaseException, context: BaseException) -> bool:
     """Whether ``error``, raised while ``context`` was handled, is about that.
 
     A program that asks a store for something optional, catches the time-out and goes on fails by
-    itself when it fails then; Python notes the time-out as its context all the same. One that says
+    itself when it fails then; Python notes the time-out as its context all the same. One that has
     ``raise`` in its handler, or asks for its end there, tells of what it caught; so does a library
     that raises one of its own in the place of another, inside the call that the program made.
     """
     caught = foreign.traceback_of(context)
     if caught is None or not foreign.is_a(error, Exception):
-        return True  # nobody knows where, or it is a way to leave
+        return True  # unknown where, or it is a way to leave
     handler = caught.tb_frame
     if not is_program_file(handler.f_code.co_filename):
         return True

@@ -68,7 +68,7 @@ _PLAIN = frozenset({str, bytes, int, float, bool, complex, type(None)})
 
 
 def is_a(value: object, kind: type[_T] | tuple[type[_T], ...]) -> TypeGuard[_T]:
-    """``isinstance``, by what the value is and not by what its ``__class__`` says."""
+    """``isinstance``, by what the value is and not by its ``__class__``."""
     return issubclass(type(value), kind)
 
 
@@ -117,7 +117,7 @@ _SHORT = frozenset({float, bool, complex, type(None)})
 
 def entries_of(error: BaseException) -> list[types.TracebackType]:
     """Its traceback from the outermost frame on. (A generator that is left is closed, and where
-    memory is scarce nobody gets what that raises.)"""
+    memory is scarce what that raises is lost.)"""
     found: list[types.TracebackType] = []
     entry = traceback_of(error)
     while entry is not None and len(found) < MOST:
@@ -188,7 +188,7 @@ _CODE = _slot(types.FunctionType, "__code__")
 
 
 def plain(value: Any) -> Any:
-    """``value`` as JSON holds it where it is of a type that says something by itself, or of one
+    """``value`` as JSON holds it where it is of a type with a meaning by itself, or of one
     that is made from such; time-outs in seconds; else None. So are integers beyond 64 bits, and
     lists but those of integers, or of lists of such, up to 2^17 in all.
     """

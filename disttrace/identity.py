@@ -77,7 +77,7 @@ _FLAGS = frozenset(
 """Options of torchrun without a value."""
 
 
-class Clock:
+class ClockAnchor:
     """One anchor: the tightest of five readings of the wall clock between two of the monotonic
     clock, in nanoseconds; ``error_ns`` is half the time that it took.
     """
@@ -121,7 +121,7 @@ class Identity:
             parent_job, by_host = forked_from.job, forked_from.by_host
             self.launcher = forked_from.launcher
         self.role, self.rank = _role(environ, parent_role)
-        # An agent is a launch of its own, whoever started it.
+        # An agent is a launch of its own, whatever started it.
         inherited = None if self.role == AGENT else parent_job
         self.job, self.job_source = _job(environ, job, inherited, self.process)
         self.run = environ.get("TORCHELASTIC_RUN_ID")
@@ -130,11 +130,11 @@ class Identity:
         self.boot_id = _boot_id()
         self.pid = os.getpid()
         self.ppid = os.getppid()
-        told = _launchers(environ)
-        recorded = RANK_VARIABLES if told is None else RANK_VARIABLES + told.RECORDED
+        known = _launchers(environ)
+        recorded = RANK_VARIABLES if known is None else RANK_VARIABLES + known.RECORDED
         self.env = {name: environ[name] for name in recorded if name in environ}
         self.spread = _is_spread(environ, self.role, by_host)
-        self.clock = Clock()
+        self.clock = ClockAnchor()
 
     def base_name(self) -> str:
         """Name of the journal's files, without suffix."""
@@ -235,8 +235,8 @@ def _job(
         return job, JOB_VARIABLE
     if inherited:
         return inherited, "parent"
-    told = _launchers(environ)
-    named: tuple[str, str] | None = None if told is None else told.job(environ)
+    known = _launchers(environ)
+    named: tuple[str, str] | None = None if known is None else known.job(environ)
     if named is not None:
         return named
     if (run := (_torchrun() or {}).get("rdzv_id")) not in (None, "", "none"):
@@ -256,8 +256,8 @@ def _role(environ: "Mapping[str, str]", parent_role: str | None) -> tuple[str, i
         return CHILD, None
     # Under MPI any program is a rank, a short one before the training too: it is a worker when it
     # uses torch.distributed.
-    told = _launchers(environ)
-    claimed = None if told is None else told.rank(environ)
+    known = _launchers(environ)
+    claimed = None if known is None else known.rank(environ)
     return MAIN, (claimed or {}).get("rank")
 
 
@@ -282,8 +282,8 @@ def _is_spread(environ: "Mapping[str, str]", role: str, parents: bool | None) ->
     ranks, here = (integer(environ.get(name)) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     if ranks is not None and here is not None:
         return 0 < here < ranks
-    told = _launchers(environ)
-    return told is not None and bool(told.has_several_hosts(environ))
+    known = _launchers(environ)
+    return known is not None and bool(known.has_several_hosts(environ))
 
 
 def _torchrun() -> "dict[str, str] | None":

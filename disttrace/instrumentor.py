@@ -76,7 +76,7 @@ _OF_OTHERS = frozenset({"logger_provider", "skip_dep_check", "raise_exception_on
 
 
 def _is_off() -> bool:
-    """Whether DISTTRACE says off, as in the exporter process itself; unset it says nothing."""
+    """Whether DISTTRACE is off, as in the exporter process itself; unset it is not."""
     switch = os.environ.get(SWITCH, "").strip()
     try:
         return bool(switch) and not is_on(switch)

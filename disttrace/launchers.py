@@ -74,7 +74,7 @@ def has_several_hosts(environ: "Mapping[str, str]") -> bool:
 
 
 def job(environ: "Mapping[str, str]") -> tuple[str, str] | None:
-    """The job's name, and the variable that told it; None where none does."""
+    """The job's name, and the variable that holds it; None where none does."""
     if (slurm := _slurm(environ)) is not None:
         return slurm
     for name in ("PBS_JOBID", "LSB_JOBID", "TORCHELASTIC_RUN_ID", "PET_RDZV_ID", *_MPI_JOBS):

@@ -53,13 +53,13 @@ class Engine:
         if isinstance(function, types.FunctionType):
             rename(function, name, owner)
             _document(function, original)
-            if isinstance(original, types.FunctionType):  # which may be asked for more
+            if isinstance(original, types.FunctionType):  # which has more to offer
                 functools.update_wrapper(function, original)
                 dynamo.inline(function, original)
         setattr(owner, name, wrapper)
 
         def undo() -> None:
-            # Somebody who patched after us keeps their wrapper around ours, which is inert by then.
+            # A library that patched after us keeps its wrapper around ours, which is inert by then.
             if owner.__dict__.get(name) is wrapper:
                 setattr(owner, name, entry)
 
@@ -176,7 +176,7 @@ def rename(function: Any, name: str, owner: type) -> None:
     name and the object as its first argument.
     """
     function.__code__ = function.__code__.replace(co_name=name)
-    dynamo.skip(function.__code__)  # it was said of the other code
+    dynamo.skip(function.__code__)  # only the other code was marked
     function.__name__ = name
     function.__qualname__ = f"{owner.__name__}.{name}"
 
@@ -215,8 +215,8 @@ def _take_off(finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
 
 @dataclass(slots=True, eq=False)
 class _Replacement:
-    """What a trampoline holds among its constants. It hashes, as each constant does: whoever looks
-    a frame's code up in a set or a dictionary would get a TypeError of ours otherwise.
+    """What a trampoline holds among its constants. It hashes, as each constant does: a library that
+    looks a frame's code up in a set or a dictionary would get a TypeError of ours otherwise.
     """
 
     run: Callable[..., Any]

@@ -19,7 +19,7 @@ _LONGEST = 80
 
 
 def read_switch(word: str) -> bool:
-    """Whether ``word`` says on; ValueError where it says neither on nor off."""
+    """Whether ``word`` means on; ValueError where it means neither on nor off."""
     word = word.strip().lower()
     if word not in ON | OFF:
         raise ValueError
@@ -29,7 +29,7 @@ def read_switch(word: str) -> bool:
 def is_on(value: str | None) -> bool:
     """Whether this value of DISTTRACE switches tracing on; unset and empty are off.
 
-    ValueError for a value that says neither: its text is the sentence for people.
+    ValueError for a value that means neither: its text is the sentence for people.
     """
     if value is None or not value.strip():
         return False

@@ -37,7 +37,7 @@ from disttrace.lifecycle.companion import Companion
 from disttrace.lifecycle.exit_hooks import Ending
 from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
 from disttrace.lifecycle.heartbeat import IN_MEMORY, InStep, Live, Syncing
-from disttrace.lifecycle.last_word import LastWord, Summary
+from disttrace.lifecycle.last_word import ExitSummary, LastWord
 from disttrace.lifecycle.voice import Voice
 from disttrace.recording import choice, forks
 from disttrace.recording.interning import LOCK
@@ -77,7 +77,7 @@ class Session:
         self.capture.left_journal = self._left_journal
         self._hook = ImportHook(lambda error: self.capture.fail("import hooks", error))
         self._hook.uninstall = uninstall
-        self._companion = Companion(config, reporter.say)
+        self._companion = Companion(config, reporter.report)
         self._voice = (
             Voice(config, self._companion, self._progress_mark, abort.end, self._begun)
             if config.heartbeat
@@ -85,7 +85,7 @@ class Session:
         )
         if self._voice is not None:
             self.capture.on_stopping = self._voice.ask_for_stacks
-        self._summary = Summary(
+        self._summary = ExitSummary(
             config, lambda: self._journal is not None, self.capture.groups.default_rank
         )
         self._in_step = InStep(self.recorder.courses, config.dir) if config.heartbeat else None
@@ -115,7 +115,7 @@ class Session:
         patterns = redact.split(self.config.redact or "")
         redact.use(redact.Masker(patterns) if self.config.mask else redact.Unmasked())
         self._hand_down()
-        self.recorder.main_thread()  # is number 0, whoever imports torch
+        self.recorder.main_thread()  # is number 0, whatever imports torch
         self._summary.install(self.identity)
         self._ending.install(self._hook)
         if self._without_gil is not None:
@@ -170,7 +170,7 @@ class Session:
         self.catch_up()
 
     def catch_up(self) -> None:
-        """Where torch came past the import hook: after a fork somebody calls us all the same."""
+        """Where torch came past the import hook: after a fork we are called all the same."""
         self._hook.catch_up()
 
     def known_of_ranks(self) -> dict[str, Any]:
@@ -203,7 +203,7 @@ class Session:
         )
         self._journal = journal
         if instead_of is not None:
-            self._reporter.say(
+            self._reporter.report(
                 "folder",
                 f"the journal of process {os.getpid()} lies in {folder} itself, for {instead_of}",
             )
@@ -231,14 +231,14 @@ class Session:
             if not is_kernels(error):
                 raise
             self.identity.spread = False
-            self._is(self.role)  # whom it starts needs not try
+            self._is(self.role)  # what it starts needs not try
             return root, f"{folder} cannot be used ({errors.first_line(error)})"
         return folder, None
 
     def _close(self) -> None:
         """Before the interpreter finalizes, or at uninstall: no thread, no journal."""
         if self._hook.missed(_DISTRIBUTED):
-            self._reporter.say("import hook", f"nothing was recorded: {waiting.PAST}")
+            self._reporter.report("import hook", f"nothing was recorded: {waiting.PAST}")
         self.live.stop()
         if self._without_gil is not None:
             self._without_gil.stop()
@@ -251,12 +251,12 @@ class Session:
     def _last_word(self, code: int) -> None:
         if self._voice is None:
             return
-        with contextlib.suppress(OSError, ValueError, RuntimeError):  # then nobody has one
+        with contextlib.suppress(OSError, ValueError, RuntimeError):  # then there is none
             self._voice.finish()
             stands = self._voice.stands
             found = self._last.ask(self.identity, role=self.role, code=code, stands=stands)
             if found is not None:
-                self._voice.say(found.get("lines"), found.get("objects"))
+                self._voice.announce(found.get("lines"), found.get("objects"))
                 listeners.tell(found.get("objects"))
             listeners.wait()
 
@@ -338,7 +338,7 @@ class Session:
             return unknown
 
     def _journal_failed(self, error: BaseException) -> None:
-        """Writing is over: say so once and get out of the program's way."""
+        """Writing is over: report it once and get out of the program's way."""
         if foreign.is_a(error, OfParent):
             return  # nothing is known of such a copy's locks: stderr's may be held for ever
         journal = f"its journal in {self._folder}"
@@ -348,13 +348,13 @@ class Session:
             why = f"{journal} holds the program up ({text}; DISTTRACE_SLOW_WRITE is the bound)"
         else:
             why = f"{journal} cannot be written ({errors.first_line(error)})"
-        self._reporter.say(
+        self._reporter.report(
             "journal", f"tracing is off in process {os.getpid()}: {why}; the program goes on"
         )
         self.capture.engine.undo()
 
     def _segment_lost(self, why: str) -> None:
-        self._reporter.say(
+        self._reporter.report(
             "segments",
             f"a file of the journal of process {os.getpid()} in {self._folder} is lost ({why}); "
             "it goes on in the next one",
@@ -394,14 +394,14 @@ def install(**settings: object) -> None:
         config, complaints = resolve(settings, os.environ, project.read())
         reporter = errors.Reporter()
         for complaint in complaints:
-            reporter.say(complaint, complaint)
+            reporter.report(complaint, complaint)
         _session = Session(config, reporter, waiting.take())
         _watch_forks()
         _session.start()
 
 
 def failed(error: BaseException) -> None:
-    """The process ends because of this exception, which somebody else catches and reports."""
+    """The process ends because of this exception, which other code catches and reports."""
     session = _session
     if session is not None:
         session.failed(error)

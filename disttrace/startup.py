@@ -1,7 +1,7 @@
 """Activation by DISTTRACE=1: called once by every interpreter that starts with the variable set.
 
 The callers are `disttrace.pth` (one line, which imports nothing of disttrace unless the variable
-says so), `disttrace.start` (the same for Python 3.15 and later, which resolves the function before
+is set), `disttrace.start` (the same for Python 3.15 and later, which resolves the function before
 it can ask) and the `sitecustomize` of `disttrace run`. The interpreter reads `.pth` files twice in
 a virtual environment, and several callers may come together: only the first call counts.
 
@@ -19,7 +19,7 @@ _called = False
 
 
 def main() -> None:
-    """Wait for torch if DISTTRACE says so; whatever fails is one sentence, never an exception."""
+    """Wait for torch if DISTTRACE is on; whatever fails is one sentence, never an exception."""
     global _called
     if _called:
         return
@@ -42,7 +42,7 @@ def main() -> None:
 def refusal() -> str | None:
     """Why this interpreter is not traced, in one sentence; None where it is.
 
-    To be asked before anything else is imported: an extension module that was not made for it
+    To be called before anything else is imported: an extension module that was not made for it
     switches the GIL of a free-threaded interpreter on again. The viewer runs anywhere.
     """
     if sys.platform == "win32":
@@ -79,4 +79,4 @@ def _say(sentence: str) -> None:
     try:
         sys.stderr.write(f"disttrace: {sentence}\n")
     except (OSError, ValueError, AttributeError):
-        pass  # stderr is closed or absent: nobody reads it
+        pass  # stderr is closed or absent

@@ -75,7 +75,7 @@ class ImportHook:
     ) -> "importlib.machinery.ModuleSpec | None":
         """Let the finders behind this one find ``name``, and hear of it when it is executed.
 
-        Those before it were asked, and one behind it may ask all others: this one too.
+        Those before it came first, and one behind it may ask all others: this one too.
         """
         self.catch_up()
         looks = (get_ident(), name)
@@ -195,7 +195,7 @@ PAST = (
     "asked first, or the list was filled anew)."
 )
 
-_state: "_Waiting | None" = None
+_state: "_BeforeTorch | None" = None
 _watching_forks = False
 _without: "str | None" = None  # the folder in which a program started that held no project
 
@@ -218,13 +218,15 @@ class HandedDown:
                 os.environ[name] = value
 
 
-class _Waiting:
+class _BeforeTorch:
     """What there is to take back, or to hand over to the session."""
 
-    def __init__(self, identity: Identity, hook: ImportHook, say: "Callable[[str], None]") -> None:
+    def __init__(
+        self, identity: Identity, hook: ImportHook, report: "Callable[[str], None]"
+    ) -> None:
         self.identity = identity
         self.hook = hook
-        self.say = say
+        self.report = report
         self.environment = HandedDown()
 
     def hand_down(self) -> None:
@@ -236,7 +238,7 @@ class _Waiting:
             try:
                 self.environment.put(DIR_VARIABLE, os.path.abspath(os.path.expanduser(folder)))
             except OSError:
-                pass  # the current directory was deleted: the journal will say so
+                pass  # the current directory was deleted: the journal reports it
 
     def end(self) -> None:
         self.hook.remove()
@@ -246,18 +248,18 @@ class _Waiting:
 def begin(
     arrived: "Callable[[], None]",
     on_error: "Callable[[BaseException], None]",
-    say: "Callable[[str], None]",
+    report: "Callable[[str], None]",
 ) -> None:
     """Call ``arrived`` when the program imports torch, just before torch itself is executed.
 
-    ``on_error`` gets what that raises; ``say`` a sentence where torch came past us.
+    ``on_error`` gets what that raises; ``report`` a sentence where torch came past us.
     """
     global _state, _watching_forks
     if _state is not None:
         return
     hook = ImportHook(on_error)
     hook.uninstall = cancel
-    _state = _Waiting(Identity(os.environ, job=_job()), hook, say)
+    _state = _BeforeTorch(Identity(os.environ, job=_job()), hook, report)
     atexit.register(_at_exit)
     if not _watching_forks:
         _watching_forks = True
@@ -315,12 +317,12 @@ def _catch_up() -> None:
     """Begin now if torch came past the hook. What forks is here for it: nothing else calls us where
     nothing asks the hook any more."""
     if _state is not None and _state.hook.catch_up():
-        _state.say(f"recorded from here on only: {PAST}")
+        _state.report(f"recorded from here on only: {PAST}")
 
 
 def _at_exit() -> None:
     if _state is not None and _state.hook.missed("torch"):
-        _state.say(f"nothing was recorded: {PAST}")
+        _state.report(f"nothing was recorded: {PAST}")
 
 
 def _job() -> str | None:
@@ -329,7 +331,7 @@ def _job() -> str | None:
 
 
 def _of_project(keyword: str) -> str | None:
-    """What the project says of a setting. Few programs start where a project's file is."""
+    """What the project has for a setting. Few programs start where a project's file is."""
     global _without
     if not os.path.exists("pyproject.toml"):
         try:

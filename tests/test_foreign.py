@@ -115,7 +115,7 @@ OURS = (
     "lifecycle/listeners.py:_tell_of",
     "lifecycle/listeners.py:hear",
 )
-GUARDS = frozenset({"is_ours", "fail", "_on_error", "_not_put"})
+GUARDS = frozenset({"is_ours", "fail", "failing", "_on_error", "_not_put"})
 EVERYTHING = frozenset({"Exception", "BaseException"})
 
 

@@ -33,7 +33,7 @@ _FUNCTIONS = ("all_reduce", "broadcast", "all_gather", "all_gather_into_tensor")
 
 
 def install(capture: Capture) -> None:
-    """Give the functions their wrapper, where digests are asked for."""
+    """Give the functions their wrapper, where digests are wanted."""
     capture.digests = digests = Digests(capture)
     for name in _FUNCTIONS:
         function = getattr(c10d, name, None)
@@ -79,8 +79,8 @@ class Digests:
         if value is None:
             return
         stack = capture.sites.stack(frame)
-        told = {"group": entry.n, "op": op, "name": name or None, "q": number, "v": value}
-        given = {key: one for key, one in {**told, "stack": stack}.items() if one is not None}
+        keys = {"group": entry.n, "op": op, "name": name or None, "q": number, "v": value}
+        given = {key: one for key, one in {**keys, "stack": stack}.items() if one is not None}
         capture.recorder.note("digest", **given)
         capture.recorder.courses.value(entry.meeting("values"), [op, name, number, value])
 

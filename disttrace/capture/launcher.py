@@ -19,7 +19,7 @@ from disttrace.recording.operation import Operation
 from disttrace.recording.recorder import Recorder
 
 _ERROR_LIMIT = 2_000  # characters of an error file's traceback that are kept
-_ERROR_FILE = 1 << 20  # bytes of it that are read: a pipe, or an endless one, holds nobody up
+_ERROR_FILE = 1 << 20  # bytes of it that are read: a pipe, or an endless one, holds nothing up
 _MOST = 100_000
 
 Keys = dict[str, Any]
@@ -30,7 +30,7 @@ class Workers:
 
     def __init__(self, recorder: Recorder, left_journal: Callable[[int, bool], bool]) -> None:
         """``left_journal``: whether the process with a pid has one in the folder; the second value
-        where that cannot be told.
+        where that cannot be known.
         """
         self._recorder = recorder
         self._left_journal = left_journal
@@ -54,8 +54,8 @@ class Workers:
                     keys["journal"] = False
                 self._note(context, local_rank, pid, self._how(pid, code), keys)
 
-    def told(self, context: Any) -> bool:
-        """Those that still run are about to be told to end; whether there are any."""
+    def about_to_end(self, context: Any) -> bool:
+        """Those that still run are about to be ended; whether there are any."""
         running = [pid for _, pid, _ in _codes(context, ask=False) if pid in self._running]
         self._told.update(running)
         return bool(running)
@@ -68,9 +68,9 @@ class Workers:
     def child(self, pid: int, code: int) -> None:
         """A child of multiprocessing ended badly.
 
-        Said where there is a journal already, or where the child left one and nobody here ended it:
-        of ranks that a process launched by hand, or by torch's spawn, nobody else knows who was
-        killed, and which of them only because of that.
+        Recorded where there is a journal already, or where the child left one and was not ended
+        here: of ranks that a process launched by hand, or by torch's spawn, no other record shows
+        which was killed, and which of them only because of that.
         """
         if pid in self._running:
             return
@@ -139,7 +139,7 @@ Arguments = Callable[..., "dict[str, Any] | None"]
 
 def install(capture: Capture) -> None:
     """Wait for what a launcher imports."""
-    workers = Workers(capture.recorder, lambda *asked: capture.left_journal(*asked))
+    workers = Workers(capture.recorder, lambda *known: capture.left_journal(*known))
     capture.engine.on_undo(PART, "imports to come", lambda: None)
     for module, opened in (
         (_AGENT, lambda m: _agent(capture, m.SimpleElasticAgent)),
@@ -168,8 +168,8 @@ def _expected(agent: Any, group: Any) -> dict[str, Any]:
     handler = spec.rdzv_handler
     settings = getattr(handler, "_settings", None)
     given = {
-        "backend": errors.asked(handler.get_backend),
-        "run_id": errors.asked(handler.get_run_id),
+        "backend": errors.attempt(handler.get_backend),
+        "run_id": errors.attempt(handler.get_run_id),
         "attempt": spec.max_restarts - agent._remaining_restarts,
         "local_world_size": spec.local_world_size,
         "min_nodes": getattr(settings, "min_nodes", getattr(handler, "world_size", None)),
@@ -203,7 +203,7 @@ def _processes(capture: Capture, workers: Workers, context: type) -> None:
 
     def stopping(processes: Any, death_sig: Any = None, timeout: int = 30) -> dict[str, Any] | None:
         workers.look(processes, now=True)
-        if not workers.told(processes):
+        if not workers.about_to_end(processes):
             return None
         capture.on_stopping()
         return {"signal": getattr(death_sig, "name", "SIGTERM"), "timeout": timeout}
@@ -224,7 +224,7 @@ def _children(capture: Capture, workers: Workers, popen: type) -> None:
         def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
             known = getattr(self, "returncode", None) is not None
             code = original(self, *args, **kwargs)
-            if code and not known:  # it is asked again and again
+            if code and not known:  # it is called again and again
                 capture.guard(PART, workers.child, self.pid, code)
             return code
 
@@ -240,7 +240,7 @@ def _events(capture: Capture, record: Any) -> None:
     signature = inspect.signature(record)
     newest: tuple[str, str] | None = None
 
-    def told(*args: Any, **kwargs: Any) -> None:
+    def recorded(*args: Any, **kwargs: Any) -> None:
         nonlocal newest
         event = signature.bind(*args, **kwargs).arguments
         state = getattr(event.get("node_state"), "value", "")
@@ -252,7 +252,7 @@ def _events(capture: Capture, record: Any) -> None:
         keys = {key: event.get(name) for key, name in _TOLD.items()}
         capture.recorder.note("rendezvous", text=text, state=state, **keys)
 
-    capture.engine.function(PART, record, before(capture, PART, told))
+    capture.engine.function(PART, record, before(capture, PART, recorded))
 
 
 def _operation(
@@ -263,7 +263,7 @@ def _operation(
     ``arguments`` gets what the method gets; where it returns None the call is no operation.
     ``outcome`` gets the same after the call, and what it returns joins the arguments.
     """
-    asked: dict[int, dict[str, Any]] = {}  # by operation, until its call returns
+    calls: dict[int, dict[str, Any]] = {}  # by operation, until its call returns
 
     def enter(owner: Any, args: Any, kwargs: Any, frame: Any) -> Operation | None:
         given = arguments(owner, *args, **kwargs)
@@ -271,13 +271,13 @@ def _operation(
             return None
         given = _told(given)
         operation = capture.begin_composed(frame, op, str(given), args=given)
-        asked[operation.n] = given
+        calls[operation.n] = given
         return operation
 
     def left(operation: Operation | None, result: Any, *args: Any, **kwargs: Any) -> None:
         if operation is None:
             return
-        given = asked.pop(operation.n)
+        given = calls.pop(operation.n)
         found = _told((outcome and outcome(*args, **kwargs)) or {})
         if found:
             capture.recorder.define("call", n=operation.call.n, args={**given, **found})

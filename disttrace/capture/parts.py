@@ -80,7 +80,7 @@ WITH_HOOKS = (
     "The reduce operation and the tag of operations issued by C++: hooks do not tell them.",
     "Operations that C++ issues on groups that it made itself, until Python sees the group.",
 )
-# A boxed ReduceOp can be opened, or says its number itself, from torch 2.6 on.
+# A boxed ReduceOp can be opened, or has its number itself, from torch 2.6 on.
 HIDDEN = "The reduce operation of operations issued by C++: this torch shows it to nobody."
 
 
@@ -102,7 +102,7 @@ def backends(c10d: Any) -> dict[str, str | None]:
     available = [n for n in names if getattr(c10d, f"is_{n}_available", lambda: False)()]
     found: dict[str, str | None] = dict.fromkeys(available)
     if "nccl" in found:
-        # Without a driver, and while torch is being imported, it cannot be asked for.
-        version = errors.asked(lambda: torch.cuda.nccl.version())
+        # Without a driver, and while torch is being imported, it cannot be had.
+        version = errors.attempt(lambda: torch.cuda.nccl.version())
         found["nccl"] = None if version is None else ".".join(map(str, version))
     return found

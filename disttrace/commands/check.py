@@ -33,7 +33,7 @@ _MOST_FILES = 300
 _TAIL = 1500
 """Characters of the output of a rank that failed."""
 _RANK_MB = 250
-"""What a rank takes at least, where nobody has measured it."""
+"""What a rank takes at least, where it was not measured."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -137,7 +137,7 @@ class Rehearsal:
             running.end()
         return self._judge(running, timed_out, time.monotonic() - started)
 
-    def _start(self) -> ranks.Ranks:
+    def _start(self) -> ranks.RunningRanks:
         reason = ranks.why_not_fork()
         if reason is not None:
             raise CommandError(f"the ranks cannot be forked: {reason}.", CANNOT)
@@ -165,9 +165,9 @@ class Rehearsal:
                 )
 
             pids[ranks.fork(rank, body, env, self.folder / f"rank{rank}.out")] = rank
-        return ranks.Ranks(pids)
+        return ranks.RunningRanks(pids)
 
-    def _over(self, running: ranks.Ranks) -> bool:
+    def _over(self, running: ranks.RunningRanks) -> bool:
         """Whether it is no use to wait any longer."""
         now = time.monotonic()
         if now > self.deadline:
@@ -195,12 +195,14 @@ class Rehearsal:
     def _diagnosed(self, form: str, *options: str) -> bytes:
         return diagnosed(self.folder / "journals", form, *options)
 
-    def _judge(self, running: ranks.Ranks, timed_out: bool, took_s: float) -> int:
+    def _judge(self, running: ranks.RunningRanks, timed_out: bool, took_s: float) -> int:
         notes = self.notes
-        written = dict.fromkeys(p for one in notes.told(notes.WRITTEN) for p in one.split(", "))
+        written = dict.fromkeys(
+            p for one in notes.sentences(notes.WRITTEN) for p in one.split(", ")
+        )
         if written:
             sys.stderr.write(f"disttrace: written outside the copy: {', '.join(written)}\n")
-        cannot = notes.told(notes.CANNOT)
+        cannot = notes.sentences(notes.CANNOT)
         if cannot:
             sys.stderr.write(f"disttrace: cannot be rehearsed: {cannot[0]}\n")
             return CANNOT
@@ -218,7 +220,7 @@ class Rehearsal:
             self._show(failed)
             sys.stderr.write("disttrace: cannot be rehearsed: no rank used torch.distributed\n")
             return CANNOT
-        again = "--on-device" if notes.told(notes.DEVICE) else "--strict"
+        again = "--on-device" if notes.sentences(notes.DEVICE) else "--strict"
         found = self._diagnosis(again)
         if found is not None or failed:
             _write(found or b"")
@@ -231,7 +233,7 @@ class Rehearsal:
         return 0
 
     def _show(self, failed: Mapping[int, int]) -> None:
-        """The end of what the first rank said that failed."""
+        """The end of the output of the first rank that failed."""
         for rank, code in failed.items():
             text = (self.folder / f"rank{rank}.out").read_text("utf-8", "replace")[-_TAIL:]
             sys.stderr.write(f"disttrace: rank {rank} ended with {code}; it said:\n{text}")

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from disttrace import errors
 
 EXIT_CODE = 70
-"""EX_SOFTWARE of sysexits.h: disttrace itself failed, and nothing is said about the job."""
+"""EX_SOFTWARE of sysexits.h: disttrace itself failed, and nothing is known about the job."""
 
 _REFUSED = {
     errno.EACCES, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EPERM,

@@ -87,7 +87,7 @@ def collect() -> dict[str, Any]:
         },
         "companion": {"problem": detached.refusal()},
         "in_step": {"problem": _unlike(config, name, own_folder())},
-        "capture": _capture(asked=config.device != "off"),
+        "capture": _capture(queried=config.device != "off"),
     }
 
 
@@ -117,7 +117,7 @@ def _settings(config: Config) -> list[dict[str, Any]]:
     ]
 
 
-def _capture(*, asked: bool) -> dict[str, Any]:
+def _capture(*, queried: bool) -> dict[str, Any]:
     """What tracing sees with the torch of this environment; `problem` where that is unknown."""
     nothing: dict[str, Any] = {"parts": [], "not_captured": [], "devices": []}
     refused = refusal()
@@ -129,21 +129,21 @@ def _capture(*, asked: bool) -> dict[str, Any]:
         from disttrace.capture import coverage
 
         seen = coverage()
-    except Exception as error:  # a broken torch is what this command is asked about
+    except Exception as error:  # a broken torch is what this command is for
         problem = f"torch cannot be examined: {type(error).__name__}: {error}"
         return {**nothing, "problem": problem}
     return {
         "parts": [{"name": name, "state": state} for name, state in seen.parts],
         "not_captured": seen.not_captured,
-        "devices": _devices(seen.devices, asked=asked),
+        "devices": _devices(seen.devices, queried=queried),
         "problem": None,
     }
 
 
-def _devices(seen: list[tuple[str, str, str]], *, asked: bool) -> list[dict[str, Any]]:
+def _devices(seen: list[tuple[str, str, str]], *, queried: bool) -> list[dict[str, Any]]:
     off = {"completion": "unknown, for DISTTRACE_DEVICE is off", "set": "set DISTTRACE_DEVICE=auto"}
     return [
-        {"backend": backend, **({"completion": how, "set": advice or None} if asked else off)}
+        {"backend": backend, **({"completion": how, "set": advice or None} if queried else off)}
         for backend, how, advice in seen
     ]
 

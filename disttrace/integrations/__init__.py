@@ -8,7 +8,7 @@ import disttrace
 from disttrace import foreign
 
 OVER = ("going on", "starting", "waiting", "slow", "slow no more")
-"""Kinds of what a job says that are no reason of an exception."""
+"""Kinds of reports of a job that are no reason of an exception."""
 
 
 def numbers() -> dict[str, float]:
@@ -28,14 +28,14 @@ def numbers() -> dict[str, float]:
 
 
 def explain(error: BaseException) -> None:
-    """Put what the job said last of itself on this host below the exception's traceback.
+    """Put what the job reported last of itself on this host below the exception's traceback.
 
     Python 3.10 shows no notes, and gets none.
     """
-    said = disttrace.live().get("said")
-    if said is None or said["kind"] in OVER or not hasattr(BaseException, "add_note"):
+    verdict = disttrace.live().get("said")
+    if verdict is None or verdict["kind"] in OVER or not hasattr(BaseException, "add_note"):
         return
-    note = f"disttrace: {said['kind']}: {said['summary']}"
+    note = f"disttrace: {verdict['kind']}: {verdict['summary']}"
     notes = foreign.attributes_of(error).setdefault("__notes__", [])
     if type(notes) is list and note not in notes:
         notes.append(note)

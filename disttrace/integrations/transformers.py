@@ -1,4 +1,4 @@
-"""For the Trainer of transformers, and its subclasses: ``class Told(Disttrace, Trainer): pass``.
+"""For the Trainer of transformers, and its subclasses: ``class Traced(Disttrace, Trainer): pass``.
 
 No callback: callbacks of the library do not hear of exceptions, and reporters log before them.
 """
@@ -13,8 +13,8 @@ from disttrace import integrations
 
 class Disttrace:
     """Before a `Trainer` among the bases: names the steps of the training in the trace, adds what
-    `disttrace.live()` knows to what the trainer logs, and puts what the job said of itself below
-    the exception that ends it. It asks no other rank, and does nothing without tracing.
+    `disttrace.live()` knows to what the trainer logs, and puts what the job reported of itself
+    below the exception that ends it. It asks no other rank, and does nothing without tracing.
     """
 
     def train(self, *args: Any, **keywords: Any) -> Any:

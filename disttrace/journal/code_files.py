@@ -1,4 +1,4 @@
-"""Whose code a file holds: the program's, a library's, or nobody's, by its path alone.
+"""Whose code a file holds: the program's, a library's, or generated, by its path alone.
 
 Both halves ask this: the recorder of the frames that it writes, the viewer on another machine.
 """
@@ -21,7 +21,7 @@ _STARTER = re.compile(r"/bin/[^/.]+$")
 BUILT_IN = "<frozen built-in>"
 """In place of a file, of what is written in C and called by a program's line."""
 TYPED = "<string>"
-"""The text of ``python -c``, or what a library handed to ``exec``: nobody can tell."""
+"""The text of ``python -c``, or what a library handed to ``exec``: it cannot be known."""
 
 
 _CARRIERS = ("torch/", "disttrace/", "typing_extensions.py")

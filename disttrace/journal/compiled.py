@@ -52,7 +52,7 @@ def checksum(name: str) -> int | None:
                 return zlib.crc32(source.read()) & 0x7FFFFFFF
         except OSError:
             continue
-    return None  # somebody installed the module without its source
+    return None  # the module was installed without its source
 
 
 if TYPE_CHECKING:

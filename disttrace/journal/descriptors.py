@@ -50,7 +50,7 @@ def still(fd: int, file: os.stat_result | None) -> os.stat_result | None:
 
 
 def close_own(fd: int, file: os.stat_result | None) -> None:
-    """Close ``fd``, if it still is that of ``file``; what the kernel says to that is lost."""
+    """Close ``fd``, if it still is that of ``file``; what the kernel answers is lost."""
     try:
         if still(fd, file) is not None:
             os.close(fd)

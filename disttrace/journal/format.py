@@ -57,7 +57,7 @@ DUMPED = "dumped"
 ANSWERS = "answers"
 """The thread ``asked`` gets ``signal`` with the value ASK and a thread's number, and has that one
 write its stack into the descriptor ``fd``; ``native`` is the background thread, which waits for the
-GIL while somebody keeps it."""
+GIL while another thread keeps it."""
 ASK = 0x61736B21
 """In the upper 32 bits of the value; the recorder's ``_answers.c`` acts on nothing else."""
 HELD_NS = 1_500_000_000
@@ -76,7 +76,7 @@ UNINSTALLED = "uninstalled"
 SEEN_GONE = "gone"
 STOPPED = "stopped"
 
-# What is in trouble by the word of somebody who needs no program's help (``trouble`` records).
+# What is in trouble, as a source outside of the program reports (``trouble`` records).
 HOST, DEVICE, LINK = "host", "device", "link"
 
 # Kinds of calls.
@@ -384,7 +384,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     BEGIN: ("b", "t"),
     **{key: (key,) for key in _OF_SEGMENTS},
 }
-"""Fields without which a record says nothing."""
+"""Fields without which a record is of no use."""
 
 BOUNDS: dict[str, tuple[int, int]] = {
     "time": (0, 1 << 60),
@@ -418,24 +418,25 @@ ANNOUNCEMENTS_SUFFIX = ".say"
 """Of the file in which the companion of a job asks one of its processes to speak."""
 
 ROLL_SUFFIX, CALLS_SUFFIX = ".roll", ".calls"
-"""Of the files of this host in which processes say which journals are theirs, a line of pid, mark
+"""Of the files of this host in which processes list their journals, a line of pid, mark
 (``proc.mark``) and name each, and in which each shows what it called last.
 """
 LIVE_SUFFIX = ".live"
 """Of the file in which processes of a host read what is known of its ranks."""
 VERDICTS_SUFFIX = ".verdicts.jsonl"
-"""Of the file in which a job keeps what it said itself."""
+"""Of the file in which a job keeps what it announced itself."""
 MINUTES_SUFFIX = ".minutes.jsonl"
 """Of the file in which the calls of a process are counted by the minute."""
 
 EXPORTER_LINE = b"exporter\n"
-"""In the registry of an exporter: whoever locks the file says by it that it starts one."""
+"""In the registry of an exporter: the process that locks the file starts one."""
 
 
 def ends_on_device(backend: str | None, device: str | None) -> bool:
-    """Whether an operation of this backend is over when a device says so, not when a wait returns.
+    """Whether an operation of this backend is over when a device is through, not when a wait
+    returns.
 
-    A backend that nobody here knows is taken for one of a device where it is given tensors of one.
+    An unknown backend is taken for one of a device where it is given tensors of one.
     """
     if backend is None or backend in _ON_HOST:
         return False
@@ -546,15 +547,15 @@ def _expanded(parts: tuple[Any, ...]) -> tuple[int, ...] | None:
 
 
 class ForeignFile(OSError):  # noqa: N818 - what it is about
-    """A file that is not certainly ours; the text says why not."""
+    """A file that is not certainly ours; the text is the reason."""
 
 
 def open_own(path: str, flags: int, owner: int | None = None) -> int:
     """Open a file of ours whose name anybody can foretell, in a folder where others may write.
 
-    It is made where ``flags`` say so, for nobody else to read. No link is followed and no pipe
-    waited for; what is there must be a regular file of ``owner`` (default: this user) under one
-    name, for another user may have put a link to somebody's file there.
+    It is made with the ``flags`` for that, readable by its owner alone. No link is followed and no
+    pipe waited for; what is there must be a regular file of ``owner`` (default: this user) under
+    one name, for another user may have put a link to another's file there.
 
     Raises:
         ForeignFile: for anything else.

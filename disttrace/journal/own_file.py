@@ -26,7 +26,7 @@ _WINDOWS = 10
 
 
 class SlowWrites(OSError):  # noqa: N818 - what it is about, in one sentence of ours
-    """Writes take too long; the text says how long they took. What they wrote is written."""
+    """Writes take too long; the text tells how long they took. What they wrote is written."""
 
 
 class WriteBudget:
@@ -60,7 +60,7 @@ class WriteBudget:
 
 
 PRIVATE = 0o600
-"""Permissions of files unless DISTTRACE_FILE_MODE says otherwise: nobody else reads them."""
+"""Permissions of files unless DISTTRACE_FILE_MODE sets others: only the owner reads them."""
 
 _lseek, _getpid = os.lseek, os.getpid
 
@@ -146,7 +146,7 @@ class OwnFile:
 def _create(path: str, flags: int, mode: int) -> int:
     """A new file of ours with exactly these permissions, whatever the umask. Raises OSError.
 
-    O_EXCL follows no link and opens nothing that somebody else put there.
+    O_EXCL follows no link and opens nothing that another user put there.
     """
     fd = aside(os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
     try:

@@ -1,8 +1,8 @@
-"""Which process is meant, by what its kernel says of it: the one reader of ``/proc/PID/stat``.
+"""Which process is meant, by what its kernel knows of it: the one reader of ``/proc/PID/stat``.
 
-The number of a process says little by itself: it is given out again, and each namespace of pids has
-its own. One process only, of all that ever were, has these together: the kernel's boot id, the
-inode of its namespace of pids, its number there, and the clock ticks from boot to its start. A
+The number of a process identifies little by itself: it is given out again, and each namespace of
+pids has its own. One process only, of all that ever were, has these together: the kernel's boot id,
+the inode of its namespace of pids, its number there, and the clock ticks from boot to its start. A
 process writes them down itself, and readers compare them for equality alone, with no host's name
 and no wall clock: containers share the one, and the other may be set. The inode of the namespace of
 time stands beside them, for ticks are counted differently in each.
@@ -27,7 +27,7 @@ _DEAD = ("Z", "X")
 
 
 class Stat(NamedTuple):
-    """What ``/proc/PID/stat`` says of a process, or ``/proc/PID/task/TID/stat`` of a thread."""
+    """What ``/proc/PID/stat`` holds of a process, or ``/proc/PID/task/TID/stat`` of a thread."""
 
     state: str
     """The kernel's letter: ``R`` runs, ``S`` sleeps, ``D`` waits for a disk, ``T`` is stopped."""
@@ -75,7 +75,7 @@ def who(record: Mapping[str, Any]) -> Who:
 
 def find(process: Who) -> tuple[bool | None, Stat | None]:
     """Whether a process runs (True), has ended (False), or cannot be known of from here (None);
-    and what the kernel says of one that is there, if only as a zombie.
+    and the kernel's record of one that is there, if only as a zombie.
     """
     place, pid = process.place, process.pid
     if pid is None or pid <= 0 or process.ticks is None or None in (place.boot_id, place.pid_ns):
@@ -96,8 +96,8 @@ def find(process: Who) -> tuple[bool | None, Stat | None]:
 def send(process: Who, number: int) -> bool:
     """Send a signal to a process, if it is certain that it is that one and runs; whether it went.
 
-    Where the kernel has descriptors of processes nobody else can get it: they stand for the process
-    that had the number when they were opened, and who that is, is looked at after that.
+    Where the kernel has descriptors of processes no other one can get it: they stand for the
+    process that had the number when they were opened, and who that is, is looked at after that.
     """
     pid = process.pid
     if find(process)[0] is not True or pid is None:
@@ -122,7 +122,7 @@ def send(process: Who, number: int) -> bool:
 
 
 def stat(task: int | str) -> Stat:
-    """What the kernel says of a process, or of ``PID/task/TID``.
+    """The kernel's record of a process, or of ``PID/task/TID``.
 
     Raises OSError where there is none, and ValueError where that is no ``stat``.
     """
@@ -195,7 +195,7 @@ def entry(base: str) -> bytes:
 
 
 def entries(data: bytes) -> Iterator[Entry]:
-    """The processes of whole lines; what is said otherwise is passed over."""
+    """The processes of whole lines; anything else is passed over."""
     for line in data[: data.rfind(b"\n") + 1].decode("utf-8", "replace").splitlines():
         pid, known, base = [*line.split(" ", 2), "", ""][:3]
         if pid.isascii() and pid.isdecimal() and len(pid) < 10:
@@ -241,7 +241,7 @@ def boot_id() -> str | None:
 
 
 def end_with(starter: int) -> None:
-    """Called in a child: who hangs would outlive whoever started it and was killed (on Linux;
+    """Called in a child: one that hangs would outlive a starter that was killed (on Linux;
     prctl(2)). It holds after an exec, too.
     """
     import ctypes

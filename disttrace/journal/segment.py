@@ -48,8 +48,8 @@ class SegmentFull(ValueError):  # noqa: N818 - a signal to open the next one, no
 
 
 class SegmentLost(SegmentFull):
-    """What is put there reaches nobody; the text says why. Without one nothing is lost yet, but a
-    mapping is not safe any more."""
+    """What is put there reaches no reader; the text is the reason. Without one nothing is lost yet,
+    but a mapping is not safe any more."""
 
 
 class Unmapped(SegmentLost):
@@ -71,7 +71,7 @@ class Segment(Protocol):
         """Make room for ``need`` bytes. Raises SegmentFull at the limit, SegmentLost, OSError."""
 
     def check(self) -> None:
-        """Raises SegmentLost where somebody shortened or deleted the file, OSError."""
+        """Raises SegmentLost where the file was shortened or deleted, OSError."""
 
     def descriptor(self) -> int:
         """The file's. Raises OSError."""
@@ -148,7 +148,7 @@ class MappedSegment:
         self._unmap(self._window, self._map, self._mapped_from, self._guard)
         try:
             fd = self._file.checked()
-            if os.fstat(fd).st_size > size:  # somebody may have shortened it
+            if os.fstat(fd).st_size > size:  # it may have been shortened
                 os.ftruncate(fd, size)
         finally:
             self._file.close()
@@ -208,7 +208,7 @@ class MappedSegment:
 
 
 class WrittenSegment:
-    """A segment written line by line. Whoever writes holds its lock: a thread that is late must not
+    """A segment written line by line. A writer holds its lock: a thread that is late must not
     write into what took the descriptor's number after the segment was closed.
 
     With ``budget`` the writes are timed, and ``put`` raises SlowWrites when that is at its end.
@@ -256,7 +256,7 @@ class WrittenSegment:
 
     def close(self) -> None:
         self._closed = True
-        if self._lock.acquire(timeout=_PATIENCE):  # else somebody hangs in a write: let it be
+        if self._lock.acquire(timeout=_PATIENCE):  # else a thread hangs in a write: let it be
             try:
                 self._file.close()
             finally:

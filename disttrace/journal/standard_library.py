@@ -113,10 +113,10 @@ class StandardLibrary:
 
 
 class _Finder:
-    """Asked for what is imported, and finds it only for threads that are within a context.
+    """In the list of finders, and finds only for threads that are within a context.
 
-    In a process that is traced it stays: whoever takes a finder out of the list while another
-    thread walks that has the walk leave out another one, and a module that is there is not found.
+    In a process that is traced it stays: to take a finder out of the list while another
+    thread walks that makes the walk leave out another one, and a module that is there is not found.
     """
 
     def find_spec(
@@ -136,7 +136,7 @@ def bare_command(python: str, path: "Iterable[str]", module: str, *arguments: st
 
     Its imports look into the standard library first, then into ``path``. Neither `site` nor what
     that would run (`sitecustomize`, lines of `.pth` files, as coverage's for each process) belongs
-    there, nor what PYTHON* variables say, but for where byte code may be written.
+    there, nor what PYTHON* variables set, but for where byte code may be written.
     """
     flags = ["-B"] if sys.dont_write_bytecode else []
     if sys.pycache_prefix is not None:
@@ -152,7 +152,7 @@ _BEGIN = (
 
 
 def stay() -> bool:
-    """Keep the finder once it is there, for tracing begins; whether that was said before."""
+    """Keep the finder once it is there, for tracing begins; whether it was kept before."""
     global _stays
     before, _stays = _stays, True
     return before

@@ -97,7 +97,7 @@ def uncompiled() -> str | None:
 
 
 def guarded() -> str | None:
-    """Sees to it that the handler is ours, also where somebody has set one over it. Why it cannot
+    """Sees to it that the handler is ours, also where another was set over it. Why it cannot
     be; None: it is.
     """
     if (reason := uncompiled()) is not None:

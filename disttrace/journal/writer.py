@@ -42,7 +42,7 @@ def make_folder(directory: str, mode: int) -> None:
 
 def make_folder_below(root: str, folder: str, mode: int) -> None:
     """``folder``, two levels below ``root``, for this user alone to change: anybody can foretell
-    its name, and whoever has a folder can put others' files into it. Raises OSError.
+    its name, and the owner of a folder can put others' files into it. Raises OSError.
     """
     make_folder(root, mode)
     owners = (os.geteuid(), os.stat(root).st_uid)
@@ -132,7 +132,7 @@ class Journal:
         does: a process that is killed between the two must not leave a hole that nothing explains.
         Raises OSError; the segment before stays in use then.
         """
-        self._defs.checked()  # in a copy of the process that nobody told us of, no file is ours
+        self._defs.checked()  # in a copy of the process made without our hooks, no file is ours
         path = fmt.segment_name(self._path, self._number + 1)
         segment = self._made(path)
         try:
@@ -182,7 +182,7 @@ class Journal:
         self.put = self._segment.put
 
     def check(self) -> None:
-        """Raises SegmentLost where what is put now reaches nobody, and another segment would be
+        """Raises SegmentLost where what is put now reaches no reader, and another segment would be
         read; OSError where none would, for the definitions were shortened or deleted."""
         size = self._defs.size()
         if size is None:
@@ -198,7 +198,7 @@ class Journal:
 
     @property
     def most_definitions(self) -> int:
-        """Bytes from which on definitions should say nothing new: a quarter of the bound."""
+        """Bytes from which on definitions should add nothing new: a quarter of the bound."""
         return self._max_bytes // 4
 
     @property

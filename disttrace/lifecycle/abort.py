@@ -13,13 +13,14 @@ from disttrace.journal.standard_library import StandardLibrary
 from disttrace.recording import background
 
 WITHIN_S = 1.0
-"""In all. Whoever still lives two seconds after it was to end is killed, with another exit code."""
+"""In all. A process that still lives two seconds after it was to end is killed, with another exit
+code."""
 
 
 def end(code: int) -> None:
     """End with ``code``, once the outputs of Python and of C are flushed or time is up.
 
-    A pipe that nobody reads, a lock that a thread holds, a stream of the program's that raises:
+    A pipe without a reader, a lock that a thread holds, a stream of the program's that raises:
     each is waited for in a thread of its own, for ``WITHIN_S`` at most.
     """
     until = time.monotonic() + WITHIN_S
@@ -54,4 +55,4 @@ def _flush_c() -> None:
     libc = ctypes.CDLL(None)
     with contextlib.suppress(ValueError):  # it has another name on macOS
         libc.fflush(ctypes.c_void_p.in_dll(libc, "stdout"))
-    libc.fflush(None)  # waits for whoever reads from a stream
+    libc.fflush(None)  # waits for a thread that reads from a stream

@@ -4,8 +4,9 @@ gRPC in a traced process and a forking DataLoader end in a segmentation fault, a
 delays exit by seconds, and a verdict takes memory and time that are the program's: so all of this
 happens in a process of its own, one per job and host. Where something is exported, the first
 process that has a journal starts it; else the first one in which nothing has moved for a while, and
-a rank that is alone on its host soon: were it stopped, or did it hold the GIL, nobody there could
-start one any more, and ranks elsewhere wait for it. The program sees nothing of it: ``detached``.
+a rank that is alone on its host soon: were it stopped, or did it hold the GIL, no process there
+could start one any more, and ranks elsewhere wait for it. The program sees nothing of it:
+``detached``.
 
 Its lock and its log have names that anybody can foretell, in a folder where others may be able to
 write: see ``open_own``.
@@ -45,18 +46,18 @@ _LONGEST_WORDS = 4000
 _TRIES = 5
 _ON_STALL = "DISTTRACE_ON_STALL"
 
-Say = Callable[[str, str], bool]
+Report = Callable[[str, str], bool]
 
 
 class Companion:
     """This process's part in it: it registers its journal, and starts the companion once."""
 
-    def __init__(self, config: Config, say: Say) -> None:
-        """``say`` (part, sentence) tells people once."""
+    def __init__(self, config: Config, report: Report) -> None:
+        """``report`` (part, sentence) prints it once."""
         self._config = config
-        self._say = say
+        self._say = report
         self._log: str | None = None
-        self._held: str | None = None  # a lock that may be held by somebody else than an exporter
+        self._held: str | None = None  # a lock that may be held by another process than an exporter
         self._owner = 0
         self._adopter = detached.Adopter(config.dir)
         self._roll = Roll(config.dir)
@@ -68,7 +69,8 @@ class Companion:
 
     @property
     def tells_slow(self) -> bool:
-        """Whether ranks that make others wait are told, so that a job that is well has one too."""
+        """Whether ranks that make others wait are reported, so that a job that is well has one
+        too."""
         return self._config.slow > 0 and detached.refusal() is None
 
     def compares(self, identity: Identity) -> bool:
@@ -87,7 +89,7 @@ class Companion:
         return f"{where}{_group_of(identity)}{ANNOUNCEMENTS_SUFFIX}"
 
     def live(self, identity: Identity) -> str:
-        """The file in which the companion says what it knows of the ranks of this host."""
+        """The file in which the companion writes what it knows of the ranks of this host."""
         return os.path.splitext(self.announcements(identity))[0] + LIVE_SUFFIX
 
     def enter(self, identity: Identity) -> None:
@@ -95,7 +97,7 @@ class Companion:
         try:
             self._roll.enter(identity, bare=_is_bare())
         except (OSError, ValueError):
-            pass  # then nobody counts us: a rank may take itself for alone, and have a companion
+            pass  # then we are not counted: a rank may take itself for alone, and have a companion
 
     def start(self, identity: Identity, *, quiet_since: int | None = None) -> None:
         """Register the journal of ``identity``; start the companion unless there is one.
@@ -117,8 +119,8 @@ class Companion:
             if descriptor is None:  # one runs already, or one begins
                 self._held = path
             elif starter is not None and not by_us:
-                asked = {**order, _ON_STALL: on_stall}
-                detached.ask_adopter(self._config.dir, starter, asked, owner)
+                with_command = {**order, _ON_STALL: on_stall}
+                detached.ask_adopter(self._config.dir, starter, with_command, owner)
             if descriptor is not None:
                 self._log = _log_of(path)
             atexit.register(self._tell)
@@ -162,7 +164,7 @@ class Companion:
 
     def farewell(self, identity: Identity) -> None:
         """This process failed. Where others are on other hosts, a companion stays until these have
-        asked: whoever waits for us learns why.
+        asked: ranks that wait for us learn why.
         """
         if self.has_other_hosts(identity):
             self.start(identity)
@@ -176,7 +178,7 @@ class Companion:
         return max(here, 1) < _number("WORLD_SIZE")
 
     def stop(self) -> None:
-        """Forget to tell what the exporter said."""
+        """Forget to tell what the exporter wrote."""
         self._forget()
         self._adopter.stop()
 
@@ -220,7 +222,7 @@ class Companion:
         self._adopter.keeps(keeper)
 
     def _tell(self) -> None:
-        """At exit: what the exporter has to say so far, or that there is none."""
+        """At exit: what the exporter has to tell so far, or that there is none."""
         if self._held is not None and _is_held_by_another(self._held, self._owner):
             self._say(
                 "otlp",
@@ -231,20 +233,22 @@ class Companion:
             return
         try:
             with opened_own(self._log, os.O_RDONLY, self._owner) as descriptor:
-                said = os.pread(descriptor, _LONGEST_WORDS, 0).decode(errors="replace").splitlines()
+                written = (
+                    os.pread(descriptor, _LONGEST_WORDS, 0).decode(errors="replace").splitlines()
+                )
         except OSError:
-            return  # it had nothing to say
-        for sentence in said[:3]:
+            return  # it had nothing to tell
+        for sentence in written[:3]:
             self._say(f"otlp {sentence}", f"{sentence} ({self._log})")
 
 
 def _is_bare() -> bool:
-    """Whether this is a rank of which no launcher says how many are on its host."""
+    """Whether this is a rank of which no launcher tells how many are on its host."""
     return _number("WORLD_SIZE") > 1 and not _number("LOCAL_WORLD_SIZE")
 
 
 def _number(variable: str) -> int:
-    """What a launcher says in the environment; 0 where it does not."""
+    """What a launcher set in the environment; 0 where it does not."""
     return integer(os.environ.get(variable)) or 0
 
 
@@ -274,11 +278,11 @@ def _registered(path: str, line: bytes, owner: int) -> Iterator[int | None]:
 
 
 def _is_held_by_another(path: str, owner: int) -> bool:
-    """Whether somebody locks the file who is no exporter: those say in it that they come."""
+    """Whether a process locks the file that is no exporter: those write into it first."""
     try:
         with opened_own(path, os.O_RDONLY, owner) as descriptor:
-            said = os.pread(descriptor, 1 << 20, 0)
-            return EXPORTER_LINE not in said and not _lock(descriptor, fcntl.LOCK_SH)
+            written = os.pread(descriptor, 1 << 20, 0)
+            return EXPORTER_LINE not in written and not _lock(descriptor, fcntl.LOCK_SH)
     except OSError:
         return False  # its exporter has ended, and removed it
 
@@ -296,7 +300,7 @@ class Roll:
     """Which processes of this host write journals below ``root``, without a look into that folder.
 
     Each adds a line to two files of the folder for this host: to that of its job, by which the
-    journals are counted at the end, and, where no launcher says how many ranks are on a host, to
+    journals are counted at the end, and, where no launcher tells how many ranks are on a host, to
     that of all bare ranks, by which a rank knows whether it is alone.
     """
 
@@ -339,7 +343,7 @@ class Roll:
         return _lives_one(self._of(identity, _BARE))
 
     def leave(self, identity: Identity) -> None:
-        """This process ends; whoever is the last one takes the files away. Raises OSError."""
+        """This process ends; the last one takes the files away. Raises OSError."""
         for what in (file_part(identity.job), _BARE):
             path = self._of(identity, what)
             if not _lives_one(path):

@@ -37,7 +37,7 @@ def start(
 ) -> int:
     """Run ``command``, with ``out`` and ``err`` as its outputs and none of our descriptors.
 
-    ``kept``: not whoever adopts orphans becomes its parent, but a process that this one cannot see
+    ``kept``: not the adopter of orphans becomes its parent, but a process that this one cannot see
     either, whose pid is returned (else 0) and which is to be reaped. The program goes on meanwhile.
 
     Raises:
@@ -72,7 +72,7 @@ def interpreter() -> str:
     in which this Python is installed, and not what a program calls ``sys.executable``.
 
     A frozen program, or one that has Python within, does what it always does whatever its arguments
-    say. Raises OSError.
+    are. Raises OSError.
     """
     running = os.stat("/proc/self/exe")
     version = "python{}.{}".format(*sys.version_info)
@@ -199,7 +199,7 @@ class Adopter:
         self._keepers: list[int] = []
 
     def look(self, owner: Callable[[], int]) -> list[dict[str, Any]]:
-        """What it is asked to start; the first time, others are told that they may ask.
+        """What it is to start; the first time, its file is made, into which others write orders.
 
         ``owner``: this user as the file system sees it. Raises OSError.
         """
@@ -226,7 +226,7 @@ class Adopter:
             self._keepers.append(keeper)
 
     def stop(self) -> None:
-        """Nobody is to ask any more."""
+        """No order is taken any more."""
         atexit.unregister(self.stop)
         path, self._path, self._over = self._path, None, True
         if path is not None:
@@ -262,10 +262,10 @@ def first_adopter(folder: str, owner: int) -> int | None:
             return found
         try:
             with opened_own(_file_of(folder, pid), os.O_RDONLY, owner) as file:
-                says = os.pread(file, 100, 0).partition(b"\n")[0]
+                start_mark = os.pread(file, 100, 0).partition(b"\n")[0]
         except OSError:
             continue
-        if says == proc.mark(proc.stat(pid)).encode():
+        if start_mark == proc.mark(proc.stat(pid)).encode():
             found = pid
     return found
 

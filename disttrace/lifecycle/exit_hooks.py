@@ -4,7 +4,7 @@
 forked ones, so each way out has its own row here. A journal without an exit record belongs to a
 process that was killed, aborted, or is alive.
 
-Nobody is told of a SystemExit either, and a program may catch it and go on. So ``sys.exit`` and
+No hook is called for a SystemExit either, and a program may catch it and go on. So ``sys.exit`` and
 ``exit`` leave a mark on it, and where the mark dies tells: the exception that reached the top is
 let go of by the interpreter's own C code, beneath which there is no Python frame.
 """
@@ -97,13 +97,13 @@ class Ending:
         self._left = None
 
     def _ends_by(self, error: BaseException) -> None:
-        """Nobody caught ``error`` in the main thread."""
+        """``error`` was uncaught in the main thread."""
         self._failed = True
         self._interrupted = foreign.is_a(error, KeyboardInterrupt)
         self.failure(error)
 
     def failure(self, error: BaseException) -> None:
-        """An exception that nobody caught; a KeyboardInterrupt says where it was interrupted."""
+        """An uncaught exception; of a KeyboardInterrupt, where it was interrupted."""
         recorder = self._capture.recorder
         if not recorder.is_open or foreign.is_a(error, SystemExit):
             return
@@ -115,15 +115,15 @@ class Ending:
             text=errors.first_line(error).partition(": ")[2],
             stack=stack,
             h=recorder.threads.state.number,
-            **_told("causes", causes(error)),
-            **_told("lines", self._of("lines", errors.further_lines, error)),
-            **_told("parameters", self._of("parameters", self._capture.parameters_of, error)),
+            **_given("causes", causes(error)),
+            **_given("lines", self._of("lines", errors.further_lines, error)),
+            **_given("parameters", self._of("parameters", self._capture.parameters_of, error)),
         )
 
     def _of(
         self, what: str, read: Callable[[BaseException], list[str]], error: BaseException
     ) -> Sequence[str]:
-        """What is told beside the first line, which holds without it."""
+        """What is recorded beside the first line, which holds without it."""
         return self._capture.guard(f"{what} of exceptions", read, error) or ()
 
     def exit(
@@ -131,14 +131,14 @@ class Ending:
     ) -> None:
         """The process is about to end; only the first word counts.
 
-        ``stack``: who asked for it; ``caused_by``: the exceptions in the handling of which.
+        ``stack``: which code requested it; ``caused_by``: the exceptions in the handling of which.
         """
         if self._said or not self._capture.recorder.is_open:
             return
         self._said = True
-        asked: dict[str, Any] = {"stack": stack} if stack else {}
+        origin: dict[str, Any] = {"stack": stack} if stack else {}
         self._capture.recorder.note(
-            "exit", how=how, code=code, **asked, **_told("causes", caused_by)
+            "exit", how=how, code=code, **origin, **_given("causes", caused_by)
         )
 
     def _caller(self) -> int:
@@ -290,8 +290,8 @@ class Ending:
             engine.value(PART, traceback, "print_exc", printing(traceback.print_exc))
 
     def _child_ends(self, code: int) -> None:
-        asked = self._left[1:] if self._left is not None and self._left[0] == code else ()
-        self.exit("exception" if self._failed else "exit", code, *asked)
+        origin = self._left[1:] if self._left is not None and self._left[0] == code else ()
+        self.exit("exception" if self._failed else "exit", code, *origin)
         self._last_word(code)
 
     def _torch_spawn(self, module: types.ModuleType) -> None:
@@ -338,7 +338,7 @@ class Ending:
 
 
 def _uncaught() -> BaseException | None:
-    """What the interpreter found nobody to catch, in the main thread; None so far.
+    """What the interpreter found uncaught, in the main thread; None so far.
 
     Consoles and debuggers note what they caught at the same place: then the frame that caught it
     went on, or was called by another. An interpreter that takes commands goes on as well.
@@ -389,7 +389,7 @@ def _nearest(error: BaseException) -> list[BaseException]:
     return [one for one in found if one is not None]
 
 
-def _told(name: str, texts: Sequence[str]) -> dict[str, Any]:
+def _given(name: str, texts: Sequence[str]) -> dict[str, Any]:
     return {name: list(texts)} if texts else {}
 
 

@@ -6,10 +6,10 @@ those of others could, and end the program by SIGSEGV. (Its watchdog, which read
 is therefore not used.) It is called by handlers of our own (``_answers.c``), which look first that
 the descriptor is the journal's, for two signals:
 
-* a SIGTERM that nobody handles, after which the process ends as it would have;
-* a real-time signal that nobody uses, by which a thread is asked that has kept the interpreter from
-  running. It has a handler only while it is asked, and is sent by a thread of ours without Python,
-  which the companion asks to (``companion/gil_holders.py`` of the viewer). Definitions say which.
+* an unhandled SIGTERM, after which the process ends as it would have;
+* an unused real-time signal, which a thread gets that has kept the interpreter from
+  running. It has a handler only meanwhile, and is sent by a thread of ours without Python,
+  which the companion asks to (``companion/gil_holders.py`` of the viewer). Definitions name it.
 
 Where nothing was compiled there is none of this.
 """
@@ -45,7 +45,7 @@ class GilFreeStacks:
         self._file = -1
         self._stat: os.stat_result | None = None
         self._looked_at = 0
-        self._signal = 0  # what faulthandler knows, and threads are asked by; 0: nothing
+        self._signal = 0  # what faulthandler knows, and threads are sent; 0: nothing
         self._told: tuple[int, int] | None = None
 
     def install(self) -> None:
@@ -77,7 +77,8 @@ class GilFreeStacks:
         self._native.start()
 
     def look(self, now: int) -> None:
-        """We run: whoever kept us from it has let go. ``now``: nanoseconds of a steady clock."""
+        """We run: the thread that kept us from it has let go. ``now``: nanoseconds of a steady
+        clock."""
         if self._file < 0:
             return
         if still(self._file, self._stat) is None:
@@ -92,15 +93,15 @@ class GilFreeStacks:
         if not self._is_free(self._signal):
             self._native.stop()  # it is the program's now
         asked = self._native.runs()
-        told = (self._signal if asked else 0, asked)
-        if told != self._told:
-            self._told = told
+        state = (self._signal if asked else 0, asked)
+        if state != self._told:
+            self._told = state
             native = get_native_id()
-            recorder.note(ANSWERS, signal=told[0], fd=self._file, native=native, asked=asked)
+            recorder.note(ANSWERS, signal=state[0], fd=self._file, native=native, asked=asked)
 
     def sync(self, segment: int) -> bool:
         """Have a segment and the definitions written to the disk, while everything goes on. False
-        where nobody does: there is no thread, or it is still at it."""
+        where none does it: there is no thread, or it is still at it."""
         return self._file >= 0 and bool(self._native.sync(segment, self._file))
 
     def pause(self) -> None:
@@ -163,7 +164,7 @@ def _unused() -> int | None:
 
 
 def _taken() -> int | None:
-    """A bit per signal that is ignored or has a handler; None where the kernel does not say."""
+    """A bit per signal that is ignored or has a handler; None where the kernel does not tell."""
     try:
         with open("/proc/self/status", "rb") as file:
             lines = dict(line.split(b":", 1) for line in file if b":" in line)

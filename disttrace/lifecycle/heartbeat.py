@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from disttrace.capture.wrapping.context import Capture
-from disttrace.identity import Clock, Identity
+from disttrace.identity import ClockAnchor, Identity
 from disttrace.journal.descriptors import is_kernels
 from disttrace.journal.format import CALLS_SUFFIX, HEARTBEAT_NS, is_plain_name, opened_own
 from disttrace.journal.originals import Empty, SimpleQueue, get_ident
@@ -38,7 +38,8 @@ PART = "heartbeats and stacks"
 NAME = "disttrace-live"
 
 LOOK_NS = 1_000_000_000
-"""How often somebody looks whether anything begins or ends: soon after a hang its line is known."""
+"""How often the thread looks whether anything begins or ends: soon after a hang its line is
+known."""
 
 _NS = 1_000_000_000
 _ANCHOR_NS = 30 * _NS
@@ -77,7 +78,7 @@ class Live:
     _wake: SimpleQueue[None]
 
     def start(self) -> None:
-        """Run from now on; nothing if it runs, or if nobody needs it."""
+        """Run from now on; nothing if it runs, or if it is not needed."""
         if self._thread is not None or not (self._beats or self._capture.pollers):
             return
         self._stopping = False
@@ -152,7 +153,7 @@ class Live:
         except BaseException as error:
             try:
                 self._capture.fail(PART, error)
-            except BaseException:  # not ours, and no program's either: there is nobody to tell
+            except BaseException:  # not ours, and no program's either: it cannot be reported
                 return
 
     def _is_now(self, ident: int) -> bool:
@@ -170,7 +171,7 @@ class Live:
 
     def _turn(self) -> int:
         """Do what is due; nanoseconds until the next turn."""
-        self._idle = True  # whoever begins something while we look must wake us
+        self._idle = True  # a thread that begins something while we look must wake us
         pause = self._poll()
         if 0 < pause <= SOON_NS:
             self._idle = False
@@ -199,8 +200,8 @@ class Live:
         return min(rest, pause or _IDLE_NS, _IDLE_NS) if self._capture.pollers else rest
 
     def _look(self, one: Any, part: str, *now: int) -> Any:
-        """Have ``one`` look, if there is one. Where that raises it is told, and None returned: it
-        is not to be asked again.
+        """Have ``one`` look, if there is one. Where that raises it is reported, and None returned:
+        it is not to look again.
         """
         try:
             if one is not None:
@@ -233,7 +234,7 @@ class Live:
         recorder.heartbeat()
         if now >= self._anchor_due:
             self._anchor_due = now + _ANCHOR_NS
-            clock = Clock()
+            clock = ClockAnchor()
             recorder.note(
                 "clock",
                 t=clock.mono_ns - recorder.core.t0,
@@ -308,7 +309,7 @@ class InStep:
         found = False
         for base in self._roll.first(identity):
             if base == own or not mine:
-                break  # whoever comes later looks at us
+                break  # those that come later look at us
             if is_plain_name(base):
                 found = self._beside(self._path(identity, base), mine, words) or found
         return found

@@ -1,9 +1,9 @@
-"""Has the last word on a job worked out, and says it, below all tracebacks.
+"""Has the last word on a job worked out, and prints it, below all tracebacks.
 
-Only where something was wrong: this process or one that it started failed, or it has told of a
-stall last. Then a process beside it judges the journals (``companion/last_word.py`` of the
-viewer), and this one waits a moment for that (``PATIENCE_S``). Who asks is torchrun's agent, or
-whoever started the ranks; of ranks that nobody traced has started it is the last one that fails,
+Only where something was wrong: this process or one that it started failed, or it has announced a
+stall last. Then a process beside it judges the journals (``companion/last_word.py`` of the viewer),
+and this one waits a moment for that (``PATIENCE_S``). The one that asks is torchrun's agent, or
+what started the ranks; of ranks that no traced process has started it is the last one that fails,
 and the first one where the launcher kills all others then.
 """
 
@@ -49,8 +49,8 @@ class LastWord:
     def ask(
         self, identity: Identity, *, role: str, code: int, stands: bool
     ) -> Mapping[str, Any] | None:
-        """What is to be said; None: nothing. ``code``: with which this process ends; ``stands``: it
-        has told of a stall, and not that it went on.
+        """What is to be announced; None: nothing. ``code``: with which this process ends;
+        ``stands``: it has announced a stall, and not that it went on.
 
         Raises OSError, ValueError or RuntimeError where it cannot be worked out.
         """
@@ -65,7 +65,7 @@ class LastWord:
         return self._answer(self._order(identity, failed=failed, alone=alone))
 
     def _may_speak(self, identity: Identity, role: str) -> bool:
-        """Whether nobody above this process will."""
+        """Whether no process above this one will."""
         return role == AGENT or identity.parent is None
 
     def _is_bad(self, identity: Identity) -> bool:
@@ -109,10 +109,10 @@ class LastWord:
         with descriptors.StreamsKeptFree():
             reads, writes = os.pipe()
         try:
-            said = self._written(order, reads, writes, kept=starter is not None)
+            answer = self._written(order, reads, writes, kept=starter is not None)
         finally:
             os.close(reads)
-        found = json.loads(said) if said.endswith(b"\n") else None
+        found = json.loads(answer) if answer.endswith(b"\n") else None
         return found if isinstance(found, dict) else None
 
     def _written(self, order: dict[str, Any], reads: int, writes: int, *, kept: bool) -> bytes:
@@ -120,25 +120,25 @@ class LastWord:
             keeper = detached.start_ours(
                 _MAIN, order, os.environ, out=out.fileno(), err=nowhere.fileno(), kept=kept
             )
-        said = _read(reads)
+        answer = _read(reads)
         if keeper:
             detached.reap(keeper)
-        return said
+        return answer
 
 
 def _read(fd: int) -> bytes:
     """All that is written into a pipe until its other end is closed, or time is up."""
-    said = b""
+    answer = b""
     until = time.monotonic() + PATIENCE_S * min(max(_load(), 1.0), MOST_SHARES)
     polled = poll()
     polled.register(fd, select.POLLIN)
-    while len(said) < _LONGEST and (left := until - time.monotonic()) > 0:
+    while len(answer) < _LONGEST and (left := until - time.monotonic()) > 0:
         if polled.poll(left * 1000):
             piece = read(fd, 1 << 16)
             if not piece:
                 break
-            said += piece
-    return said
+            answer += piece
+    return answer
 
 
 def _load() -> float:
@@ -149,8 +149,8 @@ def _load() -> float:
         return 1.0
 
 
-class Summary:
-    """Says how many journals there are, where, and what to do with them."""
+class ExitSummary:
+    """Prints how many journals there are, where, and what to do with them."""
 
     def __init__(
         self, config: Config, is_open: Callable[[], bool], joined_as: Callable[[], int | None]
@@ -165,14 +165,14 @@ class Summary:
         self._roll = Roll(config.dir)
 
     def install(self, identity: Identity) -> None:
-        """Say it at the end of this process, if it launched the job."""
+        """Print it at the end of this process, if it launched the job."""
         self._identity = identity
         atexit.register(self._leave)
         if not self._config.quiet and "json" in self._config.export:
             atexit.register(self._say)
 
     def remove(self) -> None:
-        """Say nothing: tracing ended before the process, or this is a forked child."""
+        """Print nothing: tracing ended before the process, or this is a forked child."""
         self._identity = None
         atexit.unregister(self._say)
         atexit.unregister(self._leave)
@@ -192,7 +192,7 @@ class Summary:
         folder = self._config.dir
         try:
             os.stat(folder)
-            count = max(1, self._roll.count(identity))  # of this host: nobody lists the folder
+            count = max(1, self._roll.count(identity))  # of this host: the folder is not listed
             shown = os.path.relpath(folder)
             shown = _quoted(errors.plain(folder if shown.startswith("..") else shown))
             noun = "journal" if count == 1 else "journals"

@@ -1,5 +1,5 @@
-"""Who in this process is to hear what the job says of itself: callbacks of ``on_verdict``, and what
-was said last, for ``live``.
+"""What the program hears of the job's own reports: callbacks of ``on_verdict``, and the last
+report, for ``live``.
 
 They are the program's code and may block, so the background thread never waits for them: each
 telling has a thread of its own, which begins when the one before it is over. Signals are blocked in
@@ -28,9 +28,9 @@ NAME = "disttrace-verdicts"
 LEAVE_S = 1.0
 """So long the end of a process waits for its callbacks."""
 _PATIENCE_S = 60.0
-"""So long a telling waits for the one before it; then nobody is told of it here."""
+"""So long a telling waits for the one before it; then it is not delivered here."""
 _KEYS: dict[str, Any] = {"certainty": None, "culprit_ranks": [], "finding": None}
-"""What some objects lack: that a job goes on is nobody's fault."""
+"""What some objects lack: that a job goes on is no rank's fault."""
 
 Callback = Callable[[dict[str, Any]], object]
 
@@ -42,10 +42,10 @@ class _Listener:
         self.callback = callback
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
-    def hear(self, said: dict[str, Any]) -> None:
+    def hear(self, report: dict[str, Any]) -> None:
         held = signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         try:
-            self.callback(said)
+            self.callback(report)
         except BaseException as error:
             _remove(self)
             _tell_of(self.callback, error)
@@ -56,7 +56,7 @@ class _Listener:
 _listeners: tuple[_Listener, ...] = ()
 _newest: tuple[int, background.Thread] | None = None  # with its process: a fork copies no thread
 _last: dict[str, Any] | None = None
-_tracings = 0  # that have ended: what was still to be told then is not
+_tracings = 0  # that have ended: what was still to be delivered then is not
 
 
 def register(callback: Callback) -> Callable[[], None]:
@@ -78,13 +78,13 @@ def _remove(listener: _Listener) -> None:
 
 
 def last() -> dict[str, Any] | None:
-    """The first of what the job said last; None: nothing."""
+    """The first of what the job reported last; None: nothing."""
     return None if _last is None else copied(_last)
 
 
-def copied(said: dict[str, Any]) -> dict[str, Any]:
-    """What whoever gets it does to it no other sees."""
-    found: dict[str, Any] = json.loads(json.dumps(said))
+def copied(report: dict[str, Any]) -> dict[str, Any]:
+    """A copy, so that no callback sees what another does to it."""
+    found: dict[str, Any] = json.loads(json.dumps(report))
     return found
 
 
@@ -93,8 +93,8 @@ def tell(objects: object) -> None:
     global _newest, _last
     if not isinstance(objects, list):
         return
-    said = [{**_KEYS, **one} for one in objects if isinstance(one, dict)]
-    _last = said[0] if said else _last
+    reports = [{**_KEYS, **one} for one in objects if isinstance(one, dict)]
+    _last = reports[0] if reports else _last
     if not _listeners:
         return
     before = _newest[1] if _newest is not None and _newest[0] == os.getpid() else None
@@ -102,7 +102,7 @@ def tell(objects: object) -> None:
 
     def deliver() -> None:
         if before is None or before.join(_PATIENCE_S):
-            _deliver(said, tracing)
+            _deliver(reports, tracing)
 
     thread = background.Thread(deliver, NAME)
     try:
@@ -119,14 +119,14 @@ def wait() -> None:
 
 
 def stop() -> None:
-    """Tracing is over: nobody is called any more, until it begins anew."""
+    """Tracing is over: no callback is called any more, until it begins anew."""
     global _tracings, _last
     _tracings += 1
     _last = None
 
 
-def _deliver(said: Sequence[dict[str, Any]], tracing: int) -> None:
-    for one in said:
+def _deliver(reports: Sequence[dict[str, Any]], tracing: int) -> None:
+    for one in reports:
         for listener in _listeners:
             if tracing == _tracings and listener in _listeners:
                 listener.hear(copied(one))
@@ -138,7 +138,7 @@ def _tell_of(callback: Callback, error: BaseException) -> None:
         what = f"the callback {name} of on_verdict raised {errors.first_line(error)}"
         sentence = errors.plain(f"{what}; it is called no more, and the program goes on")
         errors.tell(f"disttrace: {sentence}\n", sys.__stderr__)
-    except BaseException:  # whatever its name is: there is nobody to tell
+    except BaseException:  # whatever its name is: it cannot be reported
         return
 
 
@@ -150,7 +150,7 @@ KNOWN_S = 30.0
 def standing(
     capture: Capture, rank: int | None, of_ranks: dict[str, Any], process: str
 ) -> dict[str, Any]:
-    """``rank``: what a launcher said, where there is no default group yet; ``of_ranks``: what the
+    """``rank``: what a launcher gave, where there is no default group yet; ``of_ranks``: what the
     companion of this host knows; ``process``: our id there."""
     core = capture.recorder.core
     joined = capture.groups.default_rank()
@@ -170,7 +170,8 @@ def standing(
 
 
 def known(path: str) -> dict[str, Any]:
-    """What the companion says of the ranks of this host in that file; empty where there is none."""
+    """What the companion knows of the ranks of this host in that file; empty where there is
+    none."""
     try:
         with opened_own(path, os.O_RDONLY) as fd:
             found = json.loads(os.pread(fd, _MOST, 0))

@@ -61,7 +61,8 @@ def namespace() -> str:
 
 
 def records_in(data: bytes) -> Iterator[dict[str, Any]]:
-    """What was left for us in a file, an object on each line; a line that is none says nothing."""
+    """What was left for us in a file, an object on each line; a line that is none is passed
+    over."""
     for line in data.splitlines():
         try:
             record = json.loads(line)

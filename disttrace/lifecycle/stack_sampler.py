@@ -34,7 +34,7 @@ Lines: TypeAlias = dict[int, list[Line]]
 """(file, line, function) by a thread's ident, innermost first; line 0: none."""
 
 Reader: TypeAlias = Callable[[int], Lines]
-"""Says where every thread stands but the one of that ident: at most 64, with 200 frames."""
+"""Gives where every thread stands but the one of that ident: at most 64, with 200 frames."""
 
 Handled: TypeAlias = dict[int, tuple[str, list[str | int], list[Line]]]
 """Of the exception that a thread handles (in ``except``, ``finally`` or ``__exit__``) its class,
@@ -84,8 +84,8 @@ def reader() -> Reader:
 
 @functools.cache
 def handled_reader() -> Callable[[int], Handled] | None:
-    """Says what every thread handles but the one of that ident; None where nothing was compiled: an
-    exception that Python holds would die in our thread, with all that its frames hold."""
+    """Gives what every thread handles but the one of that ident; None where nothing was compiled:
+    an exception that Python holds would die in our thread, with all that its frames hold."""
     try:
         native: Any = compiled.load("lifecycle._frames")
     except ImportError:

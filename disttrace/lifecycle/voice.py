@@ -1,17 +1,19 @@
-"""Prints what the companion asks this process to say, and starts the companion when all is quiet.
+"""Prints what the companion asks this process to announce, and starts the companion when all is
+quiet.
 
 The companion holds none of the program's pipes, so it asks one process of the job at a time, by a
 file of this host (``meeting.py``). The background thread looks whether there is one by the folder's
 descriptor, and only then by its path.
 
-The file's name says no more than job and host, and it outlives a companion that is killed: what
-lies in it may be meant for others. So each line names the processes that it is for by their ids,
-which are drawn anew for each, and whoever begins starts to read behind what lies there already:
+The file's name has no more than job and host, and it outlives a companion that is killed: what lies
+in it may be meant for others. So each line names the processes that it is for by their ids, which
+are drawn anew for each, and a process that begins starts to read behind what lies there already:
 
 * ``{"n": N, "voice": ID, "lines": [...], "objects": [...]}``: print this, in one form
-  or the other (DISTTRACE_LOG), and say so (``{"said": N}``);
-* ``{"verdict": [...], "for": [ID, ...]}``: what is being said, for callbacks (``listeners``);
-* ``{"abort": CODE, "for": [ID, ...]}``: end with that code, where DISTTRACE_ON_STALL says so here;
+  or the other (DISTTRACE_LOG), and note that (``{"said": N}``);
+* ``{"verdict": [...], "for": [ID, ...]}``: what is being announced, for callbacks (``listeners``);
+* ``{"abort": CODE, "for": [ID, ...]}``: end with that code, where DISTTRACE_ON_STALL is set so
+  here;
 * ``{"stacks": 1, "under": ID}``: note where every thread is, if that launcher started this process;
 * ``{"suspect": ID}``, for the companion: that process sees that ranks may be out of step.
 """
@@ -39,7 +41,7 @@ from disttrace.lifecycle.meeting import Changes, own_folder, records_in
 LOOK_NS = 500_000_000
 """How often the background thread looks."""
 LOOK_QUIET_NS = 150_000_000
-"""While nothing moves and a companion was asked for: it may have something to say."""
+"""While nothing moves and a companion was requested: it may have something to announce."""
 
 _START_AT = 0.4
 """Of the limit: so long nothing has moved when the companion is started; it is ready in time."""
@@ -47,8 +49,8 @@ _ALONE_NS = 200_000_000
 """After so long a rank looks whether it is alone on its host: processes that were started together
 have journals by then, and torch takes longer before anything can hang."""
 _SLOW_NS = 30_000_000_000
-"""After so long a rank wants somebody to see who makes others wait: a job that is shorter, or just
-starts, is not worth a process."""
+"""After so long a rank wants a companion to see which ranks make others wait: a job that is
+shorter, or just starts, is not worth a process."""
 _FAR_NS = 2_000_000_000
 """The same where other hosts are to hear soon what is called here."""
 _MOST_STARTS = 3  # one that was killed is replaced, but not for ever
@@ -84,7 +86,7 @@ class Voice:
         self.sample: Callable[[], None] = _nothing
         """Notes where every thread of this process is."""
         self.stands = False
-        """Whether what this process has told last is a stall."""
+        """Whether what this process has announced last is a stall."""
         self._made: str | None = None
         self._identity: Identity | None = None
         self._path = ""
@@ -126,7 +128,7 @@ class Voice:
     def ask_for_stacks(self) -> None:
         """A launcher is about to stop its workers: have each note where it is, within a second.
 
-        Afterwards nobody can say any more what those did who did not fail.
+        Afterwards it cannot be known what those did that did not fail.
         """
         if self._identity is None:
             return
@@ -192,7 +194,7 @@ class Voice:
         self._read()
 
     def finish(self) -> None:
-        """The process ends: say what it was asked to say, and nothing after that."""
+        """The process ends: print what was requested, and nothing after that."""
         if self._identity is not None:
             self._read()
 
@@ -211,12 +213,14 @@ class Voice:
             end = data.rfind(b"\n") + 1
             self._position += end
             records = list(records_in(data[:end]))
-            said = {record.get("said") for record in records}
-            ours = [r for r in records if r.get("voice") == self._me and r.get("n") not in said]
+            announced = {record.get("said") for record in records}
+            ours = [
+                r for r in records if r.get("voice") == self._me and r.get("n") not in announced
+            ]
             for record in ours:
                 os.write(fd, b'{"said": %d}\n' % int(record.get("n", 0)))
         for record in ours:  # stderr may be slow, and the descriptor another's meanwhile
-            self.say(record.get("lines"), record.get("objects"))
+            self.announce(record.get("lines"), record.get("objects"))
         for record in records:
             if "verdict" in record and self._is_named(record):
                 listeners.tell(record["verdict"])
@@ -228,13 +232,13 @@ class Voice:
             died = "a process that it waits for has died"
             why = f"ended by DISTTRACE_ON_STALL=abort: {died if order.get('died') else stood}"
             ended = [{"disttrace": 1, "kind": "ended", "at": time.time(), "summary": why}]
-            self.say([why], ended)
+            self.announce([why], ended)
             listeners.tell(ended)
             listeners.wait()
             self._end(order["abort"])
 
-    def say(self, lines: object, objects: object) -> None:
-        """Print what is said, in one form or the other."""
+    def announce(self, lines: object, objects: object) -> None:
+        """Print what is announced, in one form or the other."""
         word = str(lines[0]) if isinstance(lines, list) and lines else ""
         self.stands = word.startswith(_STALLED) or (self.stands and not word.startswith(_GOING_ON))
         if self._config.log != "json":
@@ -262,9 +266,9 @@ class Voice:
         return who is not None and launcher is not None and launcher in (who.parent, who.launcher)
 
     def _is_to_end(self, record: dict[str, Any]) -> bool:
-        """Whether an order to end is for this process, and one that it asked for itself."""
-        asked = isinstance(record.get("abort"), int) and self._config.on_stall == _ABORT
-        return asked and self._is_named(record)
+        """Whether an order to end is for this process, and one that it wants itself."""
+        is_order = isinstance(record.get("abort"), int) and self._config.on_stall == _ABORT
+        return is_order and self._is_named(record)
 
     def _is_named(self, record: dict[str, Any]) -> bool:
         named = record.get("for")
@@ -303,8 +307,8 @@ _left: tuple[int, int, int] | None = None
 def _begins_a_line(stream: Any) -> bool:
     """Whether what is written now stands at the beginning of a line, as far as anybody can tell.
 
-    Of a progress bar the line is open. Only a file that the program itself may read can be asked
-    for what was written last, or one in which nobody wrote after us; elsewhere an empty line costs
+    Of a progress bar the line is open. Only a file that the program itself may read can be read for
+    what was written last, or one in which no other wrote after us; elsewhere an empty line costs
     less than a verdict that no search finds. No file is opened for this: to close any descriptor of
     a file lets go of the POSIX locks that the process has on it.
     """
@@ -325,7 +329,7 @@ def _end_of(stream: Any) -> tuple[int, int, int] | None:
         fd = stream.fileno()
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return None
-        stream.flush()  # what the program began to say stands there first
+        stream.flush()  # what the program began to print stands there first
         found = os.fstat(fd)
     except (AttributeError, OSError, ValueError):
         return None  # none, or closed

@@ -235,7 +235,7 @@ class Masker:
         """What may be known of most texts by their characters: 128 bytes, one for each character of
         ASCII (0: look closer, 1: plain, 2: plain, and one of a run), and how long a run may be. A
         text of plain characters without longer runs is masked nowhere, and needs no escape in
-        JSON. None where that cannot be told."""
+        JSON. None where that cannot be known."""
 
     def is_plain(self, text: str) -> bool:
         """Whether ``text`` is masked nowhere, and needs no escape in JSON; False if in doubt."""

@@ -60,7 +60,7 @@ _AT_TIMES = _set("-k -K -t -T -w -W -s -S")
 _READABLE = re.compile(
     r"[-+]?\d[\d.,:x+-]{0,60}(?:[a-zA-Z]{1,3}|/[a-z]{1,9})?"  # ports, addresses, sizes, times
     r"|[A-Z]?[a-z]{1,40}(?:[\s_.,:/+-][A-Z]?[a-z]{1,40}){0,20}"  # words
-    r"|[a-z][\w.-]{0,40}(?:[\[(].*|=.*)|[a-z]{1,9}://.*"  # what is told by its own name
+    r"|[a-z][\w.-]{0,40}(?:[\[(].*|=.*)|[a-z]{1,9}://.*"  # what has its own name
     r"|(?:\.{0,2}|~)/.*|[\w./-]{1,200}\.[a-z]{2,5}|-.*|[<$].*|\W*"  # paths, options
 )
 _NUMBERED = re.compile(r"[a-z]{1,20}[_-]?\d{1,4}")
@@ -70,7 +70,7 @@ _COMMAND = re.compile(r"-[a-z]{0,20}c")
 
 
 def may_be_given(option: str, value: str) -> bool:
-    """Whether ``value`` may be a secret behind an option whose name does not say so."""
+    """Whether ``value`` may be a secret behind an option whose name does not show it."""
     if option in _OFTEN:
         return _READABLE.fullmatch(value) is None
     if option in _AT_TIMES:  # `-w node01` and `-k 5`, but `-k x7Gh2`

@@ -1,4 +1,4 @@
-"""``@pytest.mark.distributed(n)``: a test that runs in n ranks, and is told what went wrong.
+"""``@pytest.mark.distributed(n)``: a test that runs in n ranks, and learns what went wrong.
 
 The ranks are forked from the test process, each with torchrun's variables and a port of its own,
 traced by disttrace. One failure is shown once, a hang as its diagnosis. Nothing of torch is
@@ -35,7 +35,7 @@ RUNNING = "running"
 
 
 @dataclass(slots=True)
-class Outcome:
+class RankOutcome:
     """``text``: the failure as pytest prints it, or the reason of a skip; ``first``: its last line;
     ``at_s``: when it was known, on the clock of this machine; ``echo``: it passes on that others
     went away.
@@ -60,7 +60,7 @@ class Outcome:
         return f"left with exit code {self.code} before the test was over (os._exit?)"
 
 
-def culprit(outcomes: Sequence[Outcome]) -> Outcome | None:
+def culprit(outcomes: Sequence[RankOutcome]) -> RankOutcome | None:
     """The rank whose failure comes first: one of its own, before any that only passes on that
     others went away.
     """
@@ -68,7 +68,7 @@ def culprit(outcomes: Sequence[Outcome]) -> Outcome | None:
     return min(bad, key=lambda one: (one.echo and one.how == FAILED, one.at_s), default=None)
 
 
-def echoes(outcomes: Sequence[Outcome], first: Outcome) -> str:
+def echoes(outcomes: Sequence[RankOutcome], first: RankOutcome) -> str:
     """One line about the failures of all other ranks."""
     others = [one for one in outcomes if one.how in (FAILED, LOST) and one is not first]
     if not others:
@@ -197,7 +197,7 @@ class _Run:
             else:
                 shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _start(self) -> ranks.Ranks:
+    def _start(self) -> ranks.RunningRanks:
         port, world = ranks.free_port(), self.wanted.n
         reason = ranks.why_not_fork() if self.fork else "--dist-start spawn"
         pids = {}
@@ -216,7 +216,7 @@ class _Run:
             else:
                 pids[self._spawn(env, out)] = rank
         self.deadline = time.monotonic() + self.timeout
-        return ranks.Ranks(pids)
+        return ranks.RunningRanks(pids)
 
     def _body(self) -> int:
         if faulthandler.is_enabled():  # into the rank's section: pytest's own is of all ranks
@@ -241,10 +241,10 @@ class _Run:
                 stderr=file,
                 start_new_session=True,
             )
-        process.returncode = 0  # whoever waits for all of them reaps it
+        process.returncode = 0  # it is reaped with all of them
         return process.pid
 
-    def _over(self, running: ranks.Ranks) -> bool:
+    def _over(self, running: ranks.RunningRanks) -> bool:
         """Whether it is no use to wait any longer."""
         now = time.monotonic()
         if now > self.deadline:
@@ -274,12 +274,12 @@ class _Run:
         except ValueError:
             return False
 
-    def _outcomes(self, running: ranks.Ranks) -> list[Outcome]:
+    def _outcomes(self, running: ranks.RunningRanks) -> list[RankOutcome]:
         found = []
         for rank in running.pids.values():
-            one = Outcome(rank, code=running.codes.get(rank))
+            one = RankOutcome(rank, code=running.codes.get(rank))
             try:
-                one = Outcome(rank, **json.loads((self.folder / f"{rank}.json").read_bytes()))
+                one = RankOutcome(rank, **json.loads((self.folder / f"{rank}.json").read_bytes()))
                 one.code = running.codes.get(rank)
             except (OSError, ValueError):
                 if rank in running.codes:
@@ -287,7 +287,7 @@ class _Run:
             found.append(one)
         return found
 
-    def _judge(self, running: ranks.Ranks) -> None:
+    def _judge(self, running: ranks.RunningRanks) -> None:
         outcomes = self._outcomes(running)
         for one in outcomes:
             self._show(one.rank)
@@ -311,8 +311,8 @@ class _Run:
         if ways == {XFAILED}:
             pytest.xfail(outcomes[0].text)
         if ways != {PASSED}:
-            told = ", ".join(f"rank {one.rank} {one.how}" for one in outcomes)
-            pytest.fail(f"the ranks do not agree: {told}", pytrace=False)
+            each = ", ".join(f"rank {one.rank} {one.how}" for one in outcomes)
+            pytest.fail(f"the ranks do not agree: {each}", pytrace=False)
 
     def _found_first(self, text: str) -> str:
         """The text below the finding, where the journals tell more than that a rank ended."""

@@ -33,7 +33,7 @@ _END_S = 2.0
 
 
 def free_port() -> int:
-    """A port that nobody has now."""
+    """A port that is free now."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port: int = one.getsockname()[1]
@@ -99,7 +99,7 @@ def fork(rank: int, body: Callable[[], int], env: Mapping[str, str], out: Path) 
 
 
 @dataclass
-class Ranks:
+class RunningRanks:
     """Running ranks by their pids."""
 
     pids: dict[int, int]
@@ -108,7 +108,7 @@ class Ranks:
     """Exit code, -N for signal N, by rank."""
     ended_s: dict[int, float] = field(default_factory=dict)
     idle_s: float = 0.0
-    """For how long none of them has had the CPU: a loaded machine lets nobody stall."""
+    """For how long none of them has had the CPU: on a loaded machine none stalls."""
     _cpu: float = 0.0
     _looked_s: float = field(default_factory=time.monotonic)
     _told_s: float = 0.0
@@ -137,15 +137,15 @@ class Ranks:
         self._cpu, self._looked_s = cpu, now
 
     def stand_still(self, limit_s: float) -> bool:
-        """Whether none of them has had the CPU for so long; said again after as long."""
+        """Whether none of them has had the CPU for so long; again after as long."""
         now = time.monotonic()
         if self.idle_s < limit_s or now - self._told_s < limit_s:
             return False
         self._told_s = now
         return True
 
-    def wait(self, until: Callable[[Ranks], bool]) -> None:
-        """Until all have ended, or ``until`` says so."""
+    def wait(self, until: Callable[[RunningRanks], bool]) -> None:
+        """Until all have ended, or ``until`` is true."""
         pause = _PAUSE_S
         while True:
             self.poll()
@@ -155,7 +155,7 @@ class Ranks:
             pause = min(pause * 1.5, 0.05)
 
     def end(self) -> None:
-        """End whoever still runs, and everything that it started."""
+        """End the ranks that still run, and everything that they started."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             for pid in self.running:
                 with contextlib.suppress(ProcessLookupError):
@@ -176,7 +176,7 @@ def _wants_cpu(pid: int) -> bool:
 
 
 def _stat(task: int | str) -> proc.Stat | None:
-    """What the kernel says of a process, or a thread of it (``7/task/8``); None: it is gone."""
+    """The kernel's record of a process, or a thread of it (``7/task/8``); None: it is gone."""
     try:
         return proc.stat(task)
     except (OSError, ValueError):

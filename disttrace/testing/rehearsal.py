@@ -31,7 +31,7 @@ from disttrace.lifecycle import meeting
 
 _HOST = ("gloo", "mpi", "fake", "cpu:gloo", "undefined")
 _UNSEEN = "<frozen disttrace.testing.rehearsal>"
-"""Frames of code in such a file are nobody's program, so the line shown is the program's own."""
+"""Frames of code in such a file are of no program, so the line shown is the program's own."""
 _RUNPY = ("<frozen runpy>", runpy.__file__)
 _NO_DEVICE = re.compile(
     r"not compiled with CUDA|NVIDIA driver|CUDA error|no CUDA GPUs|invalid device ordinal|CUDA_HOME"
@@ -54,7 +54,7 @@ class Notes:
     """What a rank tells while it runs and when it cannot go on: in memory shared with ``check``."""
 
     CANNOT, DEVICE, WRITTEN = 1, 2, 3
-    """Places of a sentence: that it cannot go on, for which device it asked, what it wrote."""
+    """Places of a sentence: that it cannot go on, which device it wanted, what it wrote."""
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
@@ -72,8 +72,8 @@ class Notes:
         start = rank * mmap.PAGESIZE + 1024 * place
         self._memory[start : start + 1024] = data.ljust(1024, b"\0")
 
-    def told(self, place: int) -> list[str]:
-        """What the ranks said there."""
+    def sentences(self, place: int) -> list[str]:
+        """What the ranks wrote there."""
         starts = (rank * mmap.PAGESIZE + 1024 * place for rank in range(self._ranks))
         found = (self._memory[start : start + 1024].rstrip(b"\0") for start in starts)
         return [data.decode("utf-8", "replace") for data in found if data]
@@ -146,7 +146,7 @@ def _run(program: Program, rank: int, notes: Notes) -> int:
 
 
 def cannot(error: BaseException) -> str | None:
-    """The line of the program that needs a device, and what it said; None for other errors."""
+    """The line of the program that needs a device, and its text; None for other errors."""
     frames = traceback.extract_tb(error.__traceback__)
     text = str(error).strip().partition("\n")[0]
     lazy = any(frame.filename.endswith("torch/cuda/__init__.py") for frame in frames)
@@ -166,7 +166,7 @@ def _unseen(function: Any) -> Any:
 
 
 def _watch_files(rank: int, notes: Notes, inside: str) -> None:
-    """Note files that are opened to be written outside of a folder, and of what is for nobody."""
+    """Note files that are opened to be written outside of a folder, but for devices and ours."""
     own = (os.environ["DISTTRACE_DIR"], meeting.own_folder() or os.devnull)
     ours = tuple(os.path.realpath(one) for one in (inside, *own, "/dev", "/proc"))
     written: dict[str, None] = {}
@@ -196,8 +196,8 @@ def _count_steps(rank: int, notes: Notes, most: int | None) -> None:
 # -- gloo ------------------------------------------------------------------------------------------
 
 
-def _use_gloo(asked: Callable[[str], None]) -> None:
-    """Make every group one of gloo; ``asked`` hears the name of a backend of devices."""
+def _use_gloo(wanted_device: Callable[[str], None]) -> None:
+    """Make every group one of gloo; ``wanted_device`` gets the name of a backend of devices."""
     dist: Any = importlib.import_module("torch.distributed")
     c10d: Any = importlib.import_module("torch.distributed.distributed_c10d")
     original = c10d._new_process_group_helper
@@ -207,7 +207,7 @@ def _use_gloo(asked: Callable[[str], None]) -> None:
         given = names.bind(*args, **kwargs).arguments
         wanted = str(given.get("backend") or "undefined").lower()
         if wanted not in _HOST:
-            asked(wanted)
+            wanted_device(wanted)
         if wanted != "fake":
             given["backend"] = c10d.Backend("gloo")
         for name in ("device_id", "backend_options", "pg_options"):

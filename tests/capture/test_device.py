@@ -24,7 +24,7 @@ import pytest
 
 from disttrace.capture.devices import completion, flight_recorder, matching, recorders
 from disttrace.capture.devices.asker import AskingDevice, DeviceError
-from disttrace.capture.devices.flight_recorder import EVERYTHING, Answer, Question, advice
+from disttrace.capture.devices.flight_recorder import EVERYTHING, Question, Reply, advice
 from disttrace.capture.devices.recorders import SPOILT, blind
 from support.device import Device
 from support.preloaded import preloaded
@@ -533,8 +533,8 @@ def test_info_says_that_devices_are_not_asked() -> None:
     from disttrace.commands.info import _devices
 
     seen = [("nccl", "by its recorder", "")]
-    (off,) = _devices(seen, asked=False)
-    (on,) = _devices(seen, asked=True)
+    (off,) = _devices(seen, queried=False)
+    (on,) = _devices(seen, queried=True)
     assert off["set"] == "set DISTTRACE_DEVICE=auto"
     assert "DISTTRACE_DEVICE is off" in off["completion"]
     assert (on["completion"], on["set"]) == ("by its recorder", None)
@@ -613,7 +613,7 @@ def test_a_dump_that_raises_is_tried_again_and_told_once() -> None:
     plain = device.operations._recorders.channel("nccl").ask
     channel = device.operations._recorders.channel("nccl")
 
-    def raising(question: Question) -> Answer:
+    def raising(question: Question) -> Reply:
         raise RuntimeError("not now")
 
     channel.ask = raising
@@ -638,7 +638,7 @@ def test_a_device_that_failed_is_asked_no_more(text: str) -> None:
     device = Device()
     asked = []
 
-    def raising(question: Question) -> Answer:
+    def raising(question: Question) -> Reply:
         asked.append(question)
         raise RuntimeError(text + "\nfurther lines")
 

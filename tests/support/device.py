@@ -11,7 +11,7 @@ import pytest
 
 from disttrace import errors
 from disttrace.capture.devices.completion import DeviceOperations
-from disttrace.capture.devices.flight_recorder import Answer, Question, record, unix_offset
+from disttrace.capture.devices.flight_recorder import Question, Reply, record, unix_offset
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
 from disttrace.recording.operation import Call, Operation
@@ -95,7 +95,7 @@ class Device:
             device="cuda",
         )[0]
 
-    def ask(self, question: Question) -> Answer:
+    def ask(self, question: Question) -> Reply:
         """What the recorder tells now."""
         self.asked.append(question.active)
 
@@ -109,7 +109,7 @@ class Device:
         wanted = (each for each in told if question.concerns(each.created, each.op_id))
         found = {each.key: each for each in wanted}
         answered = time.perf_counter_ns()
-        return Answer(found, not question.active, asked, answered, offset, not self.entries, 0)
+        return Reply(found, not question.active, asked, answered, offset, not self.entries, 0)
 
     def entry(self, state: str = "scheduled", **keys: Any) -> Entry:
         """An entry made now, by this thread, for a launch of its own."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from disttrace import errors
 from disttrace.capture.devices import matching
-from disttrace.capture.devices.flight_recorder import Answer, Record
+from disttrace.capture.devices.flight_recorder import Record, Reply
 from disttrace.capture.devices.matching import Completion, Entries, Running
 from disttrace.capture.devices.recorders import Channel, is_on
 from disttrace.capture.objects.groups import Groups
@@ -35,11 +35,11 @@ class Aborts:
 
     def happened(self, group: int | None) -> bool | None:
         """Whether an error of the group's is known, which torch notes before it aborts; None where
-        this torch does not tell. Asked after an operation was seen complete, so it decides."""
+        this torch does not tell. Called after an operation was seen complete, so it decides."""
         entry = self._groups.by_number(group)
         live = None if entry is None else entry.reference()
         for device in {} if entry is None else entry.backends:
-            error: Any = errors.asked(_error, live, device)
+            error: Any = errors.attempt(_error, live, device)
             if error is not None:
                 return bool(error.name != _WELL)
         return None
@@ -98,22 +98,22 @@ class Open:
 
 
 class Answers:
-    """Binds operations to their entries, and ends those that the entries say are over."""
+    """Binds operations to their entries, and ends those that are over by their entries."""
 
     def __init__(self, opened: Open, aborts: Aborts) -> None:
         self._open, self._aborts = opened, aborts
         self.timed = is_on(_TIMING) or os.environ.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL"
 
-    def take(self, channel: Channel, answer: Answer) -> bool:
+    def take(self, channel: Channel, answer: Reply) -> bool:
         """Compare; False where the recorder is seen to record nothing."""
-        asked = [each for each in self._open.of(channel) if each.until <= answer.asked]
+        issued = [each for each in self._open.of(channel) if each.until <= answer.asked]
         channel.sighted = channel.sighted or not answer.empty
-        if not channel.sighted and answer.full and asked:
+        if not channel.sighted and answer.full and issued:
             return False
         running = list(self._open.running.values())
         claimed = (key for each in running for key in each.entries)
         entries = matching.Entries(answer.records.values(), claimed, channel.groups)
-        for index, each in enumerate(sorted(asked, key=lambda one: one.operation.begin)):
+        for index, each in enumerate(sorted(issued, key=lambda one: one.operation.begin)):
             if each.operation.ended:
                 self._open.lose(each)  # a wait that raised has ended it, and not what is behind it
             elif answer.full:
@@ -123,10 +123,10 @@ class Answers:
             if index % STEP == STEP - 1:
                 sleep(0)
         if answer.full:
-            self._younger_is_over(channel, asked, answer)
+            self._younger_is_over(channel, issued, answer)
         return True
 
-    def _still_active(self, each: Running, answer: Answer, entries: Entries) -> None:
+    def _still_active(self, each: Running, answer: Reply, entries: Entries) -> None:
         if not each.entries and answer.records:
             each.entries = entries.claim(each)
         if any(key in answer.records for key in each.entries):
@@ -134,30 +134,30 @@ class Answers:
         elif not each.gone:
             each.gone = answer.answered
 
-    def _judge(self, channel: Channel, each: Running, answer: Answer, entries: Entries) -> None:
+    def _judge(self, channel: Channel, each: Running, answer: Reply, entries: Entries) -> None:
         if not each.confirmed:
             found = entries.claim(each)
             if found:
                 each.entries, each.confirmed = found, True
             else:
                 each.misses += 1
-        said = matching.state(each, answer.records)
-        if said is Completion.RUNNING:
+        state = matching.state(each, answer.records)
+        if state is Completion.RUNNING:
             each.seen, each.gone = answer.asked, 0
-        elif said is Completion.COMPLETED:
+        elif state is Completion.COMPLETED:
             self._completed(channel, each, answer)
         elif each.confirmed and all(key in answer.records for key in each.entries):
             self._open.lose(each)  # the recorder itself does not know
         elif each.entries:
             each.stale = True  # overwritten, or the recorder was reset: it may run for ever
 
-    def _younger_is_over(self, channel: Channel, asked: Iterable[Running], answer: Answer) -> None:
+    def _younger_is_over(self, channel: Channel, issued: Iterable[Running], answer: Reply) -> None:
         """A device executes the operations of a stream in order."""
         newest: dict[tuple[int, bool] | None, int] = {}  # begins of what is doubted
-        for each in asked:
+        for each in issued:
             if each.doubted:
                 newest[each.stream] = max(newest.get(each.stream, 0), each.operation.begin)
-        for each in asked:
+        for each in issued:
             if each.operation.n not in self._open.running:
                 continue
             if each.doubted:
@@ -171,7 +171,7 @@ class Answers:
             elif each.misses >= _MISSES and not each.entries:
                 self._open.lose(each)
 
-    def _completed(self, channel: Channel, each: Running, answer: Answer) -> None:
+    def _completed(self, channel: Channel, each: Running, answer: Reply) -> None:
         records = [answer.records[key] for key in each.entries]
         only = records[0] if len(records) == 1 else None
         late = self.timed and only is not None and only.duration_ms is None and not only.retired
@@ -184,14 +184,14 @@ class Answers:
             reached = channel.reached.get(each.stream, -1)
             channel.reached[each.stream] = max(reached, each.operation.begin)
         at = each.gone or answer.answered
-        told = [r.discovered - answer.offset for r in records if r.discovered is not None]
-        if len(told) == len(records):  # torch's own watchdog may have seen it before us
-            at = min(at, max(each.seen, each.until, *told))
+        seen = [r.discovered - answer.offset for r in records if r.discovered is not None]
+        if len(seen) == len(records):  # torch's own watchdog may have seen it before us
+            at = min(at, max(each.seen, each.until, *seen))
         duration = only.duration_ms if only is not None else None
         channel.moved = answer.answered
         self._open.end(each, at, None if duration is None else round(duration * 1e6))
 
-    def _stands(self, each: Running, records: Iterable[Record], answer: Answer) -> bool:
+    def _stands(self, each: Running, records: Iterable[Record], answer: Reply) -> bool:
         """Whether it did its work, and was not aborted. Where torch does not tell, that is known
         when a younger one completes that was issued after it had been seen complete."""
         happened = self._aborts.happened(each.operation.call.group)

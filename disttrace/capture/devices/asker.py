@@ -1,6 +1,6 @@
 """A thread that asks: what it calls may hang in a driver, and heartbeats must go on.
 
-Its device is one that the process uses; it can break no capture, and is asked whether it lives.
+Its device is one that the process uses; it can break no capture, and is queried whether it lives.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Asker(Generic[_T]):
 
 
 class DeviceError(RuntimeError):
-    """The device has failed: every call from now on says so, and prints it."""
+    """The device has failed: every call from now on raises that, and prints it."""
 
 
 class AskingDevice:
@@ -90,8 +90,8 @@ class AskingDevice:
     def enter(self) -> None:
         """Before a question that queries events. Raises DeviceError.
 
-        An event of our own is asked first: after an error torch prints one message for every
-        operation in flight, each time that it is asked.
+        An event of our own is queried first: after an error torch prints one message for every
+        operation in flight, each time that it is queried.
         """
         torch = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_initialized():
@@ -116,8 +116,8 @@ def is_of_device(error: BaseException) -> bool:
 def _ask(event: Any, query: Callable[..., int] | None) -> None:
     """Raises what torch does where the device has failed.
 
-    While ``cudaFree`` waits for what hangs, a driver's lock lets nobody pass. Torch queries with
-    the GIL held (2.5 at least), and all Python would stand still: the runtime is asked without it.
+    While ``cudaFree`` waits for what hangs, a driver's lock lets no thread pass. Torch queries with
+    the GIL held (2.5 at least), and all Python would stand still: the runtime is called without it.
     """
     if query is None or query(ctypes.c_void_p(event.cuda_event)) not in _FINE:
         event.query()

@@ -1,10 +1,10 @@
 """When a device has finished an operation, on backends that only enqueue it (NCCL and its kin).
 
 There a call returns, and a wait orders streams, long before anything has happened. What still runs
-is asked of torch's flight recorders, or of the Work where a backend writes to none. An operation is
-bound to its entries once, by its number where a hook tells it, else by thread, group and time, and
-is over only when they say so, or when they say so of a younger one of the same stream; what cannot
-be known is recorded as unknown.
+is known from torch's flight recorders, or of the Work where a backend writes to none. An operation
+is bound to its entries once, by its number where a hook tells it, else by thread, group and time,
+and is over only when they show it, or when they show it of a younger one of the same stream; what
+cannot be known is recorded as unknown.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from disttrace.capture.devices.asker import Asker, AskingDevice, is_of_device
 from disttrace.capture.devices.flight_recorder import (
     NATIVE,
     QUERIED,
-    Answer,
     Ask,
     Question,
+    Reply,
     unix_offset,
 )
 from disttrace.capture.devices.graphs import GraphCaptures, GraphReplays
@@ -65,8 +65,8 @@ _ABORTED = RuntimeError("the process group was aborted before the device had fin
 def install(capture: Capture) -> None:
     """Follow what devices do, as far as the backends of this torch tell it.
 
-    Where that is switched off nothing is asked of torch or of a device, in any thread: what stays
-    in place says that nobody knows when an operation is over.
+    Where that is switched off nothing is queried of torch or of a device, in any thread: what stays
+    in place records that the end of an operation is unknown.
     """
     if not capture.asks_devices:
         return
@@ -86,7 +86,7 @@ def install(capture: Capture) -> None:
         device.aborting(capture.groups.of(group).n)
 
     def shrinking(group: Any, ranks: Any = None, flags: Any = 0, *_: Any, **named: Any) -> None:
-        """The same, where it is told to."""
+        """The same, where its flags are for that."""
         if named.get("shrink_flags", flags) == _SHRINK_ABORTS:
             aborting(group)
 
@@ -95,12 +95,13 @@ def install(capture: Capture) -> None:
             capture.engine.attribute(PART, owner, name, before(capture, PART, look))
 
 
-# None: it was not asked, for a graph is being captured. An exception: asking raised it.
-_Found = tuple[Channel, "Answer | Exception | None"]
+# None: it was not queried, for a graph is being captured. An exception: asking raised it.
+_Found = tuple[Channel, "Reply | Exception | None"]
 
 
 class DeviceOperations(Unwatched):
-    """Operations that were issued and not seen finished. ``source`` says how to ask a recorder."""
+    """Operations that were issued and not seen finished. ``source`` gives how to query a
+    recorder."""
 
     def __init__(
         self, capture: Capture, source: Callable[[str], Ask | None], *, asker: Any = None
@@ -154,12 +155,12 @@ class DeviceOperations(Unwatched):
             completed = self._capture.works.is_completed
             over = None if work is None else functools.partial(completed, work)
             pending = self._followed.hold(operation, over, self._recorders.device(operation.call))
-        elif self._recorders.asked(operation.call) is None:
+        elif self._recorders.queried(operation.call) is None:
             pending = self._followed.await_wait(operation, work)
         else:
             thread, ids = get_ident(), self._capture.op_ids
-            told = None if call is not None or name in QUERIED else ids.get(thread)
-            note = (operation, thread, *unix_offset(), told)
+            number = None if call is not None or name in QUERIED else ids.get(thread)
+            note = (operation, thread, *unix_offset(), number)
             self._run(note, call, *self._channel_of(operation.call))
             self._note_further(operation.call.group, name)
         if pending:
@@ -177,15 +178,15 @@ class DeviceOperations(Unwatched):
         self._recorder.end(operation)
 
     def _replayed(self, operation: Operation, over: Callable[[], bool] | None) -> None:
-        """It was enqueued by no backend: ``over`` says when the device is through."""
+        """It was enqueued by no backend: ``over`` shows when the device is through."""
         if self._followed.hold(operation, over, self._recorders.device(operation.call)):
             self._capture.wake()
 
     def waited(self, operation: Operation, work: Any) -> None:
-        """Says something only where the wait blocks the host."""
+        """Records something only where the wait blocks the host."""
         call = operation.call
         blocks = self._recorders.blocking and self._recorders.of(call) is not None
-        if blocks and self._recorders.asked(call) is None and not operation.ended:
+        if blocks and self._recorders.queried(call) is None and not operation.ended:
             self._followed.waited(operation)
         elif call.synchronous and not (
             operation.n in self._open.running or operation in self._followed
@@ -198,7 +199,7 @@ class DeviceOperations(Unwatched):
         return self._recorders.blocking
 
     def by_recorder(self, call: Call) -> bool:
-        return self._recorders.asked(call) is not None
+        return self._recorders.queried(call) is not None
 
     def aborting(self, group: int) -> None:
         """The group is about to be aborted: what is not over by now never will be."""
@@ -234,7 +235,7 @@ class DeviceOperations(Unwatched):
         self._noted_ns += time.thread_time_ns() - begin
 
     def _channel_of(self, call: Call) -> tuple[Channel | None, str | None]:
-        """The recorder that tells of a call's group, if it is asked now, and the group's name."""
+        """The recorder of a call's group, if it is queried now, and the group's name."""
         name = self._recorders.of(call)
         channel = None if name is None else self._recorders.channel(name)
         if channel is None or channel.off or channel.pausing():
@@ -273,7 +274,7 @@ class DeviceOperations(Unwatched):
         )
 
     def _look_behind(self, channel: Channel) -> None:
-        """Of what was asked for and runs, what is behind it is asked for by itself."""
+        """Of what was queried and runs, what is behind it is queried by itself."""
         for each in [e for e in self._open.of(channel) if e.behind and e.confirmed]:
             notes, each.behind = each.behind, ()
             for note in notes:
@@ -350,7 +351,7 @@ class DeviceOperations(Unwatched):
 
         self._asker.ask(put)
 
-    def _query(self, ask: Ask, question: Question) -> Answer:
+    def _query(self, ask: Ask, question: Question) -> Reply:
         self._device.enter()
         return ask(question)
 
@@ -387,7 +388,7 @@ class DeviceOperations(Unwatched):
             channel.full_due = now + max(_FULL_NS, share)
 
     def _refused(self, channel: Channel, error: Exception) -> None:
-        """Asking raised: again after a pause that grows. A device that failed is asked no more.
+        """Asking raised: again after a pause that grows. A device that failed is queried no more.
 
         What was issued stays in flight for some seconds only: it is not known to hang.
         """
@@ -404,7 +405,7 @@ class DeviceOperations(Unwatched):
             self._give_up(channel)
 
     def _switch_off(self, channel: Channel, why: str) -> None:
-        """Nobody can say when the device has finished: that is on record, once."""
+        """When the device has finished is unknown: that is on record, once."""
         channel.off = True
         self._recorder.note("note", text=why)
         self._give_up(channel)
@@ -421,7 +422,7 @@ class DeviceOperations(Unwatched):
 
 
 def _capturing() -> Callable[[], bool] | None:
-    """What says that the calling thread's stream is captured; None where nothing can be."""
+    """Whether the calling thread's stream is captured; None where nothing can be."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None

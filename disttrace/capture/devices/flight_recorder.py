@@ -1,8 +1,8 @@
 """What torch's flight recorders answer: which one a backend writes to, and what its entries mean.
 
 NCCL of torch up to 2.14 (``nccl-legacy`` on 2.15) writes to a recorder of its own, which queries
-the events of operations when it is asked. From 2.15 on `nccl` is ProcessGroupNCCL2, for which a
-hook of torch's writes to a recorder named after the backend: asking that one touches no device.
+the events of operations when it is queried. From 2.15 on `nccl` is ProcessGroupNCCL2, for which a
+hook of torch's writes to a recorder named after the backend: to query that one touches no device.
 
 The Python bindings keep the GIL for the whole dump: with 2,000 entries some twenty milliseconds
 quiet, a tenth of a second on a busy machine. So torch's dump is called in C++, without it
@@ -41,7 +41,7 @@ Json = Callable[[bool], bytes]
 
 def nccl_json() -> Json | None:
     """The native recorder of NCCL: ``dump(active)`` gives JSON. None where it is not found."""
-    # The tag says that the result is a std::string of the layout that we are compiled for.
+    # The tag means that the result is a std::string of the layout that we are compiled for.
     symbol = "_ZN4c10d20dump_nccl_trace_jsonB5cxx11Ebb"
     found = (_json(library, symbol, None) for library in _DEVICE_LIBRARIES)
     return next((each for each in found if each is not None), None)
@@ -84,7 +84,7 @@ _DEFAULT_SIZE = 2000
 COMPLETED = "completed"
 
 # Implementations, by what their group's backend is, and the recorder they write to. A hook's
-# recorder says itself when an operation is complete; a native one queries events.
+# recorder notes itself when an operation is complete; a native one queries events.
 NATIVE = "nccl"
 _RECORDERS: Mapping[str | None, str] = {
     "ProcessGroupNCCL": NATIVE,
@@ -94,7 +94,7 @@ _RECORDERS: Mapping[str | None, str] = {
 }
 _DUMPS = {NATIVE: "_dump_nccl_trace", "xccl": "_dump_xccl_trace"}
 QUERIED = frozenset(_DUMPS)
-"""Recorders that query a device when they are asked."""
+"""Recorders that query a device when they are queried."""
 
 _OPENING = b'{"collective_seq_id":'
 _FIRST, _SEPARATOR = b'"entries":[' + _OPENING, b"}," + _OPENING
@@ -124,12 +124,12 @@ class Record(NamedTuple):
         return self.number, self.created
 
 
-class Answer(NamedTuple):
-    """What a recorder told: the entries that matter, in the order in which they were made.
+class Reply(NamedTuple):
+    """What a recorder answered: the entries that matter, in the order in which they were made.
 
     ``full``: not only those that are not complete. ``asked`` and ``answered`` are of
     ``perf_counter_ns``; ``offset`` is unix time less that; ``empty``: it holds no entry at all.
-    ``cost``: processor time of the thread that asked, in ns.
+    ``cost``: processor time of the thread that queried, in ns.
     """
 
     records: Mapping[Key, Record]
@@ -151,7 +151,7 @@ class Question(NamedTuple):
     numbers: Set[int] = frozenset()
 
     def concerns(self, created: int | None, op_id: int | None) -> bool:
-        """Whether an entry matters that says so of itself."""
+        """Whether an entry with these matters."""
         if created is None or op_id in self.numbers:
             return True
         last = bisect_right(self.times, (created, _FOR_EVER)) - 1
@@ -162,7 +162,7 @@ _FOR_EVER = 1 << 62
 EVERYTHING = Question(False, ((0, _FOR_EVER),))
 
 
-Ask = Callable[[Question], Answer]
+Ask = Callable[[Question], Reply]
 
 
 def implementation(group: Any, device: str) -> str | None:
@@ -170,7 +170,7 @@ def implementation(group: Any, device: str) -> str | None:
     import torch
 
     # A Backend may be used directly, or a device never have been.
-    backend = errors.asked(lambda: group._get_backend(torch.device(device)))
+    backend = errors.attempt(lambda: group._get_backend(torch.device(device)))
     name = foreign.type_name(group if backend is None else backend)
     return name if name in _RECORDERS else None
 
@@ -228,7 +228,7 @@ class FreeOfGil:
         self._dump, self._bound = dump, bound
         self.free = True
 
-    def __call__(self, question: Question) -> Answer:
+    def __call__(self, question: Question) -> Reply:
         if self.free:
             try:
                 return from_json(self._dump, question)
@@ -247,7 +247,7 @@ def switched_off() -> str | None:
 
 
 def off_by_default() -> bool:
-    """Up to torch 2.5 the recorder's size is 0 where nobody says otherwise."""
+    """Up to torch 2.5 the recorder's size is 0 where no variable sets it."""
     import torch
 
     numbers = torch.__version__.split("+")[0].split(".")[:2]
@@ -277,7 +277,7 @@ def unix_offset() -> tuple[int, int]:
     return best
 
 
-def from_binding(dump: Callable[..., bytes], question: Question) -> Answer:
+def from_binding(dump: Callable[..., bytes], question: Question) -> Reply:
     """By the Python binding, which keeps the GIL."""
     which = {"includeCollectives": True, "includeStackTraces": False}
     asking = functools.partial(dump, **which, onlyActive=question.active)
@@ -310,7 +310,7 @@ class _Lenient(pickle._Unpickler):
     dispatch[pickle.BINUNICODE[0]] = _load_text
 
 
-def from_json(dump: Callable[[bool], bytes], question: Question) -> Answer:
+def from_json(dump: Callable[[bool], bytes], question: Question) -> Reply:
     """By C++, without the GIL."""
     asking = functools.partial(dump, question.active)
 
@@ -328,9 +328,9 @@ def _number(entry: bytes, key: bytes) -> int | None:
     """What follows ``key`` in an entry's text, without reading the rest, as that takes longer."""
     found = entry.rfind(key)
     begin, end = found + len(key), entry.find(b",", found)
-    told = entry[begin : end if end >= 0 else None]
-    is_one = found >= 0 and 0 < len(told) < 20 and not told.strip(b"0123456789")
-    return int(told) if is_one else None
+    digits = entry[begin : end if end >= 0 else None]
+    is_one = found >= 0 and 0 < len(digits) < 20 and not digits.strip(b"0123456789")
+    return int(digits) if is_one else None
 
 
 def _answer(
@@ -339,7 +339,7 @@ def _answer(
     concerns: Callable[[_E], bool],
     parse: Callable[[_E], Record],
     question: Question,
-) -> Answer:
+) -> Reply:
     """Ask, and read the clocks around it; then read the entries that matter, while other threads
     may go on after every few."""
     offset, _ = unix_offset()
@@ -355,7 +355,7 @@ def _answer(
         if index % _STEP == _STEP - 1:
             sleep(0)
     cost = time.thread_time_ns() - begin
-    return Answer(records, not question.active, asked, answered, offset, not entries, cost)
+    return Reply(records, not question.active, asked, answered, offset, not entries, cost)
 
 
 def _entries(text: bytes) -> list[bytes]:

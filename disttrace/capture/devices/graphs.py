@@ -24,15 +24,15 @@ from disttrace.journal.format import COLLECTIVE, REPLAYED
 from disttrace.journal.originals import Lock, get_ident
 from disttrace.recording.operation import Call, Operation
 
-_RUNS = 8  # of like operations; of more a checksum is told
+_RUNS = 8  # of like operations; of more a checksum is shown
 _DEVICE = "cuda"
 
-# operation, and what says that it is over (None: nobody can)
+# operation, and what shows that it is over (None: nothing does)
 Follow = Callable[[Operation, "Callable[[], bool] | None"], None]
 
 
 class GraphReplays:
-    """What each graph holds, by group; ``follow`` is told of each replay's operations."""
+    """What each graph holds, by group; ``follow`` gets each replay's operations."""
 
     def __init__(self, capture: Capture, part: str, follow: Follow) -> None:
         self._capture, self._part, self._follow = capture, part, follow
@@ -186,7 +186,7 @@ class GraphCaptures:
         return bool(self._by)
 
     def query(self, ask: Callable[[], _T]) -> _T | None:
-        """What ``ask`` says; None where something is captured, and it is not called."""
+        """What ``ask`` gives; None where something is captured, and it is not called."""
         with self._asking:
             return None if self._by else ask()
 
@@ -207,7 +207,7 @@ class GraphCaptures:
             capture.engine.attribute(part, module.CUDAGraph, name, wrapper)
 
     def _watch_end(self, graph: Any) -> None:
-        """A capture whose graph is gone is over, also where nobody ended it."""
+        """A capture whose graph is gone is over, also where it was not ended."""
         number = id(graph)
         with contextlib.suppress(TypeError):  # no weak references
             # C's, for what a signal handler raises in a callback is lost: ``_by.pop(number, ref)``.
@@ -245,4 +245,4 @@ def _captured_by_others() -> bool:
     try:
         return bool(torch.cuda.is_current_stream_capturing())
     except RuntimeError:
-        return False  # another stream is captured, or the device has failed: an operation says so
+        return False  # another stream is captured, or the device failed: an operation raises it

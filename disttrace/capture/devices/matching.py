@@ -37,7 +37,7 @@ class PlainInbox:
     """``add`` notes operations of groups that are ``known``, and leaves others to ``rarely``.
 
     ``known`` holds, by a group's number, where a hook leaves the number of the operation that a
-    thread issues, or None; or what is done with all of the group's, where nobody can be asked when
+    thread issues, or None; or what is done with all of the group's, where nothing shows when
     a device ends them. ``wake`` is called for the first of ``notes`` after a ``take``.
     """
 
@@ -105,11 +105,11 @@ _Lane = tuple[list[int], list[tuple[int, Record]]]  # when each was made; its pl
 
 
 class Completion(Enum):
-    """What entries say of an operation."""
+    """What entries show of an operation."""
 
     COMPLETED = "completed"
     RUNNING = "running"
-    UNKNOWN = "unknown"  # they are not there, or will never say more
+    UNKNOWN = "unknown"  # they are not there, or will never show more
 
 
 @dataclass(slots=True, eq=False)
@@ -167,8 +167,8 @@ def _times(running: Running) -> Iterable[tuple[int, int]]:
 
 
 class Entries:
-    """The entries of one answer, found by number, or by thread, group and time; ``claimed`` are
-    somebody's, ``groups`` the names that the recorder has for groups.
+    """The entries of one answer, found by number, or by thread, group and time; ``claimed`` have
+    an owner, ``groups`` the names that the recorder has for groups.
 
     Made once per answer: to walk all of them for each operation is quadratic, and holds the GIL.
     """
@@ -198,7 +198,7 @@ class Entries:
         if number is not None:
             return self._exactly(number, running)
         found = self._within(running, 0) or self._within(running, SLACK_NS, SLACK_NS)
-        # torch's hook made it before our begin: the newest one then, of those nobody else has.
+        # torch's hook made it before our begin: the newest one then, of those that no other has.
         if not found and running.recorder not in QUERIED:
             early = reversed(self._within(running, _BEFORE_NS, SLACK_NS))
             found = [each for each in early if each.key not in self._claimed][:1]
@@ -233,7 +233,7 @@ class Entries:
         return [each for _, each in found]
 
     def _lanes_of(self, running: Running) -> list[_Lane]:
-        """Those of its thread, or of threads that are not told, and of its group if told."""
+        """Those of its thread, or of unknown threads, and of its group if known."""
         whose = running.thread, running.group
         found = self._found.get(whose)
         if found is None:
@@ -247,13 +247,13 @@ class Entries:
 
 
 def state(running: Running, by_key: Mapping[Key, Record]) -> Completion:
-    """What an answer that holds all entries says of an operation whose entries are known."""
+    """What an answer that holds all entries shows of an operation whose entries are known."""
     found = [by_key.get(key) for key in running.entries]
     if not found or None in found:
         return Completion.UNKNOWN
     if all(each is not None and each.state == COMPLETED for each in found):
         return Completion.COMPLETED
     if running.recorder not in QUERIED and all(each is not None and each.retired for each in found):
-        # Retired when it was issued: this backend never says when it is over.
+        # Retired when it was issued: this backend never shows when it is over.
         return Completion.UNKNOWN
     return Completion.RUNNING

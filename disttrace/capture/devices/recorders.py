@@ -40,7 +40,7 @@ SPOILT = (
 
 @dataclass(slots=True)
 class Channel:
-    """A recorder, how it is asked, and when it will be asked again."""
+    """A recorder, how it is queried, and when it will be again."""
 
     name: str
     ask: Ask | None
@@ -71,8 +71,8 @@ class Channel:
 
 
 class Recorders:
-    """Channels by name. ``source`` says how to ask a recorder; ``unsafe`` is told of one that this
-    torch cannot be asked about."""
+    """Channels by name. ``source`` gives how to query a recorder; ``unsafe`` gets one that this
+    torch cannot query."""
 
     def __init__(
         self,
@@ -91,8 +91,8 @@ class Recorders:
             self._by_group[call.group] = self._resolve(self._groups.by_number(call.group))
         return self._by_group[call.group]
 
-    def asked(self, call: Call) -> str | None:
-        """The same, where it is to be asked for completion."""
+    def queried(self, call: Call) -> str | None:
+        """The same, where it is to be queried for completion."""
         name = self.of(call)
         return None if name == NATIVE and self.blocking else name
 
@@ -103,7 +103,7 @@ class Recorders:
         return next((d for d, name in backends.items() if ends_on_device(name, d)), None)
 
     def channel(self, name: str) -> Channel:
-        """The channel of that name, made when it is first asked for."""
+        """The channel of that name, made when it is first needed."""
         channel = self.channels.get(name)
         if channel is None:
             channel = self.channels[name] = Channel(name, self._source(name))
@@ -112,7 +112,7 @@ class Recorders:
         return channel
 
     def due_in_ns(self) -> int:
-        """Until one may be asked; at most 0: now."""
+        """Until one may be queried; at most 0: now."""
         each = [c for c in list(self.channels.values()) if not c.off]
         soonest = min((min(c.active_due, c.full_due) for c in each), default=0)
         return soonest - time.perf_counter_ns() if each else SOON_NS
@@ -142,7 +142,7 @@ def spoils(call: Call, *, batched: bool) -> bool:
 
 
 def blind() -> str:
-    """What is said where a recorder is off; true for this torch."""
+    """The sentence for a recorder that is off; true for this torch."""
     return (
         "When NCCL finishes an operation: torch's flight recorder is off, so that is unknown "
         f"({flight_recorder.advice()})."
@@ -159,7 +159,7 @@ def _safe() -> bool:
     return hasattr(c10d, "ProcessGroupNCCL2") or flight_recorder.off_by_default()
 
 
-_HELD = 256  # works of backends without a recorder, which are all that can be asked
+_HELD = 256  # works of backends without a recorder, which are all that can be queried
 _clock = time.perf_counter_ns
 _Device = tuple[str, int]
 
@@ -178,7 +178,7 @@ class Followed:
     def forget(self) -> None:
         """At first, and after fork in the child."""
         self._works: dict[int, tuple[Operation, Callable[[], bool], int, _Device | None]] = {}
-        # Until a wait that blocks the host, or nobody holds the Work.
+        # Until a wait that blocks the host, or the Work is dropped.
         self._waiting: dict[int, tuple[Operation, weakref.ref[Any]]] = {}
 
     def __bool__(self) -> bool:
@@ -212,19 +212,19 @@ class Followed:
         self._recorder.end(operation)
 
     def notice_dropped(self) -> None:
-        """Nobody can wait any more."""
+        """No wait can come any more."""
         for n, (operation, work) in list(self._waiting.items()):
             if work() is None and self._waiting.pop(n, None) is not None:
                 self._unknown(operation)
 
     def ask(self) -> None:
-        """Ask every Work, on the device of whoever issued its operation."""
+        """Ask every Work, on the device of the thread that issued its operation."""
         for n, (operation, over, seen, device) in list(self._works.items()):
             now = _clock()
             try:
                 self._bind(device)
                 complete = operation.ended or over()
-            except Exception as error:  # the backend cannot say it
+            except Exception as error:  # the backend does not know
                 if not errors.is_ours(error):
                     raise
                 del self._works[n]
@@ -248,7 +248,7 @@ def _device(kind: str | None) -> _Device | None:
     """The calling thread's device of that kind; None where torch has no module for it, or nothing
     has used it yet."""
     module = None if kind is None else getattr(sys.modules.get("torch"), kind, None)
-    if kind is None or module is None or not errors.asked(lambda: module.is_initialized()):
+    if kind is None or module is None or not errors.attempt(lambda: module.is_initialized()):
         return None
-    number = errors.asked(lambda: int(module.current_device()))
+    number = errors.attempt(lambda: int(module.current_device()))
     return None if number is None else (kind, number)

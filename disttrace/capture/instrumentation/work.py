@@ -59,12 +59,12 @@ class WaitPart(Part):
         """
         reference = operation.reference
         work = None if reference is None or operation.call.device_ends else reference()
-        return work is not None and errors.asked(self.capture.works.is_completed, work) is False
+        return work is not None and errors.attempt(self.capture.works.is_completed, work) is False
 
 
 def _source(capture: Capture, operation: Operation, work: Any) -> bytes:
     """Source and sequence number of an any-source receive, known now."""
-    source = errors.asked(lambda: int(work._source_rank()))
+    source = errors.attempt(lambda: int(work._source_rank()))
     if source is None:  # the backend does not tell
         return b""
     entry, tag = capture.groups.by_number(operation.call.group), operation.call.tag

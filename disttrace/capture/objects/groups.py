@@ -285,7 +285,7 @@ def _timeout_ns(group: Any, backends: Iterable[str]) -> int | None:
     import torch
 
     for device in backends:
-        backend = errors.asked(lambda device=device: group._get_backend(torch.device(device)))
+        backend = errors.attempt(lambda device=device: group._get_backend(torch.device(device)))
         found = _limit_ns(group if backend is None else backend)
         if found is not None:
             return found
@@ -294,7 +294,7 @@ def _timeout_ns(group: Any, backends: Iterable[str]) -> int | None:
 
 def _limit_ns(backend: Any) -> int | None:
     """The time limit of a backend's operations; None where it does not say."""
-    return nanoseconds(errors.asked(lambda: backend.options._timeout))
+    return nanoseconds(errors.attempt(lambda: backend.options._timeout))
 
 
 def nanoseconds(limit: Any) -> int | None:

@@ -96,7 +96,7 @@ class Capture:
             f"{part} are no longer traced after {errors.first_line(error)} ({where}); "
             "the program goes on"
         )
-        if self.reporter.say(part, sentence):
+        if self.reporter.report(part, sentence):
             self.recorder.note("note", text=sentence)
 
     def guard(self, part: str, ours: Callable[..., T], /, *args: Any, **kwargs: Any) -> T | None:
