@@ -24,7 +24,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "viewer")]
 
 from benchmarks.viewer.jobs import Shape, make  # noqa: E402
-from disttrace_viewer.analysis.liveness import Seen  # noqa: E402
+from disttrace_viewer.analysis.liveness import Observation  # noqa: E402
 from disttrace_viewer.companion import summary, verdict  # noqa: E402
 from disttrace_viewer.companion.endpoint import SERVER, Reply  # noqa: E402
 from disttrace_viewer.companion.peers import Peers  # noqa: E402
@@ -36,9 +36,9 @@ STALL_S = 10.0
 PER_HOST = 8
 
 
-def living(_: Process) -> Seen:
+def living(_: Process) -> Observation:
     """What the kernel of a host says of its ranks while they wait."""
-    return Seen(True, None, "S")
+    return Observation(True, None, "S")
 
 
 class Hosts:

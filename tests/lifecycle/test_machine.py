@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from disttrace_viewer.analysis.liveness import Seen
+from disttrace_viewer.analysis.liveness import Observation
 from disttrace_viewer.companion import asking, machine, reports, verdict
 from disttrace_viewer.companion.machine import HostTrouble
 from support.journals import workers
@@ -228,7 +228,7 @@ def test_a_stall_becomes_that_of_a_link(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(machine, "kernel_text", log)
     for module in (verdict, reports):
-        monkeypatch.setattr(module, "look", lambda _: Seen(alive=True))
+        monkeypatch.setattr(module, "look", lambda _: Observation(alive=True))
     (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
     judge = verdict.Judge(str(tmp_path), job, job, 10.0)
     first = judge.verdict()

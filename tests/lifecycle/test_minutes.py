@@ -8,9 +8,9 @@ import orjson
 import pytest
 
 import disttrace
+from disttrace_viewer.analysis.minutes import MINUTE_NS, Older, older
 from disttrace_viewer.companion import follower
 from disttrace_viewer.companion.follower import Minutes
-from disttrace_viewer.history.minutes import MINUTE_NS, Older, older
 from disttrace_viewer.load.definitions import Definitions
 from support.journals import MS, UNIX_NS, Journal, workers
 

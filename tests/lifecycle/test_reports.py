@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from disttrace_viewer.analysis.liveness import Seen
+from disttrace_viewer.analysis.liveness import Observation
 from disttrace_viewer.companion import reports
 from disttrace_viewer.companion.endpoint import Reply
 from disttrace_viewer.companion.reading import addresses, beside, of_job
@@ -113,7 +113,7 @@ def test_who_was_killed_before_we_began_is_not_judged_with_us(tmp_path: Path) ->
         found[run, rank] = of_journals([str(folder)])
     ours = found[1, 0]
     answers = [
-        answer(packed(found[run, 1], lambda _, run=run: Seen(run == 1)), str(run))  # type: ignore[misc]
+        answer(packed(found[run, 1], lambda _, run=run: Observation(run == 1)), str(run))  # type: ignore[misc]
         for run in (0, 1)
     ]
     told = unpacked(answers, ours)

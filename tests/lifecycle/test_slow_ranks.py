@@ -19,6 +19,7 @@ import polars as pl
 import pytest
 
 import disttrace
+from disttrace_viewer.analysis.minutes import MINUTE_NS
 from disttrace_viewer.companion import slow, slow_report
 from disttrace_viewer.companion.follower import Follower, Holds
 from disttrace_viewer.companion.service import Duty, Later
@@ -34,7 +35,6 @@ from disttrace_viewer.companion.slow_ranks import (
     own_delays,
 )
 from disttrace_viewer.companion.slow_report import LiveFile
-from disttrace_viewer.history.minutes import MINUTE_NS
 from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.trace.process import Frame
 from support import networks

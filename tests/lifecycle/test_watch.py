@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from disttrace.journal import proc
-from disttrace_viewer.analysis.liveness import Seen
+from disttrace_viewer.analysis.liveness import Observation
 from disttrace_viewer.companion import reports, verdict, watch
 from disttrace_viewer.companion.service import CompanionLog, Order
 from disttrace_viewer.companion.watch import Watch
@@ -225,9 +225,9 @@ def test_who_does_not_end_is_killed_if_it_is_the_very_process(
             one.wait()
 
 
-def seen(process: Process) -> Seen:
+def seen(process: Process) -> Observation:
     """Rank 1 lives, the others are gone."""
-    return Seen(process.rank == 1, None if process.rank == 1 else 1)
+    return Observation(process.rank == 1, None if process.rank == 1 else 1)
 
 
 def test_who_gave_up_is_told_of_while_others_live(
@@ -263,7 +263,7 @@ def test_a_picture_in_which_nobody_is_named_holds_who_is_missing(
             journal.begin(journal.collective(group, stack=stack), 200 * MS, q=3)
         beat(journal, 20)
     for module in (verdict, reports):
-        monkeypatch.setattr(module, "look", lambda _: Seen(alive=True))
+        monkeypatch.setattr(module, "look", lambda _: Observation(alive=True))
     (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
     told = verdict.Judge(str(tmp_path), job, job, 10.0).verdict()
     assert [who for _, who, *_ in told["signature"]] == [sorted(missing)]
@@ -285,7 +285,9 @@ def test_a_launcher_whose_workers_have_failed_does_not_stand_still(
         keys = {"attempt": 1}
         beat(Journal(tmp_path, pid=4100 + rank, rank=rank, world_size=2, keys=keys), 20)
     for module in (verdict, reports):
-        monkeypatch.setattr(module, "look", lambda p: Seen(p.pid in (3999, 4100, 4101), None))
+        monkeypatch.setattr(
+            module, "look", lambda p: Observation(p.pid in (3999, 4100, 4101), None)
+        )
     (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
     told = verdict.Judge(str(tmp_path), job, job, 10.0).verdict()
     assert (told["signature"], told["waiting"]) == ([], False)
@@ -317,7 +319,7 @@ def test_what_holds_up_the_living_is_told_before_why_an_earlier_attempt_failed(
             beat(journal, 40 * attempt)
     alive = {3999, 4100, 4101}
     for module in (verdict, reports):
-        monkeypatch.setattr(module, "look", lambda p: Seen(p.pid in alive, None))
+        monkeypatch.setattr(module, "look", lambda p: Observation(p.pid in alive, None))
     (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
     told = verdict.Judge(str(tmp_path), job, job, 10.0).verdict()
     assert "Rank 0 has been in store.get of" in told["lines"][0]
@@ -334,7 +336,7 @@ def test_who_cannot_answer_is_asked_last(
             journal.begin(journal.collective(group), 200 * MS, q=3)
         beat(journal, 4 if frozen and journal.rank == 0 else 20)
     for module in (verdict, reports):
-        monkeypatch.setattr(module, "look", lambda _: Seen(alive=True))
+        monkeypatch.setattr(module, "look", lambda _: Observation(alive=True))
     (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
     told = verdict.Judge(str(tmp_path), job, job, 10.0).verdict()
     ranks = {process.id: process.rank for process in load([str(tmp_path)]).processes}
@@ -355,7 +357,7 @@ def test_one_whose_main_thread_failed_speaks_where_nobody_else_can(
         journal.definitions.write_text("".join(x for x in lines if '"def":"exit"' not in x))
         beat(journal, 20)
     for module in (verdict, reports):
-        monkeypatch.setattr(module, "look", lambda _: Seen(alive=True))
+        monkeypatch.setattr(module, "look", lambda _: Observation(alive=True))
     (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
     told = verdict.Judge(str(tmp_path), job, job, 10.0).verdict()
     assert "Rank 1 failed: ValueError" in told["lines"][0]  # of rank 0 nothing is known

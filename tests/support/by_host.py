@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from benchmarks.viewer.jobs import Shape, make
-from disttrace_viewer.analysis.liveness import Seen
+from disttrace_viewer.analysis.liveness import Observation
 from disttrace_viewer.companion import summary
 from disttrace_viewer.companion.endpoint import Reply
 from disttrace_viewer.companion.reports import Received, packed
@@ -22,7 +22,7 @@ from disttrace_viewer.states.merged import Merged, merge
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.state import State, checked, encoded
 
-ALIVE = Seen(alive=True, code=None, state="S")
+ALIVE = Observation(alive=True, code=None, state="S")
 Hosts = dict[str, Merged]
 
 
@@ -35,7 +35,7 @@ def hosts_of(folder: Path, **changes: Any) -> Hosts:
     return {host: Merged(states) for host, states in sorted(found.items())}
 
 
-def alive(_process: object) -> Seen:
+def alive(_process: object) -> Observation:
     """What kernels say of all."""
     return ALIVE
 

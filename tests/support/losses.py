@@ -11,8 +11,8 @@ from pathlib import Path
 import orjson
 
 from disttrace_viewer.analysis.liveness import Look
+from disttrace_viewer.diagnosis.job import verdict_on
 from disttrace_viewer.diagnosis.report import healthy, report
-from disttrace_viewer.history.past import verdict_on
 from disttrace_viewer.merge.jobs import closure, newest
 from disttrace_viewer.merge.reader import load
 from support.scenes import nobody_knows

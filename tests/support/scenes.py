@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from disttrace_viewer.analysis.liveness import GONE, UNKNOWN, Look, Seen
+from disttrace_viewer.analysis.liveness import GONE, UNKNOWN, Look, Observation
+from disttrace_viewer.diagnosis.job import verdict_on
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.diagnosis.verdict import verdict as judge_states
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
-from disttrace_viewer.history.past import verdict_on
 from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.reader import load
@@ -24,12 +24,12 @@ S = 1000 * MS
 PEER_GONE = "RuntimeError: Connection closed by peer [127.0.0.1]:4711"
 
 
-def nobody_knows(_process: Process) -> Seen:
+def nobody_knows(_process: Process) -> Observation:
     """The journals are of another host."""
     return UNKNOWN
 
 
-def all_gone(_process: Process) -> Seen:
+def all_gone(_process: Process) -> Observation:
     """Every process is known to be dead."""
     return GONE
 

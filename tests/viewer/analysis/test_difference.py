@@ -7,19 +7,26 @@ from dataclasses import replace
 import pytest
 
 from disttrace_viewer.analysis import align, streams
-from disttrace_viewer.analysis.align import Side, compare, medians_if_slower, opening, runs, steps
-from disttrace_viewer.analysis.streams import Callers, Seen, tokens
+from disttrace_viewer.analysis.align import (
+    AlignedSide,
+    compare,
+    medians_if_slower,
+    opening,
+    runs,
+    steps,
+)
+from disttrace_viewer.analysis.streams import Callers, RunCall, tokens
 from disttrace_viewer.trace.process import Frame
 
 MS = 1_000_000
 
 
-def side(text: str, **arguments: int) -> Side:
+def side(text: str, **arguments: int) -> AlignedSide:
     """Letters are calls; ``b=2`` gives those of a letter other arguments."""
-    return Side([ord(c) for c in text], [arguments.get(c, 1) for c in text])
+    return AlignedSide([ord(c) for c in text], [arguments.get(c, 1) for c in text])
 
 
-def told(a: Side, b: Side) -> list[tuple[str, str]]:
+def told(a: AlignedSide, b: AlignedSide) -> list[tuple[str, str]]:
     """Kind and call of each difference; a side that has ended is ``-``."""
     found = []
     for one in compare(a, b):
@@ -32,10 +39,12 @@ def told(a: Side, b: Side) -> list[tuple[str, str]]:
     return found
 
 
-def call(op: str, *lines: int, size: int = 4, count: int = 40, file: str = "/a/train.py") -> Seen:
+def call(
+    op: str, *lines: int, size: int = 4, count: int = 40, file: str = "/a/train.py"
+) -> RunCall:
     """A call from nested functions ``f0``, ``f1``, ... of one file, innermost first."""
     stack = tuple(Frame(file, line, f"f{i}") for i, line in enumerate(lines))
-    return Seen(op, "default", stack, size, count)
+    return RunCall(op, "default", stack, size, count)
 
 
 @pytest.mark.parametrize(
@@ -68,8 +77,8 @@ def test_other_arguments_are_a_change_of_the_same_call() -> None:
 
 def test_sizes_of_data_are_no_change() -> None:
     """A call whose size varies all the time has other ones in another run."""
-    a = Side([1] * 40, list(range(40)))
-    b = Side([1] * 40, list(range(100, 140)))
+    a = AlignedSide([1] * 40, list(range(40)))
+    b = AlignedSide([1] * 40, list(range(100, 140)))
     assert [one.kind for one in compare(a, b)] == [align.FIRST]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from disttrace_viewer.analysis.sample import innermost, inside, latest_samples
-from disttrace_viewer.history.past import verdict_on
+from disttrace_viewer.diagnosis.job import verdict_on
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.process import Frame
 from support.journals import MS, Journal

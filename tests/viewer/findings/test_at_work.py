@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from disttrace_viewer.analysis.liveness import Seen
+from disttrace_viewer.analysis.liveness import Observation
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.evidence.endings import Endings
 from disttrace_viewer.trace.process import Process
@@ -25,8 +25,8 @@ def now_is_the_newest_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Endings, "cut_ns", property(lambda evidence: evidence.trace.end_ns))
 
 
-def alive(_process: Process) -> Seen:
-    return Seen(True)
+def alive(_process: Process) -> Observation:
+    return Observation(True)
 
 
 def scene(

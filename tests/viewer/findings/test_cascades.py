@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrace_viewer.analysis.liveness import Seen
+from disttrace_viewer.analysis.liveness import Observation
 from disttrace_viewer.diagnosis.positions import positions
 from disttrace_viewer.trace.process import Process
 from support.journals import MS, Journal
@@ -171,8 +171,8 @@ def test_who_aborts_after_what_others_have_done_failed_by_itself(tmp_path: Path)
             journal.end(asked, 60 * MS, x=journal.string(text))
             fail_from(journal, 275 * MS, *text.split(": "))
 
-    def aborted(process: Process) -> Seen:
-        return Seen(alive=False, code=-6) if process.rank == 0 else all_gone(process)
+    def aborted(process: Process) -> Observation:
+        return Observation(alive=False, code=-6) if process.rank == 0 else all_gone(process)
 
     found = only(findings(tmp_path, look=aborted))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [0])
@@ -507,8 +507,8 @@ def test_what_the_kernel_says_of_a_missing_rank(
 ) -> None:
     """Stopped, or waiting for a disk."""
 
-    def look(process: Process) -> Seen:
-        return Seen(True, state=state if process.rank == 1 else "S")
+    def look(process: Process) -> Observation:
+        return Observation(True, state=state if process.rank == 1 else "S")
 
     for journal, group in steps(tmp_path, 2):
         if journal.rank == 0:

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from disttrace_viewer.analysis.liveness import Seen
+from disttrace_viewer.analysis.liveness import Observation
 from disttrace_viewer.diagnosis.positions import positions
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.process import Process
@@ -450,8 +450,8 @@ def test_who_is_aborted_since_a_peer_is_gone_is_not_to_blame(tmp_path: Path) -> 
             nccl(journal, [0, 1], "a")
         journal.record(hb=(900 if journal.rank == 0 else 500) * MS)
 
-    def aborted(process: Process) -> Seen:
-        return Seen(alive=False, code=-6 if process.rank == 0 else -9)
+    def aborted(process: Process) -> Observation:
+        return Observation(alive=False, code=-6 if process.rank == 0 else -9)
 
     found = only(findings(tmp_path, look=aborted))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
@@ -582,7 +582,7 @@ def test_who_froze_after_what_others_have_done_is_missing_in_the_next(
         journal.end(number, 2 * MS)
         journal.begin(journal.collective(group, "broadcast", root=0), 205 * MS, q=4)
         beat(journal, 30)
-    found = only(findings(tmp_path, look=lambda _: Seen(alive=True)))
+    found = only(findings(tmp_path, look=lambda _: Observation(alive=True)))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [2])
     assert found.seq == 4
 
@@ -606,7 +606,7 @@ def test_a_cycle_through_another_thread_is_not_certain(tmp_path: Path, *, failed
         else:
             journal.begin(counts, 200 * MS, q=2, h=thread)
         beat(journal, 20)
-    found = only(findings(tmp_path, look=lambda _: Seen(alive=True)))
+    found = only(findings(tmp_path, look=lambda _: Observation(alive=True)))
     assert (found.kind, found.certainty, found.culprits) == ("deadlock", "likely", ())
     assert found.hint is not None
     if failed:

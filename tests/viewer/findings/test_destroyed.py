@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrace_viewer.analysis.liveness import Seen
+from disttrace_viewer.analysis.liveness import Observation
 from support.journals import MS, Journal
 from support.scenes import S, beat, findings, leave, only, ranks, stand, steps
 
@@ -91,7 +91,7 @@ def test_an_abort_just_after_enqueueing_is_its_own(tmp_path: Path, lived_s: int,
             work = journal.begin(call, (199 + number) * MS, q=number)
             journal.record(i=work, d=MS // 10)
         beat(journal, lived_s if journal.rank == 1 else 20)
-    found = findings(tmp_path, look=lambda p: Seen(p.rank != 1, -6 if p.rank == 1 else None))
+    found = findings(tmp_path, look=lambda p: Observation(p.rank != 1, -6 if p.rank == 1 else None))
     assert only(found).kind == kind
 
 

@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 
 from disttrace_viewer.analysis.exchanges import align
-from disttrace_viewer.analysis.liveness import GONE, UNKNOWN, Look, Seen
+from disttrace_viewer.analysis.liveness import GONE, UNKNOWN, Look, Observation
 from disttrace_viewer.companion.endpoint import Reply
 from disttrace_viewer.companion.reports import MOST_WHOLE, packed, unpacked
-from disttrace_viewer.diagnosis.job import judged
+from disttrace_viewer.diagnosis.job import judged, verdict_on
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
-from disttrace_viewer.history.past import verdict_on
 from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.reader import load
@@ -32,9 +31,11 @@ from support.scenes import OF_HISTORY, PEER_GONE, S, beat, fail, leave, stand, s
 SPAN = re.compile(r"[\d.]+ (h|min|s|ms|us)\b")
 
 
-def live(process: Process) -> Seen:
+def live(process: Process) -> Observation:
     """What a kernel says, where one can be asked: of each rank something else."""
-    return (UNKNOWN, GONE, Seen(True), Seen(False, -9), Seen(False, 3))[(process.rank or 0) % 5]
+    return (UNKNOWN, GONE, Observation(True), Observation(False, -9), Observation(False, 3))[
+        (process.rank or 0) % 5
+    ]
 
 
 def job(folder: Path, seed: int, host: str, apart_ns: int | None = None) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from disttrace.cli import main
 from disttrace.journal.format import FORMAT
+from disttrace_viewer.diagnosis.job import verdict_on
 from disttrace_viewer.diagnosis.report import coverage
-from disttrace_viewer.history.past import verdict_on
 from disttrace_viewer.merge.jobs import closure, newest
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.views.terminal.diagnosis import lines

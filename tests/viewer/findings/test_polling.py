@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrace_viewer.analysis.liveness import UNKNOWN, Look, Seen
+from disttrace_viewer.analysis.liveness import UNKNOWN, Look, Observation
 from disttrace_viewer.trace.process import Process
 from support.journals import MS, Journal, workers
 from support.scenes import S, beat, create, findings, leave, only, ranks, stand, steps, store_call
@@ -266,9 +266,9 @@ def test_a_main_thread_beside_one_that_communicates(tmp_path: Path, *, busy: boo
     assert [f.kind for f in found] == ([] if busy else ["store_key_missing"])
 
 
-def first_is_stopped(process: Process) -> Seen:
+def first_is_stopped(process: Process) -> Observation:
     """The kernel says so of rank 0."""
-    return Seen(alive=True, state="T") if process.rank == 0 else UNKNOWN
+    return Observation(alive=True, state="T") if process.rank == 0 else UNKNOWN
 
 
 @pytest.mark.parametrize("look", [first_is_stopped, lambda _: UNKNOWN])

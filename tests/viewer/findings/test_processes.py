@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrace_viewer.analysis.liveness import Seen
+from disttrace_viewer.analysis.liveness import Observation
 from disttrace_viewer.api.verdict import diagnose
 from disttrace_viewer.trace.operation import is_connection_error
 from disttrace_viewer.trace.process import Process
@@ -160,7 +160,7 @@ def test_beats_missed_just_before_the_picture_stops_make_nobody_sure(
         if journal.rank == 0:
             journal.begin(journal.collective(group, backend="nccl"), 200 * MS, q=3)
         beat(journal, 20 if journal.rank == 0 else 15)
-    seen = Seen(True if lives else None)
+    seen = Observation(True if lives else None)
     found = only(findings(tmp_path, look=lambda _: seen))
     assert (found.kind, found.certainty) == (
         "missing_participant", "certain" if lives else "likely"
@@ -517,10 +517,10 @@ def test_whom_a_launcher_is_about_to_end_did_not_fail(tmp_path: Path) -> None:
         if journal.rank == 1:
             journal.end(number, 20 * MS, x=journal.string(PEER_GONE))
 
-    def seen(process: Process) -> Seen:
+    def seen(process: Process) -> Observation:
         if process.role == "main" or process.rank == 1:
-            return Seen(alive=True)
-        return Seen(alive=False, code=-signal.SIGTERM)
+            return Observation(alive=True)
+        return Observation(alive=False, code=-signal.SIGTERM)
 
     found = only(findings(tmp_path, look=seen))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [0])

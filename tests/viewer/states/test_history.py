@@ -14,8 +14,8 @@ from disttrace_viewer.companion import words
 from disttrace_viewer.companion.endpoint import Reply
 from disttrace_viewer.companion.reports import MOST_WHOLE, packed, unpacked
 from disttrace_viewer.diagnosis import job
+from disttrace_viewer.diagnosis.job import verdict_on
 from disttrace_viewer.evidence.recorded import Recorded
-from disttrace_viewer.history.past import verdict_on
 from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.reader import load

@@ -22,10 +22,10 @@ from disttrace.journal import proc
 from disttrace_viewer.analysis.exchanges import Exchanges, align
 from disttrace_viewer.analysis.liveness import look
 from disttrace_viewer.api.live import Growth
+from disttrace_viewer.diagnosis.job import verdict_on
 from disttrace_viewer.diagnosis.positions import places
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.history.past import verdict_on
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.views.terminal.screen import Selection, lines
 from disttrace_viewer.views.terminal.top import Snapshot, activity_of, snapshot_of

@@ -54,10 +54,10 @@ FIRST, VANISHED, RARER = "first_divergence", "vanished", "rarer"
 APPEARED, OFTENER = "appeared", "more_often"
 CHANGED, SLOWER, STEPS, ORDER = "changed", "slower", "steps", "order"
 KINDS = (FIRST, VANISHED, RARER, APPEARED, OFTENER, CHANGED, SLOWER, STEPS, ORDER)
-"""In the order in which they are told."""
+"""In the order in which they are reported."""
 
 _LONGEST = 3_000
-"""Calls of a step that are aligned one by one; of longer ones only the first divergence is told."""
+"""Calls of a step that are aligned one by one; of longer ones only the first divergence counts."""
 _USUAL = 0.1
 """The part of a side's steps from which on a kind of step is aligned with the other side's."""
 _VARYING = 8
@@ -65,7 +65,7 @@ _VARYING = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class AlignedSide:
     """The calls of one rank in one group: the same numbers on both sides for the same things."""
 
     tokens: Sequence[int]
@@ -76,7 +76,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class StreamDifference:
     """One thing in which two sides differ; ``a`` and ``b`` are places in their sequences that show
     it, None where that side has nothing.
     """
@@ -91,7 +91,7 @@ class Difference:
     steps_b: int = 0
 
 
-def compare(a: Side, b: Side) -> list[Difference]:
+def compare(a: AlignedSide, b: AlignedSide) -> list[StreamDifference]:
     """All differences, in the order of ``KINDS``."""
     first = _first(a, b)
     if first is None:
@@ -101,16 +101,16 @@ def compare(a: Side, b: Side) -> list[Difference]:
     number = sum(s[:1] == (head,) for s in cut[0]), sum(s[:1] == (head,) for s in cut[1])
     counts = Counter(a.tokens), Counter(b.tokens)
     unlike = {t for t in counts[0] | counts[1] if _differs(counts[0][t], counts[1][t], number)}
-    found = [Difference(FIRST, *first, 1, 1), *_counted(a, b, unlike, counts, number)]
+    found = [StreamDifference(FIRST, *first, 1, 1), *_counted(a, b, unlike, counts, number)]
     found += _changed(a, b, unlike)
     if number[0] != number[1] and head not in unlike:
         place = a.tokens.index(head), b.tokens.index(head)
-        found.append(Difference(STEPS, *place, *number))
+        found.append(StreamDifference(STEPS, *place, *number))
     found += _moved(a, b, unlike, cut)
     return sorted(found, key=lambda one: KINDS.index(one.kind))
 
 
-def _first(a: Side, b: Side) -> tuple[int | None, int | None] | None:
+def _first(a: AlignedSide, b: AlignedSide) -> tuple[int | None, int | None] | None:
     """Where they part; None on a side that has ended there. None where they do not."""
     both = min(len(a), len(b))
     for of_a, of_b in ((a.tokens, b.tokens), (a.arguments, b.arguments)):
@@ -131,12 +131,12 @@ def _differs(a: int, b: int, number: tuple[int, int]) -> bool:
 
 
 def _counted(
-    a: Side,
-    b: Side,
+    a: AlignedSide,
+    b: AlignedSide,
     unlike: set[int],
     counts: tuple[Counter[int], Counter[int]],
     number: tuple[int, int],
-) -> list[Difference]:
+) -> list[StreamDifference]:
     """Calls that come on one side alone, or more often there."""
     found = []
     for token in sorted(unlike, key=lambda t: (a if counts[0][t] else b).tokens.index(t)):
@@ -147,11 +147,11 @@ def _counted(
         place = _extra(a, b, token) if of_a and of_b else (None, None)
         at_a = place[0] if place[0] is not None else a.tokens.index(token) if of_a else None
         at_b = place[1] if place[1] is not None else b.tokens.index(token) if of_b else None
-        found.append(Difference(kind, at_a, at_b, of_a, of_b, *number))
+        found.append(StreamDifference(kind, at_a, at_b, of_a, of_b, *number))
     return found
 
 
-def _extra(a: Side, b: Side, token: int) -> tuple[int | None, int | None]:
+def _extra(a: AlignedSide, b: AlignedSide, token: int) -> tuple[int | None, int | None]:
     """Of a call that both sides have: one whose arguments only one side has, where there is one."""
     of_a, of_b = (
         {s.arguments[i]: i for i, one in enumerate(s.tokens) if one == token} for s in (a, b)
@@ -162,7 +162,7 @@ def _extra(a: Side, b: Side, token: int) -> tuple[int | None, int | None]:
     )
 
 
-def _changed(a: Side, b: Side, unlike: set[int]) -> list[Difference]:
+def _changed(a: AlignedSide, b: AlignedSide, unlike: set[int]) -> list[StreamDifference]:
     """Calls whose n-th times have other arguments."""
     if a.arguments == b.arguments:
         return []
@@ -184,13 +184,13 @@ def _changed(a: Side, b: Side, unlike: set[int]) -> list[Difference]:
         values = Counter((a.arguments[i], b.arguments[j]) for i, j in pairs)
         for value, count in values.most_common(3):
             i, j = next((i, j) for i, j in pairs if (a.arguments[i], b.arguments[j]) == value)
-            found.append(Difference(CHANGED, i, j, count, count))
+            found.append(StreamDifference(CHANGED, i, j, count, count))
     return found
 
 
 def _moved(
-    a: Side, b: Side, unlike: set[int], cut: tuple[list[Step], list[Step]]
-) -> list[Difference]:
+    a: AlignedSide, b: AlignedSide, unlike: set[int], cut: tuple[list[Step], list[Step]]
+) -> list[StreamDifference]:
     """Calls that both sides have as often, and in another order: within a step, else of steps."""
     left = [[tuple(t for t in step if t not in unlike) for step in one] for one in cut]
     order = [[step for step, _ in runs(s for s in one if s)] for one in left]
@@ -211,8 +211,8 @@ def _moved(
     return _order(a, b, tokens)
 
 
-def _order(a: Side, b: Side, tokens: Iterable[int]) -> list[Difference]:
-    return [Difference(ORDER, a.tokens.index(t), b.tokens.index(t), 1, 1) for t in tokens]
+def _order(a: AlignedSide, b: AlignedSide, tokens: Iterable[int]) -> list[StreamDifference]:
+    return [StreamDifference(ORDER, a.tokens.index(t), b.tokens.index(t), 1, 1) for t in tokens]
 
 
 def _crossed(step: Step, others: Sequence[Step]) -> list[int]:
@@ -229,7 +229,7 @@ def _crossed(step: Step, others: Sequence[Step]) -> list[int]:
 
 
 FEWEST = 8
-"""Times of a call on each side below which nothing is said."""
+"""Times of a call on each side below which nothing is reported."""
 _OUTER = 0.1
 """The slowest and fastest part of the times that is left out of a run's spread."""
 _RATIO, _LEAST_NS = 1.2, 1_000_000

@@ -2,14 +2,14 @@
 
 The own delay in an exchange is the smaller of two: how much later it came than the median member
 (the lower one of two), and how much longer it was away since it was last released than the median.
-Lateness that was inherited from somebody else makes both differ, so it vanishes by itself; and
+Lateness that was inherited from another one makes both differ, so it vanishes by itself; and
 several equally slow members, fewer than half, are all found.
 
 Of a message the other end's absence counts, and that of others who send from the same line: a
 server takes from one worker after the other, so the first of equal ones would look late.
 
 Asynchronous work holds its process up only from the begin of its waiting on: what came before that
-was hidden behind something else, and whoever came late within it made nobody wait.
+was hidden behind something else, and the one that came late within it held up no rank.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ from disttrace_viewer.trace.model import Trace
 
 LEAST_NS = 5_000_000
 """Own delays below this are noise of the machine."""
-WARN_NS = 10_000_000
 SHARE_OF_SPAN = 0.05
 TIMES = 10
 SHARE_OF_SITE = 0.7
 NOTABLE = 0.15
-"""Of the whole time: who is late now and then only is told from here on."""
+"""Of the whole time: who is late now and then only is reported from here on."""
 FEW_TIMES = 3
 COSTLY = 0.25
 LONG_NS = 100_000_000
@@ -204,7 +203,7 @@ def _held(trace: Trace, parts: pl.LazyFrame, never: pl.Expr) -> pl.LazyFrame:
     """``held_ns``: from when on an operation holds its process up, ``never`` where it does not.
 
     That is its begin, later by what the process did between issuing and waiting for it. C++ code
-    and devices wait where nobody sees it: from the begin on, and so does who polls.
+    and devices wait unseen: from the begin on, and so does who polls.
     """
     calls = trace.calls.lazy().with_row_index("call")
     unseen = (pl.col("origin") == "c++") | pl.col("backend").is_in(sorted(ON_DEVICE))
@@ -227,15 +226,15 @@ def _held(trace: Trace, parts: pl.LazyFrame, never: pl.Expr) -> pl.LazyFrame:
 
 
 _NOBODY = pl.LazyFrame(schema={"process": pl.UInt32, "number": pl.UInt32, "_met": pl.Int64})
-"""Nobody is known to have been let go earlier than its operation was over."""
+"""No process is known to have been released earlier than its operation was over."""
 
 
 def _with_gaps(trace: Trace, ends: pl.LazyFrame, released: pl.LazyFrame) -> pl.LazyFrame:
     """``_gap``: how long a process was away since its operation before this one let it go.
 
-    A collective lets go when the last one has come, as ``released`` says by its number: when its
-    end was noticed says less; and work that is still under way when the next operation begins has
-    let go when it was issued. Null for the first operation of a process, and for one that began
+    A collective lets go when the last one has come, as ``released`` states by its number: when its
+    end was noticed counts for less; and work that is still under way when the next operation begins
+    has let go when it was issued. Null for the first operation of a process, and for one that began
     before the last had let go.
     """
     before = trace.operations.lazy().select(
@@ -256,7 +255,7 @@ def _with_gaps(trace: Trace, ends: pl.LazyFrame, released: pl.LazyFrame) -> pl.L
 
 def _with_previous(trace: Trace, ends: pl.LazyFrame) -> pl.LazyFrame:
     """``_before``: the number of the operation before this one, but for what threads beside the
-    main one ask stores: a sign of life says nothing of what the main one does.
+    main one ask stores: a sign of life proves nothing of what the main one does.
     """
     calls = trace.calls.lazy().with_row_index("call").filter(pl.col("kind") == STORE)
     aside = (
@@ -350,10 +349,10 @@ def _delay(row: dict[str, Any]) -> Delay:
 
 
 def _of_line(late: pl.LazyFrame, every: pl.LazyFrame, by: list[str], span: int) -> pl.DataFrame:
-    """Delays of each process that count, by columns that say which calls belong together."""
+    """Delays of each process that count, by columns that tell which calls belong together."""
     times, total = pl.col("times"), pl.col("total")
     of_line = pl.lit(by == ["stack"])
-    # Of a line: a call is of one process only, and whoever else is late is late at the line.
+    # Of a line: a call is of one process only, and any other that is late is late at the line.
     alone = of_line & (times >= SHARE_OF_SITE * times.sum().over(by))
     now_and_then = alone & (times >= TIMES) & (total >= NOTABLE * span)
     usual = (times >= TIMES) & (times >= SHARE_OF_SITE * pl.col("of"))

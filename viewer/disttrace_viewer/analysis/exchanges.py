@@ -2,7 +2,7 @@
 
 A collective (group, backend, sequence number), a message (group, source, destination, tag, n-th)
 and a store key (who sets, who waits). All tables are built in the columnar engine; single
-operations become objects only where somebody looks.
+operations become objects only where they are looked at.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _EXCHANGE = (pl.col("_stream").cast(pl.UInt64) * (1 << 32) + pl.col("seq")).alia
 
 @dataclass(frozen=True)
 class Exchanges:
-    """The exchanges of a trace; each table is computed when it is first asked for."""
+    """The exchanges of a trace; each table is computed when it is first requested."""
 
     trace: Trace
 
@@ -40,7 +40,7 @@ class Exchanges:
         ``exchange`` (row number), ``group``, ``backend``, ``seq``; ``call`` of the first to begin;
         ``expected`` members (null where the group's size is unknown), ``arrived`` operations;
         ``first_process``, ``first_ns``, ``last_process``, ``last_ns``: who began first and last;
-        ``ended`` operations, ``end_ns`` (newest end so far), ``errors``; ``pending``: somebody is
+        ``ended`` operations, ``end_ns`` (newest end so far), ``errors``; ``pending``: a rank is
         still in it; ``alike``: everybody came with one signature (op, root, dtypes, shapes, reduce
         op: what is unlike need not be wrong).
         """
@@ -383,7 +383,7 @@ def _clock_of(trace: Trace) -> pl.LazyFrame:
 
 
 def _sides_of_collectives(trace: Trace) -> pl.LazyFrame:
-    """Per exchange and clock the last ``begin`` and the first ``end`` of those that nobody leaves
+    """Per exchange and clock the last ``begin`` and the first ``end`` of those that none leaves
     before everybody came; ``stream`` numbers their groups and backends.
     """
     calls = (

@@ -6,12 +6,12 @@ The answer is one of three, and the first two are never a guess:
   number that was started at its tick;
 * it **has ended** (False): there is none of its number, or one that was started at another tick, or
   it is a zombie or writes its memory to a disk;
-* **unknown** (None): it is of another boot or namespace, or wrote a journal that does not say of
+* **unknown** (None): it is of another boot or namespace, or wrote a journal that does not tell of
   which. Another boot is not an earlier one of this host: neither a host's name nor its machine id
   tells two containers apart, and folders are copied.
 
 Two programs that followed one another in one process (``exec``) have one identity, and run both:
-that the earlier one is over is told by their journals (``merge/processes.py``).
+that the earlier one is over is known by their journals (``merge/processes.py``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from disttrace_viewer.trace.process import Process
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Observation:
     """``alive`` is None where this host cannot tell."""
 
     alive: bool | None
@@ -49,27 +49,27 @@ class Seen:
 
 DISK = "disk"
 
-UNKNOWN = Seen(None)
-GONE = Seen(False)
+UNKNOWN = Observation(None)
+GONE = Observation(False)
 
-Look = Callable[[Process], Seen]
+Look = Callable[[Process], Observation]
 
 
-def look(process: Process) -> Seen:
+def look(process: Process) -> Observation:
     """Ask this kernel for the process that wrote a journal."""
     alive, found = find(who(process))
     if alive is None:
         return UNKNOWN
     if not alive:
-        return GONE if found is None else Seen(False, _code(found.status))
+        return GONE if found is None else Observation(False, _code(found.status))
     if _dumps_core(process.pid):
         return GONE  # it crashed; to write its memory to a disk may take minutes
-    return Seen(True, state=None if found is None else found.state)
+    return Observation(True, state=None if found is None else found.state)
 
 
-def remembered(process: Process, now: Seen) -> Seen:
-    """What is known of a process: what its kernel says now, and what was noted while others of its
-    host lived. That counts unless the process gave a sign of life after it.
+def remembered(process: Process, now: Observation) -> Observation:
+    """What is known of a process: what its kernel states now, and what was noted while others of
+    its host lived. That counts unless the process gave a sign of life after it.
     """
     noted = {one.state: one for one in process.sightings if one.t_ns >= process.last_ns}
     if now.alive or not noted:

@@ -10,7 +10,7 @@ sides go on in step after it, under the same numbers, two lines of which one sid
 as the same from then on. Nor is it a fault where both have both lines and take them by themselves:
 ranks that lead in turn, a batch of text here and of images there, one that has fewer batches and
 joins the others' calls from elsewhere. Such lines never met themselves, or meet in step again, or
-have no order of which a shift could be told from chance.
+have no order of which a shift can be distinguished from chance.
 
 Calls are anything that is equal where they are the same. Each becomes a character and a course a
 string, so that comparing a million of them is one comparison of memory.
@@ -47,7 +47,7 @@ _TRIED = 7
 """So many changes more where nothing but a shift shows that they are together, since it was chosen
 out of many."""
 _CONTEXT = 16
-"""Calls before one by which it is told what usually follows."""
+"""Calls before one by which is known what usually follows."""
 _REFERENCES = 4
 """Courses that are tried as the usual one."""
 
@@ -177,7 +177,7 @@ def _told(view: _View[K], size: int, calls: Mapping[str, C], kinds: Kinds) -> Sh
     decided = 2 * len(others) > size
     if not decided and len(members) >= len(others):
         # One side against another one: in step is who did what both did before, unless the other
-        # one called what nobody had called so far, as a first evaluation does.
+        # one called what no other had called so far, as a first evaluation does.
         habit = _habit(usual, apart.at)
         if habit == other[apart.at] and (back := _apart(other, usual, kinds)) is not None:
             apart, usual, other, members, others = back, other, usual, others, members
@@ -185,7 +185,7 @@ def _told(view: _View[K], size: int, calls: Mapping[str, C], kinds: Kinds) -> Sh
         decided = apart.how == SKIPPED and known and habit == usual[apart.at]
     at, count = apart.at, apart.count
     if _is_doubled(apart, usual, other) and len(other) > len(usual):
-        # All that both made since is equal, and who is said to have left out a call has one more.
+        # All that both made since is equal, and who seems to have left out a call has one more.
         apart = replace(apart, how=EXTRA)
     longer = usual if apart.how == SKIPPED else other
     earliest = at

@@ -7,8 +7,8 @@ that very error, or in one from which the failure was raised, or ended in any su
 nothing was exchanged since.
 
 Where the whole job was interrupted from outside (Ctrl-C, a signal to its launcher), what stood
-before is the verdict: whoever is interrupted lets go of its connections, so what others lose after
-that, and how they end, says nothing about the program.
+before is the verdict: the one that is interrupted lets go of its connections, so what others lose
+after that, and how they end, proves nothing about the program.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 
 from disttrace.journal.code_files import is_library
 from disttrace.journal.format import ABORTED, HEARTBEAT_NS, STOPPED, UNINSTALLED
-from disttrace_viewer.analysis.liveness import DISK, Seen
+from disttrace_viewer.analysis.liveness import DISK, Observation
 from disttrace_viewer.trace.model import Group
 from disttrace_viewer.trace.operation import (
     GROUPED,
@@ -37,13 +37,13 @@ RUNNING, EXITED, FAILED, KILLED, UNKNOWN = "running", "exited", "failed", "kille
 """With ``stopped`` the states of a process, the same words on every surface."""
 
 NAMELESS = "unknown"
-"""The role where a journal does not say which process wrote it."""
+"""The role where a journal does not tell which process wrote it."""
 
 MISSED_NS = 3 * HEARTBEAT_NS
 """Silent for longer than this while others beat: it does not run any more."""
 APART_NS = 60_000_000_000
-"""Silent for longer than this by the reader's clock: unless a kernel says that it lives, nobody can
-tell. Clocks of hosts are apart, but not by as much.
+"""Silent for longer than this by the reader's clock: unless a kernel states that it lives, nothing
+can tell. Clocks of hosts are apart, but not by as much.
 """
 TOGETHER_NS = HEARTBEAT_NS + 1_000_000_000
 """Last signs that are no further apart may be of one moment."""
@@ -56,7 +56,7 @@ FROM_OUTSIDE = tuple(
     -number
     for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM)
 )
-"""Ends that others bring about: by themselves they say nothing about the program."""
+"""Ends that others bring about: by themselves they prove nothing about the program."""
 
 CRASHES = tuple(
     -number
@@ -97,15 +97,15 @@ class End:
     how: str
     t_ns: int
     code: int | None = None
-    """Exit code, -N for signal N; null where nobody knows it."""
+    """Exit code, -N for signal N; null where it is not known it."""
     failure: Failure | None = None
     asked_at: Stack = ()
-    """Where the program itself asked for its end."""
+    """Where the program itself requested its end."""
     exit_word: str | None = None
     """How the journal itself puts it: ``normal``, ``exception``, ``exit``, ``os._exit``."""
     known_dead: bool = False
     told_to_end: bool = False
-    """Whoever launched it ended it, because of somebody else."""
+    """The one that launched it ended it, because of another one."""
     lingers: bool = False
     """Its main thread has failed, and another thread keeps the process alive."""
     causes: tuple[str, ...] = ()
@@ -113,13 +113,13 @@ class End:
     interrupted: bool = False
     """By a KeyboardInterrupt (SIGINT), or while the whole job was ended from outside."""
     held: str | None = None
-    """``stopped`` or ``disk``: what the kernel says of a process that lives and does not run, or
-    said last of one that lives no more.
+    """``stopped`` or ``disk``: what the kernel states of a process that lives and does not run, or
+    reported last of one that lives no more.
     """
     silent_ns: int | None = None
-    """For how long nobody has heard of it, where nobody can tell whether it lives."""
+    """For how long none has heard of it, where none can tell whether it lives."""
     dumped: bool = False
-    """Its evidence is of one moment, and of what came after nobody tells."""
+    """Its evidence is of one moment, and of what came after none tells."""
 
     @property
     def over(self) -> bool:
@@ -151,7 +151,7 @@ def ends(
     processes: Sequence[Process],
     communication: Mapping[int, Communication],
     cut_ns: int,
-    seen: Sequence[Seen],
+    seen: Sequence[Observation],
 ) -> tuple[End, ...]:
     """The end of every process."""
     clearing = _clearing(processes)
@@ -173,16 +173,18 @@ def _clearing(processes: Sequence[Process]) -> frozenset[str]:
     return frozenset(p.id for p in failed)
 
 
-def _end(process: Process, told_of: Communication, cut_ns: int, seen: Seen, *, ended: bool) -> End:
-    """``ended``: its launcher, which has not said so yet, was about to end it."""
-    told = process.told
-    killed = ended or (told is not None and told.event == "killed")
-    code = seen.code if told is None else told.code
-    dead = seen.alive is False or told is not None
+def _end(
+    process: Process, told_of: Communication, cut_ns: int, seen: Observation, *, ended: bool
+) -> End:
+    """``ended``: its launcher, which has not reported so yet, was about to end it."""
+    reported = process.told
+    killed = ended or (reported is not None and reported.event == "killed")
+    code = seen.code if reported is None else reported.code
+    dead = seen.alive is False or reported is not None
     if process.exit is None:
-        moment = process.source != JOURNAL  # it lived then, and nobody asks how it ended
+        moment = process.source != JOURNAL  # it lived then, and none asks how it ended
         if process.role == NAMELESS and not dead and not moment:
-            return End(SILENT, process.last_ns)  # no kernel can be asked of it
+            return End(SILENT, process.last_ns)  # no kernel can be queried of it
         if not dead and (moment or seen.alive or cut_ns - process.last_ns <= MISSED_NS):
             return _living(process, told_of, cut_ns, seen)
         found = _cut_short(process, told_of, code, dead=dead, killed=killed)
@@ -219,7 +221,7 @@ def _end(process: Process, told_of: Communication, cut_ns: int, seen: Seen, *, e
     )  # fmt: skip
 
 
-def _living(process: Process, told_of: Communication, cut_ns: int, seen: Seen) -> End:
+def _living(process: Process, told_of: Communication, cut_ns: int, seen: Observation) -> End:
     """A process that lives; its main thread may have failed while another one keeps it alive."""
     failure = failed_in_main(process)
     if failure is not None:
@@ -252,13 +254,13 @@ def _cut_short(
 def without_a_word(
     processes: Sequence[Process],
     found: Sequence[End],
-    seen: Sequence[Seen],
+    seen: Sequence[Observation],
     groups: Sequence[Group],
     failed: Mapping[int, Sequence[Op]],
     parted: Set[int],
 ) -> tuple[End, ...]:
     """The ends, where also those have ended that gave a sign a moment ago, left no last word, and
-    whose kernel cannot be asked (journals of other hosts, or copied).
+    whose kernel cannot be queried (journals of other hosts, or copied).
 
     All others of the attempt have ended, and before any of them did, or gave up, one lost its
     connection to a member of a group. ``parted``: who left its groups by itself.
@@ -292,9 +294,9 @@ def without_a_word(
 
 
 def heard_of(
-    found: Sequence[End], processes: Sequence[Process], seen: Sequence[Seen], now_ns: int
+    found: Sequence[End], processes: Sequence[Process], seen: Sequence[Observation], now_ns: int
 ) -> tuple[End, ...]:
-    """The ends; of those of whom no kernel tells, with how long they have been silent. ``now_ns``:
+    """The ends; of those of which no kernel tells, with how long they have been silent. ``now_ns``:
     of the reader, whose journals may be days old.
     """
     return tuple(
@@ -307,7 +309,7 @@ def heard_of(
     )
 
 
-def _unheard(end: End, process: Process, seen: Seen, now_ns: int) -> bool:
+def _unheard(end: End, process: Process, seen: Observation, now_ns: int) -> bool:
     if end.how == SILENT:
         return not end.known_dead
     lives = end.how == ALIVE or end.lingers
@@ -320,7 +322,7 @@ _TELLING = 40
 
 def is_interrupt(word: Failure | Exit) -> bool:
     """Whether it is a KeyboardInterrupt, what some library made of one, or the end that a program
-    asked for while it handled one.
+    requested while it handled one.
     """
     chain = word.causes if isinstance(word, Exit) else word.chain
     return any(text.partition(":")[0] == INTERRUPT for text in chain)
@@ -349,7 +351,7 @@ def _guilt(chain: Sequence[str], stack: Stack, t_ns: int, told_of: Communication
         if text in told_of.rejected:
             return OWN
     if told_of.native and _from_native(chain, stack):
-        return CASCADE  # C++ code waited, and nobody saw the error of its operation
+        return CASCADE  # C++ code waited, and none saw the error of its operation
     # A program may catch the error, save, and end in its own way.
     if told_of.broken_ns is not None and told_of.broken_ns <= t_ns:
         return CASCADE
@@ -376,14 +378,14 @@ def _in_torch(stack: Stack) -> bool:
 
 _LEFT = ("SystemExit", INTERRUPT)
 _GIVEN_UP_NS = 1_500_000_000
-"""A handler that raises after so long a wait (an alarm for each step, say) gives up on others."""
+"""A handler that raises after so long a wait (an alarm per step) gives up on others."""
 
 
 def left(op: Op, process: Process) -> Op:
     """An operation as it was when its own process left it: a handler of signals raised in it.
 
-    Then its error says nothing about others: a data loader's worker was killed, or somebody sent a
-    signal for which the program has a handler that calls ``sys.exit``.
+    Then its error proves nothing about others: a data loader's worker was killed, or something sent
+    a signal for which the program has a handler that calls ``sys.exit``.
     """
     if op.error is None or op.end_ns is None or op.refused:
         return op
@@ -427,7 +429,7 @@ def _by_handler(stack: Stack) -> bool:
 
 
 INTERRUPT_SLACK_NS = 1_000_000_000
-"""A child may be gone before its parent, interrupted at the same moment, has said so."""
+"""A child may be gone before its parent, interrupted at the same moment, has recorded it."""
 
 
 def interrupted_ns(processes: Iterable[Process]) -> int | None:
@@ -443,11 +445,11 @@ def interrupted_ns(processes: Iterable[Process]) -> int | None:
     started = [p for p in processes if p.parent in launchers]
     if len(found) < 2 and not (started or (found and all(p.is_agent for p in processes))):
         return None
-    # Those of an attempt before were ended when it failed, and that was nobody's interrupt.
+    # Those of an attempt before were ended when it failed, and that was none's interrupt.
     newest = {p.parent: p.attempt for p in sorted(started, key=lambda p: p.attempt or 0)}
     last = (p for p in started if p.attempt == newest[p.parent])
-    told = [p.told.t_ns for p in last if p.told is not None and p.told.event == "killed"]
-    return min([*found.values(), *told])
+    reported = [p.told.t_ns for p in last if p.told is not None and p.told.event == "killed"]
+    return min([*found.values(), *reported])
 
 
 def _interrupt_ns(process: Process) -> int | None:

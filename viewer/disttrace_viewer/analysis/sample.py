@@ -1,4 +1,4 @@
-"""The operations of each process that say where it stands, as plain values.
+"""The operations of each process that tell where it stands, as plain values.
 
 Rules about hangs ask for no table of all operations: what is not over, the newest of each thread
 and each stream, what failed, what constructs stores and groups, and the keys of stores are enough.
@@ -44,7 +44,7 @@ STAND_IN = -1
 
 @dataclass(frozen=True)
 class Sample:
-    """Kept operations by process and number; ``kept`` says of each process how many there were."""
+    """Kept operations by process and number; ``counts`` has how many there were."""
 
     ops: tuple[Op, ...]
     counts: Mapping[int, int]
@@ -60,7 +60,7 @@ class Sample:
     to it and up to the one before.
     """
     history: Mapping[tuple[int, Stream], Course] = field(default_factory=dict)
-    """All collectives by process and stream, where that was asked."""
+    """All collectives by process and stream, where that was queried."""
     exact: Set[tuple[int, Stream]] = frozenset()
     """Those of ``history`` whose calls have their own arguments; they may begin at any number."""
     queues: Mapping[tuple[int, int, str], tuple[int, int]] = field(default_factory=dict)

@@ -1,9 +1,9 @@
-"""How operations hang together in time: what each process did between, and whom it waited for.
+"""How operations hang together in time: what each process did between, and which it waited for.
 
 Each operation is one or two events of its process: the *arrival*, when it comes to the exchange,
 and the *completion*, when it goes on. Between two events a process does something of its own (the
 *gap*: computation, loading, stores, whatever is not an exchange), and a completion needs arrivals
-of others: of all members, of the root, or of nobody. From this follow the critical path and what a
+of others: of all members, of the root, or of none. From this follow the critical path and what a
 run would have taken without something (Scalasca's replay, scalasca.org; What-if, OSDI 2025).
 
 What C++ or a device waits for holds its process up only where the process did nothing else
@@ -24,7 +24,7 @@ import polars as pl
 from disttrace_viewer.analysis.wait_states import FROM_ROOT, REMARKABLE, WaitStates, weighted_mean
 
 ARRIVAL, COMPLETION = 0, 1
-NOBODY, ROOT, ALL = 0, 1, 2
+NO_PROCESS, ROOT, ALL = 0, 1, 2
 """Whose arrivals a completion needs."""
 BLOCKED_NS = 200_000
 """A wait that returns sooner found its work done: how long that took is not known. A process
@@ -72,7 +72,7 @@ class Schedule:
         for messages), ``group``, ``call``, ``line``, ``is_root``; ``at_ns`` (it is over then),
         ``before_ns`` (so was the process's event before), ``gap_ns`` (what it did since),
         ``excess_ns`` (of that, what others did not need), ``own_ns`` (what the event
-        takes by itself), ``needs`` (``ALL``, ``ROOT``, ``NOBODY``), ``transfer_ns`` (from the
+        takes by itself), ``needs`` (``ALL``, ``ROOT``, ``NO_PROCESS``), ``transfer_ns`` (from the
         arrival of those to the completion) and ``window`` (its number; 0 for all events).
         """
         rows = self._rows
@@ -85,20 +85,20 @@ class Schedule:
             pl.when(_WHOLE).then(begin).otherwise("issued_ns").alias("at_ns"),
             begin.alias("_order"),
             (pl.when(_WHOLE).then(begin).otherwise("issued_ns") - begin).alias("own_ns"),
-            pl.lit(NOBODY, pl.UInt8).alias("needs"),
+            pl.lit(NO_PROCESS, pl.UInt8).alias("needs"),
             pl.lit(0, pl.Int64).alias("transfer_ns"),
         )
         start = pl.col("_from_ns")
         blocked = (start <= pl.col("_met")) | (_END - start > BLOCKED_NS)
         waited = rows.filter(~hidden & (_WHOLE | pl.col("wait_begin_ns").is_not_null()))
         transfer = pl.max_horizontal(_END - pl.col("_met"), pl.lit(0)).fill_null(0)
-        usual = transfer.filter(blocked & (pl.col("_needs") != NOBODY)).median()
+        usual = transfer.filter(blocked & (pl.col("_needs") != NO_PROCESS)).median()
         known = pl.when(pl.col("_needs") == ALL).then(
             pl.min_horizontal(
                 transfer, usual.over("op", "group", "bytes").fill_null(0).cast(pl.Int64)
             )
         )
-        idle = blocked & (pl.col("_needs") != NOBODY)
+        idle = blocked & (pl.col("_needs") != NO_PROCESS)
         completions = waited.select(
             *_KEPT,
             pl.lit(COMPLETION, pl.UInt8).alias("event"),
@@ -117,7 +117,7 @@ class Schedule:
 
     @cached_property
     def _rows(self) -> pl.LazyFrame:
-        """Operations that were over, with whom they needed and when those had come."""
+        """Operations that were over, with which they needed and when those had come."""
         every = self.waits.parts.lazy()
         if self.is_sampled:
             chosen = every.join(self._windows, on=["kind", "exchange"])
@@ -138,10 +138,10 @@ class Schedule:
             .when(pl.col("came_ns") <= _END)
             .then("came_ns")
         )
-        # Clocks that are a little apart let somebody go before those came that it needs.
+        # Clocks that are a little apart release a rank before those came that it needs.
         needs = (
             pl.when(met.is_null() | (met > _END))
-            .then(NOBODY)
+            .then(NO_PROCESS)
             .when(rooted)
             .then(ROOT)
             .otherwise(ALL)
@@ -227,7 +227,7 @@ class Schedule:
 
 
 def _as_early_as_known(parts: pl.LazyFrame, completions: pl.DataFrame) -> pl.LazyFrame:
-    """What C++ waits for is seen to be over when somebody looks: it was up to ``slack_ns`` before,
+    """What C++ waits for is seen to be over when a rank looks: it was up to ``slack_ns`` before,
     though not before all had come.
     """
     slack = completions.lazy().select("process", "number", "slack_ns")
@@ -258,7 +258,7 @@ _COURSE = ("process", "window")
 
 
 OUTSIDE, TRANSFER, INSIDE = "outside", "transfer", "inside"
-"""Between operations; from the last arrival to the completion; in a call, waiting for nobody."""
+"""Between operations; from the last arrival to the completion; in a call, waiting for none."""
 
 STRETCHES = {
     "process": pl.UInt32(),
@@ -343,7 +343,7 @@ def _walk(
     while place is not None:
         event = events[place]
         came = (last if event.needs == ALL else root).get(event.exchange)
-        waited = event.event == COMPLETION and event.needs != NOBODY and came is not None
+        waited = event.event == COMPLETION and event.needs != NO_PROCESS and came is not None
         if waited and came is not None and events[came].at_ns > event.before_ns + event.gap_ns:
             # Nothing that this one did would have let it go earlier.
             add(event.process, TRANSFER, event.op, event.line, event.at_ns - events[came].at_ns)

@@ -31,9 +31,9 @@ def by_device(parts: pl.LazyFrame, completions: pl.DataFrame) -> pl.LazyFrame:
     """``parts`` of exchanges with ``busy_ns`` of the device's clock where all members have one.
 
     A device's time of a collective includes its waiting for the others, so that of the member who
-    waited least counts: the last to come. ``clock`` says which one it is.
+    waited least counts: the last to come. ``clock`` states which one it is.
     """
-    if not completions["device_ns"].count():  # asked of each exchange it takes half of ``stats``
+    if not completions["device_ns"].count():  # queried of each exchange it takes half of ``stats``
         return parts.with_columns(clock=pl.lit(HOST))
     own = completions.lazy().select("process", "number", "device_ns")
     device = pl.col("device_ns")
@@ -301,7 +301,7 @@ def overlap(waits: WaitStates) -> pl.DataFrame:
     """How much of its communication a process hid behind work of its own.
 
     An operation is under way from its begin until it was seen to be complete. It holds its process
-    up in its call and in the wait for it; what C++ or a device waits for, where nobody sees the
+    up in its call and in the wait for it; what C++ or a device waits for, where none sees the
     wait, from the last begin on of another one beside it: before, the process was still issuing.
     What is under way while nothing holds the process up is hidden.
 

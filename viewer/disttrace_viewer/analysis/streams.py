@@ -20,7 +20,7 @@ from typing import TypeAlias
 import polars as pl
 
 from disttrace.journal.code_files import in_package, is_program
-from disttrace_viewer.analysis.align import Side
+from disttrace_viewer.analysis.align import AlignedSide
 from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.trace.model import Call, Group, Trace
 from disttrace_viewer.trace.operation import GROUPED
@@ -37,7 +37,7 @@ _SAME_ARGUMENTS, _SAME_LABELS, _SAME_COUNT, _SAME_LINE, _MATCH = 4.0, 2.0, 1.0, 
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RunCall:
     """A call of one run."""
 
     op: str
@@ -74,7 +74,7 @@ def function_of(frame: Frame) -> Function:
 class Callers:
     """From which lines the functions that call are called, in one run."""
 
-    def __init__(self, calls: Iterable[Seen]) -> None:
+    def __init__(self, calls: Iterable[RunCall]) -> None:
         self._next: dict[Stack, set[Frame]] = {}
         self._below: dict[tuple[int, Stack], set[Frame]] = {}
         for process, frames in {(one.process, one.frames) for one in calls if one.count}:
@@ -83,7 +83,7 @@ class Callers:
                 below = self._below.setdefault((process, frames[length:]), set())
                 below.add(frames[length - 1])
 
-    def telling(self, one: Seen) -> Frame | None:
+    def telling(self, one: RunCall) -> Frame | None:
         """The line outside that tells a call from others of the same innermost line, or that leads
         its rank to this call alone, as that of a helper's only use; None for a line that runs much.
         """
@@ -94,7 +94,7 @@ class Callers:
         return frames[1] if len(self._below.get((one.process, frames[1:]), ())) == 1 else None
 
 
-def tokens(a: Sequence[Seen], b: Sequence[Seen]) -> tuple[list[Token], list[Token]]:
+def tokens(a: Sequence[RunCall], b: Sequence[RunCall]) -> tuple[list[Token], list[Token]]:
     """A token for each call of both runs."""
     lines = [_lines(a), _lines(b)]
     names: dict[tuple[Function, int], int] = {}
@@ -105,12 +105,12 @@ def tokens(a: Sequence[Seen], b: Sequence[Seen]) -> tuple[list[Token], list[Toke
     return [_token(one, {}) for one in a], [_token(one, names) for one in b]
 
 
-def _token(seen: Seen, names: Mapping[tuple[Function, int], int]) -> Token:
+def _token(seen: RunCall, names: Mapping[tuple[Function, int], int]) -> Token:
     path = ((function_of(f), f.line) for f in seen.frames)
     return seen.op, *((function, names.get((function, line), line)) for function, line in path)
 
 
-def _lines(calls: Iterable[Seen]) -> dict[Function, dict[int, _Line]]:
+def _lines(calls: Iterable[RunCall]) -> dict[Function, dict[int, _Line]]:
     found: dict[Function, dict[int, _Line]] = {}
     for call in (one for one in calls if one.count):
         called: Hashable = call.op, call.group
@@ -128,7 +128,7 @@ def _matched(a: Mapping[int, _Line], b: Mapping[int, _Line]) -> dict[int, int]:
     Wunsch), then, of those left over, whatever is called from both with the same arguments.
 
     difflib was tried: it keeps the longest run whatever is left beside it, and of 100 drawn pairs
-    told two worse.
+    judge two worse.
     """
     ours, theirs = sorted(a), sorted(b)
     if ours == theirs and all(a[line].labels == b[line].labels for line in ours):
@@ -222,12 +222,12 @@ class Streams:
         return dict(sorted(found.items(), key=lambda one: one[0][0]))
 
     @cached_property
-    def seen(self) -> list[Seen]:
+    def seen(self) -> list[RunCall]:
         """Each call of the trace, by its number."""
         counts = dict(self.trace.operations.group_by("call").len().iter_rows())
         calls = map(self.trace.call, range(self.trace.calls.height))
         return [
-            Seen(
+            RunCall(
                 c.op,
                 self._groups.get(c.group),
                 c.stack,
@@ -266,7 +266,7 @@ class Streams:
         return found
 
 
-def sides(a: Streams, b: Streams) -> tuple[Mapping[Key, Side], Mapping[Key, Side]]:
+def sides(a: Streams, b: Streams) -> tuple[Mapping[Key, AlignedSide], Mapping[Key, AlignedSide]]:
     """The streams of two traces, as numbers from one vocabulary."""
     numbers: dict[Hashable, int] = {}
     found = []
@@ -275,7 +275,7 @@ def sides(a: Streams, b: Streams) -> tuple[Mapping[Key, Side], Mapping[Key, Side
         values = [numbers.setdefault(one.arguments, len(numbers)) for one in streams.seen]
         found.append(
             {
-                key: Side([token[c] for c in one.calls], [values[c] for c in one.calls])
+                key: AlignedSide([token[c] for c in one.calls], [values[c] for c in one.calls])
                 for key, one in streams.of.items()
             }
         )

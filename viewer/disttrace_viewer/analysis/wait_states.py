@@ -1,4 +1,4 @@
-"""Where the time of communication goes: who waited, how long, for whom, in which wait state.
+"""Where the time of communication goes: who waited, how long, for which, in which wait state.
 
 An operation blocks its process from begin to issue and from the begin of its waiting to its end
 (where C++ waits unseen, or a device, from begin to end). What of that lies before the partner that
@@ -46,7 +46,7 @@ class WaitStates:
     @cached_property
     def never(self) -> dict[int | None, int]:
         """What was waited in what never completed, by culprit, longest first; None: none came of
-        whom it is known.
+        which it is known.
         """
         found: dict[int | None, int] = {}
         rows = self.parts.filter("never").group_by("process").agg(pl.col("wait_ns").sum())
@@ -112,7 +112,7 @@ class WaitStates:
 
     @cached_property
     def delays(self) -> pl.DataFrame:
-        """One row per exchange that somebody was the last to come to, by its own doing.
+        """One row per exchange that a rank was the last to come to, by its own doing.
 
         ``process`` and ``call`` of the last one, ``delay_ns``, ``caused_ns`` (what others waited
         for it because of that, summed). The own delay is the smaller of two: how much later it
@@ -166,7 +166,7 @@ class WaitStates:
             .collect()
         )
 
-    # -- the parts of each kind, with when the one came for whom they waited ------------------
+    # -- the parts of each kind, with when the one came for which they waited ------------------
 
     def _collectives(self) -> pl.LazyFrame:
         trace = self.exchanges.trace
@@ -200,7 +200,7 @@ class WaitStates:
         to_root = pl.col("op").is_in(TO_ROOT) & ~pl.col("is_root")
         broken = (pl.col("errors") > 0) | (pl.col("pending") & (short | ~pl.col("alike")))
         never = broken & (pl.col("in_flight") | pl.col("error").is_not_null())
-        # Somebody who is not there yet is waited for to the end of what was seen.
+        # A rank that is not there yet is waited for to the end of what was seen.
         early = end < last
         until = (
             pl.when(never)

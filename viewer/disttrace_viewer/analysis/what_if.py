@@ -2,7 +2,7 @@
 
 The *excess* is what a process did between two exchanges for longer than is usual there (see
 ``schedule``). It is left out, and the run's times are projected anew: what it would have gained is
-less than what it waited, where somebody else is nearly as late. Of a group the exchanges themselves
+less than what it waited, where another one is nearly as late. Of a group the exchanges themselves
 are left out, as if they took no time once everybody needed had come. After What-if analysis of
 stragglers (OSDI 2025).
 
@@ -39,7 +39,7 @@ class Without:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class WhatIfOutcome:
     """What the run would have taken."""
 
     without: Without
@@ -61,20 +61,20 @@ class WhatIf:
         return int(spans["to_ns"].sum())
 
     @cached_property
-    def best(self) -> list[Outcome]:
+    def best(self) -> list[WhatIfOutcome]:
         """What would have gained something, largest first."""
         outcomes = [self.of(without) for without in self._candidates()]
         found = [one for one in outcomes if one.saved_share >= LEAST]
         return sorted(found, key=lambda one: -one.saved_ns)
 
-    def of(self, without: Without) -> Outcome:
+    def of(self, without: Without) -> WhatIfOutcome:
         """The run without something; the whole run where nothing fits it."""
         saved = sum(piece.saved(*self._cuts(piece.events, without)) for piece in self._pieces)
         covered = sum(piece.wall_ns for piece in self._pieces)
         # Windows stand for what lies between them.
         saved = round(saved * max(1.0, self.wall_ns / max(1, covered)))
         saved = max(0, min(saved, self.wall_ns))
-        return Outcome(without, self.wall_ns - saved, saved, saved / max(1, self.wall_ns))
+        return WhatIfOutcome(without, self.wall_ns - saved, saved, saved / max(1, self.wall_ns))
 
     @cached_property
     def excess(self) -> pl.DataFrame:
@@ -205,7 +205,7 @@ def _sums(rows: pl.DataFrame, key: str) -> list[Any]:
 @dataclass(frozen=True)
 class Projection:
     """The times of a schedule once more: every event happens as soon as its process is ready for it
-    and those have come whom it needs, in the order of the run. With nothing left out each event
+    and those have come which it needs, in the order of the run. With nothing left out each event
     falls on the time at which it was seen.
 
     Columns of ``Schedule.events`` are Python lists here, which a loop reads fastest.

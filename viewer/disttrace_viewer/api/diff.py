@@ -14,14 +14,14 @@ from typing import Any, TypeAlias
 import polars as pl
 
 from disttrace_viewer.analysis import align
-from disttrace_viewer.analysis.align import Side, medians_if_slower
+from disttrace_viewer.analysis.align import AlignedSide, medians_if_slower
 from disttrace_viewer.analysis.streams import Key, Stream, Streams, sides
 from disttrace_viewer.api.reading import Paths
 from disttrace_viewer.api.trace import Trace, load
 from disttrace_viewer.trace.model import Call
 from disttrace_viewer.views.terminal.plan import parse_ranks
 from disttrace_viewer.wording import differences, sentences
-from disttrace_viewer.wording.differences import Shown, Slower, Told
+from disttrace_viewer.wording.differences import DifferenceFacts, ShownCall, Slower
 
 _Kinds: TypeAlias = "dict[Hashable, list[int]]"
 ALONE = ("groups", "ranks")
@@ -77,7 +77,7 @@ class Diff:
     @cached_property
     def differences(self) -> tuple[Difference, ...]:
         """All of them, the first divergence of each group first."""
-        told: dict[Told, list[tuple[int, Slower | None]]] = defaultdict(list)
+        told: dict[DifferenceFacts, list[tuple[int, Slower | None]]] = defaultdict(list)
         a, b = sides(*self._streams)
         for key in filter(self._asked, a):
             if key not in b:
@@ -119,11 +119,13 @@ class Diff:
     def _asked(self, key: Key) -> bool:
         return self._ranks is None or key[0] in self._ranks
 
-    def _told(self, key: Key, a: Side, b: Side, one: align.Difference) -> Told:
+    def _told(
+        self, key: Key, a: AlignedSide, b: AlignedSide, one: align.StreamDifference
+    ) -> DifferenceFacts:
         of_a, of_b = (streams.of[key] for streams in self._streams)
         calls = self._call(0, of_a, one.a), self._call(1, of_b, one.b)
         counted = one.steps_a or one.steps_b
-        return Told(
+        return DifferenceFacts(
             one.kind,
             self._group(key),
             self._shown(0, calls[0], calls[1]),
@@ -140,7 +142,7 @@ class Diff:
     def _call(self, which: int, stream: Stream, place: int | None) -> Call | None:
         return None if place is None else self._traces[which].model.call(stream.calls[place])
 
-    def _shown(self, which: int, one: Call | None, other: Call | None) -> Shown | None:
+    def _shown(self, which: int, one: Call | None, other: Call | None) -> ShownCall | None:
         if one is None:
             return None
         model, streams = self._traces[which].model, self._streams[which]
@@ -153,14 +155,18 @@ class Diff:
         group = self._streams[0].of[key].group
         return sentences.group(None if group is None else model.groups[group])
 
-    def _bytes(self, which: int, stream: Stream, side: Side, place: int | None) -> int | None:
+    def _bytes(
+        self, which: int, stream: Stream, side: AlignedSide, place: int | None
+    ) -> int | None:
         if place is None:
             return None
         token, model = side.tokens[place], self._traces[which].model
         calls = (c for c, t in zip(stream.calls, side.tokens, strict=True) if t == token)
         return sum(model.call(call).bytes or 0 for call in calls)
 
-    def _slower(self, key: Key, a: Side, b: Side) -> Iterator[tuple[Told, Slower]]:
+    def _slower(
+        self, key: Key, a: AlignedSide, b: AlignedSide
+    ) -> Iterator[tuple[DifferenceFacts, Slower]]:
         """The calls of a rank in a group that take longer in the second run."""
         of_a, of_b = (streams.of[key] for streams in self._streams)
         before, after = self._places(0, of_a, a), self._places(1, of_b, b)
@@ -178,10 +184,10 @@ class Diff:
             calls = self._call(0, of_a, was), self._call(1, of_b, places[0])
             shown = self._shown(0, calls[0], calls[0]), self._shown(1, calls[1], calls[1])
             waits, by = self._waits(of_b, [of_b.numbers[i] for i in places])
-            told = Told(align.SLOWER, self._group(key), *shown)
+            told = DifferenceFacts(align.SLOWER, self._group(key), *shown)
             yield told, Slower(first, second, waits, by)
 
-    def _places(self, which: int, stream: Stream, side: Side) -> dict[int, _Kinds]:
+    def _places(self, which: int, stream: Stream, side: AlignedSide) -> dict[int, _Kinds]:
         """Where each call stands, by its token and its dtypes."""
         model = self._traces[which].model
         dtypes = {call: model.call(call).signature.dtypes for call in {*stream.calls}}
@@ -201,7 +207,7 @@ class Diff:
             return 0, None
         return round(median(rows["wait_ns"])), trace.model.processes[mode(by)].rank
 
-    def _alone(self, *both: Mapping[Key, Side]) -> Iterator[Difference]:
+    def _alone(self, *both: Mapping[Key, AlignedSide]) -> Iterator[Difference]:
         """Ranks and groups of one run alone."""
         ranks = [{rank for rank, _ in one} for one in both]
         for i, name in enumerate("AB"):
@@ -239,7 +245,7 @@ def diff(
     return Diff(load(a, jobs[0]), load(b, jobs[1]), chosen)
 
 
-def _difference(told: Told, who: Sequence[tuple[int, Slower | None]]) -> Difference:
+def _difference(told: DifferenceFacts, who: Sequence[tuple[int, Slower | None]]) -> Difference:
     slower = max((s for _, s in who if s is not None), key=lambda s: s.b_ns - s.a_ns, default=None)
     ranks = tuple(sorted({rank for rank, _ in who}))
     shown = told.b or told.a

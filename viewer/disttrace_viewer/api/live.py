@@ -25,10 +25,9 @@ from disttrace_viewer.api.reading import Paths, read
 from disttrace_viewer.api.report import stall_ns
 from disttrace_viewer.api.trace import Trace
 from disttrace_viewer.api.verdict import others
-from disttrace_viewer.diagnosis.job import judged
+from disttrace_viewer.diagnosis.job import judged, looking_back, verdict_on
 from disttrace_viewer.diagnosis.said import Other, with_said
 from disttrace_viewer.diagnosis.verdict import Verdict
-from disttrace_viewer.history.past import looking_back, verdict_on
 from disttrace_viewer.load.discover import Files, discover
 from disttrace_viewer.load.files import open_regular
 from disttrace_viewer.load.problems import Problems, ViewerError

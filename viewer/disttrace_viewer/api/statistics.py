@@ -12,15 +12,15 @@ from typing import Any
 import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.analysis.minutes import Older, older
 from disttrace_viewer.analysis.schedule import Schedule, critical_path
 from disttrace_viewer.analysis.statistics import KEYS, Statistics, overlap
 from disttrace_viewer.analysis.wait_states import WaitStates
 from disttrace_viewer.analysis.what_if import KEYS as WITHOUT_KEYS
-from disttrace_viewer.analysis.what_if import Outcome, WhatIf, Without
+from disttrace_viewer.analysis.what_if import WhatIf, WhatIfOutcome, Without
 from disttrace_viewer.api.reading import Paths, read
-from disttrace_viewer.history.minutes import Older, older
-from disttrace_viewer.history.past import verdict_on
 from disttrace_viewer.load.problems import ViewerError
+from disttrace_viewer.diagnosis.job import verdict_on
 from disttrace_viewer.trace import model
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views import tables
@@ -373,7 +373,7 @@ def asked_without(question: str, schedule: Schedule) -> Without:
     return found
 
 
-def gain(outcome: Outcome, trace: Trace) -> dict[str, Any]:
+def gain(outcome: WhatIfOutcome, trace: Trace) -> dict[str, Any]:
     """An element of ``what_if`` in ``stats --json``."""
     without = outcome.without
     keys = {key: getattr(without, key) for key in WITHOUT_KEYS if getattr(without, key) is not None}

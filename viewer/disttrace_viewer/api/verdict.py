@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from disttrace_viewer.analysis.liveness import look
+from disttrace_viewer.analysis.past import Past
 from disttrace_viewer.api.report import Report, report_of, settled, stall_ns
 from disttrace_viewer.diagnosis import job
 from disttrace_viewer.diagnosis.said import Other, other
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.evidence.mismatches import KINDS
-from disttrace_viewer.findings.case import Past
 from disttrace_viewer.findings.finding import ERROR
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.files import is_remote
@@ -178,7 +178,7 @@ def _looking_back(
     if (apart or not found.healthy) and not job.fits_a_table(where):
         return found
     from disttrace_viewer.analysis.exchanges import Exchanges, align
-    from disttrace_viewer.history.past import looking_back, verdict_on
+    from disttrace_viewer.diagnosis.job import looking_back, verdict_on
     from disttrace_viewer.merge.reader import load
 
     exchanges = Exchanges(align(load(where, choose=chooser(ALL if apart else wanted))))

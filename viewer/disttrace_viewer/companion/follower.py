@@ -26,9 +26,9 @@ from typing import Any
 import orjson
 
 import disttrace.journal.format as fmt
+from disttrace_viewer.analysis.minutes import MINUTE_NS
 from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.companion.slow_ranks import Block, Blocks, Released
-from disttrace_viewer.history.minutes import MINUTE_NS
 from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.load.schema import json_object
 from disttrace_viewer.load.tail import Defined, Tail

@@ -22,7 +22,7 @@ from typing import Any
 
 import orjson
 
-from disttrace_viewer.analysis.liveness import Look, Seen, look
+from disttrace_viewer.analysis.liveness import Look, Observation, look
 from disttrace_viewer.analysis.process_ends import quotes
 from disttrace_viewer.companion.endpoint import Reply
 from disttrace_viewer.companion.reading import marks_of
@@ -50,7 +50,7 @@ class Received:
     """What other hosts sent: states, and what their kernels say of each process by its id."""
 
     states: tuple[State, ...] = ()
-    seen: Mapping[str, Seen] = field(default_factory=dict)
+    seen: Mapping[str, Observation] = field(default_factory=dict)
     senders: Mapping[str, str] = field(default_factory=dict)
     """By process whose companion sent its state."""
     reported: tuple[WaitsWith, ...] = ()
@@ -60,7 +60,7 @@ class Received:
     hosts: frozenset[str] = frozenset()
     """Those hosts, as names of journals have them."""
 
-    def look(self, process: Process) -> Seen:
+    def look(self, process: Process) -> Observation:
         """What is known of a process: by its own host, else by this one."""
         found = self.seen.get(process.id)
         return look(process) if found is None else found
@@ -97,7 +97,7 @@ def unpacked(answers: Iterable[Reply], local: Merged, *, proved: bool = False) -
     """
     words = known_words(local.states.values())
     files = known_files(local.states.values())
-    found: dict[str, list[tuple[State, Seen | None, str]]] = {}
+    found: dict[str, list[tuple[State, Observation | None, str]]] = {}
     rest = MOST_TEXT_OF_ALL
     for answer in answers:
         try:
@@ -122,7 +122,7 @@ def unpacked(answers: Iterable[Reply], local: Merged, *, proved: bool = False) -
     )
 
 
-def _read(text: bytes) -> tuple[list[State], dict[str, Seen]]:
+def _read(text: bytes) -> tuple[list[State], dict[str, Observation]]:
     value = orjson.loads(text)
     if len(value["states"]) > MOST_STATES:
         raise StateError("is of more processes than there are")
@@ -132,12 +132,12 @@ def _read(text: bytes) -> tuple[list[State], dict[str, Seen]]:
     }
 
 
-def _seen(word: Any) -> Seen:
+def _seen(word: Any) -> Observation:
     alive, code, letter = word
     fits = (type(alive) in (bool, type(None)), type(code) in (int, type(None)))
     if not all(fits) or not (letter is None or (type(letter) is str and len(letter) < 64)):
         raise StateError("says nothing of a process that a kernel says")
-    return Seen(alive, code, letter)
+    return Observation(alive, code, letter)
 
 
 def joined(answers: Sequence[Reply], summaries: Sequence[Reply]) -> bytes:

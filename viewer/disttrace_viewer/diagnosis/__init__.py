@@ -1,1 +1,1 @@
-"""From a trace to a report: the rules asked in order, consequences folded into causes."""
+"""From a trace to a report: the rules in order, consequences folded into causes."""

@@ -31,7 +31,7 @@ class Gaps:
     absent: tuple[int, ...]
     """Ranks of default groups of which no journal tells."""
     nameless: frozenset[int]
-    """Processes of which nobody knows which member of the default group they were."""
+    """Processes of which it is unknown which member of the default group they were."""
     ranks: frozenset[int]
     """Ranks of the processes that lack something."""
 
@@ -42,7 +42,7 @@ def gaps_of(trace: Trace, sample: Sample) -> Gaps:
     for process, sentence in (*_behind(trace, sample), *_unended(trace, sample)):
         lost.setdefault(process, (sentence,))
     members = {m.process for group in trace.groups if group.default for m in group.members}
-    # Whoever bears a rank that another one bears too, and by its records joined as neither, may
+    # One that bears a rank that another bears too, and by its records joined as neither, may
     # have been any.
     bearers = Counter((p.attempt, p.rank) for p in trace.processes if not p.is_agent)
     named = {
@@ -59,7 +59,7 @@ def gaps_of(trace: Trace, sample: Sample) -> Gaps:
 
 
 def missing_ranks(trace: Trace) -> tuple[int, ...]:
-    """Ranks of default groups of which there is no journal, or none that says whose it is.
+    """Ranks of default groups of which there is no journal, or none that states whose it is.
 
     Of a dry run (``fake``) there is one process, whatever the size of its group.
     """
@@ -146,8 +146,8 @@ def _completed(kept: tuple[Op, ...]) -> int:
 
 
 def _silent(process: Process) -> bool:
-    """Whether it said itself that it records no more, or its evidence is of one moment of its own,
-    as a dump is; or nothing is known of its journal but whom it is like.
+    """Whether it reported itself that it records no more, or its evidence is of one moment of its
+    own, as a dump is; or nothing is known of its journal but which one it is like.
     """
     if process.source != JOURNAL or not process.paths:
         return True

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from typing import TYPE_CHECKING
 
 from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.diagnosis.completeness import gaps_of
+from disttrace_viewer.diagnosis.said import with_said
 from disttrace_viewer.diagnosis.verdict import Verdict, verdict
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.mismatches import KINDS
@@ -24,7 +26,10 @@ from disttrace_viewer.states.history import courses_differ
 from disttrace_viewer.states.merged import Merged, merge
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.state import State
-from disttrace_viewer.trace.model import Job, Stream
+from disttrace_viewer.trace.model import Job, Stream, Trace
+
+if TYPE_CHECKING:
+    from disttrace_viewer.analysis.exchanges import Exchanges
 
 MANY_JOURNALS = 2_000
 LARGE_BYTES = 1 << 28
@@ -40,7 +45,7 @@ end for the verdict.
 """
 FEW_BYTES = 1 << 22
 """Of those that are read in this process: processes for them would take as long to start."""
-NOBODY = Merged({})
+NO_RANK = Merged({})
 Choose = Callable[[Sequence[Job]], Sequence[str]]
 Fetch = Callable[[Sequence[str]], Sequence[State]]
 
@@ -92,7 +97,7 @@ def judged(
     stall_ns: int = STALL_NS,
     engine: Engine = here,
     local: Merged | None = None,
-    others: Merged = NOBODY,
+    others: Merged = NO_RANK,
     fetch: Fetch | None = None,
     look: Look = look,
 ) -> Verdict:
@@ -101,7 +106,7 @@ def judged(
 
     ``local`` are the states of the journals, where they were reduced already; ``others`` are of
     processes whose journals lie elsewhere, and ``fetch`` has some of these read in full; ``look``
-    says which processes live. Raises ViewerError where there is neither.
+    states which processes live. Raises ViewerError where there is neither.
     """
     stored = _stored(paths)
     merged = read(paths, engine=engine) if local is None else local
@@ -111,8 +116,8 @@ def judged(
     if choose is not None:
         jobs = {*choose(merged.survey.jobs)}
         only = {p.id for p in merged.survey.processes if p.job in jobs}
-    told = () if stored else troubles(paths)
-    found = verdict(merged, only=only, stall_ns=stall_ns, look=look, problems=told)
+    reported = () if stored else troubles(paths)
+    found = verdict(merged, only=only, stall_ns=stall_ns, look=look, problems=reported)
     elsewhere = others.states.keys()
     suspects = () if stored else suspects_of(found, merged, elsewhere)
     if suspects:
@@ -122,17 +127,17 @@ def judged(
         there = [one for one in suspects if one in elsewhere][:MOST_COMPARED]
         if there and fetch is not None:
             merged = merge([merged, *fetch(there)])
-        found = verdict(merged, only=only, stall_ns=stall_ns, look=look, problems=told)
+        found = verdict(merged, only=only, stall_ns=stall_ns, look=look, problems=reported)
     return found
 
 
 def suspects_of(
     found: Verdict, merged: Merged, elsewhere: Set[str] = frozenset()
 ) -> tuple[str, ...]:
-    """The processes whose journals decide errors that are only likely so far: whom they blame,
+    """The processes whose journals decide errors that are only likely so far: which they blame,
     and the members of the group in question; of a few all collectives are compared. And those whose
     journals seem to lack what stands before the part that was read: a thread polls a store, and
-    another one is in a collective since. ``elsewhere``: those (ids) who have to be asked.
+    another one is in a collective since. ``elsewhere``: those (ids) who have to be queried.
     """
     evidence = found.case.evidence
     processes = evidence.trace.processes
@@ -170,7 +175,7 @@ def _differing(evidence: Evidence, group: int, members: Sequence[int]) -> Iterab
 
 def _out_of_step(found: Verdict, merged: Merged) -> Iterable[int]:
     """Processes whose calls tell since when a group is out of step, if that is read soon: of each
-    course of collectives one, where they differ and somebody waits in vain, or all is over.
+    course of collectives one, where they differ and a rank waits in vain, or all is over.
     """
     evidence = found.case.evidence
     wrong = any(finding.severity == ERROR for finding in found.findings)
@@ -187,7 +192,7 @@ def _out_of_step(found: Verdict, merged: Merged) -> Iterable[int]:
 def _joined(found: Verdict, merged: Merged, elsewhere: Set[str]) -> Iterable[int]:
     """Processes whose calls tell what went wrong first, if anything did and that is read soon: what
     their members passed may have differed in collectives that are over, of which states keep none
-    but the newest. Others are asked only where those differ as well.
+    but the newest. Others are queried only where those differ as well.
     """
     evidence = found.case.evidence
     errors = [finding for finding in found.findings if finding.severity == ERROR]
@@ -211,3 +216,37 @@ def in_full(
     files: list[Files] = [f for f in evidence(paths, Problems()) if f.base in bases]
     full = folder.of_journals(files, history=True, engine=engine, batch=1)
     return merge([merged, Merged(full.states)])
+
+
+def verdict_on(
+    trace: Trace,
+    exchanges: Exchanges | None = None,
+    *,
+    stall_ns: int = STALL_NS,
+    look: Look = look,
+) -> Verdict:
+    """The verdict on the processes of a trace, which bear the same numbers in it; ``exchanges`` are
+    those of the trace, where they are at hand.
+
+    Raises:
+        ViewerError: where the journals are not there any more.
+    """
+    from disttrace_viewer.analysis.exchanges import Exchanges  # which needs Polars
+
+    ids = {p.id for p in trace.processes}
+    found = looking_back(
+        judged(trace.paths, only=ids, stall_ns=stall_ns, look=look), exchanges or Exchanges(trace)
+    )
+    if found is None:
+        raise ViewerError(f"{', '.join(trace.paths)} changed while it was read.")
+    return with_said(found)
+
+
+def looking_back(found: Verdict, exchanges: Exchanges) -> Verdict | None:
+    """The verdict with what is over looked at as well; None where others were read than judged."""
+    from disttrace_viewer.analysis.history import WholePast
+
+    trace = found.case.evidence.trace
+    if [p.id for p in trace.processes] != [p.id for p in exchanges.trace.processes]:
+        return None
+    return found.looking_back(WholePast(exchanges, trace))

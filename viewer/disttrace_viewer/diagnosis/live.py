@@ -1,4 +1,4 @@
-"""What of a verdict counts while the job runs: what holds up somebody now, and not what is over."""
+"""What of a verdict counts while the job runs: what holds up a rank now, and not what is over."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ Starved = Callable[[int], float]
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What is to be said now."""
+    """What is to be reported now."""
 
     errors: list[Finding]
-    """By which somebody has stood still for the limit."""
+    """By which a rank has stood still for the limit."""
     notes: list[Finding]
     """Where there is none: who is starting, else who waits while all others get on."""
     starting: bool
     creating: bool
-    """A communicator is being made: nobody is ended meanwhile."""
+    """A communicator is being made: none is ended meanwhile."""
     waiting: bool
-    """Somebody waits, however long."""
+    """A rank waits, however long."""
     next_s: float
     """Until the next look."""
 
@@ -62,7 +62,7 @@ class Picture:
         ]
 
     def noted(self, case: Case) -> list[Any]:
-        """Tells one picture of notes from another; those who come are not told of one by one."""
+        """Tells one picture of notes from another; ranks that come are not listed one by one."""
         if self.starting:
             return [f.kind for f in self.notes]
         return sorted([f.kind, _ids(case, f.waiting)] for f in self.notes)
@@ -79,8 +79,8 @@ def picture(
     starved: Starved,
 ) -> Picture:
     """What of the findings counts now. ``unknown``: ranks of which nothing is known, though others
-    may be about to answer where somebody ``asks``; ``looked_into``: devices and links are about to
-    say whether it is theirs that nobody gets on.
+    may be about to answer where a rank ``asks``; ``looked_into``: devices and links are about to
+    tell whether the stall is theirs.
     """
     ages = ages_s(case)
     oldest_s = max(ages, default=0.0)
@@ -101,7 +101,7 @@ def picture(
             rest.append(min(wait, AGAIN_S))
             errors = []
         else:
-            # Where nobody waits any more, the others gave up and somebody lives on.
+            # Where none waits any more, the others gave up and one lives on.
             unseen = [] if starts or excused or working else [*find(case, unknown)]
             errors = by_records(errors) or unseen or errors
     waits = [*working, *(f for f in findings if is_waiting(f))]
@@ -117,7 +117,7 @@ def picture(
 
 
 def patience_s(limit_s: float) -> float:
-    """How old a wait is when what is known is told, whoever has not answered."""
+    """How old a wait is when what is known is reported, the one that has not answered."""
     return limit_s + min(OF_PATIENCE * limit_s, PATIENCE_S)
 
 
@@ -128,7 +128,7 @@ def _ids(case: Case, processes: Iterable[int]) -> list[str]:
 def _is_starved(
     case: Case, finding: Finding, age_s: float, limit_s: float, starved: Starved
 ) -> bool:
-    """Whether those who do not come have waited for a processor, and without that nobody would
+    """Whether those who do not come have waited for a processor, and without that none would
     have waited for them for the limit. Not for ever: they may have nothing to do with it.
     """
     if finding.kind not in ABOUT_WAITS:
@@ -157,7 +157,7 @@ def workers(case: Case) -> set[int]:
 
 
 def waits(case: Case) -> list[Op]:
-    """What somebody waits in, or asks for again and again; whoever gave up does not."""
+    """What a rank waits in, or asks for again and again; the one that gave up does not."""
     waiting = [op for op in case.evidence.blocking if op.error is None]
     return waiting + [wait.op for wait in case.waits if wait.polled]
 
@@ -184,13 +184,13 @@ def waits_of(case: Case, errors: Sequence[Finding]) -> set[tuple[str, int]]:
     return polled | {_named(case, op, polled=False) for op in held}
 
 
-def gave_up(case: Case, told: Collection[tuple[str, int]]) -> bool:
+def gave_up(case: Case, reported: Collection[tuple[str, int]]) -> bool:
     """Whether some of those waits ended by an error, after which their processes have communicated
-    no more: such a wait is over, and nobody goes on.
+    no more: such a wait is over.
     """
     newest = {op.process: op.number for op in case.evidence.sample.of_kind(*GROUPED)}
     return any(
-        _named(case, op, polled=False) in told and newest.get(op.process, 0) <= op.number
+        _named(case, op, polled=False) in reported and newest.get(op.process, 0) <= op.number
         for op in case.evidence.given_up
     )
 
@@ -200,13 +200,14 @@ def _named(case: Case, op: Op, *, polled: bool) -> tuple[str, int]:
 
 
 def stalled(case: Case, findings: Iterable[Finding], limit_s: float) -> list[Finding]:
-    """The errors by which somebody has stood still for the limit, and the warnings by which it
-    waited for ranks that are at work.
+    """The errors by which a rank has stood still for the limit, and the warnings by which it waited
+    for ranks that are at work.
 
-    Whoever was quiet for so long may have been so before it began to wait. Where nobody waits, and
-    all that a finding is about is over, nothing stands still: a launcher sees to those that failed,
-    and may have started them anew. What holds up the living comes before why an earlier attempt
-    failed, and while those of a later attempt only start nothing is said of that at all.
+    The one that was quiet for so long may have been so before it began to wait. Where none waits,
+    and all that a finding is about is over, nothing stands still: a launcher sees to those that
+    failed, and may have started them anew. What holds up the living comes before why an earlier
+    attempt failed, and while those of a later attempt only start nothing is reported of that at
+    all.
     """
     ages, alive = ages_s(case), workers(case)
     if max(ages, default=limit_s) < limit_s:

@@ -13,8 +13,8 @@ from disttrace_viewer.evidence.outlook import (
     MOVES,
     SPINS,
     STANDS,
-    Activity,
     Deadline,
+    RankActivity,
     activity,
     deadline,
 )
@@ -33,11 +33,11 @@ SEVERAL = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlace:
     """What some processes do, and where in the program."""
 
     doing: str
-    """Nothing of one that ended well: its state says so."""
+    """Nothing of one that ended well: its state show it."""
     at: str
     state: str
     word: str
@@ -46,7 +46,7 @@ class Place:
     longest_ns: int
     culprit: bool
     waits: bool = False
-    """Somebody there waits in a finding."""
+    """A rank there waits in a finding."""
     briefly: tuple[str, ...] = ()
     """Words for ``doing`` where room is scarce, the shortest last; none: only those."""
     attempt: int | None = None
@@ -84,7 +84,7 @@ class _Doing:
     named: tuple[str, Op] | None = None
     """Of what ``text`` is the long name: ``in`` or ``last``, and the operation."""
     pattern: str = ""
-    """What those that are told as one have in common, where not ``text``."""
+    """What those that are shown as one have in common, where not ``text``."""
 
 
 @dataclass(slots=True)
@@ -111,7 +111,7 @@ class _There:
 
 
 _Key = tuple[bool, str, str, str, "int | None"]
-"""Whether somebody is named, what is done where, the state, and the attempt where that matters."""
+"""Whether a rank is named, what is done where, the state, and the attempt where that matters."""
 
 
 def positions(case: Case, findings: Sequence[Finding]) -> list[str]:
@@ -119,7 +119,7 @@ def positions(case: Case, findings: Sequence[Finding]) -> list[str]:
     return [place.line(case) for place in places(case, findings)]
 
 
-def places(case: Case, findings: Sequence[Finding]) -> list[Place]:
+def places(case: Case, findings: Sequence[Finding]) -> list[RankPlace]:
     """Processes that do the same in the same place, as one."""
     culprits = {i for f in findings for i in f.culprits}
     waiting = {i for f in findings for i in f.waiting}
@@ -174,7 +174,9 @@ def places(case: Case, findings: Sequence[Finding]) -> list[Place]:
         ranks = tuple(rank for more in reported for rank in more.ranks)
         culprit = not culprits.isdisjoint(members)
         places.append(
-            Place(doing, at, how, word, members, longest, culprit, waits, briefly, attempt, ranks)
+            RankPlace(
+                doing, at, how, word, members, longest, culprit, waits, briefly, attempt, ranks
+            )
         )
     return sorted(
         places,
@@ -189,8 +191,9 @@ def places(case: Case, findings: Sequence[Finding]) -> list[Place]:
 
 
 def _kind(case: Case, op: Op | None, *, apart: bool = False) -> tuple[str, str] | None:
-    """What operations in groups of one kind, say all tensor-parallel ones of a mesh, share; of
-    those who are ``apart`` from whom one knows their groups by name that is all there is to say.
+    """What operations in groups of one kind, tell all tensor-parallel ones of a mesh, share; of
+    those who are ``apart`` whose groups are known by name that is all there is to
+    report.
     """
     if op is None or op.call.kind != "collective" or op.call.group is None:
         return None
@@ -244,8 +247,8 @@ def _doing(case: Case, index: int) -> _Doing:
     end = evidence.ends[index]
     if end.over and end.how != SILENT:
         gone = end_of(evidence, index)
-        told = ended(gone)
-        return _Doing("" if told == ENDED else told, pattern=pattern(gone))
+        texts_of = ended(gone)
+        return _Doing("" if texts_of == ENDED else texts_of, pattern=pattern(gone))
     sample = evidence.stands(index)
     if end.held is not None or sample is not None or end.over:
         since = 0
@@ -271,14 +274,14 @@ def _named(trace: Trace, done: str, op: Op, *, brief: bool = False) -> str:
 
 
 def _brief(trace: Trace, done: str, op: Op) -> tuple[str, ...]:
-    """Of the default group the short name says all that the long one does."""
+    """Of the default group the short name states all that the long one does."""
     group = trace.group_of(op.call)
     brief = _named(trace, done, op, brief=True)
     return (brief,) if group is not None and group.default else (_named(trace, done, op), brief)
 
 
 MOST = 2
-"""Ranks of which a summary says what they do."""
+"""Ranks of which a summary states what they do."""
 SHOWN = 1_000_000
 """Bytes that are worth a word."""
 NEAR_S, OF_LIMIT = 60.0, 4
@@ -301,12 +304,12 @@ def outlook(case: Case, finding: Finding) -> Finding:
     since_ns = min(w.op.since_ns for w in waits)
     until_ns = max(w.op.end_ns or evidence.cut_ns for w in waits)
     done = tuple(activity(evidence, p, since_ns, until_ns) for p in case.by_rank(missing))
-    said = " ".join(_sentence(case, one) for one in done[:MOST] if one.usage is not None)
+    text_of = " ".join(_sentence(case, one) for one in done[:MOST] if one.usage is not None)
     finding = replace(
         finding,
         activity=done,
         deadline=found,
-        summary=f"{finding.summary} {said}" if said else finding.summary,
+        summary=f"{finding.summary} {text_of}" if text_of else finding.summary,
     )
     lives = all(evidence.ends[p].how in (ALIVE, SILENT) for p in missing)
     works = lives and len(open_waits) == len(waits) and all(one.state == MOVES for one in done)
@@ -328,7 +331,7 @@ def near_s(limit_s: float) -> float:
 
 
 def marks(findings: Iterable[Finding]) -> list[float]:
-    """When it is to be said again that time runs out (unix): at half of the limit of the first
+    """When it is to be reported again that time runs out (unix): at half of the limit of the first
     finding, and when that is near.
     """
     limit = next((f.deadline for f in findings), None)
@@ -337,7 +340,7 @@ def marks(findings: Iterable[Finding]) -> list[float]:
     return [limit.at_s - limit.limit_s / 2, limit.at_s - near_s(limit.limit_s)]
 
 
-def _sentence(case: Case, one: Activity) -> str:
+def _sentence(case: Case, one: RankActivity) -> str:
     """``Rank 0 is at work in tokenize at data.py:12: 97 % of a core in the last 10 s.``"""
     usage = one.usage
     assert usage is not None

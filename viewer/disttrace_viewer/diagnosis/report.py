@@ -7,7 +7,7 @@ from typing import Any
 
 from disttrace.journal.format import ranges_of
 from disttrace_viewer.diagnosis.completeness import missing_ranks
-from disttrace_viewer.evidence.outlook import Activity
+from disttrace_viewer.evidence.outlook import RankActivity
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, Finding
 from disttrace_viewer.merge.clock import UNKNOWN_NS
@@ -241,7 +241,7 @@ def _by_rank(case: Case, found: Finding) -> dict[str, Any]:
     }
 
 
-def _activity(case: Case, one: Activity) -> dict[str, Any]:
+def _activity(case: Case, one: RankActivity) -> dict[str, Any]:
     usage = one.usage
     return {
         "rank": case.evidence.trace.processes[one.process].rank,

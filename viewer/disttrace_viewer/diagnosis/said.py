@@ -128,7 +128,7 @@ def _same(one: Finding, reported: Finding) -> bool:
 
 
 def _as_much(one: Finding, reported: Finding) -> bool:
-    """Whether it is as certain as what was reported, and says as well where the culprits were."""
+    """Whether it is as certain as what was reported, and states as well where the culprits were."""
     lines = {(w.file, w.line) for w in reported.locations if w.process in reported.culprits}
     known = lines <= {(w.file, w.line) for w in one.locations}
     return reported.certainty != CERTAIN or (one.certainty == CERTAIN and known)
@@ -194,7 +194,7 @@ def _names(one: Mapping[str, Any], processes: Container[str]) -> bool:
 
 
 SEVERITIES = (ERROR, WARNING, NOTE)
-"""In the order in which they are told."""
+"""In the order in which they are reported."""
 _LISTED = ("journals", "incomplete", "not_captured", "problems")
 _COUNTED = ("dropped", "whole", "records")
 
@@ -223,7 +223,7 @@ class Other:
 
     @property
     def sentence(self) -> str:
-        """Its name and the first finding, for whoever looks at another one."""
+        """Its name and the first finding, for the one that looks at another one."""
         who = f"Job {self.id} lived meanwhile ({number(self.processes, 'process', 'processes')})"
         if self.first is None:
             return f"{who}, with nothing wrong."
@@ -241,7 +241,7 @@ def other(case: Case, findings: Sequence[Finding]) -> Other:
 def combined(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One report of the values of several (``diagnose --json``), that on the newest job first.
 
-    Whatever is of one process or one finding says of which job it is. The rest, ``missing_ranks``
+    Whatever is of one process or one finding has its job. The rest, ``missing_ranks``
     too, is the newest job's; those of the others are in ``jobs``.
     """
     first, *others = reports

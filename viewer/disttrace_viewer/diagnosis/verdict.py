@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from disttrace_viewer.analysis.liveness import Look, look
+from disttrace_viewer.analysis.past import NOTHING, Past
 from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN, SILENT, TOGETHER_NS
 from disttrace_viewer.analysis.sample import frame
 from disttrace_viewer.diagnosis.completeness import Gaps, gaps_of
@@ -16,7 +17,7 @@ from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.evidence.recorded import STALL_NS
 from disttrace_viewer.evidence.wait import Wait
-from disttrace_viewer.findings.case import NOTHING, Case, Past
+from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, Finding
 from disttrace_viewer.findings.rules import downgraded, outside, unmatched, waiting_for_input
 from disttrace_viewer.findings.rules.divergence import traced_back
@@ -55,8 +56,8 @@ AWAY = ("missing_participant", "unmatched_send", "unmatched_recv")
 
 
 def judged(case: Case, findings: Sequence[Finding]) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """The findings that hold whatever the lost records said, and sentences about what is missing;
-    no sentence: nothing is.
+    """The findings that hold whatever the lost records reported, and sentences about what is
+    missing; no sentence: nothing is.
     """
     gaps = gaps_of(case.evidence.trace, case.evidence.sample)
     if any(not job.known for job in case.evidence.trace.other_jobs):
@@ -125,7 +126,7 @@ def _holds(case: Case, gaps: Gaps, finding: Finding) -> bool:
     if finding.kind in SEEN:
         return True
     if not gaps.lost:
-        return True  # somebody may never have been started: that is a finding and no gap
+        return True  # a rank may never have been started: that is a finding and no gap
     if any(process in gaps.lost for process in finding.culprits):
         return False
     if finding.kind == "process_failed":
@@ -143,7 +144,7 @@ def _holds(case: Case, gaps: Gaps, finding: Finding) -> bool:
 
 def _failed_first(case: Case, finding: Finding) -> bool:
     """Whether a process failed by its own record, before anybody else did, and before anybody
-    noticed that somebody was gone: what is lost cannot be the cause then.
+    noticed that a rank was gone: what is lost cannot be the cause then.
     """
     evidence = case.evidence
     first = min((evidence.ends[p] for p in finding.culprits), key=lambda end: end.t_ns)
@@ -171,10 +172,10 @@ def judge(evidence: Evidence, past: Past = NOTHING) -> tuple[Case, tuple[Finding
     """The case and its findings, errors first; each carries its consequences as sentences.
 
     Where journals are lost, findings that these might contradict are left out, and
-    ``Case.incomplete`` says what is missing.
+    ``Case.incomplete`` states what is missing.
     """
     case = Case(evidence, past=past)
-    for rule in (*RULES, *past.rules):
+    for rule in RULES:
         for finding in rule(case):
             _take(case, finding)
     found = downgraded.traced_to(case, case.findings)
@@ -189,7 +190,7 @@ def _take(case: Case, finding: Finding) -> None:
     finding = waiting_for_input.eased(case, eased(case, finding))
     found = outside.tempered(case, finding)
     if found is not None:
-        case.add(downgraded.told(case, by_names(case, found)))
+        case.add(downgraded.with_handled(case, by_names(case, found)))
 
 
 @dataclass(frozen=True)
@@ -213,7 +214,7 @@ class Verdict:
 
     @property
     def blame(self) -> Blame:
-        """By whom waiting that never ended was caused: the one table of it."""
+        """By which waiting that never ended was caused: the one table of it."""
         known = {id(one.scope): one.culprits for one in self.findings}
         of: dict[int, tuple[int, ...]] = {}
         for wait, number in self.case.owner.items():
@@ -245,7 +246,7 @@ def verdict(
 ) -> Verdict:
     """What is wrong with some processes (by id; default: all), as far as their states tell.
 
-    What needs history is left out, and the report says so. A finding is certain only if the
+    What needs history is left out, and the report show it. A finding is certain only if the
     journals of those concerned were read in full for their states.
     """
     unfinished, bases = merged.partial, merged.survey.paths
@@ -267,15 +268,15 @@ def fold(case: Case) -> tuple[Finding, ...]:
     folded = []
     for number, finding in enumerate(case.findings):
         mine = waits.get(number, [])
-        # Who waits because of a finding that names nobody itself.
+        # Who waits because of a finding that has no culprit itself.
         held = tuple(sorted({wait.process for wait in mine} - set(finding.culprits)))
-        told = _consequence_sentences(case, finding, mine, ends.get(number, []))
-        told += _uncaught(case, finding, (*finding.consequences, *told))
+        reported = _consequence_sentences(case, finding, mine, ends.get(number, []))
+        reported += _uncaught(case, finding, (*finding.consequences, *reported))
         folded.append(
             replace(
                 finding,
                 waiting=finding.waiting or held,
-                consequences=(*finding.consequences, *told),
+                consequences=(*finding.consequences, *reported),
             )
         )
     return tuple(
@@ -311,27 +312,27 @@ def _consequence_sentences(
         waits.setdefault((over, what), []).append(wait.process)
         groups[what] = wait.op.call.group
         alike.append(wait.op)
-    told = [
+    reported = [
         f"{sentences.subject(trace, who, within=groups[what])}"
         f" {'waited' if over else 'wait' if len(who) > 1 else 'waits'} in {what}."
         for (over, what), who in waits.items()
     ]
-    told += _in_more_groups(trace, alike)
+    reported += _in_more_groups(trace, alike)
     ended: dict[str, list[int]] = {}
     for process in ends:
         end = evidence.ends[process]
         if process in case.cut_off:
             continue  # ended from outside when all was over: no consequence of anything here
-        nobody = finding.kind == "process_failed" and not finding.culprits
-        if nobody and process in finding.waiting:
+        no_culprit = finding.kind == "process_failed" and not finding.culprits
+        if no_culprit and process in finding.waiting:
             continue  # the finding is about them
         if process not in finding.culprits and end.how != CLEAN:
             ended.setdefault(pattern(end_of(evidence, process)), []).append(process)
-    told += [
+    reported += [
         f"{_who(case, who)} {how_ended(end_of(evidence, who[0]), many=len(who) > 1)}."
         for who in ended.values()
     ]
-    return told
+    return reported
 
 
 def _in_more_groups(trace: Trace, ops: Iterable[Op]) -> list[str]:
@@ -351,12 +352,12 @@ def _in_more_groups(trace: Trace, ops: Iterable[Op]) -> list[str]:
     ]
 
 
-def _uncaught(case: Case, finding: Finding, told: Iterable[str]) -> list[str]:
-    """The exceptions that nobody caught of processes that a finding names, where neither it nor
+def _uncaught(case: Case, finding: Finding, reported: Iterable[str]) -> list[str]:
+    """The exceptions that none caught of processes that a finding names, where neither it nor
     what follows from it quotes them (or one that differs by its numbers, a rank or a batch): they
     may be what is to be read first.
     """
-    quoted = " ".join((finding.summary, *told))
+    quoted = " ".join((finding.summary, *reported))
     raised: dict[str, list[int]] = {}
     known = set[str]()
     for process in dict.fromkeys((*finding.culprits, *finding.waiting)):

@@ -1,8 +1,8 @@
 """Waits in a store: for a key, for its server, or by asking again and again.
 
 ``store.add(key, 0)`` or ``check`` in a loop, or ``get`` with a short time-out that is caught, is a
-wait for somebody that no open operation shows. A controller may ask like that all day while the
-others train, so it counts only where nobody of the job gets on, and where something says that the
+wait for a rank that no open operation shows. A controller may ask like that all day while the
+others train, so it counts only where no rank of the job gets on, and where something shows that the
 answer was meant to come: several ask for it, or who asks has had a part in it.
 """
 
@@ -20,7 +20,7 @@ from disttrace_viewer.evidence.wait import KEY, SERVER, Wait, late_by_ns
 from disttrace_viewer.trace.operation import CREATING, Op, is_closed
 
 _READING = ("store.get", "store.wait", "store.multi_get", "store.check")
-"""What changes nothing in a store: of several keys that are asked for in turn each is one."""
+"""What changes nothing in a store: of several keys that are requested in turn each is one."""
 ASKED_NS = 3_000_000_000
 """Who polls asks at least so often."""
 STARVED_NS = 4 * ASKED_NS
@@ -36,9 +36,9 @@ def asking(evidence: Evidence) -> Iterator[tuple[Op, int, tuple[Op, ...]]]:
         if evidence.trace.processes[process].is_agent:
             continue
         for newest in dict.fromkeys((evidence.last_of_main.get(process, op), op)):
-            asked = _asked_in_turn(evidence, newest)
-            if asked is not None and evidence.until_ns(process) - asked[0] >= evidence.stall_ns:
-                found[process] = (newest, *asked)
+            polls = _asked_in_turn(evidence, newest)
+            if polls is not None and evidence.until_ns(process) - polls[0] >= evidence.stall_ns:
+                found[process] = (newest, *polls)
                 break
     waiting = {op.process for op in evidence.blocking}
     if not found or _gets_on(evidence, found.keys() | waiting):
@@ -46,13 +46,13 @@ def asking(evidence: Evidence) -> Iterator[tuple[Op, int, tuple[Op, ...]]]:
     several = Counter(
         key
         for _, _, turn in found.values()
-        for key in {place_and_key(evidence, asked) for asked in turn}
+        for key in {place_and_key(evidence, polls) for polls in turn}
     )
     for op, since, turn in found.values():
         if (
             tries_again(evidence, op)
-            or any(several[place_and_key(evidence, asked)] > 1 for asked in turn)
-            or any(_took_part(evidence, asked) for asked in turn)
+            or any(several[place_and_key(evidence, polls)] > 1 for polls in turn)
+            or any(_took_part(evidence, polls) for polls in turn)
         ):
             yield op, since, turn
 
@@ -76,7 +76,7 @@ def tries_again(evidence: Evidence, op: Op) -> bool:
 
 def _between(of_process: Iterable[Op], op: Op) -> bool:
     """Whether its thread has been given such a key before, and has made a group since: it does both
-    in turn, and whoever makes the next group waits for it.
+    in turn, and the one that makes the next group waits for it.
     """
     mine = [one for one in of_process if one.thread == op.thread]
     given = [o.begin_ns for o in mine if o.call.index == op.call.index and o.error is None]
@@ -120,7 +120,7 @@ def _asked_in_turn(evidence: Evidence, last: Op) -> tuple[int, tuple[Op, ...]] |
         return None
     others = (op for used in uses.values() if used not in turn for op in used)
     before = max(others, key=lambda op: op.begin_ns, default=None)
-    if before is not None and since <= before.begin_ns:  # it has asked for the same before as well
+    if before is not None and since <= before.begin_ns:  # it has requested the same before as well
         if not _again(evidence, before, last):
             return None
         since = before.end_ns or before.begin_ns
@@ -128,8 +128,8 @@ def _asked_in_turn(evidence: Evidence, last: Op) -> tuple[int, tuple[Op, ...]] |
 
 
 def _again(evidence: Evidence, before: Op, last: Op) -> bool:
-    """Whether a thread has asked more than once since it did anything else: whatever else it did is
-    known, so that all numbers since are of questions, unless another thread took some of them.
+    """Whether a thread has queried more than once since it did anything else: whatever else it did
+    is known, so that all numbers since are of questions, unless another thread took some of them.
     """
     if last.call.op in AWAITING or last.number < before.number + 2:
         return False
@@ -181,16 +181,16 @@ def _threads_beside(evidence: Evidence) -> set[tuple[int, int]]:
     return {thread for thread, found in kinds.items() if found == {"store"}}
 
 
-def _took_part(evidence: Evidence, asked: Op) -> bool:
-    """Whether who asks has used the key by another call as well (counted itself in, say), or wants
-    it for itself: a lock.
+def _took_part(evidence: Evidence, polls: Op) -> bool:
+    """Whether who asks has used the key by another call as well (counted itself in, for example),
+    or wants it for itself: a lock.
     """
-    if asked.call.op == "store.compare_set":
+    if polls.call.op == "store.compare_set":
         return True
-    key = place_and_key(evidence, asked)
+    key = place_and_key(evidence, polls)
     return any(
-        op.call.index != asked.call.index and place_and_key(evidence, op) == key
-        for op in evidence.sample.of_process[asked.process]
+        op.call.index != polls.call.index and place_and_key(evidence, op) == key
+        for op in evidence.sample.of_process[polls.process]
         if op.call.kind == "store" and op.key is not None
     )
 
@@ -205,7 +205,7 @@ def keys(setters: Setters, chosen: Sequence[Op], waiting: Set[int]) -> Iterator[
         unset = [key for key in keys if nothing(key)]
         blocks = op.call.op in AWAITING
         exchange = (KEY, place, *sorted(name for _, name in unset or keys))
-        # A connection that was closed says nothing of the key.
+        # A connection that was closed proves nothing of the key.
         missing = bool(unset) and blocks and (not is_closed(op.error) or _cut_off(evidence, op))
         # Who has filled a queue so far need not be the one to fill it once more.
         wanted = unset if missing and not queue else []
@@ -258,14 +258,14 @@ def _still_server(evidence: Evidence, op: Op) -> int | None:
     return server
 
 
-def asked(setters: Setters, waiting: Set[int]) -> Iterator[Wait]:
-    """Waits by polling. Where nobody is known to be the one to act, they hold up nobody: others
-    that wait for who asks are told where it is.
+def polls(setters: Setters, waiting: Set[int]) -> Iterator[Wait]:
+    """Waits by polling. Where none is known to be the one to act, they hold up none: others
+    that wait for the one that asks get its position.
     """
     evidence = setters.evidence
-    asked = list(asking(evidence))
-    everybody = waiting | {op.process for op, _, _ in asked}
-    for op, since, turn in asked:
+    polls = list(asking(evidence))
+    everybody = waiting | {op.process for op, _, _ in polls}
+    for op, since, turn in polls:
         keys = [key for one in turn for key in keys_of(evidence.trace, one)]
         keys = [key for key in keys if setters.absent(key)] or keys
         expected = {

@@ -7,13 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from disttrace_viewer.analysis.out_of_step import SWAPPED, Shift, first_shift
-from disttrace_viewer.analysis.sample import Course, innermost
+from disttrace_viewer.analysis.past import Place, place_of
+from disttrace_viewer.analysis.sample import Course
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.model import Call, Stream
-from disttrace_viewer.trace.process import Frame
 
-Place = tuple[str, Frame | None]
-"""Operation and the user's line: behind a framework all of its calls are of one line."""
 Shifts = Mapping[Stream, Shift[int, Place]]
 OFTEN = 3
 """So often lines have to meet to be a habit."""
@@ -114,13 +112,8 @@ def aligned(courses: Mapping[int, Course]) -> tuple[int, Mapping[int, Sequence[C
     return first, found
 
 
-def place_of(call: Call) -> Place:
-    """What two calls have in common that are one line of the program."""
-    return call.op, innermost(call.stack)
-
-
 def _kept(evidence: Evidence) -> Iterator[tuple[Stream, Mapping[int, Course]]]:
-    """The courses that came with states: of each that differs one was asked for."""
+    """The courses that came with states: of each that differs one was requested."""
     sample = evidence.sample
     for stream in dict.fromkeys(stream for _, stream in sample.history):
         members = {process for process, of in sample.courses if of == stream}

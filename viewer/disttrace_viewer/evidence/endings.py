@@ -9,7 +9,7 @@ from functools import cached_property
 
 from disttrace.journal.format import COLLECTIVE, STOPPED
 from disttrace_viewer.analysis import process_ends
-from disttrace_viewer.analysis.liveness import Seen, remembered
+from disttrace_viewer.analysis.liveness import Observation, remembered
 from disttrace_viewer.analysis.process_ends import (
     ALIVE,
     CASCADE,
@@ -69,7 +69,7 @@ class Failures(Recorded):
     @cached_property
     def _exchanged(self) -> Mapping[int, int]:
         """When each process began the newest operation that others took part in and that ended
-        well: a send may end well although nobody is there.
+        well: a send may end well although its receiver is not there.
         """
         return latest(
             op
@@ -104,17 +104,17 @@ class Failures(Recorded):
 
     @cached_property
     def closed(self) -> tuple[Op, ...]:
-        """Operations whose error says that the other end closed the connection, by time."""
+        """Operations whose error states that the other end closed the connection, by time."""
         found = [op for failed in self.failed.values() for op in failed if is_closed(op.error)]
         return tuple(sorted(found, key=lambda op: (op.end_ns or 0, op.id)))
 
 
 class Endings(Failures):
-    """How each process ended, and how long whoever waits has waited."""
+    """How each process ended, and how long the one that waits has waited."""
 
     @cached_property
-    def seen(self) -> tuple[Seen, ...]:
-        """What the kernel of this host says of each process, or that of its own said."""
+    def seen(self) -> tuple[Observation, ...]:
+        """What the kernel of this host states of each process, or that of its own reported."""
         return tuple(remembered(p, self.look(p)) for p in self.trace.processes)
 
     @cached_property
@@ -155,7 +155,7 @@ class Endings(Failures):
         return process_ends.heard_of(found, processes, self.seen, now_ns)
 
     def seen_gone(self, process: int) -> bool:
-        """Whether somebody saw that it had gone while others of the job lived."""
+        """Whether a rank saw that it had gone while others of the job lived."""
         seen = self.seen[process]
         if seen.alive is not False:
             return False
@@ -198,17 +198,17 @@ class Endings(Failures):
 
     @cached_property
     def stalled_after_ns(self) -> int:
-        """How long somebody must have waited before a missing partner is a fault."""
+        """How long a rank must have waited before a missing partner is a fault."""
         return self.stall_ns if self.live else STUCK_NS
 
     @cached_property
     def timeless(self) -> frozenset[int]:
-        """Processes of which nobody knows when their evidence was gathered: no wait has an age."""
+        """Processes whose evidence has no known time: no wait has an age."""
         return frozenset(p.index for p in self.trace.processes if "time" in p.lacks)
 
     @cached_property
     def communication(self) -> Mapping[int, Communication]:
-        """What each process's communication says of how it ended."""
+        """What each process's communication states of how it ended."""
         found = {}
         native = {op.process for op in self.pending if op.call.origin == "c++"}
         grouped = [op for op in self.pending if op.call.kind in GROUPED]
@@ -237,9 +237,9 @@ class Endings(Failures):
         return found
 
     def _held_up_by(self, op: Op) -> bool:
-        """Whether what is in flight may be why its process was ended. Whoever enqueues goes on, and
-        so does who has begun something else since: no backend of the CPU ends it over that, and one
-        of devices over no fresh operation, but for one whose peer is gone.
+        """Whether what is in flight may be why its process was ended. The one that enqueues goes
+        on, and so does who has begun something else since: no backend of the CPU ends it over that,
+        and one of devices over no fresh operation, but for one whose peer is gone.
         """
         if op.on_device:
             age_ns = self.trace.processes[op.process].last_ns - op.begin_ns
@@ -325,13 +325,13 @@ class Endings(Failures):
     def _apart(self) -> bool:
         return self.live and len({p.clock for p in self.trace.processes}) > 1
 
-    def still(self, asked: Iterable[int], others: Iterable[int]) -> tuple[int, ...]:
+    def still(self, polled: Iterable[int], others: Iterable[int]) -> tuple[int, ...]:
         """Which of some processes have stopped running, while one of the others went on waiting."""
         ends, processes = self.ends, self.trace.processes
         seen_ns = max((processes[p].last_ns for p in others), default=0) - process_ends.MISSED_NS
         return tuple(
             p
-            for p in asked
+            for p in polled
             if ends[p].held == STOPPED
             or (ends[p].how in (ALIVE, SILENT) and processes[p].last_ns < seen_ns)
         )

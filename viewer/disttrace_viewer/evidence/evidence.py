@@ -34,7 +34,7 @@ class Evidence(Endings):
     def blocking(self) -> tuple[Op, ...]:
         """Of the pending ones and of those that were given up, those that hold up their thread.
 
-        One per thread: the innermost. Asynchronous work that nobody waits for holds up nobody. On
+        One per thread: the innermost. Asynchronous work that is not waited for holds up none. On
         a backend that works behind the host's back (NCCL) the oldest one in flight holds up the
         device, and sooner or later its process, but for one that was over unseen. The destruction
         of groups waits for the oldest of what its process has issued.
@@ -64,8 +64,9 @@ class Evidence(Endings):
     @cached_property
     def over_unseen(self) -> frozenset[tuple[int, int]]:
         """Collectives in flight that the device of another member has come through, where all wait
-        for all, so that it has most likely come through here as well: nobody could ask it (a lock
-        of the driver's), or its entry was gone before it said so. None of those that stand still.
+        for all, so that it has most likely come through here as well: none could ask it (a lock of
+        the driver's), or its entry was gone before that was recorded. None of those that stand
+        still.
         """
         if all(op.id in self._passed for op in self._on_device):
             return frozenset()
@@ -76,7 +77,7 @@ class Evidence(Endings):
         """By process the first operation that its device is not through with, while those of all
         other members are, or of most: its device, or its stream, does not get on.
 
-        Torch's recorder was told of each end. In a journal one may be unseen, so there all have
+        Torch's recorder was informed of each end. In a journal one may be unseen, so there all have
         come to what the process has in flight else, or nothing else is in flight at all.
         """
         mine: dict[int, list[Op]] = {}
@@ -174,7 +175,7 @@ class Evidence(Endings):
         if op.call.kind == "composed":
             return op.call.op in (*GATHERING, DRAINING)
         if op.call.origin == "c++":
-            # Nobody tells that C++ code waits; it does when nothing else was begun since.
+            # No record shows that C++ code waits; it does when nothing else was begun since.
             last = self._newest_beside(op) == op
             return (last or op.wait_begin_ns is not None) and not self._left_behind(op)
         if op.wait_begin_ns is not None:
@@ -236,7 +237,7 @@ class Evidence(Endings):
 
         Per process the first in a group, also where the program caught its error and went on: the
         group is of no use any more. A store operation only where the process ended by its error:
-        to ask for a key with a short time-out, again and again, holds up nobody.
+        to ask for a key with a short time-out, again and again, holds up none.
         """
         found = []
         for process, broken in self.broken.items():
@@ -245,17 +246,17 @@ class Evidence(Endings):
             group = [op for op in broken if op.call.kind in kinds]
             chain = () if end.failure is None else end.failure.chain
             passed_on = {*chain, *end.causes} if end.how == CASCADE else set()
-            asked = [op for op in broken if op.call.kind == "store" and op.error in passed_on]
+            polled = [op for op in broken if op.call.kind == "store" and op.error in passed_on]
             if group and (self._harm or end.how == CASCADE):
                 found.append(group[0])
-            elif asked:
-                found.append(_around(asked[-1], broken))
+            elif polled:
+                found.append(_around(polled[-1], broken))
         return tuple(found)
 
     @cached_property
     def _harm(self) -> bool:
         """Whether anything shows that what was given up was meant to succeed: a process failed or
-        was cut short, or somebody came to a group's operation after the others had given up.
+        was cut short, or a rank came to a group's operation after the others had given up.
         """
         if any(end.how in (OWN, CASCADE, SILENT) for end in self.ends):
             return True
@@ -267,7 +268,7 @@ class Evidence(Endings):
 
     @cached_property
     def first_broken_ns(self) -> int | None:
-        """When the first process failed, or noticed that somebody was gone."""
+        """When the first process failed, or noticed that a rank was gone."""
         ended = [end.t_ns for end in self.ends if end.how in (OWN, CASCADE)]
         ended += [op.end_ns for op in (*self.given_up, *self.closed) if op.end_ns is not None]
         return min(ended, default=None)

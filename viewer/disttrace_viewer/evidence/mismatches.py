@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from disttrace.journal.format import EQUAL_SIZES, UNKNOWN_OP
+from disttrace_viewer.analysis.past import Joined
 from disttrace_viewer.analysis.sample import Course, stand_in
 from disttrace_viewer.evidence.courses import aligned
 from disttrace_viewer.evidence.evidence import Evidence
@@ -24,8 +25,8 @@ Members = Mapping[int, Op]
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """The members of one exchange disagree; ``odd`` are group ranks (none: nobody knows)."""
+class Disagreement:
+    """The members of one exchange disagree; ``odd`` are group ranks (none: it is not known)."""
 
     kind: str
     group: int
@@ -38,24 +39,10 @@ class Difference:
     times: int
     """How many exchanges of the stream differ in this same way."""
     raced: bool
-    """A member's threads were in the group at one time: their order is chance, nobody is odd."""
+    """A member's threads were in the group at one time: their order is chance, none is odd."""
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """A collective whose members may disagree."""
-
-    group: int
-    backend: str | None
-    seq: int
-    times: int
-    """How many collectives of the stream are unlike in this same way."""
-    members: Callable[[], dict[int, Op]]
-    raced: Callable[[Op], bool]
-    """Whether another thread of a member's process called into the same group meanwhile."""
-
-
-def differences(evidence: Evidence, past: Iterable[Joined]) -> Iterator[Difference]:
+def differences(evidence: Evidence, past: Iterable[Joined]) -> Iterator[Disagreement]:
     """Per stream of collectives the first difference of each kind, up to the first that spoils
     the rest: only a reduce op does not. ``past``: collectives that are over, where these are known.
     """
@@ -84,7 +71,7 @@ def differences(evidence: Evidence, past: Iterable[Joined]) -> Iterator[Differen
         raced = any(map(exchange.raced, members.values()))
         if raced:
             odd = frozenset()
-        yield Difference(
+        yield Disagreement(
             kind,
             exchange.group,
             exchange.backend,
@@ -100,7 +87,7 @@ def differences(evidence: Evidence, past: Iterable[Joined]) -> Iterator[Differen
 def _recent(evidence: Evidence, *, whole: bool) -> Iterator[Joined]:
     """Of recent collectives that are known with their arguments the first of each stream of every
     way to be unlike. ``whole``: of those streams of which that is known of all who joined; of
-    others what stands in their newest collectives says more of who is odd.
+    others what stands in their newest collectives shows better which are odd.
     """
     sample = evidence.sample
     streams: dict[Stream, dict[int, Course]] = {}
@@ -205,8 +192,8 @@ def judge(members: Members, size: int) -> tuple[str, frozenset[int], Mapping[int
             return (kind, *found)
     odd = _sizes(members, size)
     if odd is not None:
-        told = {r: op for r, op in members.items() if op.call.shapes is not None}
-        return ("shape_mismatch", odd, {r: _shape_words(op) for r, op in told.items()})
+        reported = {r: op for r, op in members.items() if op.call.shapes is not None}
+        return ("shape_mismatch", odd, {r: _shape_words(op) for r, op in reported.items()})
     kind, read = _SIMPLE[3]
     found = _unequal(members, read, size)
     return None if found is None else (kind, *found)
@@ -237,7 +224,7 @@ def _unequal(
 
 
 def minority(values: Mapping[int, Hashable], size: int) -> frozenset[int]:
-    """Those outside a strict majority of a group of ``size``; nobody if there is none."""
+    """Those outside a strict majority of a group of ``size``; none if there is none."""
     counts: dict[Hashable, int] = {}
     for value in values.values():
         counts[value] = counts.get(value, 0) + 1
@@ -283,7 +270,7 @@ def _pairs(members: Members) -> list[Pair]:
 
 
 def _blamed(pairs: Iterable[Pair], size: int) -> frozenset[int]:
-    """Who is in every pair that does not fit and in none that does; nobody if that is unclear."""
+    """Who is in every pair that does not fit and in none that does; none if that is unclear."""
     ends = [({pair.sender, pair.receiver}, pair.fits) for pair in pairs]
     common = set.intersection(*(both for both, fits in ends if not fits))
     innocent = {rank for both, fits in ends if fits and len(both) > 1 for rank in both}

@@ -104,7 +104,7 @@ _SOONEST_NS, _LATEST_NS, _SLACK_NS = 2e9, 10e9, 1.5e9
 
 
 @dataclass(frozen=True, slots=True)
-class Activity:
+class RankActivity:
     """What a process did while others waited for it."""
 
     process: int
@@ -119,7 +119,7 @@ class Activity:
         return None if self.usage is None else self.usage.cpu_ns / self.usage.over_ns
 
 
-def activity(evidence: Evidence, process: int, since_ns: int, until_ns: int) -> Activity:
+def activity(evidence: Evidence, process: int, since_ns: int, until_ns: int) -> RankActivity:
     """What a process did while others waited for it, from ``since_ns`` until ``until_ns``."""
     one = evidence.trace.processes[process]
     usage = next((u for u in reversed(one.usage) if since_ns < u.t_ns <= until_ns), None)
@@ -131,8 +131,8 @@ def activity(evidence: Evidence, process: int, since_ns: int, until_ns: int) -> 
     frames = [f for s in reversed(samples) if (f := innermost(s.stack)) is not None]
     lines = tuple(dict.fromkeys(frames))[:MOST_LINES]
     if usage is None:
-        return Activity(process, lines=lines)
-    return Activity(process, _state(usage, _moved(seen, at_ns, begun_ns)), usage, lines)
+        return RankActivity(process, lines=lines)
+    return RankActivity(process, _state(usage, _moved(seen, at_ns, begun_ns)), usage, lines)
 
 
 MOST_LINES = 5

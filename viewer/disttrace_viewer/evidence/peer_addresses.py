@@ -1,4 +1,4 @@
-"""Whose address an error names: ``ip:port`` in echoes, told as a rank where that is certain.
+"""Whose address an error names: ``ip:port`` in echoes, shown as a rank where that is certain.
 
 Two things are certain. A store's address is that of its server. And gloo's error in an operation
 of a group of two, or in a message with a given peer, names the other end, for no other connection
@@ -25,7 +25,7 @@ _ADDRESS = re.compile(
 
 
 def end_of(evidence: Evidence, process: int) -> End:
-    """How a process ended, with the addresses in a connection error told as ranks."""
+    """How a process ended, with the addresses in a connection error shown as ranks."""
     end = evidence.ends[process]
     if end.failure is not None and is_connection_error(end.failure.text):
         text = translated(evidence, process, end.failure.text)
@@ -37,7 +37,7 @@ def translated(evidence: Evidence, process: int, text: str) -> str:
     """The text with ``(rank N)`` behind each address of which it is certain whose it is."""
     peer = _peer(evidence, process, text)
 
-    def told(found: re.Match[str]) -> str:
+    def reported(found: re.Match[str]) -> str:
         host = found["a"] or found["b"] or found["c"]
         port = whole(found["a_port"] or found["b_port"] or found["c_port"])
         server = None if port is None else _server(evidence, process, host, port)
@@ -47,7 +47,7 @@ def translated(evidence: Evidence, process: int, text: str) -> str:
             return f"{found[0]} ({peer})"
         return found[0]
 
-    return _ADDRESS.sub(told, text)
+    return _ADDRESS.sub(reported, text)
 
 
 def _server(evidence: Evidence, process: int, host: str, port: int) -> str | None:

@@ -26,7 +26,7 @@ STOOD_NS = 3_000_000_000
 def ended_from(
     sample: Sample, processes: Sequence[Process], interrupted_ns: int | None
 ) -> Mapping[int, float]:
-    """From when on what a process begins is due to its end; none of those that nobody ended.
+    """From when on what a process begins is due to its end; none of those that none ended.
 
     A launcher ended them, or the job was interrupted; else from the first call in a handler of
     signals on, if others had been waiting for long by then.
@@ -118,12 +118,12 @@ class Recorded:
 
     @cached_property
     def sample(self) -> Sample:
-        """The operations that say where each process stands.
+        """The operations that tell where each process stands.
 
         What ended badly after the job was interrupted from outside counts as in flight then, and so
         does what its own process left because a handler of signals raised in it. What C++ code
         waited for when its process failed by that counts as ended. What processes began while
-        they were being ended, or after an exception that nobody caught, is left out. What a thread
+        they were being ended, or after an uncaught exception, is left out. What a thread
         of a library's called has the line at which the main one waits for it.
         """
         found = self.given
@@ -149,7 +149,7 @@ class Recorded:
 
     @cached_property
     def ended_from(self) -> Mapping[int, float]:
-        """From when on what a process begins is due to its end; of those that somebody ended."""
+        """From when on what a process begins is due to its end; of those that something ended."""
         return ended_from(self.given, self.trace.processes, self.interrupted_ns)
 
     @cached_property
@@ -177,7 +177,7 @@ class Recorded:
     @cached_property
     def at_work(self) -> Mapping[int, frozenset[int]]:
         """The threads by which each process takes part in the operations of groups: what it is at
-        is told by them. Where there are none, that is its main thread (0).
+        is known by them. Where there are none, that is its main thread (0).
         """
         found: dict[int, set[int]] = defaultdict(set)
         for op in self.sample.of_kind(*GROUPED):
@@ -203,7 +203,7 @@ class Recorded:
 
     def exchange(self, stream: Stream, seq: int) -> Mapping[int, Op]:
         """The members of a collective whose calls are known, by group rank: also of those that went
-        on while somebody waits in it, if it was asked what they called.
+        on while a rank waits in it, if their calls were requested.
         """
         found: dict[int, Op] = {}
         for rank, kept in self.sample.streams.get(stream, {}).items():
@@ -228,7 +228,7 @@ class Recorded:
 
     @cached_property
     def went_on(self) -> tuple[int, ...]:
-        """Processes of which it is to be asked what they called where others wait."""
+        """Processes of which it is to be queried what they called where others wait."""
         awaited = {
             (op.call.group, op.call.backend, op.seq): None
             for op in self.sample.ops
@@ -249,8 +249,8 @@ class Recorded:
         return self.sample.longest.get((op.process, op.call.index), 0)
 
     def _left_behind(self, op: Op) -> bool:
-        """Whether the others are through with an operation of which nobody saw the end here, of C++
-        code or one that was asked for: then it holds up nobody. One that needs everybody is over
+        """Whether the others are through with an operation of which none saw the end here, of C++
+        code or one that was requested: then it holds up none. One that needs everybody is over
         when any other is through. Who called something else under its number has no part in it.
         """
         if not op.is_inferred or op.call.group is None or op.seq is None:
@@ -277,7 +277,7 @@ class Recorded:
 
     @cached_property
     def _members(self) -> dict[int, dict[int, int]]:
-        """Processes by group rank, of groups of which that was asked."""
+        """Processes by group rank, of groups of which that was queried."""
         return {}
 
 

@@ -16,7 +16,7 @@ from disttrace_viewer.trace.operation import Op, because_of_others
 from disttrace_viewer.trace.process import Process
 
 LATE_NS = 1_000_000_000
-"""Whoever begins so long after the first one's time-out was not waited for any more."""
+"""A process that begins so long after the first one's time-out was not waited for any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Rendezvous:
     came: tuple[int, ...] = ()
     """The processes in ``arrived``, in order."""
     uncertain: bool = False
-    """Somebody is missing, and nobody knows who: of a group made by hand."""
+    """A rank is missing, and it is not known who: of a group made by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class RendezvousIndex:
         by_key: dict[Hashable, list[Op]] = {}
         key_of: dict[tuple[int, int], Hashable] = {}
         for key, ops in same.items():
-            # Of two attempts that a launcher made nobody meets the other, be it under one key.
+            # Of two attempts that a launcher made, one never meets the other, be it under one key.
             turn, over_ns = 0, sys.maxsize
             for op in sorted(ops, key=lambda one: one.begin_ns):
                 if op.begin_ns >= over_ns:
@@ -187,13 +187,13 @@ class RendezvousIndex:
         """Processes that should come and have not, and ranks of which no process is known."""
         mine = self.evidence.trace.processes[op.process]
         alone = self.evidence.sample.around(op) is None and op.call.op not in STORES
-        asked = (key, expected, made, mine.job, mine.attempt, alone)
-        found = self._gone.get(asked)
+        polled = (key, expected, made, mine.job, mine.attempt, alone)
+        found = self._gone.get(polled)
         if found is not None and op.process not in found[0] and mine.rank not in found[1]:
             return found
         arrived = self._came(key).arrived
         if alone and expected is not None:
-            self._gone[asked] = by_hand = self._missing_by_hand(op, arrived, expected)
+            self._gone[polled] = by_hand = self._missing_by_hand(op, arrived, expected)
             return by_hand
         late, absent = [], []
         for rank in range(expected or 0):
@@ -207,7 +207,7 @@ class RendezvousIndex:
                 late.append(process)
         result = (tuple(late), tuple(absent))
         if mine.rank not in result[1]:
-            self._gone[asked] = result
+            self._gone[polled] = result
         return result
 
     def _missing_by_hand(
@@ -215,8 +215,8 @@ class RendezvousIndex:
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The same for a group that no composed operation makes: its members are processes that
         use its store's address, or are to come there by their rank. Its ranks are the job's if
-        those who came say so; otherwise they are who made fewer groups there, if so many are
-        missing. Nobody, where it is not known who is missing.
+        those who came show it; otherwise they are who made fewer groups there, if so many are
+        missing. None, where it is not known which are missing.
         """
         processes = self.evidence.trace.processes
         mine = processes[op.process]
@@ -236,8 +236,8 @@ class RendezvousIndex:
         if len(fewer) == len(missing):
             return tuple(fewer), ()
         ranks = {p.rank for p in processes}
-        nobody = not clients and len(job) < expected and ranks.isdisjoint(missing)
-        return (), tuple(missing) if nobody else ()
+        no_culprit = not clients and len(job) < expected and ranks.isdisjoint(missing)
+        return (), tuple(missing) if no_culprit else ()
 
     @cached_property
     def _made_by_hand(self) -> Counter[tuple[int, str | None]]:
@@ -328,7 +328,7 @@ class Agents:
 
     @cached_property
     def waiting(self) -> tuple[Attempt, ...]:
-        """Those that miss somebody, or to whom nobody could be added and who yet go on waiting."""
+        """Those that miss a rank, or to which none could be added and who yet go on waiting."""
         return tuple(
             a
             for a in self.attempts

@@ -1,9 +1,9 @@
 """The keys of a store: who sets them, and who must set what is awaited.
 
-A key names nobody (those of gloo's mesh do; they are part of the constructor that awaits them). A
-setter is known only where exactly one process ever set this key, or a series of keys that differ
+A key names no process (those of gloo's mesh do; they are part of the constructor that awaits them).
+A setter is known only where exactly one process ever set this key, or a series of keys that differ
 from it in numbers alone. That is habit and not proof, so it counts only where every client of the
-store is traced, whole, and waits as well: then nobody else could set the key, whoever was meant to.
+store is traced, whole, and waits as well: then no other could set the key, whichever was meant to.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Key = tuple[str | None, str]
 """The place, and the key with every prefix."""
 
 AWAITING = ("store.get", "store.wait", "store.multi_get", "store.queue_pop")
-"""Store operations that last until somebody else has done something."""
+"""Store operations that last until another one has done something."""
 
 ALIKE = 0.6
 """From this ratio of ``difflib`` on two keys look alike."""
@@ -67,12 +67,12 @@ class Setters:
 
     @cached_property
     def first(self) -> Mapping[Key, int]:
-        """Keys that somebody has set or is about to, with the first who did."""
+        """Keys that a rank has set or is about to, with the first who did."""
         return {key: processes[0] for key, processes in self._all.items()}
 
     @cached_property
     def begun(self) -> Mapping[Key, int]:
-        """Keys that somebody is setting and nobody has set: who awaits one waits for that call."""
+        """Keys that a rank is setting and none has set: who awaits one waits for that call."""
         done = {k for k, op in self._events if op.call.op in SETTERS and op.end_ns is not None}
         return {
             key: op.process
@@ -134,10 +134,10 @@ class Setters:
     def expected(
         self, key: Key, waiter: int, waiting: Set[int], *, counted: bool = False
     ) -> frozenset[int]:
-        """Who must set a key; nobody where that is not known. ``counted``: several count in it."""
+        """Who must set a key; none where that is not known. ``counted``: several count in it."""
         whole, able = self._clients(key[0])
         if not whole or not able - waiting <= {waiter}:
-            return frozenset()  # somebody is left who could set it
+            return frozenset()  # a rank is left who could set it
         setter = self._habit(key)
         if setter is None:
             return (self._absent(key) & waiting) - {waiter} if counted else frozenset()
@@ -240,7 +240,7 @@ class Setters:
         return None if self._misspelt(key, process, len(numbers)) else process
 
     def _was_once(self, key: Key) -> bool:
-        """Whether a key was set a single time and deleted since: nobody is about to set it anew."""
+        """Whether a key was set a single time and deleted since: none is about to set it anew."""
         times = sum(found == key and op.call.op in SETTERS for found, op in self._events)
         return key in self.deleted and times == 1
 

@@ -13,7 +13,7 @@ from disttrace_viewer.trace.operation import Op, because_of_others, is_closed
 
 COLLECTIVE, MESSAGE, KEY, RENDEZVOUS, OTHER = "collective", "message", "key", "rendezvous", "other"
 SERVER = "server"
-"""A store operation that waits for nobody's act, while the process that serves the store is still.
+"""A store operation that waits for none's act, while the process that serves the store is still.
 """
 NODES = "nodes"
 """An agent's rendezvous, which waits for other agents."""
@@ -43,11 +43,11 @@ class Wait:
     lateness: tuple[tuple[int, int], ...] = ()
     """Those among the targets that arrived after the exchange was given up, and by how much."""
     side: bool = False
-    """Of a thread beside the one that does the process's exchanges: it holds up nobody else."""
+    """Of a thread beside the one that does the process's exchanges: it holds up no other."""
     behind: Op | None = None
     """The wait of another thread that has the connection to the store which this one needs."""
     polled: bool = False
-    """No open operation: a store is asked for the key again and again."""
+    """No open operation: a store is requested the key again and again."""
 
     def __hash__(self) -> int:
         # An operation is in one wait only; members and targets may be thousands.
@@ -97,8 +97,8 @@ def given_up(ops: Iterable[Op]) -> Op | None:
 
 def late_by_ns(evidence: Evidence, over: Op, op: Op) -> int:
     """By how much an operation began after another one of its exchange had been given up; 0 where
-    that is too little to say anything: two survivors of a third may fail one after the other, and
-    clocks may be apart. A time limit on one clock is exact.
+    that is too little to report anything: two survivors of a third may fail one after the other,
+    and clocks may be apart. A time limit on one clock is exact.
     """
     by_ns = op.begin_ns - (over.end_ns or op.begin_ns)
     clocks = {evidence.trace.processes[one.process].clock for one in (over, op)}
@@ -200,7 +200,7 @@ def ring(edges: Mapping[int, Iterable[int]], members: Sequence[int], least: int 
             best = found
         if len(best) == least:
             break
-        # No cycle that is left passes here, nor those that wait for nobody then.
+        # No cycle that is left passes here, nor those that wait for none then.
         over = [start] if start in left else []
         while over:
             gone = over.pop()

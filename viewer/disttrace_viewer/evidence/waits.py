@@ -1,8 +1,8 @@
-"""Who waits for whom: every blocking operation as a wait with its targets.
+"""Which process waits for which: every blocking operation as a wait with its targets.
 
 Edges follow the wait-for graphs of MPI deadlock detection (AND/OR model): a collective waits for
 all members that have not begun it, a message for its other end, a receive from any source for any
-possible sender, a key for whoever sets it, a constructor of a group for its other members.
+possible sender, a key for the one that sets it, a constructor of a group for its other members.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def waits(
     chosen = {
         _carrier(evidence, op): op
         for op in evidence.blocking
-        # Who took its part in an operation away with it waits for nobody there.
+        # Who took its part in an operation away with it waits for none there.
         if op.id not in composed and op.id not in evidence.left and evidence.stuck(op)
     }
     taken = taken_connections(evidence)
@@ -63,8 +63,8 @@ def waits(
     found += [
         replace(wait, side=wait.op.id in side) for wait in asking.keys(setters, keys, waiting)
     ]
-    asked = {wait.op.id: wait for wait in asking.asked(setters, waiting)}
-    found = [*(wait for wait in found if wait.op.id not in asked), *asked.values()]
+    polled = {wait.op.id: wait for wait in asking.polls(setters, waiting)}
+    found = [*(wait for wait in found if wait.op.id not in polled), *polled.values()]
     for op, holder in behind.items():
         (wait,) = asking.keys(setters, [holder], waiting)
         found.append(replace(wait, op=op, behind=holder))
@@ -72,7 +72,7 @@ def waits(
 
 
 def _in_time(found: Sequence[Wait]) -> Iterator[Wait]:
-    """The waits; one that began when all for whom it waits had given up a wait for this very
+    """The waits; one that began when all for which it waits had given up a wait for this very
     process, be it in another exchange, is late: both never waited at one time.
     """
     gave_up: dict[int, list[tuple[int, frozenset[int]]]] = {}
@@ -98,7 +98,7 @@ def _in_time(found: Sequence[Wait]) -> Iterator[Wait]:
 def _side_threads(evidence: Evidence) -> frozenset[tuple[int, int]]:
     """Blocking store operations of threads that have no part in their process's exchanges.
 
-    What a process is at is told by the threads that do the exchanges of its groups; where none
+    What a process is at is known by the threads that do the exchanges of its groups; where none
     does any, or they have done nothing since the main thread began to wait, by the main thread.
     """
     chosen = [op for op in evidence.blocking if op.call.kind == "store"]
@@ -194,7 +194,7 @@ Resolved = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class Membership:
     """What all who wait in one collective share, as one object: members may be thousands."""
 
     exchange: Hashable
@@ -224,7 +224,7 @@ def _inside(
     return found
 
 
-def _side(evidence: Evidence, stream: Stream, seq: int, inside: Mapping[int, Op]) -> Side:
+def _side(evidence: Evidence, stream: Stream, seq: int, inside: Mapping[int, Op]) -> Membership:
     group, backend = stream
     assert group is not None
     first = given_up(inside.values())
@@ -240,7 +240,7 @@ def _side(evidence: Evidence, stream: Stream, seq: int, inside: Mapping[int, Op]
     size = evidence.trace.groups[group].size or 0
     targets, absent = _resolve(evidence, group, [r for r in range(size) if r not in in_time])
     lateness = tuple((inside[rank].process, by_ns) for rank, by_ns in sorted(late.items()))
-    return Side(
+    return Membership(
         exchange=(COLLECTIVE, group, backend, seq),
         targets=targets,
         absent=absent,
@@ -253,7 +253,7 @@ def _side(evidence: Evidence, stream: Stream, seq: int, inside: Mapping[int, Op]
 def _left(evidence: Evidence, op: Op, inside: Mapping[int, Op]) -> int:
     """By how much a process began after another member was through with what it calls: it joined
     under the rank of one that was in it (a child that inherits RANK, a program that executes itself
-    anew), and nobody comes there. Else 0.
+    anew), and none comes there. Else 0.
     """
     if op.end_ns is not None:
         return 0
@@ -393,7 +393,7 @@ def _one_end(evidence: Evidence, op: Op, key: Hashable) -> Wait:
 
 
 def _alone(op: Op) -> Wait:
-    """Of what nobody knows for whom it waits."""
+    """Of what it is not known for which it waits."""
     return Wait(op, OTHER, (OTHER, *op.id))
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from disttrace_viewer.analysis.past import NOTHING, Past
 from disttrace_viewer.analysis.process_ends import (
     CASCADE,
     CLEAN,
@@ -20,7 +21,6 @@ from disttrace_viewer.analysis.sample import Course
 from disttrace_viewer.evidence import courses
 from disttrace_viewer.evidence.asking import asked_within_ns
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.evidence.mismatches import Joined
 from disttrace_viewer.evidence.recorded import STUCK_NS
 from disttrace_viewer.evidence.rendezvous import Agents, RendezvousIndex
 from disttrace_viewer.evidence.store_keys import Setters
@@ -30,38 +30,6 @@ from disttrace_viewer.findings.finding import ERROR, Finding
 from disttrace_viewer.findings.witnesses import Witnesses
 from disttrace_viewer.trace.model import Stream
 from disttrace_viewer.trace.operation import GROUPED, Op
-
-Misfit = tuple[Op, Op, int, list[Hashable]]
-"""Send, receive, how many messages of their call sites there are, and which."""
-
-
-class Past:
-    """Nothing, where only states were read."""
-
-    known = False
-    """Whether all that is over was looked at."""
-    rules: Sequence[Callable[[Any], Iterator[Finding]]] = ()
-    """Rules about what is over, asked of a case after all others."""
-
-    def unlike(self) -> Iterator[Joined]:
-        """The first collective of every way in which the members of one are unlike, by stream."""
-        return iter(())
-
-    def misfits(self) -> Iterator[Misfit]:
-        """Of every pair of call sites whose messages do not fit the first one."""
-        return iter(())
-
-    def courses(self) -> Iterator[tuple[Stream, Mapping[int, Course]]]:
-        """Of streams whose members called from different lines the course of each process."""
-        return iter(())
-
-    def course(self, process: int, stream: Stream) -> Course | None:
-        """All collectives of a process in a stream."""
-        return None
-
-
-NOTHING = Past()
-
 
 EARLY_NS = 3_000_000_000
 """Waiting that was cut off before this may have been about to end."""
@@ -86,7 +54,7 @@ class Case:
     """What is missing of the job's journals; none: the verdict rests on all of them."""
 
     said: tuple[Mapping[str, Any], ...] = ()
-    """What the job said itself, oldest first."""
+    """What the job reported itself, oldest first."""
     judged_too: frozenset[str] = frozenset()
     """Ids of other jobs of the folder that have a report of their own."""
     past: Past = NOTHING
@@ -158,12 +126,12 @@ class Case:
         return [wait for wait in self._near["exchange", exchange] if wait not in self.owner]
 
     def oldest(self) -> list[Wait]:
-        """Open waits in the order in which they began, but for those that hold up nobody."""
+        """Open waits in the order in which they began, but for those that hold up none."""
         found = [w for w in self.open() if w.holds]
         return sorted(found, key=lambda wait: (wait.op.begin_ns, wait.op.id))
 
     def old(self, wait: Wait) -> bool:
-        """Whether it has lasted long enough to be somebody's fault."""
+        """Whether it has lasted long enough to be a rank's fault."""
         return (
             wait.op.error is not None
             or wait.process in self.evidence.timeless
@@ -175,9 +143,9 @@ class Case:
         )
 
     def early(self, wait: Wait) -> bool:
-        """Whether all was ended so soon that whoever is missing might still have come.
+        """Whether all was ended so soon that the one that is missing might still have come.
 
-        Nobody knows then that a wait would not have ended like those before it.
+        It is not known then that a wait would not have ended like those before it.
         """
         if self.evidence.live or wait.op.error is not None:
             return False
@@ -276,7 +244,7 @@ class Case:
         if any((group, r) in scope.absent or (None, r) in scope.absent for r in wait.absent):
             return True
         if finding.kind == "process_failed":
-            # Who should set a key, or why nothing moves, is not known; but somebody failed.
+            # Which should set a key, or why nothing moves, is not known; but a process failed.
             return (wait.unknown or wait.complete) and self._same_attempt(finding, wait)
         return False
 
@@ -298,7 +266,7 @@ class Case:
 
     def at_work(self, process: int, since_ns: int | None = None) -> Op | None:
         """The newest of what a process does again and again while others wait for it: it asks a
-        store, or communicates with others. None if it does neither: then nobody else may have to
+        store, or communicates with others. None if it does neither: then no other may have to
         act first, and it is not on its way. ``since_ns``: since when others wait, where none waits
         for this very process.
         """

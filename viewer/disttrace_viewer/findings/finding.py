@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from disttrace_viewer.evidence.outlook import Activity, Deadline
+from disttrace_viewer.evidence.outlook import Deadline, RankActivity
 from disttrace_viewer.trace.model import Location, Stream
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
@@ -95,7 +95,7 @@ class Finding:
     """When the job reported it (unix seconds); what it knew then may be more than journals hold."""
     values: Mapping[str, Any] | None = None
     """As it was reported (``diagnose --json``), where less is known now."""
-    activity: tuple[Activity, ...] = ()
+    activity: tuple[RankActivity, ...] = ()
     """What the missing do."""
     deadline: Deadline | None = None
     """When a time limit ends the waits."""

@@ -17,7 +17,7 @@ from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.wait import Wait
 from disttrace_viewer.trace.operation import Op, is_closed
 
-Told = Mapping[int, tuple[tuple[int, int], ...]]
+Witnessed = Mapping[int, tuple[tuple[int, int], ...]]
 """Per process, what the two others that tell most of it tell, each with who does."""
 
 
@@ -38,11 +38,11 @@ class Witnesses:
     def noticed(self, process: int, together: Set[int] = frozenset()) -> bool:
         """Whether a process that lived on lost its connection to a silent one after its last sign.
 
-        Processes that fell silent ``together`` with it prove nothing: whoever ends a job ends one
-        after the other, and the later ones lose the earlier ones first. Nor does what was lost when
-        another one fell silent, much later than this one, which may have stood still until then.
-        Nor what was lost after somebody timed out over it: those who time out end, and that closes
-        connections too.
+        Processes that fell silent ``together`` with it prove nothing: the one that ends a job ends
+        one after the other, and the later ones lose the earlier ones first. Nor does what was lost
+        when another one fell silent, much later than this one, which may have stood still until
+        then. Nor what was lost after another timed out over it: those who time out end, and that
+        closes connections too.
         """
         closed, at = self.evidence.closed, self.evidence.ends[process].t_ns
         until_ns = min((ns for ns, _ in self._given_up.get(process, ())), default=math.inf)
@@ -57,7 +57,7 @@ class Witnesses:
         return False
 
     def kept_open(self, process: int) -> bool:
-        """Whether somebody waited for it, or in one exchange with it, for long after its last sign,
+        """Whether a rank waited for it, or in one exchange with it, for long after its last sign,
         on a backend that notices at once when a process ends, and lost no connection: then it still
         was there.
         """
@@ -104,8 +104,8 @@ class Witnesses:
         )
 
     @staticmethod
-    def _of_others(told: Told, process: int, default: int) -> int:
-        return next((ns for ns, other in told.get(process, ()) if other != process), default)
+    def _of_others(reported: Witnessed, process: int, default: int) -> int:
+        return next((ns for ns, other in reported.get(process, ()) if other != process), default)
 
     def _groups(self, process: int) -> frozenset[int]:
         return self.evidence.trace.groups_by_process.get(process, frozenset())
@@ -161,12 +161,12 @@ class Witnesses:
         return sorted(((since.get(p, math.inf), p) for p in workers), reverse=True)
 
     @cached_property
-    def _awaited(self) -> Told:
+    def _awaited(self) -> Witnessed:
         """Since when others wait for each process."""
         return _told((w.targets, w.op.since_ns, w.process) for w in self.waits)
 
     @cached_property
-    def _given_up(self) -> Told:
+    def _given_up(self) -> Witnessed:
         """When those that waited for each process reached a time limit."""
         return _told(
             (w.targets, w.op.end_ns, w.process)
@@ -175,7 +175,7 @@ class Witnesses:
         )
 
     @cached_property
-    def _kept(self) -> Told:
+    def _kept(self) -> Witnessed:
         """Until when (negative: the last counts) others were in a wait with each process, or for
         it, that would have failed at its end.
         """
@@ -191,7 +191,7 @@ class Witnesses:
         )
 
 
-def _told(entries: Iterable[tuple[tuple[int, ...], int, int]]) -> Told:
+def _told(entries: Iterable[tuple[tuple[int, ...], int, int]]) -> Witnessed:
     """Per process the two least values that different others tell of it, in order.
 
     An entry is the processes it is about, the value, and who tells it. Waits of one exchange share

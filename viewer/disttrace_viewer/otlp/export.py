@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from disttrace.journal.format import DEFS_SUFFIX
 from disttrace_viewer.analysis.process_ends import End
+from disttrace_viewer.diagnosis.job import verdict_on
 from disttrace_viewer.findings.finding import Finding
-from disttrace_viewer.history.past import verdict_on
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.otlp.pipeline import Pipeline
 from disttrace_viewer.trace.model import Trace

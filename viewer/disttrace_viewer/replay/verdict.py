@@ -71,8 +71,8 @@ def _would_hang(
     """The errors of the journals that are cut; processes have their numbers in ``processes``."""
     journals, alive = _cut(scripts, standing)
 
-    def look(process: Process) -> liveness.Seen:
-        return liveness.Seen(True) if process.id in alive else liveness.GONE
+    def look(process: Process) -> liveness.Observation:
+        return liveness.Observation(True) if process.id in alive else liveness.GONE
 
     found = job.judged(
         journals, choose=lambda jobs: [one.id for one in jobs], stall_ns=stall_ns, look=look

@@ -15,8 +15,8 @@ import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.wait_states import WaitStates
+from disttrace_viewer.diagnosis.job import verdict_on
 from disttrace_viewer.diagnosis.report import finding as as_values
-from disttrace_viewer.history.past import verdict_on
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views import tables
 

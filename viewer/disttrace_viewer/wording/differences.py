@@ -10,7 +10,7 @@ import polars as pl
 from disttrace_viewer.analysis import align
 from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.analysis.schedule import OUTSIDE, TRANSFER
-from disttrace_viewer.analysis.what_if import Outcome, WhatIf
+from disttrace_viewer.analysis.what_if import WhatIf, WhatIfOutcome
 from disttrace_viewer.trace.model import Call, Group, Trace
 from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording.names import duration, file_name, names_of, number, size, tensors
@@ -20,8 +20,8 @@ _TIMES = (align.VANISHED, align.RARER, align.APPEARED, align.OFTENER)
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """A call as it is told: equal for all ranks that make it."""
+class ShownCall:
+    """A call as it is reported: equal for all ranks that make it."""
 
     op: str
     place: str
@@ -33,13 +33,13 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class DifferenceFacts:
     """A difference, without whose it is."""
 
     kind: str
     group: str
-    a: Shown | None
-    b: Shown | None
+    a: ShownCall | None
+    b: ShownCall | None
     count_a: int = 0
     count_b: int = 0
     steps_a: int = 0
@@ -53,7 +53,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Slower:
-    """How much slower a call is on a rank, and for whom it waits there. Nanoseconds."""
+    """How much slower a call is on a rank, and for which it waits there. Nanoseconds."""
 
     a_ns: int
     b_ns: int
@@ -63,7 +63,7 @@ class Slower:
 
 def shown(
     one: Call | None, other: Call | None, group: Group | None, caller: Frame | None
-) -> Shown | None:
+) -> ShownCall | None:
     """A call, with what it hands over where another one hands over something else, and with the
     ``caller`` that tells it from others of its line.
     """
@@ -71,10 +71,10 @@ def shown(
         return None
     mine = _details(one, group)
     theirs = {} if other is None else _details(other, group)
-    told = mine.items() if other is not None and other.op == one.op else ()
-    details = tuple(text for name, text in told if theirs.get(name) != text)
+    reported = mine.items() if other is not None and other.op == one.op else ()
+    details = tuple(text for name, text in reported if theirs.get(name) != text)
     where = place(innermost(one.stack)) + (f" from {place(caller)}" if caller else "")
-    return Shown(one.op, where, details)
+    return ShownCall(one.op, where, details)
 
 
 def _details(call: Call, group: Group | None) -> dict[str, str]:
@@ -94,21 +94,22 @@ def _details(call: Call, group: Group | None) -> dict[str, str]:
     }
 
 
-def sentence(told: Told, who: Iterable[int], slower: Slower | None = None) -> str:
+def sentence(reported: DifferenceFacts, who: Iterable[int], slower: Slower | None = None) -> str:
     """One difference with the ranks of which it is true, in a line."""
-    where = f"{capital(ranks(who))}, {told.group}"
-    if told.kind == align.FIRST:
-        return f"{where}: first divergence at call {told.nth:,}: {_both(told)}."
-    if told.kind in _TIMES:
-        word = told.kind.replace("_", " ")
-        return f"{where}: {word}: {told.b or told.a}: {_often(told)}."
-    if told.kind == align.CHANGED:
-        return f"{where}: changed {number(told.count_a, 'time')}: {_both(told)}."
-    if told.kind == align.SLOWER and slower is not None:
-        return f"{where}: slower: {told.b}: {_times(slower)}."
-    if told.kind == align.STEPS:
-        return f"{where}: {told.count_a:,} steps in A, {told.count_b:,} in B, from {told.b} on."
-    return f"{where}: in another place of the order: {_both(told)}."
+    where = f"{capital(ranks(who))}, {reported.group}"
+    if reported.kind == align.FIRST:
+        return f"{where}: first divergence at call {reported.nth:,}: {_both(reported)}."
+    if reported.kind in _TIMES:
+        word = reported.kind.replace("_", " ")
+        return f"{where}: {word}: {reported.b or reported.a}: {_often(reported)}."
+    if reported.kind == align.CHANGED:
+        return f"{where}: changed {number(reported.count_a, 'time')}: {_both(reported)}."
+    if reported.kind == align.SLOWER and slower is not None:
+        return f"{where}: slower: {reported.b}: {_times(slower)}."
+    if reported.kind == align.STEPS:
+        steps = f"{reported.count_a:,} steps in A, {reported.count_b:,} in B"
+        return f"{where}: {steps}, from {reported.b} on."
+    return f"{where}: in another place of the order: {_both(reported)}."
 
 
 def only_one(which: str, what: str) -> str:
@@ -116,15 +117,18 @@ def only_one(which: str, what: str) -> str:
     return f"Only {which} has {what}."
 
 
-def _both(told: Told) -> str:
-    if told.a is not None and told.a == told.b:
-        return f"{told.a} in both"
-    a, b = (str(one) if one is not None else "nothing more" for one in (told.a, told.b))
+def _both(reported: DifferenceFacts) -> str:
+    if reported.a is not None and reported.a == reported.b:
+        return f"{reported.a} in both"
+    a, b = (str(one) if one is not None else "nothing more" for one in (reported.a, reported.b))
     return f"{a} in A, {b} in B"
 
 
-def _often(told: Told) -> str:
-    sides = ((told.count_a, told.steps_a, told.bytes_a), (told.count_b, told.steps_b, told.bytes_b))
+def _often(reported: DifferenceFacts) -> str:
+    sides = (
+        (reported.count_a, reported.steps_a, reported.bytes_a),
+        (reported.count_b, reported.steps_b, reported.bytes_b),
+    )
     return ", ".join(
         f"{_count(count, steps, data)} in {name}"
         for name, (count, steps, data) in zip("AB", sides, strict=True)
@@ -153,7 +157,7 @@ def _times(one: Slower) -> str:
 WHAT_IF = "the run's times once more, without what others did not need"
 
 
-def what_if_sentence(what_if: WhatIf, answer: Outcome, trace: Trace) -> str:
+def what_if_sentence(what_if: WhatIf, answer: WhatIfOutcome, trace: Trace) -> str:
     """``Without rank 2's excess the run would have taken 41.2 s instead of 58.9 s (-30 %).``"""
     without = f"Without {left_out(what_if, answer, trace)} the run would have taken"
     if not answer.saved_ns:
@@ -164,7 +168,7 @@ def what_if_sentence(what_if: WhatIf, answer: Outcome, trace: Trace) -> str:
     return f"{without} {less} instead of {whole} (-{answer.saved_share:.0%})."
 
 
-def left_out(what_if: WhatIf, answer: Outcome, trace: Trace) -> str:
+def left_out(what_if: WhatIf, answer: WhatIfOutcome, trace: Trace) -> str:
     """``rank 2's excess (most of it before loader.py:34)``."""
     without = answer.without
     if without.group is not None:

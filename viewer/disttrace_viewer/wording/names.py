@@ -359,7 +359,7 @@ def tensors(dtypes: Sequence[str] | None, shapes: Sequence[Sequence[int]] | None
 
 
 def file_name(path: str) -> str:
-    """``train.py``; ``lightning/.../ddp.py`` where it is a package's, for that name alone says
+    """``train.py``; ``lightning/.../ddp.py`` where it is a package's, for that name alone states
     nothing. What follows the name (``:42``) stays.
     """
     package = in_package(path)

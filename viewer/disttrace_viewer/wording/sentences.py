@@ -44,7 +44,7 @@ def processes(
     trace: Trace, indices: Iterable[int], absent: Iterable[int] = (), *, within: int | None = None
 ) -> str:
     """By rank where they have one, else by role and pid; and ranks of which there is no journal.
-    ``within``: the group in which they do what is said of them.
+    ``within``: the group in which they do what follows.
     """
     chosen = (*dict.fromkeys(indices),)
     known = trace.ranks_of(chosen, within)
@@ -53,12 +53,12 @@ def processes(
     return listed(words + others) or "nobody"
 
 
-def sides(trace: Trace, told: Iterable[tuple[str, int]], one: str, many: str) -> str:
+def sides(trace: Trace, reported: Iterable[tuple[str, int]], one: str, many: str) -> str:
     """``ranks 0, 1 claim 4 and rank 2 claims 3``: what each process claims, with both verbs."""
     return listed(
         [
             f"{processes(trace, who)} {one if len(who) == 1 else many} {text}"
-            for text, who in together(told).items()
+            for text, who in together(reported).items()
         ]
     )
 
@@ -73,10 +73,10 @@ def have_been(trace: Trace, who: Sequence[int], *, within: int | None = None) ->
     return f"{subject(trace, who, within=within)} {have(who)} been"
 
 
-def together(told: Iterable[tuple[T, int]]) -> dict[T, list[int]]:
-    """The processes of which the same is told, by what it is, in the order in which it came."""
+def together(reported: Iterable[tuple[T, int]]) -> dict[T, list[int]]:
+    """The processes of which the same is reported, by what it is, in the order in which it came."""
     found: dict[T, list[int]] = {}
-    for what, process in told:
+    for what, process in reported:
         found.setdefault(what, []).append(process)
     return found
 
@@ -123,7 +123,7 @@ def group(value: Group | None, trace: Trace | None = None, *, brief: bool = Fals
 
 @functools.lru_cache(maxsize=1 << 12)
 def _few(numbers: tuple[int, ...]) -> str:
-    """The first runs of numbers; asked again for each wait in a group."""
+    """The first runs of numbers; queried again for each wait in a group."""
     shown, more = first_runs(numbers, MANY)
     return ", ".join([*shown, f"{more:,} more"] if more else shown)
 
@@ -224,13 +224,13 @@ HELD = {
     STOPPED: f"stopped ({BY})",
     DISK: "in uninterruptible sleep (disk, NFS or a driver)",
 }
-"""What the kernel says of a process that lives and does not run."""
+"""The kernel's state of a process that lives and does not run."""
 NOWHERE = "not in any collective"
 
 
 LAUNCHER = "ended by its launcher"
 UNSEEN = "SIGKILL, SIGTERM, out of memory, SIGXCPU, SIGALRM, SIGPIPE or the like, or a native crash"
-"""What ends a process before Python can say anything."""
+"""What ends a process before Python can tell anything."""
 
 _MOST = 2  # further lines of an exception's text that are shown
 
@@ -247,12 +247,12 @@ def state(end: End) -> str:
 
 
 ENDED = "has ended"
-"""Of one that ended well, as a word beside that state says too."""
+"""Of one that ended well, as a word beside that state shows too."""
 
 
 def ended(end: End, *, many: bool = False, surely: bool = False) -> str:
     """``failed with ValueError: ...``, ``has ended``. ``many``: several processes did; ``surely``:
-    somebody noticed the end of one of which no record tells.
+    another one noticed the end of one of which no record tells.
     """
     if end.exit_word == ABORTED:
         return f"{'were' if many else 'was'} ended by DISTTRACE_ON_STALL=abort"
@@ -299,7 +299,7 @@ def came_about(failure: Failure, before: str, after: str = "") -> str:
 
 def pattern(end: End) -> str:
     """What all that raised one exception share, each with a rank or a batch of its own; of those
-    that lost a connection, whom they lost, where that is known.
+    that lost a connection, which they lost, where that is known.
     """
     if end.failure is None:
         return ended(end)
@@ -308,7 +308,7 @@ def pattern(end: End) -> str:
 
 _NUMBER = re.compile(r"(?<=\]:)\d+(?P<lost> \([^()]*\))|\d+")
 _SOURCE = re.compile(r"\[/[^\[\]\s]{0,250}/([\w.]{1,100}:\d{1,9})\] ")
-"""Where in its sources a C++ library raised: its file says enough."""
+"""Where in its sources a C++ library raised: its file is enough."""
 _ADVICE = re.compile(r"\. This is typically caused by a remote worker .*", re.DOTALL)
 """What gloo adds to each of its errors."""
 
@@ -319,7 +319,7 @@ _HASHED = re.compile(r"(: )?~[0-9a-f]{16}(: )?")
 
 def tidy(text: str) -> str:
     """The text without paths of a library's build, nor a full stop at its end: the sentence that
-    it stands in has its own. The recorder has cut it, where the end says most.
+    it stands in has its own. The recorder has cut it, where the end tells most.
     """
     text = _ADVICE.sub("", _SOURCE.sub(r"[\1] ", text))
     text = _HASHED.sub(lambda found: ": " if found[1] and found[2] else "", text)

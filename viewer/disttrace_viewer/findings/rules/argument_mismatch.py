@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from disttrace_viewer.analysis.past import Misfit, fits
 from disttrace_viewer.analysis.sample import (
     STAND_IN,
     Lines,
@@ -17,11 +18,11 @@ from disttrace_viewer.analysis.sample import (
 )
 from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.courses import aligned
-from disttrace_viewer.evidence.mismatches import Difference, unfitting
-from disttrace_viewer.findings.case import Case, Misfit
+from disttrace_viewer.evidence.mismatches import Disagreement, unfitting
+from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding, Scope, why
 from disttrace_viewer.findings.rules import swallowed
-from disttrace_viewer.trace.model import Call, Trace
+from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import few, number
@@ -34,10 +35,10 @@ def find(case: Case) -> Iterator[Finding]:
         raised = _swallowed(case, difference)
         if raised:
             difference = replace(difference, odd=frozenset(raised))
-        yield swallowed.told(case, _finding(case, difference), [*raised.values()])
+        yield swallowed.with_raised(case, _finding(case, difference), [*raised.values()])
 
 
-def _finding(case: Case, found: Difference) -> Finding:
+def _finding(case: Case, found: Disagreement) -> Finding:
     evidence, trace = case.evidence, case.evidence.trace
     group = trace.groups[found.group]
     one = None if found.raced else _one_call(case, found)
@@ -86,9 +87,9 @@ def _finding(case: Case, found: Difference) -> Finding:
     )
 
 
-def _swallowed(case: Case, found: Difference) -> dict[int, Op]:
+def _swallowed(case: Case, found: Disagreement) -> dict[int, Op]:
     """By group rank the calls that raised of those who came to another one instead: it is they who
-    are odd, be they most. Nobody where that holds of all.
+    are odd, be they most. None where that holds of all.
     """
     raised: dict[int, Op] = {}
     others: dict[str | None, list[Op]] = {}
@@ -104,7 +105,7 @@ def _swallowed(case: Case, found: Difference) -> dict[int, Op]:
     return raised if len(raised) < len(found.members) else {}
 
 
-def _one_call(case: Case, found: Difference) -> OneCall | None:
+def _one_call(case: Case, found: Disagreement) -> OneCall | None:
     """Whether one side skipped a call or made one more, instead of passing other arguments."""
     sides: dict[object, list[int]] = {}
     for rank in sorted(found.members):
@@ -130,7 +131,7 @@ def _one_call(case: Case, found: Difference) -> OneCall | None:
     )
 
 
-def _inside(case: Case, found: Difference) -> frozenset[int]:
+def _inside(case: Case, found: Disagreement) -> frozenset[int]:
     """Members that were inside the exchange, or in a later one of the stream, when they ended."""
     evidence = case.evidence
     inside = set()
@@ -175,7 +176,7 @@ _RACED = (
 )
 
 
-def summary(trace: Trace, found: Difference, within: Mapping[int, str | None]) -> str:
+def summary(trace: Trace, found: Disagreement, within: Mapping[int, str | None]) -> str:
     """The sides, odd ones first: ``rank 0 all_gather (a.py:3), ranks 1, 2 all_reduce (a.py:7)``.
 
     ``within``: by group rank the operation that the program called, where that was another one.
@@ -199,7 +200,7 @@ def summary(trace: Trace, found: Difference, within: Mapping[int, str | None]) -
     )
 
 
-def _by_pairs(trace: Trace, found: Difference, within: Mapping[int, str | None]) -> str:
+def _by_pairs(trace: Trace, found: Disagreement, within: Mapping[int, str | None]) -> str:
     """``all_to_all_single (a.py:3), in which rank 2 sends 12 rows to rank 1, which expects 15``;
     empty where the sizes of all are compared, and not those of each two.
     """
@@ -208,19 +209,21 @@ def _by_pairs(trace: Trace, found: Difference, within: Mapping[int, str | None])
         return ""
     one = found.members[pairs[0].sender]
     unit = "row" if one.call.op == "all_to_all_single" else "element"
-    said = []
+    text_of = []
     for pair in pairs:
         sender, receiver = (
             sentences.processes(trace, [found.members[rank].process])
             for rank in (pair.sender, pair.receiver)
         )
-        whom = "itself and" if sender == receiver else f"{receiver}, which"
-        said.append(f"{sender} sends {number(pair.sent, unit)} to {whom} expects {pair.taken:,}")
+        target_text = "itself and" if sender == receiver else f"{receiver}, which"
+        text_of.append(
+            f"{sender} sends {number(pair.sent, unit)} to {target_text} expects {pair.taken:,}"
+        )
     call = f"{one.call.op}{sentences.inside(within[pairs[0].sender])} ({sentences.line(one)})"
-    return f"{call}, in which {few(said)}"
+    return f"{call}, in which {few(text_of)}"
 
 
-def hint(trace: Trace, found: Difference, one: OneCall | None) -> str:
+def hint(trace: Trace, found: Disagreement, one: OneCall | None) -> str:
     """What to look for; ``one``: the call that one side skipped, or made beyond the others'."""
     if one is not None:
         return one_call_hint(trace, one)
@@ -241,7 +244,7 @@ def hint(trace: Trace, found: Difference, one: OneCall | None) -> str:
 _SIZES = ("shape_mismatch", "dtype_mismatch")
 
 
-def _two_lines(trace: Trace, found: Difference) -> tuple[str, str] | None:
+def _two_lines(trace: Trace, found: Disagreement) -> tuple[str, str] | None:
     """The line of those who differ and that of the others, where each side has one of its own."""
     sides: dict[str, set[bool]] = {}
     others = _lines_of_others(found)
@@ -255,7 +258,7 @@ def _two_lines(trace: Trace, found: Difference) -> tuple[str, str] | None:
     return first, second
 
 
-def _lines_of_others(found: Difference) -> dict[str | None, Lines]:
+def _lines_of_others(found: Disagreement) -> dict[str | None, Lines]:
     """By what some brought the lines of those who brought anything else."""
     sides: dict[str | None, list[Op]] = {}
     for rank, op in found.members.items():
@@ -268,7 +271,7 @@ def _lines_of_others(found: Difference) -> dict[str | None, Lines]:
 
 def _value(
     trace: Trace,
-    found: Difference,
+    found: Disagreement,
     rank: int,
     within: str | None,
     others: Mapping[str | None, Lines],
@@ -285,10 +288,10 @@ def _value(
 
 def find_messages(case: Case) -> Iterator[Finding]:
     """One finding per pair of call sites whose messages do not fit."""
-    told: set[Hashable] = set()
+    seen: set[Hashable] = set()
     for send, receive, times, keys in (*case.past.misfits(), *_known(case)):
-        if told.isdisjoint(keys):
-            told.update(keys)
+        if seen.isdisjoint(keys):
+            seen.update(keys)
             yield _of_messages(case, send, receive, times, keys)
 
 
@@ -305,13 +308,6 @@ def _known(case: Case) -> Iterator[Misfit]:
             if site not in seen:
                 seen.add(site)
                 yield send, receive, 1, [("message", *stream, send.seq)]
-
-
-def fits(send: Call, receive: Call) -> bool:
-    """Whether a send and a receive agree, as far as both tell."""
-    if send.dtypes and receive.dtypes and set(send.dtypes) != set(receive.dtypes):
-        return False
-    return send.bytes is None or receive.bytes is None or send.bytes == receive.bytes
 
 
 def _of_messages(case: Case, send: Op, receive: Op, times: int, keys: list[Hashable]) -> Finding:
@@ -384,7 +380,7 @@ def _after(course: list[Site], site: Site) -> Site | None:
 class OneCall:
     """``who`` left out the call ``op`` of the others (``skipped``), or made it beyond theirs.
 
-    ``instead``: the call on the other side. Where ``op`` was never made before, nobody knows
+    ``instead``: the call on the other side. Where ``op`` was never made before, it is not known
     whether it was made too many, or ``instead`` was left out.
     """
 

@@ -70,12 +70,12 @@ def address(case: Case, store: Store) -> Hashable:
 
 
 def find_duplicates(case: Case) -> Iterator[Finding]:
-    """One finding per rank that is claimed twice, where somebody waits or fails over it."""
+    """One finding per rank that is claimed twice, where a rank waits or fails over it."""
     claims: dict[tuple[Hashable, int], list[Join]] = {}
     everybody: dict[Hashable, list[Join]] = {}
     for join in joins(case, by_hand=True):
         if join.store.port == 0:
-            continue  # any free port: nobody can meet anybody there
+            continue  # any free port: no process can meet another there
         everybody.setdefault(join.address, []).append(join)
         if join.rank is not None:
             claims.setdefault((join.address, join.rank), []).append(join)
@@ -88,7 +88,7 @@ def find_duplicates(case: Case) -> Iterator[Finding]:
         waits = [w for w in case.open() if w.kind == RENDEZVOUS and w.process in members]
         who = {join.op.process for join in rivals}
         hang = [w for w in case.open() if w.kind in (COLLECTIVE, MESSAGE) and case.old(w)]
-        if any(w.process in who for w in hang):  # they came through, and meet nobody now
+        if any(w.process in who for w in hang):  # they came through, and meet none now
             waits += [w for w in hang if w.process in members]
         if waits or any(join.open for join in all_of):
             yield _duplicate(case, rank, rivals, _unclaimed(all_of), waits)
@@ -112,7 +112,7 @@ def _overlap(case: Case, one: int, two: int) -> bool:
 
 
 def _unclaimed(found: Sequence[Join]) -> list[int]:
-    """Ranks of the world that nobody claims."""
+    """Ranks of the world that none claims."""
     world = max((j.world_size or 0 for j in found), default=0)
     return sorted(set(range(world)) - {j.rank for j in found if j.rank is not None})
 
@@ -163,11 +163,11 @@ def duplicate_summary(
     unclaimed: Sequence[int],
     stand: Mapping[int, Frame],
 ) -> str:
-    """``at``: where they meet; ``unclaimed``: ranks that nobody claims there; ``stand``: where each
+    """``at``: where they meet; ``unclaimed``: ranks that none claims there; ``stand``: where each
     one is."""
     rivals = [trace.processes[p] for p in who]
     pids = sentences.listed([f"pid {one.pid} on {one.host}" for one in rivals])
-    nobody = f"; nobody claims {sentences.ranks(unclaimed)}" if unclaimed else ""
+    no_culprit = f"; nobody claims {sentences.ranks(unclaimed)}" if unclaimed else ""
     started = ""
     for one in rivals:
         parent = trace.parent_of(one)
@@ -175,11 +175,11 @@ def duplicate_summary(
             where = stand.get(parent.index)
             at_line = "" if where is None else f", which stands at {sentences.is_at(where)}"
             started += f"; pid {one.pid} was started by pid {parent.pid}{at_line}"
-    return f"{len(who)} processes claim rank {rank} at {at}: {pids}{started}{nobody}."
+    return f"{len(who)} processes claim rank {rank} at {at}: {pids}{started}{no_culprit}."
 
 
 def find_world_sizes(case: Case) -> Iterator[Finding]:
-    """One ``group_mismatch`` per rendezvous place where the claims differ and somebody waits."""
+    """One ``group_mismatch`` per rendezvous place where the claims differ and a rank waits."""
     found: dict[Hashable, dict[int, Join]] = {}
     for join in joins(case):
         if join.world_size is not None:
@@ -221,6 +221,6 @@ WORLD_SIZE_HINT = "Give all processes one WORLD_SIZE; compare the environments t
 
 def world_size_summary(trace: Trace, claims: Mapping[int, int | None], at: str | None) -> str:
     """``claims``: by process; ``at``: where they meet."""
-    told = ((str(size), process) for process, size in claims.items())
-    text = sentences.sides(trace, told, "claims", "claim")
+    reported = ((str(size), process) for process, size in claims.items())
+    text = sentences.sides(trace, reported, "claims", "claim")
     return f"The members of the default group disagree on its world size at {at}: {text}."

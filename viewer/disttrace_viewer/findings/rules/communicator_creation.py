@@ -52,7 +52,7 @@ def find(case: Case) -> Iterator[Finding]:
 
 
 def is_creation(finding: Finding) -> bool:
-    """Whether a finding says no more than that a communicator is being made."""
+    """Whether a finding states no more than that a communicator is being made."""
     return finding.severity == NOTE and finding.kind == "no_progress"
 
 
@@ -177,7 +177,7 @@ def is_first(evidence: Evidence, op: Op) -> bool:
 
 
 def backend(evidence: Evidence, op: Op) -> str | None:
-    """The device backend that is asked for a communicator; None where it is another one's."""
+    """The device backend that is requested a communicator; None where it is another one's."""
     call = op.call
     if call.kind == CONSTRUCTOR:
         return next((name for name, kind in _BACKENDS.items() if kind == call.op), None)
@@ -197,8 +197,8 @@ def timeout_ns(evidence: Evidence, op: Op) -> int:
     if isinstance(given, (int, float)) and not isinstance(given, bool) and given > 0:
         return round(given * 1e9)
     group = op.call.group
-    told = None if group is None else evidence.trace.groups[group].timeout_ns
-    return told or TIMEOUT_NS
+    reported = None if group is None else evidence.trace.groups[group].timeout_ns
+    return reported or TIMEOUT_NS
 
 
 def _in_call(evidence: Evidence, op: Op) -> bool:
@@ -212,7 +212,7 @@ def _in_call(evidence: Evidence, op: Op) -> bool:
 
 
 def _makers(evidence: Evidence, op: Op) -> Sequence[Op]:
-    """The calls of all who make the same group; nothing where somebody is not there."""
+    """The calls of all who make the same group; nothing where a rank is not there."""
     ranks = {p.index: p.rank for p in evidence.trace.processes if p.rank is not None}
     place = _place(evidence, op)
     found = {
@@ -248,7 +248,7 @@ def _place(evidence: Evidence, op: Op) -> tuple[object, ...]:
 
 
 def may_come(case: Case, waits: Sequence[Wait], sinks: Iterable[int]) -> bool:
-    """Whether it is too early to say of a rendezvous that somebody is missing: no process that
+    """Whether it is too early to report of a rendezvous that a rank is missing: no process that
     lives has used a group yet, and those that are known and did not come may be on their way.
     """
     evidence = case.evidence
@@ -264,7 +264,7 @@ def may_come(case: Case, waits: Sequence[Wait], sinks: Iterable[int]) -> bool:
 
 
 def is_start(finding: Finding) -> bool:
-    """Whether a finding says no more than that a start takes long."""
+    """Whether a finding states no more than that a start takes long."""
     return is_creation(finding) or (
         finding.severity == NOTE
         and finding.kind in ("rendezvous_incomplete", "rendezvous_unreachable")

@@ -33,7 +33,7 @@ def find(case: Case) -> Iterator[Finding]:
     """One finding per strongly connected part of the waits that nothing else explains.
 
     Those first that wait for others as well: each is a fault by itself, and what follows from one
-    that was told is not told again.
+    that was reported is not repeated.
     """
     held: dict[int, list[Wait]] = {}
     for wait in _holding(case):
@@ -54,8 +54,8 @@ def find(case: Case) -> Iterator[Finding]:
 
 
 def _holding(case: Case) -> list[Wait]:
-    """Open waits that hold up whoever is in them. Those of any source only where all who could send
-    wait as well, or have ended as if all were well.
+    """Open waits that hold up the one that is in them. Those of any source only where all who could
+    send wait as well, or have ended as if all were well.
     """
     return [
         wait
@@ -141,7 +141,7 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Findi
             exchanges=frozenset(w.exchange for w in waits),
         ),
     )
-    return swallowed.told(case, finding, _swallowed(case, waits))
+    return swallowed.with_raised(case, finding, _swallowed(case, waits))
 
 
 def _skipped(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait, bool] | None:
@@ -206,8 +206,8 @@ def _elsewhere(waits: Sequence[Wait]) -> Iterator[tuple[Wait, Wait]]:
     for wait in waits:
         if wait.kind == COLLECTIVE:
             waiting.setdefault(wait.process, []).append(wait)
-    told = {wait.exchange: wait for wait in waits if wait.kind == COLLECTIVE}
-    for wait in told.values():  # one for all who wait in it
+    texts = {wait.exchange: wait for wait in waits if wait.kind == COLLECTIVE}
+    for wait in texts.values():  # one for all who wait in it
         for target in wait.targets:
             yield from ((wait, o) for o in waiting.get(target, ()) if o.stream != wait.stream)
 
@@ -224,11 +224,11 @@ def _beside(case: Case, waits: Sequence[Wait]) -> list[int]:
         for op in case.evidence.sample.of_process.get(process, ()):
             at_work.setdefault((process, op.call.kind, op.call.group), set()).add(op.thread)
     # Members of an exchange share their targets, as one object.
-    asked = {(w.op.call.kind, w.op.call.group, id(w.targets)): w.targets for w in waits}
+    requested = {(w.op.call.kind, w.op.call.group, id(w.targets)): w.targets for w in waits}
     return sorted(
         {
             target
-            for (kind, group, _), targets in asked.items()
+            for (kind, group, _), targets in requested.items()
             for target in (held.keys() & {*targets} if group is not None else ())
             if held[target].isdisjoint(at_work.get((target, kind, group), held[target]))
         }
@@ -251,8 +251,8 @@ def _hint(case: Case, waits: Sequence[Wait], groups: int) -> str:
     for wait in waits:
         other = unmatched.partner(case, wait)
         if other is not None and other in waits and len(waits) > 2:
-            asked = capital(question(trace, wait, other))
-            return or_order(asked) if all(w.kind == MESSAGE for w in waits) else asked
+            requested = capital(question(trace, wait, other))
+            return or_order(requested) if all(w.kind == MESSAGE for w in waits) else requested
     for wait in waits:
         if wait.any_of and (sent := _all_came(case, wait)):
             return all_came(trace, wait, sent)
@@ -358,7 +358,7 @@ CALLS = "Bring the calls of these ranks into one order."
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Along a cycle each wait, the operation around its own, and for whom it is."""
+    """Along a cycle each wait, the operation around its own, and for which it is."""
 
     wait: Wait
     within: str | None
@@ -375,27 +375,27 @@ class Edge:
 def summary(trace: Trace, edges: Sequence[Edge]) -> str:
     """Edge by edge."""
     label = {edge.target: trace.processes[edge.target].label for edge in edges}
-    told = [
+    texts = [
         f"{label[edge.wait.process]} {'asks for' if edge.wait.polled else 'is in'}"
         f" {_detail(trace, edge.wait, edge.within)} ({sentences.line(edge.wait.op)}) and waits for"
         f" {_whom(trace, edge)}{_expected(edge.wait)}"
         for edge in edges
     ]
-    said = few(told, sentences.MANY, "; ")
-    # Who waits for any of several is in a cycle with each of them, of which one is told.
+    text_of = few(texts, sentences.MANY, "; ")
+    # Who waits for any of several is in a cycle with each of them, of which one is reported.
     any_of = [process for edge in edges for process in edge.any_of]
     who = sentences.subject(trace, {edge.wait.process for edge in edges}.union(any_of))
-    return f"{who} wait for one another: {said}."
+    return f"{who} wait for one another: {text_of}."
 
 
 def _whom(trace: Trace, edge: Edge) -> str:
-    whom = trace.processes[edge.target].label
+    target_text = trace.processes[edge.target].label
     if len(edge.any_of) > 1:
-        whom = f"any of {sentences.processes(trace, edge.any_of)}, which all wait"
+        target_text = f"any of {sentences.processes(trace, edge.any_of)}, which all wait"
     if edge.ended:
         gone = sentences.processes(trace, edge.ended)
-        whom += f" ({gone} {sentences.have(edge.ended)} ended)"
-    return whom
+        target_text += f" ({gone} {sentences.have(edge.ended)} ended)"
+    return target_text
 
 
 def _detail(trace: Trace, wait: Wait, within: str | None) -> str:
@@ -442,19 +442,19 @@ def short_text(trace: Trace, sides: Sequence[tuple[Wait, int, int]]) -> str:
     """Collectives of two groups, each with who lacks in it and how many calls that one has made. To
     have another order takes that both have used both groups.
     """
-    told = []
+    texts = []
     for wait, process, done in sides:
         lacks = (wait.op.seq or 0) - done
         calls = "one call" if lacks == 1 else f"{lacks:,} calls"
         group = sentences.group(trace.groups[wait.op.call.group or 0], trace)
-        told.append(
+        texts.append(
             f"{trace.processes[process].label} is {calls} short in {group}"
             f" ({f'{done:,}' if done else 'none'} against {wait.op.seq:,} of"
             f" {sentences.processes(trace, wait.arrived)})"
         )
     order = _ORDER * all(done for _, _, done in sides)
     return (
-        f"{sentences.capital(', or '.join(told))}: look for a call that was left out, or made once"
+        f"{sentences.capital(', or '.join(texts))}: look for a call that was left out, or made once"
         f" too often (a condition on the rank or on the data), maybe long before{order}."
     )
 
@@ -490,14 +490,14 @@ def other_threads(trace: Trace, failed: tuple[int, Failure] | None, who: Iterabl
 def all_came(trace: Trace, wait: Wait, sent: Mapping[int, int]) -> str:
     """Who receives from any source has all that was sent to it, and wants more."""
     by_count = sentences.together((count, process) for process, count in sent.items())
-    told = sentences.listed(
+    texts = sentences.listed(
         [
             f"{f'{count:,}' if count else 'none'} from {sentences.processes(trace, who)}"
             for count, who in sorted(by_count.items(), reverse=True)
         ]
     )
     return (
-        f"{sentences.subject(trace, [wait.process])} has received all that was sent to it ({told})"
+        f"{sentences.subject(trace, [wait.process])} has received all that was sent to it ({texts})"
         " and waits for one more: let it receive as often as they send, each by its own count, and"
         " let them send before they wait for it."
     )

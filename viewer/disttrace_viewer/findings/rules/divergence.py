@@ -1,7 +1,9 @@
-"""Members of a group are out of step: one left out a call, or made one more, and nobody saw it.
+"""Members of a group are out of step: one left out a call, or made one more, and it was not
+noticed.
 
-Where it led to an error later, that finding says since when; where it led to none, it is a finding
-of its own. That members come to a call by lines of their own, always the same ones, is a note.
+Where it led to an error later, that finding shows since when; where it led to none, it is a
+finding of its own. That members come to a call by lines of their own, always the same ones, is a
+note.
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from disttrace_viewer.analysis.out_of_step import SKIPPED, SWAPPED, Shift
+from disttrace_viewer.analysis.past import Place, place_of
 from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.evidence import mismatches
-from disttrace_viewer.evidence.courses import Habit, Place, aligned, place_of
+from disttrace_viewer.evidence.courses import Habit, aligned
 from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.evidence.wait import COLLECTIVE
 from disttrace_viewer.findings.case import Case
@@ -32,7 +35,7 @@ _IN_THE_END = _AT_LAST | {"deadlock", "group_mismatch", "store_key_missing"}
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """Groups that are out of step and in which no error says so."""
+    """Groups that are out of step and in which no error show it."""
     for stream, shift in case.steps.shifts.items():
         group = case.evidence.trace.groups[stream[0] or 0]
         mixed = _mixed(case, stream, shift)
@@ -53,7 +56,7 @@ def find(case: Case) -> Iterator[Finding]:
             at_ns=_began_ns(case, shift),
         )
         yield _with_raised(case, found, stream, shift)
-    if not any(f.severity != NOTE for f in case.findings):  # else there is more to say
+    if not any(f.severity != NOTE for f in case.findings):  # else there is more to report
         yield from _habits(case)
 
 
@@ -99,20 +102,20 @@ def traced_back(case: Case, finding: Finding) -> Finding:
 def _by_other_lines(case: Case, finding: Finding) -> Finding:
     """An error with the collective from which on members came by different lines, up to the last
     that all have made before it, if they had always come to each of these lines together: a call
-    that was left out just now is followed by too few others for anybody to say so.
+    that was left out just now is followed by too few others for anybody to show it.
     """
     for stream, number in _up_to(case, finding).items():
         parted, sides = _parted_before(case, stream, number)
         if sides:
             trace, group = case.evidence.trace, case.evidence.trace.groups[stream[0] or 0]
             last = parted == number - 1
-            told = by_other_lines(trace, finding.summary, group, parted, sides, last=last)
+            texts = by_other_lines(trace, finding.summary, group, parted, sides, last=last)
             places = (
                 Location.at(members[0], frame, op)
                 for (op, frame), members in sides
                 if frame is not None
             )
-            return replace(finding, summary=told, locations=(*finding.locations, *places))
+            return replace(finding, summary=texts, locations=(*finding.locations, *places))
     return finding
 
 
@@ -172,7 +175,7 @@ def _with_raised(case: Case, finding: Finding, stream: Stream, shift: Shift[int,
     skipped = shift.members if shift.how == SKIPPED else ()
     calls = (swallowed.at(case, process, stream, shift) for process in skipped)
     raised = [call for call in calls if call is not None]
-    return swallowed.told(case, finding, raised, lead=THEN)
+    return swallowed.with_raised(case, finding, raised, lead=THEN)
 
 
 def _mixed(case: Case, stream: Stream, shift: Shift[int, Place], before: int | None = None) -> int:
@@ -191,7 +194,7 @@ def _began_ns(case: Case, shift: Shift[int, Place]) -> int:
 
 
 def _locations(shift: Shift[int, Place]) -> tuple[Location, ...]:
-    """Where the members are said to have gone astray, and what the others met."""
+    """Where the members are reported to have gone astray, and what the others met."""
     found = []
     for process, (op, frame) in (
         (shift.members[0], shift.calls[0]),
@@ -237,14 +240,14 @@ def habit_text(trace: Trace, group: Group, habits: Sequence[Habit]) -> str:
 
 
 def summary(trace: Trace, group: Group, shift: Shift[int, Place], mixed: int) -> str:
-    """Who is out of step with whom, since when and why."""
+    """Who is out of step with which, since when and why."""
     others = sentences.processes(trace, shift.others)
     who = sentences.subject(trace, shift.members)
     are = "is" if len(shift.members) == 1 else "are"
     where = sentences.group(group, trace)
     if shift.how == SWAPPED:
-        told = f"{who} called in another order than {others} in {where} at #{shift.number}"
-        return f"{told}: {_did(trace, shift)}; {_results(mixed)} mixed."
+        texts = f"{who} called in another order than {others} in {where} at #{shift.number}"
+        return f"{texts}: {_did(trace, shift)}; {_results(mixed)} mixed."
     return (
         f"{who} {are} out of step with {others} in {where} {_since(shift)}:"
         f" {_did(trace, shift)}; {_results(mixed)} mixed."
@@ -254,7 +257,7 @@ def summary(trace: Trace, group: Group, shift: Shift[int, Place], mixed: int) ->
 def traced_back_text(
     trace: Trace, summary: str, shift: Shift[int, Place], mixed: int, group: Group | None
 ) -> str:
-    """What an error says, and since when its group was out of step; ``group``: where it is about
+    """What an error states, and since when its group was out of step; ``group``: where it is about
     several.
     """
     where = "" if group is None else f"in {sentences.group(group, trace)} "
@@ -273,15 +276,15 @@ def by_other_lines(
     *,
     last: bool,
 ) -> str:
-    """What an error says, and from which lines a collective before it was called: the last one, or
-    one from which on lines differ.
+    """What an error states, and from which lines a collective before it was called: the last one,
+    or one from which on lines differ.
     """
-    told = sentences.listed(
+    texts = sentences.listed(
         [f"{sentences.processes(trace, who)} by {_call(place)}" for place, who in sides]
     )
     which = "the last that all have made" if last else "from which on lines differ"
     return (
-        f"{summary} To #{number} of {sentences.group(group, trace)}, {which}, came {told}: one of"
+        f"{summary} To #{number} of {sentences.group(group, trace)}, {which}, came {texts}: one of"
         " these lines was left out, or called twice."
     )
 
@@ -390,14 +393,16 @@ def values_summary(
     members: Sequence[int],
     places: Sequence[Location],
 ) -> str:
-    """Who has other values than whom; ``odd``: nobody, where no majority tells."""
+    """Who has other values than which; ``odd``: none, where no majority tells."""
     what = f"the result of {one.op}" if one.name is None else f"'{one.name}'"
     where = "" if group is None else f" of {sentences.group(group, trace)}"
     at = f" at {sentences.place(places[0])}" if places else ""
     number = f" in its call {one.number:,}{where}{at}"
     if not odd:
-        whom = sentences.processes(trace, members)
-        return f"Values differ that have to be equal: {what} is not the same in {whom}{number}."
+        target_text = sentences.processes(trace, members)
+        return (
+            f"Values differ that have to be equal: {what} is not the same in {target_text}{number}."
+        )
     rest = sentences.processes(trace, [p for p in members if p not in odd])
     who, have = sentences.subject(trace, odd), sentences.have(odd)
     return f"{who} {have} other values than {rest}, where they have to be equal: {what}{number}."

@@ -25,8 +25,8 @@ _KINDS = mismatches.KINDS | {
 }
 
 
-def told(case: Case, finding: Finding) -> Finding:
-    """A finding with what those to blame handle; where nobody is, with what anybody does."""
+def with_handled(case: Case, finding: Finding) -> Finding:
+    """A finding with what those to blame handle; where none is, with what anybody does."""
     if finding.severity != ERROR or finding.kind not in _KINDS:
         return finding
     about = finding.culprits or (*sorted(finding.scope.roots), *finding.waiting)
@@ -49,7 +49,7 @@ def _handled(case: Case, processes: Iterable[int]) -> Iterator[tuple[int, Failur
     evidence = case.evidence
     for process in processes:
         if evidence.ends[process].failure is not None:
-            continue  # of that is told, and of what it was raised from
+            continue  # that is reported, and of what it was raised from
         for failure in evidence.trace.processes[process].handling:
             kept = evidence.sample.of_process.get(process, ())
             moved = any(op.thread == 0 and op.begin_ns > failure.t_ns for op in kept)
@@ -59,10 +59,12 @@ def _handled(case: Case, processes: Iterable[int]) -> Iterator[tuple[int, Failur
 
 def sentence(trace: Trace, found: Mapping[int, Failure]) -> str:
     """``Rank 1 handles ValueError: bad batch (train.py:12) there.``"""
-    told = sentences.together((_what(failure), process) for process, failure in found.items())
+    with_handled = sentences.together(
+        (_what(failure), process) for process, failure in found.items()
+    )
     return " ".join(
         f"{sentences.subject(trace, who)} handle{'s' * (len(who) == 1)} {what} there."
-        for what, who in told.items()
+        for what, who in with_handled.items()
     )
 
 
@@ -94,8 +96,8 @@ GROUPS = "ProcessGroup"
 
 def traced_to(case: Case, findings: Sequence[Finding]) -> list[Finding]:
     """The findings; one about a rendezvous in a file that was written before any of its processes
-    began with that file, one about keys that an earlier attempt set too with these, and nobody to
-    blame.
+    began with that file, one about keys that an earlier attempt set too with these, and no culprit
+    .
     """
     if not any(_may_be(one) for one in findings):
         return [*findings]
@@ -268,9 +270,9 @@ def _went_on(case: Case, finding: Finding) -> int | None:
 def _ran_to_its_end(case: Case, attempt: int, launchers: set[str]) -> bool:
     trace, ends = case.evidence.trace, case.evidence.ends
     known = [trace.by_id.get(launcher) for launcher in launchers]
-    told = {None if one is None else ends[one.index].how for one in known}
-    if told == {CLEAN} or told & {OWN, CASCADE}:
-        return told == {CLEAN}
+    with_handled = {None if one is None else ends[one.index].how for one in known}
+    if with_handled == {CLEAN} or with_handled & {OWN, CASCADE}:
+        return with_handled == {CLEAN}
     # Nothing tells of a launcher's end; that of the whole job is in all ranks of its last attempt.
     if attempt != max(p.attempt or 0 for p in trace.processes):
         return False
@@ -283,7 +285,7 @@ def _ran_to_its_end(case: Case, attempt: int, launchers: set[str]) -> bool:
 
 def _launchers(case: Case, finding: Finding) -> set[str]:
     """Ids of the processes that started those concerned, whose journals may be lost; an empty one
-    for whom nothing traced has started. Who was killed with its node begins nothing anew: in its
+    for which nothing traced has started. Who was killed with its node begins nothing anew: in its
     place those count that started the others of that attempt, as a job may go on with fewer nodes.
     """
     trace = case.evidence.trace
@@ -347,7 +349,7 @@ KINDS = frozenset(
         "store_key_missing",
     }
 )
-"""Kinds that are about somebody who does not come."""
+"""Kinds that are about a rank that does not come."""
 ABOUT_WAITS = KINDS | {"rendezvous_incomplete", "no_progress"}
 """Kinds of what may still come about."""
 _ROUNDS = 3
@@ -374,7 +376,7 @@ def is_waiting(finding: Finding) -> bool:
 
 
 def _awaited(case: Case, wait: Wait) -> Iterator[int]:
-    """All that somebody waits for, or that may set the key that it waits for."""
+    """All that a rank waits for, or that may set the key that it waits for."""
     yield from wait.targets
     if wait.kind == KEY and wait.unknown and isinstance(wait.exchange, tuple):
         yield from case.setters.able(str(wait.exchange[1]))

@@ -19,7 +19,7 @@ from disttrace_viewer.wording.sentences import NO_JOURNAL
 def find(case: Case) -> Iterator[Finding]:
     """One finding per way to end in a launcher's last attempt, by time. After how an earlier one
     ended its launcher has begun anew; and live the journals of those who had ended long before the
-    last attempt began are left out, so nobody can say there that they have none.
+    last attempt began are left out, so it cannot be told there that they have none.
     """
     last = {
         p.index: max((w.attempt or 0 for w in p.workers), default=0)

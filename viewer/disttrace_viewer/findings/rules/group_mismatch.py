@@ -49,7 +49,7 @@ def _two_names(case: Case) -> Iterator[Finding]:
         made = case.rendezvous.of(wait.op) if wait.kind == RENDEZVOUS else None
         parent = case.evidence.sample.around(wait.op)
         if made is None or made.ranks is None or parent is None:
-            continue  # however young: in the other name nobody will come, as in a cycle
+            continue  # however young: in the other name none will come, as in a cycle
         if parent.call.args.get("use_local_synchronization"):
             names = same.setdefault((made.store.place, made.ranks, wait.op.call.op), {})
             names.setdefault(made.store.prefix, []).append(wait)
@@ -79,7 +79,7 @@ def _two_names(case: Case) -> Iterator[Finding]:
 
 
 def by_names(case: Case, finding: Finding) -> Finding:
-    """A finding in which nobody is named, with the one that gives groups the names that all others
+    """A finding in which none is named, with the one that gives groups the names that all others
     give to other ones: dimensions of a mesh that are swapped there.
     """
     if finding.severity != ERROR or finding.culprits or finding.kind not in _BY_NAMES:
@@ -95,7 +95,7 @@ def by_names(case: Case, finding: Finding) -> Finding:
     usual = {name for of, _ in names for process, name in of.items() if process != one}
     if any(of[one] not in usual for of, _ in apart):
         return finding  # a name of its own
-    told = [
+    texts = [
         f"{[*(g.ranks or ())]} is {of[one]!r} there and"
         f" {sentences.listed(sorted({repr(name) for p, name in of.items() if p != one}))} elsewhere"
         for of, g in apart
@@ -105,7 +105,7 @@ def by_names(case: Case, finding: Finding) -> Finding:
         culprits=(one,),
         because=(EITHER_SIDE,),
         summary=f"{finding.summary} {sentences.subject(trace, [one])} gives groups other names than"
-        f" their other members: {sentences.listed(told)}.",
+        f" their other members: {sentences.listed(texts)}.",
         hint=ONE_MESH,
     )
 
@@ -176,11 +176,11 @@ def _harmed(case: Case, calls: Mapping[int, list[Creation]], position: int) -> l
 
 
 def _went_past(case: Case, group: Group, calls: Mapping[int, list[Creation]]) -> Finding | None:
-    """A creation that somebody waits in, and that a member passed by without calling.
+    """A creation that a rank waits in, and that a member passed by without calling.
 
-    Or they made one too many: the fewer ones are named, and one against one nobody is.
+    Or they made one too many: the fewer ones are named, and of one against one neither is.
     """
-    asked = set[tuple[int, Ranks]]()  # thousands may wait in one creation
+    polled = set[tuple[int, Ranks]]()  # thousands may wait in one creation
     for wait in case.open():
         if wait.kind != RENDEZVOUS or wait.process not in calls:
             continue
@@ -188,9 +188,9 @@ def _went_past(case: Case, group: Group, calls: Mapping[int, list[Creation]]) ->
         position = next(
             (i for i, c in enumerate(own) if c.op.number == wait.op.parent and c.op.pending), None
         )
-        if position is None or (position, own[position].ranks) in asked or not case.old(wait):
+        if position is None or (position, own[position].ranks) in polled or not case.old(wait):
             continue
-        asked.add((position, own[position].ranks))
+        polled.add((position, own[position].ranks))
         here = {p: c[position] for p, c in calls.items() if position < len(c)}
         wanted = own[position].ranks
         before = partial(_made_before, case, here, {})
@@ -227,9 +227,9 @@ def _elsewhere(case: Case, process: int, here: Container[int]) -> bool:
 def _made_before(
     case: Case, here: Mapping[int, Creation], known: dict[Hashable, bool], wait: Wait
 ) -> bool:
-    """Whether somebody ``here`` made the collective that is waited in before the creation: then who
+    """Whether a rank ``here`` made the collective that is waited in before the creation: then who
     waits in it has that still before it, and who did not come to it has left it out. ``known``: of
-    which that was asked already, for thousands may wait in one.
+    which that is known already, for thousands may wait in one.
     """
     op = wait.op
     if wait.kind != COLLECTIVE or op.seq is None:
@@ -330,14 +330,14 @@ def went_past(
 
 def two_names(trace: Trace, made: Iterable[tuple[Op, str]]) -> str:
     """The same group, and the prefix under which each of its members makes it."""
-    told = ((f"it under {name!r} ({sentences.line(op)})", op.process) for op, name in made)
+    texts = ((f"it under {name!r} ({sentences.line(op)})", op.process) for op, name in made)
     return (
         "Members of one group make it under different names in the same store, so they wait for"
-        f" each other: {sentences.sides(trace, told, 'makes', 'make')}. One of them has made more"
+        f" each other: {sentences.sides(trace, texts, 'makes', 'make')}. One of them has made more"
         " such groups before, or fewer."
     )
 
 
 def _makes(trace: Trace, made: Made) -> str:
-    told = ((f"{list(ranks)} ({sentences.line(op)})", op.process) for op, ranks in made)
-    return sentences.sides(trace, told, "makes", "make")
+    texts = ((f"{list(ranks)} ({sentences.line(op)})", op.process) for op, ranks in made)
+    return sentences.sides(trace, texts, "makes", "make")

@@ -1,4 +1,4 @@
-"""Somebody ended the job, or one rank, from outside by SIGINT: nobody in it is to blame."""
+"""Something ended the job, or one rank, from outside by SIGINT: no rank is to blame."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who answers for an arrival after the others had given up: not who was held up by somebody else.
+"""Who answers for an arrival after the others had given up: not who was held up by another one.
 
 A process that is late for one exchange may have waited all the while in another one, for a third.
 """
@@ -45,9 +45,9 @@ def _held_up(case: Case, wait: Wait) -> dict[int, Held]:
     return found
 
 
-def told(case: Case, wait: Wait) -> dict[int, Held]:
+def held_up_by(case: Case, wait: Wait) -> dict[int, Held]:
     """What held up those among the late targets of a wait, and those who held them up and were
-    held up themselves; where those were who had been held up by nobody else.
+    held up themselves; where those were who had been held up by no other.
     """
     found = _held_up(case, wait)
     for process, by_ns in wait.lateness:
@@ -89,14 +89,14 @@ def broke(case: Case, wait: Wait, process: int) -> Location | None:
 def locations(
     case: Case, wait: Wait, late: Mapping[int, Held], never: Iterable[int] = ()
 ) -> tuple[Location, ...]:
-    """Where those were who came ``late`` (as ``told``), or ``never``, for the others gave up."""
+    """Where the ranks were that came ``late`` (as ``held_up_by``), or ``never``."""
     seen = [one.at for one in late.values()]
     return tuple(at for at in (*seen, *(broke(case, wait, p) for p in never)) if at is not None)
 
 
 def answerable(late: Mapping[int, Held], sinks: Sequence[int]) -> tuple[int, ...]:
     """Of those that a wait lacks the ones that came ``late`` by themselves, or not at all, and
-    whoever held up the others.
+    those that held up the others.
     """
     delayed = {process: one for process, one in late.items() if one.op is not None}
     own = {s for s in sinks if s not in delayed}
@@ -151,7 +151,7 @@ HINT = "Find what held it up before that call, or allow more time: timeout= of t
 class Held:
     """A late process was in ``op`` when it was given up, and came on once ``by`` had come there.
 
-    Without ``by`` nobody knows what it waited for; without ``op`` it was in no communication.
+    Without ``by`` it is not known what it waited for; without ``op`` it was in no communication.
     """
 
     op: Op | None

@@ -16,7 +16,7 @@ from disttrace_viewer.findings.rules import late_arrivals, outside, swallowed, u
 from disttrace_viewer.findings.rules.late_arrivals import Held
 from disttrace_viewer.findings.rules.outside import Doing, journals
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
-from disttrace_viewer.findings.rules.unmatched import asked
+from disttrace_viewer.findings.rules.unmatched import with_question
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Failure
@@ -37,10 +37,10 @@ from disttrace_viewer.wording.sentences import (
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """Per collective that waits directly for somebody who waits for nothing: all such members."""
+    """Per collective that waits directly for a rank who waits for nothing: all such members."""
     seen = set()
     for wait in sorted(case.oldest(), key=lambda w: any(not case.outside(t) for t in w.targets)):
-        # First where nobody else is in between: the others wait for those who wait there.
+        # First where no other is in between: the others wait for those who wait there.
         if wait.kind not in (COLLECTIVE, RENDEZVOUS) or wait.exchange in seen:
             continue
         if wait in case.owner or not case.old(wait):
@@ -64,17 +64,17 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     unseen = bool(wait.absent) and any(
         evidence.cut_ns - (op.end_ns or 0) > TOGETHER_NS for op in evidence.closed
     )
-    nobody = extra is not None or other is not None or unseen
+    no_culprit = extra is not None or other is not None or unseen
     early = all(case.early(w) for w in inside)
-    # Who polls a store waits for somebody as well, and no record says for whom; who communicates
-    # with others may come yet, and whoever waits be ahead of it.
+    # A rank that polls a store waits as well, and no record states for which; one that communicates
+    # with others may come yet, and those that wait be ahead of it.
     away = tuple(s for s in sinks if case.at_work(s) is None)
-    late = late_arrivals.told(case, wait)
+    late = late_arrivals.held_up_by(case, wait)
     if wait.lateness:
         away = late_arrivals.answerable(late, away)
     alone = wait.kind == COLLECTIVE and extra is None and _alone_there(case, inside, sinks)
     alone = alone and not raised
-    nobody = nobody or not away or alone or (not raised and _differed(case, wait, sinks))
+    no_culprit = no_culprit or not away or alone or (not raised and _differed(case, wait, sinks))
     left = _left(case, wait, sinks)
     native = any(w.op.call.origin == "c++" for w in inside)
     found = Missing(
@@ -89,11 +89,11 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     )
     finding = Finding(
         kind="missing_participant",
-        summary=asked(summary(trace, found), trace, wait, other),
+        summary=with_question(summary(trace, found), trace, wait, other),
         because=why(
             (wait.absent or unseen, NO_JOURNAL),
             (not wait.absent and not case.certain_journals({*who, *sinks}), NOT_WHOLE),
-            (nobody and not (unseen or other) and away, EITHER_SIDE),
+            (no_culprit and not (unseen or other) and away, EITHER_SIDE),
             (not raised and _not_compared(case, wait, sinks), EITHER_SIDE),
             (other, ADDRESSED),
             (not {*sinks} <= {*away} or not away, LATE if wait.lateness else ON_THE_WAY),
@@ -109,7 +109,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         else _hint(case, wait, sinks)
         if extra is None
         else skipped(trace, extra),
-        culprits=() if nobody else away,
+        culprits=() if no_culprit else away,
         waiting=tuple(who),
         op=wait.op.call.op,
         group=trace.group_id(wait.op.call),
@@ -133,7 +133,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         if wait.absent
         else outside.settles(case, sinks, early=early),
     )
-    return swallowed.told(case, finding, raised)
+    return swallowed.with_raised(case, finding, raised)
 
 
 def _issues_nothing(case: Case, wait: Wait, process: int) -> bool:
@@ -194,7 +194,7 @@ def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
 
 
 def _ddp(case: Case, processes: Sequence[int]) -> bool:
-    """Whether DDP's reducer issued something there: it alone waits in C++, where nobody sees it."""
+    """Whether DDP's reducer issued something there: it alone waits in C++, where none sees it."""
     return any(
         (op.call.origin, op.call.kind, op.wait_begin_ns) == ("c++", "collective", None)
         for process in processes
@@ -305,11 +305,11 @@ class Missing:
 
     wait: Wait
     within: str | None
-    """The operation that the program called, where the one that lacks somebody is a part of it."""
+    """The operation that the program called, where the one that lacks a rank is a part of it."""
     inside: Sequence[Wait]
     """All that wait in it."""
     waited_ns: int | None
-    """None where nobody knows since when."""
+    """None where it is not known since when."""
     missing: Mapping[int, Doing]
     """Who is missing, and is at what."""
     held: Mapping[int, Held]
@@ -386,7 +386,7 @@ def thread_failed(failure: Failure) -> str:
 
 
 def uneven(*, ddp: bool) -> str:
-    """What to look for where a rank has left its loop; ``ddp``: DDP is there to be told of it."""
+    """What to look for where a rank has left its loop; ``ddp``: DDP was used."""
     use = "join() of DistributedDataParallel, or " * ddp
     return (
         "Look for uneven inputs: one rank has fewer batches, or leaves the loop earlier, also by an"

@@ -1,4 +1,4 @@
-"""Everybody is in, with equal arguments, and nobody returns: network, device or library."""
+"""Everybody is in, with equal arguments, and none returns: network, device or library."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _drains(case: Case, wait: Wait) -> bool:
 def _ended(case: Case, wait: Wait) -> bool:
     """Whether something else than a lack of progress is at hand: a closed connection is the end of
     a process, and why a group could not be made is in the text of a failure. Nor was anybody held
-    who ended well: that nobody saw its device come through says nothing then.
+    who ended well: that its device was not seen to come through proves nothing then.
     """
     if wait.op.on_device and case.evidence.ends[wait.process].how == CLEAN:
         return True
@@ -84,7 +84,7 @@ def _ended(case: Case, wait: Wait) -> bool:
 
 
 def _just_complete(case: Case, wait: Wait) -> bool:
-    """Whether the last one came so late that nobody knows whether it would have moved since."""
+    """Whether the last one came so late that it is not known whether it would have moved since."""
     evidence, op = case.evidence, wait.op
     if wait.kind == COLLECTIVE and wait.stream is not None and op.seq is not None:
         inside = list(evidence.sample.members(wait.stream, op.seq).values())
@@ -110,7 +110,7 @@ def _just_complete(case: Case, wait: Wait) -> bool:
 
 def host_is_ahead(case: Case, wait: Wait, members: Iterable[int]) -> bool:
     """Whether a device of some members came through something else of late: what was issued long
-    ago is behind that. Where it is not, it is told once the device stands still.
+    ago is behind that. Where it is not, it is reported once the device stands still.
     """
     evidence = case.evidence
     if not wait.op.on_device or wait.op.error is not None or wait.process in evidence.timeless:
@@ -126,7 +126,7 @@ def host_is_ahead(case: Case, wait: Wait, members: Iterable[int]) -> bool:
 
 
 def _is_only_asked(wait: Wait) -> bool:
-    """Whether nobody has begun to wait for a message of which the backend hears only then."""
+    """Whether none has begun to wait for a message of which the backend hears only then."""
     call = wait.op.call
     unwaited = call.asynchronous is True and wait.op.wait_begin_ns is None
     return wait.kind == MESSAGE and call.backend == "gloo" and unwaited
@@ -141,22 +141,22 @@ def _finding(case: Case, wait: Wait) -> Finding:
     who = [w.process for w in inside]
     waited_ns = evidence.waited_ns(w.op for w in inside)
     open_ = _open(case, wait)
-    told = around(case, wait, {*who, *wait.arrived})
+    reported = around(case, wait, {*who, *wait.arrived})
     return Finding(
         kind="no_progress",
         summary=summary(trace, wait, who, waited_ns, outside.doing(case, still), open_)
-        + said(trace, told),
+        + troubles(trace, reported),
         because=(ALL_CAME,),
         culprits=still,
         hint=lacking
         if (lacking := OPEN.get(open_ or ""))
         else outside.stopped_hint(case, still) or FROZEN
         if still
-        else HINTS[told[0][1].where]
-        if told
+        else HINTS[reported[0][1].where]
+        if reported
         else INTERFACE
         if wait.kind == RENDEZVOUS
-        else ASKED
+        else WAIT_HINT
         if all(_is_only_asked(w) for w in inside)
         else GRAPHS
         if _held_by_graphs(case, wait)
@@ -181,7 +181,7 @@ def _held_by_graphs(case: Case, wait: Wait) -> bool:
 
 
 def _apart(case: Case, waits: Sequence[Wait]) -> Finding:
-    """Waits at different places, of which nobody knows whether they are for one another."""
+    """Waits at different places, of which it is not known whether they are for one another."""
     who = [w.process for w in waits]
     return Finding(
         kind="no_progress",
@@ -196,8 +196,8 @@ def _apart(case: Case, waits: Sequence[Wait]) -> Finding:
 
 
 def _open(case: Case, wait: Wait) -> str | None:
-    """What the evidence lacks without which nobody knows that all is as it should be: ``members``
-    or ``root``; ``began`` where it holds more, that all devices have begun it.
+    """What the evidence lacks without which it is not known that all is as it should be:
+    ``members`` or ``root``; ``began`` where it holds more, that all devices have begun it.
     """
     evidence, op = case.evidence, wait.op
     if wait.kind != COLLECTIVE or wait.stream is None or op.seq is None or op.call.group is None:
@@ -248,7 +248,7 @@ GRAPHS = (
     " reset(), before the groups are destroyed."
 )
 
-ASKED = (
+WAIT_HINT = (
     "On gloo a message ends only in wait(): is_completed() stays false until that is called. Wait"
     " for it, in a thread of its own if something else is to be done meanwhile."
 )
@@ -356,10 +356,10 @@ _WHAT = {DEVICE: "a device", LINK: "a link", HOST: "a host"}
 _MOST = 2
 
 
-def said(trace: Trace, told: Sequence[tuple[int, Trouble]]) -> str:
-    """Nothing where nobody told of any; as many as one can read, else."""
-    parts = [_one(trace, process, one) for process, one in told[:_MOST]]
-    more = len(told) - len(parts)
+def troubles(trace: Trace, reported: Sequence[tuple[int, Trouble]]) -> str:
+    """Nothing where there are none, else as many as one can read."""
+    parts = [_one(trace, process, one) for process, one in reported[:_MOST]]
+    more = len(reported) - len(parts)
     tail = [f"and {more} more in the journals"] if more > 0 else []
     return "".join(f" {part}." for part in [*parts, *tail])
 
@@ -415,15 +415,15 @@ def find_stuck_device(case: Case) -> Iterator[Finding]:
         return
     who = case.by_rank(wait.process for wait in stuck)
     first, *more = stuck
-    told = around(case, first, {*who})
+    reported = around(case, first, {*who})
     yield Finding(
         kind="no_progress",
         summary=device_summary(evidence.trace, [wait.op for wait in stuck])
-        + said(evidence.trace, told),
+        + troubles(evidence.trace, reported),
         because=why((not all(_is_told_of(case, wait) for wait in stuck), ALL_CAME)),
         culprits=tuple(who),
         device=True,
-        hint=HINTS[told[0][1].where] if told else HINT,
+        hint=HINTS[reported[0][1].where] if reported else HINT,
         waiting=tuple(who),
         op=first.op.call.op,
         group=None if more else evidence.trace.group_id(first.op.call),

@@ -20,7 +20,7 @@ _WRAPPERS = ("wrapper", "inner", "_fn")
 """Functions of torch that stand between the user's call and the one that was called."""
 _TEXT = re.compile(r"(?:Global|Group) rank (-?\d+) is not part of group", re.IGNORECASE)
 _ITSELF = re.compile(r"rank should not be the same as the rank of the current process")
-"""What torch says of a message to oneself; a group rank, taken for a global one, may be that."""
+"""Torch's error for a message to oneself; a group rank, taken for a global one, may be that."""
 _TO_ITSELF = re.compile(r"Invalid destination rank")
 
 
@@ -44,7 +44,7 @@ def find(case: Case) -> Iterator[Finding]:
 
 
 def _inherited(case: Case, wait: Wait) -> Finding | None:
-    """A forked child that calls in a group of its parent's: its copy is connected to nobody."""
+    """A forked child that calls in a group of its parent's: its copy is connected to none."""
     evidence, trace, call = case.evidence, case.evidence.trace, wait.op.call
     parent = trace.parent_of(trace.processes[wait.process])
     if call.group is None or call.group_rank is not None or parent is None or not case.old(wait):
@@ -67,7 +67,7 @@ def _inherited(case: Case, wait: Wait) -> Finding | None:
 
 
 def _named(case: Case, process: int, text: str) -> int | None:
-    """The rank that an error says is wrong; None for other errors."""
+    """The rank that an error states is wrong; None for other errors."""
     match = _TEXT.search(text)
     if match:
         number = whole(match[1].removeprefix("-"))
@@ -174,8 +174,8 @@ def summary(
     members: Sequence[int] | None,
 ) -> str:
     """``named``: the rank that each process named, at a line."""
-    told = ((f"rank {rank}{sentences.aside(where[p])}", p) for p, rank in named.items())
-    text = sentences.capital(sentences.sides(trace, told, "names", "name"))
+    reported = ((f"rank {rank}{sentences.aside(where[p])}", p) for p, rank in named.items())
+    text = sentences.capital(sentences.sides(trace, reported, "names", "name"))
     no_member = "no member" if len(set(named.values())) == 1 else "not among the members"
     whole = "the group" if members is None else list(members)
     return f"{text}, {no_member} of {whole}."
@@ -184,11 +184,13 @@ def summary(
 def to_itself(
     trace: Trace, who: Sequence[int], where: Mapping[int, Location | None], sending: Set[int]
 ) -> str:
-    """Whoever is not ``sending`` to itself receives from itself."""
-    told = sentences.together(
+    """The one that is not ``sending`` to itself receives from itself."""
+    reported = sentences.together(
         (f"{'sends to' if p in sending else 'receives from'} itself{sentences.aside(where[p])}", p)
         for p in who
     )
-    each = {text: "" if len(of) == 1 else "each of " for text, of in told.items()}
-    said = [f"{each[text]}{sentences.processes(trace, of)} {text}" for text, of in told.items()]
-    return f"{sentences.capital(sentences.listed(said))}."
+    each = {text: "" if len(of) == 1 else "each of " for text, of in reported.items()}
+    text_of = [
+        f"{each[text]}{sentences.processes(trace, of)} {text}" for text, of in reported.items()
+    ]
+    return f"{sentences.capital(sentences.listed(text_of))}."

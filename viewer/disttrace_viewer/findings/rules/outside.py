@@ -27,7 +27,7 @@ def doing(
     since_ns: int | None = None,
     wait: Wait | None = None,
 ) -> dict[int, Doing]:
-    """What each of them is at, as a value for the words of a rule, while somebody waits (since
+    """What each of them is at, as a value for the words of a rule, while a rank waits (since
     then, or in that)."""
     return {process: _doing(case, process, since_ns, wait) for process in case.by_rank(processes)}
 
@@ -72,7 +72,7 @@ def silent_ns(case: Case, process: int) -> int:
 
 def at_work_hint(case: Case, processes: Iterable[int]) -> str:
     """What to do about those that are all at work while others wait for them."""
-    return ASKED if all(asks(case, p) for p in processes) else COMMUNICATE
+    return POLLED_HINT if all(asks(case, p) for p in processes) else COMMUNICATE
 
 
 def asks(case: Case, process: int) -> bool:
@@ -82,7 +82,7 @@ def asks(case: Case, process: int) -> bool:
 
 
 def stopped_hint(case: Case, processes: Sequence[int]) -> str | None:
-    """What to do about those for whom others wait, where all of them are stopped: at the line
+    """What to do about those for which others wait, where all of them are stopped: at the line
     where they stand they do nothing.
     """
     ends = [case.evidence.ends[process] for process in processes]
@@ -129,8 +129,8 @@ def mute(case: Case, sinks: Sequence[int]) -> list[int]:
     return silent
 
 
-ASKED = "Find who should bring about what is asked for there, and what it does instead."
-"""What to do about a store that is asked again and again."""
+POLLED_HINT = "Find who should bring about what is asked for there, and what it does instead."
+"""What to do about a store that is polled."""
 COMMUNICATE = (
     "See whether they come to it when they are through with the others: whoever waits may be ahead"
     " of them, or they passed this call over."
@@ -144,7 +144,7 @@ class Doing:
 
     end: End
     at: Frame | None = None
-    """Where it is, or asked for its end."""
+    """Where it is, or requested its end."""
     inside: Frame | None = None
     """What that line has called."""
     newest: Op | None = None
@@ -230,7 +230,7 @@ RECORDED = frozenset({"op_mismatch", "shape_mismatch", "dtype_mismatch", "size_m
 OF_ENDS = frozenset({"straggler", "late_sender", "unwaited_work"})
 """Kinds that rest on when, or whether, operations ended."""
 OF_ABSENCE = frozenset({"missing_participant", "unmatched_send", "unmatched_recv"})
-"""Kinds that say that somebody did not come, which takes time to be true."""
+"""Kinds about a rank that did not come, which takes time to be true."""
 OF_TIME = OF_ABSENCE | {"deadlock"}
 """Kinds of which it has to be known that the evidence of all is of one moment."""
 
@@ -281,7 +281,7 @@ def _others_away(case: Case) -> bool:
 
 
 def _came_later(case: Case, finding: Finding) -> bool:
-    """Whether somebody is through with a collective that nobody completes alone: then all have
+    """Whether a rank is through with a collective that none completes alone: then all have
     come, and those that have not were dumped before the others.
     """
     sample = case.evidence.sample
@@ -296,8 +296,8 @@ def _came_later(case: Case, finding: Finding) -> bool:
 
 def what_stays_open(case: Case, findings: Sequence[Finding]) -> tuple[str, ...]:
     """What of the verdict stays open."""
-    told = {p for f in findings if f.severity != NOTE for p in f.waiting}
-    waiting = {wait.process for wait in case.open()} - told
+    reported = {p for f in findings if f.severity != NOTE for p in f.waiting}
+    waiting = {wait.process for wait in case.open()} - reported
     noted = {p for f in findings if f.severity == NOTE for p in f.waiting}
     if (waiting | noted) & case.evidence.timeless:
         return (TIMELESS,)
@@ -309,7 +309,7 @@ def what_stays_open(case: Case, findings: Sequence[Finding]) -> tuple[str, ...]:
 
 
 def _dumps_tell(case: Case) -> tuple[str, ...]:
-    """What dumps by which nothing is wrong cannot have told."""
+    """What dumps by which nothing is wrong cannot have reported."""
     processes = case.evidence.trace.processes
     if any(p.source != DUMPED for p in processes):
         return ()

@@ -1,6 +1,6 @@
 """A process failed or vanished, and others depend on it: the first failure, not what follows.
 
-What passes on that communication broke is told apart in ``analysis.process_ends``.
+What passes on that communication broke is distinguished in ``analysis.process_ends``.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ def find(case: Case) -> Iterator[Finding]:
     same: defaultdict[object, list[int]] = defaultdict(list)
     for process in order:
         same[_signature(case, process)].append(process)
-    told = set[int]()
+    received = set[int]()
     for first in order:
-        if first in told or first in case.ends:
+        if first in received or first in case.ends:
             continue
         like = {*same[_signature(case, first)], *_silent_with(case, first)}
-        like = {one for one in like if one in place and one not in told}
+        like = {one for one in like if one in place and one not in received}
         alike = sorted(like - case.ends.keys(), key=place.__getitem__)
-        told.update(alike)
+        received.update(alike)
         yield _finding(case, first, alike)
 
 
 def counts(case: Case, process: int) -> bool:
     """An agent fails because its workers did, a parent because its children did; and an agent to
-    which somebody sent a signal (Ctrl-C, scancel) says so by an exception of its own.
+    which something sent a signal (Ctrl-C, scancel) raises an exception of its own for it.
     """
     trace = case.evidence.trace
     mine = trace.processes[process]
@@ -133,7 +133,7 @@ def _gone(case: Case) -> list[int]:
     """Processes that stopped without an exit record, where that was what broke the job.
 
     A process that others wait for in vain while its connections stay open has not ended: whatever
-    ended it came later, and most often it was somebody who ended the whole job.
+    ended it came later, and most often the whole job was ended.
     """
     evidence = case.evidence
     broken = {
@@ -170,11 +170,11 @@ def _singled_out(case: Case, process: int) -> bool:
 def _died(case: Case, process: int, silent: Set[int]) -> bool:
     evidence, witnesses = case.evidence, case.witnesses
     together = silent & witnesses.silent_with(process)
-    told = evidence.trace.processes[process].told
-    reported = told is not None and told.event == "failed"
+    received = evidence.trace.processes[process].told
+    reported = received is not None and received.event == "failed"
     own = case.at(process)
     if own:
-        # It was waiting itself, and most often that is why somebody ended it. It broke the job
+        # It was waiting itself, and most often that is why something ended it. It broke the job
         # where others lost it soon after it had begun to wait.
         soon = all(evidence.age_ns(w.op) < evidence.stall_ns and w.op.error is None for w in own)
         return soon and (reported or witnesses.noticed(process, together))
@@ -183,7 +183,7 @@ def _died(case: Case, process: int, silent: Set[int]) -> bool:
     if evidence.ends[process].held == STOPPED:
         return False  # it stood still before
     if _after_its_launcher(case, process):
-        return False  # whoever ends a job by SIGKILL ends one after the other
+        return False  # the one that ends a job by SIGKILL ends one after the other
     whole = len(together) > 1 and not witnesses.outlived(process, together)
     # One after the other is seen to be gone while those after it still live.
     gone = [ns for p in together if (ns := evidence.seen[p].gone_ns)]
@@ -216,7 +216,7 @@ def _finding(case: Case, first: int, alike: list[int]) -> Finding:
     odd = _odd_models(case, alike)
     ending = _at_its_end(case, first)
     parameters, of_them = _parameters(case, alike, models=odd is not None)
-    told = summary(
+    received = summary(
         trace,
         alike,
         end_of(evidence, first),
@@ -228,7 +228,7 @@ def _finding(case: Case, first: int, alike: list[int]) -> Finding:
     )
     return Finding(
         kind="process_failed",
-        summary=" ".join([told, *of_them]),
+        summary=" ".join([received, *of_them]),
         because=why((not sure, ENDED_SILENTLY)),
         hint=hint(end, others=_has_others(case, alike), ending=ending),
         culprits=tuple(alike) if odd is None else odd,
@@ -311,21 +311,21 @@ def _parameters(
     if not all(named.values()):
         return (), []
     (usual, _), *_ = Counter(sorted(named.values(), key=len, reverse=True)).most_common()
-    found, told = (), list[str]()
+    found, received = (), list[str]()
     for p, own in named.items():
         lacking = tuple(name for name in usual if name not in {*own})
         beyond = tuple(name for name in own if name not in {*usual})
         if lacking or beyond:
             found += ((p, lacking + beyond),)
-            told.append(model(case.evidence.trace.processes[p].label, lacking, beyond))
-    return found, told
+            received.append(model(case.evidence.trace.processes[p].label, lacking, beyond))
+    return found, received
 
 
 NATIVE = (
     "Look for the kernel's out-of-memory killer (dmesg), a scheduler's limit, or a crash in native"
     " code"
 )
-"""Where nobody knows the signal."""
+"""Where the signal is not known."""
 _CRASH = "Look for a crash in native code"
 _OF_SIGNAL = {
     "SIGKILL": "Look for the kernel's out-of-memory killer (dmesg), a scheduler's limit, or"
@@ -397,7 +397,7 @@ def model(who: str, lacking: Sequence[str], beyond: Sequence[str]) -> str:
 
 
 def look_for(code: int | None) -> str:
-    """What ends a process by this signal (``-9``), or by one that nobody knows."""
+    """What ends a process by this signal (``-9``), or by one that it is not known."""
     return _OF_SIGNAL.get(signal_name(code), NATIVE) if code else NATIVE
 
 
@@ -430,5 +430,5 @@ def hint(end: End, *, others: bool, ending: Op | None = None) -> str:
 
 
 def _lost_a_helper(failure: Failure) -> bool:
-    """Whether whoever hands tensors to this process, as torch does it, was not there any more."""
+    """Whether the process that hands tensors to this one, as torch does it, was gone."""
     return failure.type in _GONE and any(_HELPERS.search(one.file) for one in failure.stack)

@@ -22,8 +22,8 @@ from disttrace_viewer.wording.sentences import MUTE, ON_THE_WAY, SOON, START_UP
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """One finding per rendezvous that waits for somebody who waits for nothing, or is not there."""
-    # Who finds the addresses of an earlier attempt is refused, whoever comes.
+    """One finding per rendezvous that waits for a rank who waits for nothing, or is not there."""
+    # Who finds the addresses of an earlier attempt is refused, by any rank that comes.
     met = (case.rendezvous.of(op) for op, _ in downgraded.met_before(case))
     refused = {rendezvous.key for rendezvous in met if rendezvous is not None}
     known: dict[Hashable, list[Wait]] = {}
@@ -38,7 +38,7 @@ def find(case: Case) -> Iterator[Finding]:
             known[wait.exchange] = _elsewhere(case, wait)
         rendezvous, elsewhere = _of(case, wait), known[wait.exchange]
         sinks = [t for t in wait.targets if case.outside(t)]
-        # Uncertain: somebody is missing, and nobody knows who.
+        # Uncertain: a rank is missing, and it is not known who.
         if elsewhere or sinks or wait.absent or (rendezvous.uncertain and not wait.targets):
             yield _finding(case, wait, rendezvous, sinks, elsewhere)
             known.clear()  # what it explains is open no more
@@ -114,7 +114,7 @@ def _finding(
         there=_of(case, elsewhere[0]) if elsewhere else None,
         world_size=world_size,
     )
-    # Who asks somebody for something is on its way here, once it is told.
+    # A rank that requests something of another one is on its way here, once it has the answer.
     away = [s for s in sinks if case.at_work(s) is None]
     hopeless = elsewhere or ended or world_size is not None
     start = not hopeless and may_come(case, same, sinks)
@@ -137,7 +137,7 @@ def _finding(
         if elsewhere
         else ()
         if start
-        else late_arrivals.answerable(late_arrivals.told(case, wait), away),
+        else late_arrivals.answerable(late_arrivals.held_up_by(case, wait), away),
         absent_ranks=() if start or elsewhere or world_size is not None else wait.absent,
         waiting=tuple(who),
         op=top.call.op,
@@ -165,8 +165,8 @@ def _world_size(case: Case, wait: Wait) -> int | None:
 
 
 def _minority(case: Case, same: list[Wait], elsewhere: list[Wait]) -> tuple[int, ...]:
-    """Those at the place where fewer are; nobody where it is one against one, or where nobody knows
-    which of the missing are where.
+    """Those at the place where fewer are; none where it is one against one, or where it is not
+    known which of the missing are where.
     """
     where = {w.process: _where(_of(case, w)) for w in (*same, *elsewhere)}
     size = len(where)
@@ -202,12 +202,12 @@ CLIENTS = (
 )
 BEFORE = "See what these ranks do before they join."
 _SHOWN = 4
-"""Ranks without a journal of which it is told what their launcher knows."""
+"""Ranks without a journal of which their launcher knows something."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incomplete:
-    """A rendezvous that somebody waits in."""
+    """A rendezvous that a rank waits in."""
 
     wait: Wait
     rendezvous: Rendezvous
@@ -303,5 +303,5 @@ def _missing(trace: Trace, found: Incomplete) -> str:
 
 
 def settles(lost: Iterable[int]) -> str:
-    """What would settle it where nobody knows whether these ranks were started."""
+    """What would settle it where it is not known whether these ranks were started."""
     return f"{outside.journals(lost)}, if started"

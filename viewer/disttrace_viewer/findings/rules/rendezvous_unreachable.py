@@ -19,7 +19,7 @@ from disttrace_viewer.wording.sentences import START_UP, ended
 def find(case: Case) -> Iterator[Finding]:
     """One finding per address that is dialled in vain."""
     dialled: dict[object, list[tuple[Op, Store]]] = {}
-    answered: dict[object, int] = {}  # until when somebody certainly answered there
+    answered: dict[object, int] = {}  # until when a server certainly answered there
     given_up: set[object] = set()  # who should listen could not, and ended: that is the failure
     for op, store in _of_tcp(case):
         where = address(case, store)
@@ -57,7 +57,7 @@ def _finding(case: Case, clients: Sequence[tuple[Op, Store]]) -> Finding:
     culprits, absent, text, sure = _blame(case, clients, listening or served)
     dialling = [o for o, _ in clients]
     waits = [w for w in case.open() if w.op in dialling]
-    to_come = text in (NOT_COME, NOBODY, NO_AGENT)
+    to_come = text in (NOT_COME, NO_LISTENER, NO_AGENT)
     start = to_come and may_come(case, waits, culprits)
     roots = frozenset(who) | frozenset(culprits)
     if start:
@@ -86,7 +86,7 @@ def _finding(case: Case, clients: Sequence[tuple[Op, Store]]) -> Finding:
 def _blame(
     case: Case, clients: Sequence[tuple[Op, Store]], listeners: Sequence[tuple[Op, Store]]
 ) -> tuple[list[int], list[int], str, bool]:
-    """Culprits, ranks without a process, the clause that says so, and whether that is sure."""
+    """Culprits, ranks without a process, the clause that show it, and whether that is sure."""
     trace = case.evidence.trace
     before = [o for o, s in listeners if address(case, s) == address(case, clients[0][1])]
     if before:
@@ -112,7 +112,7 @@ def _blame(
         return [], [], dials_itself(None if here else made[1]), False
     if zero:
         return [zero[0].index], [], NOT_COME, True
-    return [], [0], NOBODY, False
+    return [], [0], NO_LISTENER, False
 
 
 def _where_others_are(
@@ -120,7 +120,7 @@ def _where_others_are(
 ) -> tuple[Op, Store, set[int]] | None:
     """The listener at which most are who do not dial in vain, and who that is.
 
-    One that all clients had reached before they dialled elsewhere, and where nobody else is now,
+    One that all clients had reached before they dialled elsewhere, and where no other is now,
     was left for another rendezvous.
     """
     newest, here = _newest(case), {op.process for op, _ in clients}
@@ -161,7 +161,7 @@ HINT = (
 )
 NO_AGENT = "no agent that listens was seen"
 NOT_COME = "rank 0, which should listen, has not come to it"
-NOBODY = "nobody claims rank 0, which should listen"
+NO_LISTENER = "nobody claims rank 0, which should listen"
 OTHERS_DIAL, NOBODY_DIALS = ", where the others dial", ", where nobody else dials"
 
 
@@ -182,7 +182,7 @@ def before_text(trace: Trace, process: int, end: End) -> str:
 
 
 def listens(trace: Trace, process: int, store: Store, dialled: str) -> str:
-    """Who listens elsewhere, and whom that suits."""
+    """Who listens elsewhere, and which that suits."""
     return f"{trace.processes[process].label} listens at {store.host}:{store.port}{dialled}"
 
 

@@ -1,5 +1,5 @@
 """What lines of a log tell outright: of ranks that are missing, watchdogs that are stuck, the first
-end by a launcher's word, and what the job said itself.
+end by a launcher's word, and what the job reported itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Report = Mapping[str, Any]
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """One finding per kind of line; what the job said itself comes first."""
+    """One finding per kind of line; what the job reported itself comes first."""
     rows = [row for one in case.evidence.trace.processes for row in one.reports]
     of_kind: dict[str, list[Report]] = {}
     for row in rows:

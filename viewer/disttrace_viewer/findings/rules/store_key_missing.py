@@ -1,4 +1,4 @@
-"""A key is awaited in a store that nobody has set."""
+"""A key is awaited in a store, and was never set."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from disttrace_viewer.findings.finding import ERROR, Finding, Scope, why
 from disttrace_viewer.findings.rules import late_arrivals, outside
 from disttrace_viewer.findings.rules.deadlock import SET_FIRST
 from disttrace_viewer.findings.rules.late_arrivals import Held
-from disttrace_viewer.findings.rules.outside import ASKED, EARLY, Doing
+from disttrace_viewer.findings.rules.outside import EARLY, POLLED_HINT, Doing
 from disttrace_viewer.trace.model import Trace, lead_of
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
@@ -25,15 +25,15 @@ from disttrace_viewer.wording.sentences import LATE, NOT_WHOLE, POLLED, SOON, ST
 def find(case: Case) -> Iterator[Finding]:
     """One finding per key, or set of keys, that is awaited and not set.
 
-    A thread beside the one that communicates may wait for a key all day, for "shutdown" say. Its
-    wait counts only where nothing else is wrong and the main thread waits for that thread. Nor does
-    one count that asks, for nobody known to set the key, and holds up nobody; or whose process
-    ended well all the same.
+    A thread beside the one that communicates may wait for a key all day, for "shutdown" for
+    example. Its wait counts only where nothing else is wrong and the main thread waits for that
+    thread. Nor does one count that asks, where no setter of the key is known, and holds up none; or
+    whose process ended well all the same.
     """
     seen = set[Hashable]()
 
     def first(wait: Wait) -> bool:
-        """Whether it is the first wait for a key that nobody has set."""
+        """Whether it is the first wait for a key that none has set."""
         if wait.exchange in seen or not _unset(case, wait):
             return False
         seen.add(wait.exchange)
@@ -57,7 +57,7 @@ def _unset(case: Case, wait: Wait) -> bool:
 
 
 def _waits_for_the_lost(case: Case, wait: Wait) -> bool:
-    """Whether nobody is left to set the key but processes that are held up as other findings say,
+    """Whether none is left to set the key but processes that are held up as other findings tell,
     and among them one that never came out of what a finding is about.
 
     Inside a collective whose sizes differ a backend may end a process, or hold it up, and nothing
@@ -96,7 +96,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
     exchange = wait.exchange
     assert isinstance(exchange, tuple)
     place, unset = exchange[1], exchange[2:]
-    late = late_arrivals.told(case, wait)
+    late = late_arrivals.held_up_by(case, wait)
     is_late = bool(wait.lateness)
     inside = [w for w in case.inside(wait.exchange) if bool(w.lateness) == is_late]
     who = list(dict.fromkeys(w.process for w in inside))
@@ -118,7 +118,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
     others = [p for p in out if not trace.processes[p].is_agent]
     early = all(case.early(w) for w in inside)
     held = [] if behind or (near, before, apart) != (None,) * 3 else _held_up(case, wait, who)
-    found = Awaited(
+    found = AwaitedKeys(
         wait=wait,
         who=who,
         keys=unset,
@@ -187,7 +187,7 @@ def _of_its_form(case: Case, wait: Wait) -> list[Wait]:
 
 
 def _holder(case: Case, wait: Wait, key: Key, who: list[int]) -> Op | None:
-    """Who has the lock for which somebody asks again and again, if that is another process."""
+    """Who has the lock for which a rank asks again and again, if that is another process."""
     if not wait.polled or wait.op.call.op != "store.compare_set":
         return None
     found = case.setters.holder(key)
@@ -197,7 +197,7 @@ def _holder(case: Case, wait: Wait, key: Key, who: list[int]) -> Op | None:
 def _in_another(
     case: Case, waiter: int, place: object, key: str, known: Mapping[Key, int]
 ) -> tuple[str, int] | None:
-    """Another store in which this very key was set in the same attempt, and by whom."""
+    """Another store in which this very key was set in the same attempt, and by which."""
     trace = case.evidence.trace
     for (where, name), process in known.items():
         other = trace.place_by_id.get(where or "")
@@ -209,7 +209,7 @@ def _in_another(
 
 def _held_up(case: Case, wait: Wait, who: list[int]) -> list[Wait]:
     """Where those stand who could set the key, if all of them wait for who waits for it, be it
-    through others: as long as nobody else comes, it is never set.
+    through others: as long as no other comes, it is never set.
     """
     able = _able(case, wait)
     if not able or not case.setters.whole(str(wait.exchange[1])):  # type: ignore[index]
@@ -228,9 +228,9 @@ def _held_up(case: Case, wait: Wait, who: list[int]) -> list[Wait]:
 def _near(case: Case, op: Op, wanted: Key) -> tuple[str, int] | None:
     """The key of a place that looks most like the ``wanted`` one of an operation, with who set it.
 
-    One that bears the same numbers says more (``chekpoint/7``) than the last of a series does.
-    That keys begin with the same prefixes of stores does not make them alike, and torch's own keys
-    (addresses of a mesh, what makes a group) are not what anybody looked for.
+    One that bears the same numbers counts for more (``chekpoint/7``) than the last of a series
+    does. That keys begin with the same prefixes of stores does not make them alike, and torch's own
+    keys (addresses of a mesh, what makes a group) are not what anybody looked for.
     """
     setters, (place, key) = case.setters, wanted
     by_lead: dict[str, dict[str, int]] = {}
@@ -289,7 +289,7 @@ SPELLING = "Find who should set this key, and compare its spelling and its prefi
 
 
 @dataclass(frozen=True, slots=True)
-class Awaited:
+class AwaitedKeys:
     """A key that is awaited, or several in one call."""
 
     wait: Wait
@@ -310,7 +310,7 @@ class Awaited:
     near: tuple[str, int] | None
     """The key that looks most like it, and who has set that one."""
     apart: tuple[str, int] | None
-    """Another store in which this very key was set, and by whom."""
+    """Another store in which this very key was set, and by which."""
     others: Mapping[int, Doing]
     """What those are at who use the store too."""
     held: Mapping[int, Held]
@@ -320,7 +320,7 @@ class Awaited:
     """Waits for keys that differ from it in numbers only."""
 
 
-def summary(trace: Trace, found: Awaited) -> str:
+def summary(trace: Trace, found: AwaitedKeys) -> str:
     """Who waits for it, for how long, and what became of it."""
     op, late = found.wait.behind or found.wait.op, dict(found.wait.lateness)
     names = " and ".join(repr(key) for key in found.keys[:3])
@@ -337,8 +337,8 @@ def summary(trace: Trace, found: Awaited) -> str:
                 f" {found.holder.call.op} at {sentences.line(found.holder)}, and nobody has"
                 " deleted it since"
             )
-        asked = f"asked for {names} again and again for {age} ({op.call.op} at {at})"
-        return f"{who} {have} {asked}{near}{doing}."
+        requested = f"asked for {names} again and again for {age} ({op.call.op} at {at})"
+        return f"{who} {have} {requested}{near}{doing}."
     if late:
         return (
             f"{who} waited in {op.call.op} of {names} at {at} for {age} and gave up;"
@@ -353,7 +353,7 @@ def summary(trace: Trace, found: Awaited) -> str:
     )
 
 
-def _unset_text(trace: Trace, found: Awaited) -> str:
+def _unset_text(trace: Trace, found: AwaitedKeys) -> str:
     if found.set_by is None and found.apart is not None:
         name, setter = found.apart
         first = trace.processes[setter].label
@@ -373,11 +373,11 @@ def _unset_text(trace: Trace, found: Awaited) -> str:
     )
 
 
-def hint(found: Awaited, *, popped: bool) -> str:
+def hint(found: AwaitedKeys, *, popped: bool) -> str:
     """What to look for; ``popped``: all that was pushed was taken out."""
     wait = found.wait
     if wait.polled:
-        return ASKED if found.holder is None else LOCKED
+        return POLLED_HINT if found.holder is None else LOCKED
     if wait.lateness:
         return SET_LATE
     if found.behind:
@@ -386,36 +386,38 @@ def hint(found: Awaited, *, popped: bool) -> str:
         return DELETED
     if popped:
         return POPPED
-    if found.series and not found.others:  # else whoever sets them all may stand there
+    if found.series and not found.others:  # else the one that sets them all may stand there
         return IN_STEP
     return f"{WHO} {SET_FIRST}" if found.able else SPELLING
 
 
-def _series(trace: Trace, found: Awaited) -> str:
+def _series(trace: Trace, found: AwaitedKeys) -> str:
     def awaited(wait: Wait) -> str:
         names = " and ".join(repr(key) for key in wait.exchange[2:5])  # type: ignore[index]
         return f"{names} ({sentences.line(wait.op)})"
 
-    told = sentences.together((awaited(wait), wait.process) for wait in found.series)
+    reported = sentences.together((awaited(wait), wait.process) for wait in found.series)
     waits = [
         f"{sentences.processes(trace, who)} {'wait' if len(who) > 1 else 'waits'} for {names}"
-        for names, who in told.items()
+        for names, who in reported.items()
     ]
     return f"; {few(waits, sentences.MANY, ', ')}" if waits else ""
 
 
-def _near_text(trace: Trace, found: Awaited) -> str:
+def _near_text(trace: Trace, found: AwaitedKeys) -> str:
     if found.near is None:
         return ""
     key, setter = found.near
     return f"; the nearest key that was set is {key!r}, by {trace.processes[setter].label}"
 
 
-def _able_text(trace: Trace, found: Awaited) -> str:
+def _able_text(trace: Trace, found: AwaitedKeys) -> str:
     if not found.able:
         return ""
-    told = sentences.together((f"in {sentences.call(trace, w.op)}", w.process) for w in found.able)
-    where = [f"{sentences.processes(trace, of)} {text}" for text, of in told.items()]
+    reported = sentences.together(
+        (f"in {sentences.call(trace, w.op)}", w.process) for w in found.able
+    )
+    where = [f"{sentences.processes(trace, of)} {text}" for text, of in reported.items()]
     return (
         f"; all others who use this store wait for {sentences.processes(trace, found.who)}"
         f" themselves: {sentences.listed(where)}"

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from disttrace.journal.format import COLLECTIVE, COMPOSED
 from disttrace_viewer.analysis.out_of_step import Shift
+from disttrace_viewer.analysis.past import Place, place_of
 from disttrace_viewer.analysis.sample import frame
-from disttrace_viewer.evidence.courses import Place, place_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.trace.model import Stream, Trace
@@ -31,7 +31,7 @@ def sentence(
     within: Mapping[tuple[int, int], str | None],
     lead: str,
 ) -> str:
-    """What raised where, on whom. ``within``: of each the operation that the program called;
+    """What raised where, on which. ``within``: of each the operation that the program called;
     ``lead``: when that was.
     """
 
@@ -39,11 +39,11 @@ def sentence(
         return f"{op.call.op}{sentences.inside(within[op.id])} ({sentences.line(op)})"
 
     calls = sentences.together(((call(op), tidy(op.error or "")), op.process) for op in raised)
-    told = [
+    texts = [
         f"{text} raised on {sentences.processes(trace, who)}, which went on without it: {error}"
         for (text, error), who in calls.items()
     ]
-    return f"{lead}{few(told, sentences.MANY, '; ')}."
+    return f"{lead}{few(texts, sentences.MANY, '; ')}."
 
 
 def hint(trace: Trace, raised: Sequence[Op]) -> str:
@@ -91,8 +91,10 @@ def at(case: Case, process: int, stream: Stream, shift: Shift[int, Place]) -> Op
     return None
 
 
-def told(case: Case, finding: Finding, raised: Sequence[Op], lead: str = JUST_BEFORE) -> Finding:
-    """A finding with the calls without which those whom it is about went on."""
+def with_raised(
+    case: Case, finding: Finding, raised: Sequence[Op], lead: str = JUST_BEFORE
+) -> Finding:
+    """A finding with the calls without which those which it is about went on."""
     if not raised:
         return finding
     trace, within = case.evidence.trace, {op.id: case.evidence.within(op) for op in raised}

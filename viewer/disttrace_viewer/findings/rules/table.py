@@ -1,7 +1,4 @@
-"""The rules in their order of precedence: an earlier one explains what a later one would blame.
-
-Those about what is over come after them all (``history/past.py``).
-"""
+"""The rules in their order of precedence: an earlier one explains what a later one would blame."""
 
 from __future__ import annotations
 
@@ -27,6 +24,7 @@ from disttrace_viewer.findings.rules import (
     rendezvous_unreachable,
     reported,
     store_key_missing,
+    straggler,
     unexplained,
     unmatched,
 )
@@ -58,4 +56,6 @@ RULES: tuple[Rule, ...] = (
     unexplained.find,
     divergence.find,
     divergence.find_values,
+    straggler.find_unwaited,
+    straggler.find,
 )

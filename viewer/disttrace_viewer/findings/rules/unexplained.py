@@ -1,6 +1,6 @@
-"""Processes failed because communication broke, and nothing that was recorded says why it did.
+"""Processes failed because communication broke, and no record states why it did.
 
-The last rule about errors: over a failed process nobody may say that nothing is wrong.
+The last rule about errors: with a failed process the verdict may not be that nothing is wrong.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from disttrace_viewer.wording.sentences import NOTHING_ELSE, ended
 def find(case: Case) -> Iterator[Finding]:
     """One finding per attempt in which something failed and nothing else was found."""
     trace = case.evidence.trace
-    told = {
+    reported = {
         trace.processes[p].attempt
         for f in case.findings
         if f.severity == ERROR
         for p in (*f.culprits, *f.waiting, *f.scope.roots, *f.scope.members)
     }
-    if any(f.severity == ERROR for f in case.findings) and not told:
+    if any(f.severity == ERROR for f in case.findings) and not reported:
         return  # about ranks of which there is no process
     left: dict[int | None, list[int]] = {}
     for process, end in enumerate(case.evidence.ends):
         attempt = trace.processes[process].attempt
-        if end.how not in (OWN, CASCADE) or process in case.ends or attempt in told:
+        if end.how not in (OWN, CASCADE) or process in case.ends or attempt in reported:
             continue
         if process_failed.counts(case, process):  # and does not only report its children's end
             left.setdefault(attempt, []).append(process)

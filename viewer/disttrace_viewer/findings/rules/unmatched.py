@@ -126,11 +126,11 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     op = wait.op
     early = case.early(wait)
     away = tuple(s for s in sinks if case.at_work(s) is None)
-    late = late_arrivals.told(case, wait)
+    late = late_arrivals.held_up_by(case, wait)
     if wait.lateness:
         away = late_arrivals.answerable(late, away)
     other = None if wait.any_of else partner(case, wait)
-    nobody = wait.any_of or other is not None or all(case.at_work(s) for s in sinks)
+    no_culprit = wait.any_of or other is not None or all(case.at_work(s) for s in sinks)
     summary = summary_text(
         evidence.trace,
         wait,
@@ -141,7 +141,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     )
     return Finding(
         kind="unmatched_recv" if op.call.op == "recv" else "unmatched_send",
-        summary=asked(summary, evidence.trace, wait, other),
+        summary=with_question(summary, evidence.trace, wait, other),
         because=why(
             (not sinks, NO_JOURNAL),
             (sinks and not case.certain_journals([wait.process, *sinks]), NOT_WHOLE),
@@ -154,7 +154,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
             (outside.mute(case, sinks), MUTE),
         ),
         hint=HINT if wait.lateness else outside.stopped_hint(case, sinks) or hint(op),
-        culprits=() if nobody else away,
+        culprits=() if no_culprit else away,
         waiting=(wait.process,) if other is None else tuple(sorted({wait.process, other.process})),
         op=op.call.op,
         group=evidence.trace.group_id(op.call),
@@ -228,8 +228,8 @@ def summary_text(
             " came, and of which, rings that are overwritten or hold open entries only do not tell."
         )
     never = f"{who} never {verb if len(others) > 1 else verb + 's'}"
-    nobody = f"nobody {verb}s: " if wait.any_of else ""
-    return f"{been}, but {nobody}{never}{outside.where(trace, doing, named=True)}."
+    no_culprit = f"nobody {verb}s: " if wait.any_of else ""
+    return f"{been}, but {no_culprit}{never}{outside.where(trace, doing, named=True)}."
 
 
 def hint(op: Op) -> str:
@@ -276,17 +276,17 @@ def _same_line(one: Wait, two: Wait) -> bool:
 
 
 def question(trace: Trace, wait: Wait, other: Wait) -> str:
-    """``wait`` is for somebody else than the one who waits, in ``other``, for its process."""
+    """``wait`` is for another one than the one who waits, in ``other``, for its process."""
     one, two = (trace.processes[w.process].label for w in (wait, other))
     here, there = (sentences.call(trace, w.op) for w in (wait, other))
-    asked = "group" if wait.kind == COLLECTIVE else "source"
+    wrong = "group" if wait.kind == COLLECTIVE else "source"
     if wait.kind == MESSAGE and wait.op.call.op == "send":
-        asked = "destination"
+        wrong = "destination"
     return (
-        f"{one} is in {here} while {two} is in {there} and waits for {one}: is the {asked} right?"
+        f"{one} is in {here} while {two} is in {there} and waits for {one}: is the {wrong} right?"
     )
 
 
-def asked(summary: str, trace: Trace, wait: Wait, other: Wait | None) -> str:
+def with_question(summary: str, trace: Trace, wait: Wait, other: Wait | None) -> str:
     """A summary, and the question behind it where there is an ``other``."""
     return summary if other is None else f"{summary[:-1]}; {question(trace, wait, other)}"

@@ -1,6 +1,6 @@
 """The source of what others wait in waits for the outside, as in the rounds before: no fault.
 
-A server that nobody sends a request is idle. An error stays what it is where the source stands at a
+A server that receives no request is idle. An error stays what it is where the source stands at a
 line that is new to it, in a lock, or for threads and processes of its own, and where others are
 missing as well.
 """
@@ -166,10 +166,10 @@ def _idle_at(case: Case, process: int, about: Sequence[Wait]) -> StackSample | N
     newest = max(grouped, key=lambda op: op.number, default=None)
     if newest is None or newest.end_ns is None or newest.error is not None:
         return None
-    asked = [w for w in about if w.kind == KEY]
-    if asked and not all(_by_others(case, w) for w in asked):
+    requested = [w for w in about if w.kind == KEY]
+    if requested and not all(_by_others(case, w) for w in requested):
         return None
-    waits = [w.op for w in asked if not w.polled and evidence.longest_ns(w.op)]
+    waits = [w.op for w in requested if not w.polled and evidence.longest_ns(w.op)]
     if waits:
         return StackSample(waits[0].begin_ns, waits[0].call.stack)
     stands = evidence.samples.get(process) or _while_asking(case, process)

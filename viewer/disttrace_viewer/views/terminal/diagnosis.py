@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from disttrace_viewer.diagnosis.positions import Place, places, time_left
+from disttrace_viewer.diagnosis.positions import RankPlace, places, time_left
 from disttrace_viewer.diagnosis.report import NO_HISTORY, coverage, healthy, job_of
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.findings.case import Case
@@ -110,7 +110,7 @@ def page(case: Case, findings: Sequence[Finding], *, stacks: bool = False) -> It
 
 
 def _judgement(
-    case: Case, findings: Sequence[Finding], where: Sequence[Place], length: Length
+    case: Case, findings: Sequence[Finding], where: Sequence[RankPlace], length: Length
 ) -> Iterator[Line]:
     if _by_log(case):
         yield from (Line(one, style=WAIT) for one in said(case, []))
@@ -242,7 +242,7 @@ def _following(place: int | None, finding: Finding, most: int) -> Iterator[Line]
 
 
 def _where(
-    case: Case, findings: Sequence[Finding], found: Sequence[Place], most: int
+    case: Case, findings: Sequence[Finding], found: Sequence[RankPlace], most: int
 ) -> Iterator[Line]:
     trace = case.evidence.trace
     if not found:
@@ -264,7 +264,7 @@ def _where(
         yield Line(f"and {number(rest, 'process', 'processes')} at {len(found) - most} more places")
 
 
-def _doing(place: Place) -> str:
+def _doing(place: RankPlace) -> str:
     """What processes at one place do, for how long, and where."""
     age = f" for {sentences.span(place.longest_ns)}" if place.longest_ns else ""
     return f"{place.doing}{age}{f' at {place.at}' if place.at else ''}"

@@ -9,8 +9,8 @@ import polars as pl
 from rich.text import Text
 
 from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.diagnosis.job import verdict_on
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.history.past import verdict_on
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import Trace

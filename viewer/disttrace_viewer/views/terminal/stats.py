@@ -8,9 +8,9 @@ from typing import Any
 import polars as pl
 from rich.text import Text
 
+from disttrace_viewer.analysis.minutes import Older
 from disttrace_viewer.analysis.statistics import FAMILY, Statistics
-from disttrace_viewer.analysis.what_if import Outcome, WhatIf
-from disttrace_viewer.history.minutes import Older
+from disttrace_viewer.analysis.what_if import WhatIf, WhatIfOutcome
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views.terminal import DIM, WAIT
 from disttrace_viewer.views.terminal.console import Column, TextConsole, paint_table
@@ -230,7 +230,7 @@ ANSWERS, STRETCHES = 5, 8
 """Rows shown before the rest is counted."""
 
 
-def paint_what_if(what_if: WhatIf, answers: Sequence[Outcome], out: TextConsole) -> None:
+def paint_what_if(what_if: WhatIf, answers: Sequence[WhatIfOutcome], out: TextConsole) -> None:
     """A sentence for each answer."""
     if not answers:
         return

@@ -11,7 +11,7 @@ import polars as pl
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.process_ends import RUNNING, UNKNOWN
 from disttrace_viewer.analysis.wait_states import WaitStates
-from disttrace_viewer.diagnosis.positions import Place, places
+from disttrace_viewer.diagnosis.positions import RankPlace, places
 from disttrace_viewer.diagnosis.report import by_rank
 from disttrace_viewer.diagnosis.said import Other
 from disttrace_viewer.findings.case import Case
@@ -189,7 +189,7 @@ def snapshot_of(
     )
 
 
-def _position(place: Place, trace: Trace, activity: Activity) -> Row:
+def _position(place: RankPlace, trace: Trace, activity: Activity) -> Row:
     """The row of a position, with those of its processes."""
 
     def row(who: str, indices: tuple[int, ...], doing: str) -> Row:

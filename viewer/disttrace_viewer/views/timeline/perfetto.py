@@ -19,10 +19,10 @@ import orjson
 import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.diagnosis.job import verdict_on
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
-from disttrace_viewer.history.past import verdict_on
 from disttrace_viewer.trace.columns import STATUS
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.process import Process

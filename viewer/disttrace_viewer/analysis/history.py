@@ -1,55 +1,49 @@
-"""What is over, as the rules ask for it: drawn from tables of all operations.
+"""What is over, drawn from tables of all operations.
 
-The tables and the case are of the same processes under the same numbers; groups are known by their
-ids, since whoever read more of a job may have found more of them.
+The tables and what is judged are of the same processes under the same numbers; groups are known by
+their ids, since of a job of which more was read more of them may be known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import polars as pl
 
+from disttrace_viewer.analysis import delays
+from disttrace_viewer.analysis.delays import SHARE_OF_SPAN, Delay
 from disttrace_viewer.analysis.exchanges import Exchanges, Numbers
-from disttrace_viewer.analysis.liveness import Look, look
-from disttrace_viewer.analysis.sample import Course
-from disttrace_viewer.diagnosis.job import judged
-from disttrace_viewer.diagnosis.said import with_said
-from disttrace_viewer.diagnosis.verdict import Verdict
-from disttrace_viewer.evidence.courses import Place, place_of
-from disttrace_viewer.evidence.mismatches import Joined
-from disttrace_viewer.evidence.recorded import STALL_NS
-from disttrace_viewer.findings.case import Case, Misfit, Past
-from disttrace_viewer.findings.finding import Finding
-from disttrace_viewer.findings.rules.argument_mismatch import fits
-from disttrace_viewer.history import straggler
-from disttrace_viewer.load.problems import ViewerError
+from disttrace_viewer.analysis.past import (
+    Joined,
+    Late,
+    Misfit,
+    Past,
+    Place,
+    Unwaited,
+    fits,
+    place_of,
+)
+from disttrace_viewer.analysis.sample import Course, innermost
 from disttrace_viewer.trace.model import Call, Stream, Trace
-from disttrace_viewer.trace.operation import Op, ops
+from disttrace_viewer.trace.operation import GROUPED, Op, ops
+from disttrace_viewer.trace.process import Frame
 
-RULES: tuple[Callable[..., Iterator[Finding]], ...] = (straggler.find_unwaited, straggler.find)
-"""The rules about what is over, in order."""
 PATTERNS = 50_000
 """More different ways to be unlike than this are not looked at."""
 
 
 @dataclass(frozen=True)
-class Read(Past):
-    """What tables tell, in the terms of the trace that is judged."""
+class WholePast(Past):
+    """What is over, by tables, in the terms of the trace that is judged."""
 
     exchanges: Exchanges
     judged: Trace
     known = True
 
-    @cached_property
-    def rules(self) -> tuple[Callable[[Case], Iterator[Finding]], ...]:  # type: ignore[override]
-        """The rules about what is over, each with the tables that it asks."""
-        return tuple(partial(rule, exchanges=self.exchanges) for rule in RULES)
-
     def unlike(self) -> Iterator[Joined]:
-        """As ``Past`` says."""
+        """As ``Past`` states."""
         table = self.exchanges.collectives.filter(~pl.col("alike"))
         if not table.height:
             return
@@ -60,7 +54,7 @@ class Read(Past):
                 yield Joined(known, backend, seq, times, members, self._raced)
 
     def misfits(self) -> Iterator[Misfit]:
-        """As ``Past`` says."""
+        """As ``Past`` states."""
         messages, trace = self.exchanges.messages, self.exchanges.trace
         met = messages.lazy().filter(
             pl.col("send_process").is_not_null() & pl.col("recv_process").is_not_null()
@@ -86,7 +80,7 @@ class Read(Past):
             yield send, receive, row["times"], keys
 
     def courses(self) -> Iterator[tuple[Stream, Mapping[int, Course]]]:
-        """As ``Past`` says."""
+        """As ``Past`` states."""
         for group, backend in self._from_different_lines():
             of = self.exchanges.courses((group, backend))
             yield (
@@ -95,11 +89,79 @@ class Read(Past):
             )
 
     def course(self, process: int, stream: Stream) -> Course | None:
-        """As ``Past`` says."""
+        """As ``Past`` states."""
         group = next((theirs for theirs, ours in self._groups.items() if ours == stream[0]), None)
         if group is None:
             return None
         return self._course(self.exchanges.course(process, (group, stream[1])))
+
+    def late(self) -> Iterator[Late]:
+        """As ``Past`` states."""
+        trace = self.exchanges.trace
+        span_ns = _span_ns(trace)
+        for kind, found in (
+            ("straggler", delays.stragglers(self.exchanges)),
+            ("late_sender", delays.late_senders(self.exchanges)),
+        ):
+            for one in found:
+                if one.total_ns < SHARE_OF_SPAN * span_ns:
+                    continue
+                clocks = {trace.processes[p].clock for p in (one.process, *one.others)}
+                call = trace.call(one.call)
+                yield Late(
+                    kind,
+                    one.process,
+                    one.others,
+                    call,
+                    trace.group_id(call),
+                    self._before(one),
+                    tuple(s.stack for s in trace.processes[one.process].samples if s.stack),
+                    one.first_ns,
+                    one.times,
+                    one.of,
+                    one.median_ns,
+                    one.total_ns,
+                    one.waited_ns,
+                    len(clocks) > 1,
+                    sum(trace.clocks[c].error_ns for c in clocks) if len(clocks) > 1 else 0,
+                )
+
+    def _before(self, late: Delay) -> Frame | None:
+        trace = self.exchanges.trace
+        made = trace.operations.filter(
+            (pl.col("process") == late.process)
+            & (pl.col("thread") == 0)
+            & (pl.col("begin_ns") < late.first_ns)
+        )
+        if not made.height:
+            return None
+        return innermost(trace.stack(made.sort("number")["call"][-1]))
+
+    def unwaited(self) -> Iterator[Unwaited]:
+        """As ``Past`` states. A send that is not waited for is a habit and no fault."""
+        trace = self.exchanges.trace
+        calls = trace.calls.lazy().with_row_index("call")
+        wanted = calls.filter(
+            pl.col("kind").is_in(GROUPED)
+            & (pl.col("op") != "send")
+            & (pl.col("origin") == "python")
+        ).select("call")
+        lost = (
+            trace.operations.lazy()
+            .filter(pl.col("lost") & ~pl.col("asked"))
+            .filter(pl.col("error").is_null() & pl.col("wait_begin_ns").is_null())
+            .join(wanted, on="call", how="semi")
+            .sort("begin_ns")
+            .collect()
+        )
+        sites: dict[object, list[int]] = {}
+        for row, call in enumerate(lost["call"].to_list()):
+            value = trace.call(call)
+            sites.setdefault((value.op, value.stack), []).append(row)
+        for rows in sites.values():
+            first = next(ops(trace, lost[rows[:1]]))
+            processes = tuple(sorted(set(lost["process"][rows].to_list())))
+            yield Unwaited(first, trace.group_id(first.call), processes, len(rows))
 
     # -- in the terms of what is judged --------------------------------------------------------
 
@@ -176,7 +238,7 @@ class Read(Past):
             .filter((pl.col("kind") == "collective") & pl.col("group").is_not_null())
             .select("call", "group", "backend", "op", "stack")
         )
-        # Thousands of ranks call from a few stacks: each is asked once for its place.
+        # Thousands of ranks call from a few stacks: each is queried once for its place.
         numbers: dict[Place, int] = {}
         sites = known.group_by("op", "stack").agg(pl.col("call").first())
         codes = [
@@ -220,31 +282,8 @@ class Read(Past):
         )
 
 
-def verdict_on(
-    trace: Trace,
-    exchanges: Exchanges | None = None,
-    *,
-    stall_ns: int = STALL_NS,
-    look: Look = look,
-) -> Verdict:
-    """The verdict on the processes of a trace, which bear the same numbers in it; ``exchanges`` are
-    those of the trace, where they are at hand.
-
-    Raises:
-        ViewerError: where the journals are not there any more.
-    """
-    ids = {p.id for p in trace.processes}
-    found = looking_back(
-        judged(trace.paths, only=ids, stall_ns=stall_ns, look=look), exchanges or Exchanges(trace)
-    )
-    if found is None:
-        raise ViewerError(f"{', '.join(trace.paths)} changed while it was read.")
-    return with_said(found)
-
-
-def looking_back(found: Verdict, exchanges: Exchanges) -> Verdict | None:
-    """The verdict with what is over looked at as well; None where others were read than judged."""
-    trace = found.case.evidence.trace
-    if [p.id for p in trace.processes] != [p.id for p in exchanges.trace.processes]:
-        return None
-    return found.looking_back(Read(exchanges, trace))
+def _span_ns(trace: Trace) -> int:
+    """From the first to the last collective or message of the trace."""
+    found = trace.operations.filter(pl.col("seq").is_not_null())
+    first, last = found["begin_ns"].min(), found["end_ns"].max()
+    return int(last) - int(first) if isinstance(first, int) and isinstance(last, int) else 0

@@ -81,7 +81,7 @@ def _take(process: Process, found: dict[tuple[str, str | None, str], Older]) -> 
 
 
 def _kept_from_ns(process: Process, definitions: Definitions) -> int:
-    """When the oldest segment was begun that is still there, unix ns; 0 where nobody knows."""
+    """When the oldest segment was begun that is still there, unix ns; 0 where it is not known."""
     segments = sorted(path for path in process.paths if path.endswith(OPS_SUFFIX))
     head = next(_lines(segments[0], _HEAD), {}) if segments else {}
     zero_ns, begun = definitions.process.get("unix_ns"), head.get("t")
@@ -105,7 +105,7 @@ def _lines(path: str, most: int = files.MOST_BYTES) -> Iterator[dict[str, object
         return
     try:
         data, _ = files.read(path, most)
-    except OSError:  # nobody may read it, or it is gone
+    except OSError:  # none may read it, or it is gone
         return
     for line in data.splitlines():
         record = json_object(line)

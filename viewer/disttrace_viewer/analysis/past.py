@@ -1,0 +1,115 @@
+"""What is over, as rules ask for it where all operations were read; elsewhere nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+
+from disttrace_viewer.analysis.sample import Course, innermost
+from disttrace_viewer.trace.model import Call, Stream
+from disttrace_viewer.trace.operation import Op
+from disttrace_viewer.trace.process import Frame, Stack
+
+Place = tuple[str, Frame | None]
+"""Operation and the user's line: behind a framework all of its calls are of one line."""
+Misfit = tuple[Op, Op, int, list[Hashable]]
+"""Send, receive, how many messages of their call sites there are, and which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A collective whose members may disagree."""
+
+    group: int
+    backend: str | None
+    seq: int
+    times: int
+    """How many collectives of the stream are unlike in this same way."""
+    members: Callable[[], dict[int, Op]]
+    raced: Callable[[Op], bool]
+    """Whether another thread of a member's process called into the same group meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """One process that is late at one line again and again, in collectives or with messages."""
+
+    kind: str
+    """``straggler`` or ``late_sender``."""
+    process: int
+    others: tuple[int, ...]
+    call: Call
+    group: str | None
+    after: Frame | None
+    """The line at which its main thread communicated last before."""
+    stacks: tuple[Stack, ...]
+    """Where its threads were seen."""
+    first_ns: int
+    times: int
+    of: int
+    """Exchanges of that line in all."""
+    median_ns: float
+    total_ns: int
+    """By how much it held up others, summed over exchanges."""
+    waited_ns: int
+    """Time that others waited for it, summed over all of them."""
+    apart: bool
+    """The processes concerned have several clocks."""
+    error_ns: int
+    """By so much these may be off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unwaited:
+    """Asynchronous work of one call site whose result was never waited for."""
+
+    first: Op
+    group: str | None
+    processes: tuple[int, ...]
+    times: int
+
+
+class Past:
+    """Nothing, where only states were read."""
+
+    known = False
+    """Whether all that is over was read."""
+
+    def unlike(self) -> Iterator[Joined]:
+        """The first collective of every way in which the members of one are unlike, by stream."""
+        return iter(())
+
+    def misfits(self) -> Iterator[Misfit]:
+        """Of every pair of call sites whose messages do not fit the first one."""
+        return iter(())
+
+    def courses(self) -> Iterator[tuple[Stream, Mapping[int, Course]]]:
+        """Of streams whose members called from different lines the course of each process."""
+        return iter(())
+
+    def course(self, process: int, stream: Stream) -> Course | None:
+        """All collectives of a process in a stream."""
+        return None
+
+    def late(self) -> Iterator[Late]:
+        """Processes that make others wait again and again, for a part of the whole span."""
+        return iter(())
+
+    def unwaited(self) -> Iterator[Unwaited]:
+        """Work that was never waited for, by call site."""
+        return iter(())
+
+
+NOTHING = Past()
+
+
+def place_of(call: Call) -> Place:
+    """What two calls have in common that are one line of the program."""
+    return call.op, innermost(call.stack)
+
+
+def fits(send: Call, receive: Call) -> bool:
+    """Whether a send and a receive agree, as far as both tell."""
+    if send.dtypes and receive.dtypes and set(send.dtypes) != set(receive.dtypes):
+        return False
+    return send.bytes is None or receive.bytes is None or send.bytes == receive.bytes

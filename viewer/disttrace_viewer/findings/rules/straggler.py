@@ -1,0 +1,120 @@
+"""A rank makes others wait again and again at one line; asynchronous work is never waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from disttrace.journal.code_files import BUILT_IN, is_library
+from disttrace_viewer.analysis.past import Late
+from disttrace_viewer.analysis.sample import innermost
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, Finding, why
+from disttrace_viewer.findings.rules.waiting_for_input import for_input
+from disttrace_viewer.trace.model import Location, Trace
+from disttrace_viewer.trace.operation import Op
+from disttrace_viewer.trace.process import Frame
+from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.sentences import CLOCKS, KEPT
+
+LOOKING_NS = 100_000_000
+WARN_NS = 10_000_000
+"""A delay is worth a warning from here on, and above what the clocks leave open."""
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """One warning per process and line; only where nothing is broken."""
+    if any(f.severity == ERROR for f in case.findings):
+        return
+    for late in case.past.late():
+        if late.median_ns >= max(WARN_NS, 2 * late.error_ns) and not _idle(late):
+            yield _finding(case.evidence.trace, late)
+
+
+def _idle(late: Late) -> bool:
+    """Whether it is the source of what the others wait in, and waits for input before that. To
+    sleep for a moment is work, in a program that imitates it; for longer, a look now and then.
+    """
+    call = late.call
+    if late.kind == "straggler" and (call.root is None or call.root != call.group_rank):
+        return False
+    idle = [
+        for_input(stack) and (stack[0][::2] != (BUILT_IN, "sleep") or late.median_ns >= LOOKING_NS)
+        for stack in late.stacks
+    ]
+    return 2 * sum(idle) > len(idle)
+
+
+def _finding(trace: Trace, late: Late) -> Finding:
+    where = innermost(late.call.stack)
+    after = None  # the call of a pool's thread has no line of the program
+    if where is not None and is_library(where.file) and late.after is not None:
+        after = None if is_library(late.after.file) else late.after
+    where = after or where
+    return Finding(
+        kind=late.kind,
+        severity=WARNING,
+        because=why((late.apart, CLOCKS)),
+        summary=summary(trace, late, after),
+        hint=HINT if after is None else HINT_AFTER,
+        culprits=(late.process,),
+        waiting=late.others,
+        op=late.call.op,
+        group=late.group,
+        locations=() if where is None else (Location.at(late.process, where, late.call.op),),
+        at_ns=late.first_ns,
+    )
+
+
+HINT = (
+    "Look at what this rank does between its communication before and this line: data loading,"
+    " logging, a slower device, or more work than the others."
+)
+HINT_AFTER = (
+    "Look at what this rank does after this line until a thread of a pool communicates for it: data"
+    " loading, logging, a slower device, or more work than the others."
+)
+
+
+def summary(trace: Trace, late: Late, after: Frame | None) -> str:
+    """``after``: the program's line before it, where the call has none."""
+    where = innermost(late.call.stack)
+    at = f" before {sentences.is_at(where)}" if where is not None else ""
+    if after is not None:
+        at = f" after {sentences.is_at(after)}"
+    does = "sends late" if late.kind != "straggler" else f"comes late to {late.call.op}"
+    return (
+        f"{sentences.subject(trace, [late.process])} {does} by {sentences.span(late.median_ns)}"
+        f" in {late.times} of {late.of} cases{at}; {sentences.processes(trace, late.others)}"
+        f" waited {sentences.span(late.waited_ns)} for it in total."
+    )
+
+
+def find_unwaited(case: Case) -> Iterator[Finding]:
+    """One note per call site."""
+    for found in case.past.unwaited():
+        op = found.first
+        yield Finding(
+            kind="unwaited_work",
+            severity=NOTE,
+            because=(KEPT,),
+            summary=unwaited_summary(case.evidence.trace, found.processes, op, found.times),
+            hint=UNWAITED_HINT,
+            culprits=found.processes,
+            op=op.call.op,
+            group=found.group,
+            seq=op.seq,
+            locations=case.evidence.locations([op]),
+            at_ns=op.begin_ns,
+        )
+
+
+UNWAITED_HINT = "Keep the Work and wait for it before the tensors are used or freed."
+
+
+def unwaited_summary(trace: Trace, processes: Sequence[int], op: Op, times: int) -> str:
+    """``op``: one of so many at one line."""
+    again = f", {times:,} times" if times > 1 else ""
+    return (
+        f"{sentences.subject(trace, processes)} never waited for {op.call.op} at"
+        f" {sentences.line(op)}{again}, and dropped the Work."
+    )

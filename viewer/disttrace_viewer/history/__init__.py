@@ -1,1 +1,0 @@
-"""What is over, from tables of all operations: what only these tell is put before the judge."""
