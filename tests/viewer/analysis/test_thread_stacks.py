@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
+from textwrap import dedent
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from disttrace_viewer.analysis.sample import innermost, inside, latest_samples
+from disttrace.journal import proc
+from disttrace.journal.code_files import is_library, is_program
+from disttrace_viewer.analysis.liveness import UNKNOWN, look
+from disttrace_viewer.analysis.sample import innermost, inside, latest_samples, site
 from disttrace_viewer.diagnosis.job import verdict_on
 from disttrace_viewer.merge.reader import load
+from disttrace_viewer.merge.surveying import survey
 from disttrace_viewer.trace.process import Frame
+from disttrace_viewer.wording.names import file_name
+from disttrace_viewer.wording.sentences import place
 from support.journals import MS, Journal
+from support.processes import clean_environ
 from support.scenes import S, all_gone, beat, findings, only, stand, steps
 
 LOADER = ("loader.py", 9, "load")
@@ -144,3 +158,149 @@ def test_a_pool_that_was_given_the_call_itself_is_told_by_who_waits_for_it(
     found = only(findings(tmp_path))
     assert found.kind == "missing_participant"
     assert f"rank 0 has been waiting at {told} for" in found.summary
+
+
+if TYPE_CHECKING:
+    from disttrace_viewer.trace.model import Call
+
+PACKAGES = "/env/lib/python3.11/site-packages"
+DDP = Frame(f"{PACKAGES}/lightning/pytorch/strategies/ddp.py", 303, "barrier")
+MINE = Frame("/src/train.py", 42, "step")
+INDUCTOR = "c" + "a7" * 25 + "b.py"
+
+
+@pytest.mark.parametrize(
+    ("file", "owner"),
+    [
+        ("/src/train.py", "program"),
+        ("<cell 3>", "program"),
+        ("/home/me/python3-work/train.py", "program"),
+        ("/usr/lib64/python3.11/queue.py", "library"),
+        ("/env/lib/python3.11/multiprocessing/process.py", "library"),
+        (f"{PACKAGES}/lightning/fabric.py", "library"),
+        ("/env/bin/accelerate", "library"),
+        ("/home/me/bin/train.py", "program"),
+        ("<eval_with_key>.7", "library"),
+        ("/tmp/torchinductor_me/ab/x.py", "library"),
+        (f"/scratch/cache/a7/{INDUCTOR}", "library"),
+        ("<frozen runpy>", "library"),
+        ("<string>", "nobody knows"),
+    ],
+)
+def test_whose_a_file_is(file: str, owner: str) -> None:
+    assert (is_program(file), is_library(file)) == (owner == "program", owner == "library")
+
+
+def test_the_programs_line_comes_before_a_packages() -> None:
+    """However far out; and the text of ``python -c`` before a package's."""
+    typed = Frame("<string>", 2, "<module>")
+    assert innermost((DDP, typed, MINE)) == MINE
+    assert innermost((DDP, typed)) == typed
+    assert innermost((DDP,)) == DDP
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        (DDP.file, "lightning/.../ddp.py"),
+        (f"{PACKAGES}/accelerate/data.py", "accelerate/data.py"),
+        (f"{PACKAGES}/typing_extensions.py", "typing_extensions.py"),
+        (MINE.file, "train.py"),
+    ],
+)
+def test_a_file_of_a_package_is_named_by_it(file: str, name: str) -> None:
+    assert file_name(file) == name
+    assert place(Frame(file, 7, "f")) == f"{name}:7"
+
+
+def test_calls_from_generated_code_are_compared_by_the_users_line() -> None:
+    """Each rank numbers and lays out the code that it generates by itself."""
+    stacks = (
+        (Frame("<eval_with_key>.3", 10, "forward"), MINE),
+        (Frame("<eval_with_key>.5", 12, "forward"), MINE),
+        (Frame("<eval_with_key>.5", 12, "forward"), Frame("/src/train.py", 43, "step")),
+        (MINE, Frame("<frozen runpy>", 88, "_run_code")),
+    )
+    first, second, third, last = (
+        cast("Call", SimpleNamespace(op="all_reduce", stack=stack)) for stack in stacks
+    )
+    assert site(first) == site(second) == ("all_reduce", MINE)
+    assert site(third) != site(second)
+    assert site(last) == ("all_reduce", stacks[3])
+
+
+HOUR = 3600 * 10**9
+
+
+def lives(folder: Path) -> bool | None:
+    (process,) = survey([str(folder)]).processes
+    return look(process).alive
+
+
+@pytest.mark.parametrize("set_ns", [0, -HOUR, HOUR])
+def test_a_wall_clock_that_is_set_changes_nothing(tmp_path: Path, set_ns: int) -> None:
+    """The time of boot moves with it; ticks since boot do not."""
+    Journal(tmp_path, pid=os.getpid(), boot_id=proc.boot_id() or "", keys=proc.own(),
+            host="a name like any other", offset_ns=10**18 + set_ns)  # fmt: skip
+    assert lives(tmp_path) is True
+
+
+def test_an_older_journal_says_too_little(tmp_path: Path) -> None:
+    """Its number may be of another container of this host, so nothing is certain by it."""
+    Journal(tmp_path, pid=os.getpid(), boot_id=proc.boot_id() or "", host=os.uname().nodename)
+    (process,) = survey([str(tmp_path)]).processes
+    assert look(process) == UNKNOWN
+
+
+RANK = """
+    import sys, time, disttrace
+    disttrace.install(dir=sys.argv[1], quiet=True, job="nightly")
+    print("up", flush=True)
+    time.sleep(120)
+"""
+LOOK = """
+    import sys
+    from disttrace_viewer.analysis.liveness import look
+    from disttrace_viewer.merge.surveying import survey
+    print(*(look(p).alive for p in survey(sys.argv[1:]).processes))
+"""
+CONTAINER = ["unshare", "--map-root-user", "--pid", "--uts", "--fork", "--mount-proc", "sh", "-c"]
+NAMED = 'hostname pod-0; exec sh -c "$0" "$@"'
+
+
+def in_container(script: str, *arguments: str) -> subprocess.Popen[str]:
+    """A shell's script in a container of its own, all of which have one host name."""
+    return subprocess.Popen(
+        [*CONTAINER, NAMED, script, *arguments],
+        env=clean_environ(RANK="0", WORLD_SIZE="2"),
+        stdout=subprocess.PIPE,
+        stdin=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.skipif(
+    shutil.which("unshare") is None
+    or subprocess.run([*CONTAINER, "true"], capture_output=True, check=False).returncode != 0,
+    reason="no containers can be made here",
+)
+def test_containers_of_one_name_know_nothing_of_each_other(tmp_path: Path) -> None:
+    """They share the kernel, the host's name and the folder; in one of them the rank lives, and
+    ends. Nobody elsewhere takes it for dead meanwhile, nor for alive because of another's number.
+    """
+    python, rank, seen = sys.executable, dedent(RANK), dedent(LOOK)
+    own = in_container(
+        '"$0" -c "$1" "$3" & read wait; "$0" -c "$2" "$3"; kill -9 $!; wait; "$0" -c "$2" "$3"',
+        python, rank, seen, str(tmp_path),
+    )  # fmt: skip
+    assert own.stdin is not None
+    assert own.stdout is not None
+    try:
+        assert own.stdout.readline() == "up\n"
+        other = in_container('sleep 60 & exec "$0" -c "$1" "$2"', python, seen, str(tmp_path))
+        assert other.communicate(timeout=60)[0] == "None\n"
+        assert lives(tmp_path) is None
+        assert own.communicate("\n", timeout=60)[0] == "True\nFalse\n"
+    finally:
+        own.kill()
+        own.wait()

@@ -2,14 +2,46 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from disttrace.journal import proc
+from disttrace_viewer.analysis.liveness import Look
+from disttrace_viewer.companion import activity
+from disttrace_viewer.companion.last_word import EndOrder, word
 from disttrace_viewer.diagnosis.live import AGAIN_S, Picture, gave_up, open_waits, picture
+from disttrace_viewer.load.discover import named
+from disttrace_viewer.states.building import trace_of
+from disttrace_viewer.states.folder import of_journals
+from disttrace_viewer.states.reduce import WINDOW
+from disttrace_viewer.trace.process import Process
 from support.journals import MS, Journal
-from support.scenes import PEER_GONE, S, beat, fail, join, mesh, steps, verdict
+from support.processes import wait_until
+from support.scenes import (
+    PEER_GONE,
+    S,
+    all_gone,
+    beat,
+    fail,
+    findings,
+    join,
+    leave,
+    mesh,
+    nobody_knows,
+    only,
+    ranks,
+    steps,
+    store_call,
+    verdict,
+)
 
 LIMIT_S = 10.0
 
@@ -118,3 +150,230 @@ def test_who_gave_up_does_not_go_on(tmp_path: Path, *, error: bool, later: bool)
     assert told
     assert not told & open_waits(case)
     assert gave_up(case, told) is (error and not later)
+
+
+def waiting_in_a_store(folder: Path) -> Journal:
+    """Ranks 0 and 2 ask for a key for 20 s; of rank 1, whose journal it is, nothing more came."""
+    for journal, _ in steps(folder, 3):
+        if journal.rank == 1:
+            quiet = journal
+            continue
+        journal.begin(store_call(journal, "get", 9), 200 * MS, k="never")
+        beat(journal, 20)
+    return quiet
+
+
+@pytest.mark.parametrize("look", [all_gone, nobody_knows])
+def test_who_had_gone_while_others_lived_has_failed(tmp_path: Path, look: Look) -> None:
+    """Also where all are gone by now, or the journals are read elsewhere."""
+    waiting_in_a_store(tmp_path).define("seen", t=4 * S, state="gone", code=-6, others=2)
+    found = only(findings(tmp_path, look=look))
+    assert (found.kind, found.certainty) == ("process_failed", "certain")
+    assert found.summary.startswith("Rank 1 was ended by SIGABRT, after all_reduce #2")
+    assert ranks(tmp_path, found.culprits) == [1]
+
+
+def test_crashes_after_the_same_call_are_one_finding(tmp_path: Path) -> None:
+    """A library crashes on every rank that comes to it."""
+    for journal, _ in steps(tmp_path, 3):
+        if journal.rank:
+            journal.define("seen", t=4 * S, state="gone", code=-11, others=1)
+        else:
+            journal.begin(store_call(journal, "get", 9), 200 * MS, k="never")
+            beat(journal, 20)
+    found = only(findings(tmp_path, look=all_gone))
+    assert found.summary.startswith("Ranks 1, 2 were ended by SIGSEGV, after all_reduce #2")
+    assert ranks(tmp_path, found.culprits) == [1, 2]
+    assert (found.hint or "").startswith("Look for a crash in native code (run with PYTHONFAULT")
+
+
+@pytest.mark.parametrize("look", [all_gone, nobody_knows])
+def test_without_a_code_it_is_as_certain(tmp_path: Path, look: Look) -> None:
+    """Its parent took the code; others were there when it was seen to have gone."""
+    waiting_in_a_store(tmp_path).define("seen", t=4 * S, state="gone", others=1)
+    found = only(findings(tmp_path, look=look))
+    assert (found.kind, found.certainty) == ("process_failed", "certain")
+    assert "ended without an exit record" in found.summary
+
+
+def seen_gone(journal: Journal, at: int, others: int) -> None:
+    """It was killed before it had used a group, and somebody of its host saw that."""
+    beat(journal, 4)
+    journal.define("seen", t=at, state="gone", code=-9, others=others)
+
+
+@pytest.mark.parametrize(("launcher_s", "blamed"), [(4, False), (30, True), (None, True)])
+def test_who_was_killed_after_its_launcher_has_not_failed(
+    tmp_path: Path, launcher_s: int | None, *, blamed: bool
+) -> None:
+    """`pkill -9 python` ends torchrun first and its ranks one by one: none of them is to blame."""
+    agent = Journal(tmp_path, pid=3999, role="agent")
+    agent.define("worker", t=MS, pid=4000, event="started", rank=0)
+    beat(agent, launcher_s or 40)
+    if launcher_s is not None:
+        agent.define("seen", t=launcher_s * S + MS, state="gone", code=-9, others=2)
+    for rank in (0, 1):
+        journal = Journal(tmp_path, pid=4000 + rank, rank=rank, parent=agent.process)
+        if rank == 0:
+            seen_gone(journal, 4 * S + 2 * MS, 1)
+        else:
+            beat(journal, launcher_s or 40)
+    assert [f.kind for f in findings(tmp_path, look=all_gone)] == ["process_failed"] * blamed
+
+
+@pytest.mark.parametrize(("lived_s", "told"), [(40, True), (5, False)])
+def test_ranks_that_outlive_a_launcher_that_was_killed(
+    tmp_path: Path, lived_s: int, *, told: bool
+) -> None:
+    """They hold their ports and devices, and the job may end well all the same."""
+    agent = Journal(tmp_path, pid=3999, role="agent")
+    beat(agent, 4)
+    agent.define("seen", t=4 * S + MS, state="gone", code=-9, others=2)
+    for journal, _ in steps(tmp_path, 2, parent=agent.process):
+        beat(journal, lived_s)
+        leave(journal, lived_s * S)
+    found = findings(tmp_path, look=all_gone)
+    assert [(f.severity, f.culprits) for f in found] == [("note", ())] * told
+    assert not told or found[0].summary == (
+        "Agent 3999 was ended by SIGKILL, and ranks 0, 1 lived on."
+    )
+
+
+@pytest.mark.parametrize("look", [all_gone, nobody_knows])
+def test_who_was_stopped_has_not_failed(tmp_path: Path, look: Look) -> None:
+    """Whoever ended the job ended it too, later."""
+    quiet = waiting_in_a_store(tmp_path)
+    quiet.define("seen", t=4 * S, state="stopped", others=2)
+    quiet.define("seen", t=19 * S, state="gone", code=-9, others=1)
+    found = only(findings(tmp_path, look=look))
+    assert (found.kind, found.culprits) == ("store_key_missing", ())
+    assert "rank 1 is stopped (SIGSTOP, or a debugger)" in found.summary
+
+
+@pytest.mark.parametrize("look", [all_gone, nobody_knows])
+def test_who_was_stopped_lived(tmp_path: Path, look: Look) -> None:
+    """So it is certain that it is the one that did not come."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+            beat(journal, 20)
+        else:
+            journal.define("seen", t=4 * S, state="stopped", others=1)
+    found = only(findings(tmp_path, look=look))
+    assert (found.kind, found.certainty) == ("missing_participant", "certain")
+    assert "rank 1 is stopped" in found.summary
+
+
+def test_a_sign_of_life_after_it_voids_it(tmp_path: Path) -> None:
+    """It was stopped and went on; that somebody wrote about it is no sign of its own."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        else:
+            journal.define("seen", t=4 * S, state="stopped", others=1)
+        beat(journal, 20)
+    assert "stopped" not in only(findings(tmp_path)).summary
+
+
+def processes(folder: Path) -> Sequence[Process]:
+    """As the companion knows them."""
+    found = named(str(path) for path in folder.iterdir())
+    return trace_of(of_journals(found, window=WINDOW))[0].processes
+
+
+def test_what_the_kernel_says_is_written_once(tmp_path: Path) -> None:
+    """Of a stopped one, of one that goes on and is stopped again, of a zombie; not of the living,
+    and behind what a killed one left of a line.
+    """
+    program = [sys.executable, "-c", "import time; time.sleep(60)"]
+    children = [subprocess.Popen(program) for _ in range(2)]
+    one, other = children
+    try:
+        for rank, child in enumerate(children):
+            Journal(
+                tmp_path, rank=rank, pid=child.pid, boot_id=proc.boot_id() or "",
+                t0=time.perf_counter_ns(), keys={**proc.own(), "ticks": proc.stat(child.pid).ticks},
+            )  # fmt: skip
+        journal = next(tmp_path.glob(f"*-{other.pid}-*.defs.jsonl"))
+        with journal.open("a") as file:
+            file.write('{"def":"no')
+
+        def noted() -> list[tuple[int | None, str, int | None, int]]:
+            for _ in range(2):
+                activity.note(processes(tmp_path))
+            found = processes(tmp_path)
+            return [(p.rank, s.state, s.code, s.others) for p in found for s in p.sightings]
+
+        assert noted() == []
+        other.send_signal(signal.SIGSTOP)
+        wait_until(lambda: proc.stat(other.pid).state == "T")
+        assert noted() == [(1, "stopped", None, 1)]
+        other.kill()
+        wait_until(lambda: proc.stat(other.pid).has_ended)
+        assert noted() == [(1, "stopped", None, 1), (1, "gone", -9, 1)]
+        assert os.path.exists(journal)
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+    assert one.returncode == -9
+
+
+def test_what_the_last_word_rests_on_is_written_down(tmp_path: Path) -> None:
+    """Its verdict names the signal of a rank whose parent has not taken it yet."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    child.kill()
+    wait_until(lambda: proc.stat(child.pid).has_ended)
+    try:
+        keys = {**proc.own(), "ticks": proc.stat(child.pid).ticks}
+        for rank in range(2):
+            journal = Journal(
+                tmp_path, rank=rank, world_size=2, pid=child.pid if rank else os.getpid(),
+                boot_id=proc.boot_id() or "", keys=keys if rank else {},
+            )  # fmt: skip
+            group = journal.world()
+            journal.run(journal.collective(group), t=100 * MS, d=MS, q=1)
+            if rank == 0:
+                lost = journal.begin(journal.collective(group), 200 * MS, q=2)
+                journal.end(lost, 10 * MS, x=journal.string(PEER_GONE))
+                fail(journal, 220 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
+                order = EndOrder(
+                    directory=str(tmp_path), job=journal.job, in_names=journal.job, stall_s=10,
+                    process=journal.process, failed=True, alone=True,
+                )  # fmt: skip
+        said = word(order)
+    finally:
+        child.wait()
+    summary = "Rank 1 was ended by SIGKILL, after all_reduce #1 of the default group."
+    assert said is not None
+    assert said["objects"][0]["summary"] == summary
+    assert only(findings(tmp_path)).summary == summary
+
+
+def test_an_abort_after_a_step_whose_buckets_nobody_saw_complete_is_its_own(tmp_path: Path) -> None:
+    """Rank 1 went on after what its reducer issued; nobody has noted yet that this is over."""
+    for journal, group in steps(tmp_path, 2):
+        buffers = journal.collective(group, "broadcast", origin="c++", asynchronous=True, root=0)
+        journal.record(i=journal.begin(buffers, 200 * MS, q=3), d=MS // 10)
+        call = journal.collective(group)
+        journal.run(call, 210 * MS, MS, q=4)
+        if journal.rank == 1:
+            journal.define("seen", t=S, state="gone", code=-6, others=1)
+        else:
+            journal.begin(call, 220 * MS, q=5)
+            beat(journal, 20)
+    found = only(findings(tmp_path, look=all_gone))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
+    assert found.summary.startswith("Rank 1 was ended by SIGABRT")
+
+
+@pytest.mark.parametrize(("apart", "told"), [(600 * MS, []), (3 * S, ["process_failed"])])
+def test_a_job_that_is_killed_whole_blames_nobody(
+    tmp_path: Path, apart: int, told: list[str]
+) -> None:
+    """Whoever ends it does so one by one: the first are seen to be gone while others still live."""
+    for journal, _ in steps(tmp_path, 4):
+        beat(journal, 4)
+        at = 5 * S + apart * (journal.rank or 0)
+        journal.define("seen", t=at, state="gone", code=-9, others=3 - (journal.rank or 0))
+    assert [f.kind for f in findings(tmp_path, look=all_gone)][:1] == told

@@ -33,9 +33,7 @@ def opening(a: Sequence[int], b: Sequence[int]) -> int | None:
 
 
 def steps(sequence: Sequence[int], first: int | None) -> list[Step]:
-    """The sequence, cut before each call that opens a step; what stands before the first one is a
-    step of its own.
-    """
+    """The sequence, cut before each call that opens a step; the part before is a step too."""
     cuts = [i for i, token in enumerate(sequence) if token == first and i]
     return [tuple(sequence[i:j]) for i, j in zip([0, *cuts], [*cuts, len(sequence)], strict=True)]
 
@@ -77,9 +75,7 @@ class AlignedSide:
 
 @dataclass(frozen=True, slots=True)
 class StreamDifference:
-    """One thing in which two sides differ; ``a`` and ``b`` are places in their sequences that show
-    it, None where that side has nothing.
-    """
+    """Two sides differ at the places ``a`` and ``b``; None where that side has nothing."""
 
     kind: str
     a: int | None

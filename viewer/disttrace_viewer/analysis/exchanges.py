@@ -356,9 +356,7 @@ def _binned(rows: pl.DataFrame) -> Mapping[tuple[int, int], Bounds]:
 
 
 def _joined(sides: pl.LazyFrame, messages: pl.DataFrame) -> list[AbstractSet[int]]:
-    """Sets of clocks that bound one another: of the members of each group, and of messages that
-    went both ways.
-    """
+    """Sets of clocks that bound one another: of groups, and of messages that went both ways."""
     groups = (
         sides.filter(pl.col("end").is_not_null())
         .group_by("stream")

@@ -289,9 +289,7 @@ def _runs(text: str, pair: tuple[str, str]) -> list[tuple[str, int]]:
 
 
 def _has_cycle(pairs: Set[tuple[str, str]]) -> bool:
-    """Whether lines meet each other in a round: what a shift of a loop comes to, and that one side
-    uses another line for the same does not.
-    """
+    """Whether lines meet in a round, as in a shifted loop; two lines for one call do not."""
     left = set(pairs)
     while left:
         ends = {b for _, b in left}

@@ -321,17 +321,13 @@ _TELLING = 40
 
 
 def is_interrupt(word: Failure | Exit) -> bool:
-    """Whether it is a KeyboardInterrupt, what some library made of one, or the end that a program
-    requested while it handled one.
-    """
+    """Whether it is a KeyboardInterrupt, a library's form of one, or the exit it led to."""
     chain = word.causes if isinstance(word, Exit) else word.chain
     return any(text.partition(":")[0] == INTERRUPT for text in chain)
 
 
 def failed_in_main(process: Process) -> Failure | None:
-    """The exception that reached the top of its main thread: what that does since, it does at its
-    end (``sys.excepthook``, ``atexit``).
-    """
+    """The exception that ended its main thread; what follows is ``sys.excepthook``, ``atexit``."""
     return next((f for f in reversed(process.failures) if f.thread == 0), None)
 
 

@@ -223,9 +223,7 @@ def inside(stack: Stack) -> Frame | None:
 
 
 def frame(op: Op) -> Frame | None:
-    """The user's line that called, or that waits for the thread that did; None where Python had no
-    frame.
-    """
+    """The user's line that called, or that waits for the thread that did; None without one."""
     return innermost(op.awaited_at or op.call.stack)
 
 
@@ -317,9 +315,7 @@ def awaited(op: Op, process: Process) -> Op:
 
 
 def _communicating(holding: Mapping[int, StackSample], at_work: Set[int]) -> int:
-    """The thread that communicates, if it is inside the program while the main one waits for it, or
-    is a library's alone.
-    """
+    """The thread that communicates, if the main one waits for it, or it is a library's."""
     main = holding.get(_MAIN)
     if main is None or _MAIN in at_work:
         return _MAIN

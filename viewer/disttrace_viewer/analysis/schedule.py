@@ -227,9 +227,7 @@ class Schedule:
 
 
 def _as_early_as_known(parts: pl.LazyFrame, completions: pl.DataFrame) -> pl.LazyFrame:
-    """What C++ waits for is seen to be over when a rank looks: it was up to ``slack_ns`` before,
-    though not before all had come.
-    """
+    """An end that is seen late was up to ``slack_ns`` before, but not before all had come."""
     slack = completions.lazy().select("process", "number", "slack_ns")
     early = pl.max_horizontal(
         "begin_ns", "came_ns", pl.col("end_ns") - pl.col("slack_ns").fill_null(0)
@@ -320,9 +318,7 @@ def _walk(
     found: Stretches,
     culprit: int | None,
 ) -> None:
-    """Add the path through events that hang together; ``lives``: from the end of the run on, or
-    from that of the ``culprit``.
-    """
+    """Add the path through events that hang together; ``lives``: from the run's end on."""
     before, last, root = _links(events)
     newest: dict[int, int] = {event.process: place for place, event in enumerate(events)}
 

@@ -45,9 +45,7 @@ class WaitStates:
 
     @cached_property
     def never(self) -> dict[int | None, int]:
-        """What was waited in what never completed, by culprit, longest first; None: none came of
-        which it is known.
-        """
+        """Waits in what never completed, by culprit, longest first; None: no culprit is known."""
         found: dict[int | None, int] = {}
         rows = self.parts.filter("never").group_by("process").agg(pl.col("wait_ns").sum())
         for process, waited in rows.sort("process").iter_rows():

@@ -112,9 +112,7 @@ def _behind(trace: Trace, sample: Sample) -> Iterator[tuple[int, str]]:
 
 
 def _unended(trace: Trace, sample: Sample) -> Iterator[tuple[int, str]]:
-    """Processes that left in the ordinary way while, by their journal, the main thread was still
-    inside of a call.
-    """
+    """Processes that exited normally while, by their journal, the main thread was in a call."""
     for op in sample.pending:
         one = trace.processes[op.process]
         held = op.thread == 0 and op.issued_ns is None and op.call.asynchronous is not True

@@ -207,9 +207,7 @@ def _joined(found: Verdict, merged: Merged, elsewhere: Set[str]) -> Iterable[int
 def in_full(
     merged: Merged, suspects: Sequence[str], paths: Sequence[str | Files], engine: Engine
 ) -> Merged:
-    """The states with those of some processes reduced from all that their journals hold, and with
-    the order of their collectives.
-    """
+    """The states, with some reduced from whole journals and with their sequences of collectives."""
     bases = {merged.states[identity].base for identity in suspects}
     if engine is folder.local and sum(merged.states[one].size for one in suspects) <= FEW_BYTES:
         engine = here

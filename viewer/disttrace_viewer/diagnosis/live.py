@@ -185,9 +185,7 @@ def waits_of(case: Case, errors: Sequence[Finding]) -> set[tuple[str, int]]:
 
 
 def gave_up(case: Case, reported: Collection[tuple[str, int]]) -> bool:
-    """Whether some of those waits ended by an error, after which their processes have communicated
-    no more: such a wait is over.
-    """
+    """Whether some of those waits ended by an error, and their processes communicated no more."""
     newest = {op.process: op.number for op in case.evidence.sample.of_kind(*GROUPED)}
     return any(
         _named(case, op, polled=False) in reported and newest.get(op.process, 0) <= op.number
@@ -247,9 +245,7 @@ def _habitual(case: Case, finding: Finding) -> bool:
 
 
 def by_records(errors: Iterable[Finding]) -> list[Finding]:
-    """Those that hold whatever ranks did of which nothing is known: who is not known may be in a
-    call as well as missing there.
-    """
+    """Those that hold whatever unknown ranks did: these may be in a call, or missing there."""
     return [f for f in errors if f.culprits or (f.certainty == CERTAIN and not f.absent_ranks)]
 
 

@@ -289,9 +289,7 @@ NEAR_S, OF_LIMIT = 60.0, 4
 
 
 def outlook(case: Case, finding: Finding) -> Finding:
-    """The finding with what the missing do and the time that is left; a warning where all of them
-    are at work and there is time left.
-    """
+    """The finding with what the missing do and the time left; a warning while all are at work."""
     if finding.kind not in ABOUT_WAITS or finding.severity != ERROR:
         return finding
     evidence = case.evidence
@@ -331,9 +329,7 @@ def near_s(limit_s: float) -> float:
 
 
 def marks(findings: Iterable[Finding]) -> list[float]:
-    """When it is to be reported again that time runs out (unix): at half of the limit of the first
-    finding, and when that is near.
-    """
+    """Unix times to report the first limit again: at its half, and when it is near."""
     limit = next((f.deadline for f in findings), None)
     if limit is None:
         return []

@@ -35,9 +35,7 @@ FOLD = 64
 
 
 def report(case: Case, findings: Sequence[Finding], *, full: bool = True) -> dict[str, Any]:
-    """The report as plain values: whole, or (``full`` false) with what is alike of many processes
-    written once, and ranks as ranges.
-    """
+    """The report as plain values; unless ``full``, equal processes are one entry, ranks ranges."""
     if not full and len(case.evidence.trace.processes) > FOLD:
         return _folded(report(case, findings))
     return {
@@ -73,9 +71,7 @@ def _job(case: Case, findings: Sequence[Finding]) -> dict[str, Any]:
 
 
 def _folded(whole: dict[str, Any]) -> dict[str, Any]:
-    """A report in which processes that do the same at the same place are one entry, the first of
-    them, with all ``ranks`` and their ``count``.
-    """
+    """Processes that do the same at one place as one entry, with their ``ranks`` and ``count``."""
     culprits = {one for found in whole["findings"] for one in found["culprits"]}
     alike: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for one in whole["processes"]:

@@ -56,9 +56,7 @@ AWAY = ("missing_participant", "unmatched_send", "unmatched_recv")
 
 
 def judged(case: Case, findings: Sequence[Finding]) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """The findings that hold whatever the lost records reported, and sentences about what is
-    missing; no sentence: nothing is.
-    """
+    """The findings that hold whatever lost records held, and sentences about what is missing."""
     gaps = gaps_of(case.evidence.trace, case.evidence.sample)
     if any(not job.known for job in case.evidence.trace.other_jobs):
         findings = [_unnamed(f) if f.absent_ranks else f for f in findings]
@@ -72,9 +70,7 @@ def judged(case: Case, findings: Sequence[Finding]) -> tuple[tuple[Finding, ...]
 
 
 def _unnamed(finding: Finding) -> Finding:
-    """Without ranks of which no process was seen: beside the job lie journals without definitions,
-    and one of these may be theirs.
-    """
+    """Without absent ranks: journals without definitions lie here, maybe theirs."""
     settles = (*finding.settles, outside.DEFINITIONS)
     return finding.doubted(NO_DEFINITIONS, absent_ranks=(), settles=settles)
 
@@ -96,9 +92,7 @@ def _may_follow(case: Case, finding: Finding) -> bool:
 
 
 def _may_be_crossed(case: Case, gaps: Gaps, finding: Finding) -> bool:
-    """Whether a lost journal may be that of one who waits for those who wait here, so that they
-    addressed the wrong one.
-    """
+    """Whether a lost journal may be of one that waits for those here: a wrong address."""
     if finding.kind not in AWAY or not finding.culprits:
         return False
     known = {*finding.waiting, *finding.culprits}

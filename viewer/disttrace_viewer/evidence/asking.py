@@ -182,9 +182,7 @@ def _threads_beside(evidence: Evidence) -> set[tuple[int, int]]:
 
 
 def _took_part(evidence: Evidence, polls: Op) -> bool:
-    """Whether who asks has used the key by another call as well (counted itself in, for example),
-    or wants it for itself: a lock.
-    """
+    """Whether it has used the key by another call too (a counter), or wants it itself: a lock."""
     if polls.call.op == "store.compare_set":
         return True
     key = place_and_key(evidence, polls)

@@ -38,9 +38,7 @@ class Steps:
 
 
 def steps(evidence: Evidence, past: Iterable[tuple[Stream, Mapping[int, Course]]]) -> Steps:
-    """``past``: the courses of streams whose members called from different lines, where all of them
-    were read.
-    """
+    """``past``: sequences of streams whose members called from different lines, if read."""
     shifts, habits = {}, {}
     for stream, courses in {**dict(_kept(evidence)), **dict(past)}.items():
         group = None if stream[0] is None else evidence.trace.groups[stream[0]]
@@ -100,9 +98,7 @@ def _shift(
 
 
 def aligned(courses: Mapping[int, Course]) -> tuple[int, Mapping[int, Sequence[Call]]]:
-    """The calls of each process from the first number on that all still have, and that number;
-    without those of which something is missing.
-    """
+    """The first number that all still have, and the calls from it on of those without a gap."""
     first = max((course[0][0] for course in courses.values() if course), default=1)
     found: dict[int, Sequence[Call]] = {}
     for process, course in courses.items():

@@ -81,9 +81,7 @@ class Failures(Recorded):
 
     @cached_property
     def broken(self) -> Mapping[int, tuple[Op, ...]]:
-        """Operations of each process that ended because of others, after which it exchanged nothing
-        with anybody, by their end.
-        """
+        """Operations of each process that ended because of others, with no exchange after them."""
         return {
             process: kept
             for process, failed in self.failed.items()
@@ -124,9 +122,7 @@ class Endings(Failures):
 
     @cached_property
     def cut_ns(self) -> int:
-        """The instant at which the picture stops: now, while a process lives on this host, else
-        the newest record of any process.
-        """
+        """Where the picture stops: now, while a process lives here, else at the newest record."""
         newest = self.trace.end_ns
         living = next((p for p in self.trace.processes if self.seen[p.index].alive), None)
         if living is None or living.boot_id is None:
@@ -172,9 +168,7 @@ class Endings(Failures):
 
     @cached_property
     def followed(self) -> frozenset[int]:
-        """Processes that were gone when another one of their job began under their rank, by the
-        same clock: of an earlier run, or started again by hand.
-        """
+        """Processes that were gone, by one clock, when another began under their rank."""
         found, began = set(), dict[object, int]()
         for one in sorted(self.trace.processes, key=lambda p: -p.start_ns):
             if not one.is_rank:
@@ -191,9 +185,7 @@ class Endings(Failures):
 
     @cached_property
     def live(self) -> bool:
-        """Whether anybody lived when the picture stops: then waiting becomes a fault only after
-        ``stall_ns``.
-        """
+        """Whether any lived when the picture stops: then waits are faults from ``stall_ns`` on."""
         return any(end.how == ALIVE or end.lingers for end in self.ends)
 
     @cached_property

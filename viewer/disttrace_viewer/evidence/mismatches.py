@@ -164,9 +164,7 @@ def _raised(evidence: Evidence) -> Iterator[Joined]:
 
 
 def _raced(evidence: Evidence, op: Op) -> bool:
-    """Whether another thread of the process called into the same group meanwhile, as far as its
-    operations are known.
-    """
+    """Whether another known thread of the process called into the same group meanwhile."""
     mine = op.issued_ns if op.call.asynchronous else op.end_ns
     for other in evidence.sample.of_process[op.process]:
         call = other.call

@@ -164,9 +164,7 @@ class Recorded:
 
     @cached_property
     def last_of_main(self) -> Mapping[int, Op]:
-        """The newest operation of the main thread of each process: what other threads tell a store
-        goes on whatever that one does.
-        """
+        """The newest operation of each main thread: other threads use stores whatever it does."""
         return {op.process: op for op in self.sample.ops if op.thread == 0}
 
     @property
@@ -185,9 +183,7 @@ class Recorded:
         return {process: frozenset(threads) for process, threads in found.items()}
 
     def course(self, process: int, stream: Stream) -> Course | None:
-        """All collectives of a process in a stream, or of one that made the same; None where they
-        are not at hand.
-        """
+        """The collectives of a process in a stream, or of one that made the same, if at hand."""
         found = self.sample.history.get((process, stream))
         hashed = self.sample.courses.get((process, stream))
         return self._history_by_hash.get((stream, hashed)) if found is None and hashed else found
@@ -202,9 +198,7 @@ class Recorded:
         }
 
     def exchange(self, stream: Stream, seq: int) -> Mapping[int, Op]:
-        """The members of a collective whose calls are known, by group rank: also of those that went
-        on while a rank waits in it, if their calls were requested.
-        """
+        """The known members of a collective by group rank, also those that went on after it."""
         found: dict[int, Op] = {}
         for rank, kept in self.sample.streams.get(stream, {}).items():
             here = next((op for op in kept if op.seq == seq), None)

@@ -169,9 +169,7 @@ class RendezvousIndex:
         return found
 
     def _after_all(self, together: Sequence[Op]) -> Mapping[int, int]:
-        """Processes that began when others were through with making this group, and by how much:
-        each of them is under the rank of one that was there.
-        """
+        """Processes that began, under ranks that were there, when others had made this group."""
         processes = self.evidence.trace.processes
         made = [op for op in together if op.call.op not in STORES and op.error is None]
         over_ns = min((op.end_ns for op in made if op.end_ns is not None), default=sys.maxsize)

@@ -175,9 +175,7 @@ class Setters:
 
     @cached_property
     def deleted(self) -> Mapping[Key, Op]:
-        """Keys that were deleted after they had been set for the last time, each with the call that
-        deleted it.
-        """
+        """Keys that were deleted after they were last set, each with the call that did so."""
         gone: dict[Key, Op] = {}
         last: dict[Key, int] = {}
         unsure: set[Key] = set()

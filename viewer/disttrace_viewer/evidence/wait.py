@@ -65,9 +65,7 @@ class Wait:
 
     @property
     def holds(self) -> bool:
-        """Whether its process is held up by it, and others in turn: not where a side thread waits,
-        nor in what was begun when the others had given it up.
-        """
+        """Whether it blocks its process: not on a side thread, nor after the others gave it up."""
         return not self.side and self.late_ns is None
 
     @property
@@ -140,9 +138,7 @@ def _imports(evidence: Evidence, process: int) -> bool:
 
 
 def cycles(edges: Mapping[int, Sequence[int]]) -> list[tuple[int, ...]]:
-    """Sets of more than one process that all reach one another (Tarjan), each sorted; one that
-    reaches another comes before it.
-    """
+    """Strongly connected sets (Tarjan), sorted; one that reaches another comes before it."""
     index: dict[int, int] = {}
     low: dict[int, int] = {}
     stack: list[int] = []

@@ -263,9 +263,7 @@ def _left(evidence: Evidence, op: Op, inside: Mapping[int, Op]) -> int:
 
 
 def _held_back(evidence: Evidence) -> set[tuple[int, int]]:
-    """Operations that a device has not come to: others of the same process are before them, or
-    the process ended.
-    """
+    """Operations that a device has not reached: others are before them, or the process ended."""
     first: dict[int, Op] = {}
     held = set(evidence.left)
     for op in evidence.pending:
@@ -277,9 +275,7 @@ def _held_back(evidence: Evidence) -> set[tuple[int, int]]:
 
 
 def _launch(evidence: Evidence, op: Op) -> Sequence[Op]:
-    """The messages in flight that a device was given as one: it is through with all, or with none
-    (the AND of the AND/OR model).
-    """
+    """Messages in flight that were launched as one: all end or none (AND of the AND/OR model)."""
     around = evidence.sample.around(op)
     if op.parent is None or not op.on_device:
         return (op,)

@@ -79,9 +79,7 @@ class Witnesses:
         return self._of_others(self._awaited, process, default)
 
     def awaited_before(self, process: int) -> bool:
-        """Whether others had been waiting for it, or all others for anything, for so long that its
-        end changed nothing.
-        """
+        """Whether others had waited so long, for it or at all, that its end changed nothing."""
         evidence = self.evidence
         at = evidence.ends[process].t_ns
         if at - self.awaited_since(process, default=at) >= evidence.stall_ns:

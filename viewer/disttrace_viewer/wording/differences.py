@@ -64,9 +64,7 @@ class Slower:
 def shown(
     one: Call | None, other: Call | None, group: Group | None, caller: Frame | None
 ) -> ShownCall | None:
-    """A call, with what it hands over where another one hands over something else, and with the
-    ``caller`` that tells it from others of its line.
-    """
+    """A call, with the arguments that differ from the other, and the ``caller`` of its line."""
     if one is None:
         return None
     mine = _details(one, group)

@@ -359,9 +359,7 @@ def tensors(dtypes: Sequence[str] | None, shapes: Sequence[Sequence[int]] | None
 
 
 def file_name(path: str) -> str:
-    """``train.py``; ``lightning/.../ddp.py`` where it is a package's, for that name alone states
-    nothing. What follows the name (``:42``) stays.
-    """
+    """``train.py``; ``lightning/.../ddp.py`` of a package; with what follows it (``:42``)."""
     package = in_package(path)
     if package is None:
         return os.path.basename(path)

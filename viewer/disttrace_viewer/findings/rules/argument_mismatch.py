@@ -88,9 +88,7 @@ def _finding(case: Case, found: Disagreement) -> Finding:
 
 
 def _swallowed(case: Case, found: Disagreement) -> dict[int, Op]:
-    """By group rank the calls that raised of those who came to another one instead: it is they who
-    are odd, be they most. None where that holds of all.
-    """
+    """The calls that raised, by group rank, of those in another one instead: these are odd."""
     raised: dict[int, Op] = {}
     others: dict[str | None, list[Op]] = {}
     for rank, mine in found.members.items() if not found.raced else ():

@@ -272,8 +272,6 @@ def is_start(finding: Finding) -> bool:
 
 
 def _met(case: Case) -> bool:
-    """Whether processes that live have exchanged anything: a group is on record before its members
-    are connected.
-    """
+    """Whether living processes have exchanged anything: groups are recorded unconnected."""
     evidence = case.evidence
     return any(evidence.ends[op.process].how == ALIVE for op in evidence.sample.of_kind(*GROUPED))

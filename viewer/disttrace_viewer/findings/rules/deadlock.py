@@ -54,9 +54,7 @@ def find(case: Case) -> Iterator[Finding]:
 
 
 def _holding(case: Case) -> list[Wait]:
-    """Open waits that hold up the one that is in them. Those of any source only where all who could
-    send wait as well, or have ended as if all were well.
-    """
+    """Open waits that block; those of any source where all senders wait as well, or ended well."""
     return [
         wait
         for wait in case.open()
@@ -189,9 +187,7 @@ def _edge(case: Case, wait: Wait, target: int) -> Edge:
 
 
 def _swallowed(case: Case, waits: Sequence[Wait]) -> list[Op]:
-    """The calls by which members would have come to where others wait for them, had they not raised
-    before these went on to another group.
-    """
+    """The calls by which members would have come, had they not raised before they went on."""
     raised: dict[int, Op] = {}
     for wait, other in _elsewhere(waits):
         call = swallowed.find(case, other.process, [wait.op], other.op)
@@ -292,9 +288,7 @@ def _passed_over(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Op] | None:
 
 
 def _all_came(case: Case, wait: Wait) -> dict[int, int]:
-    """How many messages each of those has sent from which a receive takes any; empty where not all
-    of them were received, so that it is no matter of counts.
-    """
+    """Messages sent by each sender to a receive of any; empty where some were not received."""
     op, counts = wait.op, {side: dict.fromkeys(wait.targets, 0) for side in ("send", "recv")}
     for (side, (group, source, to, _)), kept in case.evidence.sample.message_streams.items():
         if (group, to) == (op.call.group, op.call.group_rank) and source is not None:
@@ -410,9 +404,7 @@ def _expected(wait: Wait) -> str:
 
 
 def left_out(trace: Trace, wait: Wait, instead: Wait, *, both: bool) -> str:
-    """Several wait in ``wait`` for one that is in ``instead``; ``both``: each side has used the
-    group of the other one before.
-    """
+    """``both``: each side has used the group of the other one before."""
     one = trace.processes[instead.process].label
     return (
         f"{sentences.capital(one)} went on to {sentences.call(trace, instead.op)}"
@@ -423,9 +415,7 @@ def left_out(trace: Trace, wait: Wait, instead: Wait, *, both: bool) -> str:
 
 
 def either_left_out(trace: Trace, wait: Wait, instead: Wait, surely: bool) -> str:
-    """Most wait in a collective for one that is in a message: it went on without the collective, or
-    the other end of the message did without that.
-    """
+    """Most wait in a collective for one that is in a message: which side left out a call?"""
     if surely:
         return left_out(trace, wait, instead, both=False)
     end = "send" if instead.op.call.op == "recv" else "receive"

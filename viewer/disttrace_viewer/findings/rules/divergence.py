@@ -257,9 +257,7 @@ def summary(trace: Trace, group: Group, shift: Shift[int, Place], mixed: int) ->
 def traced_back_text(
     trace: Trace, summary: str, shift: Shift[int, Place], mixed: int, group: Group | None
 ) -> str:
-    """What an error states, and since when its group was out of step; ``group``: where it is about
-    several.
-    """
+    """An error, and since when its group was out of step; ``group``: where there are several."""
     where = "" if group is None else f"in {sentences.group(group, trace)} "
     return (
         f"{summary} Out of step {where}{_since(shift)}: {_did(trace, shift)};"
@@ -276,9 +274,7 @@ def by_other_lines(
     *,
     last: bool,
 ) -> str:
-    """What an error states, and from which lines a collective before it was called: the last one,
-    or one from which on lines differ.
-    """
+    """An error, and the lines of a collective before it: the last, or the first that differs."""
     texts = sentences.listed(
         [f"{sentences.processes(trace, who)} by {_call(place)}" for place, who in sides]
     )

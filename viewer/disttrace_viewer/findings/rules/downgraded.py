@@ -43,9 +43,7 @@ def with_handled(case: Case, finding: Finding) -> Finding:
 
 
 def _handled(case: Case, processes: Iterable[int]) -> Iterator[tuple[int, Failure]]:
-    """Of each what its main thread handles where it stands. That others went away is what became of
-    something, and no reason for it.
-    """
+    """What their main threads handle where they are; lost peers are an effect and no reason."""
     evidence = case.evidence
     for process in processes:
         if evidence.ends[process].failure is not None:
@@ -177,9 +175,7 @@ def met_before(case: Case, *, stuck: bool = False) -> Iterator[tuple[Op, int]]:
 
 
 def _broken(case: Case, store: Op) -> Iterator[Op]:
-    """What is in flight, or failed, of the coming together over a store: its own constructor, and
-    those of groups made in the same call.
-    """
+    """Constructors over a store that are in flight, or failed: its own, and those of groups."""
     place = case.evidence.trace.place_of(store.call)
     for op, theirs in case.rendezvous.constructors:
         if theirs.place == place and (op.pending or op.error is not None):
@@ -233,9 +229,7 @@ def overcome(case: Case, finding: Finding) -> Finding:
 
 
 def attempts(case: Case, finding: Finding) -> tuple[int | None, int | None]:
-    """The attempt that all concerned are of, and the last one that their launchers all began after
-    it; None where there is no such thing.
-    """
+    """The attempt of all concerned, and the last one that all their launchers began after it."""
     trace = case.evidence.trace
     concerned = [trace.processes[i] for i in _concerned(finding)]
     own = {p.attempt for p in concerned}

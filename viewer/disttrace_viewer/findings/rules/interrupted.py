@@ -66,9 +66,7 @@ HINT = (
 def summary(
     trace: Trace, who: Sequence[int], *, torchrun: str | None, where: Location | None, whole: bool
 ) -> str:
-    """``whole``: the whole job was; ``torchrun``: what its agent wrote of it; ``where``: the line
-    of the first of some ranks.
-    """
+    """``torchrun``: its agent's words; ``where``: the line of the first of some ranks."""
     were = "were" if len(who) > 1 else "was"
     reported = "SIGINT" if torchrun is None else f"torchrun: {torchrun}"
     at = "" if where is None else f" at {sentences.is_at(where)}"

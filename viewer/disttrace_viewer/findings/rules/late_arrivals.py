@@ -20,9 +20,7 @@ from disttrace_viewer.wording import sentences
 
 
 def _held_up(case: Case, wait: Wait) -> dict[int, Held]:
-    """Those among the late targets of a wait that had been held up, and those who held them up and
-    were held up themselves.
-    """
+    """The late targets of a wait that were held up, and those by which, if held up themselves."""
     found: dict[int, Held] = {}
     if not wait.lateness:
         return found
@@ -61,9 +59,7 @@ def held_up_by(case: Case, wait: Wait) -> dict[int, Held]:
 
 
 def _afterwards(case: Case, wait: Wait, process: int, by_ns: int) -> Held | None:
-    """Where a process was first seen when the others had given up, before it came: they did so
-    before anybody had looked.
-    """
+    """Where a process was first seen after the others had given up and before it came."""
     over_ns = given_up_ns([wait.op])
     if over_ns is None:
         return None
@@ -95,9 +91,7 @@ def locations(
 
 
 def answerable(late: Mapping[int, Held], sinks: Sequence[int]) -> tuple[int, ...]:
-    """Of those that a wait lacks the ones that came ``late`` by themselves, or not at all, and
-    those that held up the others.
-    """
+    """Those that came ``late`` by themselves, or not at all, and those that held up the others."""
     delayed = {process: one for process, one in late.items() if one.op is not None}
     own = {s for s in sinks if s not in delayed}
     own |= {op.process for one in delayed.values() for op in one.by if op.process not in delayed}

@@ -218,9 +218,7 @@ def _left_the_loop(case: Case, process: int) -> bool:
 
 
 def _extra(case: Case, wait: Wait, sinks: Sequence[int]) -> Op | None:
-    """The one call that those who wait made and the missing did not, if leaving it out makes both
-    sides equal.
-    """
+    """The one call more of those that wait, if without it both sides are equal."""
     if wait.kind != COLLECTIVE or wait.stream is None or not sinks:
         return None
     course = case.course(wait.process, wait.stream)
@@ -275,9 +273,7 @@ def _not_compared(case: Case, wait: Wait, sinks: Sequence[int]) -> bool:
 
 
 def _differed(case: Case, wait: Wait, sinks: Sequence[int]) -> bool:
-    """Whether states without the calls of before show that these were not the same: then it may be
-    the waiting side that made one more.
-    """
+    """Whether the states differ: then the waiting side may have made one call more."""
     if wait.stream is None or not _not_compared(case, wait, sinks):
         return False
     mine = case.evidence.sample.courses.get((wait.process, wait.stream))

@@ -57,9 +57,7 @@ def find(case: Case) -> Iterator[Finding]:
 
 
 def _drains(case: Case, wait: Wait) -> bool:
-    """Whether all ranks destroy their groups, which takes the longer the more there are. They have
-    as long as who imports, unless it is known to be in vain.
-    """
+    """Whether all ranks destroy their groups, which takes long for many, and not in vain."""
     evidence = case.evidence
     if wait.kind != OTHER or wait.op.call.op != DRAINING or not evidence.live:
         return False
@@ -435,9 +433,7 @@ def find_stuck_device(case: Case) -> Iterator[Finding]:
 
 
 def _is_told_of(case: Case, wait: Wait) -> bool:
-    """Whether torch recorded of all others of an exchange that their devices are through with it:
-    in a journal the end of this one may have been missed.
-    """
+    """Whether torch recorded the end of all others: in a journal this one may be missed."""
     evidence = case.evidence
     others = evidence.sample.partners(wait.op)
     known = [evidence.trace.processes[p] for p in (wait.process, *(one.process for one in others))]

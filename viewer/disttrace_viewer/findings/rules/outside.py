@@ -52,9 +52,7 @@ def _doing(case: Case, process: int, since_ns: int | None, wait: Wait | None) ->
 
 
 def frozen_ns(case: Case, process: int) -> int:
-    """For how long a process gave no sign of life until the last one of the others, where that is
-    longer than one that runs does.
-    """
+    """For how long it gave no sign of life while others did, if longer than one that runs."""
     silent = silent_ns(case, process)
     return silent if silent > MISSED_NS else 0
 
@@ -82,9 +80,7 @@ def asks(case: Case, process: int) -> bool:
 
 
 def stopped_hint(case: Case, processes: Sequence[int]) -> str | None:
-    """What to do about those for which others wait, where all of them are stopped: at the line
-    where they stand they do nothing.
-    """
+    """What to do where all that others wait for are stopped: the line where they are is idle."""
     ends = [case.evidence.ends[process] for process in processes]
     if not ends or any(end.held != STOPPED for end in ends):
         return None
@@ -281,9 +277,7 @@ def _others_away(case: Case) -> bool:
 
 
 def _came_later(case: Case, finding: Finding) -> bool:
-    """Whether a rank is through with a collective that none completes alone: then all have
-    come, and those that have not were dumped before the others.
-    """
+    """Whether one is through with what needs all: then the missing were dumped before it."""
     sample = case.evidence.sample
     for wait in case.waits:
         if wait.exchange not in finding.scope.exchanges or wait.stream is None:

@@ -157,9 +157,7 @@ def _gone(case: Case) -> list[int]:
 
 
 def _singled_out(case: Case, process: int) -> bool:
-    """Whether a process's launcher ended it and no other, although none had failed by itself: all
-    others, each with a journal, broke when they lost it.
-    """
+    """Whether its launcher ended it alone, and all others, with journals, broke by its loss."""
     trace = case.evidence.trace
     workers = sum(p.is_rank for p in trace.processes)
     workers += len(trace.elsewhere)

@@ -165,9 +165,7 @@ def _world_size(case: Case, wait: Wait) -> int | None:
 
 
 def _minority(case: Case, same: list[Wait], elsewhere: list[Wait]) -> tuple[int, ...]:
-    """Those at the place where fewer are; none where it is one against one, or where it is not
-    known which of the missing are where.
-    """
+    """Those at the place where fewer are; none where it is one against one, or not known."""
     where = {w.process: _where(_of(case, w)) for w in (*same, *elsewhere)}
     size = len(where)
     if size < 3:

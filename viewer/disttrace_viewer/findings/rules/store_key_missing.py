@@ -72,9 +72,7 @@ def _waits_for_the_lost(case: Case, wait: Wait) -> bool:
 
 
 def _able(case: Case, wait: Wait) -> list[int]:
-    """Who might still set the key, once it goes on: those who use the store, do not wait for the
-    key themselves, and did not end as if all were well.
-    """
+    """Users of the store that may yet set the key: neither waiting for it nor ended well."""
     able = case.setters.able(str(wait.exchange[1]))  # type: ignore[index]
     return sorted(able - {w.process for w in case.inside(wait.exchange)})
 
@@ -167,9 +165,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
 
 
 def _of_its_form(case: Case, wait: Wait) -> list[Wait]:
-    """Other waits for keys that differ from this one in numbers only, by which those who wait may
-    be out of step (a barrier made by hand).
-    """
+    """Other waits for keys that differ in numbers only: a barrier made by hand, out of step."""
 
     def form(one: Wait) -> list[str]:
         return [str(one.exchange[1]), *(NUMBER.sub("#", str(k)) for k in one.exchange[2:])]  # type: ignore[index]
@@ -208,9 +204,7 @@ def _in_another(
 
 
 def _held_up(case: Case, wait: Wait, who: list[int]) -> list[Wait]:
-    """Where those stand who could set the key, if all of them wait for who waits for it, be it
-    through others: as long as no other comes, it is never set.
-    """
+    """Where all that could set the key are, if each waits, also through others, for the waiter."""
     able = _able(case, wait)
     if not able or not case.setters.whole(str(wait.exchange[1])):  # type: ignore[index]
         return []

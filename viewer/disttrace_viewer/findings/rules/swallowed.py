@@ -31,9 +31,7 @@ def sentence(
     within: Mapping[tuple[int, int], str | None],
     lead: str,
 ) -> str:
-    """What raised where, on which. ``within``: of each the operation that the program called;
-    ``lead``: when that was.
-    """
+    """``within``: the operation that the program called, of each; ``lead``: when that was."""
 
     def call(op: Op) -> str:
         return f"{op.call.op}{sentences.inside(within[op.id])} ({sentences.line(op)})"
@@ -80,9 +78,7 @@ def any_raised(case: Case, process: int) -> bool:
 
 
 def at(case: Case, process: int, stream: Stream, shift: Shift[int, Place]) -> Op | None:
-    """The call that raised where a process left one out; as all with one line are equal, it may
-    have been any of several in a row.
-    """
+    """The call that raised where one was left out; on one line it may be any of several."""
     refused = case.evidence.sample.refused
     for op in _raised(case, process):
         number = refused.get(op.id, 0) if op.call.stream == stream else 0

@@ -53,9 +53,7 @@ def _in_that_launch(case: Case, wait: Wait, target: int) -> bool:
 
 
 def _launched_with(case: Case, wait: Wait) -> set[int]:
-    """The processes whose launches have messages in flight for one another, from a wait on; none
-    where it is in none.
-    """
+    """Processes whose launches have messages in flight for one another, from a wait on."""
     sample, around = case.evidence.sample, case.evidence.sample.around(wait.op)
     if around is None or around.call.op not in BATCHES:
         return set()
@@ -80,9 +78,7 @@ def facing(case: Case, waits: Sequence[Wait]) -> Finding | None:
 
 
 def _other_tag(case: Case, wait: Wait) -> Op | None:
-    """The unmatched other end of the same direction that bears another tag; of a receive from any
-    source, that of any sender.
-    """
+    """The unmatched other end with another tag; of a receive from any source, of any sender."""
     op, sample = wait.op, case.evidence.sample
     call, tag = op.call, None if op.call.backend in ON_DEVICE else op.call.tag
     if tag is None or not wait.targets:
@@ -202,9 +198,7 @@ def summary_text(
     doing: Mapping[int, Doing],
     held: Mapping[int, Held],
 ) -> str:
-    """``others`` should have posted the other end, and are ``doing`` something else; those who came
-    too late were ``held`` up.
-    """
+    """``others`` should have posted the other end; the late ones were ``held`` up."""
     op = wait.op
     verb = "send" if op.call.op == "recv" else "receive"
     waited = "waited" if op.error is not None else "has been waiting"

@@ -186,9 +186,7 @@ def _while_asking(case: Case, process: int) -> StackSample | None:
 
 
 def _by_others(case: Case, wait: Wait) -> bool:
-    """Whether no other rank of the job, and none that failed, has set the keys before that differ
-    from this one in numbers only.
-    """
+    """Whether no other rank, and no process that failed, sets keys that differ in numbers only."""
     evidence = case.evidence
     place, *keys = wait.exchange[1:]  # type: ignore[index]
     forms = {NUMBER.sub("#", str(key)) for key in keys}
@@ -205,9 +203,7 @@ def _by_others(case: Case, wait: Wait) -> bool:
 
 
 def for_input(stack: Stack) -> bool:
-    """Whether a thread that stands there waits for a descriptor, in a queue or a condition, or
-    looks for something now and then.
-    """
+    """Whether a thread waits there for a descriptor, queue or condition, or polls slowly."""
     within = [*takewhile(lambda one: is_library(one.file), stack)]
     if not within or any(own in one.file for one in within for own in _OWN):
         return False

@@ -1,15 +1,17 @@
-"""An attempt that failed and was repeated with success."""
+"""What makes a note of a finding: a handled error, an attempt that is over, others that get on."""
 
 from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from disttrace_viewer.diagnosis import live
 from disttrace_viewer.diagnosis.positions import positions
-from support.journals import MS, T0, Journal
+from disttrace_viewer.diagnosis.report import healthy
+from support.journals import MS, T0, UNIX_NS, Journal
 from support.scenes import (
     PEER_GONE,
     S,
@@ -22,8 +24,146 @@ from support.scenes import (
     only,
     ranks,
     stand,
+    steps,
+    store_call,
     verdict,
 )
+
+
+def handles(journal: Journal, t: int, *, text: str = "bad batch", h: int = 0) -> None:
+    """Seen by the background thread at ``t``."""
+    where = journal.stack(("loader.py", 7, "load"), ("train.py", 20, "main"))
+    journal.define("handling", t=t, h=h, type="ValueError", text=text, stack=where)
+
+
+def hang(folder: Path, *, calls: bool, **handled: Any) -> None:
+    """Two of three in all_reduce #3; rank 1 in a barrier under that number, or in no call."""
+    for journal, group in steps(folder, 3):
+        if journal.rank != 1:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        elif calls:
+            where = journal.stack(("train.py", 27, "main"))
+            journal.begin(journal.collective(group, "barrier", stack=where), 210 * MS, q=3)
+        if journal.rank == 1:
+            handles(journal, 1_500 * MS, **handled)
+        beat(journal, 20)
+
+
+@pytest.mark.parametrize(("calls", "kind"), [(True, "op_mismatch"), (False, "missing_participant")])
+def test_it_is_told_with_its_line(tmp_path: Path, calls: bool, kind: str) -> None:
+    """Be it in another call, or in none."""
+    hang(tmp_path, calls=calls)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == (kind, [1])
+    assert found.summary.endswith(" Rank 1 handles ValueError: bad batch (loader.py:7) there.")
+    assert (found.hint or "").startswith("Find why rank 1 raised ValueError: bad batch (loader.py")
+
+
+@pytest.mark.parametrize("other", [{"h": 1}, {"text": PEER_GONE}])
+def test_what_says_nothing_of_the_reason_is_not_told(tmp_path: Path, other: dict[str, Any]) -> None:
+    """What another thread handles; and that a peer went away, which is what became of something."""
+    hang(tmp_path, calls=True, **other)
+    assert "handles" not in only(findings(tmp_path)).summary
+
+
+@pytest.mark.parametrize("later", ["no more", "call"])
+def test_it_is_over(tmp_path: Path, later: str) -> None:
+    """Where the thread handles nothing any more, or has made another call since."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 1:
+            handles(journal, 150 * MS)
+            if later == "no more":
+                journal.define("handling", t=160 * MS, h=0)
+        if journal.rank == 1 and later == "call":
+            journal.begin(journal.collective(group, "barrier"), 210 * MS, q=3)
+        elif journal.rank != 1:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        beat(journal, 20)
+    assert "handles" not in only(findings(tmp_path)).summary
+
+
+def test_one_that_ended_the_process_is_told_once(tmp_path: Path) -> None:
+    """It left the `finally`, and nobody caught it: that is what is told."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank != 1:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+            beat(journal, 20)
+        else:
+            handles(journal, 1_500 * MS)
+            where = journal.stack(("loader.py", 7, "load"))
+            journal.define(
+                "failure", t=2_000 * MS, type="ValueError", text="bad batch", stack=where, h=0
+            )
+            journal.define("exit", t=2_001 * MS, how="exception", code=1)
+    told = " ".join(found.summary for found in findings(tmp_path))
+    assert "ValueError: bad batch" in told
+    assert "handles" not in told
+
+
+PATH = "/tmp/meeting"
+
+
+def run(folder: Path, pid: int, start_s: int, written_ns: int | None) -> list[tuple[Journal, int]]:
+    """Two ranks make their store of a file; each with the number of the base store."""
+    found = []
+    for rank in range(2):
+        journal = Journal(folder, pid=pid + rank, rank=rank, world_size=2, t0=T0 + start_s * S)
+        where = journal.stack(("train.py", 6, "main"))
+        base = journal.numbered(
+            "store", type="FileStore", name=f"file://{PATH}", base=None, prefix=[], path=PATH
+        )
+        init = journal.call("init_process_group", kind="composed", origin="python", stack=where)
+        written = None if written_ns is None else written_ns + rank * start_s * S
+        args = {"path": PATH, "world_size": 2, **({"written": written} if written else {})}
+        make = journal.call(
+            "FileStore", kind="constructor", store=base, origin="python", stack=where, args=args
+        )
+        one = journal.begin(init, MS)
+        journal.run(make, 2 * MS, MS, p=one)
+        mesh = journal.call(
+            "ProcessGroupGloo",
+            kind="constructor",
+            store=journal.prefix_store(base, "default_pg", "0/"),
+            origin="python",
+            stack=where,
+            args={"rank": rank, "size": 2},
+        )
+        number = journal.begin(mesh, 4 * MS, p=one)
+        found.append((journal, number))
+    return found
+
+
+def broken(journal: Journal, number: int) -> None:
+    """It meets nobody at the address in the file."""
+    journal.end(number, 50 * MS, x=journal.string(PEER_GONE))
+    fail(journal, 60 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
+
+
+@pytest.mark.parametrize("earlier", [True, False])
+def test_a_file_that_an_earlier_run_has_left(tmp_path: Path, earlier: bool) -> None:
+    """Whether its journals are there, of ranks that were killed, or not."""
+    if earlier:
+        for journal, number in run(tmp_path, 4000, 0, None):
+            journal.end(number, MS)
+            journal.end(1, 5 * MS)
+            beat(journal, 4)
+    for journal, number in run(tmp_path, 4100, 8, UNIX_NS + S):
+        broken(journal, number)
+    found = next(one for one in findings(tmp_path, look=all_gone) if one.severity == "error")
+    assert found.culprits == ()
+    assert found.summary.endswith(
+        "; /tmp/meeting is left over from an earlier run: the file still holds its addresses."
+    )
+    assert (found.hint or "").startswith("Delete that file")
+
+
+def test_a_file_that_this_run_has_made(tmp_path: Path) -> None:
+    """Rank 0 wrote it, and then rank 1 began."""
+    for journal, number in run(tmp_path, 4100, 8, UNIX_NS + 9 * S):
+        broken(journal, number)
+    found = findings(tmp_path, look=all_gone)
+    assert found
+    assert not any("left over" in one.summary for one in found)
 
 
 def restarted(folder: Path, size: int = 1) -> tuple[Journal, Journal]:
@@ -276,3 +416,65 @@ def test_who_begins_nothing_after_a_failure_has_failed(tmp_path: Path, other: st
     starter = swept(tmp_path, second=other != "alone", role="agent" if other == "agent" else "main")
     leave(starter, 9 * S)
     assert findings(tmp_path, look=all_gone)[0].severity == "error"
+
+
+UNTIL_S = 30
+
+
+def with_spare(folder: Path, *, waits_in: str, stops_s: int | None = None) -> None:
+    """Ranks 0 and 1 go round in a group of their own; rank 2 waits to be needed.
+
+    From ``stops_s`` on rank 1 is in its loop no more, and rank 0 waits for it.
+    """
+    for journal, group in steps(folder, 3):
+        if journal.rank == 2:
+            waits(journal, group, waits_in)
+        else:
+            goes_round(journal, stops_s)
+        beat(journal, UNTIL_S)
+
+
+def waits(journal: Journal, group: int, how: str) -> None:
+    """The last rank's call, which is over when it is called."""
+    keys: dict[str, object]
+    if how == "barrier":
+        call, keys = journal.collective(group, "barrier", shapes=None), {"q": 3}
+    elif how == "recv":
+        call, keys = journal.message(group, "recv", 0), {"q": 1}
+    else:
+        call, keys = store_call(journal, "get", 50), {"k": "promoted"}
+    number = journal.begin(call, 200 * MS, **keys)
+    if how == "recv":
+        journal.record(v=number, d=MS)
+
+
+def goes_round(journal: Journal, stops_s: int | None) -> None:
+    """All_reduces of the active ones, ten a second."""
+    active = journal.group(store=journal.prefix_store(1, "active"), name="active", ranks=[0, 1])
+    call = journal.collective(active)
+    end_s = UNTIL_S if stops_s is None else stops_s
+    last = end_s * 10
+    for n in range(3, last):
+        journal.run(call, t=n * S // 10, d=MS, q=n - 2)
+    if stops_s is not None and journal.rank == 0:
+        journal.begin(call, last * S // 10, q=last - 2)
+
+
+@pytest.mark.parametrize("waits_in", ["barrier", "recv", "key"])
+def test_a_wait_while_all_others_get_on_is_a_note(tmp_path: Path, waits_in: str) -> None:
+    """Nothing stands still, so nobody is to blame."""
+    with_spare(tmp_path, waits_in=waits_in)
+    found = only(findings(tmp_path))
+    assert (found.severity, found.culprits) == ("note", ())
+    assert ranks(tmp_path, found.waiting) == [2]
+    assert "gets on" in (found.hint or "")
+    assert healthy([found])
+
+
+@pytest.mark.parametrize("waits_in", ["barrier", "recv"])
+def test_it_is_a_fault_when_one_of_them_stops(tmp_path: Path, waits_in: str) -> None:
+    """Then the job stands still, and rank 1 is missing."""
+    with_spare(tmp_path, waits_in=waits_in, stops_s=10)
+    found = [f for f in findings(tmp_path) if f.severity == "error"]
+    assert [f.kind for f in found][:1] == ["missing_participant"]
+    assert 1 in ranks(tmp_path, found[0].culprits)
