@@ -19,8 +19,8 @@ from disttrace_viewer.analysis.wait_states import WaitStates
 from disttrace_viewer.analysis.what_if import KEYS as WITHOUT_KEYS
 from disttrace_viewer.analysis.what_if import WhatIf, WhatIfOutcome, Without
 from disttrace_viewer.api.reading import Paths, read
-from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.diagnosis.job import verdict_on
+from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.trace import model
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views import tables

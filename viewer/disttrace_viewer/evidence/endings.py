@@ -23,8 +23,8 @@ from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.trace.operation import GROUPED, Op, because_of_others, is_closed, is_own_limit
 
 
-class Failures(Recorded):
-    """What failed, by process."""
+class Endings(Recorded):
+    """What failed, how each process ended, and how long those that wait have waited."""
 
     @cached_property
     def failed(self) -> Mapping[int, tuple[Op, ...]]:
@@ -105,10 +105,6 @@ class Failures(Recorded):
         """Operations whose error states that the other end closed the connection, by time."""
         found = [op for failed in self.failed.values() for op in failed if is_closed(op.error)]
         return tuple(sorted(found, key=lambda op: (op.end_ns or 0, op.id)))
-
-
-class Endings(Failures):
-    """How each process ended, and how long the one that waits has waited."""
 
     @cached_property
     def seen(self) -> tuple[Observation, ...]:
