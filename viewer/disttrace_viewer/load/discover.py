@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from disttrace.journal.format import (
@@ -57,24 +57,34 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What files that are no journals tell, and those of which nobody knows what they are."""
+    """The journals of files of other forms, and the files of which no form is known."""
 
     files: Sequence[Files] = ()
     strangers: Sequence[str] = ()
 
 
-Take = Callable[[Sequence[str], Problems], Taken]
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What lies below some paths: journals by their names, and files that are none."""
+
+    journals: dict[str, Files]
+    others: Sequence[str]
+    candidates: Sequence[str]
+    """Those of the others that count as evidence: where there is no journal, and named ones."""
+    places: Sequence[str]
 
 
-def nobody(paths: Sequence[str], _problems: Problems) -> Taken:
-    """No format but our own is known."""
-    return Taken(strangers=paths)
+def discover(paths: Sequence[str | Files], problems: Problems) -> list[Files]:
+    """Journals below ``paths`` (folders, or single files of a journal), sorted by name.
+
+    Raises ViewerError where a remote folder cannot be listed.
+    """
+    found = search(paths, problems)
+    return settle(found, Taken(strangers=found.candidates), problems)
 
 
-def discover(paths: Sequence[str | Files], problems: Problems, take: Take = nobody) -> list[Files]:
-    """Journals below ``paths`` (folders, or single files of a journal), sorted by name; whoever
-    knows the files of some already gives them so, and nothing is listed for them. ``take`` knows
-    other formats (``load/foreign/evidence.py``).
+def search(paths: Sequence[str | Files], problems: Problems) -> Listing:
+    """What lies below ``paths``; where the files of a journal are known, nothing is listed for it.
 
     Raises ViewerError where a remote folder cannot be listed.
     """
@@ -103,21 +113,25 @@ def discover(paths: Sequence[str | Files], problems: Problems, take: Take = nobo
             continue
         seen.add(real)
         _sort(path, found, others, problems)
-    # Journals tell more: beside them others' evidence counts only where somebody names it.
+    # A journal holds more: beside it other evidence counts only where it is named.
     named = {path for path in places if not os.path.isdir(path)}
-    asked = [path for path in others if path in named or not found]
-    for one in (taken := take(asked, problems)).files:
-        found[one.base] = one
-    left = {*others} - {*asked} | {*taken.strangers}
-    unknown = [path for path in others if path in left]
-    _strangers(unknown, places, {os.path.dirname(base) for base in found}, problems)
-    return [found[base] for base in sorted(found)]
+    candidates = [path for path in others if path in named or not found]
+    return Listing(found, others, candidates, places)
+
+
+def settle(found: Listing, taken: Taken, problems: Problems) -> list[Files]:
+    """The journals, and those that ``taken`` has of the candidates; the rest is named."""
+    journals = {**found.journals, **{one.base: one for one in taken.files}}
+    left = {*found.others} - {*found.candidates} | {*taken.strangers}
+    unknown = [path for path in found.others if path in left]
+    _strangers(unknown, found.places, {os.path.dirname(base) for base in journals}, problems)
+    return [journals[base] for base in sorted(journals)]
 
 
 def _strangers(
     paths: Sequence[str], asked: Sequence[str], beside: Collection[str], problems: Problems
 ) -> None:
-    """Name the files that nobody recognises: those that somebody named, and JSON that lies beside
+    """Name the files of no known form: those that were named, and JSON that lies beside
     journals or where nothing else was found.
     """
     of_folder: dict[str, list[str]] = {}

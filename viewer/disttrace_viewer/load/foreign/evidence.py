@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from disttrace_viewer.load.discover import Files, Taken, discover
+from disttrace_viewer.load.discover import Files, Taken, search, settle
 from disttrace_viewer.load.files import is_held
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.trace.process import Problem
@@ -15,7 +15,8 @@ def evidence(paths: Sequence[str | Files], problems: Problems) -> list[Files]:
 
     Raises ViewerError where a remote folder cannot be listed.
     """
-    return discover(paths, problems, _take)
+    found = search(paths, problems)
+    return settle(found, _take(found.candidates, problems), problems)
 
 
 def _take(paths: Sequence[str], problems: Problems) -> Taken:

@@ -72,7 +72,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Statement:
     """One line of a watchdog. ``rank``: the global one, where the line tells it; ``inner`` that in
     the group; ``at``: the operation that its counts are about. Counts: None where never set.
     """
@@ -129,7 +129,7 @@ Speaker = int | str
 class Log:
     """What one or several logs of a job tell."""
 
-    said: list[Said] = field(default_factory=list)
+    statements: list[Statement] = field(default_factory=list)
     stacks: dict[int, list[tuple[str, int, str]]] = field(default_factory=dict)
     """Of collectives that timed out, as the watchdog of a rank printed them."""
     failures: dict[Speaker, list[Failure]] = field(default_factory=dict)
@@ -150,7 +150,7 @@ class Log:
     fatal: bool = False
     """It wrote them since a process crashed."""
     reports: dict[bytes, dict[str, Any]] = field(default_factory=dict)
-    """What is told of others, or of the whole job."""
+    """What is reported of others, or of the whole job."""
     job_said: list[dict[str, Any]] = field(default_factory=list)
     ranks: set[int] = field(default_factory=set)
     world: int = 0
@@ -178,7 +178,7 @@ def watchdog(log: Log, line: Line, speaker: Speaker) -> bool:
         return False
     at = int(seq[1]) if seq else None
     enqueued, completed = map(_set, counts.groups()) if counts else (None, None)
-    said = Said(
+    statement = Statement(
         rank=line.rank,
         inner=int(inner["of"] or inner["bare"]),
         group=_group(inner),
@@ -189,7 +189,7 @@ def watchdog(log: Log, line: Line, speaker: Speaker) -> bool:
         counted=counts is not None,
         at_ns=line.at_ns,
     )
-    log.said.append(said)
+    log.statements.append(statement)
     if work is not None and work[3] and work[4]:
         one, other = sorted((int(work[3]), int(work[4])))
         if 0 < one < other < _LARGEST and other % one == 0 and work[2] in _GATHERING:
@@ -454,7 +454,7 @@ _KINDS = frozenset({"stalled", "diverged", "slow", "waiting", "failed", "startin
 
 
 def ours(log: Log, line: Line, _speaker: Speaker) -> bool:
-    """What the job itself told on stderr, by disttrace: as text, or as JSON."""
+    """What the job itself reported on stderr, by disttrace: as text, or as JSON."""
     start = line.text.find('{"disttrace":')
     if start >= 0:
         try:

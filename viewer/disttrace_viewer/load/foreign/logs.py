@@ -29,8 +29,8 @@ from disttrace_viewer.load.foreign.forms import (
     Failure,
     Group,
     Log,
-    Said,
     Speaker,
+    Statement,
     Work,
 )
 from disttrace_viewer.load.foreign.lines import Line, Prefixes
@@ -161,9 +161,9 @@ def _of_the_last_attempt(paths: Sequence[str], problems: Problems) -> list[str]:
 
 
 def _silence(log: Log, paths: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """What is to be said where no line tells why the job ended."""
+    """Problems of files of which no line has the reason for the end of the job."""
     kinds = {one["kind"] for one in log.reports.values()}
-    if kinds == {"analyzer"} and not (log.said or log.failures):
+    if kinds == {"analyzer"} and not (log.statements or log.failures):
         yield (
             paths[0],
             (
@@ -171,7 +171,7 @@ def _silence(log: Log, paths: Sequence[str]) -> Iterator[tuple[str, str]]:
                 " itself: give the folder of the dumps."
             ),
         )
-    elif log.strange and not _told_anything(log):
+    elif log.strange and not _holds_anything(log):
         count = sum(log.strange.values())
         most = "; ".join(f"`{text}`" for text, _ in log.strange.most_common(3))
         yield (
@@ -181,16 +181,16 @@ def _silence(log: Log, paths: Sequence[str]) -> Iterator[tuple[str, str]]:
                 f" trouble in no form that is known, most often {most}."
             ),
         )
-    elif not _told_anything(log):
+    elif not _holds_anything(log):
         yield (
             paths[0],
             (f"does not tell why it ended: {plural(log.lines, 'line')}, none of trouble."),
         )
 
 
-def _told_anything(log: Log) -> bool:
+def _holds_anything(log: Log) -> bool:
     return bool(
-        log.said or log.failures or log.ends or log.called or log.stuck or log.dumped
+        log.statements or log.failures or log.ends or log.called or log.stuck or log.dumped
         or log.job_said
         or {one["kind"] for one in log.reports.values()} - {"analyzer"} or _parted_calls(log)
     )  # fmt: skip
@@ -395,7 +395,7 @@ def _echoes(failure: Failure) -> bool:
 
 
 def _alike(called: Iterable[Called]) -> bool:
-    """Whether nothing that is told of some calls differs."""
+    """Whether no known value of some calls differs."""
     values = [*zip(*((one.op, one.shape, one.dtype) for one in called), strict=True)]
     return all(len({*column} - {None}) < 2 for column in values)
 
@@ -431,7 +431,7 @@ def _sides(log: Log) -> tuple[dict[int, Failure], dict[int, Failure], list[Failu
 
 
 def _journals(log: Log, path: str) -> Iterator[Files]:
-    told, uncounted = _told(log.said)
+    reported, uncounted = _reported(log.statements)
     own, echoes, unnamed = _sides(log)
     killed = _killed(log)
     if log.called:
@@ -444,9 +444,9 @@ def _journals(log: Log, path: str) -> Iterator[Files]:
                    frames=failure.frames[:16])  # fmt: skip
     stacks = {one.rank: one for one in log.dumped if one.rank is not None and not log.fatal}
     if not (own or killed or log.called or stacks):
-        _report_ends(log, {*told, *echoes})
+        _report_ends(log, {*reported, *echoes})
     parted = _parted_calls(log)
-    waits = any(one.work for groups in told.values() for one in groups.values())
+    waits = any(one.work for groups in reported.values() for one in groups.values())
     if log.stuck:
         rows = [
             {"rank": rank, "group": name, **numbers}
@@ -454,7 +454,7 @@ def _journals(log: Log, path: str) -> Iterator[Files]:
         ]
         log.report("stuck", of=rows, beside=waits)
     mute = [one for key, found in log.failures.items() if isinstance(key, str) for one in found]
-    if not (own or killed or told or unnamed or log.called or log.reports or log.job_said):
+    if not (own or killed or reported or unnamed or log.called or log.reports or log.job_said):
         passed = [
             *echoes.values(),
             *(one for one in mute if one.type not in ("ChildFailedError", _INTERRUPT)),
@@ -473,18 +473,18 @@ def _journals(log: Log, path: str) -> Iterator[Files]:
     concerned |= {row["rank"] for r in reports for row in r.get("of", ())}
     concerned |= {rank for r in reports for rank, *_ in r.get("others", ())}
     absent = {rank for r in reports if r["kind"] == "absent" for rank in r["ranks"]}
-    ranks = {*told, *own, *killed, *log.called, *parted, *concerned}
+    ranks = {*reported, *own, *killed, *log.called, *parted, *concerned}
     world = max([*log.ranks, *ranks, *echoes, *absent, -1]) + 1
     world = max(world, log.world, log.whole or 0)
     if not (ranks or reports or stacks) and not echoes:
         return
-    if (echoes or stacks) and not {*told, *own, *killed, *log.called, *parted}:
+    if (echoes or stacks) and not {*reported, *own, *killed, *log.called, *parted}:
         given_up = [one for one in _samples(log, path, echoes) if one.rank not in stacks]
         yield from py_spy.translated(
             [*stacks.values(), *given_up], kind=NAME, world=world, whole=log.whole, reports=reports,
         )  # fmt: skip
         return
-    facts = _Facts(log, told, uncounted, own, echoes, killed, parted, path, world)
+    facts = _Facts(log, reported, uncounted, own, echoes, killed, parted, path, world)
     rest = list(reports)
     for rank in sorted({*ranks, *echoes}) or [None]:
         yield facts.journal(rank, rest)
@@ -521,10 +521,10 @@ def _report_ends(log: Log, waited: set[int]) -> None:
         log.report("ends", ends=[[rank, end.code] for rank, end in sorted(ends.items())])
 
 
-def _resolved(said: Sequence[Mapping[str, Any]], modified_ns: int) -> Iterator[dict[str, Any]]:
-    """What the job told itself; ``over`` where it went on after that."""
-    last = max((n for n, one in enumerate(said) if one["kind"] == "going on"), default=-1)
-    for number, one in enumerate(said):
+def _resolved(notes: Sequence[Mapping[str, Any]], modified_ns: int) -> Iterator[dict[str, Any]]:
+    """What the job reported itself; ``over`` where it went on after that."""
+    last = max((n for n, one in enumerate(notes) if one["kind"] == "going on"), default=-1)
+    for number, one in enumerate(notes):
         found = {**one, "over": number <= last}
         clock = found.pop("clock", None)
         if not found["at"]:
@@ -598,7 +598,7 @@ class _Facts:
     """What a log tells, on its way to being journals."""
 
     log: Log
-    told: Ranks
+    reported: Ranks
     uncounted: frozenset[Key]
     own: Mapping[int, Failure]
     echoes: Mapping[int, Failure]
@@ -611,9 +611,9 @@ class _Facts:
         """That of one rank; None: of no rank that is known."""
         log, path = self.log, self.path
         failures = [one for found in log.failures.values() for one in found]
-        newest = max([*(s.at_ns for s in log.said), *(f.at_ns for f in failures)], default=0)
+        newest = max([*(s.at_ns for s in log.statements), *(f.at_ns for f in failures)], default=0)
         now = newest or files.modified_ns(path) or time.time_ns()
-        every = [one for groups in self.told.values() for one in groups.values()]
+        every = [one for groups in self.reported.values() for one in groups.values()]
         longest = max((one.work.waited_ns for one in every if one.work), default=0)
         timed = all(one.at_ns for one in self.own.values())
         lacks = {*COUNTS_LACK, *(() if timed else ("moments",))}
@@ -633,7 +633,9 @@ class _Facts:
             return records.done(path, now)
         self._operations(records, rank, now, longest)
         last = now
-        failure = self.own.get(rank) or (self.echoes.get(rank) if rank not in self.told else None)
+        failure = self.own.get(rank) or (
+            self.echoes.get(rank) if rank not in self.reported else None
+        )
         if failure is not None:
             at_ns = failure.at_ns or now
             stack, at = records.stack(failure.frames), records.t(at_ns)
@@ -642,7 +644,7 @@ class _Facts:
                 self._broken(records, failure, at_ns)
             records.define("failure", t=at, type=failure.type, text=text, stack=stack, h=0)
             records.define("exit", t=at, how="exception", code=1)
-        elif (code := self.killed.get(rank)) is not None and rank not in self.told:
+        elif (code := self.killed.get(rank)) is not None and rank not in self.reported:
             # The first to fail, so while the others still waited: they gave up after it.
             last = now - longest
             others = max(1, self.world - 1)
@@ -650,11 +652,11 @@ class _Facts:
         return records.done(f"{path}[rank {rank}]", last)
 
     def _operations(self, records: Records, rank: int, now: int, longest: int) -> None:
-        own = self.told.get(rank, {})
+        own = self.reported.get(rank, {})
         whole = self.log.whole is not None and self.log.whole <= self.world
         for number, key in enumerate(sorted({DEFAULT, *own}), 1):
             default = key == DEFAULT
-            members = [r for r in sorted(self.told) if key in self.told[r]]
+            members = [r for r in sorted(self.reported) if key in self.reported[r]]
             records.group(
                 number,
                 key[0],
@@ -665,7 +667,7 @@ class _Facts:
                 partial=not default or not whole or key in self.uncounted,
             )
             if (one := own.get(key)) is not None:
-                # Who waits for nobody had enqueued its last before the others began to wait.
+                # A rank that waits for none had enqueued its last before the others began to wait.
                 times = (one.at_ns or now, now - longest - 1_000_000_000)
                 frames = self.log.stacks.get(rank, ()) if one.work else ()
                 counted = key not in self.uncounted
@@ -738,7 +740,7 @@ def _parted_at(parted: Mapping[int, Sequence[Called]]) -> int:
 def _operation(
     records: Records,
     group: int,
-    one: Told,
+    one: InGroup,
     at_ns: int,
     before_ns: int,
     *,
@@ -773,8 +775,8 @@ Key = tuple[str, str]
 
 
 @dataclass(slots=True)
-class Told:
-    """What a log says of one rank in one group."""
+class InGroup:
+    """What a log holds of one rank in one group."""
 
     work: Work | None = None
     at_ns: int = 0
@@ -782,48 +784,48 @@ class Told:
     completed: int | None = None
 
 
-Ranks = Mapping[int, Mapping[Key, Told]]
+Ranks = Mapping[int, Mapping[Key, InGroup]]
 
 
-def _told(lines: Sequence[Said]) -> tuple[Ranks, frozenset[Key]]:
-    """Per rank and group what is said, and the groups in which nobody is compared by number.
+def _reported(lines: Sequence[Statement]) -> tuple[Ranks, frozenset[Key]]:
+    """Per rank and group what is reported, and the groups in which no ranks are compared by number.
 
     A line that tells an operation often names no group, and the one after it does. What stays
     without a group is compared with nothing: numbers of two groups have nothing to do with each
     other.
     """
-    found: dict[int, dict[Key, Told]] = {}
+    found: dict[int, dict[Key, InGroup]] = {}
     strange = _ambiguous(lines)
-    plain = all(said.group is None or said.group.is_default for said in lines)
+    plain = all(statement.group is None or statement.group.is_default for statement in lines)
     known = {
-        (_rank(said), seq): _key(said.group)
-        for said in lines
-        if said.group is not None and not (said.group.local and strange)
-        for seq in (said.at, said.work and said.work.seq)
+        (_rank(statement), seq): _key(statement.group)
+        for statement in lines
+        if statement.group is not None and not (statement.group.local and strange)
+        for seq in (statement.at, statement.work and statement.work.seq)
         if seq is not None
     }
-    bare = [said for said in lines if said.work and said.group is None]
+    bare = [statement for statement in lines if statement.work and statement.group is None]
     apart = not plain or not _agree(bare)
-    for said in lines:
-        rank = _rank(said)
+    for statement in lines:
+        rank = _rank(statement)
         if rank is None:
-            continue  # the rank of a subgroup is nobody's name
-        if said.group is not None and not (said.group.local and strange):
-            key = _key(said.group)
-        elif said.work is None:
+            continue  # the rank of a subgroup is no global one
+        if statement.group is not None and not (statement.group.local and strange):
+            key = _key(statement.group)
+        elif statement.work is None:
             continue
-        elif (named := known.get((rank, said.work.seq))) is not None:
+        elif (named := known.get((rank, statement.work.seq))) is not None:
             key = named
         else:
-            key = _alone(said.work) if apart or said.group is not None else DEFAULT
-        _note(found.setdefault(rank, {}).setdefault(key, Told()), said)
+            key = _alone(statement.work) if apart or statement.group is not None else DEFAULT
+        _note(found.setdefault(rank, {}).setdefault(key, InGroup()), statement)
     return found, frozenset(_uncounted(found))
 
 
-def _rank(said: Said) -> int | None:
-    if said.rank is not None:
-        return said.rank
-    return said.inner if said.group is None or said.group.is_default else None
+def _rank(statement: Statement) -> int | None:
+    if statement.rank is not None:
+        return statement.rank
+    return statement.inner if statement.group is None or statement.group.is_default else None
 
 
 def _key(group: Group) -> Key:
@@ -831,37 +833,39 @@ def _key(group: Group) -> Key:
 
 
 def _alone(work: Work) -> Key:
-    """For an operation of nobody knows which group: those with its name and number may share it."""
+    """For an operation of an unknown group: those with its name and number may share it."""
     return f"?{work.seq}:{work.op}", "a group that the log does not name"
 
 
-def _ambiguous(lines: Iterable[Said]) -> bool:
+def _ambiguous(lines: Iterable[Statement]) -> bool:
     """Whether numbers of groups that count in one process only may mean several groups: they mean
     one where everybody's rank in it is its global one.
     """
     return any(
-        said.group is not None and said.group.local and said.rank not in (None, said.inner)
-        for said in lines
+        statement.group is not None
+        and statement.group.local
+        and statement.rank not in (None, statement.inner)
+        for statement in lines
     )
 
 
-def _agree(bare: Sequence[Said]) -> bool:
-    """Whether lines without a group may all be of one: one number, and of nobody two operations.
+def _agree(bare: Sequence[Statement]) -> bool:
+    """Whether lines without a group may all be of one: one number, and of no rank two operations.
     Where these are of group ranks (before torch 2.2), one operation.
     """
-    if len({said.work.seq for said in bare if said.work}) > 1:
+    if len({statement.work.seq for statement in bare if statement.work}) > 1:
         return False
-    ops = {(_rank(said), said.work.op) for said in bare if said.work}
-    named = all(said.rank is not None for said in bare)
+    ops = {(_rank(statement), statement.work.op) for statement in bare if statement.work}
+    named = all(statement.rank is not None for statement in bare)
     return len(ops) == len({rank for rank, _ in ops}) and (named or len({op for _, op in ops}) < 2)
 
 
-def _note(one: Told, said: Said) -> None:
-    one.at_ns = max(one.at_ns, said.at_ns)
-    if said.work is not None and one.work is None:
-        one.work = said.work
-    if said.counted:
-        one.enqueued, one.completed = said.enqueued, said.completed
+def _note(one: InGroup, statement: Statement) -> None:
+    one.at_ns = max(one.at_ns, statement.at_ns)
+    if statement.work is not None and one.work is None:
+        one.work = statement.work
+    if statement.counted:
+        one.enqueued, one.completed = statement.enqueued, statement.completed
 
 
 def _uncounted(found: Ranks) -> Iterable[Key]:

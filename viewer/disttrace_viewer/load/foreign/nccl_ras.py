@@ -1,7 +1,7 @@
 """What ``ncclras -v`` printed of a job, text or JSON: how many collectives each rank has launched.
 
 One output is a moment of a job that may be getting on. Of several, the newest is judged, and ranks
-have waited since the oldest one that told the same counts. Text names those ranks by which it tells
+have waited since the oldest one with the same counts. Text names those ranks by which it tells
 who differs (``src/ras/client_support.cc`` of NCCL); from 2.26 on kinds are counted by themselves.
 """
 
@@ -50,8 +50,8 @@ _MISSING = re.compile(r"The missing ranks?: ([\d,]+)")
 
 
 @dataclass(slots=True)
-class _Said:
-    """What one output says of the communicator of all ranks. Times are unix nanoseconds."""
+class _Output:
+    """What one output holds of the communicator of all ranks. Times are unix nanoseconds."""
 
     path: str
     form: str
@@ -88,11 +88,11 @@ def read(paths: Sequence[str], problems: Problems) -> Iterator[Files]:
         yield _journal(newest, rank, since_ns)
 
 
-def _said(path: str, problems: Problems) -> _Said | None:
+def _said(path: str, problems: Problems) -> _Output | None:
     try:
         data, beyond = files.read(path, MOST_BYTES)
         as_json = data.lstrip().startswith(b"{")
-        one = _Said(path, "json" if as_json else "text", files.modified_ns(path))
+        one = _Output(path, "json" if as_json else "text", files.modified_ns(path))
         if beyond:
             data = data[: data.rfind(b"\n")]
         found = _of_json(one, data) if as_json else _of_text(one, data.decode("utf-8", "replace"))
@@ -106,7 +106,7 @@ def _said(path: str, problems: Problems) -> _Said | None:
     return found
 
 
-def _of_json(one: _Said, data: bytes) -> _Said | None:
+def _of_json(one: _Output, data: bytes) -> _Output | None:
     value = orjson.loads(data)
     stamp = time.strptime(value["timestamp"], "%Y-%m-%d %H:%M:%S")
     one.at_ns = calendar.timegm(stamp) * 1_000_000_000
@@ -124,7 +124,7 @@ def _of_json(one: _Said, data: bytes) -> _Said | None:
     return one if one.counts else None
 
 
-def _of_text(one: _Said, text: str) -> _Said | None:
+def _of_text(one: _Output, text: str) -> _Output | None:
     """Of a communicator that has as many ranks as the job has GPUs: its ranks are global ones."""
     row = text.partition("\nCommunicators...")[0].rstrip().rpartition("\n")[2].split()
     gpus = number(row[-1]) if row else None  # the last column of the first table
@@ -191,26 +191,26 @@ def _place(value: Any, size: int) -> int:
     return value
 
 
-def _journal(said: _Said, rank: int, since_ns: int) -> Files:
-    timed = said.at_ns - since_ns >= _APART_NS
+def _journal(output: _Output, rank: int, since_ns: int) -> Files:
+    timed = output.at_ns - since_ns >= _APART_NS
     records = Records(
-        identity(NAME, said.path, rank),
+        identity(NAME, output.path, rank),
         rank=rank,
-        world=said.size,
-        job=said.path.rpartition("/")[2] or NAME,
-        clock=identity(NAME, said.path),
+        world=output.size,
+        job=output.path.rpartition("/")[2] or NAME,
+        clock=identity(NAME, output.path),
         base_ns=since_ns - 3_600_000_000_000,
         source={
             "kind": NAME,
             "lacks": sorted(LACKS if timed else (*LACKS, "occasion", "stood", "time")),
-            "cut_ns": said.at_ns if timed else None,
+            "cut_ns": output.at_ns if timed else None,
         },
     )
-    records.group(1, said.name, range(said.size), backends={"cuda": "nccl"}, default=True)
-    behind = {kind: min(of.values()) for kind, of in said.counts.items()}
+    records.group(1, output.name, range(output.size), backends={"cuda": "nccl"}, default=True)
+    behind = {kind: min(of.values()) for kind, of in output.counts.items()}
     ahead = {
         kind: of[rank] - behind[kind]
-        for kind, of in said.counts.items()
+        for kind, of in output.counts.items()
         if of.get(rank, 0) > behind[kind]
     }
     common = sum(behind.values())
@@ -222,4 +222,4 @@ def _journal(said: _Said, rank: int, since_ns: int) -> Files:
     for beyond in sorted({1, sum(ahead.values())} if ahead else ()):
         call = records.call(op=op, **fields)
         records.enqueued(call, since_ns + beyond, common + beyond, over=False)
-    return records.done(f"{said.path}[rank {rank}]", said.at_ns)
+    return records.done(f"{output.path}[rank {rank}]", output.at_ns)
