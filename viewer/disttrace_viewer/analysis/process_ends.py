@@ -400,9 +400,7 @@ def left(op: Op, process: Process) -> Op:
 
 
 def unseen_error(op: Op, process: Process) -> Op:
-    """An operation that C++ code waited for, with the error that ended its process: the exception
-    may be on its way up before anybody could see how the operation ended.
-    """
+    """An operation of C++ with the error that ended its process before it was recorded."""
     if op.call.origin != "c++" or op.end_ns is not None or op.on_device:
         return op
     failure = _failure(process)

@@ -174,9 +174,7 @@ def _differing(evidence: Evidence, group: int, members: Sequence[int]) -> Iterab
 
 
 def _out_of_step(found: Verdict, merged: Merged) -> Iterable[int]:
-    """Processes whose calls tell since when a group is out of step, if that is read soon: of each
-    course of collectives one, where they differ and a rank waits in vain, or all is over.
-    """
+    """Of each different sequence one process that tells since when a group is out of step."""
     evidence = found.case.evidence
     wrong = any(finding.severity == ERROR for finding in found.findings)
     if evidence.live and not wrong:

@@ -59,9 +59,7 @@ def with_said(found: Verdict) -> Verdict:
 
 
 def standing(before: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The first fault that a job reported and has not taken back, a certain one before others: it
-    lasted until the job ended, and what was reported later follows.
-    """
+    """The first fault that a job reported and has not taken back, a certain one before others."""
     found: list[Mapping[str, Any]] = []
     for one in before:
         if one.get("kind") == GOING_ON:

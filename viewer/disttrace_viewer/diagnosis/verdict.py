@@ -76,9 +76,7 @@ def _unnamed(finding: Finding) -> Finding:
 
 
 def _may_follow(case: Case, finding: Finding) -> bool:
-    """Whether who is blamed may have been ended by what a rank without a journal did: a backend
-    aborts the innocent over what another one sends, and who dies first takes others along.
-    """
+    """Whether a rank without a journal may have ended the one that is blamed."""
     evidence = case.evidence
     if all(evidence.trace.processes[p].source == "log" for p in finding.culprits):
         return False  # its own words, and likely no more
@@ -137,9 +135,7 @@ def _holds(case: Case, gaps: Gaps, finding: Finding) -> bool:
 
 
 def _failed_first(case: Case, finding: Finding) -> bool:
-    """Whether a process failed by its own record, before anybody else did, and before anybody
-    noticed that a rank was gone: what is lost cannot be the cause then.
-    """
+    """Whether it failed by its own record, before others did or noticed a loss."""
     evidence = case.evidence
     first = min((evidence.ends[p] for p in finding.culprits), key=lambda end: end.t_ns)
     if evidence.first_broken_ns is not None and first.t_ns > evidence.first_broken_ns:
@@ -255,9 +251,7 @@ _ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}
 
 
 def fold(case: Case) -> tuple[Finding, ...]:
-    """All findings with their consequences, errors first, then in the order of the rules; what an
-    attempt failed of that its launcher repeated comes behind what became of the last one.
-    """
+    """All findings with consequences, errors first; a repeated attempt's behind the last one's."""
     waits, ends = _by_owner(case.owner), _by_owner(case.ends)
     folded = []
     for number, finding in enumerate(case.findings):
@@ -347,10 +341,7 @@ def _in_more_groups(trace: Trace, ops: Iterable[Op]) -> list[str]:
 
 
 def _uncaught(case: Case, finding: Finding, reported: Iterable[str]) -> list[str]:
-    """The exceptions that none caught of processes that a finding names, where neither it nor
-    what follows from it quotes them (or one that differs by its numbers, a rank or a batch): they
-    may be what is to be read first.
-    """
+    """Uncaught exceptions of the named processes that no sentence of the finding quotes."""
     quoted = " ".join((finding.summary, *reported))
     raised: dict[str, list[int]] = {}
     known = set[str]()

@@ -28,9 +28,7 @@ STARVED_NS = 4 * ASKED_NS
 
 
 def asking(evidence: Evidence) -> Iterator[tuple[Op, int, tuple[Op, ...]]]:
-    """The newest question of each process that waits by asking, since when it asks, and all that
-    it asks in turn. To ask for other nodes all day is an agent's work.
-    """
+    """The newest poll of each process that waits so, since when, and all that it polls in turn."""
     found = {}
     for process, op in evidence.last.items():
         if evidence.trace.processes[process].is_agent:
@@ -58,9 +56,7 @@ def asking(evidence: Evidence) -> Iterator[tuple[Op, int, tuple[Op, ...]]]:
 
 
 def tries_again(evidence: Evidence, op: Op) -> bool:
-    """Whether it is one more try of a wait that reached its time limit, in a thread by which its
-    process is judged: then it is that wait, and as old as the first try.
-    """
+    """Whether it is one more try of a wait that timed out: then it is as old as the first."""
     of_process = evidence.sample.of_process[op.process]
     return (
         op.call.op in AWAITING
@@ -238,9 +234,7 @@ def _server(evidence: Evidence, op: Op) -> int | None:
 
 
 def _cut_off(evidence: Evidence, op: Op) -> bool:
-    """Whether a wait had been in vain for long when its store was ended from outside: a job that
-    hangs is killed, and one whose server goes first closes the connections of the others.
-    """
+    """Whether a long wait ended by its store's silent end: a job that hangs was killed."""
     server, waited_ns = _server(evidence, op), (op.end_ns or 0) - op.begin_ns
     silent = server is not None and evidence.ends[server].how == SILENT
     return silent and waited_ns >= evidence.stall_ns

@@ -255,9 +255,7 @@ class Evidence(Endings):
 
     @cached_property
     def _harm(self) -> bool:
-        """Whether anything shows that what was given up was meant to succeed: a process failed or
-        was cut short, or a rank came to a group's operation after the others had given up.
-        """
+        """Whether a failure, or a late peer, shows that what was given up was meant to succeed."""
         if any(end.how in (OWN, CASCADE, SILENT) for end in self.ends):
             return True
         closed = sum(
@@ -306,9 +304,7 @@ class Evidence(Endings):
     def stood_after(
         self, process: int, since_ns: int, until_ns: int
     ) -> tuple[Location, int] | None:
-        """Where the main thread of a process was first seen to stand, with the time, in a span at
-        whose beginning it was in no operation and in which it began none until then.
-        """
+        """Where the main thread was first seen, and when, in a span in which it began nothing."""
         samples = self.trace.processes[process].samples
         first = next((s for s in samples if since_ns < s.t_ns <= until_ns), None)
         where = None if first is None else innermost(first.stack)
@@ -356,9 +352,7 @@ class Evidence(Endings):
         return None if last is None else self.location(last)
 
     def locations(self, found: Iterable[Op]) -> tuple[Location, ...]:
-        """Call sites of several operations, each once per process, and where their processes
-        stand meanwhile, if that is another line (work that was begun here is waited for there).
-        """
+        """Call sites, each once per process, and where their processes are now, if elsewhere."""
         places: list[Location | None] = []
         for op in found:
             places.append(self.location(op))

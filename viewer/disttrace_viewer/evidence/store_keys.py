@@ -85,9 +85,7 @@ class Setters:
         return self._first.get(key)
 
     def of_torch(self, op: Op) -> bool:
-        """Whether an operation is torch's own and none of the program's: C++ code, an agent, a part
-        of what brings processes together, or other code of ``torch.distributed`` made it.
-        """
+        """Whether it is torch's own: of C++, an agent, a rendezvous, or ``torch.distributed``."""
         around = self.evidence.sample.around(op)
         return (
             op.call.origin == "c++"
@@ -243,9 +241,7 @@ class Setters:
         return key in self.deleted and times == 1
 
     def _misspelt(self, key: Key, process: int, times: int) -> bool:
-        """Whether the last key that a process set itself looks like ``key`` and is of a form that
-        it used once only: then it has set that one instead, and is not about to set this one.
-        """
+        """Whether the last key that a process set looks like ``key``, in a form used only once."""
         last = next(
             (
                 found

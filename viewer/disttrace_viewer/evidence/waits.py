@@ -367,9 +367,7 @@ def _messages(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
 
 
 def _one_end(evidence: Evidence, op: Op, key: Hashable) -> Wait:
-    """A message of which the other end was not posted, or raised in its call after the first had
-    given up: such an end has no number, and is known by who it faces.
-    """
+    """A message whose other end was not posted, or raised late: it has no number, but a peer."""
     assert op.call.group is not None
     assert op.peer is not None
     for other in evidence.raised_messages:

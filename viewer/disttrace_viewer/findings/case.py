@@ -193,9 +193,7 @@ class Case:
 
     @cached_property
     def _near(self) -> Mapping[Hashable, list[Any]]:
-        """What leads to waits: by whatever a scope names the waits themselves, and by a process the
-        keys of those that wait for it. Members of an exchange share their targets, as one object.
-        """
+        """Waits by all that a scope can name, and by process the keys of those that wait for it."""
         found: defaultdict[Hashable, list[Any]] = defaultdict(list)
         for wait in self.waits:
             targets = ("targets", id(wait.targets))

@@ -251,9 +251,7 @@ ENDED = "has ended"
 
 
 def ended(end: End, *, many: bool = False, surely: bool = False) -> str:
-    """``failed with ValueError: ...``, ``has ended``. ``many``: several processes did; ``surely``:
-    another one noticed the end of one of which no record tells.
-    """
+    """``failed with ...``; ``surely``: another one noticed an end that no record has."""
     if end.exit_word == ABORTED:
         return f"{'were' if many else 'was'} ended by DISTTRACE_ON_STALL=abort"
     if end.interrupted:
@@ -298,9 +296,7 @@ def came_about(failure: Failure, before: str, after: str = "") -> str:
 
 
 def pattern(end: End) -> str:
-    """What all that raised one exception share, each with a rank or a batch of its own; of those
-    that lost a connection, which they lost, where that is known.
-    """
+    """What all texts of one exception share; of lost connections, the ranks that were lost."""
     if end.failure is None:
         return ended(end)
     return _NUMBER.sub(lambda found: f"#{found['lost'] or ''}", ended(end))

@@ -26,7 +26,6 @@ from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import few, number
-from disttrace_viewer.wording.sentences import MAJORITY, NO_JOURNAL, NOT_WHOLE
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -65,9 +64,9 @@ def _finding(case: Case, found: Disagreement) -> Finding:
             trace, found, {rank: evidence.within(op) for rank, op in found.members.items()}
         ),
         because=why(
-            (len(found.members) != group.size, NO_JOURNAL),
-            (not case.certain_journals(members), NOT_WHOLE),
-            (len(found.odd) > 1, MAJORITY),
+            (len(found.members) != group.size, sentences.NO_JOURNAL),
+            (not case.certain_journals(members), sentences.NOT_WHOLE),
+            (len(found.odd) > 1, sentences.MAJORITY),
         ),
         hint=hint(trace, found, one),
         culprits=tuple(found.members[r].process for r in odd if r in found.members),
@@ -199,9 +198,7 @@ def summary(trace: Trace, found: Disagreement, within: Mapping[int, str | None])
 
 
 def _by_pairs(trace: Trace, found: Disagreement, within: Mapping[int, str | None]) -> str:
-    """``all_to_all_single (a.py:3), in which rank 2 sends 12 rows to rank 1, which expects 15``;
-    empty where the sizes of all are compared, and not those of each two.
-    """
+    """``all_to_all_single (a.py:3), in which rank 2 sends 12 rows to rank 1, ...``, or nothing."""
     pairs = unfitting(found.members) if found.kind == "shape_mismatch" else []
     if not pairs:
         return ""

@@ -26,7 +26,6 @@ from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import CREATING, GROUPED, Op
 from disttrace_viewer.trace.process import JOURNAL
 from disttrace_viewer.wording import names, sentences
-from disttrace_viewer.wording.sentences import MAY_END
 
 OF_TIMEOUT = 4
 """After one part in so many of the group's time-out it is a stall."""
@@ -76,7 +75,7 @@ def _finding(
         kind="no_progress",
         summary=summary(trace, op, who, lasts_ns, backend=library, first=first),
         severity=NOTE,
-        because=(MAY_END,),
+        because=(sentences.MAY_END,),
         hint=hint(library, limit_ns),
         waiting=who,
         op=op.call.op,
@@ -149,9 +148,7 @@ def members(evidence: Evidence, wait: Wait) -> Sequence[Op]:
 
 
 def making(evidence: Evidence, op: Op) -> bool:
-    """Whether a process stands in a call that may connect it, or load what it needs, for the first
-    time: a call that came to an end there before does neither.
-    """
+    """Whether it is in a call that may connect it for the first time, and never came through it."""
     if not op.pending:
         return False
     if op.call.kind in (COMPOSED, CONSTRUCTOR):
@@ -248,9 +245,7 @@ def _place(evidence: Evidence, op: Op) -> tuple[object, ...]:
 
 
 def may_come(case: Case, waits: Sequence[Wait], sinks: Iterable[int]) -> bool:
-    """Whether it is too early to report of a rendezvous that a rank is missing: no process that
-    lives has used a group yet, and those that are known and did not come may be on their way.
-    """
+    """Whether a rendezvous is so young that the missing may yet come: no group is in use."""
     evidence = case.evidence
     if not evidence.live or any(w.op.error is not None for w in waits) or _met(case):
         return False

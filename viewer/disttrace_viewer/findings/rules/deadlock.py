@@ -18,15 +18,7 @@ from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import few
-from disttrace_viewer.wording.sentences import (
-    EITHER_SIDE,
-    NATIVE,
-    NOT_WHOLE,
-    ON_THE_WAY,
-    POLLED,
-    STORE_KEY,
-    capital,
-)
+from disttrace_viewer.wording.sentences import capital
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -112,12 +104,12 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Findi
         kind="deadlock",
         summary=summary(trace, edges),
         because=why(
-            (keys, STORE_KEY),
-            (any(w.op.call.origin == "c++" for w in waits), NATIVE),
-            (any(w.op.is_polled for w in waits), POLLED),
-            (apart, ON_THE_WAY),
-            (surely, EITHER_SIDE),
-            (not case.certain_journals(members), NOT_WHOLE),
+            (keys, sentences.STORE_KEY),
+            (any(w.op.call.origin == "c++" for w in waits), sentences.NATIVE),
+            (any(w.op.is_polled for w in waits), sentences.POLLED),
+            (apart, sentences.ON_THE_WAY),
+            (surely, sentences.EITHER_SIDE),
+            (not case.certain_journals(members), sentences.NOT_WHOLE),
         ),
         hint=either_left_out(trace, *skipped)
         if skipped is not None
@@ -209,9 +201,7 @@ def _elsewhere(waits: Sequence[Wait]) -> Iterator[tuple[Wait, Wait]]:
 
 
 def _beside(case: Case, waits: Sequence[Wait]) -> list[int]:
-    """Those that are waited for in a group whose calls they make from threads that do not wait:
-    what holds them up there is what these do, and may have nothing to do with the cycle.
-    """
+    """Members whose calls in that group are made by threads that do not wait in the cycle."""
     held: dict[int, set[int]] = {}
     for wait in waits:
         held.setdefault(wait.process, set()).add(wait.op.thread)
@@ -271,9 +261,7 @@ def _hint(case: Case, waits: Sequence[Wait], groups: int) -> str:
 
 
 def _passed_over(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Op] | None:
-    """The oldest of some messages in a cycle, where its other end has come through others that it
-    began since: that may have left this one out, and no order of the calls helps.
-    """
+    """The oldest message of a cycle, if its other end came through later ones: a call left out."""
     evidence, processes = case.evidence, case.evidence.trace.processes
     wait = min(waits, key=lambda w: w.op.since_ns)
     if wait.any_of or len(wait.targets) != 1:
@@ -429,9 +417,7 @@ def either_left_out(trace: Trace, wait: Wait, instead: Wait, surely: bool) -> st
 
 
 def short_text(trace: Trace, sides: Sequence[tuple[Wait, int, int]]) -> str:
-    """Collectives of two groups, each with who lacks in it and how many calls that one has made. To
-    have another order takes that both have used both groups.
-    """
+    """Collectives of two groups, each with the member that lacks in it, and its number of calls."""
     texts = []
     for wait, process, done in sides:
         lacks = (wait.op.seq or 0) - done

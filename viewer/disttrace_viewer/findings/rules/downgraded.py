@@ -93,10 +93,7 @@ GROUPS = "ProcessGroup"
 
 
 def traced_to(case: Case, findings: Sequence[Finding]) -> list[Finding]:
-    """The findings; one about a rendezvous in a file that was written before any of its processes
-    began with that file, one about keys that an earlier attempt set too with these, and no culprit
-    .
-    """
+    """The findings, with a store's file, or its keys, that an earlier run left as the cause."""
     if not any(_may_be(one) for one in findings):
         return [*findings]
     before = {stuck: [*met_before(case, stuck=stuck)] for stuck in (False, True)}
@@ -209,10 +206,7 @@ def of_attempt(found: str, before: int) -> str:
 
 
 def overcome(case: Case, finding: Finding) -> Finding:
-    """The finding, as a note where all concerned are of an attempt after which another one ran to
-    its end: their launcher, who waits for it, ended well, or nothing tells of its end, and every
-    rank of that attempt did.
-    """
+    """The finding, as a note where all concerned are of an attempt whose successor ended well."""
     attempt, later = attempts(case, finding)
     if finding.severity != ERROR:
         return finding

@@ -13,7 +13,6 @@ from disttrace_viewer.findings.rules.process_failed import look_for
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.process import Worker
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.sentences import NO_JOURNAL
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -46,7 +45,7 @@ def _finding(case: Case, found: list[Unseen]) -> Finding:
     return Finding(
         kind="process_failed",
         summary=summary(ranks, first, sure=sure, errors=errors),
-        because=why((not sure, NO_JOURNAL)),
+        because=why((not sure, sentences.NO_JOURNAL)),
         hint=hint(first, sure=sure),
         absent_ranks=tuple(ranks),
         at_ns=min(one.worker.t_ns for one in found),

@@ -14,7 +14,6 @@ from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
 from disttrace_viewer.trace.model import Group, Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.sentences import EITHER_SIDE
 
 Ranks = tuple[int, ...]
 
@@ -79,9 +78,7 @@ def _two_names(case: Case) -> Iterator[Finding]:
 
 
 def by_names(case: Case, finding: Finding) -> Finding:
-    """A finding in which none is named, with the one that gives groups the names that all others
-    give to other ones: dimensions of a mesh that are swapped there.
-    """
+    """A finding without culprit, with the member that gives the names of groups crosswise."""
     if finding.severity != ERROR or finding.culprits or finding.kind not in _BY_NAMES:
         return finding
     trace = case.evidence.trace
@@ -103,7 +100,7 @@ def by_names(case: Case, finding: Finding) -> Finding:
     return replace(
         finding,
         culprits=(one,),
-        because=(EITHER_SIDE,),
+        because=(sentences.EITHER_SIDE,),
         summary=f"{finding.summary} {sentences.subject(trace, [one])} gives groups other names than"
         f" their other members: {sentences.listed(texts)}.",
         hint=ONE_MESH,
@@ -268,7 +265,7 @@ def _finding(
         kind="group_mismatch",
         summary=summary,
         severity=severity,
-        because=why((unsure, EITHER_SIDE)),
+        because=why((unsure, sentences.EITHER_SIDE)),
         hint=EITHER if unsure else HINT,
         culprits=tuple(odd),
         waiting=tuple(sorted({w.process for w in waits} - set(odd))),

@@ -44,9 +44,7 @@ def _held_up(case: Case, wait: Wait) -> dict[int, Held]:
 
 
 def held_up_by(case: Case, wait: Wait) -> dict[int, Held]:
-    """What held up those among the late targets of a wait, and those who held them up and were
-    held up themselves; where those were who had been held up by no other.
-    """
+    """What held up the late targets of a wait, and those that did so; else where they were."""
     found = _held_up(case, wait)
     for process, by_ns in wait.lateness:
         if process in found:

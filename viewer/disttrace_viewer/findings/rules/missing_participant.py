@@ -21,19 +21,6 @@ from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.sentences import (
-    ADDRESSED,
-    EITHER_SIDE,
-    LATE,
-    LEFT_ON_DEVICE,
-    MUTE,
-    NATIVE,
-    NO_JOURNAL,
-    NOT_WHOLE,
-    ON_THE_WAY,
-    POLLED,
-    SOON,
-)
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -91,17 +78,20 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         kind="missing_participant",
         summary=with_question(summary(trace, found), trace, wait, other),
         because=why(
-            (wait.absent or unseen, NO_JOURNAL),
-            (not wait.absent and not case.certain_journals({*who, *sinks}), NOT_WHOLE),
-            (no_culprit and not (unseen or other) and away, EITHER_SIDE),
-            (not raised and _not_compared(case, wait, sinks), EITHER_SIDE),
-            (other, ADDRESSED),
-            (not {*sinks} <= {*away} or not away, LATE if wait.lateness else ON_THE_WAY),
-            (native and not all(_issues_nothing(case, wait, s) for s in sinks), NATIVE),
-            (any(w.op.is_polled for w in inside), POLLED),
-            (outside.mute(case, sinks), MUTE),
-            (left, LEFT_ON_DEVICE),  # it may have been stuck before
-            (early, SOON),
+            (wait.absent or unseen, sentences.NO_JOURNAL),
+            (not wait.absent and not case.certain_journals({*who, *sinks}), sentences.NOT_WHOLE),
+            (no_culprit and not (unseen or other) and away, sentences.EITHER_SIDE),
+            (not raised and _not_compared(case, wait, sinks), sentences.EITHER_SIDE),
+            (other, sentences.ADDRESSED),
+            (
+                not {*sinks} <= {*away} or not away,
+                sentences.LATE if wait.lateness else sentences.ON_THE_WAY,
+            ),
+            (native and not all(_issues_nothing(case, wait, s) for s in sinks), sentences.NATIVE),
+            (any(w.op.is_polled for w in inside), sentences.POLLED),
+            (outside.mute(case, sinks), sentences.MUTE),
+            (left, sentences.LEFT_ON_DEVICE),  # it may have been stuck before
+            (early, sentences.SOON),
         ),
         hint=ALONE
         # Who asks a store is held up there, be it on its way to this line or not.
@@ -245,9 +235,7 @@ def _extra(case: Case, wait: Wait, sinks: Sequence[int]) -> Op | None:
 
 
 def _alone_there(case: Case, inside: Sequence[Wait], sinks: Sequence[int]) -> bool:
-    """Whether fewer wait than are missing, at a line at which they never came through before, nor
-    anybody else was seen: the others may be on their way to it, or it may be no call of theirs.
-    """
+    """Whether fewer wait than are missing, at a line where none was seen before."""
     evidence, count = case.evidence, case.evidence.trace.count
     who = {wait.process for wait in inside}
     if count(who) >= count(sinks) or any(evidence.longest_ns(wait.op) for wait in inside):

@@ -25,7 +25,6 @@ from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op, is_closed
 from disttrace_viewer.trace.process import JOURNAL, Trouble
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.sentences import ALL_CAME, MUTE, NOTHING_ELSE
 
 _MOST_BETWEEN_TRIES_NS = 60_000_000_000
 
@@ -107,9 +106,7 @@ def _just_complete(case: Case, wait: Wait) -> bool:
 
 
 def host_is_ahead(case: Case, wait: Wait, members: Iterable[int]) -> bool:
-    """Whether a device of some members came through something else of late: what was issued long
-    ago is behind that. Where it is not, it is reported once the device stands still.
-    """
+    """Whether a device of some members lately came through something: it is not stuck."""
     evidence = case.evidence
     if not wait.op.on_device or wait.op.error is not None or wait.process in evidence.timeless:
         return False
@@ -144,7 +141,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
         kind="no_progress",
         summary=summary(trace, wait, who, waited_ns, outside.doing(case, still), open_)
         + troubles(trace, reported),
-        because=(ALL_CAME,),
+        because=(sentences.ALL_CAME,),
         culprits=still,
         hint=lacking
         if (lacking := OPEN.get(open_ or ""))
@@ -184,7 +181,7 @@ def _apart(case: Case, waits: Sequence[Wait]) -> Finding:
     return Finding(
         kind="no_progress",
         summary=apart_text(case.evidence.trace, waits),
-        because=(NOTHING_ELSE,),
+        because=(sentences.NOTHING_ELSE,),
         hint=UNCOUNTED,
         waiting=tuple(who),
         locations=case.evidence.locations(w.op for w in waits),
@@ -194,9 +191,7 @@ def _apart(case: Case, waits: Sequence[Wait]) -> Finding:
 
 
 def _open(case: Case, wait: Wait) -> str | None:
-    """What the evidence lacks without which it is not known that all is as it should be:
-    ``members`` or ``root``; ``began`` where it holds more, that all devices have begun it.
-    """
+    """What the evidence lacks (``members``, ``root``); ``began`` if all devices have begun it."""
     evidence, op = case.evidence, wait.op
     if wait.kind != COLLECTIVE or wait.stream is None or op.seq is None or op.call.group is None:
         return None
@@ -218,7 +213,7 @@ def _unanswered(case: Case, wait: Wait) -> Finding:
     return Finding(
         kind="no_progress",
         summary=unanswered(evidence.trace, wait.op, who, waited_ns, server, doing),
-        because=(MUTE,),
+        because=(sentences.MUTE,),
         culprits=(server,),
         hint=outside.stopped_hint(case, [server]) or FROZEN,
         waiting=tuple(who),
@@ -273,9 +268,7 @@ def summary(
     still: Mapping[int, Doing],
     open_: str | None = None,
 ) -> str:
-    """``still``: what those are at that joined, and then stopped running; ``open_``: what the
-    evidence lacks of it (see ``OPEN``), or ``began``: the devices of all are at it.
-    """
+    """``still``: members that stopped running; ``open_``: what the evidence lacks (``OPEN``)."""
     name = sentences.operation(trace, wait.op)
     if wait.kind == OTHER:
         been = sentences.capital(_been_in(trace, who, name, wait.op, waited_ns))
@@ -418,7 +411,7 @@ def find_stuck_device(case: Case) -> Iterator[Finding]:
         kind="no_progress",
         summary=device_summary(evidence.trace, [wait.op for wait in stuck])
         + troubles(evidence.trace, reported),
-        because=why((not all(_is_told_of(case, wait) for wait in stuck), ALL_CAME)),
+        because=why((not all(_is_told_of(case, wait) for wait in stuck), sentences.ALL_CAME)),
         culprits=tuple(who),
         device=True,
         hint=HINTS[reported[0][1].where] if reported else HINT,

@@ -15,7 +15,6 @@ from disttrace_viewer.findings.rules.communicator_creation import may_come
 from disttrace_viewer.findings.rules.outside import Doing
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.sentences import MUTE, START_UP
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -52,7 +51,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
         summary=summary(case.evidence.trace, found),
         because=()
         if elsewhere or disagree
-        else why((wait.unknown, START_UP), (outside.mute(case, away), MUTE)),
+        else why((wait.unknown, sentences.START_UP), (outside.mute(case, away), sentences.MUTE)),
         hint=APART if elsewhere else DISAGREE if disagree else START,
         culprits=tuple(a.process for a in late if not disagree and _stayed_away(case, a)),
         waiting=tuple(sorted({*who, *(w.process for w in others)})),

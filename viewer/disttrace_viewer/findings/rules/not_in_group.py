@@ -14,7 +14,6 @@ from disttrace_viewer.trace.model import Group, Location, Trace
 from disttrace_viewer.trace.plain_text import whole
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.sentences import ANOTHER_RANK
 
 _WRAPPERS = ("wrapper", "inner", "_fn")
 """Functions of torch that stand between the user's call and the one that was called."""
@@ -113,7 +112,7 @@ def _finding(case: Case, group: Group | None, named: dict[int, int]) -> Finding:
         if itself
         else summary(trace, named, where, members),
         hint=HINT if meant or not itself else ITSELF,
-        because=why((itself and meant, ANOTHER_RANK)),
+        because=why((itself and meant, sentences.ANOTHER_RANK)),
         culprits=tuple(processes),
         op=ops.pop() if len(ops) == 1 else None,
         group=None if group is None else group.id,

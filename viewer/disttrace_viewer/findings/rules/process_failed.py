@@ -83,9 +83,7 @@ def counts(case: Case, process: int) -> bool:
 
 
 def _gave_up(case: Case, process: int) -> bool:
-    """Whether a thread ended it (``os._exit``) while its main thread had long been waiting for one
-    that lives and is in no wait: a watchdog of the program's.
-    """
+    """Whether a thread ended it (``os._exit``) over a long wait: a watchdog of the program's."""
     end = case.evidence.ends[process]
     return end.exit_word == "os._exit" and any(
         case.evidence.age_ns(wait.op) >= STUCK_NS
@@ -281,9 +279,7 @@ _PARAMETERS = re.compile(
 
 
 def _odd_models(case: Case, alike: list[int]) -> tuple[int, ...] | None:
-    """Where DDP finds models that differ, it raises on all ranks, and the texts tell each rank's
-    number of parameters: those outside a strict majority. None for other failures.
-    """
+    """Those whose number of parameters, by DDP's error, is outside a strict majority; or None."""
     counts: dict[int, int] = {}
     for process in alike:
         failure = case.evidence.ends[process].failure
@@ -299,9 +295,7 @@ def _odd_models(case: Case, alike: list[int]) -> tuple[int, ...] | None:
 def _parameters(
     case: Case, alike: list[int], *, models: bool
 ) -> tuple[tuple[tuple[int, tuple[str, ...]], ...], list[str]]:
-    """By process, the parameters that DDP's exception is about, and sentences on them. Of
-    ``models`` that differ in number, those that one lacks or has beside what most have.
-    """
+    """By process, the parameters that DDP's error is about, and sentences on them."""
     named = {p: one.parameters for p in alike if (one := case.evidence.ends[p].failure) is not None}
     if not models:
         found = tuple((p, names) for p, names in named.items() if names)

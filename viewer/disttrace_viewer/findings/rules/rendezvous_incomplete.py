@@ -18,7 +18,6 @@ from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Worker
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.sentences import MUTE, ON_THE_WAY, SOON, START_UP
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -57,9 +56,7 @@ def new_group(case: Case, wait: Wait) -> bool:
 
 
 def _elsewhere(case: Case, wait: Wait) -> list[Wait]:
-    """Waits for the same group at another place: under another prefix of the same store, in
-    another file, or at another store's address. The same group: of the same size, with other ranks.
-    """
+    """Waits for the same group (size, other ranks) at another prefix, file or address."""
     mine = _of(case, wait)
     return [
         other
@@ -125,10 +122,10 @@ def _finding(
         because=()
         if elsewhere
         else why(
-            (lost or start or rendezvous.uncertain, START_UP),
-            (early, SOON),
-            (away != sinks, ON_THE_WAY),
-            (outside.mute(case, sinks), MUTE),
+            (lost or start or rendezvous.uncertain, sentences.START_UP),
+            (early, sentences.SOON),
+            (away != sinks, sentences.ON_THE_WAY),
+            (outside.mute(case, sinks), sentences.MUTE),
         ),
         hint=CLIENTS
         if world_size is not None and not elsewhere

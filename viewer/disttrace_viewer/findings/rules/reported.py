@@ -15,7 +15,6 @@ from disttrace_viewer.findings.finding import CERTAIN, ERROR, KINDS, NOTE, WARNI
 from disttrace_viewer.findings.rules.process_failed import look_for
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import clock_time
-from disttrace_viewer.wording.sentences import OTHER_TOOLS
 
 Report = Mapping[str, Any]
 
@@ -45,7 +44,7 @@ def _found(
     return Finding(
         kind,
         summary,
-        **{"because": (OTHER_TOOLS,), **more},
+        **{"because": (sentences.OTHER_TOOLS,), **more},
         culprits=tuple(index[rank] for rank in ranks if rank in index),
         absent_ranks=tuple(rank for rank in ranks if rank not in index),
         waiting=tuple(index[rank] for rank in waiting if rank in index),
@@ -82,7 +81,7 @@ def _said(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
             one["summary"],
             ranks=[] if one.get("over") else ranks,
             severity=_SEVERITY.get(one["kind"], severity),
-            because=() if one.get("certainty") == CERTAIN else (OTHER_TOOLS,),
+            because=() if one.get("certainty") == CERTAIN else (sentences.OTHER_TOOLS,),
             hint="The job said this itself while it ran: its journals tell more.",
         )
 

@@ -19,7 +19,6 @@ from disttrace_viewer.trace.model import Trace, lead_of
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import few
-from disttrace_viewer.wording.sentences import LATE, NOT_WHOLE, POLLED, SOON, STORE_KEY
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -139,11 +138,11 @@ def _finding(case: Case, wait: Wait) -> Finding:
         kind="store_key_missing",
         summary=summary(trace, found),
         because=why(
-            (not store or _able(case, wait), STORE_KEY),
-            (early, SOON),
-            (wait.polled, POLLED),
-            (is_late, LATE),
-            (store and not case.certain_journals(store.processes), NOT_WHOLE),
+            (not store or _able(case, wait), sentences.STORE_KEY),
+            (early, sentences.SOON),
+            (wait.polled, sentences.POLLED),
+            (is_late, sentences.LATE),
+            (store and not case.certain_journals(store.processes), sentences.NOT_WHOLE),
         ),
         hint=ONE_STORE
         if apart is not None and not (wait.polled or is_late)

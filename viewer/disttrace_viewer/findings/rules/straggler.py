@@ -14,7 +14,6 @@ from disttrace_viewer.trace.model import Location, Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.sentences import CLOCKS, KEPT
 
 LOOKING_NS = 100_000_000
 WARN_NS = 10_000_000
@@ -53,7 +52,7 @@ def _finding(trace: Trace, late: Late) -> Finding:
     return Finding(
         kind=late.kind,
         severity=WARNING,
-        because=why((late.apart, CLOCKS)),
+        because=why((late.apart, sentences.CLOCKS)),
         summary=summary(trace, late, after),
         hint=HINT if after is None else HINT_AFTER,
         culprits=(late.process,),
@@ -96,7 +95,7 @@ def find_unwaited(case: Case) -> Iterator[Finding]:
         yield Finding(
             kind="unwaited_work",
             severity=NOTE,
-            because=(KEPT,),
+            because=(sentences.KEPT,),
             summary=unwaited_summary(case.evidence.trace, found.processes, op, found.times),
             hint=UNWAITED_HINT,
             culprits=found.processes,

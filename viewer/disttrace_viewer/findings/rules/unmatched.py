@@ -15,17 +15,6 @@ from disttrace_viewer.findings.rules.outside import Doing
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.sentences import (
-    ADDRESSED,
-    EITHER_SIDE,
-    LATE,
-    MUTE,
-    NO_JOURNAL,
-    NOT_WHOLE,
-    ON_THE_WAY,
-    POLLED,
-    SOON,
-)
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -44,9 +33,7 @@ def find(case: Case) -> Iterator[Finding]:
 
 
 def _in_that_launch(case: Case, wait: Wait, target: int) -> bool:
-    """Whether all that a process waits in are messages with both ends, of launches that hang
-    together with the one that lacks this message: they are over when it is.
-    """
+    """Whether it only waits for messages, with both ends, of launches that lack this one."""
     theirs = case.of_process.get(target, ())
     together = _launched_with(case, wait)
     return target in together and all(w.kind == MESSAGE and w.complete for w in theirs)
@@ -139,15 +126,15 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         kind="unmatched_recv" if op.call.op == "recv" else "unmatched_send",
         summary=with_question(summary, evidence.trace, wait, other),
         because=why(
-            (not sinks, NO_JOURNAL),
-            (sinks and not case.certain_journals([wait.process, *sinks]), NOT_WHOLE),
-            (wait.lateness and {*away} != {*sinks}, LATE),
-            (other, ADDRESSED),
-            (wait.any_of, EITHER_SIDE),
-            (sinks and all(case.at_work(s) for s in sinks), ON_THE_WAY),
-            (early, SOON),
-            (op.is_polled, POLLED),
-            (outside.mute(case, sinks), MUTE),
+            (not sinks, sentences.NO_JOURNAL),
+            (sinks and not case.certain_journals([wait.process, *sinks]), sentences.NOT_WHOLE),
+            (wait.lateness and {*away} != {*sinks}, sentences.LATE),
+            (other, sentences.ADDRESSED),
+            (wait.any_of, sentences.EITHER_SIDE),
+            (sinks and all(case.at_work(s) for s in sinks), sentences.ON_THE_WAY),
+            (early, sentences.SOON),
+            (op.is_polled, sentences.POLLED),
+            (outside.mute(case, sinks), sentences.MUTE),
         ),
         hint=HINT if wait.lateness else outside.stopped_hint(case, sinks) or hint(op),
         culprits=() if no_culprit else away,
