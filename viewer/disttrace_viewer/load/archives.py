@@ -216,7 +216,7 @@ class _Archive:
         target = os.path.join(self._folder, name)
         there = os.path.lexists(target)
         old, new = _content(target) if there else b"", _content(beside)
-        if there and name.endswith(VERDICTS_SUFFIX):  # each host has what its processes said
+        if there and name.endswith(VERDICTS_SUFFIX):  # each host has what its processes recorded
             both = dict.fromkeys([*old.splitlines(keepends=True), *new.splitlines(keepends=True)])
             new = b"".join(both)
             with open(beside, "wb") as file:

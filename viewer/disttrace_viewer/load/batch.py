@@ -74,7 +74,7 @@ def match(chunks: Iterable[Chunk], process_of: pl.DataFrame) -> Matched:
         process=(pl.col(_ID) // _NUMBERS).cast(pl.UInt32),
         number=(pl.col(_ID) % _NUMBERS).cast(pl.UInt32),
         issued=pl.coalesce("u", "issued"),
-        # A synchronous call waits from its issue on unless it says otherwise.
+        # A synchronous call waits from its issue on unless its record has another time.
         wait=pl.coalesce("v", "u", "wait"),
     ).drop(_ID, "u", "v")
     return Matched(operations.collect(), repeated, ended_twice, unbegun)
@@ -90,7 +90,7 @@ _END_NAMES = {
     "x": "x",
     "f": "f",
 }
-_MARKS = {kind: {"d": name} for kind, name in MARKS.items()}  # one that is lost may say "o" as well
+_MARKS = {kind: {"d": name} for kind, name in MARKS.items()}  # a lost one may have "o" too
 _MARKS[fmt.COMPLETE] |= {"g": "g", "z": "z"}
 
 
@@ -175,7 +175,7 @@ class Batch:
     bad: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Unreadable lines by file: how many, and the number of the first."""
     signs: list[tuple[int, Signs]] = field(default_factory=list)
-    """What heartbeats, stack samples and heads say, by process, in the order of the files."""
+    """What heartbeats, stack samples and heads hold, by process, in the order of the files."""
     problems: Problems = field(default_factory=Problems)
 
 

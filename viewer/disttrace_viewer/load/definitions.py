@@ -110,7 +110,7 @@ class Definitions:
             getattr(self, kind).update(found)
 
     def admit_dump(self, lines: Sequence[tuple[str, int, str]]) -> None:
-        """Take where the main thread was when the process could not say it itself."""
+        """Take where the main thread was when the process could not record it itself."""
         texts = list(dict.fromkeys(text for file, _, name in lines for text in (file, name)))
         numbers = {text: _OF_DUMPS + place for place, text in enumerate(texts)}
         for text, number in numbers.items():
@@ -240,7 +240,7 @@ class Definitions:
 
     @property
     def failures(self) -> list[Record]:
-        """Exceptions that nobody caught."""
+        """Exceptions that were not caught."""
         return self.listed["failure"]
 
     def _label(self, key: str, variable: str) -> int | None:
@@ -312,7 +312,7 @@ def parse(text: Text, problems: Problems) -> Definitions:
 
 
 def name_newer(path: str, version: int | None, problems: Problems) -> None:
-    """Say so where a file is of a format that was not known here."""
+    """Name a file that is of a format that was not known here."""
     if version is not None and version > FORMAT:
         folder = plain(os.path.dirname(path) or ".")  # one sentence, whatever the files
         what = f"journals of format {version}, of which this disttrace knows {FORMAT}; update it."
@@ -418,7 +418,7 @@ class Dumps:
         """Frames of the main thread, innermost first; empty where nothing is known."""
 
     def take(self, line: bytes) -> bool:
-        """Take a line that is no record, or says that dumps are over; False if it is neither."""
+        """Take a line that is no record, or marks that dumps are over; False if it is neither."""
         if line.startswith(_OVER):
             self.main = []
             return True

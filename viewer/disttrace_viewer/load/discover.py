@@ -1,4 +1,4 @@
-"""Finds the journals below the given paths and says what else lies there."""
+"""Finds the journals below the given paths and names what else lies there."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def _sort(path: str, found: dict[str, Files], others: list[str], problems: Probl
 
 
 def _inside(path: str, roots: Sequence[str], problems: Problems) -> bool:
-    """Whether a file or folder is what it seems, or a link to something that was asked for too."""
+    """Whether a file or folder is what it seems, or a link to something that was named too."""
     if not os.path.islink(path):
         return True
     real = os.path.realpath(path)

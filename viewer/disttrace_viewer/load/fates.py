@@ -1,4 +1,4 @@
-"""What the records of a segment say of an operation that was begun, and of its process's life."""
+"""What the records of a segment hold of an operation that was begun, and of its process's life."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ class Signs:
 
 
 def write_end(begin: Record, end: Record) -> int:
-    """Write down in a begin what its end says of times; how long it took."""
+    """Write down in a begin what its end has of times; how long it took."""
     duration: int = end.get("d", 0)
     begin["end"] = duration
     if "u" in end:
-        # A synchronous call waits from its issue on unless it says otherwise.
+        # A synchronous call waits from its issue on unless its record has another time.
         begin["issued"] = issued = end["u"]
         begin["wait"] = end.get("v", issued)
     elif "v" in end:
@@ -74,7 +74,7 @@ def write_end(begin: Record, end: Record) -> int:
 
 
 def write_rest(begin: Record, end: Record) -> None:
-    """Write down in a begin what few ends say: number, source, error, refusal, bytes."""
+    """Write down in a begin what few ends have: number, source, error, refusal, bytes."""
     for name in ("q", "y", "x", "f", "n"):
         if name in end:
             begin[name] = end[name]
@@ -87,7 +87,7 @@ def wait_again(begin: Record) -> None:
 
 
 def fold(begin: Record, kind: str, record: Record) -> None:
-    """Write down in a begin what a record of ``kind`` says of it: one record after another."""
+    """Write down in a begin what a record of ``kind`` holds of it: one record after another."""
     if kind == fmt.END:
         write_end(begin, record)
         write_rest(begin, record)

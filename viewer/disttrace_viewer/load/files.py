@@ -2,7 +2,7 @@
 
 Another program, or another user of a shared folder, may have put a pipe, a device or a link there.
 A path with a scheme (``s3://bucket/job``) is of a file system that fsspec knows; of an object only
-the ranges that are asked for are fetched.
+the ranges that are requested are fetched.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def size(path: str) -> int:
 
 
 def modified_ns(path: str) -> int:
-    """When a file was last written to, unix ns; 0 for one that is gone, or where nobody knows."""
+    """When a file was last written to, unix ns; 0 for one that is gone, or where it is unknown."""
     if path in _HELD:
         return _HELD[path][1]
     try:

@@ -69,7 +69,7 @@ def gather(found: Sequence[Files], problems: Problems) -> list[Journal]:
 
 
 def open_journal(files: Files, problems: Problems) -> Journal | None:
-    """What these files say of their process; None if nothing, and why is in ``problems``."""
+    """What these files hold of their process; None if nothing, and why is in ``problems``."""
     head = _head(files, problems)
     own = Problems()
     if files.definitions is None:
@@ -110,14 +110,14 @@ def open_journal(files: Files, problems: Problems) -> Journal | None:
 
 
 def _own(files: Files, definitions: Definitions) -> tuple[str, ...]:
-    """The files to which nobody but the process has written."""
+    """The files to which only the process has written."""
     if files.segments and any(definitions.listed[kind] for kind in BY_OTHERS):
         return tuple(files.segments.values())
     return files.paths
 
 
 def _name_stranger(files: Files, problems: Problems) -> bool:
-    """Say why there is no record in these files; whether they are somebody else's."""
+    """Name why there is no record in these files; whether they are of another tool."""
     if any(p.path in files.paths and p.kind in LOSSES for p in problems.found()):
         return False
     if not any(map(size, files.paths)):

@@ -1,4 +1,4 @@
-"""The types of a journal's records, asked once, where records come in: what follows can rely on
+"""The types of a journal's records, checked once, where records come in: what follows can rely on
 them."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SPAN = re.compile(r"[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}", re.IGNORECASE)
 
 
 class Wrong(ValueError):  # noqa: N818 - a finding about input, no error of ours
-    """A value is not what the format says."""
+    """A value is not what the format has."""
 
 
 class Checker:
@@ -87,7 +87,7 @@ class Checker:
         return _CHECKS[type_](self, value)
 
     def sentences(self) -> Iterator[tuple[str, str]]:
-        """Kind and text of what is to be said of the journal."""
+        """Kind and text of the journal's problems."""
         if self.wrong:
             what = f"{plural(self.wrong, 'record')} with values that the format does not allow"
             yield "wrong values", f"{what} (first: {self.first_wrong}); the others were used."

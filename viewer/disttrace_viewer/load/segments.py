@@ -75,7 +75,7 @@ class Chunk:
     ends: pl.DataFrame
     marks: pl.DataFrame
     signs: dict[int, Signs] = field(default_factory=dict)
-    """What heartbeats, stack samples and heads of segments say, by file."""
+    """What heartbeats, stack samples and heads of segments hold, by file."""
     bad: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Unreadable lines per file: how many, and the number of the first."""
 
@@ -265,7 +265,7 @@ class _Reader:
         return frame.filter(whole)
 
     def signs(self, lines: pl.DataFrame) -> dict[int, Signs]:
-        """What the lines of other kinds say; those of unknown kinds are passed over."""
+        """What the lines of other kinds hold; those of unknown kinds are passed over."""
         found: dict[int, Signs] = {}
         for text, file, row in lines.iter_rows():
             line = json_object(text)
@@ -281,7 +281,7 @@ class _Reader:
         return found
 
     def _values(self, text: str, fields: Mapping[str, pl.DataType]) -> list[Any] | None:
-        """The record's values by field; None if one is not what the format says."""
+        """The record's values by field; None if one is not what the format has."""
         line = json_object(text)
         kind = next(iter(line), "") if line is not None else ""
         record = self._checker.record(kind, line) if line and kind in fmt.FIELDS else None
@@ -313,7 +313,7 @@ def _exceeded(frame: pl.DataFrame, bounds: Mapping[str, tuple[int, int]]) -> boo
     return False
 
 
-# A line without its digits says which keys its record has, and a journal has a dozen such shapes.
+# A line without its digits shows which keys its record has, and a journal has a dozen such shapes.
 # All lines that hold nothing but whole numbers are, without everything else, rows of CSV, which is
 # read five times as fast as JSON.
 _DIGITS = string.digits.encode()

@@ -72,7 +72,7 @@ class Tail:
                 size *= 4  # one line longer than the chunk
 
     def _over_holes(self, data: bytes) -> bytes:
-        """Skip what nobody will complete: NULs, and the torn line around them."""
+        """Skip what will never be completed: NULs, and the torn line around them."""
         while True:
             hole = data.find(b"\0")
             if hole < 0 or data.rfind(b"\n", 0, hole) >= 0:

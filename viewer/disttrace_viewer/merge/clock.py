@@ -132,7 +132,7 @@ def _moved(process: Process, old: Clock, new: Clock) -> Process:
 
 
 JOINING = (*SYNCHRONIZING, "monitored_barrier")
-"""Collectives that nobody leaves before everybody came."""
+"""Collectives that no member leaves before all came."""
 MOST_DRIFT = 5e-4
 """Crystals are off by less."""
 UNMET_NS = 50_000_000
@@ -145,7 +145,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What exchanges say of ``clock - reference`` at some times of that clock (ns after
+    """What exchanges show of ``clock - reference`` at some times of that clock (ns after
     ``origin_ns``).
     """
 

@@ -15,7 +15,7 @@ from disttrace_viewer.trace.process import Process
 TOGETHER_NS = 60_000_000_000
 """Processes started one by one, as by a shell loop, are one launch within this time."""
 OWN_SOURCES = ("drawn", "parent", "")
-"""Values of ``job_source`` that say no more than descent does."""
+"""Values of ``job_source`` that hold no more than descent does."""
 
 
 class Union:
@@ -68,7 +68,7 @@ def families(processes: Sequence[Process]) -> Union:
 def by_launch(
     processes: Sequence[Process], lives: Sequence[Life], sources: Sequence[str]
 ) -> list[Life]:
-    """The lives, each with the launch that it is of, where somebody named the job."""
+    """The lives, each with the launch that it is of, where the job has a name."""
     roots = families(processes).all()
     found = list(lives)
     for name, together in _same(processes, lambda p: _scheduled(p, sources)).items():
@@ -105,7 +105,7 @@ def ties(
     processes: Sequence[Process], places: Sequence[Place], groups: Sequence[Group]
 ) -> list[int]:
     """Per process the set of those that a store, a group or one launch joins: descent from one
-    traced process, or one address at which ranks were sent to meet. A name joins nobody.
+    traced process, or one address at which ranks were sent to meet. A name joins none.
 
     A process that sends those that it starts to several addresses is no launch of them.
     """
@@ -161,7 +161,7 @@ def jobs_of(
 ) -> tuple[Job, ...]:
     """The jobs, oldest first. A job is a launch: who descends from one traced process; who bears
     one scheduler or run id at one time; the members of one default group that were launched with
-    ranks; and, of those that met nobody, who was started with one program and world size within
+    ranks; and, of those that met no other, who was started with one program and world size within
     a minute. Jobs whose processes met in one place are linked and stay two. Of a launch that no
     more than a name or a program joins, what has all ranks of its world is a job by itself.
 

@@ -132,7 +132,7 @@ def _together(boots: Mapping[str | None, list[Launch]]) -> list[Launch]:
 
 
 def _in_order(first: Sequence[Launch], found: Sequence[Launch]) -> bool:
-    """Whether they follow one another at the same distances, whatever the clocks say."""
+    """Whether they follow one another at the same distances, whatever the clocks show."""
     pairs = list(zip(first, found, strict=True))
     apart = [one.start_ns - other.start_ns for one, other in pairs]
     return max(apart) - min(apart) <= SLACK_NS and all(one.fits(other) for one, other in pairs)

@@ -35,7 +35,7 @@ _NO_THREADS: dict[int, str] = {}
 
 
 class OwnClock(NamedTuple):
-    """What one journal says of its clock."""
+    """What one journal holds of its clock."""
 
     key: str
     """Processes of one boot share theirs."""
@@ -44,7 +44,7 @@ class OwnClock(NamedTuple):
 
 
 def clock_of(journal: Journal) -> OwnClock:
-    """What a journal says of its clock."""
+    """What a journal holds of its clock."""
     return OwnClock(_clock_key(journal), min(_readings(journal), key=_rank, default=None))
 
 
@@ -65,7 +65,7 @@ class Clocks:
         self.take(clock_of(journal))
 
     def take(self, clock: OwnClock) -> None:
-        """What one more journal says."""
+        """What one more journal holds."""
         key, own = clock
         best = self._best.get(key)
         if best is None or (own is not None and _rank(own) < _rank(best)):
@@ -78,7 +78,7 @@ class Clocks:
         return found
 
     def found(self) -> tuple[Clock, ...]:
-        """All clocks; ``place`` says which is which from then on."""
+        """All clocks; ``place`` has which is which from then on."""
         self.place = {key: place for place, key in enumerate(self._best)}
         return tuple(best or _NO_CLOCK for best in self._best.values())
 
@@ -91,7 +91,7 @@ def _rank(clock: Clock) -> tuple[int, int]:
 
 
 def tell(processes: list[Process], orphaned: Iterable[int]) -> None:
-    """Write down in processes what those that launched them say of them."""
+    """Write down in processes what those that launched them report of them."""
     _became(processes)
     told: dict[tuple[str | None, int | None], Worker] = {
         (parent.id, worker.pid): worker
@@ -120,7 +120,7 @@ def tell(processes: list[Process], orphaned: Iterable[int]) -> None:
 def _became(processes: list[Process]) -> None:
     """Bring together programs that followed one another in one process of the kernel (``exec``).
 
-    Each but the last has ended with the next one's begin, whether or not it said so; its place
+    Each but the last has ended with the next one's begin, whether or not it shows that; its place
     among the ranks, and what is said of the process by those that launched it, is the last one's.
     A process that switched tracing off and on again has two journals of one program.
     """

@@ -232,7 +232,7 @@ def _time(sample: tuple[int, int]) -> int:
 
 
 def _no_progress(_done: int, _total: int) -> None:
-    """For those who do not want to be told."""
+    """For callers that show no progress."""
 
 
 @dataclass(slots=True)
@@ -287,7 +287,7 @@ class _Reading:
         return table, pl.concat(completions)
 
     def processes(self) -> Iterator[Process]:
-        """The processes with what the segments told of them."""
+        """The processes with what the segments hold of them."""
         return map(self._told, self.survey.processes)
 
     def _told(self, process: Process) -> Process:

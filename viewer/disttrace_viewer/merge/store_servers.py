@@ -29,9 +29,9 @@ class Life:
     ended: bool = False
     """Whether ``end_ns`` is when it ended; else it may have gone on."""
     launch: tuple[str, int] | None = None
-    """Name of its job, and which launch of that name it is of; None where no name says so."""
+    """Name of its job, and which launch of that name it is of; None where no name has it."""
     attempt: int | None = None
-    """Which attempt of the launch it is of; None: it lived through all, and -1: nobody knows."""
+    """Which attempt of the launch it is of; None: it lived through all, and -1: unknown."""
     rank: int | None = None
     sign_ns: int = 0
     """When it gave the last sign of its own: it lived then, and perhaps no longer."""
@@ -39,7 +39,7 @@ class Life:
     """When it had ended for certain, since its launcher began the next attempt then."""
 
     def with_(self, other: Life) -> bool | None:
-        """Whether both are of one attempt of one launch, whatever the clocks of their hosts say;
+        """Whether both are of one attempt of one launch, whatever the clocks of their hosts show;
         None where no name tells.
         """
         if self.launch is None or other.launch is None or self.launch[0] != other.launch[0]:
@@ -68,7 +68,7 @@ class Life:
 
 
 def until_restarts(processes: Sequence[Process], lives: Sequence[Life]) -> list[Life]:
-    """The lives, ended where their launcher says so, and those of earlier attempts for certain
+    """The lives, ended where their launcher reports it, and those of earlier attempts for certain
     before its next one.
 
     It starts no worker anew before all of the last attempt are gone, so no slack is between them.

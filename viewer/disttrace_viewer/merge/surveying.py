@@ -1,4 +1,4 @@
-"""What definitions say of processes, and all together: groups, places, launches and jobs."""
+"""What definitions hold of processes, and all together: groups, places, launches and jobs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Surveyed:
 
 
 class Surveying:
-    """Collects what journals say of processes, by their place, in any order."""
+    """Collects what journals hold of processes, by their place, in any order."""
 
     def __init__(self, clocks: processing.Clocks) -> None:
         self._known = clocks
@@ -114,7 +114,7 @@ class Surveying:
         return replace(process, env=self._envs.setdefault(tuple(env.items()), env))
 
     def together(self) -> Surveyed:
-        """What they say together."""
+        """What they hold together."""
         count = len(self._processes)
         processes = [self._processes[i] for i in range(count)]
         processing.tell(processes, sorted(self._orphans))
@@ -162,7 +162,7 @@ class Surveying:
 
 
 def life_of(process: Process, journal: Journal, clock: Clock) -> Life:
-    """When a process lived, or may have; by the steady clock of its boot, which nobody sets."""
+    """When a process lived, or may have; by the steady clock of its boot, which is never set."""
     start_ns = to_unix(clock, process.t0) if process.t0 else process.start_ns
     sign_ns = max(process.last_ns, journal.modified_ns)
     end_ns, ended = sign_ns, False

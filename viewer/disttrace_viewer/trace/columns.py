@@ -20,7 +20,7 @@ OPERATIONS: dict[str, pl.DataType] = {
     "source": pl.Int32(),  # group rank of the source of an any-source receive
     "error": pl.UInt32(),  # index into Trace.errors
     "refused": pl.Boolean(),  # raised on issue: nothing was handed to the backend
-    "lost": pl.Boolean(),  # nobody saw it complete, and nobody will
+    "lost": pl.Boolean(),  # its end was never seen, and never will be
     "asked": pl.Boolean(),  # the same, although the program asked, or no program could have known
     "bytes": pl.Int64(),  # where the call does not fix them
     "begin_ns": pl.Int64(),

@@ -1,4 +1,4 @@
-"""What a set of journals says, as values: the one record type that all rules and views read.
+"""What a set of journals holds, as values: the one record type that all rules and views read.
 
 Numbers that stand for things are indices: ``operations.process`` into ``Trace.processes``,
 ``operations.call`` into the rows of ``Trace.calls``, ``calls.group`` into ``Trace.groups``,
@@ -162,7 +162,7 @@ class Job:
     """Whether a process of it is known by more than the names of its files."""
     names: tuple[str, ...] = ()
     """What its processes call it: files that are the job's are named so. Launches of one name share
-    it, and ranks that nobody launched together draw one each.
+    it, and ranks that were not launched together draw one each.
     """
     parents: tuple[str, ...] = ()
     """Ids of other jobs of which a process started one of this job's."""
@@ -314,7 +314,7 @@ class Trace:
     jobs: tuple[Job, ...]
     """The jobs whose operations are in this trace."""
     other_jobs: tuple[Job, ...]
-    """Jobs in the same folders that were not asked for (their ``processes`` are empty)."""
+    """Jobs in the same folders that were not requested (their ``processes`` are empty)."""
     clocks: tuple[Clock, ...]
     stacks: tuple[Stack, ...]
     errors: tuple[str, ...]
@@ -327,7 +327,7 @@ class Trace:
     elsewhere: frozenset[int] = frozenset()
     """All ranks of hosts of which no states were requested, wherever they wait."""
     _calls: dict[int, Call] | list[Call] = field(default_factory=dict, repr=False, compare=False)
-    """Rows that were asked for; of states, which have no table, all of them."""
+    """Rows that were requested; of states, which have no table, all of them."""
 
     @property
     def operations(self) -> pl.DataFrame:
@@ -541,7 +541,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """What ``diagnose`` says of waiting that never ended, for all tables."""
+    """What ``diagnose`` reports of waiting that never ended, for all tables."""
 
     of: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """By process that waits: the culprits of the finding that explains it."""

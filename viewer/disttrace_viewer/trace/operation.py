@@ -33,7 +33,7 @@ SYNCHRONIZING = (
     "all_to_all_single",
     "barrier",
 )
-"""Collectives that nobody completes before all members have begun them."""
+"""Collectives that no rank completes before all members have begun them."""
 GROUPED = (COLLECTIVE, MESSAGE)
 """Kinds of operations that members of a group do together."""
 CREATING = ("init_process_group", "new_group", "split_group")
@@ -84,7 +84,7 @@ class Op:
 
     @property
     def since_ns(self) -> int:
-        """Since when somebody waits in it."""
+        """Since when a thread waits in it."""
         return self.wait_begin_ns or self.begin_ns
 
     @property
@@ -94,7 +94,7 @@ class Op:
 
     @property
     def underway(self) -> bool:
-        """Asynchronous work that was issued, is not over, and for which nobody waits."""
+        """Asynchronous work that was issued, is not over, and for which no thread waits."""
         return self.pending and not self.holds
 
     @property
@@ -107,12 +107,12 @@ class Op:
 
     @property
     def is_inferred(self) -> bool:
-        """Whether nothing says that somebody waits in it, but that nothing came after."""
+        """Whether nothing shows that a thread waits in it, but that nothing came after."""
         return self.call.origin == "c++" or self.is_polled
 
     @property
     def on_device(self) -> bool:
-        """A collective or P2P operation that is over when a device says so: its call returned."""
+        """A collective or P2P operation that is over when its device is done: its call returned."""
         call = self.call
         return call.kind in GROUPED and ends_on_device(call.backend, call.device)
 
@@ -224,17 +224,17 @@ def phrases(text: str) -> list[str]:
 
 
 def is_closed(text: str | None) -> bool:
-    """Whether an operation's error says that a connection was closed by the other end."""
+    """Whether an operation's error is that a connection was closed by the other end."""
     return text is not None and _CLOSED.search(text) is not None
 
 
 def is_time_out(text: str | None) -> bool:
-    """Whether an operation's error says that somebody waited for as long as it may, no more."""
+    """Whether an operation's error is that a thread waited for as long as it may, no more."""
     return text is not None and not is_closed(text) and _TIME_OUT.search(text) is not None
 
 
 def is_own_limit(text: str | None) -> bool:
-    """Whether an error says that a wait has reached the limit which its caller set: the work goes
+    """Whether an error is that a wait has reached the limit which its caller set: the work goes
     on, and nothing is broken. The text is that of ``Work::wait`` (Work.cpp), for that alone.
     """
     return text is not None and text.endswith(_LIMIT)
@@ -254,7 +254,7 @@ def is_echo(text: str) -> bool:
 
 
 def because_of_others(op: Op) -> bool:
-    """Whether an operation's error says no more than that others went away or did not come.
+    """Whether an operation's error holds no more than that others went away or did not come.
 
     A collective or P2P operation that had begun ends badly for no other reason, unless its text
     says so (``_OWN``), or because of arguments that do not fit, which has rules of its own. One

@@ -21,7 +21,7 @@ Stack = tuple[Frame, ...]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something about the input that did not read as it should; ``sentence`` says it in full."""
+    """Something about the input that did not read as it should; ``sentence`` has it in full."""
 
     path: str
     kind: str
@@ -38,14 +38,14 @@ class Exit:
     code: int | None
     t_ns: int
     stack: Stack = ()
-    """Where the program asked for it (``sys.exit``, ``os._exit``)."""
+    """Where the program requested it (``sys.exit``, ``os._exit``)."""
     causes: tuple[str, ...] = ()
     """``Type: first line`` of what was being handled then, nearest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An exception that nobody caught, or that a thread handles."""
+    """An exception that was not caught, or that a thread handles."""
 
     t_ns: int
     type: str

@@ -35,7 +35,7 @@ class DumpSet:
     dumps: dict[int, Dump]
     folders: set[str] = field(default_factory=set)
     asked_ns: int | None = None
-    """When they were asked for; None of files that were found."""
+    """When they were requested; None of files that were found."""
 
     @property
     def newest_ns(self) -> int:
@@ -257,7 +257,7 @@ def _newest_incident(one: DumpSet, problems: Problems) -> DumpSet:
     limit = max(one.patience_ns, LATE_NS)
     newest = one.newest_ns
     old = {r for r, d in one.dumps.items() if d.newest_ns and newest - d.newest_ns > limit}
-    # Whoever waits for longer than its time-out is of this incident all the same.
+    # A rank that waits for longer than its time-out is of this incident all the same.
     old = {r for r in old if not _shares(one.dumps[r], one.dumps, old)}
     for rank in sorted(old):
         problems.add(

@@ -1,6 +1,6 @@
 """torch's Flight Recorder (2.4 and later): what each rank had enqueued, as its journal.
 
-An entry is a begin with the wall clock of its enqueue; whether it is over is told by its state.
+An entry is a begin with the wall clock of its enqueue; its state shows whether it is over.
 What it holds nothing of is named in ``lacks``, and rules ask for that.
 """
 

@@ -63,7 +63,7 @@ _DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One collective. Times are unix nanoseconds; ``end_ns``: None where nobody saw it end."""
+    """One collective. Times are unix nanoseconds; ``end_ns``: None where its end was not seen."""
 
     group: str
     op: str

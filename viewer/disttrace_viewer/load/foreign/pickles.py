@@ -35,7 +35,7 @@ _PLAIN = (
 
 
 class Refused(ValueError):  # noqa: N818 - a finding about input, no error of ours
-    """What a pickle of plain values never holds; the text says what."""
+    """What a pickle of plain values never holds; the text names it."""
 
 
 class Torn(ValueError):  # noqa: N818

@@ -1,9 +1,9 @@
 """Stacks (of py-spy, ``faulthandler`` and others: ``stack_texts``) as journals of the ranks that
 they are of.
 
-A stack says in which call a rank is and not which one: there are no sequence numbers. So those who
+A stack shows in which call a rank is and not which one: there are no sequence numbers. So those who
 are in one call at one line are in one exchange, and who is in none while they wait is missing,
-likely; those who wait at different places are only told.
+likely; those who wait at different places are only listed.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def translated(
     calls = {rank: call for rank, call in calls.items() if rank not in runs}
     known = [call for call in calls.values() if call and call.op in TOGETHER]
     unknown = [call for call in calls.values() if call is not None and call.op == UNKNOWN_OP]
-    # Who stays in what may wait for a collective waits for one, if nobody is in a known one.
+    # Who stays in what may wait for a collective waits for one, if none is in a known one.
     stays = [
         calls[r] for r, one in ranks.items() if calls.get(r) in unknown and one.idle is not None
     ]
@@ -216,7 +216,7 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a process is in; ``op`` is ``?`` where nobody can tell whether it waits for others."""
+    """What a process is in; ``op`` is ``?`` where it is unknown whether it waits for others."""
 
     op: str
     peer: int | None
@@ -295,7 +295,7 @@ def _waits(user: Frames) -> bool:
 
 
 def by_rank(samples: Sequence[Sample]) -> dict[int, Sample]:
-    """The samples by rank: as told, by a local variable of the program, or by the order of pids."""
+    """The samples by rank: recorded, by a local variable of the program, or by order of pids."""
     found: dict[int, Sample] = {}
     rest = []
     for sample in sorted(samples, key=lambda s: s.pid):

@@ -1,4 +1,4 @@
-"""The readers of foreign evidence, in the order in which they are asked, and what they found."""
+"""The readers of foreign evidence, in the order in which they are tried, and what they found."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ READERS: tuple[Reader, ...] = (
 )
 HEAD = 4 << 10
 MOST_ASKED = 20_000
-"""Files of which the first bytes are looked at: somebody may have given a home folder."""
+"""Files of which the first bytes are looked at: a home folder may have been given."""
 
 
 Key = tuple[tuple[str, int, int], ...]
@@ -54,8 +54,8 @@ def take(paths: Sequence[str], problems: Problems) -> Taken:
         found = _translated(paths, own)
         _KNOWN.clear()
         _KNOWN[key] = found, own
-    found, told = _KNOWN[key]
-    problems.extend(told)
+    found, known = _KNOWN[key]
+    problems.extend(known)
     return found
 
 
@@ -70,10 +70,10 @@ def _translated(paths: Sequence[str], problems: Problems) -> Taken:
             of_reader.setdefault(number, []).append(path)
     taken: list[Files] = []
     for number, own in sorted(of_reader.items()):
-        said = Problems()
-        found = [*READERS[number].read(own, said)]
+        new = Problems()
+        found = [*READERS[number].read(own, new)]
         if found or not taken:  # a log that tells nothing, beside dumps, is no matter
-            problems.extend(said)
+            problems.extend(new)
         taken += found
     return Taken(tuple(taken), tuple(strangers))
 
