@@ -58,13 +58,13 @@ def pack(paths: Sequence[str], *, job: str | None = None, output: str | None = N
         files = [one.files for one in journals]
         all_of = [path for of in files for path in (*of.paths, of.base + MINUTES_SUFFIX)]
         names = {name for one in part.jobs for name in one.names}
-        said = {
+        announced = {
             path
             for of in files
             for job in names
             for path in paths_of(os.path.dirname(of.base), job)
         }
-        count = archives.pack([*all_of, *sorted(said)], target)
+        count = archives.pack([*all_of, *sorted(announced)], target)
     except OSError as error:
         raise _failed(error, target) from None
     return Collected(target, chosen[-1], len(journals), count)

@@ -1,7 +1,7 @@
 """The Python API to read traces: what the commands use, and nothing else of the viewer.
 
 ``disttrace.load``, ``disttrace.diagnose`` and ``disttrace.stats`` lead here. What a name stands for
-is imported when it is asked for: a verdict by states needs neither Polars nor the time it takes.
+is imported at its first use: a verdict by states needs neither Polars nor the time it takes.
 """
 
 from __future__ import annotations

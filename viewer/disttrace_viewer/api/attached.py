@@ -16,7 +16,7 @@ from disttrace_viewer.load.foreign.py_spy import Sample, by_rank, local_rank, tr
 from disttrace_viewer.load.problems import Problems
 
 _STALL_NS = 900_000_000
-"""Two looks are a second apart: whoever has not moved between them is taken for waiting."""
+"""Two looks are a second apart: a rank that has not moved between them is taken for waiting."""
 
 _GUESSED = (
     "some processes do not say which rank they are: ranks are by a variable of the program, else"
@@ -46,34 +46,36 @@ def attached(pids: Sequence[int] = (), of_job: str | None = None, *, ask: bool =
     if not found:
         return Attached(None, ("no process with torch was found here that may be a rank.",))
     taken, troubles = samples.sample(found)
-    told = [f"process {pid} could not be looked at: {why}" for pid, why in troubles.items()]
+    sentences = [f"process {pid} could not be looked at: {why}" for pid, why in troubles.items()]
     if taken and any(sample.rank is None for sample in taken):
-        told.append(_GUESSED.format("pids"))
+        sentences.append(_GUESSED.format("pids"))
     alive = [one for one in found if one.pid not in troubles]
-    asked = recorders.ask(alive) if ask else NOTHING
-    if asked.trouble is not None:
-        told.append(asked.trouble)
+    dumped = recorders.ask(alive) if ask else NOTHING
+    if dumped.trouble is not None:
+        sentences.append(dumped.trouble)
     whole = not any(os.path.exists(f"/proc/{pid}") for pid in troubles)
-    return Attached(reported(taken, asked) if taken else None, tuple(told), whole)
+    return Attached(reported(taken, dumped) if taken else None, tuple(sentences), whole)
 
 
 def from_files(paths: Sequence[str]) -> Attached:
     """Stacks that were made elsewhere, once, of one process a file or of several."""
     problems = Problems()
     taken = py_spy.samples(paths, problems)
-    told = [problem.sentence for problem in problems.found()]
+    sentences = [problem.sentence for problem in problems.found()]
     if any(one.rank is None and local_rank(one) is None for one in taken):
-        told.append(_GUESSED.format("pids (of faulthandler, of the numbers in the files' names)"))
-    return Attached(reported(taken) if taken else None, tuple(told))
+        sentences.append(
+            _GUESSED.format("pids (of faulthandler, of the numbers in the files' names)")
+        )
+    return Attached(reported(taken) if taken else None, tuple(sentences))
 
 
-def reported(taken: Sequence[Sample], asked: Dumped = NOTHING) -> Report:
-    """The verdict on one job's ranks, by their stacks and what their recorders said."""
+def reported(taken: Sequence[Sample], dumped: Dumped = NOTHING) -> Report:
+    """The verdict on one job's ranks, by their stacks and what their recorders hold."""
     stall_ns, foreign = _STALL_NS, translated(taken)
-    if asked.dumps:
+    if dumped.dumps:
         samples = by_rank(taken)
-        dumps = {rank: asked.dumps[sample.pid] for rank, sample in samples.items()}
-        foreign = looked_at(dumps, samples, asked.at_ns)
+        dumps = {rank: dumped.dumps[sample.pid] for rank, sample in samples.items()}
+        foreign = looked_at(dumps, samples, dumped.at_ns)
         # Who came to a call between the last two looks is of a job that gets on.
         stall_ns = max(sample.waited_ns or 1 for sample in taken) * 9 // 10
     found = job.judged([*foreign], choose=lambda jobs: [j.id for j in jobs], stall_ns=stall_ns)

@@ -40,12 +40,12 @@ class Difference:
     op: str | None = None
     a: str | None = None
     """``train.py:20`` of the first run, or ``helpers.py:5 from train.py:20`` where a line
-    outside tells more; None where it has no such call."""
+    outside is more telling; None where it has no such call."""
     b: str | None = None
     count_a: int | None = None
     count_b: int | None = None
     a_ns: int | None = None
-    """Of ``slower``: medians of the first rank that is told."""
+    """Of ``slower``: medians of the first rank."""
     b_ns: int | None = None
     summary: str
 
@@ -77,16 +77,16 @@ class Diff:
     @cached_property
     def differences(self) -> tuple[Difference, ...]:
         """All of them, the first divergence of each group first."""
-        told: dict[DifferenceFacts, list[tuple[int, Slower | None]]] = defaultdict(list)
+        differing: dict[DifferenceFacts, list[tuple[int, Slower | None]]] = defaultdict(list)
         a, b = sides(*self._streams)
         for key in filter(self._asked, a):
             if key not in b:
                 continue
             for one in align.compare(a[key], b[key]):
-                told[self._told(key, a[key], b[key], one)].append((key[0], None))
+                differing[self._told(key, a[key], b[key], one)].append((key[0], None))
             for what, slower in self._slower(key, a[key], b[key]):
-                told[what].append((key[0], slower))
-        found = [*(_difference(what, who) for what, who in told.items()), *self._alone(a, b)]
+                differing[what].append((key[0], slower))
+        found = [*(_difference(what, who) for what, who in differing.items()), *self._alone(a, b)]
         order = (*align.KINDS, *ALONE)
         return tuple(sorted(found, key=lambda one: (order.index(one.kind), -_gained(one))))
 
@@ -184,8 +184,8 @@ class Diff:
             calls = self._call(0, of_a, was), self._call(1, of_b, places[0])
             shown = self._shown(0, calls[0], calls[0]), self._shown(1, calls[1], calls[1])
             waits, by = self._waits(of_b, [of_b.numbers[i] for i in places])
-            told = DifferenceFacts(align.SLOWER, self._group(key), *shown)
-            yield told, Slower(first, second, waits, by)
+            differing = DifferenceFacts(align.SLOWER, self._group(key), *shown)
+            yield differing, Slower(first, second, waits, by)
 
     def _places(self, which: int, stream: Stream, side: AlignedSide) -> dict[int, _Kinds]:
         """Where each call stands, by its token and its dtypes."""
@@ -245,22 +245,22 @@ def diff(
     return Diff(load(a, jobs[0]), load(b, jobs[1]), chosen)
 
 
-def _difference(told: DifferenceFacts, who: Sequence[tuple[int, Slower | None]]) -> Difference:
+def _difference(differing: DifferenceFacts, who: Sequence[tuple[int, Slower | None]]) -> Difference:
     slower = max((s for _, s in who if s is not None), key=lambda s: s.b_ns - s.a_ns, default=None)
     ranks = tuple(sorted({rank for rank, _ in who}))
-    shown = told.b or told.a
+    shown = differing.b or differing.a
     return Difference(
-        kind=told.kind,
+        kind=differing.kind,
         ranks=ranks,
-        group=told.group,
+        group=differing.group,
         op=None if shown is None else shown.op,
-        a=None if told.a is None else told.a.place,
-        b=None if told.b is None else told.b.place,
-        count_a=told.count_a,
-        count_b=told.count_b,
+        a=None if differing.a is None else differing.a.place,
+        b=None if differing.b is None else differing.b.place,
+        count_a=differing.count_a,
+        count_b=differing.count_b,
         a_ns=None if slower is None else slower.a_ns,
         b_ns=None if slower is None else slower.b_ns,
-        summary=differences.sentence(told, ranks, slower),
+        summary=differences.sentence(differing, ranks, slower),
     )
 
 

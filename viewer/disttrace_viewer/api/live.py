@@ -36,7 +36,7 @@ from disttrace_viewer.trace import model
 from disttrace_viewer.views.terminal.console import TextConsole, paper
 from disttrace_viewer.views.terminal.diagnosis import lines as report_lines
 from disttrace_viewer.views.terminal.screen import SORTS, Selection, lines
-from disttrace_viewer.views.terminal.top import Activity, Snapshot, activity_of, snapshot_of
+from disttrace_viewer.views.terminal.top import Shares, Snapshot, activity_of, snapshot_of
 
 REST = 3
 """Reading takes at most one part in so many and one of the time, and so does judging."""
@@ -115,7 +115,7 @@ class _Picture:
 
 
 class _Left(BaseException):
-    """Nobody waits for what is being read."""
+    """What is being read is no longer wanted."""
 
 
 class _Following(threading.Thread):
@@ -132,11 +132,11 @@ class _Following(threading.Thread):
         self._grown = False
         self._due = 0.0
         self._exchanges: Exchanges | None = None
-        self._activity = Activity()
+        self._activity = Shares()
         self._others: tuple[Other, ...] = ()
 
     def run(self) -> None:
-        """Take pictures until told to leave."""
+        """Take pictures until it is to leave."""
         while not self.leave.is_set():
             started = time.monotonic()
             try:
@@ -189,7 +189,7 @@ class _Screen:
         """The first line of the diagnosis that is shown; None: the positions are."""
 
     def run(self) -> None:
-        """Paint and listen until somebody leaves."""
+        """Paint and listen until the key to leave."""
         painted: _Picture | None = None
         at = float("-inf")
         while True:
@@ -266,7 +266,7 @@ _NAMES = {
     b"\r": "enter",
     b"\n": "enter",
     b"\x1b": "escape",
-    b"\x03": "q",  # Ctrl-C where somebody has made the terminal raw
+    b"\x03": "q",  # Ctrl-C where the terminal was made raw
     b"k": "up",
     b"j": "down",
     b" ": "page down",

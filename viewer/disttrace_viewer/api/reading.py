@@ -86,7 +86,7 @@ def read(
 
 
 def report_on(trace: model.Trace, stall_s: float | None = None) -> Report:
-    """The report on a trace, with what its job said itself."""
+    """The report on a trace, with what its job announced itself."""
     from disttrace_viewer.diagnosis.job import verdict_on
 
     return report_of(verdict_on(trace, stall_ns=stall_ns(stall_s)))

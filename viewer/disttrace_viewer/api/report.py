@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from disttrace_viewer.diagnosis.verdict import Verdict
     from disttrace_viewer.findings import finding as findings
     from disttrace_viewer.findings.case import Case
-    from disttrace_viewer.views.terminal.diagnosis import Part
+    from disttrace_viewer.views.terminal.diagnosis import JobReport
 
 _WHOLE = 100_000
 """Columns that no line of a report fills."""
@@ -100,14 +100,14 @@ class Position:
 
 
 class Report:
-    """What ``disttrace diagnose`` says of a job, and of the ``others`` that lived meanwhile."""
+    """What ``disttrace diagnose`` reports of a job, and of the ``others`` that lived meanwhile."""
 
     case: Case
     """What the rules share of the job, and ``found`` by them; no stable interface."""
     found: tuple[findings.Finding, ...]
     others: tuple[Report, ...]
     """The reports on each of the other jobs that lived while this one did, newest first; what this
-    report says, it says of all of them."""
+    report holds, it holds for all of them."""
 
     def __init__(
         self, case: Case, found: tuple[findings.Finding, ...], others: tuple[Report, ...] = ()
@@ -127,7 +127,7 @@ class Report:
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
-        """What is wrong, errors first; ``job`` says where."""
+        """What is wrong, errors first; ``job`` is where."""
         own = tuple(_finding(report.finding(self.case, found)) for found in self.found)
         found = (*own, *(one for other in self.others for one in other.findings))
         return tuple(sorted(found, key=lambda one: SEVERITIES.index(one.severity)))
@@ -183,7 +183,7 @@ class Report:
         self, *, stacks: bool = False, width: int | None = None, color: bool | None = None
     ) -> None:
         """Print the report, wrapped at ``width`` columns (default: the terminal's; elsewhere lines
-        stay whole). ``stacks`` adds the recorded frames of whoever is stuck.
+        stay whole). ``stacks`` adds the recorded frames of the ranks that are stuck.
         """
         from disttrace_viewer.views.terminal.diagnosis import pages
 
@@ -198,10 +198,10 @@ class Report:
         out = paper(width=_WHOLE if whole else width, color=color)
         paint(out, lines)
 
-    def _parts(self) -> list[Part]:
-        from disttrace_viewer.views.terminal.diagnosis import Part
+    def _parts(self) -> list[JobReport]:
+        from disttrace_viewer.views.terminal.diagnosis import JobReport
 
-        own = Part(self.case, self.found)
+        own = JobReport(self.case, self.found)
         return [own, *(part for one in self.others for part in one._parts())]
 
     def __repr__(self) -> str:
@@ -214,7 +214,7 @@ class Report:
 
 
 def report_of(found: Verdict) -> Report:
-    """The report on a verdict, with what its job said itself."""
+    """The report on a verdict, with what its job announced itself."""
     found = with_said(found)
     return Report(found.case, found.findings)
 
@@ -227,7 +227,7 @@ def settled(read: Callable[[], Report]) -> Report:
 
 
 def stall_ns(seconds: float | None) -> int:
-    """As asked for, else as DISTTRACE_STALL says where it is a number, else the default."""
+    """As given, else as DISTTRACE_STALL has it where it is a number, else the default."""
     if seconds is None:
         try:
             seconds = float(os.environ.get(STALL_VARIABLE) or "nan")

@@ -87,7 +87,7 @@ class Stats:
         ``waiting_ns`` the part of the total before the last member arrived, and of what never
         completed all (``never_completed_ns``: since the last came), ``last_to_arrive`` a
         list of structs (rank, count), most first; bandwidths are bytes per second as nccl-tests
-        define them, counted from the last arrival on, null where none is defined; ``clock`` says
+        define them, counted from the last arrival on, null where none is defined; ``clock`` is
         whose time that is: ``device`` where the backend measured it, else ``host``.
         """
         return self.by(KEYS)
@@ -95,7 +95,7 @@ class Stats:
     def by(self, keys: Sequence[str]) -> pl.DataFrame:
         """``operations`` by other keys of ``op``, ``group`` and ``line``; those left out are null.
 
-        ``["rank"]`` gives ``ranks``: a rank's time is told by where it went, not by operation.
+        ``["rank"]`` gives ``ranks``: a rank's time is split by where it went, not by operation.
 
         Raises:
             ValueError: for another key.
@@ -196,15 +196,15 @@ class Stats:
         Raises:
             ViewerError: for what is no question, or names nothing that is in the trace.
         """
-        asked = asked_without(question, self._schedule)
-        return gain(self._what_if.of(asked), self._trace)
+        without = asked_without(question, self._schedule)
+        return gain(self._what_if.of(without), self._trace)
 
     @cached_property
     def critical_path(self) -> pl.DataFrame:
         """What the run's length is made of, largest first: ``rank process kind op line time_ns``.
 
         ``kind`` is ``outside`` (between operations, before ``op`` at ``line``; null after the last
-        one), ``transfer`` (from the last arrival on) or ``inside`` (a call that waits for nobody).
+        one), ``transfer`` (from the last arrival on) or ``inside`` (a call without waiting).
         """
         return self._named(critical_path(self._schedule))
 

@@ -24,7 +24,7 @@ from disttrace_viewer.trace import model
 from disttrace_viewer.views import jsonl, parquet, tables
 from disttrace_viewer.views.call_fields import FIELDS, FURTHER
 from disttrace_viewer.views.terminal.console import paper
-from disttrace_viewer.views.terminal.diagnosis import said
+from disttrace_viewer.views.terminal.diagnosis import announced
 from disttrace_viewer.views.terminal.plan import Filters, parse_ranks
 from disttrace_viewer.views.terminal.report import paint, report_of
 from disttrace_viewer.views.timeline import content, perfetto
@@ -45,7 +45,7 @@ class Timeline:
 
 
 class Trace:
-    """What the journals of a job hold, on one clock. Every frame is made when it is asked for.
+    """What the journals of a job hold, on one clock. Every frame is made at its first use.
 
     All times are unix nanoseconds, all ``_ns`` durations nanoseconds; ids of operations and groups
     are those of ``diagnose --json`` and of every export.
@@ -149,7 +149,7 @@ class Trace:
         ``everything`` folds nothing.
 
         Raises:
-            ViewerError: for filters that fit nothing, and says what would.
+            ViewerError: for filters that fit nothing, with what would.
         """
         filters = Filters(
             ranks=None if ranks is None else parse_ranks(ranks),
@@ -165,7 +165,7 @@ class Trace:
             evidence=self._report.case.evidence,
             exchanges=self.exchanges,
             findings=[(one.severity, one.summary) for one in self.findings],
-            said=said(self._report.case, self._report.found),
+            announced=announced(self._report.case, self._report.found),
         )
         paint(report, paper(width=width, color=color), places=places, verbose=verbose)
 
@@ -270,7 +270,7 @@ _LEVEL = 6
 
 
 def format_of(path: str | None, wanted: str | None) -> str:
-    """The format for a path: as asked for, else by its suffix, else jsonl.
+    """The format for a path: as given, else by its suffix, else jsonl.
 
     Raises:
         ViewerError: where the two contradict each other, and for a suffix that tells nothing.
@@ -341,12 +341,12 @@ def _packed(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _special(path: str) -> bool:
-    """Whether it is a pipe or a device, whose name says nothing."""
+    """Whether it is a pipe or a device, whose name tells nothing."""
     return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
 def _write(path: str, parts: Iterable[bytes]) -> None:
-    """Beside the target first, then in its place: nobody finds half a file."""
+    """Beside the target first, then in its place: no reader finds half a file."""
     if _special(path):
         # A pipe or a device cannot be replaced.
         with open(path, "wb") as file:

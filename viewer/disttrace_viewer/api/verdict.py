@@ -1,6 +1,6 @@
 """The verdict on folders of any size: where processes are by states, and what is over by tables.
 
-States need nothing but orjson. What nobody waits in any more (a straggler, work never waited for,
+States need nothing but orjson. What no rank waits in any more (a straggler, work never waited for,
 arguments that differed in a call that returned) takes a table of all operations, and Polars.
 """
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Others: TypeAlias = tuple[Other, ...]
 """Jobs beside the one that is shown."""
 DROPPED = b'{"l":'
-"""A line of a segment that says that a Work was dropped begins so."""
+"""A line of a segment of a dropped Work begins so."""
 MOST_LOOKED_BACK = 16
 """Of more jobs beside the newest only where processes are is judged: a sweep in one folder."""
 
@@ -58,7 +58,7 @@ def diagnose(
 
     ``path`` may also lead to files of states, and to object stores; ``engine`` names a cluster
     that reads. Of these, of jobs that are too large for a table, and where Polars is not installed
-    only where processes are is judged, and the report says so.
+    only where processes are is judged, with a note in the report.
 
     Raises:
         ViewerError: when there are no journals, or no such job, or no such engine; with
@@ -124,7 +124,7 @@ def others(
     path: Paths, wanted: str | None, trace: Trace, *, stall_s: float | None = None
 ) -> Others:
     """The jobs that lived while the one of ``trace`` did, which is shown, newest first, each with
-    the first that ``diagnose`` says of it; none where a job was ``wanted``.
+    the first finding of ``diagnose``; none where a job was ``wanted``.
 
     They are judged by states, so that no table of theirs is made.
     """

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Say in a line what was written; 0, 1 where something in an archive was left out, 2 (raised)
+    """Print in a line what was written; 0, 1 where something in an archive was left out, 2 (raised)
     where there is nothing to pack or an archive is damaged.
     """
     from disttrace_viewer import collect

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 PATIENCE_S = 1.0
 """Reading that is done by then shows no progress bar."""
 EVERY_S = 10.0
-"""Where standard error is no terminal, a line says so often how far a long command is."""
+"""Where standard error is no terminal, a line shows so often how far a long command is."""
 NARROWEST = 40
 
 
 def add_arguments(parser: argparse.ArgumentParser, default: str = "newest") -> None:
     """The options of reading. Without ``--job`` the newest job is read, with the jobs it met;
-    ``default`` says so.
+    ``default`` is for the help.
     """
     add_folders(parser)
     parser.add_argument(
@@ -127,7 +127,7 @@ def count(text: str) -> int:
 
 
 def _whole(text: str) -> int:
-    """0 for what is none, and for what nobody means."""
+    """0 for what is none, and for what is too long."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
 
 
@@ -171,7 +171,7 @@ def print_others(args: argparse.Namespace, trace: Trace) -> None:
 
 
 def write(data: bytes) -> None:
-    """Onto standard output; that nobody reads to the end is no error. A terminal gets what it would
+    """Onto standard output; a reader that stops early is no error. A terminal gets what it would
     obey as JSON's ``\\u0085``.
     """
     if sys.stdout.isatty():
@@ -194,7 +194,7 @@ def write_json(values: Mapping[str, Any]) -> None:
 
 @contextmanager
 def journals_progress() -> Iterator[Callable[[int, int], None]]:
-    """Says how many journals are done, on standard error, where it takes long."""
+    """Shows how many journals are done, on standard error, where it takes long."""
     lines = _Lines("journals")
     try:
         yield lines.report

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     look = common.add_look(parser)
     look.add_argument(
-        "--stacks", action="store_true", help="the recorded frames of whoever is stuck"
+        "--stacks", action="store_true", help="the recorded frames of the ranks that are stuck"
     )
 
 
@@ -97,7 +97,7 @@ def execute(args: argparse.Namespace) -> int:
                 progress=progress,
             )
         except ViewerError as error:
-            if piped:  # under a name that nobody knows
+            if piped:  # under a name without meaning
                 what = "the standard input has no line of a watchdog, and no exception."
                 raise ViewerError(what, error.exit_code) from None
             raise

@@ -36,7 +36,7 @@ class RefusedError(Exception):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """There are no options: the client says what to read."""
+    """There are no options: the client names what to read."""
     parser.epilog = "Started by a client, which talks to it on standard input (docs/agents.md)."
 
 
@@ -81,9 +81,9 @@ def _result(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(params, dict):
         raise RefusedError(_WRONG_PARAMETERS, "params is to be an object")
     if method == "initialize":
-        asked = params.get("protocolVersion")
+        revision = params.get("protocolVersion")
         return {
-            "protocolVersion": asked if asked in REVISIONS else REVISIONS[0],
+            "protocolVersion": revision if revision in REVISIONS else REVISIONS[0],
             "capabilities": {"tools": {}},
             "serverInfo": {"name": "disttrace", "version": version("disttrace")},
             "instructions": INSTRUCTIONS,
@@ -180,8 +180,8 @@ def _stats(path: str | None = None, job: str | None = None, without: str | None 
     from disttrace_viewer.api import stats
 
     found = stats(path, job)
-    asked = [] if without is None else [without]
-    return found.text(width=WIDTH), found.to_dict(asked=asked)
+    questions = [] if without is None else [without]
+    return found.text(width=WIDTH), found.to_dict(asked=questions)
 
 
 def _view(

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Serve until interrupted; ``ViewerError`` where nobody can listen there."""
+    """Serve until interrupted; ``ViewerError`` where the address cannot be used."""
     from disttrace_viewer.api import metrics, serve
 
     if args.once:

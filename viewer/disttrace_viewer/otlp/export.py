@@ -57,7 +57,7 @@ def send(trace: Trace) -> int:
     protocol = where.protocol
     if protocol is None:
         raise ViewerError("OTEL_SDK_DISABLED or OTEL_TRACES_EXPORTER says that nothing is sent")
-    # Nothing is said meanwhile: the verdict at the end says it all.
+    # Nothing is printed meanwhile: the verdict at the end has it all.
     name = f"the collector at {where.name}"
     sender = Sender(lambda: exporter("TRACES", protocol), name, lambda _: None)
     pipeline = Pipeline(Tracers(sender).emit, pending_ns=_NEVER)

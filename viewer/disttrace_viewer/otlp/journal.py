@@ -113,7 +113,7 @@ class JournalReader:
     def poll(self, *, final: bool = False) -> Iterator[Operation]:
         """Read what is new, and yield operations that ended, in the order of their ends.
 
-        ``final``: the process is gone, and so are holes that nobody will fill.
+        ``final``: the process is gone, and so are holes that stay.
         """
         while True:
             self._open_segments()
@@ -132,7 +132,7 @@ class JournalReader:
                 yield self._over(operation)
 
     def begun(self) -> list[Operation]:
-        """Operations that began since the last time this was asked."""
+        """Operations that began since the last call."""
         new, self._begun = self._begun, []
         return new
 

@@ -95,7 +95,7 @@ class Pipeline:
         self._send_pending(now)
 
     def ended(self, base: str) -> None:
-        """The process of a journal is gone: read its last words, and say how it ended."""
+        """The process of a journal is gone: read its last records, and send how it ended."""
         self._read_all()
         try:
             for _ in self.replay(base):
@@ -266,7 +266,7 @@ class OpenExchanges:
 
     def __init__(self, builder: Builder) -> None:
         self.meters: Meters | None = None
-        """What is told of bandwidths."""
+        """What takes bandwidths."""
         self._builder = builder
         self._open: dict[Key, Exchange] = {}
         self._closed: OrderedDict[Key, None] = OrderedDict()

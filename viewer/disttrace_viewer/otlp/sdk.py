@@ -93,7 +93,7 @@ class Tracers:
         return SpanContext(int(context.trace, 16), int(context.span, 16), remote, flags)
 
     def _is_sampled(self, trace_id: str) -> bool:
-        """What the sampler says of the trace as a whole."""
+        """What the sampler decides for the trace as a whole."""
         found = self._sampled.get(trace_id)
         if found is None:
             assert self._sampler is not None

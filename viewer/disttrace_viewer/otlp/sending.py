@@ -154,7 +154,7 @@ class Sender(SpanProcessor):
         return found
 
     def _hear(self, record: logging.LogRecord) -> None:
-        """What the exporter of spans says; that of another signal is not about spans."""
+        """What the exporter of spans logs; that of another signal is not about spans."""
         text = without_secrets(_short(record.getMessage()))
         if self._worker is None:
             self._say(text)  # of the environment

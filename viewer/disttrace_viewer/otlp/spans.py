@@ -111,7 +111,7 @@ class Builder:
         return self.of_job(journal, ids.root_of(self.trace(journal), journal.definitions.id))
 
     def of_job(self, journal: JournalReader, span: str) -> Context:
-        """A span in the trace of a process's job, sampled as whoever started the trace decided."""
+        """A span in the trace of a process's job, sampled as its starter decided."""
         trace, outer = self._trace(journal)
         return Context(trace, span, None if outer is None else outer.sampled)
 
@@ -153,7 +153,7 @@ class Builder:
         )
 
     def pending(self, journal: JournalReader, op: Operation, now: int) -> Span:
-        """A span that says that an operation is in flight since ``start``, as of ``now``."""
+        """The span of an operation in flight since ``start``, as of ``now``."""
         final = self.operation(journal, op)
         return replace(
             as_pending(final, pending_id(final.context)),
@@ -167,8 +167,8 @@ class Builder:
         if op.pending_sent:
             other = ids.other_span(span.context.trace, "stalled", span.context.span, now)
             span = replace(span, context=span.context._replace(span=other))
-        said: Attributes = {"disttrace.summary": summary}
-        return replace(span, events=(*span.events, (attributes.STALLED, now, said)))
+        about: Attributes = {"disttrace.summary": summary}
+        return replace(span, events=(*span.events, (attributes.STALLED, now, about)))
 
     def parent(self, journal: JournalReader, op: Operation) -> Context:
         """The innermost of: composed operation around it, the user's span, the process's root."""
@@ -293,13 +293,13 @@ def process_end(
     root = builder.root(journal)
     at = builder.time.unix(journal, journal.last)
     for finding in verdict:
-        said: Attributes = {
+        about: Attributes = {
             "disttrace.finding": finding.kind,
             "disttrace.severity": finding.severity,
             "disttrace.certainty": finding.certainty,
             "disttrace.summary": finding.summary,
         }
-        events.append((attributes.VERDICT, at, said))
+        events.append((attributes.VERDICT, at, about))
     return Span(
         process=journal,
         name=f"end of {label(journal)}",
@@ -314,7 +314,7 @@ def process_end(
 
 
 def as_pending(final: Span, own: str) -> Span:
-    """A span that says that what ``final`` is about is in flight.
+    """A span of what ``final`` is about, while it is in flight.
 
     It has an id of its own (``own``), since no backend replaces a span: the final one links to it.
     """

@@ -24,7 +24,7 @@ _SET = ("store.set", "store.add", "store.compare_set", "store.append", "store.mu
 class Action:
     """One operation of a process that others take part in.
 
-    ``key`` is None while nobody knows it (a receive from any source that found none); ``need`` is
+    ``key`` is None while it is not known (a receive from any source that found none); ``need`` is
     the number of those who take part, ``member`` which of them this one is.
     """
 
@@ -44,7 +44,7 @@ class Action:
     refused: bool = False
     """Torch would not make the call: it takes no part in anything."""
     broken: bool = False
-    """It ended in an error, for which nobody can wait again."""
+    """It ended in an error, for which no wait can follow."""
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class Script:
     """Its journal tells of all it did: nothing is lost, and it has ended by itself."""
 
 
-class _Reader:
+class _ScriptReader:
     """Takes the records of one journal, in their order."""
 
     def __init__(self, found: Script, *, streams: bool) -> None:
@@ -126,7 +126,7 @@ class _Reader:
             keys = self.definitions.full_key(call.get("store"), record["k"])
             where = self._where(call.get("store"))
             for key in [keys] if isinstance(keys, str) else keys or ():
-                # Whoever sets it is one side of an exchange, all who read it are no side of it.
+                # Its setter is one side of an exchange, all readers are no side of it.
                 stored = Action(
                     self.found.index, number, thread, call, ("store", where, key),
                     1, -1 if op in _AWAITED else 0, None, self._zero_ns + record["t"], None,
@@ -232,7 +232,7 @@ def script(index: int, journal: Journal, *, streams: bool = False) -> Script:
     """What a process issued. ``streams``: as if it had been on a device."""
     problems = Problems()
     found = Script(index, journal)
-    reader = _Reader(found, streams=streams)
+    reader = _ScriptReader(found, streams=streams)
     for _, place, line in lines(journal, problems):
         record = json_object(line)
         if record is not None:

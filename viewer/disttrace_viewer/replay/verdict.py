@@ -32,11 +32,11 @@ from disttrace_viewer.wording.sentences import REPLAYED
 KIND = "would_hang"
 _ENDS = ("exit", "failure", "handling", "rendezvous")
 _LATER_NS = 3_600_000_000_000
-"""So long everybody has stood: nobody is on the way any more."""
+"""So long everybody has stood: none is on the way any more."""
 _ROOTED = ("broadcast", "reduce", "gather", "scatter", "gather_into_tensor")
 
 _LASTING = re.compile(r",? for \d[\d.]* (?:ms|s|min|h)(?: \d+ (?:s|min|h))?\b")
-"""In a replay nobody waits for any time."""
+"""A replay takes no time."""
 
 
 def strictly(
@@ -57,8 +57,8 @@ def strictly(
     standing = Replay(scripts).run()
     if not standing:
         return found
-    told = _would_hang(scripts, standing, processes, stall_ns=stall_ns)
-    return replace(found, findings=(*told, *found.findings))
+    hung = _would_hang(scripts, standing, processes, stall_ns=stall_ns)
+    return replace(found, findings=(*hung, *found.findings))
 
 
 def _would_hang(
@@ -199,7 +199,7 @@ def _summary(what: str) -> str:
 
 
 def _hint(ops: Set[tuple[str, str | None]], *, on_device: bool) -> str:
-    """Why it went well; ``ops`` are those that somebody stands in, with their backends."""
+    """Why it went well; ``ops`` are those that a rank stands in, with their backends."""
     names = {op for op, _ in ops}
     backend = next((name for _, name in sorted(ops, key=repr) if name), "the backend")
     rooted = sorted(names & {*_ROOTED})
@@ -222,7 +222,7 @@ class _Exchange:
     begun: int = 0
     over: bool = False
     first_ns: int = 1 << 63
-    """When somebody first took part."""
+    """When the first member took part."""
     parts: list[Action] = field(default_factory=list)
 
 
@@ -237,8 +237,8 @@ class Standing:
     queued: frozenset[int] = frozenset()
     """Of these, what a device has not begun, since it is at something else."""
     awaited: tuple[Action, ...] = ()
-    """What it waits for without having said so: what a device is at, and at the end of a process
-    sends that nobody has received.
+    """What it waits for without a record of it: what a device is at, and at the end of a process
+    sends that were not received.
     """
 
 
@@ -252,7 +252,7 @@ class Replay:
         """Ids of actions; an action is compared by identity."""
         self._place: dict[Thread, int] = {}
         self._waiting: dict[int, list[Thread]] = {}
-        """By action whom it holds up."""
+        """By action the ranks that it holds up."""
         self._ready: deque[Thread] = deque()
         self._streams: dict[tuple[int, Key], tuple[int | None, list[Action], list[Action]]] = {}
         """Of a process and stream the newest batch, its actions, and those before it."""
@@ -276,7 +276,7 @@ class Replay:
     # -- before it begins ---------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        """Count whoever takes part, and for those of whom nothing is known that they did."""
+        """Count the members that take part; those that are not known count as taking part."""
         seen: dict[Key, set[int]] = {}
         for action in self._actions(ISSUE):
             exchange = self._exchanges.setdefault(action.key or (), _Exchange(action.need))

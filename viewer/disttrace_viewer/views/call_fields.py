@@ -111,7 +111,7 @@ FURTHER: Mapping[str, Field] = {
     "line": Field(pl.String()),  # file:line of the user's frame
     "place": Field(pl.String()),  # id of the store server
 }
-"""What tables have beside it where it is asked for by name."""
+"""What tables have beside it where it is chosen by name."""
 
 _ALL = {**FIELDS, **FURTHER}
 OF_A_CALL = tuple(name for name, field in FIELDS.items() if field.of and not field.varies)
@@ -140,7 +140,7 @@ def values(trace: Trace, number: int, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def shared(trace: Trace, number: int) -> dict[str, Any]:
-    """What a timeline says once per call: ``group`` is its name; nothing that does not apply."""
+    """What a timeline has once per call: ``group`` is its name; nothing that does not apply."""
     found = values(trace, number, _ON_A_SLICE)
     found["args"] = found["args"] or None
     return {

@@ -29,9 +29,9 @@ def github(report: Mapping[str, Any], root: str) -> Iterator[str]:
         at = _place(finding, root)
         sure = "" if finding["certainty"] == "certain" else " (likely)"
         fields = {**at, "title": f"disttrace: {finding['kind']}{sure}"}
-        said = ",".join(f"{name}={_property(value)}" for name, value in fields.items())
+        properties = ",".join(f"{name}={_property(value)}" for name, value in fields.items())
         text = "\n".join([finding["summary"], *filter(None, [finding["hint"]])])
-        yield f"::{_COMMANDS[finding['severity']]} {said}::{_data(text)}"
+        yield f"::{_COMMANDS[finding['severity']]} {properties}::{_data(text)}"
     if report["healthy"]:
         count = len(report["processes"])
         yield f"::notice title=disttrace::nothing is wrong with these {count} processes"
@@ -109,7 +109,7 @@ def _text(text: str) -> str:
 
 def sarif(reports: Sequence[Mapping[str, Any]], root: str) -> dict[str, Any]:
     """SARIF 2.1.0 (OASIS) of the values of reports (``diagnose --json``): one run, a result each,
-    at the line of whoever is to blame; files below ``root``, the checkout, are named from there. A
+    at the line of the culprit; files below ``root``, the checkout, are named from there. A
     note is a result of level ``note``; a healthy job is a run without results.
     """
     findings = [finding for report in reports for finding in report["findings"]]
@@ -156,7 +156,7 @@ def _result(finding: Mapping[str, Any], kinds: Sequence[str], root: str) -> dict
 
 
 def _place(finding: Mapping[str, Any], root: str) -> dict[str, str]:
-    """File and line of a culprit, else of somebody else who is concerned; nothing without one.
+    """File and line of a culprit, else of another process that is concerned; nothing without one.
     Files below ``root`` are named from there.
     """
     places = [one for one in finding["locations"] if one["file"] and one["line"]]

@@ -55,7 +55,7 @@ def metrics(folders: Sequence[str] = ()) -> str:
 
 
 def serve(address: str, port: int, folders: Sequence[str], hosts: Sequence[str] = ()) -> None:
-    """Answer ``GET /metrics`` until interrupted. ViewerError where nobody can listen there.
+    """Answer ``GET /metrics`` until interrupted. ViewerError where the address cannot be used.
 
     A page in a browser may have its own name lead here (DNS rebinding), so only addresses, this
     host's own name and ``hosts`` are answered.

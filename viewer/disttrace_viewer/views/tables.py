@@ -1,7 +1,7 @@
 """The trace as tables for other engines: operations, exchanges, processes, groups, store keys.
 
 Columns of operations are the fields of ``call_fields``. Everything is put together in the columnar
-engine, so that a table costs what its columns cost: ``operations`` makes only those asked for.
+engine, so that a table costs what its columns cost: ``operations`` makes only those of them.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ def collectives(waits: WaitStates) -> pl.DataFrame:
 
 
 def store_operations(exchanges: Exchanges) -> pl.DataFrame:
-    """One row per key of an operation on a store: who asked what of which store, and when.
+    """One row per key of an operation on a store: which rank used which store, how and when.
 
     ``place`` is the store server, ``part`` one of ``set``, ``wait`` and ``other``.
     """

@@ -117,7 +117,7 @@ def paper(
         emoji=False,
         soft_wrap=False,
     )
-    if console.width < 1:  # COLUMNS=0: whoever set it does not know
+    if console.width < 1:  # COLUMNS=0: its value is no width
         console.width = _UNKNOWN
     if plain is None:
         plain = not console.encoding.lower().startswith("utf")

@@ -61,7 +61,7 @@ class Line:
         return f"{self.lead}{self.text}"
 
 
-def said(case: Case, findings: Sequence[Finding]) -> list[str]:
+def announced(case: Case, findings: Sequence[Finding]) -> list[str]:
     """``Said by the job itself at 19:29:26 (stalled), 19:31:02 (failed)``, with the sentence where
     it is not that of the first finding.
     """
@@ -80,7 +80,7 @@ def said(case: Case, findings: Sequence[Finding]) -> list[str]:
 
 
 def _by_log(case: Case) -> bool:
-    """Whether it is the log that was read which tells what the job said: then it comes first."""
+    """Whether a log that was read holds what the job announced: then it comes first."""
     return any(
         row["kind"] == "said" for one in case.evidence.trace.processes for row in one.reports
     )
@@ -96,7 +96,7 @@ def lines(case: Case, findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def page(case: Case, findings: Sequence[Finding], *, stacks: bool = False) -> Iterator[Line]:
-    """The report; ``stacks`` adds the recorded frames of whoever is stuck."""
+    """The report; ``stacks`` adds the recorded frames of the ranks that are stuck."""
     serious = [f for f in findings if f.severity != NOTE]
     where, read = places(case, serious), tuple(_coverage(case))
     for length in LENGTHS:
@@ -113,7 +113,7 @@ def _judgement(
     case: Case, findings: Sequence[Finding], where: Sequence[RankPlace], length: Length
 ) -> Iterator[Line]:
     if _by_log(case):
-        yield from (Line(one, style=WAIT) for one in said(case, []))
+        yield from (Line(one, style=WAIT) for one in announced(case, []))
     yield from _caveats(case, findings)
     if not findings or all(finding.severity == NOTE for finding in findings):
         yield _verdict_of_health(case)
@@ -126,10 +126,10 @@ def _judgement(
     yield from _where(case, findings, where, length.rows)
     for place, finding in enumerate(shown, 1):
         yield from _following(place if len(findings) > 1 else None, finding, length.following)
-    told = said(case, findings)
-    if told and not _by_log(case):
+    own = announced(case, findings)
+    if own and not _by_log(case):
         yield Line("")
-        yield from (Line(one, style=DIM) for one in told)
+        yield from (Line(one, style=DIM) for one in own)
 
 
 # -- what is wrong ---------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def _verdict_of_health(case: Case) -> Line:
 
 
 def not_yet(case: Case) -> str | None:
-    """Who has been waiting for whom, where that lasts too short a time to be a fault."""
+    """Which ranks have been waiting, where that lasts too short a time to be a fault."""
     evidence, trace = case.evidence, case.evidence.trace
     if not evidence.live:
         return None
@@ -341,7 +341,7 @@ MOST_WELL = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class JobReport:
     """The verdict on one job."""
 
     case: Case
@@ -353,8 +353,8 @@ class Part:
         return healthy(self.findings) and not self.case.incomplete
 
 
-def pages(parts: Sequence[Part], *, stacks: bool = False) -> Iterator[Line]:
-    """The report on the newest job, which is the first, and what is to be said of the others."""
+def pages(parts: Sequence[JobReport], *, stacks: bool = False) -> Iterator[Line]:
+    """The report on the newest job, which is the first, and what is known of the others."""
     newest, *others = parts
     wrong = [part for part in others if not part.well]
     if wrong:
@@ -367,7 +367,7 @@ def pages(parts: Sequence[Part], *, stacks: bool = False) -> Iterator[Line]:
     yield from _well([part for part in others if part.well])
 
 
-def _heading(part: Part, which: str) -> Line:
+def _heading(part: JobReport, which: str) -> Line:
     job = job_of(part.case)
     count = number(len(part.case.evidence.trace.processes), "process", "processes")
     return Line(
@@ -375,7 +375,7 @@ def _heading(part: Part, which: str) -> Line:
     )
 
 
-def _well(parts: Sequence[Part]) -> Iterator[Line]:
+def _well(parts: Sequence[JobReport]) -> Iterator[Line]:
     if not parts:
         return
     names = ", ".join(f"job {job_of(part.case).id}" for part in parts[:MOST_WELL])

@@ -33,7 +33,7 @@ _STATE_STYLES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class HeadLine:
     """One line, however it is wrapped."""
 
     label: str | None
@@ -44,7 +44,7 @@ class Line:
     """Only shown to who wants to know all."""
 
 
-def header_of(evidence: Evidence, exchanges: Exchanges, names: Names) -> tuple[Line, ...]:
+def header_of(evidence: Evidence, exchanges: Exchanges, names: Names) -> tuple[HeadLine, ...]:
     """All that stands above the first line of the sequence."""
     trace = exchanges.trace
     return (
@@ -67,24 +67,24 @@ def _program(process: Process) -> str:
     return " ".join(words)
 
 
-def _job(evidence: Evidence, names: Names, job: Job) -> Iterator[Line]:
+def _job(evidence: Evidence, names: Names, job: Job) -> Iterator[HeadLine]:
     trace = names.trace
     processes = [trace.processes[i] for i in job.processes]
     oldest = min(processes, key=lambda p: (p.parent in trace.by_id, not p.is_agent, p.start_ns))
     letter = names.letters.get(job.id)
     of = f"job {letter}  " if letter else ""
-    yield Line(None, ((f"{of}{_program(oldest) or job.id}", HEAD),))
+    yield HeadLine(None, ((f"{of}{_program(oldest) or job.id}", HEAD),))
     when = f"{clock_time(job.start_ns)}, {duration(job.last_ns - job.start_ns)}"
     hosts = sorted({p.host for p in processes})
     where = f"  on {number(len(hosts), 'host')} ({few(hosts, 4)})  {job.id}"
-    yield Line("ran", ((when, PLAIN), (where, DIM)))
-    yield Line("processes", (*_who(processes), ("; ", PLAIN), *_states(evidence, processes)))
+    yield HeadLine("ran", ((when, PLAIN), (where, DIM)))
+    yield HeadLine("processes", (*_who(processes), ("; ", PLAIN), *_states(evidence, processes)))
     if job.linked:
         met = few([names.letters.get(other, other) for other in job.linked], 6)
-        yield Line("met", ((f"job {met} in a store", PLAIN),))
+        yield HeadLine("met", ((f"job {met} in a store", PLAIN),))
     torch = sorted({str(p.versions["torch"]) for p in processes if "torch" in p.versions})
     if torch:
-        yield Line("torch", ((few(torch, 3), DIM),))
+        yield HeadLine("torch", ((few(torch, 3), DIM),))
 
 
 def _who(processes: Sequence[Process]) -> Iterator[tuple[str, str]]:
@@ -113,7 +113,7 @@ def _states(evidence: Evidence, processes: Sequence[Process]) -> Iterator[tuple[
         yield f"{count} {state}", _STATE_STYLES[state]
 
 
-def _groups(trace: Trace, exchanges: Exchanges, names: Names) -> Iterator[Line]:
+def _groups(trace: Trace, exchanges: Exchanges, names: Names) -> Iterator[HeadLine]:
     collectives, messages = (
         Counter(dict(frame.group_by("group").len().iter_rows()))
         for frame in (exchanges.collectives, exchanges.messages)
@@ -128,9 +128,9 @@ def _groups(trace: Trace, exchanges: Exchanges, names: Names) -> Iterator[Line]:
         what = f"{names.group(group.index)}: {f'{members}, ' if members else ''}{backends}"
         missing = f"; no journal of {spans(group.missing)}" if group.missing else ""
         words = ((what, PLAIN), (f"  {traffic or 'unused'}", DIM), (missing, WAIT))
-        yield Line("" if place else "groups", words)
+        yield HeadLine("" if place else "groups", words)
     if more := len(trace.groups) - len(shown):
-        yield Line("", ((f"and {number(more, 'more group')}", DIM),))
+        yield HeadLine("", ((f"and {number(more, 'more group')}", DIM),))
 
 
 def _bare(group: Group) -> str:
@@ -145,7 +145,7 @@ def _members(group: Group, names: Names) -> str:
     return names.processes(m.process for m in group.members)
 
 
-def _recorded(trace: Trace, names: Names) -> Iterator[Line]:
+def _recorded(trace: Trace, names: Names) -> Iterator[HeadLine]:
     operations = number(trace.operations.height, "operation")
     read = f"{operations} in {number(len(trace.processes), 'journal')}"
     if len(trace.clocks) > 1:
@@ -154,19 +154,19 @@ def _recorded(trace: Trace, names: Names) -> Iterator[Line]:
     problems = _problems(trace, names)
     if not problems:
         read += "; nothing missing, damaged or dropped"
-    yield Line("recorded", ((read, PLAIN),))
+    yield HeadLine("recorded", ((read, PLAIN),))
     shown = problems[:SENTENCES]
     if more := len(problems) - len(shown):
         shown.append(f"and {number(more, 'more sentence')} like these")
     for sentence in shown:
-        yield Line("", (("! ", WAIT), (sentence, PLAIN)))
+        yield HeadLine("", (("! ", WAIT), (sentence, PLAIN)))
     unseen = [str(s) for p in trace.processes for s in p.versions.get("not_captured") or ()]
     if unseen:
-        yield Line("not captured", ((" ".join(dict.fromkeys(unseen)), DIM),), verbose=True)
+        yield HeadLine("not captured", ((" ".join(dict.fromkeys(unseen)), DIM),), verbose=True)
     if others := trace.other_jobs:
         ids = few([job.id for job in others[::-1]], 2)
         text = f"{number(len(others), 'other job')} here ({ids}): --job ID|all"
-        yield Line("also here", ((text, DIM),))
+        yield HeadLine("also here", ((text, DIM),))
 
 
 def _problems(trace: Trace, names: Names) -> list[str]:
@@ -203,7 +203,7 @@ def _problems(trace: Trace, names: Names) -> list[str]:
 
 
 _MAKERS = ("init_process_group", "new_group", "new_subgroups", "split_group", "shrink_group")
-"""What a group is said to be made by."""
+"""What a group is shown to be made by."""
 _JOINING = (*_MAKERS, "new_subgroups_by_enumeration", "rendezvous")
 """Composed operations that make groups, with all that they issue in stores."""
 _LISTENING = ("tcp", "file")

@@ -37,7 +37,7 @@ class Filters:
 
     @property
     def narrow(self) -> bool:
-        """Whether rows were asked for by what they are."""
+        """Whether rows are chosen by what they are."""
         return bool(self.ranks is not None or self.groups or self.ops)
 
 
@@ -315,8 +315,8 @@ def _locals(trace: Trace, filters: Filters, initialization: pl.DataFrame) -> pl.
     )
     parents = parents.group_by("process", "number").agg(pl.col("_inner").any())
     rows = rows.join(parents, on=["process", "number"], how="left", maintain_order="left")
-    told = pl.col("_inner").is_not_null() & pl.col("error").is_null()
-    rows = rows.filter(~(told & (~IN_FLIGHT | pl.col("_inner"))))
+    inside = pl.col("_inner").is_not_null() & pl.col("error").is_null()
+    rows = rows.filter(~(inside & (~IN_FLIGHT | pl.col("_inner"))))
     site = ["op", "stack", "name"]
     return (
         rows.with_columns(_nth=pl.int_range(pl.len()).over("process", *site))

@@ -17,7 +17,7 @@ from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views.terminal import BAD, DIM, HEAD, HOLD, WAIT
 from disttrace_viewer.views.terminal.console import TextConsole
 from disttrace_viewer.views.terminal.header import (
-    Line,
+    HeadLine,
     Phase,
     header_of,
     initialization,
@@ -43,11 +43,11 @@ class Overview:
     """What the painter paints."""
 
     names: Names
-    header: tuple[Line, ...]
+    header: tuple[HeadLine, ...]
     findings: tuple[tuple[str, str], ...]
     """(severity, sentence) of what ``diagnose`` tells at length."""
-    said: tuple[str, ...]
-    """What the job said itself."""
+    announced: tuple[str, ...]
+    """What the job announced itself."""
     initialization: tuple[Phase, ...]
     sequence: SequenceView
     flights: tuple[Flight, ...]
@@ -62,12 +62,12 @@ def report_of(
     evidence: Evidence | None = None,
     exchanges: Exchanges | None = None,
     findings: Sequence[tuple[str, str]] = (),
-    said: Sequence[str] = (),
+    announced: Sequence[str] = (),
 ) -> Overview:
     """Compute the report. ``evidence``: what the findings (severity, sentence) rest on, and what is
-    said of processes.
+    shown of processes.
 
-    Raises ``ViewerError`` for filters that fit nothing in this trace, and says what would.
+    Raises ``ViewerError`` for filters that fit nothing in this trace, with what would.
     """
     filters = filters or Filters()
     exchanges = exchanges or Exchanges(trace)
@@ -89,7 +89,7 @@ def report_of(
         names=names,
         header=header_of(evidence, exchanges, names),
         findings=tuple(findings),
-        said=tuple(said),
+        announced=tuple(announced),
         initialization=initialization(names, inside, origin_ns=origin),
         sequence=sequence,
         flights=flights,
@@ -141,7 +141,7 @@ def paint(
     _flights(report, out)
 
 
-def _line(line: Line, out: TextConsole) -> None:
+def _line(line: HeadLine, out: TextConsole) -> None:
     text = Text.assemble(*line.words)
     if line.label is None:
         out.wrapped(text, Text(), Text("  "))
@@ -157,12 +157,12 @@ def _count(report: Overview) -> str:
 
 
 def _findings(report: Overview, out: TextConsole) -> None:
-    if report.findings or report.said:
+    if report.findings or report.announced:
         out.heading("findings", "disttrace diagnose tells more")
     for severity, summary in report.findings:
         style = {"error": BAD, "warning": WAIT}.get(severity, DIM)
         out.wrapped(Text(summary), Text(f"  {severity:<8} ", style=style), Text(" " * 11))
-    for sentence in report.said:
+    for sentence in report.announced:
         out.wrapped(Text(sentence, style=DIM), Text("  "), Text("  "))
 
 
@@ -184,7 +184,7 @@ def _initialization(phases: Sequence[Phase], out: TextConsole) -> None:
 
 
 def _flights(report: Overview, out: TextConsole) -> None:
-    """The product: what nobody has come back from."""
+    """The product: what no rank has come back from."""
     if not report.flights:
         return
     title = "in flight when they ended"

@@ -31,7 +31,7 @@ class Mark(Enum):
     """Expected, and did not arrive."""
     FAILED = "failed"
     UNKNOWN = "unknown"
-    """Begun; nobody saw it complete."""
+    """Begun; its completion was not seen."""
     PART = "part"
     """A lane of several, of which some arrived."""
 
@@ -47,9 +47,9 @@ class Flight:
     ended: bool = False
     """The processes are not known to live: it was in flight when they ended."""
     silent: bool = False
-    """Nobody can tell whether they ended: it was in flight when they were last heard of."""
+    """It is not known whether they ended: it was in flight when they were last heard of."""
     outside: bool = False
-    """In no operation at all: ``what`` says so, and the age is since it stands at its place."""
+    """In no operation at all: see ``what``; the age is since it stands at its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class Row:
 
 
 MOST = 200
-"""Operations in flight that are told of, the oldest."""
+"""Operations in flight that are shown, the oldest."""
 
 
 def endings_of(
@@ -114,7 +114,7 @@ def flights_at(
     outside: bool = False,
 ) -> tuple[Flight, ...]:
     """Processes, each with an age in ns, that are in one operation at one place: those that run,
-    those that are over and those of which nobody can tell apart.
+    those that are over and those of which it is not known apart.
     """
     grouped: dict[tuple[bool, bool], list[tuple[int, int]]] = {}
     for age, index in sorted(found):

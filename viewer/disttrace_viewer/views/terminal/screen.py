@@ -12,7 +12,7 @@ from rich.text import Text
 from disttrace.journal.format import STOPPED
 from disttrace_viewer.analysis.process_ends import RUNNING
 from disttrace_viewer.views.terminal import BAD, DIM, GOOD, HEAD, WAIT
-from disttrace_viewer.views.terminal.top import FAULT, WELL, Row, Snapshot
+from disttrace_viewer.views.terminal.top import FAULT, WELL, Snapshot, TopRow
 from disttrace_viewer.wording.names import clock_time, number
 from disttrace_viewer.wording.sentences import span
 
@@ -26,7 +26,7 @@ _VERDICT_LINES = 4
 
 @dataclass
 class Selection:
-    """What somebody at the keys has chosen."""
+    """What was chosen by keys."""
 
     sort: str = SORTS[0]
     cursor: int = 0
@@ -34,9 +34,9 @@ class Selection:
     """Processes of the rows that are unfolded."""
     all_ranks: bool = False
 
-    def rows(self, values: Snapshot) -> list[tuple[Row, bool]]:
+    def rows(self, values: Snapshot) -> list[tuple[TopRow, bool]]:
         """The rows in order, and whether each is a single process under its position."""
-        rows: Sequence[Row] = values.rows
+        rows: Sequence[TopRow] = values.rows
         if self.all_ranks:
             rows = [
                 replace(one, doing=row.doing, briefly=row.briefly, at=row.at, age_ns=row.age_ns)
@@ -44,14 +44,14 @@ class Selection:
                 for one in row.members
             ]
         rows = sorted(rows, key=self._key) if self.sort != SORTS[0] else rows
-        found: list[tuple[Row, bool]] = []
+        found: list[tuple[TopRow, bool]] = []
         for row in rows:
             found.append((row, False))
             if row.members and row.processes in self.expanded:
                 found += [(member, True) for member in row.members]
         return found
 
-    def _key(self, row: Row) -> float:
+    def _key(self, row: TopRow) -> float:
         value = {
             "for": row.age_ns,
             "ops/s": row.ops_per_s,
@@ -185,7 +185,7 @@ def _names(who: int, width: int) -> Text:
     return text
 
 
-def _row(row: Row, member: bool, who: int, width: int, older_ns: int) -> Text:
+def _row(row: TopRow, member: bool, who: int, width: int, older_ns: int) -> Text:
     age = (
         ""
         if row.age_ns is None
@@ -215,7 +215,7 @@ def _row(row: Row, member: bool, who: int, width: int, older_ns: int) -> Text:
     return text
 
 
-def _doing(row: Row, room: int) -> str:
+def _doing(row: TopRow, room: int) -> str:
     """What and where: the place is kept whole, what stands before it gives way."""
     words = [text.removeprefix("in ") for text in row.briefly or (row.doing,)]
     if row.state != RUNNING:

@@ -26,10 +26,10 @@ from disttrace_viewer.views.terminal.sequence_rows import Maker
 from disttrace_viewer.wording.names import Lane, Names, duration, lanes_of, number, offset
 
 HEAD, TAIL = 12, 48
-"""Rows shown of a long job when nothing else is asked for."""
+"""Rows shown of a long job without options."""
 AROUND = 30
 FOLDED = 4
-"""Kinds of rows told of one fold: those that took longest."""
+"""Kinds of rows shown of one fold: those that took longest."""
 LAST = 3
 """Processes named that arrived last in folded rows."""
 
@@ -175,7 +175,7 @@ def _actors(trace: Trace, plan: Plan, filters: Filters) -> list[int]:
         if not p.is_agent and (p.rank is not None or p.index in talking | alone)
     ]
     if filters.ranks is not None and len(found) > 8:
-        # With many ranks, those that were asked for get lanes of their own.
+        # With many ranks, the chosen ones get lanes of their own.
         found = [i for i in found if trace.processes[i].rank in filters.ranks] or found
     return found
 

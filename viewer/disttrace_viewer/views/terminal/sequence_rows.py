@@ -351,7 +351,7 @@ def _waited(send: Operation | None, recv: Operation | None) -> tuple[Operation |
 
 
 def common(words: Sequence[str]) -> str:
-    """What all say; where they differ, what they share around a ``*``."""
+    """What all have in common; where they differ, what they share around a ``*``."""
     distinct = list(dict.fromkeys(words))
     if len(distinct) == 1:
         return distinct[0]

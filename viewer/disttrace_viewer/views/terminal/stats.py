@@ -43,7 +43,7 @@ def paint(
 
 
 def sentences(statistics: Statistics, *, whole: bool = True) -> tuple[str, ...]:
-    """What the tables say, for who reads no tables."""
+    """The tables in two sentences."""
     ranks = statistics.ranks
     sums = ranks.select(pl.exclude("process").sum()).row(0, named=True)
     count = ranks.height

@@ -31,7 +31,7 @@ FAULT, WAITING, WELL = "fault", "waiting", "well"
 
 
 @dataclass(frozen=True, slots=True)
-class Activity:
+class Shares:
     """What each process did of late, by its id; ``late`` and ``waiting`` are shares of the time, 0
     to 1.
     """
@@ -45,7 +45,7 @@ class Activity:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TopRow:
     """Processes that do the same in the same place; ``members`` are they, a row each."""
 
     who: str
@@ -64,7 +64,7 @@ class Row:
     late: float | None
     """The largest of them."""
     waiting: float | None
-    members: tuple[Row, ...] = ()
+    members: tuple[TopRow, ...] = ()
     briefly: tuple[str, ...] = ()
     """Words for ``doing`` where room is scarce, the shortest last; none: only those."""
 
@@ -87,13 +87,13 @@ class Snapshot:
 
     at_ns: int
     live: bool
-    """Somebody still runs."""
+    """A process still runs."""
     silent: bool
-    """Nobody is known to, and of somebody nobody can tell."""
+    """None is known to run, and of some it is not known."""
     jobs: tuple[str, ...]
     processes: int
     verdict: Headline
-    rows: tuple[Row, ...]
+    rows: tuple[TopRow, ...]
     ops_per_s: float | None
     """Of all processes together."""
     problems: int
@@ -123,7 +123,7 @@ class Snapshot:
         }
 
 
-def _plain(row: Row) -> dict[str, Any]:
+def _plain(row: TopRow) -> dict[str, Any]:
     return {
         "who": row.who,
         "processes": list(row.ids),
@@ -140,7 +140,7 @@ def _plain(row: Row) -> dict[str, Any]:
     }
 
 
-def activity_of(exchanges: Exchanges) -> Activity:
+def activity_of(exchanges: Exchanges) -> Shares:
     """What each process did up to the newest record: of the tables, so only once per reading."""
     trace = exchanges.trace
     at = trace.end_ns
@@ -148,7 +148,7 @@ def activity_of(exchanges: Exchanges) -> Activity:
     ids = [p.id for p in trace.processes]
     rates = {ids[p]: n / (RATE_NS / 1e9) for p, n in recent.group_by("process").len().iter_rows()}
     if trace.operations.height > MANY:
-        return Activity(rates)
+        return Shares(rates)
     window = max(1, min(SHARE_NS, at - min((p.start_ns for p in trace.processes), default=at)))
     parts = WaitStates(exchanges, at - window, at).parts
     waited = parts.group_by("process").agg(pl.col("wait_ns").sum())
@@ -163,11 +163,11 @@ def activity_of(exchanges: Exchanges) -> Activity:
     def shares(table: pl.DataFrame) -> dict[str, float]:
         return {ids[process]: min(1.0, ns / window) for process, ns in table.iter_rows()}
 
-    return Activity(rates, shares(late), shares(waited), known=True)
+    return Shares(rates, shares(late), shares(waited), known=True)
 
 
 def snapshot_of(
-    case: Case, findings: Sequence[Finding], activity: Activity, others: Sequence[Other] = ()
+    case: Case, findings: Sequence[Finding], activity: Shares, others: Sequence[Other] = ()
 ) -> Snapshot:
     """The snapshot at the instant at which the case stops: now, while a process lives here."""
     evidence, trace = case.evidence, case.evidence.trace
@@ -189,12 +189,12 @@ def snapshot_of(
     )
 
 
-def _position(place: RankPlace, trace: Trace, activity: Activity) -> Row:
+def _position(place: RankPlace, trace: Trace, activity: Shares) -> TopRow:
     """The row of a position, with those of its processes."""
 
-    def row(who: str, indices: tuple[int, ...], doing: str) -> Row:
+    def row(who: str, indices: tuple[int, ...], doing: str) -> TopRow:
         whose = [trace.processes[p] for p in indices]
-        return Row(
+        return TopRow(
             who=who,
             processes=indices,
             ids=tuple(one.id for one in whose),
@@ -231,26 +231,26 @@ def _host(process: Process) -> str:
     return f"{process.host}, pid {process.pid}" if process.pid is not None else process.host
 
 
-def _rate(processes: Sequence[Process], activity: Activity) -> float:
+def _rate(processes: Sequence[Process], activity: Shares) -> float:
     return sum(activity.ops_per_s.get(p.id, 0.0) for p in processes) / len(processes)
 
 
 def _share(
-    processes: Sequence[Process], shares: Mapping[str, float], activity: Activity
+    processes: Sequence[Process], shares: Mapping[str, float], activity: Shares
 ) -> float | None:
     if not activity.known:
         return None
     return max((shares.get(p.id, 0.0) for p in processes), default=0.0)
 
 
-def _with_absence(findings: Sequence[Finding], activity: Activity, ids: Sequence[str]) -> Activity:
+def _with_absence(findings: Sequence[Finding], activity: Shares, ids: Sequence[str]) -> Shares:
     """Who never arrived is in no exchange: those who wait in the finding wait for it."""
     late = dict(activity.late)
     for finding in findings:
         share = max((activity.waiting.get(ids[p], 0.0) for p in finding.waiting), default=0.0)
         for p in finding.culprits:
             late[ids[p]] = max(late.get(ids[p], 0.0), share)
-    return Activity(activity.ops_per_s, late, activity.waiting, activity.known)
+    return Shares(activity.ops_per_s, late, activity.waiting, activity.known)
 
 
 def _verdict(case: Case, findings: Sequence[Finding]) -> Headline:

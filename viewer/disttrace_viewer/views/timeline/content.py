@@ -33,7 +33,7 @@ from disttrace_viewer.wording.sentences import group as group_words
 from disttrace_viewer.wording.sentences import state
 
 OPERATIONS = 1_000_000
-"""So many a browser holds; beyond, the page has the newest and all in flight, and says so."""
+"""So many a browser holds; beyond, the page has the newest and all in flight, with a note."""
 
 
 def document(trace: Trace, *, source: bool = True) -> bytes:
@@ -113,7 +113,7 @@ class _Content:
                 for one in trace.groups
             ],
             "said": [
-                {"at": said["at"], "summary": said["summary"]} for said in self._case.said[-SHOWN:]
+                {"at": one["at"], "summary": one["summary"]} for one in self._case.said[-SHOWN:]
             ],
             "run": gains(trace, self._exchanges, self._blame),
             "errors": trace.errors,

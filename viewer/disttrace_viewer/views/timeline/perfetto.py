@@ -220,13 +220,13 @@ def _ends(trace: Trace, us: Clock) -> Iterator[Event]:
     """How processes ended: their uncaught exceptions and their last words."""
     for process in trace.processes:
         for failure in process.failures:
-            said = f"{failure.type}: {failure.text}"
+            text = f"{failure.type}: {failure.text}"
             stack = [f"{f}:{line} {name}" for f, line, name in failure.stack]
-            yield _instant(said, "end", us(failure.t_ns), process.index, stack=stack)
+            yield _instant(text, "end", us(failure.t_ns), process.index, stack=stack)
         if process.exit is not None:
-            end, said = process.exit, f"end ({process.exit.how})"
+            end, text = process.exit, f"end ({process.exit.how})"
             code = {} if end.code is None else {"code": end.code}
-            yield _instant(said, "end", us(end.t_ns), process.index, **code)
+            yield _instant(text, "end", us(end.t_ns), process.index, **code)
 
 
 def _instant(name: str, kind: str, ts: float, process: int, /, **args: Any) -> Event:
@@ -240,7 +240,7 @@ def _flows(trace: Trace, exchanges: Exchanges, where: pl.DataFrame, us: Clock) -
     that it belongs to.
 
     Perfetto lets an arrow lead to the start of a slice, and turns one around whose slice started
-    first. So where somebody arrived late, what had waited gets a slice inside that starts then.
+    first. So where a rank arrived late, what had waited gets a slice inside that starts then.
     """
     labels = [p.label for p in trace.processes]
     for row in _arrows(exchanges, where).iter_rows():
@@ -291,7 +291,7 @@ def _counters(trace: Trace, exchanges: Exchanges, us: Clock) -> Iterator[bytes]:
 
 
 def _findings(case: Case, findings: tuple[Finding, ...], us: Clock) -> Iterator[Event]:
-    """Each finding once in full above everything, and by its kind on those whom it concerns."""
+    """Each finding once in full above everything, and by its kind on the ranks that it concerns."""
     trace = case.evidence.trace
     own = len(trace.processes)
     if findings:

@@ -76,7 +76,7 @@ BESIDE: pl.Expr = (
     pl.when(pl.col("async").is_not_null())
     .then("async")
     .otherwise(
-        # Where nobody knows: the call returned before the operation was over.
+        # Where it is not known: the call returned before the operation was over.
         pl.col("issued_ns").is_not_null()
         & (pl.col("end_ns").is_null() | (pl.col("end_ns") > pl.col("issued_ns")))
     )
