@@ -26,7 +26,7 @@ sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "viewer")]
 from benchmarks.viewer.jobs import Shape, make  # noqa: E402
 from disttrace_viewer.analysis.liveness import Observation  # noqa: E402
 from disttrace_viewer.companion import summary, verdict  # noqa: E402
-from disttrace_viewer.companion.endpoint import SERVER, Reply  # noqa: E402
+from disttrace_viewer.companion.endpoint import SERVER, PeerReply  # noqa: E402
 from disttrace_viewer.companion.peers import Peers  # noqa: E402
 from disttrace_viewer.companion.reports import packed  # noqa: E402
 from disttrace_viewer.companion.verdict import Judge  # noqa: E402
@@ -55,7 +55,7 @@ class Hosts:
             number = int(path.name.split("-")[1].removeprefix("node"))
             path.rename(self._folders[number] / path.name)
         self.clients = [f"host{number}" for number in range(1, hosts)]
-        self._summaries = [Reply(one, self._sent(one, "summary")) for one in self.clients]
+        self._summaries = [PeerReply(one, self._sent(one, "summary")) for one in self.clients]
         self.bytes = 0
         self.others_s = 0.0
 
@@ -65,14 +65,14 @@ class Hosts:
 
     def request(
         self, words: Sequence[str] = (), *, of: Collection[str] | None = None, **_: object
-    ) -> list[Reply]:
+    ) -> list[PeerReply]:
         """What all but the first send."""
         began = time.process_time()
         if words[0] == "summary":
             answers = self._summaries
         else:
             asked = self.clients if of is None else sorted(of)
-            answers = [Reply(one, self._sent(one, *words)) for one in asked]
+            answers = [PeerReply(one, self._sent(one, *words)) for one in asked]
         gc.collect()  # what they leave is theirs
         self.others_s += time.process_time() - began
         self.bytes += sum(len(answer.data) for answer in answers)

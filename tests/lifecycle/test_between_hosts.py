@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 from disttrace_viewer.companion import excerpt
-from disttrace_viewer.companion.endpoint import CLIENT, SERVER, Reply
+from disttrace_viewer.companion.endpoint import CLIENT, SERVER, PeerReply
 from disttrace_viewer.companion.excerpt import Excerpt, Excerpts
 from disttrace_viewer.companion.slow import HERE
 from disttrace_viewer.companion.talk import CALLS, OutOfStep, Talk
@@ -93,22 +93,22 @@ class _Others:
 
     def request(
         self, words: Sequence[str] = (), *, of: Collection[str] | None = None, **_: object
-    ) -> list[Reply]:
+    ) -> list[PeerReply]:
         self.requested.append(([*words], of))
         asked = self.answers if of is None else of
-        return [Reply(one, self.answers[one](words)) for one in asked]
+        return [PeerReply(one, self.answers[one](words)) for one in asked]
 
 
 class _Judge:
     """Notes what is to be judged."""
 
     def __init__(self, calls: bytes) -> None:
-        self._calls, self.judged = calls, list[Sequence[Reply]]()
+        self._calls, self.judged = calls, list[Sequence[PeerReply]]()
 
     def calls(self) -> bytes:
         return self._calls
 
-    def judge(self, answers: Sequence[Reply]) -> None:
+    def judge(self, answers: Sequence[PeerReply]) -> None:
         self.judged.append(answers)
 
 

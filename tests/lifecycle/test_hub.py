@@ -15,7 +15,7 @@ import pytest
 from torch.distributed import TCPStore
 
 from disttrace_viewer.companion import endpoint, protocol
-from disttrace_viewer.companion.endpoint import ALONE, CLIENT, SERVER, Endpoint, Reply
+from disttrace_viewer.companion.endpoint import ALONE, CLIENT, SERVER, Endpoint, PeerReply
 from disttrace_viewer.companion.peers import KNOWS_S, Peers
 from disttrace_viewer.companion.protocol import (
     Conversation,
@@ -77,7 +77,7 @@ def within(seconds: float, condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def told(answers: Sequence[Reply]) -> list[bytes]:
+def told(answers: Sequence[PeerReply]) -> list[bytes]:
     return sorted(answer.data for answer in answers)
 
 
@@ -361,7 +361,7 @@ def test_all_peers_together_hold_no_more_than_the_bound(monkeypatch: pytest.Monk
     _client(server, 0)
     for stream in range(1, 100):
         _client(server, stream)
-    answers: list[Reply] = []
+    answers: list[PeerReply] = []
     server.request(("states",), None, 8_000, 1.5, answers.extend)
     for stream in range(1, 100):
         server.received(stream, struct.pack("!II", 1_000, 8_000) + b"x" * 7_000)
@@ -381,7 +381,7 @@ def test_answers_of_all_together_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
     server.meet("job", (), [("", 1)], 0)
     for stream in range(30):
         _client(server, stream)
-    answers: list[Reply] = []
+    answers: list[PeerReply] = []
     server.request(("states",), None, 8_000, 1.5, answers.extend)
     for stream in range(30):
         server.received(stream, to_bytes(Message("answer", {"n": 1}, b"x" * 8_000)))

@@ -13,7 +13,7 @@ import pytest
 
 from disttrace_viewer.analysis.liveness import Observation
 from disttrace_viewer.companion import reports
-from disttrace_viewer.companion.endpoint import Reply
+from disttrace_viewer.companion.endpoint import PeerReply
 from disttrace_viewer.companion.reading import addresses, beside, of_job
 from disttrace_viewer.companion.reports import hidden, joined, packed, parted, unpacked
 from disttrace_viewer.companion.verdict import _going_on, current, judgeable
@@ -150,8 +150,8 @@ def host(tmp_path: Path, rank: int = 1) -> Merged:
     return of_journals([str(path) for path in tmp_path.iterdir()])
 
 
-def answer(data: bytes, sender: str = "b") -> Reply:
-    return Reply(sender, data)
+def answer(data: bytes, sender: str = "b") -> PeerReply:
+    return PeerReply(sender, data)
 
 
 NOBODY = Merged({})

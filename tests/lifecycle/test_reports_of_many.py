@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from disttrace_viewer.companion import summary
-from disttrace_viewer.companion.endpoint import MOST_SUMMARY, Reply
+from disttrace_viewer.companion.endpoint import MOST_SUMMARY, PeerReply
 from disttrace_viewer.companion.reading import unknown_ranks
 from disttrace_viewer.diagnosis.positions import places
 from disttrace_viewer.diagnosis.report import report
@@ -190,7 +190,7 @@ def _one(**fields: object) -> bytes:
     ],
 )
 def test_what_is_no_summary_is_none(data: bytes) -> None:
-    assert summary.read([Reply("b", data)]) == {}
+    assert summary.read([PeerReply("b", data)]) == {}
 
 
 def test_no_host_says_what_a_group_is_but_what_names_it(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.viewer import shared_folder
 from disttrace_viewer.companion import reading
-from disttrace_viewer.companion.endpoint import SERVER, Reply
+from disttrace_viewer.companion.endpoint import SERVER, PeerReply
 from disttrace_viewer.companion.reading import FolderLead, OwnJournals, unreported
 from disttrace_viewer.companion.reports import packed, unpacked
 from disttrace_viewer.companion.verdict import Judge
@@ -62,7 +62,7 @@ def test_what_was_told_is_not_read(folder: Path) -> None:
     left = {f"host{host}" for host in (1, 2)}
     found = unreported(str(folder), "job", own, [])
     assert {Path(one.base).name.split("-")[1] for one in found} == left
-    told = unpacked([Reply("host1", packed(other))], own).marks
+    told = unpacked([PeerReply("host1", packed(other))], own).marks
     for found in (
         unreported(str(folder), "job", own, told),
         unreported(str(folder), "job", own, [], ["host1"]),
@@ -80,7 +80,7 @@ def test_what_was_told_is_not_read(folder: Path) -> None:
         assert all(Path(one.base).parent == folder for one in found)
 
 
-def judge(folder: Path, answers: list[Reply] | None) -> Judge:
+def judge(folder: Path, answers: list[PeerReply] | None) -> Judge:
     found = Judge(str(where(folder, 0)), "job", "job", 10.0, "host0", root=str(folder))
     peers = found.peers
     peers.join = lambda *_: answers is not None  # type: ignore[method-assign]
@@ -107,7 +107,7 @@ def test_one_of_those_that_nobody_answers_reads_all(folder: Path) -> None:
 
 def test_what_nobody_lacks_is_not_looked_for(folder: Path) -> None:
     """All have answered: no lock, and no journal of theirs is opened."""
-    answers = [Reply(f"{n}", packed(of_host(folder, n))) for n in (1, 2)]
+    answers = [PeerReply(f"{n}", packed(of_host(folder, n))) for n in (1, 2)]
     opened: list[str] = []
     asking = judge(folder, answers)
     with pytest.MonkeyPatch.context() as patch:

@@ -21,7 +21,7 @@ from disttrace_viewer.companion.endpoint import (
     SEEKING,
     SERVER,
     Endpoint,
-    Reply,
+    PeerReply,
 )
 from disttrace_viewer.companion.peers import KNOWS_S, ROUND_S
 from disttrace_viewer.companion.protocol import Address, Message
@@ -209,14 +209,14 @@ class Host:
             return
         self.station.request(("summary",), None, MOST_SUMMARY, ROUND_S, self._summaries)
 
-    def _summaries(self, found: list[Reply]) -> None:
+    def _summaries(self, found: list[PeerReply]) -> None:
         wanted = {answer.sender for answer in found[-MOST_HOSTS:]}
         rest = [answer for answer in found if answer.sender not in wanted]
         took = SUMMARY_S * len(found)
         self._world.after(took, lambda: self._request_states(wanted, rest))
 
-    def _request_states(self, wanted: set[str] | None, rest: list[Reply]) -> None:
-        def done(found: list[Reply]) -> None:
+    def _request_states(self, wanted: set[str] | None, rest: list[PeerReply]) -> None:
+        def done(found: list[PeerReply]) -> None:
             size = sum(len(answer.data) for answer in (*found, *rest))
             known = 1 + len(found) + len(rest)
             self._world.after(JUDGE_S, lambda: self._judged(known, size))

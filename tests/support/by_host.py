@@ -13,7 +13,7 @@ import orjson
 from benchmarks.viewer.jobs import Shape, make
 from disttrace_viewer.analysis.liveness import Observation
 from disttrace_viewer.companion import summary
-from disttrace_viewer.companion.endpoint import Reply
+from disttrace_viewer.companion.endpoint import PeerReply
 from disttrace_viewer.companion.reports import Received, packed
 from disttrace_viewer.companion.verdict import HERE, Judge
 from disttrace_viewer.diagnosis.verdict import Verdict, verdict
@@ -43,10 +43,10 @@ def alive(_process: object) -> Observation:
 def received(hosts: Hosts, most: int) -> tuple[Received, list[str]]:
     """What the first host gets of the others, states of ``most`` of them; and of which."""
     (_, local), *others = hosts.items()
-    summaries = [Reply(host, summary.packed(of, alive)) for host, of in others]
-    known = summary.read([Reply(HERE, summary.packed(local, alive)), *summaries])
+    summaries = [PeerReply(host, summary.packed(of, alive)) for host, of in others]
+    known = summary.read([PeerReply(HERE, summary.packed(local, alive)), *summaries])
     wanted = [one for one in summary.chosen(known, (), most + 1) if one != HERE][:most]
-    answers = [Reply(host, packed(of, alive)) for host, of in others if host in wanted]
+    answers = [PeerReply(host, packed(of, alive)) for host, of in others if host in wanted]
     rest = [one for one in summaries if one.sender not in wanted]
     return Judge._unpacked(answers, local, rest), wanted
 

@@ -15,7 +15,7 @@ import pytest
 
 from disttrace_viewer.analysis.exchanges import align
 from disttrace_viewer.analysis.liveness import GONE, UNKNOWN, Look, Observation
-from disttrace_viewer.companion.endpoint import Reply
+from disttrace_viewer.companion.endpoint import PeerReply
 from disttrace_viewer.companion.reports import MOST_WHOLE, packed, unpacked
 from disttrace_viewer.diagnosis.job import judged, verdict_on
 from disttrace_viewer.findings.case import Case
@@ -144,7 +144,7 @@ def ways(folder: Path, look: Look) -> dict[str, list[tuple[object, ...]]]:
     whole = [state for one in files if (state := reduce(one, history=True))]
     ours = merge(whole[::2])
     halves = (ours, merge(unpack(pack(state)) for state in whole[1::2]))
-    theirs = unpacked([Reply("b", packed(merge(whole[1::2]), look, most=MOST_WHOLE))], ours)
+    theirs = unpacked([PeerReply("b", packed(merge(whole[1::2]), look, most=MOST_WHOLE))], ours)
     return {
         "table": by_table(folder, look),
         "ends": by_states(folder, look),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from disttrace_viewer.companion import words
-from disttrace_viewer.companion.endpoint import Reply
+from disttrace_viewer.companion.endpoint import PeerReply
 from disttrace_viewer.companion.reports import MOST_WHOLE, packed, unpacked
 from disttrace_viewer.diagnosis import job
 from disttrace_viewer.diagnosis.job import verdict_on
@@ -86,13 +86,13 @@ def test_another_host_is_asked_for_the_calls_of_one_of_those_who_made_the_same(
         asked.extend(wanted)
         whole = job.in_full(there, wanted, [str(tmp_path / "b")], here).states
         answer = packed(merge([whole[one] for one in wanted]), nobody_knows, most=MOST_WHOLE)
-        answers = [Reply("b", told) for told in (b"", answer)]
+        answers = [PeerReply("b", told) for told in (b"", answer)]
         return unpacked(answers, ours).states
 
     found = job.judged(
         [str(tmp_path / "a")],
         choose=all_of,
-        others=unpacked([Reply("b", packed(there, nobody_knows))], ours).merged,
+        others=unpacked([PeerReply("b", packed(there, nobody_knows))], ours).merged,
         fetch=fetch,
         look=nobody_knows,
     )

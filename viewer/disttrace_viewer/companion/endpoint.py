@@ -54,14 +54,14 @@ class Transport(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class PeerReply:
     """What one host answered."""
 
     sender: str
     data: bytes
 
 
-Done = Callable[[list[Reply]], None]
+Done = Callable[[list[PeerReply]], None]
 Requested = Callable[[int, tuple[str, ...]], None]
 """Gets the number and the words of a request."""
 
@@ -92,7 +92,7 @@ class _Round:
     awaited: set[int]
     until: float
     done: Done
-    answers: list[Reply]
+    answers: list[PeerReply]
     size: int = 0
     """Bytes of the answers."""
 
@@ -347,7 +347,7 @@ class Endpoint:
         if found.size > MOST_BYTES:
             raise Garbled("too much of all together")
         one.late = False
-        found.answers.append(Reply(one.id, message.body))
+        found.answers.append(PeerReply(one.id, message.body))
         found.awaited.discard(stream)
         self._look_at_round()
 

@@ -26,7 +26,7 @@ from disttrace_viewer.companion.endpoint import (
     SEEKING,
     SERVER,
     Endpoint,
-    Reply,
+    PeerReply,
 )
 from disttrace_viewer.companion.protocol import Address, secret_of_job
 from disttrace_viewer.companion.sockets import Sockets
@@ -152,10 +152,10 @@ class Peers:
         of: Collection[str] | None = None,
         most: int = MOST_STATES,
         within_s: float = ROUND_S,
-    ) -> list[Reply]:
+    ) -> list[PeerReply]:
         """What all clients answer, or those with some names; nothing where we are no server."""
         endpoint = self._endpoint
-        nothing: list[Reply] = []
+        nothing: list[PeerReply] = []
         if endpoint is None or endpoint.state != SERVER:
             return nothing
         return self._on_thread(

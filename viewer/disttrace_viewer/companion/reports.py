@@ -24,7 +24,7 @@ import orjson
 
 from disttrace_viewer.analysis.liveness import Look, Observation, look
 from disttrace_viewer.analysis.process_ends import quotes
-from disttrace_viewer.companion.endpoint import Reply
+from disttrace_viewer.companion.endpoint import PeerReply
 from disttrace_viewer.companion.reading import marks_of
 from disttrace_viewer.companion.sound import sound
 from disttrace_viewer.states.building import trace_of
@@ -90,7 +90,7 @@ def packed(merged: Merged, see: Look = look, *, most: int = MOST_STATE) -> bytes
     return zlib.compress(orjson.dumps(found, option=orjson.OPT_NON_STR_KEYS), 6)
 
 
-def unpacked(answers: Iterable[Reply], local: Merged, *, proved: bool = False) -> Received:
+def unpacked(answers: Iterable[PeerReply], local: Merged, *, proved: bool = False) -> Received:
     """All answers in one. One that cannot be read costs only its sender; what is sent of processes
     of this host is not believed, nor what two send of one process, unless all have ``proved`` to be
     of the job: then a companion was replaced, and the newer state counts.
@@ -140,20 +140,20 @@ def _seen(word: Any) -> Observation:
     return Observation(alive, code, letter)
 
 
-def joined(answers: Sequence[Reply], summaries: Sequence[Reply]) -> bytes:
+def joined(answers: Sequence[PeerReply], summaries: Sequence[PeerReply]) -> bytes:
     """Answers of several hosts as one, to be handed on."""
     rows = [[[one.sender, one.data.hex()] for one in of] for of in (answers, summaries)]
     return zlib.compress(orjson.dumps(rows), 1)
 
 
-def parted(data: bytes) -> tuple[list[Reply], list[Reply]]:
+def parted(data: bytes) -> tuple[list[PeerReply], list[PeerReply]]:
     """The same again; none where it is no such thing."""
-    nothing: tuple[list[Reply], list[Reply]] = ([], [])
+    nothing: tuple[list[PeerReply], list[PeerReply]] = ([], [])
     if not data:
         return nothing
     try:
         answers, summaries = (
-            [Reply(str(name)[:64], bytes.fromhex(text)) for name, text in of]
+            [PeerReply(str(name)[:64], bytes.fromhex(text)) for name, text in of]
             for of in orjson.loads(inflated(data, MOST_TEXT_OF_ALL))
         )
     except WRONG:

@@ -17,7 +17,7 @@ import orjson
 
 from disttrace.journal.format import COLLECTIVE, COMPOSED, MESSAGE, ranges_of, ranks_of
 from disttrace_viewer.analysis.liveness import Look, look
-from disttrace_viewer.companion.endpoint import MOST_SUMMARY, Reply
+from disttrace_viewer.companion.endpoint import MOST_SUMMARY, PeerReply
 from disttrace_viewer.companion.reading import mark_of
 from disttrace_viewer.companion.reports import hidden
 from disttrace_viewer.states.building import trace_of
@@ -251,7 +251,7 @@ def _number(value: Any) -> int:
     return value
 
 
-def read(answers: Iterable[Reply]) -> dict[str, HostSummary]:
+def read(answers: Iterable[PeerReply]) -> dict[str, HostSummary]:
     """By sender the summaries that are such."""
     found = ((one.sender, unpacked(one.data)) for one in answers)
     return {sender: one for sender, one in found if one is not None}

@@ -21,7 +21,7 @@ from typing import Any
 
 from disttrace.recording.shown import Compared
 from disttrace_viewer.companion import excerpt
-from disttrace_viewer.companion.endpoint import ALONE, SEEKING, SERVER, Reply
+from disttrace_viewer.companion.endpoint import ALONE, SEEKING, SERVER, PeerReply
 from disttrace_viewer.companion.excerpt import Excerpt, Excerpts
 from disttrace_viewer.companion.follower import Follower
 from disttrace_viewer.companion.peers import WHOLE_S, Peers
@@ -53,7 +53,7 @@ class Judging:
         except ValueError:
             return b""
 
-    def judge(self, answers: Sequence[Reply]) -> None:
+    def judge(self, answers: Sequence[PeerReply]) -> None:
         """Have reported what is wrong, by the calls of others and by ours."""
         reports = [[one.sender, base64.b64encode(one.data).decode()] for one in answers]
         question = json.dumps([sorted(self._known()), reports]).encode()
@@ -210,7 +210,7 @@ class Talk(Duty):
 
     def _ask(self) -> None:
         now = time.monotonic()
-        answers: list[Reply] = []
+        answers: list[PeerReply] = []
         serves = self._is_everybody or self._meets()
         if serves and not self._is_everybody and now >= self._ask_at:
             words = [] if self._slowness is None else self._slowness.question()
@@ -257,7 +257,9 @@ class Talk(Duty):
         of = [one for one in suspects if one != HERE]
         answers = self._others.request([CALLS], of=of, within_s=WHOLE_S)
         found = [
-            Reply(one.sender, one.data[_LENGTH.size :]) for one in answers if _is(one.data, _CALLS)
+            PeerReply(one.sender, one.data[_LENGTH.size :])
+            for one in answers
+            if _is(one.data, _CALLS)
         ]
         if found:
             self._judge.judge(found)

@@ -31,7 +31,7 @@ from disttrace_viewer.analysis.process_ends import CLEAN
 from disttrace_viewer.companion import activity, summary, words
 from disttrace_viewer.companion.activity import APART_S, Activities, Load
 from disttrace_viewer.companion.asking import Asking
-from disttrace_viewer.companion.endpoint import ALONE, MOST_SUMMARY, SERVER, Reply
+from disttrace_viewer.companion.endpoint import ALONE, MOST_SUMMARY, SERVER, PeerReply
 from disttrace_viewer.companion.gil_holders import OF_LIMIT, SHORTEST_S, GilHolders, Silent
 from disttrace_viewer.companion.peers import WHOLE_S, Peers
 from disttrace_viewer.companion.protocol import secret_of_job
@@ -172,7 +172,7 @@ class Judge:
         self._folder.release()
         self.peers.be_mute()
 
-    def divergence(self, known: Sequence[str], answers: Sequence[Reply] = ()) -> dict[str, Any]:
+    def divergence(self, known: Sequence[str], answers: Sequence[PeerReply] = ()) -> dict[str, Any]:
         """Whether ranks of this host and of ``answers`` are out of step (``words.py``), but for
         groups (ids) of which that is ``known``."""
         local = self._local()
@@ -249,15 +249,15 @@ class Judge:
             self._leave_at = time.monotonic() + REST_S
         return found
 
-    def _requested(self, local: Merged) -> tuple[list[Reply], list[Reply]]:
+    def _requested(self, local: Merged) -> tuple[list[PeerReply], list[PeerReply]]:
         """The states of all hosts; of very many those of hosts that stand out, and summaries of the
         others.
         """
-        summaries: list[Reply] = []
+        summaries: list[PeerReply] = []
         if len(self.peers.clients) <= MOST_HOSTS:
             return self.peers.request(("states",)), summaries
         summaries = self.peers.request(("summary",), most=MOST_SUMMARY)
-        known = summary.read([Reply(HERE, summary.packed(local)), *summaries])
+        known = summary.read([PeerReply(HERE, summary.packed(local)), *summaries])
         wanted = {*summary.chosen(known, self._chosen, MOST_HOSTS + 1)} - {HERE}
         self._chosen = sorted(wanted)
         rest = [one for one in summaries if one.sender not in wanted]
@@ -270,16 +270,16 @@ class Judge:
             self._hand_over(*self._requested(local), local)
 
     def _hand_over(
-        self, answers: Sequence[Reply], summaries: Sequence[Reply], local: Merged
+        self, answers: Sequence[PeerReply], summaries: Sequence[PeerReply], local: Merged
     ) -> None:
         """Have a client judge and print what we know: none of our processes can."""
-        ours = Reply(uuid.uuid4().hex[:12], packed(local))
+        ours = PeerReply(uuid.uuid4().hex[:12], packed(local))
         self.peers.hand_over(joined([*answers, ours], summaries))
 
     def _of(
         self,
-        answers: Sequence[Reply],
-        summaries: Sequence[Reply],
+        answers: Sequence[PeerReply],
+        summaries: Sequence[PeerReply],
         local: Merged,
         *,
         meets: bool,
@@ -300,7 +300,7 @@ class Judge:
 
     @staticmethod
     def _unpacked(
-        answers: Sequence[Reply], local: Merged, summaries: Sequence[Reply] = ()
+        answers: Sequence[PeerReply], local: Merged, summaries: Sequence[PeerReply] = ()
     ) -> Received:
         received = unpacked(answers, local, proved=secret_of_job() is not None)
         others = [*summary.read(summaries).values()]
@@ -584,7 +584,7 @@ def current(jobs: Sequence[Job], ours: str, received: Received) -> list[str]:
     return [job.id for job in jobs if job.last_ns >= began_ns or not living.isdisjoint(job.names)]
 
 
-def judgeable(answer: Reply) -> bool:
+def judgeable(answer: PeerReply) -> bool:
     """Whether a trace can be made of what one other host sent."""
     try:
         trace_of(Merged({state.id: state for state in unpacked([answer], Merged({})).states}))
@@ -628,7 +628,7 @@ def main(argv: list[str]) -> None:
                 print(base64.b64encode(judge.calls()).decode(), flush=True)  # noqa: T201
             elif line.startswith(DIVERGED):
                 known, received = json.loads(line.removeprefix(DIVERGED))
-                answers = [Reply(one, base64.b64decode(data)) for one, data in received]
+                answers = [PeerReply(one, base64.b64decode(data)) for one, data in received]
                 print(json.dumps(judge.divergence(known, answers)), flush=True)  # noqa: T201
             else:
                 print(json.dumps(judge.verdict()), flush=True)  # noqa: T201
