@@ -303,7 +303,8 @@ import fcntl
 def work():
     first = open(FOLDER + "/lock", "w")
     if (child := os.fork()) == 0:
-        fcntl.flock(open(FOLDER + "/lock"), fcntl.LOCK_EX)
+        held = open(FOLDER + "/lock")  # a lock ends with its file
+        fcntl.flock(held, fcntl.LOCK_EX)
         time.sleep(600)
     time.sleep(0.5)
     fcntl.flock(first, fcntl.LOCK_EX)
