@@ -104,7 +104,9 @@ def test_an_empty_folder_is_an_error_of_ours(tmp_path: Path) -> None:
     with pytest.raises(ViewerError, match="no journals in"):
         diagnose(tmp_path)
     (tmp_path / "notes.txt").write_text("no journal")
-    with pytest.raises(
-        ViewerError, match=r"notes.txt: it does not tell why it ended: 1 line, none of trouble"
-    ):
-        diagnose(tmp_path / "notes.txt")
+    for place in (tmp_path / "notes.txt", tmp_path):
+        with pytest.raises(ViewerError) as error:
+            diagnose(place)
+        assert str(error.value).endswith(
+            "notes.txt: it does not tell why it ended: 1 line, none of trouble."
+        ), "no word of journals where other evidence was given"

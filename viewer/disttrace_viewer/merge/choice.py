@@ -30,11 +30,14 @@ def folders(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | No
 def nothing(where: Sequence[str], problems: Sequence[Problem]) -> ViewerError:
     """The error for folders without a journal."""
     names = [plain(one) or "''" for one in where]
+    if problems and all(problem.kind == "silent" for problem in problems):
+        of = [
+            (plain(one.path), one.sentence.removeprefix(f"{plain(one.path)}: ")) for one in problems
+        ]
+        return ViewerError("\n".join(f"{path}: it {why}" for path, why in of))
     if [problem.path for problem in problems] == list(where) and len(where) == 1:
         why = problems[0].sentence.removeprefix(f"{plain(where[0])}: ")
         it = "" if why[:1].isdecimal() else "it "  # what is in a folder is counted
-        if problems[0].kind == "silent":
-            return ViewerError(f"{names[0]}: {it}{why}")
         return ViewerError(f"no journals in {names[0]}: {it}{why}")
     reasons = "".join(f"\n  {problem.sentence}" for problem in problems)
     return ViewerError(
