@@ -93,7 +93,7 @@ def _wrapper(
         if group is not None:
             entry = groups.get(id(group)) or groups.passed(group)
         told = [values[at] for at, _ in shown]
-        told.extend(kwargs.values())
+        told.extend(kwargs.items())
         key = op, None if entry is None else entry.n, told, caller
         call = None if find is None or caller is None else find(*key)
         if call is not None:
