@@ -163,7 +163,10 @@ class _Archive:
         with (
             open(open_regular(path), "rb") as packed,
             gzip.GzipFile(fileobj=packed) as source,
-            tarfile.open(fileobj=source, mode="r|", tarinfo=_Member) as archive,
+            # Block by block: what a longer read had so far is lost where its rest is damaged.
+            tarfile.open(
+                fileobj=source, mode="r|", bufsize=tarfile.BLOCKSIZE, tarinfo=_Member
+            ) as archive,
         ):
             for member in archive:
                 if member.uname == _OURS:  # it begins behind the checksum of the one before
