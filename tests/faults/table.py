@@ -6,857 +6,261 @@ a deeper call stack. Markers are comments in the programs (`# <- L1`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from faults.expectation import NOBODY, NODES, Expected, Row
 
+
+def row(number: int, program: str, *expected: Expected, **keys: Any) -> Row:
+    """A run; a program of a fault lies below ``faults/``."""
+    below = "" if number == 0 or "/" in program.split()[0] else "faults/"
+    return Row(number=number, program=below + program, expected=expected, **keys)
+
+
+def said(
+    kinds: str,
+    culprits: tuple[int, ...],
+    lines: str | Mapping[int, tuple[str, ...]] = "",
+    *words: str,
+    waiting: tuple[int, ...] | None = None,
+    or_else: tuple[int, ...] | None = None,
+) -> Expected:
+    """A finding of one of the kinds (``a|b``), with markers by rank: ``0:L1 1:L2a|L2b``."""
+    if isinstance(lines, str):
+        marks = (one.split(":") for one in lines.split())
+        lines = {int(rank): tuple(names.split("|")) for rank, names in marks}
+    sets = (culprits,) if or_else is None else (culprits, or_else)
+    return Expected(
+        kinds=tuple(kinds.split("|")), culprits=sets, waiting=waiting, lines=lines, words=words
+    )
+
+
 # Everybody else is only ever a consequence: no row tolerates another finding without saying why.
 EXTRA_COLLECTIVE = (
-    Row(
-        number=1,
-        program="faults/extra_collective.py",
-        expected=(
-            Expected(
-                kinds=("op_mismatch",),
-                culprits=((0,),),
-                lines={0: ("L1",), 1: ("L2",), 2: ("L2",)},
-            ),
-        ),
-        fixed_slice=True,
-    ),
-    Row(
-        number=1,
-        program="faults/extra_collective.py --extra barrier --step 0",
-        world=2,
-        expected=(
-            Expected(kinds=("op_mismatch",), culprits=(NOBODY,), lines={0: ("L1w",), 1: ("L2",)}),
-        ),
-    ),
-    Row(
-        number=1,
-        program="faults/extra_collective.py --culprit 3 --group 1,2,3 --extra broadcast --deep 6",
-        world=4,
-        expected=(
-            Expected(
-                kinds=("op_mismatch",),
-                culprits=((3,),),
-                lines={3: ("L1b",), 1: ("L2",), 2: ("L2",)},
-            ),
-        ),
-    ),
-    Row(
-        number=1,
-        program="faults/extra_collective.py --extra all_reduce",
-        expected=(
-            Expected(
-                kinds=("missing_participant",),
-                culprits=(NOBODY,),
-                waiting=(0,),
-                lines={0: ("L2",), 1: ("L3",), 2: ("L3",)},
-                words=("one more call",),
-            ),
-        ),
-    ),
-    Row(
-        number=1,
-        program="faults/extra_collective.py --extra all_reduce --then end",
-        ends="either",
-        expected=(
-            Expected(
-                kinds=("missing_participant",),
-                culprits=(NOBODY,),
-                lines={0: ("L2",)},
-                words=("one more call",),
-            ),
-        ),
-    ),
-)
+    row(1, "extra_collective.py", said("op_mismatch", (0,), "0:L1 1:L2 2:L2"), fixed_slice=True),
+    row(1, "extra_collective.py --extra barrier --step 0",
+        said("op_mismatch", NOBODY, "0:L1w 1:L2"), world=2),
+    row(1, "extra_collective.py --culprit 3 --group 1,2,3 --extra broadcast --deep 6",
+        said("op_mismatch", (3,), "3:L1b 1:L2 2:L2"), world=4),
+    row(1, "extra_collective.py --extra all_reduce",
+        said("missing_participant", NOBODY, "0:L2 1:L3 2:L3", "one more call", waiting=(0,))),
+    row(1, "extra_collective.py --extra all_reduce --then end",
+        said("missing_participant", NOBODY, "0:L2", "one more call"), ends="either"),
+)  # fmt: skip
 
 SLOW_LOADER = (
-    Row(
-        number=2,
-        program="faults/slow_loader.py",
-        expected=(
-            Expected(
-                kinds=("missing_participant",),
-                culprits=((2,),),
-                waiting=(0, 1),
-                lines={2: ("L1",), 0: ("L2",), 1: ("L2",)},
-            ),
-        ),
-        fixed_slice=True,
-    ),
-    Row(
-        number=2,
-        program="faults/slow_loader.py --culprit 0 --op broadcast --step 3",
-        world=2,
-        expected=(
-            Expected(
-                kinds=("missing_participant",),
-                culprits=((0,),),
-                waiting=(1,),
-                lines={0: ("L1",), 1: ("L2b",)},
-            ),
-        ),
-    ),
-    Row(
-        number=2,
-        program="faults/slow_loader.py --culprit 2 --group 1,2,3 --op async --deep 5",
-        world=4,
-        expected=(
-            Expected(
-                kinds=("missing_participant",),
-                culprits=((2,),),
-                lines={2: ("L1",), 1: ("L2i", "L2a"), 3: ("L2i", "L2a")},
-            ),
-        ),
-    ),
-    Row(
-        number=2,
-        program="faults/slow_loader.py --where loop --culprit 1 --op barrier",
-        expected=(
-            Expected(
-                kinds=("missing_participant",),
-                culprits=((1,),),
-                waiting=(0, 2),
-                lines={1: ("L1b", "L1c"), 0: ("L2w",)},  # both lines are of the loop
-            ),
-        ),
-    ),
-    Row(
-        number=2,
-        program="faults/slow_loader.py --where exit",
-        ends="either",
-        expected=(Expected(kinds=("missing_participant",), culprits=((2,),), lines={0: ("L2",)}),),
-    ),
-    Row(
-        number=2,
-        program="faults/slow_loader.py --op unwaited",
-        expected=(
-            Expected(
-                kinds=("missing_participant",),
-                culprits=((2,),),
-                waiting=(0, 1),
-                lines={2: ("L1",), 0: ("L2u",)},
-            ),
-        ),
-    ),
-    Row(
-        number=2,
-        program="faults/slow_loader.py --where destroy --op all_gather",
-        ends="either",  # gloo may close the connections then
-        expected=(
-            Expected(
-                kinds=("missing_participant",), culprits=((2,),), lines={2: ("L1d",), 0: ("L2g",)}
-            ),
-        ),
-    ),
-    Row(
-        number=2,
-        program="faults/slow_loader.py --culprit 1",
-        torchrun=True,
-        expected=(
-            Expected(
-                kinds=("missing_participant",),
-                culprits=((1,),),
-                waiting=(0, 2),
-                lines={1: ("L1",), 0: ("L2",), 2: ("L2",)},
-            ),
-        ),
-    ),
-)
+    row(2, "slow_loader.py",
+        said("missing_participant", (2,), "2:L1 0:L2 1:L2", waiting=(0, 1)), fixed_slice=True),
+    row(2, "slow_loader.py --culprit 0 --op broadcast --step 3",
+        said("missing_participant", (0,), "0:L1 1:L2b", waiting=(1,)), world=2),
+    row(2, "slow_loader.py --culprit 2 --group 1,2,3 --op async --deep 5",
+        said("missing_participant", (2,), "2:L1 1:L2i|L2a 3:L2i|L2a"), world=4),
+    # both lines are of the loop
+    row(2, "slow_loader.py --where loop --culprit 1 --op barrier",
+        said("missing_participant", (1,), "1:L1b|L1c 0:L2w", waiting=(0, 2))),
+    row(2, "slow_loader.py --where exit", said("missing_participant", (2,), "0:L2"), ends="either"),
+    row(2, "slow_loader.py --op unwaited",
+        said("missing_participant", (2,), "2:L1 0:L2u", waiting=(0, 1))),
+    # gloo may close the connections then
+    row(2, "slow_loader.py --where destroy --op all_gather",
+        said("missing_participant", (2,), "2:L1d 0:L2g"), ends="either"),
+    row(2, "slow_loader.py --culprit 1",
+        said("missing_participant", (1,), "1:L1 0:L2 2:L2", waiting=(0, 2)), torchrun=True),
+)  # fmt: skip
 
 SERVER = tuple(
-    Row(
-        number=2,
-        program=f"faults/server.py --waits queue --broken {broken}",
-        expected=(
-            Expected(
-                kinds=("missing_participant",), culprits=((culprit,),), lines={culprit: (marker,)}
-            ),
-        ),
+    row(
+        2,
+        f"server.py --waits queue --broken {broken}",
+        said("missing_participant", (culprit,), {culprit: (marker,)}),
     )
     for broken, culprit, marker in (("line", 0, "line"), ("lock", 0, "lock"), ("others", 2, "away"))
 )
 UNEVEN_BATCHES = (
-    Row(
-        number=3,
-        program="faults/uneven_batches.py",
-        expected=(
-            Expected(
-                kinds=("missing_participant",),
-                culprits=((1,),),
-                waiting=(0, 2),
-                lines={1: ("L1",), 0: ("L2",), 2: ("L2",)},
-                words=("join",),
-            ),
-        ),
-    ),
-    Row(
-        number=3,
-        program="faults/uneven_batches.py --then end --culprit 0",
-        ends="either",
-        expected=(Expected(kinds=("missing_participant",), culprits=((0,),), lines={1: ("L2",)}),),
-    ),
-    Row(
-        number=3,
-        program="faults/uneven_batches.py --then barrier --group 1,2,3",
-        world=4,
-        expected=(
-            Expected(kinds=("op_mismatch",), culprits=((1,),), lines={1: ("L1w",), 2: ("L2",)}),
-        ),
-    ),
-    Row(
-        number=3,
-        program="faults/uneven_batches.py --then barrier",
-        world=2,
-        expected=(
-            Expected(kinds=("op_mismatch",), culprits=(NOBODY,), lines={1: ("L1w",), 0: ("L2",)}),
-        ),
-    ),
-)
+    row(3, "uneven_batches.py",
+        said("missing_participant", (1,), "1:L1 0:L2 2:L2", "join", waiting=(0, 2))),
+    row(3, "uneven_batches.py --then end --culprit 0",
+        said("missing_participant", (0,), "1:L2"), ends="either"),
+    row(3, "uneven_batches.py --then barrier --group 1,2,3",
+        said("op_mismatch", (1,), "1:L1w 2:L2"), world=4),
+    row(3, "uneven_batches.py --then barrier", said("op_mismatch", NOBODY, "1:L1w 0:L2"), world=2),
+)  # fmt: skip
 
 RING_DEADLOCK = (
-    Row(
-        number=4,
-        program="faults/ring_deadlock.py",
-        expected=(
-            Expected(
-                kinds=("deadlock",),
-                culprits=(NOBODY,),
-                waiting=(0, 1, 2),
-                lines={0: ("L1",), 1: ("L1",), 2: ("L1",)},
-            ),
-        ),
-        fixed_slice=True,
-    ),
-    Row(
-        number=4,
-        program="faults/ring_deadlock.py --first send --step 0",
-        world=2,
-        expected=(
-            Expected(
-                kinds=("deadlock",),
-                culprits=(NOBODY,),
-                waiting=(0, 1),
-                lines={0: ("L2",), 1: ("L2",)},
-            ),
-        ),
-    ),
-    Row(
-        number=4,
-        program="faults/ring_deadlock.py --group 1,2,3 --deep 5",
-        world=4,
-        expected=(
-            Expected(
-                kinds=("deadlock",),
-                culprits=(NOBODY,),
-                lines={1: ("L1",), 2: ("L1",), 3: ("L1",)},
-            ),
-        ),
-    ),
-)
+    row(4, "ring_deadlock.py",
+        said("deadlock", NOBODY, "0:L1 1:L1 2:L1", waiting=(0, 1, 2)), fixed_slice=True),
+    row(4, "ring_deadlock.py --first send --step 0",
+        said("deadlock", NOBODY, "0:L2 1:L2", waiting=(0, 1)), world=2),
+    row(4, "ring_deadlock.py --group 1,2,3 --deep 5",
+        said("deadlock", NOBODY, "1:L1 2:L1 3:L1"), world=4),
+)  # fmt: skip
 
 ONE_SIDED_BATCH = (
-    Row(
-        number=5,
-        program="faults/one_sided_batch.py",
-        world=2,
-        expected=(
-            Expected(
-                kinds=("unmatched_recv",),
-                culprits=((1,),),
-                waiting=(0,),
-                lines={0: ("L0", "L1"), 1: ("L3",)},
-            ),
-        ),
-    ),
-    Row(
-        number=5,
-        program="faults/one_sided_batch.py --missing recv --pair 2,0",
-        expected=(
-            Expected(
-                kinds=("unmatched_send",),
-                culprits=((0,),),
-                lines={2: ("L0", "L1"), 0: ("L3",)},
-            ),
-        ),
-    ),
-    Row(
-        number=5,
-        program="faults/one_sided_batch.py --missing tag --step 0",
-        world=2,
-        expected=(
-            Expected(
-                kinds=("unmatched_recv", "unmatched_send"),
-                culprits=(NOBODY,),
-                lines={0: ("L0", "L1")},
-                words=("tag", "5"),
-            ),
-        ),
-    ),
-    Row(
-        number=5,
-        program="faults/one_sided_batch.py --then barrier",
-        world=2,
-        expected=(
-            Expected(
-                kinds=("deadlock",),
-                culprits=(NOBODY,),
-                lines={0: ("L0", "L1"), 1: ("L4",)},
-            ),
-        ),
-    ),
-)
+    row(5, "one_sided_batch.py",
+        said("unmatched_recv", (1,), "0:L0|L1 1:L3", waiting=(0,)), world=2),
+    row(5, "one_sided_batch.py --missing recv --pair 2,0",
+        said("unmatched_send", (0,), "2:L0|L1 0:L3")),
+    row(5, "one_sided_batch.py --missing tag --step 0",
+        said("unmatched_recv|unmatched_send", NOBODY, "0:L0|L1", "tag", "5"), world=2),
+    row(5, "one_sided_batch.py --then barrier", said("deadlock", NOBODY, "0:L0|L1 1:L4"), world=2),
+)  # fmt: skip
 
 OPPOSITE_ORDER = (
-    Row(
-        number=6,
-        program="faults/opposite_order.py",
-        world=2,
-        expected=(
-            Expected(
-                kinds=("deadlock",),
-                culprits=(NOBODY,),
-                waiting=(0, 1),
-                lines={0: ("L1",), 1: ("L1",)},
-            ),
-        ),
-    ),
-    Row(
-        number=6,
-        program="faults/opposite_order.py --ring --step 0",
-        expected=(
-            Expected(
-                kinds=("deadlock",),
-                culprits=(NOBODY,),
-                waiting=(0, 1, 2),
-                lines={0: ("L1",), 1: ("L1",), 2: ("L1",)},
-            ),
-        ),
-    ),
-    Row(
-        number=6,
-        program="faults/opposite_order.py --pair 1,2 --deep 5",
-        expected=(
-            Expected(
-                kinds=("deadlock",),
-                culprits=(NOBODY,),
-                lines={1: ("L1",), 2: ("L1",)},
-            ),
-        ),
-    ),
-    Row(
-        number=6,
-        program="faults/opposite_order.py --short --pair 0,2",
-        world=4,
-        expected=(
-            Expected(
-                kinds=("deadlock",),
-                culprits=(NOBODY,),
-                lines={0: ("L4",), 2: ("L3",)},
-                words=("Rank 2 is one call short in group [0, 2]", "(3 against 4 of rank 0)"),
-            ),
-        ),
-    ),
-)
+    row(6, "opposite_order.py", said("deadlock", NOBODY, "0:L1 1:L1", waiting=(0, 1)), world=2),
+    row(6, "opposite_order.py --ring --step 0",
+        said("deadlock", NOBODY, "0:L1 1:L1 2:L1", waiting=(0, 1, 2))),
+    row(6, "opposite_order.py --pair 1,2 --deep 5", said("deadlock", NOBODY, "1:L1 2:L1")),
+    row(6, "opposite_order.py --short --pair 0,2",
+        said("deadlock", NOBODY, "0:L4 2:L3",
+             "Rank 2 is one call short in group [0, 2]", "(3 against 4 of rank 0)"),
+        world=4),
+)  # fmt: skip
 
 OTHER_SIZE = (
-    Row(
-        number=7,
-        program="faults/other_size.py",
-        ends="either",
-        expected=(
-            Expected(
-                kinds=("shape_mismatch",),
-                culprits=((0,),),
-                lines={0: ("L1",), 1: ("L1",), 2: ("L1",)},
-            ),
-        ),
-        fixed_slice=True,
-    ),
-    Row(
-        number=7,
-        program="faults/other_size.py --elements 4 --culprit 2 --group 1,2,3",
-        world=4,
-        ends="either",
-        expected=(Expected(kinds=("shape_mismatch",), culprits=((2,),), lines={2: ("L1",)}),),
-    ),
-    Row(
-        number=7,
-        program="faults/other_size.py --step 0",
-        world=2,
-        ends="either",
-        expected=(
-            Expected(kinds=("shape_mismatch",), culprits=(NOBODY,), lines={0: ("L1",), 1: ("L1",)}),
-        ),
-    ),
-    Row(
-        number=7,
-        program="faults/other_size.py --op all_gather --culprit 1 --deep 5",
-        ends="either",
-        expected=(Expected(kinds=("shape_mismatch",), culprits=((1,),), lines={1: ("L1g",)}),),
-    ),
-)
+    row(7, "other_size.py",
+        said("shape_mismatch", (0,), "0:L1 1:L1 2:L1"), ends="either", fixed_slice=True),
+    row(7, "other_size.py --elements 4 --culprit 2 --group 1,2,3",
+        said("shape_mismatch", (2,), "2:L1"), world=4, ends="either"),
+    row(7, "other_size.py --step 0",
+        said("shape_mismatch", NOBODY, "0:L1 1:L1"), world=2, ends="either"),
+    row(7, "other_size.py --op all_gather --culprit 1 --deep 5",
+        said("shape_mismatch", (1,), "1:L1g"), ends="either"),
+)  # fmt: skip
 
 OTHER_ARGUMENTS = (
-    Row(
-        number=8,
-        program="faults/other_arguments.py --what reduce_op",
-        ends="ends",
-        expected=(
-            Expected(
-                kinds=("reduce_op_mismatch",), culprits=((1,),), lines={1: ("L1",), 0: ("L1",)}
-            ),
-        ),
-    ),
-    Row(
-        number=8,
-        program="faults/other_arguments.py --what reduce_op --step 0",
-        world=2,
-        ends="ends",
-        expected=(
-            Expected(
-                kinds=("reduce_op_mismatch",), culprits=(NOBODY,), lines={0: ("L1",), 1: ("L1",)}
-            ),
-        ),
-    ),
-    Row(
-        number=8,
-        program="faults/other_arguments.py --what root",
-        ends="either",
-        expected=(
-            Expected(kinds=("root_mismatch",), culprits=((1,),), lines={1: ("L2",), 0: ("L2",)}),
-        ),
-    ),
-    Row(
-        number=8,
-        program="faults/other_arguments.py --what dtype --culprit 2",
-        ends="either",
-        expected=(Expected(kinds=("dtype_mismatch",), culprits=((2,),), lines={2: ("L3",)}),),
-    ),
-    Row(
-        number=8,
-        program="faults/other_arguments.py --what same_size_dtype --group 1,2,3 --deep 5",
-        world=4,
-        ends="ends",
-        expected=(Expected(kinds=("dtype_mismatch",), culprits=((1,),), lines={1: ("L3",)}),),
-    ),
-    Row(
-        number=8,
-        program="faults/other_arguments.py --what message",
-        world=2,
-        ends="either",
-        expected=(
-            Expected(kinds=("size_mismatch",), culprits=(NOBODY,), lines={0: ("L4",), 1: ("L5",)}),
-        ),
-    ),
-)
+    row(8, "other_arguments.py --what reduce_op",
+        said("reduce_op_mismatch", (1,), "1:L1 0:L1"), ends="ends"),
+    row(8, "other_arguments.py --what reduce_op --step 0",
+        said("reduce_op_mismatch", NOBODY, "0:L1 1:L1"), world=2, ends="ends"),
+    row(8, "other_arguments.py --what root",
+        said("root_mismatch", (1,), "1:L2 0:L2"), ends="either"),
+    row(8, "other_arguments.py --what dtype --culprit 2",
+        said("dtype_mismatch", (2,), "2:L3"), ends="either"),
+    row(8, "other_arguments.py --what same_size_dtype --group 1,2,3 --deep 5",
+        said("dtype_mismatch", (1,), "1:L3"), world=4, ends="ends"),
+    row(8, "other_arguments.py --what message",
+        said("size_mismatch", NOBODY, "0:L4 1:L5"), world=2, ends="either"),
+)  # fmt: skip
 
 RENDEZVOUS = (
-    Row(
-        number=9,
-        program="faults/rendezvous.py",
-        launch="--ranks 0,1",
-        expected=(
-            Expected(
-                kinds=("rendezvous_incomplete",),
-                culprits=((2,),),
-                lines={0: ("L1",), 1: ("L1",)},
-            ),
-        ),
-    ),
-    Row(
-        number=9,
-        program="faults/rendezvous.py --timeout 8",
-        world=2,
-        launch="--ranks 0",
-        ends="either",
-        expected=(
-            Expected(kinds=("rendezvous_incomplete",), culprits=((1,),), lines={0: ("L1",)}),
-        ),
-    ),
-    Row(
-        number=9,
-        program="faults/rendezvous.py",
-        launch="--ranks 1,2",
-        expected=(
-            Expected(
-                kinds=("rendezvous_unreachable",),
-                culprits=((0,),),
-                lines={1: ("L1",), 2: ("L1",)},
-            ),
-        ),
-    ),
-    Row(
-        number=9,
-        program="faults/rendezvous.py",
-        launch="--ranks 0,1,0 --pause 3",
-        ends="either",
-        expected=(Expected(kinds=("duplicate_rank",), culprits=((0,),)),),
-    ),
-    Row(
-        number=9,
-        program="faults/rendezvous.py",
-        launch="--set 1:MASTER_PORT={free}",
-        expected=(
-            Expected(kinds=("rendezvous_unreachable",), culprits=((1,),), lines={1: ("L1",)}),
-        ),
-    ),
-    Row(
-        number=9,
-        program="faults/rendezvous.py",
-        launch="--set 1:WORLD_SIZE=4",
-        expected=(Expected(kinds=("group_mismatch",), culprits=((1,),), lines={1: ("L1",)}),),
-    ),
-    Row(
-        number=9,
-        program="faults/rendezvous.py",
-        launch="--taken",
-        expected=(Expected(kinds=("process_failed",), culprits=((0,),), lines={0: ("L1",)}),),
-    ),
-)
+    row(9, "rendezvous.py", said("rendezvous_incomplete", (2,), "0:L1 1:L1"), launch="--ranks 0,1"),
+    row(9, "rendezvous.py --timeout 8",
+        said("rendezvous_incomplete", (1,), "0:L1"), world=2, launch="--ranks 0", ends="either"),
+    row(9, "rendezvous.py",
+        said("rendezvous_unreachable", (0,), "1:L1 2:L1"), launch="--ranks 1,2"),
+    row(9, "rendezvous.py",
+        said("duplicate_rank", (0,)), launch="--ranks 0,1,0 --pause 3", ends="either"),
+    row(9, "rendezvous.py",
+        said("rendezvous_unreachable", (1,), "1:L1"), launch="--set 1:MASTER_PORT={free}"),
+    row(9, "rendezvous.py", said("group_mismatch", (1,), "1:L1"), launch="--set 1:WORLD_SIZE=4"),
+    row(9, "rendezvous.py", said("process_failed", (0,), "0:L1"), launch="--taken"),
+)  # fmt: skip
 
 STORE_KEY = (
-    Row(
-        number=10,
-        program="faults/store_key.py",
-        world=2,
-        expected=(
-            Expected(
-                kinds=("process_failed",),
-                culprits=((1,),),
-                lines={1: ("L2",)},
-                words=("ValueError",),
-            ),
-        ),
-    ),
-    Row(
-        number=10,
-        program="faults/store_key.py --culprit 2 --timeout 6 --deep 5",
-        ends="either",
-        expected=(Expected(kinds=("process_failed",), culprits=((2,),), lines={2: ("L2",)}),),
-    ),
-    Row(
-        number=10,
-        program="faults/store_key.py --how sleep --culprit 2",
-        # Rank 1 waits in the barrier for rank 2, which is true as well.
-        tolerated=("missing_participant",),
-        expected=(
-            Expected(
-                kinds=("store_key_missing",),
-                culprits=(NOBODY, (2,)),
-                lines={0: ("L1",)},
-                words=("app/ready/2",),
-            ),
-        ),
-    ),
-    Row(
-        number=10,
-        program="faults/store_key.py --how other_key",
-        world=2,
-        expected=(
-            Expected(
-                kinds=("store_key_missing",),
-                culprits=(NOBODY,),
-                lines={0: ("L1",)},
-                words=("app/Ready/1",),
-            ),
-        ),
-    ),
-    Row(
-        number=10,
-        program="faults/store_key.py --how order",
-        world=2,
-        expected=(
-            Expected(
-                kinds=("store_key_missing",),
-                culprits=(NOBODY,),
-                lines={0: ("L1",), 1: ("L4",)},
-                words=("rank 1 in barrier", "before the call in which its setter waits"),
-            ),
-        ),
-    ),
-    Row(
-        number=10,
-        program="faults/store_key.py --how queue",
-        needs="queue_pop",
-        expected=(
-            Expected(
-                kinds=("store_key_missing",),
-                culprits=(NOBODY,),
-                lines={0: ("L5",)},
-                words=("app/work", "pushed (2"),
-            ),
-        ),
-    ),
-)
+    row(10, "store_key.py", said("process_failed", (1,), "1:L2", "ValueError"), world=2),
+    row(10, "store_key.py --culprit 2 --timeout 6 --deep 5",
+        said("process_failed", (2,), "2:L2"), ends="either"),
+    # Rank 1 waits in the barrier for rank 2, which is true as well.
+    row(10, "store_key.py --how sleep --culprit 2",
+        said("store_key_missing", NOBODY, "0:L1", "app/ready/2", or_else=(2,)),
+        tolerated=("missing_participant",)),
+    row(10, "store_key.py --how other_key",
+        said("store_key_missing", NOBODY, "0:L1", "app/Ready/1"), world=2),
+    row(10, "store_key.py --how order",
+        said("store_key_missing", NOBODY, "0:L1 1:L4", "rank 1 in barrier",
+             "before the call in which its setter waits"),
+        world=2),
+    row(10, "store_key.py --how queue",
+        said("store_key_missing", NOBODY, "0:L5", "app/work", "pushed (2"), needs="queue_pop"),
+)  # fmt: skip
 
 
 def _sudden_end(how: str, marker: str | None, *words: str) -> Row:
     """A rank that ends in one of many ways; where C ends it, no line can be known for sure."""
-    return Row(
-        number=11,
-        program=f"faults/sudden_end.py --how {how}",
+    return row(
+        11,
+        f"sudden_end.py --how {how}",
+        said("process_failed", (1,), {1: (marker,)} if marker else {}, *words),
         ends="either",
-        expected=(
-            Expected(
-                kinds=("process_failed",),
-                culprits=((1,),),
-                lines={1: (marker,)} if marker else {},
-                words=words,
-            ),
-        ),
     )
 
 
 SUDDEN_END = (
-    Row(
-        number=11,
-        program="faults/sudden_end.py",
-        ends="either",
-        expected=(
-            Expected(
-                kinds=("process_failed",),
-                culprits=((1,),),
-                lines={1: ("L1",)},
-                words=("ValueError",),
-            ),
-        ),
-    ),
-    Row(
-        number=11,
-        program="faults/sudden_end.py --how sys_exit",
-        ends="either",
-        expected=(
-            Expected(
-                kinds=("process_failed",),
-                culprits=((1,),),
-                lines={1: ("L1x",)},
-                words=("exit code 3",),
-            ),
-        ),
-    ),
-    Row(
-        number=11,
-        program="faults/sudden_end.py --how sys_exit --culprit 2",
-        torchrun=True,
-        ends="ends",
-        expected=(Expected(kinds=("process_failed",), culprits=((2,),), words=("3",)),),
-    ),
+    row(11, "sudden_end.py", said("process_failed", (1,), "1:L1", "ValueError"), ends="either"),
+    row(11, "sudden_end.py --how sys_exit",
+        said("process_failed", (1,), "1:L1x", "exit code 3"), ends="either"),
+    row(11, "sudden_end.py --how sys_exit --culprit 2",
+        said("process_failed", (2,), "", "3"), torchrun=True, ends="ends"),
     _sudden_end("os_exit", None, "4"),
     _sudden_end("sigkill", None),
     _sudden_end("segfault", None),
     _sudden_end("abort", None),
     _sudden_end("memory", "L1m", "RuntimeError"),
-    Row(
-        number=11,
-        program="faults/sudden_end.py --op recv --culprit 2",
-        world=4,
-        ends="either",
-        expected=(Expected(kinds=("process_failed",), culprits=((2,),), lines={2: ("L1",)}),),
-    ),
-    Row(
-        number=11,
-        program="faults/sudden_end.py --also 2 --deep 5",
-        world=4,
-        ends="either",
-        expected=(
-            Expected(kinds=("process_failed",), culprits=((1, 2),), lines={1: ("L1",), 2: ("L1",)}),
-        ),
-    ),
-    Row(
-        number=11,
-        program="faults/sudden_end.py --group 1,2,3 --culprit 3",
-        world=4,
-        ends="either",
-        expected=(Expected(kinds=("process_failed",), culprits=((3,),), lines={3: ("L1",)}),),
-    ),
-    Row(
-        number=11,
-        program="faults/sudden_end.py",
-        torchrun=True,
-        ends="ends",
-        expected=(Expected(kinds=("process_failed",), culprits=((1,),), lines={1: ("L1",)}),),
-    ),
-)
+    row(11, "sudden_end.py --op recv --culprit 2",
+        said("process_failed", (2,), "2:L1"), world=4, ends="either"),
+    row(11, "sudden_end.py --also 2 --deep 5",
+        said("process_failed", (1, 2), "1:L1 2:L1"), world=4, ends="either"),
+    row(11, "sudden_end.py --group 1,2,3 --culprit 3",
+        said("process_failed", (3,), "3:L1"), world=4, ends="either"),
+    row(11, "sudden_end.py", said("process_failed", (1,), "1:L1"), torchrun=True, ends="ends"),
+)  # fmt: skip
 
 NEW_GROUP_WRONG = (
-    Row(
-        number=12,
-        program="faults/new_group_wrong.py",
-        world=4,
-        ends="either",
-        expected=(
-            Expected(
-                kinds=("group_mismatch",),
-                culprits=(NOBODY,),
-                lines={0: ("L1",), 2: ("L2",)},
-            ),
-        ),
-    ),
-    Row(
-        number=12,
-        program="faults/new_group_wrong.py --how own_ranks",
-        ends="either",
-        expected=(
-            Expected(
-                kinds=("group_mismatch",),
-                culprits=(NOBODY,),
-                lines={0: ("L3",), 1: ("L3",), 2: ("L3",)},
-            ),
-        ),
-    ),
-    Row(
-        number=12,
-        program="faults/new_group_wrong.py --how skipped --step 0",
-        ends="either",
-        expected=(Expected(kinds=("group_mismatch",), culprits=((1,),), lines={0: ("L4",)}),),
-    ),
-    Row(
-        number=12,
-        program="faults/new_group_wrong.py --how asleep",
-        expected=(
-            Expected(
-                kinds=("missing_participant",),
-                culprits=((1,),),
-                # Where making a group waits for nobody, the others wait in what comes next.
-                lines={1: ("L6",), 0: ("L4", "L5")},
-            ),
-        ),
-    ),
-    Row(
-        number=12,
-        program="faults/new_group_wrong.py --how order --deep 5",
-        ends="either",
-        expected=(
-            Expected(kinds=("group_mismatch",), culprits=((1,),), lines={1: ("L7",), 0: ("L7",)}),
-        ),
-    ),
-)
+    row(12, "new_group_wrong.py",
+        said("group_mismatch", NOBODY, "0:L1 2:L2"), world=4, ends="either"),
+    row(12, "new_group_wrong.py --how own_ranks",
+        said("group_mismatch", NOBODY, "0:L3 1:L3 2:L3"), ends="either"),
+    row(12, "new_group_wrong.py --how skipped --step 0",
+        said("group_mismatch", (1,), "0:L4"), ends="either"),
+    # Where making a group waits for nobody, the others wait in what comes next.
+    row(12, "new_group_wrong.py --how asleep", said("missing_participant", (1,), "1:L6 0:L4|L5")),
+    row(12, "new_group_wrong.py --how order --deep 5",
+        said("group_mismatch", (1,), "1:L7 0:L7"), ends="either"),
+)  # fmt: skip
 
 NOT_IN_GROUP = (
-    Row(
-        number=13,
-        program="faults/not_in_group.py",
-        world=4,
-        ends="either",
-        expected=(
-            Expected(
-                kinds=("not_in_group",),
-                culprits=((2, 3),),
-                lines={2: ("L1",), 3: ("L1",)},
-                words=("[2, 3]", "global rank"),
-            ),
-        ),
-    ),
-    Row(
-        number=13,
-        program="faults/not_in_group.py --culprit 2 --step 0",
-        world=3,
-        ends="either",
-        expected=(Expected(kinds=("not_in_group",), culprits=((2,),), lines={2: ("L1",)}),),
-    ),
-    Row(
-        number=13,
-        program="faults/not_in_group.py --op message --group 1,3 --culprit 1 --deep 5",
-        world=4,
-        ends="either",
-        expected=(Expected(kinds=("not_in_group",), culprits=((1,),), lines={1: ("L1s",)}),),
-    ),
-    Row(
-        number=13,
-        program="faults/not_in_group.py --op itself --culprit 1",
-        ends="either",
-        expected=(
-            Expected(
-                kinds=("not_in_group",),
-                culprits=((1,),),
-                lines={1: ("L1i",)},
-                words=("sends to itself", "both ends"),
-            ),
-        ),
-    ),
-)
+    row(13, "not_in_group.py",
+        said("not_in_group", (2, 3), "2:L1 3:L1", "[2, 3]", "global rank"), world=4, ends="either"),
+    row(13, "not_in_group.py --culprit 2 --step 0",
+        said("not_in_group", (2,), "2:L1"), world=3, ends="either"),
+    row(13, "not_in_group.py --op message --group 1,3 --culprit 1 --deep 5",
+        said("not_in_group", (1,), "1:L1s"), world=4, ends="either"),
+    row(13, "not_in_group.py --op itself --culprit 1",
+        said("not_in_group", (1,), "1:L1i", "sends to itself", "both ends"), ends="either"),
+)  # fmt: skip
 
 LATE = (
-    Row(
-        number=14,
-        program="faults/late.py",
-        ends="ends",
-        expected=(Expected(kinds=("straggler",), culprits=((1,),), lines={1: ("L1",)}),),
-    ),
-    Row(
-        number=14,
-        program="faults/late.py --pattern ddp --ms 40 --culprit 0",
-        world=2,
-        ends="ends",
-        expected=(Expected(kinds=("straggler",), culprits=((0,),), lines={0: ("L1d",)}),),
-    ),
-    Row(
-        number=14,
-        program="faults/late.py --group 1,2,3 --culprit 3",
-        world=4,
-        ends="ends",
-        expected=(Expected(kinds=("straggler",), culprits=((3,),), lines={3: ("L1",)}),),
-    ),
-    Row(
-        number=14,
-        program="faults/late.py --pattern pingpong --ms 20",
-        world=2,
-        ends="ends",
-        expected=(Expected(kinds=("late_sender",), culprits=((1,),), lines={1: ("L1p",)}),),
-    ),
-)
+    row(14, "late.py", said("straggler", (1,), "1:L1"), ends="ends"),
+    row(14, "late.py --pattern ddp --ms 40 --culprit 0",
+        said("straggler", (0,), "0:L1d"), world=2, ends="ends"),
+    row(14, "late.py --group 1,2,3 --culprit 3",
+        said("straggler", (3,), "3:L1"), world=4, ends="ends"),
+    row(14, "late.py --pattern pingpong --ms 20",
+        said("late_sender", (1,), "1:L1p"), world=2, ends="ends"),
+)  # fmt: skip
 
 CLOCKS = {2: (3.7, 40.0), 3: (3.7, 40.0)}
 
 TWO_HOSTS = (
-    Row(
-        number=15,
-        program="faults/two_hosts.py",
-        world=4,
-        ends="ends",
-        clocks=CLOCKS,
-    ),
-    Row(
-        number=15,
-        program="faults/two_hosts.py --then sleep",
-        world=4,
-        clocks=CLOCKS,
-        expected=(
-            Expected(
-                kinds=("missing_participant",),
-                culprits=((1,),),
-                waiting=(0, 2, 3),
-                lines={1: ("L1",), 0: ("L2",)},
-            ),
-        ),
-    ),
-    Row(
-        number=15,
-        program="faults/two_hosts.py --then late --culprit 3",
-        world=4,
-        ends="ends",
-        clocks={2: (-5.0, -80.0), 3: (-5.0, -80.0)},
-        expected=(Expected(kinds=("straggler",), culprits=((3,),), lines={3: ("L3",)}),),
-    ),
-)
+    row(15, "two_hosts.py", world=4, ends="ends", clocks=CLOCKS),
+    row(15, "two_hosts.py --then sleep",
+        said("missing_participant", (1,), "1:L1 0:L2", waiting=(0, 2, 3)), world=4, clocks=CLOCKS),
+    row(15, "two_hosts.py --then late --culprit 3",
+        said("straggler", (3,), "3:L3"), world=4, ends="ends",
+        clocks={2: (-5.0, -80.0), 3: (-5.0, -80.0)}),
+)  # fmt: skip
 
 
 def _two_faults(program: str, world: int, first: int, second: int) -> Row:
     """A reduce-op difference by one rank, later a rank that is missing."""
-    return Row(
-        number=16,
-        program=program,
+    return row(
+        16,
+        program,
+        said("reduce_op_mismatch", (first,), {first: ("L1",)}),
+        said("missing_participant", (second,), {second: ("L2",)}),
         world=world,
-        expected=(
-            Expected(kinds=("reduce_op_mismatch",), culprits=((first,),), lines={first: ("L1",)}),
-            Expected(
-                kinds=("missing_participant",), culprits=((second,),), lines={second: ("L2",)}
-            ),
-        ),
     )
 
 
@@ -867,49 +271,22 @@ TWO_FAULTS = (
 )
 
 NCCL = (
-    Row(
-        number=17,
-        program="faults/nccl.py --how missing",
-        world=2,
-        needs="cuda",
-        expected=(
-            Expected(
-                kinds=("missing_participant",),
-                culprits=((1,),),
-                waiting=(0,),
-                lines={1: ("L3",), 0: ("L2", "L1")},
-            ),
-        ),
-    ),
-    Row(
-        number=17,
-        program="faults/nccl.py --how opposite",
-        world=2,
-        needs="cuda",
-        expected=(Expected(kinds=("deadlock",), culprits=(NOBODY,)),),
-    ),
-    Row(
-        number=17,
-        program="faults/nccl.py --how other_op --block synchronize",
-        world=2,
-        needs="cuda",
-        expected=(
-            Expected(kinds=("op_mismatch",), culprits=(NOBODY,), lines={1: ("L6",), 0: ("L2o",)}),
-        ),
-    ),
-)
+    row(17, "nccl.py --how missing",
+        said("missing_participant", (1,), "1:L3 0:L2|L1", waiting=(0,)), world=2, needs="cuda"),
+    row(17, "nccl.py --how opposite", said("deadlock", NOBODY), world=2, needs="cuda"),
+    row(17, "nccl.py --how other_op --block synchronize",
+        said("op_mismatch", NOBODY, "1:L6 0:L2o"), world=2, needs="cuda"),
+)  # fmt: skip
 
 
 def _nodes(launch: str, *words: str, slice_: bool = False) -> Row:
     """Agents that do not find together; no rank exists yet, so there is nobody to name."""
-    return Row(
-        number=18,
-        program="faults/nodes_rendezvous.py",
+    return row(
+        18,
+        "nodes_rendezvous.py",
+        said("rendezvous_incomplete", NOBODY, "", *words, waiting=()),
         launcher=NODES,
         launch=launch,
-        expected=(
-            Expected(kinds=("rendezvous_incomplete",), culprits=(NOBODY,), waiting=(), words=words),
-        ),
         fixed_slice=slice_,
     )
 
@@ -924,16 +301,8 @@ NODES_RENDEZVOUS = (
 
 def _any_source(program: str, world: int, *, ends: str = "hang") -> Row:
     """Nobody sends any more: each of them could have, so nobody is named."""
-    return Row(
-        number=19,
-        program=program,
-        world=world,
-        ends=ends,
-        expected=(
-            Expected(
-                kinds=("unmatched_recv",), culprits=(NOBODY,), waiting=(0,), lines={0: ("L1",)}
-            ),
-        ),
+    return row(
+        19, program, said("unmatched_recv", NOBODY, "0:L1", waiting=(0,)), world=world, ends=ends
     )
 
 
@@ -946,19 +315,12 @@ ANY_SOURCE = (
 
 def _two_threads(program: str, world: int) -> Row:
     """The order is chance, so nobody is odd."""
-    return Row(
-        number=20,
-        program=program,
+    return row(
+        20,
+        program,
+        said("op_mismatch", NOBODY, "0:L1|L2 1:L1|L2", "threads"),
         world=world,
         ends="either",
-        expected=(
-            Expected(
-                kinds=("op_mismatch",),
-                culprits=(NOBODY,),
-                lines={0: ("L1", "L2"), 1: ("L1", "L2")},
-                words=("threads",),
-            ),
-        ),
     )
 
 
@@ -973,17 +335,11 @@ def _own_error(
     options: str, culprits: tuple[int, ...], marker: str, *, ends: str = "ends", **keys: Any
 ) -> Row:
     """Whoever failed by itself is named, and nobody who lost it."""
-    return Row(
-        number=22,
-        program=f"faults/own_errors.py {options}",
+    return row(
+        22,
+        f"own_errors.py {options}",
+        said("process_failed", culprits, dict.fromkeys(culprits, (marker,))),
         ends=ends,
-        expected=(
-            Expected(
-                kinds=("process_failed",),
-                culprits=(culprits,),
-                lines=dict.fromkeys(culprits, (marker,)),
-            ),
-        ),
         **keys,
     )
 
@@ -1004,18 +360,16 @@ def _late_arrival(options: str, marker: str, kind: str = "missing_participant", 
     """Who came when the others had given up is missing, told where it was until then, and the
     network is not suspected.
     """
-    return Row(
-        number=23,
-        program=f"faults/late_arrival.py {options}",
-        ends=keys.pop("ends", "ends"),
-        expected=(
-            Expected(
-                kinds=(kind,),
-                culprits=((1,),),
-                lines={0: (marker,), **({} if "init" in options else {1: ("L1",)})},
-                words=("later" if kind.startswith("unmatched") else "had given up",),
-            ),
+    return row(
+        23,
+        f"late_arrival.py {options}",
+        said(
+            "|".join((kind,)),
+            (1,),
+            {0: (marker,), **({} if "init" in options else {1: ("L1",)})},
+            *(("later" if kind.startswith("unmatched") else "had given up",)),
         ),
+        ends=keys.pop("ends", "ends"),
         **keys,
     )
 
@@ -1024,63 +378,42 @@ LATE_ARRIVAL = (
     _late_arrival("", "L2"),
     _late_arrival("--then go", "L2", ends="hang", settled_s=15.0),
     _late_arrival("--op barrier --then leave", "L2w"),
-    Row(  # the agent ends the culprit before it arrives
-        number=23,
-        program="faults/late_arrival.py --op broadcast",
-        torchrun=True,
-        ends="ends",
-        expected=(Expected(kinds=("missing_participant",), culprits=((1,),), lines={0: ("L2b",)}),),
-    ),
+    # the agent ends the culprit before it arrives
+    row(23, "late_arrival.py --op broadcast",
+        said("missing_participant", (1,), "0:L2b"), torchrun=True, ends="ends"),
     _late_arrival("--op monitored", "L2m"),
     _late_arrival("--op new_group", "L2n"),
     _late_arrival("--op recv", "L2r", "unmatched_recv"),
     _late_arrival("--op send --then leave", "L2s", "unmatched_send"),
     _late_arrival("--op init", "L4", "rendezvous_incomplete"),
-)
+)  # fmt: skip
 
 
 FROZEN = (
     *(
-        Row(
-            number=24,
-            program=f"faults/frozen.py --how {how}",
-            settled_s=12.0,  # so that whoever ends it does so long after the last sign of life
-            expected=(
-                Expected(
-                    kinds=("missing_participant",),
-                    culprits=((1,),),
-                    waiting=(0, 2),
-                    lines={0: ("L3",), **({1: ("L4",)} if how == "regex" else {})},
-                    words=("suspends jobs",) if how == "stop" else (),
-                ),
+        # so that whoever ends it does so long after the last sign of life
+        row(
+            24,
+            f"frozen.py --how {how}",
+            said(
+                "missing_participant",
+                (1,),
+                {0: ("L3",), **({1: ("L4",)} if how == "regex" else {})},
+                *(("suspends jobs",) if how == "stop" else ()),
+                waiting=(0, 2),
             ),
+            settled_s=12.0,
         )
         for how in ("gil", "regex", "stop")
     ),
-    Row(
-        number=24,
-        program="faults/frozen.py --how stop --inside",
-        settled_s=12.0,
-        expected=(
-            Expected(
-                kinds=("no_progress",),
-                culprits=((1,),),
-                waiting=(0, 2),
-                lines={0: ("L3",)},
-                words=("suspends jobs",),
-            ),
-        ),
-    ),
-)
+    row(24, "frozen.py --how stop --inside",
+        said("no_progress", (1,), "0:L3", "suspends jobs", waiting=(0, 2)), settled_s=12.0),
+)  # fmt: skip
 
 
 def _wrong_peer(options: str, kinds: tuple[str, ...], *words: str) -> Row:
     """Whoever is at the end of the chain was addressed by mistake."""
-    return Row(
-        number=25,
-        program=f"faults/wrong_peer.py {options}",
-        expected=(Expected(kinds=kinds, culprits=(NOBODY,), words=words),),
-    )
+    return row(25, f"wrong_peer.py {options}", said("|".join(kinds), NOBODY, "", *words))
 
 
 WRONG_PEER = (
@@ -1093,11 +426,11 @@ WRONG_PEER = (
 
 def _store_server(options: str, culprits: tuple[int, ...], *words: str) -> Row:
     """Over a failed process nobody says that nothing is wrong."""
-    return Row(
-        number=26,
-        program=f"faults/store_server.py {options}".strip(),
+    return row(
+        26,
+        f"store_server.py {options}".strip(),
+        said("process_failed", culprits, "", *words),
         ends="ends",
-        expected=(Expected(kinds=("process_failed",), culprits=(culprits,), words=words),),
     )
 
 
@@ -1107,188 +440,74 @@ STORE_SERVER = (
     _store_server("--how raise", (0,), "nothing left to serve"),
 )
 
-_POLLING = Expected(
-    kinds=("missing_participant",), culprits=((1,),), lines={1: ("L1",), 2: ("L2",)}
-)
+_POLLING = said("missing_participant", (1,), "1:L1 2:L2")
 
 STORE_POLLING = (
-    Row(number=27, program="faults/store_polling.py --how poll", expected=(_POLLING,)),
-    Row(number=27, program="faults/store_polling.py --how thread", expected=(_POLLING,)),
-    Row(
-        number=27,
-        program="faults/store_polling.py --how shared",
-        expected=(
-            Expected(
-                kinds=("store_key_missing",),
-                culprits=(NOBODY,),
-                lines=dict.fromkeys(range(3), ("L4",)),
-                words=("/shutdown", "one call at a time", "ProcessGroupGloo of ranks 0-2"),
-            ),
-        ),
-    ),
-    Row(number=0, program="faults/store_polling.py --how poll --healthy", ends="ends"),
-    Row(number=0, program="faults/store_polling.py --how thread --healthy", ends="ends"),
-)
+    row(27, "store_polling.py --how poll", _POLLING),
+    row(27, "store_polling.py --how thread", _POLLING),
+    row(27, "store_polling.py --how shared",
+        said("store_key_missing", NOBODY, "0:L4 1:L4 2:L4",
+             "/shutdown", "one call at a time", "ProcessGroupGloo of ranks 0-2")),
+    row(0, "faults/store_polling.py --how poll --healthy", ends="ends"),
+    row(0, "faults/store_polling.py --how thread --healthy", ends="ends"),
+)  # fmt: skip
 
 _DETAIL = " ".join(f"--set {rank}:TORCH_DISTRIBUTED_DEBUG=DETAIL" for rank in range(3))
 
 DETAIL = (
-    Row(
-        number=1,
-        program="faults/extra_collective.py",
-        launch=_DETAIL,
-        ends="ends",
-        expected=(
-            Expected(kinds=("op_mismatch",), culprits=((0,),), lines={0: ("L1",), 1: ("L2",)}),
-        ),
-    ),
-    Row(
-        number=23,
-        program="faults/late_arrival.py --op monitored",
-        launch=_DETAIL,
-        ends="ends",
-        expected=(Expected(kinds=("missing_participant",), culprits=((1,),)),),
-    ),
+    row(1, "extra_collective.py",
+        said("op_mismatch", (0,), "0:L1 1:L2"), launch=_DETAIL, ends="ends"),
+    row(23, "late_arrival.py --op monitored",
+        said("missing_participant", (1,)), launch=_DETAIL, ends="ends"),
+)  # fmt: skip
+
+_TWO_AT_ONCE = row(
+    11, "sudden_end.py --how sigkill --also 2", said("process_failed", (1, 2)), world=4, ends="ends"
 )
 
-_TWO_AT_ONCE = Row(
-    number=11,
-    program="faults/sudden_end.py --how sigkill --also 2",
-    world=4,
-    ends="ends",
-    expected=(Expected(kinds=("process_failed",), culprits=((1, 2),)),),
-)
-
-_TWO_FILES = Row(
-    number=9,
-    program="faults/rendezvous.py --file",
+_TWO_FILES = row(
+    9,
+    "rendezvous.py --file",
+    said("rendezvous_incomplete", (1,), "", "file://"),
     launch="--set 1:INIT_SUFFIX=b",
-    expected=(Expected(kinds=("rendezvous_incomplete",), culprits=((1,),), words=("file://",)),),
 )
 
 
 _RESTART = "--nnodes 1 --start 1 --per-node {} --set 0:max-restarts=1"
-_FIRST_ATTEMPT = Expected(
-    kinds=("process_failed",), culprits=((1,),), lines={1: ("L1",)}, words=("first attempt",)
-)
+_FIRST_ATTEMPT = said("process_failed", (1,), "1:L1", "first attempt")
 
 RESTARTED = (
-    Row(
-        number=21,
-        program="faults/restarted.py",
-        launcher=NODES,
-        launch=_RESTART.format(2),
-        ends="ends",  # well: the first attempt is a note
-    ),
-    Row(
-        number=21,
-        program="faults/restarted.py --then sleep",
-        launcher=NODES,
-        settled_s=40.0,  # until the second attempt hangs
-        launch=_RESTART.format(2),
-        expected=(
-            _FIRST_ATTEMPT,
-            Expected(
-                kinds=("missing_participant",),
-                culprits=((0,),),
-                waiting=(1,),
-                lines={0: ("L2",), 1: ("L3",)},
-            ),
-        ),
-    ),
-    Row(
-        number=21,
-        program="faults/restarted.py --then sleep",
-        launcher=NODES,
-        settled_s=40.0,  # until the second attempt hangs
-        launch=_RESTART.format(3),
-        expected=(
-            _FIRST_ATTEMPT,
-            Expected(
-                kinds=("missing_participant",), culprits=((0, 2),), lines={0: ("L2",), 2: ("L2",)}
-            ),
-        ),
-    ),
-)
+    # well: the first attempt is a note
+    row(21, "restarted.py", launcher=NODES, launch=_RESTART.format(2), ends="ends"),
+    # until the second attempt hangs
+    row(21, "restarted.py --then sleep", _FIRST_ATTEMPT,
+        said("missing_participant", (0,), "0:L2 1:L3", waiting=(1,)), launcher=NODES,
+        settled_s=40.0, launch=_RESTART.format(2)),
+    # until the second attempt hangs
+    row(21, "restarted.py --then sleep", _FIRST_ATTEMPT,
+        said("missing_participant", (0, 2), "0:L2 2:L2"), launcher=NODES, settled_s=40.0,
+        launch=_RESTART.format(3)),
+)  # fmt: skip
 
 
 SWALLOWED = (
-    Row(
-        number=28,
-        program="faults/swallowed.py",
-        expected=(
-            Expected(
-                kinds=("op_mismatch",),
-                culprits=((1,),),
-                lines={0: ("L1",), 1: ("L1",), 2: ("L1",)},
-                words=("raised on rank 1", "pickle"),
-            ),
-        ),
-    ),
-    Row(
-        number=28,
-        program="faults/swallowed.py --what scatter --culprit 0 --step 0",
-        world=2,
-        expected=(
-            Expected(
-                kinds=("op_mismatch",),
-                culprits=((0,),),
-                lines={0: ("L1s",), 1: ("L1s",)},
-                words=("raised on rank 0", "list size"),
-            ),
-        ),
-    ),
-    Row(
-        number=28,
-        program="faults/swallowed.py --group 1,2,3 --culprit 2 --then sleep --deep 5",
-        world=4,
-        expected=(
-            Expected(
-                kinds=("missing_participant",),
-                culprits=((2,),),
-                lines={1: ("L1",), 2: ("L3",), 3: ("L1",)},
-                words=("raised on rank 2", "pickle"),
-            ),
-        ),
-    ),
-    Row(
-        number=28,
-        program="faults/swallowed.py --what batch --then handler",
-        expected=(
-            Expected(
-                kinds=("op_mismatch",),
-                culprits=((1,),),
-                lines={0: ("L1",), 1: ("L4",), 2: ("L1",)},
-                words=("Rank 1 handles ValueError: bad batch",),
-            ),
-        ),
-    ),
-    Row(
-        number=28,
-        program="faults/swallowed.py --group 1,2,3 --culprit 2 --what batch --then sleep --deep 5",
-        world=4,
-        expected=(
-            Expected(
-                kinds=("missing_participant",),
-                culprits=((2,),),
-                lines={1: ("L1",), 2: ("L3",), 3: ("L1",)},
-                words=("Rank 2 handles ValueError: bad batch",),
-            ),
-        ),
-    ),
-)
+    row(28, "swallowed.py",
+        said("op_mismatch", (1,), "0:L1 1:L1 2:L1", "raised on rank 1", "pickle")),
+    row(28, "swallowed.py --what scatter --culprit 0 --step 0",
+        said("op_mismatch", (0,), "0:L1s 1:L1s", "raised on rank 0", "list size"), world=2),
+    row(28, "swallowed.py --group 1,2,3 --culprit 2 --then sleep --deep 5",
+        said("missing_participant", (2,), "1:L1 2:L3 3:L1", "raised on rank 2", "pickle"), world=4),
+    row(28, "swallowed.py --what batch --then handler",
+        said("op_mismatch", (1,), "0:L1 1:L4 2:L1", "Rank 1 handles ValueError: bad batch")),
+    row(28, "swallowed.py --group 1,2,3 --culprit 2 --what batch --then sleep --deep 5",
+        said("missing_participant", (2,), "1:L1 2:L3 3:L1", "Rank 2 handles ValueError: bad batch"),
+        world=4),
+)  # fmt: skip
 
 
 def _healthy(program: str, world: int, *, torchrun: bool = False, slice_: bool = False) -> Row:
     """A program about which nothing may be said."""
-    return Row(
-        number=0,
-        program=program,
-        world=world,
-        torchrun=torchrun,
-        ends="ends",
-        fixed_slice=slice_,
-    )
+    return row(0, program, world=world, torchrun=torchrun, ends="ends", fixed_slice=slice_)
 
 
 HEALTHY = (
@@ -1312,21 +531,11 @@ HEALTHY = (
     _healthy("faults/dropped_work.py", 3),
     _healthy("healthy/two_threads.py", 2),
     _healthy("healthy/forking_loader.py", 2),
-    Row(
-        number=0,
-        program="faults/nodes_rendezvous.py --then slow",
-        launcher=NODES,
-        launch="--nnodes 2",
-        ends="ends",
-    ),
-    Row(
-        number=0,
-        program="faults/nodes_rendezvous.py --then sleep --seconds 5",
-        launcher=NODES,
-        launch="--nnodes 1:2 --start 1 --set 0:rdzv-conf=last_call_timeout=8",
-        ends="ends",
-    ),
-)
+    row(0, "faults/nodes_rendezvous.py --then slow", launcher=NODES, launch="--nnodes 2",
+        ends="ends"),
+    row(0, "faults/nodes_rendezvous.py --then sleep --seconds 5", launcher=NODES,
+        launch="--nnodes 1:2 --start 1 --set 0:rdzv-conf=last_call_timeout=8", ends="ends"),
+)  # fmt: skip
 
 
 def _both_ways(rows: tuple[Row, ...]) -> tuple[Row, ...]:
@@ -1345,39 +554,11 @@ def _both_ways(rows: tuple[Row, ...]) -> tuple[Row, ...]:
 
 
 _ONE_WAY: tuple[Row, ...] = (
-    *EXTRA_COLLECTIVE,
-    *SLOW_LOADER,
-    *SERVER,
-    *UNEVEN_BATCHES,
-    *RING_DEADLOCK,
-    *ONE_SIDED_BATCH,
-    *OPPOSITE_ORDER,
-    *OTHER_SIZE,
-    *OTHER_ARGUMENTS,
-    *RENDEZVOUS,
-    *STORE_KEY,
-    *SUDDEN_END,
-    *NEW_GROUP_WRONG,
-    *NOT_IN_GROUP,
-    *LATE,
-    *TWO_HOSTS,
-    *TWO_FAULTS,
-    *NCCL,
-    *NODES_RENDEZVOUS,
-    *ANY_SOURCE,
-    *TWO_THREADS,
-    *RESTARTED,
-    *OWN_ERRORS,
-    *LATE_ARRIVAL,
-    *FROZEN,
-    *WRONG_PEER,
-    *STORE_SERVER,
-    *STORE_POLLING,
-    *SWALLOWED,
-    *DETAIL,
-    _TWO_AT_ONCE,
-    _TWO_FILES,
-    *HEALTHY,
-)
+    *EXTRA_COLLECTIVE, *SLOW_LOADER, *SERVER, *UNEVEN_BATCHES, *RING_DEADLOCK, *ONE_SIDED_BATCH,
+    *OPPOSITE_ORDER, *OTHER_SIZE, *OTHER_ARGUMENTS, *RENDEZVOUS, *STORE_KEY, *SUDDEN_END,
+    *NEW_GROUP_WRONG, *NOT_IN_GROUP, *LATE, *TWO_HOSTS, *TWO_FAULTS, *NCCL, *NODES_RENDEZVOUS,
+    *ANY_SOURCE, *TWO_THREADS, *RESTARTED, *OWN_ERRORS, *LATE_ARRIVAL, *FROZEN, *WRONG_PEER,
+    *STORE_SERVER, *STORE_POLLING, *SWALLOWED, *DETAIL, _TWO_AT_ONCE, _TWO_FILES, *HEALTHY,
+)  # fmt: skip
 
 ROWS = _both_ways(_ONE_WAY)
