@@ -1,13 +1,12 @@
 """Which journals a companion reads, whether they are of all ranks, and where the others can be met.
 
-It reads those of its own host, of the try that runs. Other hosts report theirs (``peers.py``).
-Where thousands of hosts share the folder, each would otherwise read the whole job whenever
-something stands still. What no host reported one of them reads, which holds a lock there.
+It reads those of its own host, of the try that runs. Other hosts report theirs (``peers.py``):
+where thousands of hosts share the folder, each would otherwise read the whole job whenever
+something stands still.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Collection, Iterable, Sequence
@@ -20,7 +19,6 @@ from disttrace.journal.format import (
     is_of_job,
     is_own,
     is_plain_name,
-    open_own,
     opened_own,
     segment_name,
 )
@@ -157,31 +155,6 @@ def _inside(path: str, job: str) -> list[Files]:
     return named(os.path.join(path, name) for name in names)
 
 
-def unreported(
-    root: str,
-    job: str,
-    own: Merged,
-    marks: Collection[tuple[str, ...]],
-    hosts: Collection[str] = (),
-) -> list[Files]:
-    """The job's journals that are neither ours nor have ``marks`` (``mark_of``), nor are of
-    ``hosts``, but for such as were written last before our own processes began. What others put
-    there is not read.
-    """
-    known = {*marks, *marks_of(own.states.values())}
-    trace, _ = trace_of(own)
-    starts = [p.start_ns / 1e9 for p in trace.processes if not p.is_agent]
-    since = min(starts, default=time.time()) - RECENT_S
-    return [
-        files
-        for files in of_job(root, job)
-        if (mark := mark_of(files.base)) not in known
-        and mark[0] not in hosts
-        and written_s(files) >= since
-        and all(is_own(path) for path in files.paths)
-    ]
-
-
 def mark_of(base: str) -> tuple[str, ...]:
     """Host, pid and id of a journal's process, as its name has them whatever the job is called."""
     return tuple(_parts(base)[-3:])
@@ -295,70 +268,3 @@ def _meet_at(merged: Merged, processes: Sequence[Process]) -> set[Address | str]
     known = (store for table in tables for store in table.get("store", {}).values())
     paths = (store.get("path") for store in known)
     return {*addresses(merged, processes), *(path for path in paths if isinstance(path, str))}
-
-
-SUFFIX = ".lead"
-FIRST_S = 1.5
-"""So long the host of rank 0 has to take it, before others may."""
-UNHEARD_S = 75.0
-"""After so long without a sign of its holder, it is as if that did not answer either."""
-
-
-class FolderLead:
-    """This host's part in it, for the job with names that begin with ``job``. ``directory`` is that
-    of all journals, so that hosts meet there whose journals lie in folders of their own.
-    """
-
-    def __init__(self, directory: str, job: str) -> None:
-        self._path = os.path.join(directory, f"{job}{SUFFIX}")
-        self._fd = -1
-        self._wanted_since: float | None = None
-        self._sign = (0, 0.0)
-        """When the holder touched it last, and when we saw that."""
-
-    def claim(self, *, first: bool) -> bool | None:
-        """Whether it is for us to read on; None where the file system has no locks, so that it
-        cannot be known. ``first``: others leave it to us for a while."""
-        now = time.monotonic()
-        if self._fd >= 0:
-            os.utime(self._fd)
-            return True
-        if self._wanted_since is None:
-            self._wanted_since = now
-        if not first and now - self._wanted_since < FIRST_S:
-            return False
-        try:
-            return self._locked() or self._is_unheard(now)
-        except OSError:
-            return None  # also where something of somebody else's is in its place
-
-    def release(self) -> None:
-        self._wanted_since = None
-        fd, self._fd = self._fd, -1
-        if fd < 0:
-            return
-        try:
-            os.unlink(self._path)
-        except OSError:
-            pass  # the folder is gone
-        os.close(fd)
-
-    def _locked(self) -> bool:
-        fd = open_own(self._path, os.O_CREAT | os.O_RDWR)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(fd).st_nlink:  # else the one before us removed it meanwhile
-                self._fd, fd = fd, -1
-                return True
-        except BlockingIOError:
-            pass
-        finally:
-            if fd >= 0:
-                os.close(fd)
-        return False
-
-    def _is_unheard(self, now: float) -> bool:
-        touched = os.stat(self._path).st_mtime_ns
-        if touched != self._sign[0]:
-            self._sign = (touched, now)
-        return now - self._sign[1] > UNHEARD_S

@@ -25,7 +25,6 @@ import orjson
 from disttrace_viewer.analysis.liveness import Look, Observation, look
 from disttrace_viewer.analysis.process_ends import quotes
 from disttrace_viewer.companion.endpoint import PeerReply
-from disttrace_viewer.companion.reading import marks_of
 from disttrace_viewer.companion.sound import sound
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.merged import Merged, WaitsWith
@@ -57,8 +56,6 @@ class Received:
     """Ranks of further hosts, by these hosts' summaries."""
     elsewhere: frozenset[int] = frozenset()
     """All ranks of those."""
-    hosts: frozenset[str] = frozenset()
-    """Those hosts, as names of journals have them."""
 
     def look(self, process: Process) -> Observation:
         """What is known of a process: by its own host, else by this one."""
@@ -69,14 +66,6 @@ class Received:
     def merged(self) -> Merged:
         states = {state.id: state for state in self.states}
         return Merged(states, reported=self.reported, elsewhere=self.elsewhere)
-
-    @property
-    def ids(self) -> set[str]:
-        return {state.id for state in self.states}
-
-    @property
-    def marks(self) -> set[tuple[str, ...]]:
-        return marks_of(self.states)
 
 
 def packed(merged: Merged, see: Look = look, *, most: int = MOST_STATE) -> bytes:

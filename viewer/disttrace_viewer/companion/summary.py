@@ -18,7 +18,6 @@ import orjson
 from disttrace.journal.format import COLLECTIVE, COMPOSED, MESSAGE, ranges_of, ranks_of
 from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.companion.endpoint import MOST_SUMMARY, PeerReply
-from disttrace_viewer.companion.reading import mark_of
 from disttrace_viewer.companion.reports import hidden
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.merged import Merged, WaitsWith
@@ -26,8 +25,8 @@ from disttrace_viewer.states.state import OpRow, State
 
 MOST_WAITS, MOST_GROUPS, MOST_PIECES = 128, 64, 64
 """Rows of a summary, groups of these, and ranges of ranks in one row."""
-MOST_OF_HOST, MOST_OF_GROUP, MOST_NAME = 1 << 12, 1 << 20, 255
-"""Ranks of a host, and members of a group; bytes of a host's name."""
+MOST_OF_HOST, MOST_OF_GROUP = 1 << 12, 1 << 20
+"""Ranks of a host, and members of a group."""
 MOST_TROUBLED, MOST_ABSENT, MOST_TWO_MINDS = 16, 24, 16
 """Hosts that are chosen since a process failed or is stopped there; since others wait for ranks
 there; and since ranks wait for one exchange with different arguments.
@@ -64,8 +63,6 @@ class HostWait(NamedTuple):
 class HostSummary:
     """Of one host."""
 
-    host: str
-    """As names of journals have it."""
     ranks: frozenset[int]
     trouble_ns: int | None
     """Since when a process there has failed or is stopped; None: none has, or is."""
@@ -157,9 +154,7 @@ def packed(merged: Merged, see: Look = look) -> bytes:
     oldest = sorted(found.items(), key=lambda item: item[1][0])[:MOST_WAITS]
     used = [*dict.fromkeys(key[0] for key, _ in oldest if key[0])][:MOST_GROUPS]
     troubled = [at for s in merged.states.values() if (at := _trouble(s, living)) is not None]
-    hosts = [mark_of(state.base)[0] for state in merged.states.values()]
     value: dict[str, Any] = {
-        "host": max(hosts, key=hosts.count, default="")[:MOST_NAME],
         "ranks": _few(s.identity["rank"] for s in known),
         "trouble": min(troubled, default=None),
         "groups": [groups[name] for name in used],
@@ -212,11 +207,8 @@ def unpacked(data: bytes) -> HostSummary | None:
             )
             for place, seq, peer, call, since, ranks in value["waits"][:MOST_WAITS]
         ]
-        host, trouble = value["host"], value["trouble"]
-        if type(host) is not str or len(host.encode()) > MOST_NAME:
-            return None
+        trouble = value["trouble"]
         return HostSummary(
-            host,
             _of_host(value["ranks"]),
             None if trouble is None else _number(trouble),
             tuple(waits),

@@ -6,8 +6,8 @@ others sent their ``calls``. A child of the companion, so that what reading and 
 memory, and whatever goes wrong in it, is gone when it ends. It judges states (``states/``): of each
 journal the end is read, of the suspects' all, and nothing is needed beyond what the recorder needs.
 Other hosts send the companion on the store's host a summary of their ranks, and states where these
-stand out (``reports.py``), also where the folder holds their journals; of those that do not answer
-one host reads these (``reading.py``).
+stand out (``reports.py``), also where the folder holds their journals. Of those that do not answer
+it is printed that nothing is known.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from disttrace_viewer.companion.gil_holders import OF_LIMIT, SHORTEST_S, GilHold
 from disttrace_viewer.companion.peers import WHOLE_S, Peers
 from disttrace_viewer.companion.protocol import secret_of_job
 from disttrace_viewer.companion.reading import (
-    FolderLead,
     OwnJournals,
     addresses,
     beside,
@@ -44,7 +43,6 @@ from disttrace_viewer.companion.reading import (
     of_job,
     order,
     unknown_ranks,
-    unreported,
 )
 from disttrace_viewer.companion.reports import (
     MOST_WHOLE,
@@ -72,7 +70,6 @@ from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR
-from disttrace_viewer.load.discover import Files
 from disttrace_viewer.merge.jobs import closure
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.building import trace_of
@@ -127,10 +124,6 @@ class Judge:
         self._host = host
         self._own = OwnJournals(directory, in_names, host, roll)
         self._ours: set[str] = set()
-        self._folder = FolderLead(self._root, in_names)
-        self._beyond: Merged = Merged({})
-        """What was read of the journals of others, the last time."""
-        self._beyond_files: list[Files] = []
         self._all_here = False
         self._is_ready = True
         self._join_s = JOIN_S
@@ -169,7 +162,6 @@ class Judge:
 
     def mute(self) -> None:
         """None of our processes can print: another host has to."""
-        self._folder.release()
         self.peers.be_mute()
 
     def divergence(self, known: Sequence[str], answers: Sequence[PeerReply] = ()) -> dict[str, Any]:
@@ -186,7 +178,6 @@ class Judge:
         return packed(words.newest_calls(self._local(), self._own.files()), most=MOST_WHOLE)
 
     def close(self) -> None:
-        self._folder.release()
         self.peers.close()
 
     def pause_s(self) -> float | None:
@@ -233,7 +224,6 @@ class Judge:
             word = self.peers.speaks()
             if word is None:
                 self.peers.call()
-                self._folder.release()
                 return _LISTENS
             answers, summaries = parted(word)
         found = self._of(answers, summaries, local, meets=meets)
@@ -311,7 +301,6 @@ class Judge:
             received,
             reported=summary.reported(others, [*local.states.values(), *received.states]),
             elsewhere=ranks - {s.identity.get("rank") for s in local.states.values()},
-            hosts=frozenset(one.host for one in others),
         )
 
     def _found_by(self, received: Received, local: Merged, *, meets: bool) -> dict[str, Any]:
@@ -320,22 +309,7 @@ class Judge:
             received = replace(received, states=(*received.states, *silent))
             found = merge([local, Merged({state.id: state for state in silent})])
             activity.note(trace_of(found)[0].processes, but=local.states)
-        self._beyond, self._beyond_files = Merged({}), []
-        judgement = self._settled(received)
-        files: list[Files] = []
-        if self._lacks(judgement, meets=meets):
-            files = unreported(self._root, self._in_names, local, received.marks, received.hosts)
-        if not files:
-            self._folder.release()
-            return self._found(judgement, received, meets=meets)
-        serves = meets and self.peers.role == SERVER
-        reads = self._folder.claim(first=serves or order(trace_of(local)[0]) <= _FIRST_ORDER)
-        if reads is False:
-            return _LISTENS  # another host reads them, and speaks
-        self._beyond_files = files
-        read = folder.of_journals(files, window=WINDOW)
-        self._beyond = newest_try(merge([read, local]), self._job)
-        return self._found(self._settled(received), received, meets=meets, anywhere=reads is True)
+        return self._found(self._settled(received), received, meets=meets)
 
     def _settled(self, received: Received) -> Verdict:
         found = self._settled_of(received, None)
@@ -355,22 +329,13 @@ class Judge:
             lambda: self._judged(received, only), lambda judgement: [judgement.case.evidence]
         )
 
-    def _lacks(self, judgement: Verdict, *, meets: bool) -> bool:
-        """Whether there is something to report, and ranks are not known: journals may be here."""
-        if self._all_here or not unknown_ranks(judgement.case.evidence.trace):
-            return False
-        ages = live.ages_s(judgement.case)
-        if not ages:
-            return any(f.severity == ERROR for f in judgement.findings)
-        return max(ages) >= (live.patience_s(self._stall_s) if meets else self._stall_s)
-
     def _judged(self, received: Received, only: Set[str] | None) -> Verdict:
         return judged(
-            [*self._own.files(), *self._beyond_files],
+            self._own.files(),
             choose=(lambda jobs: current(jobs, self._job, received)) if only is None else None,
             only=only,
             stall_ns=round(self._stall_s * 1e9),
-            local=merge([self._beyond, self._local()]),
+            local=self._local(),
             others=received.merged,
             fetch=lambda wanted: self._fetched(wanted, received),
             look=received.look,
@@ -396,10 +361,7 @@ class Judge:
         full = in_full(local, ours, self._own.files(), here).states
         return packed(Merged({one: full[one] for one in ours}), most=MOST_WHOLE)
 
-    def _found(
-        self, judgement: Verdict, received: Received, *, meets: bool, anywhere: bool = False
-    ) -> dict[str, Any]:
-        """``anywhere``: no other host prints, wherever the best voice is."""
+    def _found(self, judgement: Verdict, received: Received, *, meets: bool) -> dict[str, Any]:
         case, trace = judgement.case, judgement.case.evidence.trace
         unknown = () if self._all_here else unknown_ranks(trace)
         alive = live.workers(case)
@@ -417,7 +379,7 @@ class Judge:
         if self._limit_s < self._stall_s and not died:
             now = replace(now, errors=[], notes=[])  # none has waited for the limit
         errors, notes = now.errors, now.notes
-        elsewhere = (received.ids | self._beyond.states.keys()) - self._ours
+        elsewhere = {state.id for state in received.states} - self._ours
         text = lines(case, errors, self._root, apart=self._lie_apart(elsewhere))
         if text and unknown:
             named = sentences.ranks(unknown)
@@ -442,9 +404,7 @@ class Judge:
             "alert": for_command(
                 case, judgement.findings, errors, self._job, self._root, elsewhere
             ),
-            "voices": voices(
-                case, elsewhere, concerned, anywhere=anywhere or bool(unknown) or meets
-            ),
+            "voices": voices(case, elsewhere, concerned, anywhere=bool(unknown) or meets),
             "aborting": [
                 {**identity(p), "journal": definitions_name(p.paths[0])}
                 for p in (() if now.creating else trace.processes)
