@@ -364,12 +364,9 @@ def quotes(text: str, error: str) -> bool:
 
 def _from_native(chain: Sequence[str], stack: Stack) -> bool:
     """Whether C++ code of torch raised since others went away, or did not come."""
-    return bool(chain) and is_connection_error(chain[0]) and _in_torch(stack)
-
-
-def _in_torch(stack: Stack) -> bool:
-    """Whether it was raised inside torch, other than by its data loader."""
-    return bool(stack) and is_library(stack[0].file) and "/torch/utils/data/" not in stack[0].file
+    if not chain or not stack or not is_connection_error(chain[0]):
+        return False
+    return is_library(stack[0].file) and "/torch/utils/data/" not in stack[0].file
 
 
 _LEFT = ("SystemExit", INTERRUPT)

@@ -152,7 +152,13 @@ def _matched(a: Mapping[int, _Line], b: Mapping[int, _Line]) -> dict[int, int]:
             found[theirs[j]] = ours[i]
     left = [line for line in ours if line not in found.values()]
     for other in theirs:
-        alike = (one for one in left if other not in found and _same(a[one], b[other]))
+        alike = (
+            one
+            for one in left
+            if other not in found
+            and a[one].labels == b[other].labels
+            and a[one].arguments == b[other].arguments
+        )
         moved = next(alike, None)
         if moved is not None:
             found[other] = moved
@@ -171,10 +177,6 @@ def _likeness(a: _Line, b: _Line, same_line: bool) -> float:
         + _SAME_COUNT * (a.count == b.count)
         + _SAME_LINE * same_line
     )
-
-
-def _same(a: _Line, b: _Line) -> bool:
-    return a.labels == b.labels and a.arguments == b.arguments
 
 
 Key: TypeAlias = "tuple[int, Hashable]"

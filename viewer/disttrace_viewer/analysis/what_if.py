@@ -221,11 +221,12 @@ class Projection:
     def of(cls, events: pl.DataFrame) -> Projection:
         """The projection of a table as ``Schedule.events`` has it."""
         columns = ("event", "process", "exchange", "own_ns", "needs", "is_root")
+        found = events["exchange"].max()
         return cls(
             list(zip(*(events[name].to_list() for name in columns), strict=True)),
             events["gap_ns"],
             events["transfer_ns"],
-            1 + _largest(events["exchange"]),
+            1 + (found if isinstance(found, int) else -1),
         )
 
     def run(
@@ -263,8 +264,3 @@ class Projection:
                 ready = 0
             now[process] = ready if ready > at else at
         return now
-
-
-def _largest(numbers: pl.Series) -> int:
-    found = numbers.max()
-    return found if isinstance(found, int) else -1

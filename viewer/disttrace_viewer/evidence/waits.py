@@ -297,10 +297,6 @@ def _lacking(evidence: Evidence, op: Op, held: Set[tuple[int, int]]) -> list[Op]
     return found or [op]
 
 
-def _lacks(evidence: Evidence, op: Op) -> Set[str]:
-    return evidence.trace.processes[op.process].lacks
-
-
 def _resolve(evidence: Evidence, group: int, missing: Sequence[int]) -> Resolved:
     """Processes, and global ranks without one, behind group ranks; of a rank that was only reported
     the process that waits where it does, so what holds up one holds up the other.
@@ -323,7 +319,10 @@ def _messages(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
     for found in chosen:
         without = _lacking(evidence, found, held)
         op, group = without[0], without[0].call.group
-        if len({one.peer for one in without}) > 1 and "older" in _lacks(evidence, op):
+        if (
+            len({one.peer for one in without}) > 1
+            and "older" in evidence.trace.processes[op.process].lacks
+        ):
             # Which of them are through with theirs, a ring that was overwritten does not tell.
             ends = [_one_end(evidence, one, ("message", *one.id)) for one in without]
             targets = tuple(dict.fromkeys(t for end in ends for t in end.targets))

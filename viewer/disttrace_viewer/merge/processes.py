@@ -164,10 +164,6 @@ def _clock_key(journal: Journal) -> str:
     return record.get("boot_id") or f"process:{journal.id}"
 
 
-def _host(journal: Journal) -> str:
-    return journal.definitions.process.get("host") or journal.from_name.get("host") or "?"
-
-
 def _readings(journal: Journal) -> list[Clock]:
     """The clock by each monotonic reading and unix time that were taken together."""
     record = journal.definitions.process
@@ -221,7 +217,7 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
         rank=definitions.rank,
         local_rank=definitions.local_rank,
         world_size=definitions.world_size,
-        host=_host(journal),
+        host=record.get("host") or named.get("host") or "?",
         boot_id=record.get("boot_id"),
         pid=record.get("pid", number_in(named.get("pid"))),
         ppid=record.get("ppid"),

@@ -129,7 +129,11 @@ class Narrowing:
         for key in distinct.to_list():
             if key not in self._key_index:
                 self._key_index[key] = len(self._key_index)
-                self.keys[key] = _key(key)
+                many = key.startswith(segments.LIST_MARK)
+                parts = orjson.loads(key[len(segments.LIST_MARK) :]) if many else (key,)
+                self.keys[key] = Key(
+                    tuple(plain(shortened(part, LONGEST["key"])) for part in parts), many=many
+                )
         if not len(distinct):
             return _nulls("key", len(keys))
         numbers = pl.Series([self._key_index[key] for key in distinct.to_list()], dtype=pl.UInt32)
@@ -159,12 +163,6 @@ def completions_of(raw: pl.DataFrame) -> pl.DataFrame:
 
 def _nulls(name: str, count: int) -> pl.Series:
     return pl.select(pl.repeat(None, count, dtype=pl.UInt32).alias(name)).to_series()
-
-
-def _key(text: str) -> Key:
-    many = text.startswith(segments.LIST_MARK)
-    parts = orjson.loads(text[len(segments.LIST_MARK) :]) if many else (text,)
-    return Key(tuple(plain(shortened(part, LONGEST["key"])) for part in parts), many=many)
 
 
 Progress = Callable[[int, int], None]

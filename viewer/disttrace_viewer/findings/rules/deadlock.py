@@ -28,7 +28,11 @@ def find(case: Case) -> Iterator[Finding]:
     that was reported is not repeated.
     """
     held: dict[int, list[Wait]] = {}
-    for wait in _holding(case):
+    for wait in case.open():
+        if wait.any_of and wait.absent:
+            continue
+        if wait.any_of and any(case.outside(p) and not case.clean(p) for p in wait.targets):
+            continue  # one of several may come
         held.setdefault(wait.process, []).append(wait)
     for part in cycles(_graph(wait for waits in held.values() for wait in waits)):
         members = tuple(sorted(node for node in part if node >= 0))
@@ -43,16 +47,6 @@ def find(case: Case) -> Iterator[Finding]:
             yield facing
         else:
             yield _finding(case, members, waits)
-
-
-def _holding(case: Case) -> list[Wait]:
-    """Open waits that block; those of any source where all senders wait as well, or ended well."""
-    return [
-        wait
-        for wait in case.open()
-        if not wait.any_of
-        or not (wait.absent or any(case.outside(p) and not case.clean(p) for p in wait.targets))
-    ]
 
 
 def _graph(waits: Iterable[Wait]) -> dict[int, Sequence[int]]:
@@ -93,7 +87,14 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Findi
     edges = []
     for node, target in following.items():
         wait = next(w for w in mine[node] if target in w.targets)
-        edges.append(_edge(case, wait, target))
+        edges.append(
+            Edge(
+                wait,
+                case.evidence.within(wait.op),
+                target,
+                ended=tuple(p for p in wait.targets if case.outside(p)) if wait.any_of else (),
+            )
+        )
     groups = {w.op.call.group for w in waits if w.kind != KEY}
     keys = [w for w in waits if w.kind == KEY]
     first = min(waits, key=lambda w: w.op.begin_ns)
@@ -167,15 +168,6 @@ def _skipped(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait, bool] | Non
             )
             return wait, other, through and sent
     return None
-
-
-def _edge(case: Case, wait: Wait, target: int) -> Edge:
-    return Edge(
-        wait,
-        case.evidence.within(wait.op),
-        target,
-        ended=tuple(p for p in wait.targets if case.outside(p)) if wait.any_of else (),
-    )
 
 
 def _swallowed(case: Case, waits: Sequence[Wait]) -> list[Op]:

@@ -42,6 +42,7 @@ def find(case: Case) -> Iterator[Finding]:
         came_to = (_came_to(case, f, stream) for f in case.findings)
         if not shift.sure or not mixed or any(seq is not None for seq in came_to):
             continue
+        ops = (op for p in shift.members for op in case.evidence.sample.of_process.get(p, ()))
         found = Finding(
             kind="divergence",
             severity=WARNING,
@@ -53,7 +54,7 @@ def find(case: Case) -> Iterator[Finding]:
             group=group.id,
             seq=shift.number,
             locations=_locations(shift),
-            at_ns=_began_ns(case, shift),
+            at_ns=min((op.begin_ns for op in ops), default=0),
         )
         yield _with_raised(case, found, stream, shift)
     if not any(f.severity != NOTE for f in case.findings):  # else there is more to report
@@ -186,11 +187,6 @@ def _mixed(case: Case, stream: Stream, shift: Shift[int, Place], before: int | N
     newest = min([shift.newest, *(seq - 1 for seq in open_ends)])
     newest = newest if before is None else min(newest, before - 1)
     return max(0, newest - shift.number + 1)
-
-
-def _began_ns(case: Case, shift: Shift[int, Place]) -> int:
-    ops = (op for p in shift.members for op in case.evidence.sample.of_process.get(p, ()))
-    return min((op.begin_ns for op in ops), default=0)
 
 
 def _locations(shift: Shift[int, Place]) -> tuple[Location, ...]:

@@ -179,17 +179,13 @@ def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
         return add_stacks(sinks)
     native = wait.op.call.origin == "c++" and all(_left_the_loop(case, s) for s in sinks)
     if native or all(case.clean(s) or _parted(case, s) for s in sinks):
-        return uneven(ddp=_ddp(case, [wait.process, *sinks]))
+        kept = case.evidence.sample.of_process
+        issued = [op for p in (wait.process, *sinks) for op in kept.get(p, ())]
+        # DDP's reducer alone waits in C++, where none sees it.
+        unseen = ("c++", COLLECTIVE, None)
+        ddp = any((op.call.origin, op.call.kind, op.wait_begin_ns) == unseen for op in issued)
+        return uneven(ddp=ddp)
     return look_there(sinks)
-
-
-def _ddp(case: Case, processes: Sequence[int]) -> bool:
-    """Whether DDP's reducer issued something there: it alone waits in C++, where none sees it."""
-    return any(
-        (op.call.origin, op.call.kind, op.wait_begin_ns) == ("c++", "collective", None)
-        for process in processes
-        for op in case.evidence.sample.of_process.get(process, ())
-    )
 
 
 def _parted(case: Case, process: int) -> bool:

@@ -129,7 +129,12 @@ def _is_only_asked(wait: Wait) -> bool:
 
 def _finding(case: Case, wait: Wait) -> Finding:
     evidence, trace = case.evidence, case.evidence.trace
-    inside = [w for w in case.open() if w.exchange == wait.exchange or _alike(w, wait)]
+    inside = [
+        w
+        for w in case.open()
+        if w.exchange == wait.exchange
+        or (w.kind == wait.kind == OTHER and w.op.call.op == wait.op.call.op)
+    ]
     # Members that have begun, and then stopped running while other members went on waiting.
     members = () if wait.kind == OTHER else wait.arrived
     still = evidence.still(members, members)
@@ -222,10 +227,6 @@ def _unanswered(case: Case, wait: Wait) -> Finding:
         at_ns=wait.op.begin_ns,
         scope=Scope(exchanges=frozenset({wait.exchange}), roots=frozenset({server})),
     )
-
-
-def _alike(one: Wait, two: Wait) -> bool:
-    return one.kind == two.kind == OTHER and one.op.call.op == two.op.call.op
 
 
 FROZEN = (

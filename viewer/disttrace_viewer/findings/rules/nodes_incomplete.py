@@ -53,7 +53,14 @@ def _finding(case: Case, wait: Wait) -> Finding:
         if elsewhere or disagree
         else why((wait.unknown, sentences.START_UP), (outside.mute(case, away), sentences.MUTE)),
         hint=APART if elsewhere else DISAGREE if disagree else START,
-        culprits=tuple(a.process for a in late if not disagree and _stayed_away(case, a)),
+        culprits=tuple(
+            a.process
+            for a in late
+            # Gone for good, or busy elsewhere; and not killed.
+            if not disagree
+            and case.outside(a.process)
+            and case.evidence.ends[a.process].how in ("alive", CLEAN)
+        ),
         waiting=tuple(sorted({*who, *(w.process for w in others)})),
         op=wait.op.call.op,
         locations=outside.locations(case, away),
@@ -68,11 +75,6 @@ def _finding(case: Case, wait: Wait) -> Finding:
         if wait.unknown
         else outside.settles(case, away, early=False),
     )
-
-
-def _stayed_away(case: Case, one: Attempt) -> bool:
-    """Whether it is known to be gone for good, or to be busy elsewhere; not if it was killed."""
-    return case.outside(one.process) and case.evidence.ends[one.process].how in ("alive", CLEAN)
 
 
 APART = "Give every node the same --rdzv-id and the same --rdzv-endpoint."

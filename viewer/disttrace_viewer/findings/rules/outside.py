@@ -233,7 +233,8 @@ OF_TIME = OF_ABSENCE | {"deadlock"}
 
 def tempered(case: Case, finding: Finding) -> Finding | None:
     """The finding as far as the evidence bears it; None where it bears nothing of it."""
-    of = _foreign(case, finding)
+    concerned = {*finding.culprits, *finding.waiting, *finding.scope.roots, *finding.scope.members}
+    of = [p for p in concerned if case.evidence.trace.processes[p].source != JOURNAL]
     if not of:
         return finding
     if finding.kind in OF_ENDS and not case.knows("ends", of):
@@ -310,11 +311,6 @@ def _dumps_tell(case: Case) -> tuple[str, ...]:
     if all("arguments" in p.lacks for p in processes):
         return (BLANK,)
     return (UNHEARD,) if any("messages" in p.lacks for p in processes) else ()
-
-
-def _foreign(case: Case, finding: Finding) -> list[int]:
-    concerned = {*finding.culprits, *finding.waiting, *finding.scope.roots, *finding.scope.members}
-    return [p for p in concerned if case.evidence.trace.processes[p].source != JOURNAL]
 
 
 EARLY = "let it hang for longer before ending it: all was ended after a short wait"

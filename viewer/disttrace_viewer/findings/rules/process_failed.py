@@ -30,7 +30,6 @@ from disttrace_viewer.findings.finding import ERROR, Finding, Scope, why
 from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.trace.model import Location, Trace
 from disttrace_viewer.trace.operation import Op
-from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import few
 from disttrace_viewer.wording.sentences import ENDED_SILENTLY, MANY, came_about, ended, raised
@@ -210,7 +209,10 @@ def _finding(case: Case, first: int, alike: list[int]) -> Finding:
     last = case.last(first)
     sure = all(_surely_over(case, process, {*alike}) for process in alike)
     odd = _odd_models(case, alike)
-    ending = _at_its_end(case, first)
+    ops = evidence.given.of_process.get(first, ()) if end.failure is not None else ()
+    late = (op for op in reversed(ops) if op.thread == 0 and op.pending)
+    # What its main thread is in since its exception, which it calls at its end.
+    ending = next((o for o in late if end.failure and o.begin_ns >= end.failure.t_ns), None)
     parameters, of_them = _parameters(case, alike, models=odd is not None)
     received = summary(
         trace,
@@ -237,14 +239,6 @@ def _finding(case: Case, first: int, alike: list[int]) -> Finding:
             members=_launchers(case, alike) | case.witnesses.broke_after(alike),
         ),
     )
-
-
-def _at_its_end(case: Case, process: int) -> Op | None:
-    """What its main thread is in since its exception, which it calls at its end."""
-    failure = case.evidence.ends[process].failure
-    ops = case.evidence.given.of_process.get(process, ())
-    late = (op for op in reversed(ops) if op.thread == 0 and op.pending)
-    return next((op for op in late if failure is not None and op.begin_ns >= failure.t_ns), None)
 
 
 def _is_first(case: Case, process: int, alike: list[int]) -> bool:
@@ -406,7 +400,8 @@ def hint(end: End, *, others: bool, ending: Op | None = None) -> str:
             "Read this exception first. The process does not end, because a thread that is no"
             " daemon still runs: end it, or make it a daemon."
         )
-    if end.failure is not None and _lost_a_helper(end.failure):
+    failure = end.failure
+    if failure and failure.type in _GONE and any(_HELPERS.search(f.file) for f in failure.stack):
         return HELPER
     if end.failure is not None:
         rest = "; what the other ranks report follows from it" * others
@@ -419,8 +414,3 @@ def hint(end: End, *, others: bool, ending: Op | None = None) -> str:
     if not others:
         return "All ranks ended with this code: whoever started them takes it for a failure."
     return "Find who calls exit there; the other ranks were still at work."
-
-
-def _lost_a_helper(failure: Failure) -> bool:
-    """Whether the process that hands tensors to this one, as torch does it, was gone."""
-    return failure.type in _GONE and any(_HELPERS.search(one.file) for one in failure.stack)

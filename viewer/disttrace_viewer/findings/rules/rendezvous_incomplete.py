@@ -97,7 +97,9 @@ def _finding(
     unseen = _unseen(case, wait)
     ended = {rank for rank, o in unseen.items() if o.sure and o.worker.event in (EXITED, KILLED)}
     lost = [rank for rank in wait.absent if rank not in ended]
-    world_size = _world_size(case, wait)
+    size = case.evidence.trace.processes[wait.process].world_size
+    beyond = size is not None and bool(wait.absent) and min(wait.absent) >= size
+    world_size = size if beyond and wait.op.call.op == "TCPStore" else None
     top = evidence.top(wait.op)
     found = Incomplete(
         wait=wait,
@@ -152,13 +154,6 @@ def _finding(
         if elsewhere
         else outside.settles(case, sinks, early=early),
     )
-
-
-def _world_size(case: Case, wait: Wait) -> int | None:
-    """The job's world size, where a store is made for more clients than that."""
-    size = case.evidence.trace.processes[wait.process].world_size
-    beyond = size is not None and bool(wait.absent) and min(wait.absent) >= size
-    return size if beyond and wait.op.call.op == "TCPStore" else None
 
 
 def _minority(case: Case, same: list[Wait], elsewhere: list[Wait]) -> tuple[int, ...]:

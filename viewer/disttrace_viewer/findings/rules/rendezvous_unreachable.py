@@ -29,16 +29,16 @@ def find(case: Case) -> Iterator[Finding]:
         elif store.server or op.status == "ok":
             until = case.evidence.until_ns(op.process) if store.server else op.end_ns or 0
             answered[where] = max(until, answered.get(where, 0))
-        elif case.evidence.stuck(op) and (op.error is not None or _old(case, op)):
+        elif case.evidence.stuck(op) and (
+            op.error is not None
+            or not case.evidence.live
+            or case.evidence.age_ns(op) >= case.evidence.stalled_after_ns
+        ):
             dialled.setdefault(where, []).append((op, store))
     for where, clients in dialled.items():
         in_vain = [(o, s) for o, s in clients if answered.get(where, 0) < o.begin_ns]
         if in_vain and where not in given_up:
             yield _finding(case, in_vain)
-
-
-def _old(case: Case, op: Op) -> bool:
-    return not case.evidence.live or case.evidence.age_ns(op) >= case.evidence.stalled_after_ns
 
 
 def _finding(case: Case, clients: Sequence[tuple[Op, Store]]) -> Finding:
@@ -129,7 +129,11 @@ def _where_others_are(
         where = address(case, store)
         others = {p for p, (_, s) in newest.items() if address(case, s) == where}
         there = {op.process} | others - here
-        if len(there) == 1 and here <= _reached(case, where):
+        if len(there) == 1 and here <= {
+            op.process
+            for op, store in _of_tcp(case)
+            if op.status == "ok" and address(case, store) == where
+        }:
             continue
         if found is None or len(there) > len(found[2]):
             found = op, store, there
@@ -139,15 +143,6 @@ def _where_others_are(
 def _newest(case: Case) -> dict[int, tuple[Op, Store]]:
     """The store that each process made last, and its constructor."""
     return {op.process: (op, store) for op, store in _of_tcp(case)}
-
-
-def _reached(case: Case, where: object) -> set[int]:
-    """Those that once connected to an address."""
-    return {
-        op.process
-        for op, store in _of_tcp(case)
-        if op.status == "ok" and address(case, store) == where
-    }
 
 
 def _of_tcp(case: Case) -> list[tuple[Op, Store]]:

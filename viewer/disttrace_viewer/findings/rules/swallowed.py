@@ -62,7 +62,8 @@ def find(case: Case, process: int, others: Sequence[Op], instead: Op | None) -> 
     """
     for op in _raised(case, process):
         if instead is None:
-            went_on = not _failed_by(case, op)
+            failures = case.evidence.trace.processes[op.process].failures
+            went_on = not any(op.error in failure.chain for failure in failures)
         else:
             went_on = op.thread == instead.thread and (op.end_ns or 0) <= instead.begin_ns
         if went_on and any(
@@ -116,12 +117,6 @@ def _around(case: Case, op: Op | None) -> Iterator[Op]:
     while op is not None:
         yield op
         op = case.evidence.sample.around(op)
-
-
-def _failed_by(case: Case, op: Op) -> bool:
-    """Whether it is by this exception that a thread of its process ended."""
-    failures = case.evidence.trace.processes[op.process].failures
-    return any(op.error in failure.chain for failure in failures)
 
 
 def _meant(case: Case, raised: Op, wanted: Op) -> bool:

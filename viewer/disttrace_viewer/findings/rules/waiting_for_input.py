@@ -94,10 +94,6 @@ def _source(case: Case, waits: Sequence[Wait]) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _asking(case: Case) -> set[int]:
-    return {w.process for w in case.waits if w.kind == KEY}
-
-
 def _server(case: Case, waits: Sequence[Wait]) -> int | None:
     """The only one that lacks in a collective without a source, at a line that is new to those who
     wait, if it was the source of theirs before and waited for input then: all have left the loop.
@@ -180,7 +176,9 @@ def _idle_at(case: Case, process: int, about: Sequence[Wait]) -> StackSample | N
 
 def _while_asking(case: Case, process: int) -> StackSample | None:
     """Where the main thread was seen between two of its questions to a store."""
-    if not outside.asks(case, process) and process not in _asking(case):
+    if not outside.asks(case, process) and process not in {
+        w.process for w in case.waits if w.kind == KEY
+    }:
         return None
     return case.evidence.trace.processes[process].latest_samples.get(0)
 
