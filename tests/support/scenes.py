@@ -101,6 +101,23 @@ def only(found: Sequence[Finding]) -> Finding:
     return found[0]
 
 
+def finds(folder: Path, kind: str, culprits: list[int] | None = None, **facts: Any) -> Finding:
+    """The one finding about a folder: of this kind, blaming these ranks, with these attributes."""
+    case, found = verdict(folder, **{k: facts.pop(k) for k in ("look", "stall_s") if k in facts})
+    facts |= {"kind": kind} if culprits is None else {"kind": kind, "culprits": culprits}
+    assert {name: _fact(case, only(found), name) for name in facts} == facts
+    return found[0]
+
+
+def _fact(case: Case, finding: Finding, name: str) -> object:
+    """An attribute; processes as their ranks."""
+    value = getattr(finding, name)
+    if name not in ("culprits", "waiting"):
+        return value
+    processes = case.evidence.trace.processes
+    return sorted((processes[index].rank for index in value), key=lambda rank: rank or 0)
+
+
 def ranks(folder: Path, indices: Sequence[int]) -> list[int | None]:
     """Ranks of processes by their index in the trace of a folder."""
     processes = load([str(folder)]).processes

@@ -25,7 +25,7 @@ from disttrace_viewer.wording.names import file_name
 from disttrace_viewer.wording.sentences import place
 from support.journals import MS, Journal
 from support.processes import clean_environ
-from support.scenes import S, all_gone, beat, findings, only, stand, steps
+from support.scenes import S, all_gone, beat, finds, stand, steps
 
 LOADER = ("loader.py", 9, "load")
 
@@ -100,8 +100,7 @@ def test_an_old_line_is_not_told(tmp_path: Path) -> None:
             leave = journal.call("destroy_process_group", kind="composed", stack=where)
             journal.run(leave, t=4 * S, d=MS)
         beat(journal, 20)
-    found = only(findings(tmp_path, look=all_gone))
-    assert found.kind == "missing_participant"
+    found = finds(tmp_path, "missing_participant", look=all_gone)
     assert "rank 1 is not in any collective since destroy_process_group." in found.summary
     assert [(one.file, one.line) for one in found.locations] == [("train.py", 40), ("train.py", 10)]
 
@@ -155,8 +154,7 @@ def test_a_pool_that_was_given_the_call_itself_is_told_by_who_waits_for_it(
         else:
             stand(journal, 3 * S, *LOADER)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert found.kind == "missing_participant"
+    found = finds(tmp_path, "missing_participant")
     assert f"rank 0 has been waiting at {told} for" in found.summary
 
 

@@ -7,7 +7,18 @@ from pathlib import Path
 import pytest
 
 from support.journals import MS, Journal
-from support.scenes import PEER_GONE, S, all_gone, beat, fail, findings, only, ranks, stand, steps
+from support.scenes import (
+    PEER_GONE,
+    S,
+    all_gone,
+    beat,
+    fail,
+    findings,
+    finds,
+    only,
+    stand,
+    steps,
+)
 
 DIED = "the loss is not a number"
 
@@ -134,9 +145,7 @@ def test_a_message_to_the_wrong_rank(tmp_path: Path, habit: bool) -> None:
         if journal.rank == 2:
             stand(journal, 3 * S, "/src/loader.py", 9, "load")
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert found.kind == "unmatched_send"
-    assert ranks(tmp_path, found.culprits) == ([2] if habit else [])
+    found = finds(tmp_path, "unmatched_send", [2] if habit else [])
     assert ("is the destination right?" in found.summary) is not habit
 
 
@@ -158,8 +167,7 @@ def test_a_collective_in_the_wrong_group(tmp_path: Path) -> None:
         if rank < 2:
             journal.begin(journal.collective(groups[rank]), 200 * MS, q=1)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.culprits) == ("missing_participant", ())
+    found = finds(tmp_path, "missing_participant", [])
     assert "is the group right?" in found.summary
 
 
@@ -172,8 +180,7 @@ def test_a_side_thread_holds_up_nobody(tmp_path: Path) -> None:
         if journal.rank != 1:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
+    finds(tmp_path, "missing_participant", [1])
 
 
 @pytest.mark.parametrize("joined", [False, True])
@@ -202,7 +209,5 @@ def test_a_call_that_raises_under_detail_has_begun(tmp_path: Path) -> None:
         text = DETAIL.partition(": ")[2]
         journal.define("failure", t=210 * MS, type="RuntimeError", text=text, stack=stack, h=0)
         journal.define("exit", t=211 * MS, how="exception", code=1)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.seq) == ("op_mismatch", 3)
-    assert ranks(tmp_path, found.culprits) == [0]
+    found = finds(tmp_path, "op_mismatch", [0], seq=3)
     assert found.consequences[0].startswith("Ranks 1, 2 failed with RuntimeError")

@@ -14,10 +14,8 @@ from support.scenes import (
     all_gone,
     beat,
     fail,
-    findings,
+    finds,
     nobody_knows,
-    only,
-    ranks,
     steps,
 )
 
@@ -40,10 +38,12 @@ def test_who_polls_a_store_waits_for_somebody_as_well(tmp_path: Path, *, polls: 
         elif polls:
             poll(journal, 20)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert found.kind == "missing_participant"
-    assert ranks(tmp_path, found.culprits) == ([] if polls else [0])
-    assert found.certainty == ("likely" if polls else "certain")
+    found = finds(
+        tmp_path,
+        "missing_participant",
+        [] if polls else [0],
+        certainty="likely" if polls else "certain",
+    )
     if polls:
         assert "asks again and again (store.add of 'app/done/2' at train.py:60)" in found.summary
 
@@ -58,8 +58,7 @@ def test_a_thread_that_ends_the_process_under_a_call(tmp_path: Path) -> None:
             continue
         journal.end(number, 110 * MS, x=journal.string(PEER_GONE))
         fail(journal, 311 * MS, "RuntimeError", PEER_GONE.partition(": ")[2], line=40)
-    found = only(findings(tmp_path, look=all_gone))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
+    found = finds(tmp_path, "process_failed", [1], look=all_gone)
     assert "left by os._exit(0) at train.py:9 in watchdog" in found.summary
 
 
@@ -74,9 +73,13 @@ def test_a_thread_that_gives_up_what_the_main_one_waits_for(tmp_path: Path, look
             journal.define("exit", t=8 * S, how="os._exit", code=3, stack=stack)
         else:
             beat(journal, 20)
-    found = only(findings(tmp_path, look=look))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [0])
-    assert found.consequences == ("Rank 1 left by os._exit(3).",)
+    finds(
+        tmp_path,
+        "missing_participant",
+        [0],
+        consequences=("Rank 1 left by os._exit(3).",),
+        look=look,
+    )
 
 
 def test_a_member_that_was_frozen_inside_of_a_collective(tmp_path: Path) -> None:
@@ -84,9 +87,7 @@ def test_a_member_that_was_frozen_inside_of_a_collective(tmp_path: Path) -> None
     for journal, group in steps(tmp_path, 3):
         journal.begin(journal.collective(group), 200 * MS, q=3)
         beat(journal, 0 if journal.rank == 2 else 30)
-    found = only(findings(tmp_path, look=all_gone))
-    assert (found.kind, found.certainty) == ("no_progress", "likely")
-    assert ranks(tmp_path, found.culprits) == [2]
+    found = finds(tmp_path, "no_progress", [2], certainty="likely", look=all_gone)
     assert "rank 2 has been frozen for 29.8 s" in found.summary
 
 
@@ -102,8 +103,7 @@ def test_the_exception_of_a_thread_is_told_of_whoever_waits_for_it(tmp_path: Pat
         else:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
+    found = finds(tmp_path, "missing_participant", [1])
     assert "thread first: OSError: disk is gone at train.py:13 in load" in (found.hint or "")
 
 
@@ -116,6 +116,5 @@ def test_an_exception_of_whom_a_finding_names_is_always_quoted(tmp_path: Path) -
         else:
             journal.begin(journal.collective(group), 200 * MS, q=3)
             beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("op_mismatch", [1])
+    found = finds(tmp_path, "op_mismatch", [1])
     assert any("KeyError: 'lr'" in one for one in (found.summary, *found.consequences))

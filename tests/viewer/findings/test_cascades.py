@@ -17,6 +17,7 @@ from support.scenes import (
     beat,
     fail,
     findings,
+    finds,
     leave,
     nobody_knows,
     only,
@@ -56,9 +57,7 @@ def test_a_text_like_a_lost_rank_is_no_evidence(tmp_path: Path, kind: str, text:
         else:
             lose(journal, group, 200 * MS, 30 * MS)
             fail(journal, 240 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty) == ("process_failed", "certain")
-    assert ranks(tmp_path, found.culprits) == [1]
+    finds(tmp_path, "process_failed", [1], certainty="certain")
 
 
 WRAPPED = "Got the following error when running the callback: "
@@ -80,9 +79,7 @@ def test_what_a_callback_makes_of_a_lost_rank_is_no_failure_of_its_own(
             lose(journal, group, 200 * MS, 42 * MS)
             told = f"{text[: len(WRAPPED) + 60]} ... {text[-20:]}" if left_out else text
             fail(journal, 240 * MS, "RuntimeError", told)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty) == ("process_failed", "certain")
-    assert ranks(tmp_path, found.culprits) == [1]
+    found = finds(tmp_path, "process_failed", [1], certainty="certain")
     assert "unmarked" in found.summary
 
 
@@ -126,9 +123,7 @@ def test_what_a_signal_handler_raises_inside_of_a_collective_is_its_own(
         else:
             lose(journal, group, 201 * MS + late, 30 * MS)
             fail(journal, 240 * MS + late, "RuntimeError", PEER_GONE.partition(": ")[2])
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty) == ("process_failed", "certain")
-    assert ranks(tmp_path, found.culprits) == [1]
+    finds(tmp_path, "process_failed", [1], certainty="certain")
 
 
 def test_a_handler_that_leaves_ends_its_own_process(tmp_path: Path) -> None:
@@ -141,8 +136,7 @@ def test_a_handler_that_leaves_ends_its_own_process(tmp_path: Path) -> None:
         else:
             lose(journal, group, 201 * MS, 30 * MS)
             fail(journal, 240 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
+    finds(tmp_path, "process_failed", [1])
 
 
 def test_an_alarm_after_long_waiting_gives_up_on_who_is_missing(tmp_path: Path) -> None:
@@ -153,8 +147,7 @@ def test_an_alarm_after_long_waiting_gives_up_on_who_is_missing(tmp_path: Path) 
             beat(journal, 40)
         else:
             raised_inside(journal, group, HANDLERS[1], 200 * MS, 30 * S)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [2])
+    finds(tmp_path, "missing_participant", [2])
 
 
 def test_who_aborts_after_what_others_have_done_failed_by_itself(tmp_path: Path) -> None:
@@ -174,16 +167,14 @@ def test_who_aborts_after_what_others_have_done_failed_by_itself(tmp_path: Path)
     def aborted(process: Process) -> Observation:
         return Observation(alive=False, code=-6) if process.rank == 0 else all_gone(process)
 
-    found = only(findings(tmp_path, look=aborted))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [0])
+    finds(tmp_path, "process_failed", [0], look=aborted)
 
 
 def test_all_at_once_is_not_nothing(tmp_path: Path) -> None:
     """Every rank's loader times out: none of them lost another one."""
     for journal, _ in steps(tmp_path, 3):
         fail(journal, 210 * MS, *LOOKS_LIKE_IT[0])
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [0, 1, 2])
+    finds(tmp_path, "process_failed", [0, 1, 2])
 
 
 @pytest.mark.parametrize("how", ["later", "chain", "exit", "os._exit"])
@@ -200,8 +191,7 @@ def test_survivors_end_in_their_own_ways(tmp_path: Path, how: str) -> None:
             fail_from(journal, 5 * S, "OSError", "cannot go on", PEER_GONE)
         else:
             journal.define("exit", t=5 * S, how=how, code=13)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
+    found = finds(tmp_path, "process_failed", [1])
     assert len(found.consequences) == 2  # the operation, and how they ended
 
 
@@ -233,8 +223,7 @@ def test_a_polled_store_is_no_excuse(tmp_path: Path) -> None:
         else:
             lose(journal, group, 200 * MS, 200 * MS)
             fail(journal, 410 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
+    finds(tmp_path, "process_failed", [1])
 
 
 @pytest.mark.parametrize("then", ["raise", "go", "leave"])
@@ -252,9 +241,7 @@ def test_who_arrives_after_the_time_out_is_missing(tmp_path: Path, then: str) ->
             leave(journal, 8 * S)
         else:
             beat(journal, 40)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty) == ("missing_participant", "certain")
-    assert ranks(tmp_path, found.culprits) == [1]
+    found = finds(tmp_path, "missing_participant", [1], certainty="certain")
     assert found.summary == (
         "Rank 1 arrived at all_reduce #3 of the default group 7.8 s after the others had given up:"
         " ranks 0, 2 waited for it at train.py:10 for 6.0 s."
@@ -280,8 +267,7 @@ def test_what_cxx_code_gave_up_without_a_record_was_given_up(tmp_path: Path) -> 
         stack = journal.stack((torch, 841, "backward"), ("train.py", 31, "step"))
         journal.define("failure", t=6 * S, type="RuntimeError", text=text, stack=stack, h=0)
         journal.define("exit", t=6 * S + MS, how="exception", code=1)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
+    found = finds(tmp_path, "missing_participant", [1])
     assert "arrived at all_reduce #3 of the default group 8.0 s after" in found.summary
 
 
@@ -302,9 +288,7 @@ def test_who_was_held_up_elsewhere_is_not_to_blame(tmp_path: Path, how: str) -> 
             journal.run(call, begins, 11 * S + MS - begins, k="ready")
         lose(journal, group, 11 * S + 2 * MS, MS)
         fail(journal, 12 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [2])
-    assert found.certainty == "likely"
+    found = finds(tmp_path, "missing_participant", [2], certainty="likely")
     assert "rank 1 waited for rank 2 in " in found.summary
 
 
@@ -316,8 +300,7 @@ def test_within_a_second_nobody_is_late(tmp_path: Path) -> None:
             continue
         lose(journal, group, (200 + 500 * (journal.rank or 0)) * MS, 20 * MS)
         fail(journal, 2 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
+    finds(tmp_path, "process_failed", [1])
 
 
 def test_a_time_out_that_harmed_nobody_is_silent(tmp_path: Path) -> None:
@@ -340,8 +323,7 @@ def test_a_message_to_who_had_given_up(tmp_path: Path) -> None:
             number = journal.begin(journal.message(group, "send", 0), 14 * S, q=1)
             journal.end(number, MS, x=journal.string(PEER_GONE), f=1)
             fail(journal, 15 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("unmatched_recv", [1])
+    found = finds(tmp_path, "unmatched_recv", [1])
     assert "rank 1 posted the send 7.8 s later" in found.summary
 
 
@@ -352,9 +334,7 @@ def test_two_that_die_at_once_are_one_failure(tmp_path: Path) -> None:
             continue
         lose(journal, group, 200 * MS, 100 * MS)
         fail(journal, 400 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
-    found = only(findings(tmp_path, look=all_gone))
-    assert (found.kind, found.certainty) == ("process_failed", "certain")
-    assert ranks(tmp_path, found.culprits) == [1, 2]
+    finds(tmp_path, "process_failed", [1, 2], certainty="certain", look=all_gone)
 
 
 def test_what_is_lost_while_all_are_being_killed_proves_nothing(tmp_path: Path) -> None:
@@ -365,8 +345,7 @@ def test_what_is_lost_while_all_are_being_killed_proves_nothing(tmp_path: Path) 
         elif journal.rank == 1:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         beat(journal, 20)
-    found = only(findings(tmp_path, look=all_gone))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [2])
+    finds(tmp_path, "missing_participant", [2], look=all_gone)
 
 
 def test_a_main_thread_that_failed_is_told_while_another_one_lives(tmp_path: Path) -> None:
@@ -381,8 +360,7 @@ def test_a_main_thread_that_failed_is_told_while_another_one_lives(tmp_path: Pat
                 at=3 * S, h=0, k=journal.stack(("/usr/lib/python3.12/threading.py", 1590, "_shut"))
             )
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
+    found = finds(tmp_path, "process_failed", [1])
     assert found.summary == (
         "Rank 1 failed first: ValueError: no (train.py:30); it lives on, for another thread"
         " still runs."
@@ -401,8 +379,7 @@ def test_what_a_hook_calls_after_an_exception_belongs_to_it(tmp_path: Path) -> N
             journal.begin(journal.collective(group), 200 * MS, q=3)
         beat(journal, 20)
     for look in (nobody_knows, all_gone):
-        found = only(findings(tmp_path, look=look))
-        assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
+        found = finds(tmp_path, "process_failed", [1], look=look)
         assert found.summary == (
             "Rank 1 failed first: ValueError: no (train.py:30); at its end in barrier #3 of the"
             " default group (train.py:70)."
@@ -426,9 +403,7 @@ def test_failures_that_nothing_explains_are_told_without_a_culprit(tmp_path: Pat
         text = "DistNetworkError: Broken pipe"
         journal.end(number, MS, x=journal.string(text), f=1)
         fail(journal, 310 * MS, "DistNetworkError", "Broken pipe")
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty, found.culprits) == ("process_failed", "likely", ())
-    assert ranks(tmp_path, found.waiting) == [1, 2]
+    found = finds(tmp_path, "process_failed", [], certainty="likely", waiting=[1, 2])
     assert "served by rank 0, which has ended before" in found.summary
 
 
@@ -477,8 +452,7 @@ def test_who_gives_up_has_lost_no_connection(tmp_path: Path) -> None:
             fail(journal, 310 * MS, "DistStoreError", text)
         else:
             beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty, found.culprits) == ("process_failed", "likely", ())
+    found = finds(tmp_path, "process_failed", [], certainty="likely")
     assert found.summary.startswith(
         "Ranks 1, 2 gave up in ProcessGroupGloo (train.py:6), and no journal says who did not come"
     )

@@ -20,6 +20,7 @@ from support.scenes import (
     all_gone,
     beat,
     findings,
+    finds,
     leave,
     only,
     ranks,
@@ -37,10 +38,7 @@ def test_a_rank_outside_communication_is_missing(tmp_path: Path) -> None:
         else:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty, found.seq) == ("missing_participant", "certain", 3)
-    assert ranks(tmp_path, found.culprits) == [2]
-    assert ranks(tmp_path, found.waiting) == [0, 1]
+    found = finds(tmp_path, "missing_participant", [2], certainty="certain", seq=3, waiting=[0, 1])
     assert found.summary == (
         "Rank 2 never joined all_reduce #3 of the default group: ranks 0, 1 have been waiting at"
         " train.py:10 for 19.8 s; rank 2 is at loader.py:9 in load, not in any collective."
@@ -76,8 +74,7 @@ def test_who_destroyed_its_groups_before_the_others_is_said_to_have(tmp_path: Pa
         else:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [2])
+    found = finds(tmp_path, "missing_participant", [2])
     assert found.summary.endswith(
         "; rank 2 is at report.py:9 in write, after destroy_process_group at train.py:40."
     )
@@ -95,10 +92,12 @@ def test_the_fewer_at_a_line_where_nobody_was_before(tmp_path: Path, *, before: 
             stack = journal.stack(("train.py", 10 if before else 60, "main"))
             journal.begin(journal.collective(group, stack=stack), 200 * MS, q=3)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert found.kind == "missing_participant"
-    assert ranks(tmp_path, found.culprits) == ([1, 2] if before else [])
-    assert found.certainty == ("certain" if before else "likely")
+    found = finds(
+        tmp_path,
+        "missing_participant",
+        [1, 2] if before else [],
+        certainty="certain" if before else "likely",
+    )
     assert ("None of the missing has called" in str(found.hint)) is not before
 
 
@@ -130,9 +129,7 @@ def test_a_clean_end_is_missing_and_no_failure(
             beat(journal, 20)
         else:
             leave(journal, 210 * MS)
-    found = only(findings(tmp_path))
-    assert found.kind == "missing_participant"
-    assert ranks(tmp_path, found.culprits) == [1]
+    found = finds(tmp_path, "missing_participant", [1])
     assert "rank 1 has ended" in found.summary
     assert "uneven inputs" in (found.hint or "")
     assert ("join() of DistributedDataParallel" in (found.hint or "")) is has_ddp
@@ -150,8 +147,7 @@ def test_one_extra_call_of_those_who_wait_blames_nobody(tmp_path: Path) -> None:
             else:
                 journal.begin(call, 300 * MS, q=4)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.culprits, found.certainty) == ("missing_participant", (), "likely")
+    found = finds(tmp_path, "missing_participant", [], certainty="likely")
     assert "one more call at train.py:77" in (found.hint or "")
 
 
@@ -164,9 +160,7 @@ def test_a_rank_without_a_journal_is_not_blamed(tmp_path: Path) -> None:
             continue
         journal.begin(journal.collective(group), 200 * MS, q=3)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty) == ("missing_participant", "likely")
-    assert (found.culprits, found.absent_ranks) == ((), ())
+    found = finds(tmp_path, "missing_participant", [], certainty="likely", absent_ranks=())
     assert "of rank 2 no journal was found, so nobody knows whether it came" in found.summary
 
 
@@ -188,9 +182,7 @@ def test_beside_a_rank_without_a_journal_who_is_away_is_named(tmp_path: Path) ->
                 if lost and journal.rank == 3:
                     journal.end(number, 20 * MS, x=journal.string(PEER_GONE))
             beat(journal, 20)
-        found = only(findings(folder))
-        assert (found.kind, found.certainty) == ("missing_participant", "likely")
-        assert ranks(folder, found.culprits) == culprits
+        finds(folder, "missing_participant", culprits, certainty="likely")
 
 
 ODD: list[tuple[str, dict[str, Any], str]] = [
@@ -211,9 +203,7 @@ def test_the_one_outside_the_majority_is_odd(
         op = keys.pop("op", "all_reduce")
         journal.run(journal.collective(group, op, **keys), t=200 * MS, d=MS, q=3)
         leave(journal, 300 * MS)
-    found = only(findings(tmp_path, look=all_gone))
-    assert (found.kind, found.seq, found.certainty) == (kind, 3, "certain")
-    assert ranks(tmp_path, found.culprits) == [1]
+    found = finds(tmp_path, kind, [1], seq=3, certainty="certain", look=all_gone)
     assert word in found.summary
 
 
@@ -223,9 +213,7 @@ def test_one_against_one_names_nobody(tmp_path: Path) -> None:
         op = "all_gather" if journal.rank else "all_reduce"
         journal.begin(journal.collective(group, op), 200 * MS, q=3)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.culprits) == ("op_mismatch", ())
-    assert ranks(tmp_path, found.waiting) == [0, 1]
+    found = finds(tmp_path, "op_mismatch", [], waiting=[0, 1])
     assert {place.op for place in found.locations} == {"all_gather", "all_reduce"}
 
 
@@ -271,9 +259,7 @@ def test_different_roots_come_before_the_barrier_after_them(tmp_path: Path) -> N
         else:
             journal.begin(call, 200 * MS, q=3)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.seq) == ("root_mismatch", 3)
-    assert ranks(tmp_path, found.culprits) == [1]
+    found = finds(tmp_path, "root_mismatch", [1], seq=3)
     assert found.consequences == ("Rank 2 waits in barrier #4 of the default group (train.py:10).",)
 
 
@@ -285,10 +271,7 @@ def test_an_abort_inside_a_difference_is_its_consequence(tmp_path: Path) -> None
         journal.begin(call, 200 * MS, q=3)
         if journal.rank != 1:
             beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert found.kind == "shape_mismatch"
-    assert ranks(tmp_path, found.culprits) == [0]
-    assert found.consequences == ("Rank 1 fell silent.",)
+    finds(tmp_path, "shape_mismatch", [0], consequences=("Rank 1 fell silent.",))
 
 
 def test_a_reduce_op_that_returned_explains_nothing_else(tmp_path: Path) -> None:
@@ -324,8 +307,7 @@ def test_a_slot_that_does_not_fit_its_input_is_a_shape_mismatch(tmp_path: Path) 
         call = journal.collective(group, "gather", root=0, shapes=[shape], args=slots)
         journal.begin(call, 200 * MS, q=3)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("shape_mismatch", [2])
+    finds(tmp_path, "shape_mismatch", [2])
 
 
 def test_split_sizes_of_all_to_all_single_are_compared_pair_by_pair(tmp_path: Path) -> None:
@@ -341,8 +323,7 @@ def test_split_sizes_of_all_to_all_single_are_compared_pair_by_pair(tmp_path: Pa
         )
         journal.begin(call, 200 * MS, q=3)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("shape_mismatch", [2])
+    finds(tmp_path, "shape_mismatch", [2])
 
 
 def test_everybody_in_and_nobody_returns_is_no_progress(tmp_path: Path) -> None:
@@ -350,9 +331,7 @@ def test_everybody_in_and_nobody_returns_is_no_progress(tmp_path: Path) -> None:
     for journal, group in steps(tmp_path, 2):
         journal.begin(journal.collective(group), 200 * MS, q=3)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.culprits, found.certainty) == ("no_progress", (), "likely")
-    assert ranks(tmp_path, found.waiting) == [0, 1]
+    finds(tmp_path, "no_progress", [], certainty="likely", waiting=[0, 1])
 
 
 def test_who_came_just_before_the_end_leaves_no_time_to_move(tmp_path: Path) -> None:
@@ -399,8 +378,7 @@ def test_one_that_left_a_call_of_a_subgroup_out_is_told_in_the_hint(tmp_path: Pa
             barrier = journal.collective(world, "barrier", shapes=None, stack=last)
             journal.begin(barrier, 200 * MS, q=3)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.culprits) == ("deadlock", ())
+    found = finds(tmp_path, "deadlock", [])
     assert (found.hint or "").startswith(
         "Rank 2 went on to barrier #3 of the default group (train.py:16) without all_reduce #1 of"
         " group [0-2], in which ranks 0, 1 are: look for a call that it left out"
@@ -422,8 +400,7 @@ def test_on_nccl_what_stands_behind_a_hanging_operation_has_not_begun(tmp_path: 
             number = journal.begin(call, 200 * MS + place * MS, q=1)
             journal.record(i=number, d=MS // 10)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.culprits) == ("deadlock", ())
+    finds(tmp_path, "deadlock", [])
 
 
 def test_on_nccl_a_returned_call_is_in_flight_until_the_device_has_done_it(tmp_path: Path) -> None:
@@ -435,8 +412,7 @@ def test_on_nccl_a_returned_call_is_in_flight_until_the_device_has_done_it(tmp_p
             journal.record(i=number, d=MS // 10)
             stand(journal, 5 * S, "/src/train.py", 44, "log")
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
+    found = finds(tmp_path, "missing_participant", [1])
     assert {(p.line, p.op) for p in found.locations} >= {(10, "all_reduce"), (44, "all_reduce")}
 
 
@@ -453,8 +429,7 @@ def test_who_is_aborted_since_a_peer_is_gone_is_not_to_blame(tmp_path: Path) -> 
     def aborted(process: Process) -> Observation:
         return Observation(alive=False, code=-6 if process.rank == 0 else -9)
 
-    found = only(findings(tmp_path, look=aborted))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
+    finds(tmp_path, "process_failed", [1], look=aborted)
 
 
 @pytest.mark.parametrize("behind", [True, False], ids=["before it", "on the other rank"])
@@ -472,9 +447,7 @@ def test_on_nccl_an_end_that_nobody_saw_holds_up_nobody(tmp_path: Path, behind: 
             number = journal.begin(call, 210 * MS, q=2)
             journal.record(i=number, d=MS // 10)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.seq) == ("missing_participant", 2)
-    assert ranks(tmp_path, found.culprits) == [1]
+    finds(tmp_path, "missing_participant", [1], seq=2)
 
 
 @pytest.mark.parametrize("went_on", [False, True])
@@ -492,9 +465,7 @@ def test_on_nccl_a_device_is_stuck_with_what_the_others_are_through_with(
             number = journal.begin(call, 210 * MS, q=2)
             journal.record(i=number, d=MS // 10)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty, found.seq) == ("no_progress", "likely", 1)
-    assert (ranks(tmp_path, found.culprits), found.device) == ([1], True)
+    finds(tmp_path, "no_progress", [1], certainty="likely", seq=1, device=True)
 
 
 @pytest.mark.parametrize(("asynchronous", "blamed"), [(False, []), (True, [0])])
@@ -516,8 +487,7 @@ def test_an_order_that_threads_leave_to_chance_blames_nobody(
                 journal.record(i=number, d=MS // 2)
                 journal.record(w=number, d=9 * MS)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("op_mismatch", blamed)
+    found = finds(tmp_path, "op_mismatch", blamed)
     assert ("threads" in (found.hint or "")) is (not blamed)
 
 
@@ -582,9 +552,7 @@ def test_who_froze_after_what_others_have_done_is_missing_in_the_next(
         journal.end(number, 2 * MS)
         journal.begin(journal.collective(group, "broadcast", root=0), 205 * MS, q=4)
         beat(journal, 30)
-    found = only(findings(tmp_path, look=lambda _: Observation(alive=True)))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [2])
-    assert found.seq == 4
+    finds(tmp_path, "missing_participant", [2], seq=4, look=lambda _: Observation(alive=True))
 
 
 @pytest.mark.parametrize("failed", [True, False])
@@ -606,8 +574,9 @@ def test_a_cycle_through_another_thread_is_not_certain(tmp_path: Path, *, failed
         else:
             journal.begin(counts, 200 * MS, q=2, h=thread)
         beat(journal, 20)
-    found = only(findings(tmp_path, look=lambda _: Observation(alive=True)))
-    assert (found.kind, found.certainty, found.culprits) == ("deadlock", "likely", ())
+    found = finds(
+        tmp_path, "deadlock", [], certainty="likely", look=lambda _: Observation(alive=True)
+    )
     assert found.hint is not None
     if failed:
         assert "of a thread of rank 1 first: KeyError: 'norm' at train.py:12" in found.hint
@@ -648,10 +617,13 @@ def test_a_rank_in_python_is_certain_to_lack_what_c_plus_plus_issues(
         else:
             stand(journal, 5 * S, "loader.py", 9, "load")
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
-    assert found.because == ((NATIVE,) if backward else ())
-    assert found.certainty == ("likely" if backward else "certain")
+    finds(
+        tmp_path,
+        "missing_participant",
+        [1],
+        because=(NATIVE,) if backward else (),
+        certainty="likely" if backward else "certain",
+    )
 
 
 def test_what_c_plus_plus_issued_is_not_over_when_another_operation_of_its_number_is(

@@ -10,7 +10,7 @@ import pytest
 from disttrace_viewer.diagnosis.report import healthy
 from disttrace_viewer.findings.rules.communicator_creation import is_start
 from support.journals import MS, Journal, workers
-from support.scenes import S, all_gone, beat, fail, findings, only, ranks, stand, steps
+from support.scenes import S, all_gone, beat, fail, findings, finds, only, ranks, stand, steps
 
 NCCL: dict[str, Any] = {"backends": {"cuda": "nccl"}}
 ON_DEVICE: dict[str, Any] = {"backend": "nccl", "device": "cuda"}
@@ -51,8 +51,7 @@ def test_all_members_are_in_the_first_call_of_a_group(
 def test_after_a_quarter_of_the_time_out_it_is_a_stall(tmp_path: Path) -> None:
     """150 s by the default."""
     first_call(tmp_path, 155)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.severity) == ("no_progress", "error")
+    found = finds(tmp_path, "no_progress", severity="error")
     assert not is_start(found)
 
 
@@ -72,9 +71,7 @@ def test_the_groups_own_time_out_counts(tmp_path: Path) -> None:
 def test_who_is_missing_is_told_at_the_limit(tmp_path: Path) -> None:
     """A member that has not entered the call is no part of a creation."""
     first_call(tmp_path, 12, missing=1)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.severity) == ("missing_participant", "error")
-    assert ranks(tmp_path, found.culprits) == [1]
+    finds(tmp_path, "missing_participant", [1], severity="error")
 
 
 def test_the_time_begins_when_the_last_one_has_come(tmp_path: Path) -> None:
@@ -249,8 +246,7 @@ def test_one_replay_less(tmp_path: Path) -> None:
 def test_another_graph(tmp_path: Path) -> None:
     """It holds one all_reduce more."""
     replaying(tmp_path, ["2 all_reduce"], ["2 all_reduce"], ["3 all_reduce"])
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("op_mismatch", [2])
+    finds(tmp_path, "op_mismatch", [2])
 
 
 def test_a_replay_that_hangs(tmp_path: Path) -> None:
@@ -370,8 +366,7 @@ def test_who_goes_on_meanwhile_is_not_told_as_idle(tmp_path: Path) -> None:
             for n in range(1, 41):
                 journal.run(call, n * S // 2, MS, q=n)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty) == ("store_key_missing", "likely")
+    found = finds(tmp_path, "store_key_missing", certainty="likely")
     assert "nearest key" not in found.summary  # all begin with the store's prefix
     assert "who use this store ranks 0, 1 communicate with others (all_reduce #40" in found.summary
 

@@ -19,6 +19,7 @@ from support.scenes import (
     beat,
     fail,
     findings,
+    finds,
     join,
     leave,
     only,
@@ -53,8 +54,7 @@ def hang(folder: Path, *, calls: bool, **handled: Any) -> None:
 def test_it_is_told_with_its_line(tmp_path: Path, calls: bool, kind: str) -> None:
     """Be it in another call, or in none."""
     hang(tmp_path, calls=calls)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == (kind, [1])
+    found = finds(tmp_path, kind, [1])
     assert found.summary.endswith(" Rank 1 handles ValueError: bad batch (loader.py:7) there.")
     assert (found.hint or "").startswith("Find why rank 1 raised ValueError: bad batch (loader.py")
 
@@ -184,8 +184,7 @@ def test_a_failure_that_was_overcome_is_a_note(tmp_path: Path) -> None:
     agent, second = restarted(tmp_path)
     leave(second, 3 * S)
     leave(agent, 4 * S)
-    found = only(findings(tmp_path, look=all_gone))
-    assert (found.kind, found.severity) == ("process_failed", "note")
+    found = finds(tmp_path, "process_failed", severity="note", look=all_gone)
     assert found.summary.startswith("Attempt 0 failed (Rank 0 failed first: ValueError: bad batch")
     assert found.summary.endswith("; attempt 1 ran to its end.")
 

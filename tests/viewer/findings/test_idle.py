@@ -16,6 +16,7 @@ from support.scenes import (
     beat,
     fail,
     findings,
+    finds,
     leave,
     only,
     ranks,
@@ -84,8 +85,7 @@ def served(
 def test_a_server_without_requests_is_idle(tmp_path: Path, stands: Frames) -> None:
     """As before each of the rounds that it came through."""
     served(tmp_path, stands)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.severity, found.culprits) == ("waiting_for_input", "note", ())
+    found = finds(tmp_path, "waiting_for_input", [], severity="note")
     assert found.summary.startswith(
         "Rank 0, the source of broadcast #6 of the default group, waits for input at server.py:9 in"
         " requests"
@@ -98,8 +98,7 @@ def test_a_server_without_requests_is_idle(tmp_path: Path, stands: Frames) -> No
 def test_who_waits_for_its_own_is_missing(tmp_path: Path, stands: Frames) -> None:
     """However often it stood there."""
     served(tmp_path, stands)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [0])
+    finds(tmp_path, "missing_participant", [0])
 
 
 @pytest.mark.parametrize(
@@ -117,9 +116,7 @@ def test_what_looks_alike_is_broken(tmp_path: Path, how: str) -> None:
         served(tmp_path, QUEUE, missing=[2])
     else:
         fail_thread(served(tmp_path, QUEUE)[0])
-    found = only(findings(tmp_path))
-    assert found.kind == "missing_participant"
-    assert ranks(tmp_path, found.culprits) == [2 if how == "another one too" else 0]
+    finds(tmp_path, "missing_participant", [2 if how == "another one too" else 0])
 
 
 @pytest.mark.parametrize(
@@ -143,8 +140,7 @@ def test_a_server_that_shuts_down_waits_for_its_clients(
         else:
             journal.record(at=7 * S, h=0, k=journal.stack(*stands))
         beat(journal, 26)
-    found = only(findings(tmp_path))
-    assert found.kind == ("waiting_for_input" if idle else "missing_participant")
+    found = finds(tmp_path, "waiting_for_input" if idle else "missing_participant")
     assert ("waits for its clients at server.py:30 in close" in found.summary) is idle
 
 
@@ -186,9 +182,7 @@ def test_who_stands_beside_a_thread_that_talks(tmp_path: Path, thread: int) -> N
                 stand(journal, 12 * S, "/src/train.py", 70, "load")
             talks(journal, thread)
         beat(journal, UNTIL_S)
-    found = only(findings(tmp_path))
-    assert found.kind == "missing_participant"
-    assert ranks(tmp_path, found.culprits) == ([1] if thread else [])
+    found = finds(tmp_path, "missing_participant", [1] if thread else [])
     assert ("rank 1 is at train.py:70 in load" in found.summary) is bool(thread)
 
 
@@ -241,8 +235,7 @@ def test_it_does_not_get_on_by_that(tmp_path: Path) -> None:
             stand(journal, 12 * S, "/src/train.py", 70, "load")
             talks(journal, 1)
         beat(journal, UNTIL_S)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.culprits) == ("store_key_missing", ())
+    finds(tmp_path, "store_key_missing", [])
 
 
 def test_a_reducer_waits_also_beside_a_thread_that_exchanges(tmp_path: Path) -> None:
@@ -256,8 +249,7 @@ def test_a_reducer_waits_also_beside_a_thread_that_exchanges(tmp_path: Path) -> 
         for n in range(1, 3 * UNTIL_S):
             journal.run(call, n * S // 3, MS, q=n, h=1)
         beat(journal, UNTIL_S)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.seq, found.certainty) == ("missing_participant", 3, "likely")
+    finds(tmp_path, "missing_participant", seq=3, certainty="likely")
 
 
 def test_a_reducer_waits_also_beside_a_thread_that_talks(tmp_path: Path) -> None:
@@ -271,9 +263,7 @@ def test_a_reducer_waits_also_beside_a_thread_that_talks(tmp_path: Path) -> None
             where = journal.stack(("train.py", 70, "load"), ("train.py", 20, "main"))
             journal.record(at=12 * S, h=0, k=where)
         beat(journal, UNTIL_S)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.seq) == ("missing_participant", 3)
-    assert ranks(tmp_path, found.culprits) == [1]
+    found = finds(tmp_path, "missing_participant", [1], seq=3)
     assert "uneven" not in str(found.hint), "that thread's function is not the one it has left"
 
 
@@ -292,8 +282,7 @@ def test_a_straggler_is_found_beside_threads_that_talk(tmp_path: Path) -> None:
         let_go += MS + pause + MS // 5
     for journal, _ in jobs:
         leave(journal, let_go + MS)
-    found = only(findings(tmp_path, look=all_gone))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("straggler", [1])
+    found = finds(tmp_path, "straggler", [1], look=all_gone)
     assert "by 300 ms in 8 of" in found.summary
 
 
@@ -310,8 +299,7 @@ def test_who_asks_beside_a_thread_that_talks(tmp_path: Path, last: int) -> None:
                 for t, call, key, thread in sorted(told):
                     journal.run(call, t, MS, k=key, h=thread)
         beat(journal, UNTIL_S)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.culprits) == ("missing_participant", ())
+    found = finds(tmp_path, "missing_participant", [])
     assert "rank 1 asks again and again (store.check of '" in found.summary
 
 
@@ -327,6 +315,5 @@ def test_who_ended_after_a_call_of_a_pool_has_the_line_before(tmp_path: Path) ->
             number = journal.begin(journal.collective(group), 210 * MS, q=4)
             journal.end(number, MS, x=error)
             fail(journal, 215 * MS, "RuntimeError", PEER_GONE)
-    found = only(findings(tmp_path, look=all_gone))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [0])
+    found = finds(tmp_path, "process_failed", [0], look=all_gone)
     assert [(where.file, where.line) for where in found.locations] == [("train.py", 90)]

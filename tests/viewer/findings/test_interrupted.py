@@ -9,7 +9,19 @@ import pytest
 from disttrace_viewer.diagnosis.positions import positions
 from disttrace_viewer.diagnosis.report import healthy
 from support.journals import MS, Journal
-from support.scenes import PEER_GONE, S, beat, fail, findings, only, ranks, stand, steps, verdict
+from support.scenes import (
+    PEER_GONE,
+    S,
+    beat,
+    fail,
+    findings,
+    finds,
+    only,
+    ranks,
+    stand,
+    steps,
+    verdict,
+)
 
 
 def interrupt(journal: Journal, t: int) -> None:
@@ -33,8 +45,7 @@ def test_a_job_that_is_interrupted_is_healthy(tmp_path: Path) -> None:
             lose(journal, group, 800 * MS)
         else:
             interrupt(journal, 790 * MS)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.severity, found.culprits) == ("process_failed", "note", ())
+    found = finds(tmp_path, "process_failed", [], severity="note")
     assert found.summary.startswith("Ranks 0-2 were interrupted from outside (SIGINT)")
     assert healthy([found])
     case, told = verdict(tmp_path)
@@ -130,8 +141,7 @@ def test_one_rank_that_is_interrupted_broke_the_job_and_is_not_blamed(tmp_path: 
             interrupt(journal, 790 * MS)
         else:
             lose(journal, group, 800 * MS)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.severity, found.culprits) == ("process_failed", "error", ())
+    found = finds(tmp_path, "process_failed", [], severity="error")
     assert found.summary == "Rank 1 was interrupted from outside (SIGINT) at train.py:44 in load."
     assert len(found.consequences) == 2
 
@@ -147,8 +157,7 @@ def test_a_rank_that_was_awaited_for_long_when_it_was_interrupted_is_missing(
             interrupt(journal, 20 * S)
         else:
             lose(journal, group, 20 * S + 5 * MS)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
+    finds(tmp_path, "missing_participant", [1])
 
 
 def test_a_rank_that_was_interrupted_alone_lived_until_then(tmp_path: Path) -> None:
@@ -161,9 +170,7 @@ def test_a_rank_that_was_interrupted_alone_lived_until_then(tmp_path: Path) -> N
         else:
             beat(journal, 30)
             journal.begin(journal.collective(group), 200 * MS, q=3)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
-    assert found.certainty == "certain"
+    finds(tmp_path, "missing_participant", [1], certainty="certain")
 
 
 @pytest.mark.parametrize("code", [0, 1])

@@ -10,7 +10,7 @@ import pytest
 
 from disttrace_viewer.findings.finding import Finding
 from support.journals import MS, Journal
-from support.scenes import S, beat, findings, only, ranks, stand, steps, store_call
+from support.scenes import S, beat, findings, finds, only, ranks, stand, steps, store_call
 
 
 def job(
@@ -230,8 +230,7 @@ def test_who_filled_a_queue_need_not_fill_it_again(tmp_path: Path) -> None:
             journal.run(pop, t=160 * MS, d=MS, k="work")
             journal.begin(pop, 200 * MS, k="work")
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert found.kind == "store_key_missing"
+    found = finds(tmp_path, "store_key_missing")
     assert found.consequences == ("Rank 0 waits in barrier #3 of the default group (train.py:10).",)
 
 
@@ -278,9 +277,7 @@ def test_all_who_could_set_it_wait_for_who_waits_for_it(tmp_path: Path, world_si
         else:
             journal.begin(journal.message(group, "recv", (journal.rank or 0) - 1), 200 * MS, q=1)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty) == ("store_key_missing", "likely")
-    assert (ranks(tmp_path, found.waiting), found.culprits) == ([0], ())
+    found = finds(tmp_path, "store_key_missing", [], certainty="likely", waiting=[0])
     told = "rank 1 in barrier #3 of the default group (train.py:10)"
     if world_size == 3:
         told = (
@@ -335,7 +332,6 @@ def test_likeness_is_of_what_the_program_wrote(
             under(journal, "set", prefix, key, 150 * MS)
             journal.begin(journal.collective(group, "barrier", shapes=None), 200 * MS, q=3)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert found.kind == "store_key_missing"
+    found = finds(tmp_path, "store_key_missing")
     assert (f"nearest key that was set is 'default_pg/0//{prefix}/{key}'" in found.summary) is near
     assert ("spelling" in (found.hint or "")) is near

@@ -14,6 +14,7 @@ from support.scenes import (
     beat,
     fail,
     findings,
+    finds,
     leave,
     only,
     ranks,
@@ -49,8 +50,7 @@ def test_a_late_rank_is_told_where_it_was(tmp_path: Path, noted_s: float) -> Non
             come_late(journal, group)
         else:
             give_up(journal, group)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
+    found = finds(tmp_path, "missing_participant", [1])
     assert found.summary.endswith("; rank 1 was last seen at loader.py:7 in load until then.")
     assert (found.locations[0].file, found.locations[0].line) == ("loader.py", 7)
 
@@ -126,8 +126,7 @@ def test_waits_that_followed_one_another_are_no_cycle(tmp_path: Path) -> None:
             number = journal.begin(journal.collective(group), 6 * S + 2 * MS, q=3)
             journal.end(number, 3 * S, x=journal.string(PEER_GONE))
             fail(journal, 10 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("store_key_missing", [1])
+    found = finds(tmp_path, "store_key_missing", [1])
     assert "rank 1 set it 2.8 s later; rank 1 was last seen at loader.py:7" in found.summary
 
 
@@ -155,8 +154,7 @@ def test_who_breaks_by_itself_in_a_collective_has_not_given_up(
             fail(journal, 300 * MS, kind, message)
         else:
             journal.record(hb=60 * S)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [0])
+    finds(tmp_path, "process_failed", [0])
 
 
 def hung(folder: Path, at: int, agent: Journal | None = None, *, handler: bool = False) -> None:

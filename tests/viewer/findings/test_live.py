@@ -32,6 +32,7 @@ from support.scenes import (
     beat,
     fail,
     findings,
+    finds,
     join,
     leave,
     mesh,
@@ -167,8 +168,7 @@ def waiting_in_a_store(folder: Path) -> Journal:
 def test_who_had_gone_while_others_lived_has_failed(tmp_path: Path, look: Look) -> None:
     """Also where all are gone by now, or the journals are read elsewhere."""
     waiting_in_a_store(tmp_path).define("seen", t=4 * S, state="gone", code=-6, others=2)
-    found = only(findings(tmp_path, look=look))
-    assert (found.kind, found.certainty) == ("process_failed", "certain")
+    found = finds(tmp_path, "process_failed", certainty="certain", look=look)
     assert found.summary.startswith("Rank 1 was ended by SIGABRT, after all_reduce #2")
     assert ranks(tmp_path, found.culprits) == [1]
 
@@ -191,8 +191,7 @@ def test_crashes_after_the_same_call_are_one_finding(tmp_path: Path) -> None:
 def test_without_a_code_it_is_as_certain(tmp_path: Path, look: Look) -> None:
     """Its parent took the code; others were there when it was seen to have gone."""
     waiting_in_a_store(tmp_path).define("seen", t=4 * S, state="gone", others=1)
-    found = only(findings(tmp_path, look=look))
-    assert (found.kind, found.certainty) == ("process_failed", "certain")
+    found = finds(tmp_path, "process_failed", certainty="certain", look=look)
     assert "ended without an exit record" in found.summary
 
 
@@ -245,8 +244,7 @@ def test_who_was_stopped_has_not_failed(tmp_path: Path, look: Look) -> None:
     quiet = waiting_in_a_store(tmp_path)
     quiet.define("seen", t=4 * S, state="stopped", others=2)
     quiet.define("seen", t=19 * S, state="gone", code=-9, others=1)
-    found = only(findings(tmp_path, look=look))
-    assert (found.kind, found.culprits) == ("store_key_missing", ())
+    found = finds(tmp_path, "store_key_missing", [], look=look)
     assert "rank 1 is stopped (SIGSTOP, or a debugger)" in found.summary
 
 
@@ -259,8 +257,7 @@ def test_who_was_stopped_lived(tmp_path: Path, look: Look) -> None:
             beat(journal, 20)
         else:
             journal.define("seen", t=4 * S, state="stopped", others=1)
-    found = only(findings(tmp_path, look=look))
-    assert (found.kind, found.certainty) == ("missing_participant", "certain")
+    found = finds(tmp_path, "missing_participant", certainty="certain", look=look)
     assert "rank 1 is stopped" in found.summary
 
 
@@ -362,8 +359,7 @@ def test_an_abort_after_a_step_whose_buckets_nobody_saw_complete_is_its_own(tmp_
         else:
             journal.begin(call, 220 * MS, q=5)
             beat(journal, 20)
-    found = only(findings(tmp_path, look=all_gone))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
+    found = finds(tmp_path, "process_failed", [1], look=all_gone)
     assert found.summary.startswith("Rank 1 was ended by SIGABRT")
 
 

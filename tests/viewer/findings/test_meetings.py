@@ -15,6 +15,7 @@ from support.scenes import (
     create,
     fail,
     findings,
+    finds,
     join,
     leave,
     mesh,
@@ -44,10 +45,15 @@ def test_a_rank_that_was_never_started_is_named(tmp_path: Path) -> None:
         beat(journal, 20)
     for path in tmp_path.glob("*-4002-*"):
         path.unlink()
-    found = only(findings(tmp_path, stall_s=3))
-    assert (found.kind, found.certainty) == ("rendezvous_incomplete", "likely")
-    assert (found.culprits, found.absent_ranks) == ((), (2,))
-    assert ranks(tmp_path, found.waiting) == [0, 1]
+    found = finds(
+        tmp_path,
+        "rendezvous_incomplete",
+        [],
+        certainty="likely",
+        absent_ranks=(2,),
+        waiting=[0, 1],
+        stall_s=3,
+    )
     assert "2 of 3 have arrived (ranks 0, 1); no journal of rank 2 was found" in found.summary
 
 
@@ -60,9 +66,9 @@ def test_a_store_for_more_clients_than_there_are_ranks(tmp_path: Path) -> None:
             for number in join(journal, 100 * MS, 4)[::-1]:
                 journal.end(number, MS)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty) == ("rendezvous_incomplete", "likely")
-    assert (found.culprits, found.absent_ranks, found.settles) == ((), (), ())
+    found = finds(
+        tmp_path, "rendezvous_incomplete", [], certainty="likely", absent_ranks=(), settles=()
+    )
     assert "(ranks 0-2); the world size is 3, so that no further rank can come." in found.summary
     assert "Compare the world_size of this store" in (found.hint or "")
 
@@ -81,9 +87,7 @@ def test_what_cpp_code_awaits_in_the_store_is_part_of_the_mesh(tmp_path: Path) -
             journal.end(init, 2 * MS, x=journal.string("KeyboardInterrupt"))
             stand(journal, 3 * S, "/src/train.py", 3, "clean_up")
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.op) == ("rendezvous_incomplete", "init_process_group")
-    assert ranks(tmp_path, found.culprits) == [0]
+    finds(tmp_path, "rendezvous_incomplete", [0], op="init_process_group")
 
 
 @pytest.mark.parametrize(("until_s", "told"), [(16, False), (40, True)])
@@ -111,9 +115,7 @@ def test_all_have_come_and_nobody_gets_through(tmp_path: Path, *, frozen: bool) 
                 wait = journal.call("store.get", stack=0, **keys)
                 journal.begin(wait, 110 * MS, k="default_pg/0//cpu//0/0")
             beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty) == ("no_progress", "likely")
-    assert ranks(tmp_path, found.culprits) == ([0] if frozen else [])
+    found = finds(tmp_path, "no_progress", [0] if frozen else [], certainty="likely")
     if frozen:
         assert "rank 0, which serves this store, does not answer" in found.summary
     else:
@@ -146,8 +148,7 @@ def test_a_time_out_in_the_store_has_come_all_the_same(tmp_path: Path) -> None:
     fail(journal, 10 * S, "DistStoreError", "Timed out after 9 seconds waiting for clients")
     for path in tmp_path.glob("*-4001-*"):
         path.unlink()
-    found = only(findings(tmp_path, look=all_gone))
-    assert (found.kind, found.absent_ranks) == ("rendezvous_incomplete", (1,))
+    finds(tmp_path, "rendezvous_incomplete", absent_ranks=(1,), look=all_gone)
 
 
 def test_a_rank_that_stands_before_its_rendezvous_is_named_with_its_line(tmp_path: Path) -> None:
@@ -158,8 +159,7 @@ def test_a_rank_that_stands_before_its_rendezvous_is_named_with_its_line(tmp_pat
         else:
             stand(journal, 3 * S, "/src/train.py", 3, "download")
         beat(journal, 20)
-    found = only(findings(tmp_path, stall_s=3))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("rendezvous_incomplete", [1])
+    found = finds(tmp_path, "rendezvous_incomplete", [1], stall_s=3)
     assert "rank 1 never joined; it is at train.py:3 in download, not in any" in found.summary
 
 
@@ -173,8 +173,7 @@ def test_who_asks_for_a_lock_before_its_rendezvous_is_not_blamed(tmp_path: Path)
             for n in range(10, 20 * 50):
                 journal.run(lock, n * 20 * MS, MS, k="lock")
         beat(journal, 20)
-    found = only(findings(tmp_path, stall_s=3))
-    assert (found.kind, found.certainty, found.culprits) == ("rendezvous_incomplete", "likely", ())
+    found = finds(tmp_path, "rendezvous_incomplete", [], certainty="likely", stall_s=3)
     assert "rank 1 never joined; it asks again and again (store.compare_set of" in found.summary
 
 
@@ -205,8 +204,7 @@ def test_who_has_just_begun_to_join_is_still_on_its_way(tmp_path: Path) -> None:
             init = journal.call("init_process_group", kind="composed", origin="python")
             journal.begin(init, 20 * S - MS)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.severity, found.culprits) == ("rendezvous_unreachable", "note", ())
+    finds(tmp_path, "rendezvous_unreachable", [], severity="note")
 
 
 @pytest.mark.parametrize("has_journal", [True, False])
@@ -220,9 +218,9 @@ def test_nobody_listens_where_rank_0_has_not_come(tmp_path: Path, *, has_journal
         beat(journal, 20)
     for path in [] if has_journal else list(tmp_path.glob("*-4000-*")):
         path.unlink()
-    start = only(findings(tmp_path))
-    assert (start.kind, start.severity) == ("rendezvous_unreachable", "note")
-    assert (start.culprits, start.absent_ranks, start.certainty) == ((), (), "likely")
+    finds(
+        tmp_path, "rendezvous_unreachable", [], severity="note", absent_ranks=(), certainty="likely"
+    )
     found = only(findings(tmp_path, stall_s=3))
     named = ranks(tmp_path, found.culprits) or [*found.absent_ranks]
     assert (found.kind, found.severity, named) == ("rendezvous_unreachable", "error", [0])
@@ -237,8 +235,7 @@ def test_a_wrong_port_names_the_listener_and_the_odd_one(tmp_path: Path) -> None
         else:
             join(journal, 100 * MS, 3, port=29501 if journal.rank else 29500)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("rendezvous_unreachable", [1])
+    found = finds(tmp_path, "rendezvous_unreachable", [1])
     assert "rank 0 listens at 127.0.0.1:29500, where the others dial" in found.summary
     assert len(found.consequences) == 2
 
@@ -281,8 +278,7 @@ def test_a_second_rendezvous_at_another_port(tmp_path: Path) -> None:
     """Where the first one was nobody dials any more: rank 0's new port is the right one."""
     agent_that_listens(tmp_path)
     again(workers(tmp_path, 3), [29502, 29502, 29501], listens=True)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("rendezvous_unreachable", [2])
+    found = finds(tmp_path, "rendezvous_unreachable", [2])
     assert "rank 0 listens at 127.0.0.1:29502, where the others dial" in found.summary
 
 
@@ -290,8 +286,7 @@ def test_a_second_rendezvous_that_nobody_serves(tmp_path: Path) -> None:
     """Under torchrun rank 0 is a client too; the agent serves the first store only."""
     agent_that_listens(tmp_path)
     again(workers(tmp_path, 3), [29502] * 3, listens=False)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty, found.culprits) == ("rendezvous_unreachable", "likely", ())
+    found = finds(tmp_path, "rendezvous_unreachable", [], certainty="likely")
     assert "listens: rank 0, which should listen, dials it itself." in found.summary
 
 
@@ -306,8 +301,7 @@ def test_who_listened_before_and_has_ended_answers_nobody(tmp_path: Path) -> Non
         else:
             join(journal, 6 * S, 2)
             beat(journal, 30)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.culprits) == ("rendezvous_unreachable", ())
+    found = finds(tmp_path, "rendezvous_unreachable", [])
     assert found.summary.endswith("rank 0 listened there before and has ended.")
 
 
@@ -320,8 +314,7 @@ def test_two_claims_on_one_rank_explain_the_one_that_is_missing(tmp_path: Path) 
     met(again, 200 * MS, 3)
     for journal in (*journals, again):
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("duplicate_rank", [1, 1])
+    found = finds(tmp_path, "duplicate_rank", [1, 1])
     assert "pid 4001 on host and pid 4002 on host; nobody claims rank 2" in found.summary
 
 
@@ -354,8 +347,7 @@ def test_claims_of_another_world_size_are_a_group_mismatch(tmp_path: Path) -> No
         else:
             join(journal, 100 * MS, 3)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("group_mismatch", [1])
+    found = finds(tmp_path, "group_mismatch", [1])
     assert "rank 1 claims 4 and ranks 0, 2 claim 3" in found.summary
 
 
@@ -371,9 +363,7 @@ def test_who_could_not_listen_is_not_absent(tmp_path: Path) -> None:
     for journal in others:
         join(journal, 3 * S, 3)
         beat(journal, 30)
-    found = only(findings(tmp_path))
-    assert found.kind == "process_failed"
-    assert ranks(tmp_path, found.culprits) == [0]
+    finds(tmp_path, "process_failed", [0])
 
 
 def test_prefixes_that_differ_are_shown_side_by_side(tmp_path: Path) -> None:
@@ -382,8 +372,7 @@ def test_prefixes_that_differ_are_shown_side_by_side(tmp_path: Path) -> None:
         rank = journal.rank or 0
         mesh(journal, 100 * MS, 0, 2, rank, f"job_{rank}")
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.culprits) == ("rendezvous_incomplete", ())
+    found = finds(tmp_path, "rendezvous_incomplete", [])
     assert "job_0" in found.summary
     assert "job_1" in found.summary
 
@@ -393,9 +382,7 @@ def test_other_ranks_in_the_same_call_are_a_group_mismatch(tmp_path: Path) -> No
     for journal, _ in steps(tmp_path, 3):
         create(journal, 200 * MS, [1, 2] if journal.rank == 1 else [0, 1])
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.severity) == ("group_mismatch", "error")
-    assert ranks(tmp_path, found.culprits) == [1]
+    found = finds(tmp_path, "group_mismatch", [1], severity="error")
     assert "rank 1 makes [1, 2] (train.py:62)" in found.summary
 
 
@@ -417,8 +404,7 @@ def test_a_group_mismatch_that_harmed_nobody_is_a_warning(tmp_path: Path) -> Non
         half = [0, 1] if (journal.rank or 0) < 2 else [2, 3]
         create(journal, 200 * MS, half, wait=False)
         leave(journal, 300 * MS)
-    found = only(findings(tmp_path, look=all_gone))
-    assert (found.kind, found.severity, found.culprits) == ("group_mismatch", "warning", ())
+    finds(tmp_path, "group_mismatch", [], severity="warning", look=all_gone)
 
 
 def test_members_only_with_nothing_after_it_is_legal(tmp_path: Path) -> None:
@@ -440,8 +426,7 @@ def test_who_goes_past_a_creation_is_to_blame(tmp_path: Path) -> None:
         if journal.rank == 2:
             journal.begin(journal.collective(group), 300 * MS, q=3)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("group_mismatch", [1])
+    found = finds(tmp_path, "group_mismatch", [1])
     assert "rank 1 went past it and is in all_reduce #3" in found.summary
 
 
@@ -453,8 +438,7 @@ def test_one_against_one_either_may_have_left_a_call_out(tmp_path: Path) -> None
         else:
             create(journal, 200 * MS, [0, 1])
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty, found.culprits) == ("group_mismatch", "likely", ())
+    found = finds(tmp_path, "group_mismatch", [], certainty="likely")
     assert "a call before it that those who make the group have left out" in str(found.hint)
 
 
@@ -466,8 +450,7 @@ def test_who_alone_makes_a_group_is_to_blame(tmp_path: Path) -> None:
         else:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("group_mismatch", [0])
+    found = finds(tmp_path, "group_mismatch", [0])
     assert (
         "ranks 1, 2 went past it and are in all_reduce #3 of the default group (train.py:10)."
         in (found.summary)
@@ -484,9 +467,7 @@ def test_who_is_held_up_by_each_other_has_not_gone_past_a_creation(tmp_path: Pat
         else:
             journal.begin(journal.message(group, "recv", 0), 200 * MS, q=1)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.culprits) == ("unmatched_send", ())
-    assert ranks(tmp_path, found.waiting) == [0, 2]
+    finds(tmp_path, "unmatched_send", [], waiting=[0, 2])
 
 
 def test_who_waits_in_what_others_made_before_a_creation_has_not_gone_past(tmp_path: Path) -> None:
@@ -503,8 +484,7 @@ def test_who_waits_in_what_others_made_before_a_creation_has_not_gone_past(tmp_p
         if journal.rank != 0:
             create(journal, 220 * MS, everybody)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.culprits) == ("deadlock", ())
+    found = finds(tmp_path, "deadlock", [])
     assert "rank 0 is in scatter #3" in found.summary
     assert "waits for rank 3" in found.summary
 
@@ -517,8 +497,7 @@ def test_who_waits_for_a_message_of_those_in_a_creation_has_not_gone_past(tmp_pa
         else:
             create(journal, 220 * MS, [0, 1, 2, 3])
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.culprits) == ("deadlock", ())
+    finds(tmp_path, "deadlock", [])
 
 
 def test_who_is_held_up_by_one_that_went_past_may_still_come(tmp_path: Path) -> None:
@@ -533,8 +512,7 @@ def test_who_is_held_up_by_one_that_went_past_may_still_come(tmp_path: Path) -> 
             journal.group(name="1", ranks=[1, 2], rank=1, size=2, default=False)
             journal.begin(journal.collective(group), 200 * MS, q=3)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty, found.culprits) == ("group_mismatch", "likely", ())
+    found = finds(tmp_path, "group_mismatch", [], certainty="likely")
     assert "rank 2 went past it" in found.summary
 
 
@@ -546,8 +524,7 @@ def test_a_creation_by_one_of_two_decides_nothing(tmp_path: Path) -> None:
         else:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.culprits) == ("group_mismatch", ())
+    finds(tmp_path, "group_mismatch", [])
 
 
 def test_who_waits_in_a_creation_before_it_has_not_gone_past(tmp_path: Path) -> None:
@@ -578,8 +555,7 @@ def test_who_may_still_come_to_a_creation_is_missing(tmp_path: Path) -> None:
         else:
             stand(journal, 3 * S, "/src/train.py", 99, "save")
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
+    finds(tmp_path, "missing_participant", [1])
 
 
 @pytest.mark.parametrize("since_ms", [200, 15_000])
@@ -602,9 +578,7 @@ def test_one_group_under_two_names_is_no_deadlock(tmp_path: Path, since_ms: int)
             mesh = {"kind": "constructor", "store": store, "stack": where, "args": args}
             journal.begin(journal.call("ProcessGroupGloo", **mesh), begin + MS, p=outer)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.culprits, found.cycle) == ("group_mismatch", (), None)
-    assert ranks(tmp_path, found.waiting) == [0, 1]
+    found = finds(tmp_path, "group_mismatch", [], cycle=None, waiting=[0, 1])
     assert "rank 0 makes it under 'abc0/cpu' (train.py:30)" in found.summary
 
 
@@ -694,9 +668,7 @@ def test_who_is_missing_is_a_process_and_no_lost_journal(
         elif rank in came:
             make(journal, prefix="x", rank=rank, size=3)
         beat(journal, 70)
-    found = only(findings(tmp_path))
-    assert found.kind == "rendezvous_incomplete"
-    assert (ranks(tmp_path, found.culprits), found.absent_ranks) == (missing, ())
+    finds(tmp_path, "rendezvous_incomplete", missing, absent_ranks=())
 
 
 @pytest.mark.parametrize("silent", [False, True])
@@ -707,9 +679,9 @@ def test_who_fell_silent_before_it_joined_may_have_ended(tmp_path: Path, *, sile
         if journal.rank == 0:
             make(journal, prefix="x", rank=0, size=2)
         beat(journal, 20 if silent and journal.rank else 70)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("rendezvous_incomplete", [1])
-    assert found.certainty == ("likely" if silent else "certain")
+    found = finds(
+        tmp_path, "rendezvous_incomplete", [1], certainty="likely" if silent else "certain"
+    )
     assert ["still lived" in told for told in found.settles] == [True] * silent
 
 
@@ -720,8 +692,7 @@ def test_nobody_is_named_where_it_may_be_any_of_several(tmp_path: Path) -> None:
         if journal.rank == 2:
             make(journal, prefix="pair", rank=0, size=2)
         beat(journal, 70)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.culprits, found.absent_ranks) == ("rendezvous_incomplete", (), ())
+    found = finds(tmp_path, "rendezvous_incomplete", [], absent_ranks=())
     assert "who is missing is not known" in found.summary
 
 
@@ -735,8 +706,7 @@ def test_who_turned_into_another_program_took_the_store_with_it(tmp_path: Path) 
         waits = journal.begin(store_call(journal, "wait", 13), 200 * MS)
         journal.end(waits, 200 * MS, x=journal.string(f"DistNetworkError: {LOST}"), f=1)
         fail(journal, 401 * MS, "DistNetworkError", LOST)
-    found = only(findings(tmp_path, look=all_gone))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [0])
+    found = finds(tmp_path, "process_failed", [0], look=all_gone)
     assert "rank 0, which became another program (exec)" in found.summary
 
 
@@ -750,7 +720,6 @@ def test_two_processes_come_under_one_rank(tmp_path: Path, *, over: bool) -> Non
         rank = min(journal.rank or 0, 1)
         make(journal, prefix="x", rank=rank, size=3, over=over and rank == 1)
         beat(journal, 70)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("duplicate_rank", [1, 2])
+    found = finds(tmp_path, "duplicate_rank", [1, 2])
     assert "2 processes claim rank 1" in found.summary
     assert found.summary.endswith("nobody claims rank 2.")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.journals import MS, Journal, workers
-from support.scenes import S, beat, fail, findings, leave, only, ranks, stand, steps, verdict
+from support.scenes import S, beat, fail, findings, finds, leave, only, ranks, stand, steps, verdict
 
 
 def test_a_ring_of_receives_is_one_deadlock_without_culprit(tmp_path: Path) -> None:
@@ -69,8 +69,7 @@ def test_groups_in_opposite_order_are_a_deadlock(tmp_path: Path) -> None:
         mine = {0: a, 1: b, 2: group}[journal.rank or 0]
         journal.begin(journal.collective(mine), 200 * MS, q=3 if mine == group else 1)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.culprits) == ("deadlock", ())
+    found = finds(tmp_path, "deadlock", [])
     assert "group [0, 1] named 'a'" in found.summary
     assert found.consequences == (
         "Rank 2 waits in all_reduce #3 of the default group (train.py:10).",
@@ -85,9 +84,7 @@ def test_a_message_whose_sender_is_outside_is_unmatched(tmp_path: Path) -> None:
         else:
             stand(journal, 3 * S, "/src/train.py", 99, "save")
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty) == ("unmatched_recv", "certain")
-    assert ranks(tmp_path, found.culprits) == [1]
+    found = finds(tmp_path, "unmatched_recv", [1], certainty="certain")
     assert "but rank 1 never sends; it is at train.py:99 in save" in found.summary
 
 
@@ -98,9 +95,7 @@ def test_who_fell_silent_before_it_sends_may_have_ended(tmp_path: Path, *, silen
         if journal.rank == 0:
             journal.begin(journal.message(group, "recv", 1), 200 * MS, q=1)
         beat(journal, 2 if silent and journal.rank else 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("unmatched_recv", [1])
-    assert found.certainty == ("likely" if silent else "certain")
+    found = finds(tmp_path, "unmatched_recv", [1], certainty="likely" if silent else "certain")
     assert ["still lived" in told for told in found.settles] == [True] * silent
 
 
@@ -112,8 +107,7 @@ def test_a_send_that_nobody_receives_is_unmatched(tmp_path: Path) -> None:
             beat(journal, 20)
         else:
             leave(journal, 210 * MS)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("unmatched_send", [1])
+    finds(tmp_path, "unmatched_send", [1])
 
 
 def test_two_ends_with_other_tags_name_both_and_blame_nobody(tmp_path: Path) -> None:
@@ -140,10 +134,13 @@ def test_a_receive_from_any_source_waits_for_any_sender(tmp_path: Path) -> None:
         else:
             stand(journal, 3 * S, "/src/train.py", 99, "save")
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("unmatched_recv", [2])
-    assert ranks(tmp_path, found.waiting) == [1]
-    assert found.consequences == ("Rank 0 waits in recv from any rank (train.py:20).",)
+    finds(
+        tmp_path,
+        "unmatched_recv",
+        [2],
+        waiting=[1],
+        consequences=("Rank 0 waits in recv from any rank (train.py:20).",),
+    )
 
 
 @pytest.mark.parametrize("left_out", [True, False])
@@ -163,8 +160,7 @@ def test_a_batch_that_lacks_one_message_is_no_matter_of_order(
         number = 2 if mine == 2 and left_out else 1
         journal.begin(journal.message(group, "send", to), at * MS, q=number)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.culprits) == ("deadlock", ())
+    found = finds(tmp_path, "deadlock", [])
     told = "Rank 2 came through recv from rank 1 (train.py:20) since rank 0 is in that send: look"
     assert (told in (found.hint or "")) is left_out
     assert ("batch_isend_irecv" in (found.hint or "")) is not left_out
@@ -190,8 +186,7 @@ def test_a_server_that_receives_once_more_than_is_sent(tmp_path: Path, received:
                 journal.run(call, t=(110 + 10 * mine + number) * MS, d=MS // 2, q=number)
             journal.begin(journal.collective(group, "barrier"), 200 * MS, q=3)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.culprits) == ("deadlock", ())
+    found = finds(tmp_path, "deadlock", [])
     assert found.summary.startswith("Ranks 0-2 wait for one another: ")
     assert "and waits for any of ranks 1, 2, which all wait; rank 1 is in barrier" in found.summary
     told = "has received all that was sent to it (2 from rank 1 and 1 from rank 2)"
@@ -262,9 +257,12 @@ def test_a_receive_from_any_source_follows_from_those_that_may_send(tmp_path: Pa
         else:
             stand(journal, 3 * S, "/src/train.py", 99, "save")
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("unmatched_recv", [3])
-    assert found.consequences == ("Rank 0 waits in recv from any rank (train.py:20).",)
+    finds(
+        tmp_path,
+        "unmatched_recv",
+        [3],
+        consequences=("Rank 0 waits in recv from any rank (train.py:20).",),
+    )
 
 
 def test_two_ends_of_another_size_are_told_although_both_returned(tmp_path: Path) -> None:
@@ -275,8 +273,7 @@ def test_two_ends_of_another_size_are_told_although_both_returned(tmp_path: Path
         call = journal.message(group, "recv" if rank else "send", 1 - rank, **keys)
         journal.run(call, t=200 * MS, d=MS, q=1)
         leave(journal, 300 * MS)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.culprits) == ("size_mismatch", ())
+    found = finds(tmp_path, "size_mismatch", [])
     assert "sends 4 elements of float32 (train.py:20) where rank 1 receives 8" in found.summary
 
 
@@ -307,8 +304,7 @@ def test_on_nccl_a_ring_that_receives_first(tmp_path: Path) -> None:
             number = journal.begin(call, 200 * MS + place * MS, q=1)
             journal.record(i=number, d=MS // 10)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.culprits) == ("deadlock", ())
+    found = finds(tmp_path, "deadlock", [])
     assert found.cycle is not None
     assert len(found.cycle) == 3
 
@@ -331,8 +327,7 @@ def test_a_receive_that_is_only_asked_about_never_ends_on_gloo(
         else:
             journal.run(journal.message(group, "send", 0), t=210 * MS, d=MS, q=1)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert found.kind == "no_progress"
+    found = finds(tmp_path, "no_progress")
     assert ("is_completed()" in (found.hint or "")) is not waits
 
 

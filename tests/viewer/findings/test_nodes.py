@@ -10,7 +10,7 @@ import pytest
 from disttrace_viewer.findings.rules.communicator_creation import is_start
 from disttrace_viewer.merge.reader import load
 from support.journals import MS, Journal
-from support.scenes import S, all_gone, beat, fail, findings, leave, nobody_knows, only
+from support.scenes import S, all_gone, beat, fail, findings, finds, leave, nobody_knows, only
 
 TIMED_OUT = "RendezvousTimeoutError: "
 
@@ -55,8 +55,7 @@ def test_a_node_that_never_came(tmp_path: Path) -> None:
         journal = node(tmp_path, number)
         meet(journal, 2 * S, nodes=3)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty, found.culprits) == ("rendezvous_incomplete", "likely", ())
+    found = finds(tmp_path, "rendezvous_incomplete", [], certainty="likely")
     assert found.summary == (
         "Agents 900 on node0 and 901 on node1 have been waiting in the rendezvous 'train' of nodes"
         " at tcp://node0:29400 for 18.0 s: 2 of 3 nodes came; of the other one no process was seen."
@@ -97,8 +96,7 @@ def test_a_node_that_does_not_come_back_is_no_start(
         if number == 0:
             meet(journal, 10 * S)
         beat(journal, until_s if number else 30)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.severity) == ("rendezvous_incomplete", "error")
+    found = finds(tmp_path, "rendezvous_incomplete", severity="error")
     assert (found.certainty, bool(found.settles)) == (certainty, certainty == "likely")
 
 
@@ -129,9 +127,7 @@ def test_the_same_after_they_were_killed(tmp_path: Path) -> None:
         beat(journal, 20)
         ask = journal.call("store.get", kind="store", store=1, origin="python")
         journal.begin(ask, 20 * S + MS, p=rendezvous, k="torch.rendezvous.train")
-    found = only(findings(tmp_path, look=all_gone))
-    assert found.kind == "rendezvous_incomplete"
-    assert found.consequences == ()
+    finds(tmp_path, "rendezvous_incomplete", consequences=(), look=all_gone)
 
 
 @pytest.mark.parametrize("kind", ["KeyboardInterrupt", "SignalException"])
@@ -153,8 +149,7 @@ def test_they_gave_up(tmp_path: Path) -> None:
     number = meet(journal, 2 * S)
     journal.end(number, 600 * S, x=journal.string(TIMED_OUT))
     fail(journal, 603 * S, "RendezvousTimeoutError", "")
-    found = only(findings(tmp_path))
-    assert found.kind == "rendezvous_incomplete"
+    found = finds(tmp_path, "rendezvous_incomplete")
     assert "for 10 min 0 s: 1 of 2 nodes came" in found.summary
 
 
@@ -172,8 +167,7 @@ def test_another_id_in_the_same_store(tmp_path: Path) -> None:
         journal = node(tmp_path, number)
         meet(journal, 2 * S, run=run)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty) == ("rendezvous_incomplete", "certain")
+    found = finds(tmp_path, "rendezvous_incomplete", certainty="certain")
     assert found.summary.endswith(
         "1 of 2 nodes came; agent 901 on node1 waits there under the id 'trial'."
     )
@@ -199,8 +193,7 @@ def test_other_numbers_of_nodes(tmp_path: Path) -> None:
     meet(second, 6 * S, nodes=2)
     for journal in (first, second):
         beat(journal, 30)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty, found.culprits) == ("rendezvous_incomplete", "certain", ())
+    found = finds(tmp_path, "rendezvous_incomplete", [], certainty="certain")
     assert found.summary.endswith(
         "1 of 2 nodes came; agent 900 on node0 went on without, with --nnodes 1 where --nnodes 2"
         " are wanted here."
@@ -213,8 +206,7 @@ def test_both_are_there_and_do_not_agree(tmp_path: Path) -> None:
         journal = node(tmp_path, number)
         meet(journal, 2 * S, nodes=number + 1)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert found.kind == "rendezvous_incomplete"
+    found = finds(tmp_path, "rendezvous_incomplete")
     assert found.summary.endswith(
         "they do not agree on --nnodes: agent 900 on node0: --nnodes 1 and agent 901 on node1:"
         " --nnodes 2."
@@ -229,8 +221,7 @@ def test_a_node_that_was_there_before_is_named(tmp_path: Path) -> None:
     second.define("exit", t=20 * S, how="normal", code=None)
     meet(first, 22 * S)
     beat(first, 50)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty) == ("rendezvous_incomplete", "certain")
+    found = finds(tmp_path, "rendezvous_incomplete", certainty="certain")
     assert found.summary.endswith(
         "agent 901 on node1 was in an earlier round and did not come: it has ended."
     )
@@ -252,8 +243,7 @@ def test_a_node_rank_that_is_not_claimed(tmp_path: Path) -> None:
     make = journal.call("TCPStore", kind="constructor", store=store, args={"world_size": 2})
     journal.begin(make, 2 * S + MS, p=parent)
     beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert found.kind == "rendezvous_incomplete"
+    found = finds(tmp_path, "rendezvous_incomplete")
     assert found.summary == (
         "Agent 900 on node0 has been waiting in the rendezvous of nodes at tcp://node0:29500 for"
         " 18.0 s: 1 of 2 nodes came; no process of node 1 was seen."
@@ -329,9 +319,9 @@ def test_a_failure_before_torch_is_the_finding(
     fail(agent, 3 * S, CHILD_FAILED, "train.py FAILED")
     for one in others:
         beat(one, 1)
-    found = only(findings(tmp_path, look=all_gone))
-    assert (found.kind, found.certainty) == ("process_failed", "certain")
-    assert (found.absent_ranks, found.culprits) == ((1,), ())
+    found = finds(
+        tmp_path, "process_failed", [], certainty="certain", absent_ranks=(1,), look=all_gone
+    )
     assert found.summary == f"Rank 1 {words} before it used torch.distributed."
     assert any("ChildFailedError" in text for text in found.consequences)
 
@@ -343,8 +333,7 @@ def test_a_journal_that_was_lost_is_no_proof(tmp_path: Path) -> None:
     fail(agent, 3 * S, CHILD_FAILED, "train.py FAILED")
     for one in others:
         beat(one, 1)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty) == ("process_failed", "likely")
+    found = finds(tmp_path, "process_failed", certainty="likely")
     assert found.summary == "Rank 1 ended with exit code 1, and no journal of it was found."
 
 
@@ -380,9 +369,7 @@ def test_one_that_left_before_the_rendezvous_is_named_in_it(tmp_path: Path) -> N
         call = one.call("ProcessGroupGloo", kind="constructor", **args)
         one.begin(call, 100 * MS)
         beat(one, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty) == ("rendezvous_incomplete", "certain")
-    assert found.absent_ranks == (1,)
+    found = finds(tmp_path, "rendezvous_incomplete", certainty="certain", absent_ranks=(1,))
     assert "rank 1 ended with exit code 0 before it used torch.distributed" in found.summary
 
 
@@ -400,9 +387,14 @@ def test_one_that_hung_before_it_used_torch(tmp_path: Path) -> None:
         call = one.call("ProcessGroupGloo", kind="constructor", **args)
         one.begin(call, 100 * MS)
         beat(one, 20)
-    found = only(findings(tmp_path, look=all_gone))
-    assert (found.kind, found.certainty) == ("rendezvous_incomplete", "certain")
-    assert (found.absent_ranks, found.settles) == ((1,), ())
+    found = finds(
+        tmp_path,
+        "rendezvous_incomplete",
+        certainty="certain",
+        absent_ranks=(1,),
+        settles=(),
+        look=all_gone,
+    )
     assert "rank 1 was started (pid 601) and had not used torch.distributed until" in found.summary
     assert "before they use torch.distributed: an import" in (found.hint or "")
 

@@ -10,7 +10,7 @@ import pytest
 from disttrace_viewer.api.verdict import diagnose
 from disttrace_viewer.findings.finding import Finding
 from support.journals import MS, Journal
-from support.scenes import PEER_GONE, S, beat, fail, findings, only, ranks, steps
+from support.scenes import PEER_GONE, S, beat, fail, findings, finds, only, ranks, steps
 
 
 def test_a_skipped_call_is_told_and_not_uneven_batches(tmp_path: Path) -> None:
@@ -28,8 +28,7 @@ def test_a_skipped_call_is_told_and_not_uneven_batches(tmp_path: Path) -> None:
             else:
                 journal.run(call, t=t, d=MS // 2, q=number)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("shape_mismatch", [1])
+    found = finds(tmp_path, "shape_mismatch", [1])
     assert (found.hint or "").startswith("Rank 1 skipped the call at hang.py:6")
 
 
@@ -61,8 +60,7 @@ def test_one_more_call_of_another_kind_is_told(tmp_path: Path) -> None:
             call = journal.collective(group, "all_gather", stack=where)
         journal.begin(call, 200 * MS, q=4)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("op_mismatch", [0])
+    found = finds(tmp_path, "op_mismatch", [0])
     assert (found.hint or "").startswith("Rank 0 made one more call, at train.py:77")
 
 
@@ -75,8 +73,7 @@ def test_one_call_that_a_few_left_out_is_told_of_them(tmp_path: Path) -> None:
             call = journal.collective(group, "barrier", shapes=None, stack=where)
         journal.begin(call, 200 * MS, q=4)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("op_mismatch", [0])
+    found = finds(tmp_path, "op_mismatch", [0])
     assert (found.hint or "").startswith(
         "Rank 0 skipped the call at train.py:8, which ranks 1, 2 make, or made one more at"
     )
@@ -95,8 +92,7 @@ def test_splits_are_printed(tmp_path: Path) -> None:
         )
         journal.begin(call, 200 * MS, q=3)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert found.kind == "shape_mismatch"
+    found = finds(tmp_path, "shape_mismatch")
     assert found.summary.endswith(
         "with sizes that do not fit: all_to_all_single (train.py:10), in which rank 1 sends 3 rows"
         " to rank 2, which expects 2."
@@ -114,8 +110,7 @@ def test_four_sends_and_five_receives(tmp_path: Path) -> None:
         last = (journal.collective(group), 3) if sends else (call, 5)
         journal.begin(last[0], 300 * MS, q=last[1])
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert found.kind == "deadlock"
+    found = finds(tmp_path, "deadlock")
     assert found.hint == (
         "Rank 1 is at receive #5 with rank 0, which has sent only 4 and went on to a collective:"
         " make both sides call equally often, and before it."
@@ -131,8 +126,7 @@ def test_an_exit_that_was_asked_for_is_no_uneven_input(tmp_path: Path) -> None:
         else:
             stack = journal.stack(("train.py", 9, "stop"))
             journal.define("exit", t=210 * MS, how="os._exit", code=0, stack=stack)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
+    found = finds(tmp_path, "missing_participant", [1])
     assert "os._exit" in (found.hint or "")
 
 
@@ -151,8 +145,7 @@ def test_ddp_says_whose_model_differs(tmp_path: Path, named: bool) -> None:
             f" {other} params.",
             parameters=["a", "b", "head", "old"][rank == 1 :][:mine] if named else [],
         )
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
+    found = finds(tmp_path, "process_failed", [1])
     assert ("The model of rank 1 lacks a." in found.summary) == named
     assert [names for _, names in found.parameters] == [("a",)] * named
 
@@ -336,8 +329,7 @@ def test_an_exception_of_something_else_is_not_told(tmp_path: Path, between: str
         else:
             gather_object(journal, group, 210 * MS, at)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("op_mismatch", [1])
+    found = finds(tmp_path, "op_mismatch", [1])
     assert "raised" not in found.summary + (found.hint or "")
 
 
@@ -347,8 +339,7 @@ def test_who_went_on_to_nothing_is_missing_for_that(tmp_path: Path, make: type) 
     for journal, group in steps(tmp_path, 3):
         make(journal, group, 200 * MS, 3, raises=ERROR if journal.rank == 1 else "")
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
+    found = finds(tmp_path, "missing_participant", [1])
     assert found.summary.endswith(TOLD)
     assert (found.hint or "").startswith("Find why the call at train.py:1")
 
@@ -360,8 +351,7 @@ def test_a_job_that_probes_is_not_blamed_for_it(tmp_path: Path) -> None:
         if journal.rank != 1:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
+    found = finds(tmp_path, "missing_participant", [1])
     assert "raised" not in found.summary + (found.hint or "")
 
 
@@ -380,7 +370,6 @@ def test_who_went_on_to_another_group_is_told_of_in_the_deadlock(
             where = journal.stack(("train.py", 27, "main"))
             journal.begin(journal.collective(group, "barrier", stack=where), 210 * MS, q=3)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert found.kind == "deadlock"
+    found = finds(tmp_path, "deadlock")
     assert found.summary.endswith(f"raised on rank 1, which {TOLD}")
     assert (found.hint or "").startswith("Find why the call at train.py:1")

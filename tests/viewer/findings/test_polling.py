@@ -12,7 +12,19 @@ import pytest
 from disttrace_viewer.analysis.liveness import UNKNOWN, Look, Observation
 from disttrace_viewer.trace.process import Process
 from support.journals import MS, Journal, workers
-from support.scenes import S, beat, create, findings, leave, only, ranks, stand, steps, store_call
+from support.scenes import (
+    S,
+    beat,
+    create,
+    findings,
+    finds,
+    leave,
+    only,
+    ranks,
+    stand,
+    steps,
+    store_call,
+)
 
 UNTIL_S = 20
 
@@ -61,8 +73,7 @@ def in_loader(journal: Journal, group: int) -> None:
 def test_who_left_its_count_out_and_waits_for_those_who_ask(tmp_path: Path) -> None:
     """All but this key of the series it has set: each side waits for the other."""
     job(tmp_path, in_barrier)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty, found.culprits) == ("deadlock", "likely", ())
+    found = finds(tmp_path, "deadlock", [], certainty="likely")
     assert (
         "rank 0 asks for store.add of 'app/arrived/3' (train.py:61) and waits for rank 2, which has"
         " set all such keys but this" in found.summary
@@ -72,16 +83,13 @@ def test_who_left_its_count_out_and_waits_for_those_who_ask(tmp_path: Path) -> N
 def test_a_first_key_names_nobody(tmp_path: Path) -> None:
     """No habit yet: who waits for those who ask is told where they are."""
     job(tmp_path, in_barrier, series=False)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty, found.culprits) == ("missing_participant", "likely", ())
+    finds(tmp_path, "missing_participant", [], certainty="likely")
 
 
 def test_those_who_ask_and_one_who_is_elsewhere(tmp_path: Path) -> None:
     """Nothing is in flight at all."""
     job(tmp_path, in_loader)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty, found.culprits) == ("store_key_missing", "likely", ())
-    assert ranks(tmp_path, found.waiting) == [0, 1]
+    found = finds(tmp_path, "store_key_missing", [], certainty="likely", waiting=[0, 1])
     assert "Ranks 0, 1 have asked for 'app/arrived/3' again and again for 19." in found.summary
     assert "rank 2 is at train.py:70 in load" in found.summary
 
@@ -115,8 +123,7 @@ def test_who_gets_no_processor_still_asks(tmp_path: Path, line: int) -> None:
                 journal.run(call, n * S // 2, MS, k="lock")
             stand(journal, 18 * S, "train.py", line, "main")
         beat(journal, UNTIL_S)
-    found = only(findings(tmp_path))
-    assert found.kind == "missing_participant"
+    found = finds(tmp_path, "missing_participant")
     assert bool(found.culprits) is (line == 99)
     assert ("asks again and again" in found.summary) is (line == 61)
 
@@ -127,8 +134,7 @@ def test_a_launcher_that_stops_them_does_not_get_on(tmp_path: Path) -> None:
     job(tmp_path, in_loader)
     stop = agent.call("stop_workers", kind="composed", origin="python")
     agent.run(stop, UNTIL_S * S - 500 * MS, MS)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty, found.culprits) == ("store_key_missing", "likely", ())
+    found = finds(tmp_path, "store_key_missing", [], certainty="likely")
     assert "Ranks 0, 1 have asked for 'app/arrived/3' again and again" in found.summary
 
 
@@ -158,9 +164,7 @@ def test_all_ask_for_each_one_in_turn(tmp_path: Path) -> None:
         for n in range(1, 2 * UNTIL_S):
             journal.run(check, n * S // 2, MS, k=["done/1"])
         beat(journal, UNTIL_S)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty, found.culprits) == ("store_key_missing", "likely", ())
-    assert ranks(tmp_path, found.waiting) == [0, 1, 2]
+    found = finds(tmp_path, "store_key_missing", [], certainty="likely", waiting=[0, 1, 2])
     assert "the nearest key that was set is 'app/done_1', by rank 1." in found.summary
 
 
@@ -278,9 +282,7 @@ def test_a_server_that_is_still(tmp_path: Path, look: Look) -> None:
         if journal.rank:
             journal.begin(store_call(journal, "add", 60), 200 * MS, k="arrived/3")
         beat(journal, UNTIL_S if journal.rank else 0)
-    found = only(findings(tmp_path, look=look))
-    assert (found.kind, found.certainty) == ("no_progress", "likely")
-    assert ranks(tmp_path, found.culprits) == [0]
+    found = finds(tmp_path, "no_progress", [0], certainty="likely", look=look)
     assert "rank 0, which serves this store, does not answer" in found.summary
 
 
@@ -319,8 +321,7 @@ def test_a_main_thread_that_waits_for_a_pool(
         else:
             journal.begin(call, 200 * MS, q=2, h=thread)
         beat(journal, UNTIL_S)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
+    found = finds(tmp_path, "missing_participant", [1])
     assert f"rank 1 is at {shown}" in found.summary
 
 
@@ -372,8 +373,7 @@ def test_who_communicates_with_others_may_come_yet(tmp_path: Path, stops: bool) 
             for number in range(1, 20 if stops else 40):
                 journal.run(call, t=200 * MS + number * S // 2, d=MS, q=number)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert found.kind == "missing_participant"
+    found = finds(tmp_path, "missing_participant")
     assert (found.certainty, ranks(tmp_path, found.culprits)) == (
         ("certain", [0, 1]) if stops else ("likely", [])
     )
@@ -392,8 +392,7 @@ def test_who_has_a_lock_that_somebody_wants_is_named(tmp_path: Path) -> None:
             for n in range(2, 5 * UNTIL_S):
                 journal.run(take, n * S // 5, MS, k="lock")
         beat(journal, UNTIL_S)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty, found.culprits) == ("store_key_missing", "likely", ())
+    found = finds(tmp_path, "store_key_missing", [], certainty="likely")
     assert "rank 0 has it since its store.compare_set at train.py:60" in found.summary
     assert (found.hint or "").startswith("Find why it never gives the lock back")
 
@@ -415,7 +414,6 @@ def test_whoever_asks_a_store_is_looked_at_there(tmp_path: Path) -> None:
             for n in range(2, 5 * UNTIL_S):
                 journal.run(take, n * S // 5, MS, k="lock")
         beat(journal, UNTIL_S)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty, found.culprits) == ("missing_participant", "likely", ())
+    found = finds(tmp_path, "missing_participant", [], certainty="likely")
     assert "ranks 0, 2 ask again and again (store.compare_set" in found.summary
     assert (found.hint or "").startswith("Find who should bring about what is asked for there")

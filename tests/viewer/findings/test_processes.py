@@ -19,6 +19,7 @@ from support.scenes import (
     beat,
     fail,
     findings,
+    finds,
     leave,
     only,
     ranks,
@@ -40,10 +41,7 @@ def test_the_first_failure_is_the_finding_and_echoes_follow(tmp_path: Path) -> N
         else:
             journal.begin(call, 200 * MS, q=3)
             beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty) == ("process_failed", "certain")
-    assert ranks(tmp_path, found.culprits) == [1]
-    assert ranks(tmp_path, found.waiting) == [0, 2]
+    found = finds(tmp_path, "process_failed", [1], certainty="certain", waiting=[0, 2])
     assert found.summary == (
         "Rank 1 failed first: ValueError: the loss is not a number (train.py:30)."
     )
@@ -75,8 +73,7 @@ def test_the_same_error_at_the_same_line_is_one_finding(tmp_path: Path) -> None:
             beat(journal, 20)
         else:
             fail(journal, 210 * MS, "StopIteration", "")
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1, 2])
+    finds(tmp_path, "process_failed", [1, 2])
 
 
 def test_a_silent_end_that_others_noticed_is_a_failure(tmp_path: Path) -> None:
@@ -87,9 +84,7 @@ def test_a_silent_end_that_others_noticed_is_a_failure(tmp_path: Path) -> None:
         number = journal.begin(journal.collective(group), 200 * MS, q=3)
         journal.end(number, 10 * S, x=journal.string(PEER_GONE))
         fail(journal, 11 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty) == ("process_failed", "certain")
-    assert ranks(tmp_path, found.culprits) == [1]
+    found = finds(tmp_path, "process_failed", [1], certainty="certain")
     assert "after all_reduce #2 of the default group" in found.summary
 
 
@@ -126,9 +121,7 @@ def test_what_closes_while_another_one_is_killed_proves_no_end(tmp_path: Path) -
         if journal.rank == 2:
             journal.end(number, 20 * S, x=journal.string(PEER_GONE))
             fail(journal, 20 * S + 300 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
-    found = only(findings(tmp_path, look=all_gone))
-    assert (found.kind, found.certainty) == ("missing_participant", "likely")
-    assert ranks(tmp_path, found.culprits) == [1]
+    finds(tmp_path, "missing_participant", [1], certainty="likely", look=all_gone)
 
 
 @pytest.mark.parametrize(
@@ -144,9 +137,7 @@ def test_a_silent_end_that_nobody_noticed_is_likely(
         if journal.rank == 0:
             journal.begin(journal.collective(group, backend=backend), 200 * MS, q=3)
             beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty) == (kind, "likely")
-    assert ranks(tmp_path, found.culprits) == [1]
+    finds(tmp_path, kind, [1], certainty="likely")
 
 
 @pytest.mark.parametrize("lives", [True, False])
@@ -161,11 +152,13 @@ def test_beats_missed_just_before_the_picture_stops_make_nobody_sure(
             journal.begin(journal.collective(group, backend="nccl"), 200 * MS, q=3)
         beat(journal, 20 if journal.rank == 0 else 15)
     seen = Observation(True if lives else None)
-    found = only(findings(tmp_path, look=lambda _: seen))
-    assert (found.kind, found.certainty) == (
-        "missing_participant", "certain" if lives else "likely"
-    )  # fmt: skip
-    assert ranks(tmp_path, found.culprits) == [1]
+    finds(
+        tmp_path,
+        "missing_participant",
+        [1],
+        certainty="certain" if lives else "likely",
+        look=lambda _: seen,
+    )
 
 
 def test_a_hanging_job_that_was_aborted_keeps_its_verdict(tmp_path: Path) -> None:
@@ -175,8 +168,7 @@ def test_a_hanging_job_that_was_aborted_keeps_its_verdict(tmp_path: Path) -> Non
             journal.begin(journal.collective(group), 200 * MS, q=3)
         beat(journal, 20)
         journal.define("exit", t=20 * S, how="aborted", code=75)
-    found = only(findings(tmp_path, look=all_gone))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
+    finds(tmp_path, "missing_participant", [1], look=all_gone)
 
 
 def test_a_hanging_job_that_was_killed_keeps_its_verdict(tmp_path: Path) -> None:
@@ -185,9 +177,7 @@ def test_a_hanging_job_that_was_killed_keeps_its_verdict(tmp_path: Path) -> None
         if journal.rank != 2:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         beat(journal, 20)
-    found = only(findings(tmp_path, look=all_gone))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [2])
-    assert found.consequences == ()
+    finds(tmp_path, "missing_participant", [2], consequences=(), look=all_gone)
 
 
 @pytest.mark.parametrize(("after_s", "certainty"), [(2, "likely"), (8, "certain")])
@@ -202,9 +192,7 @@ def test_a_job_that_was_killed_soon_after_it_hung(
         if journal.rank != 2:
             journal.begin(journal.collective(group), 4 * S, q=3)
         beat(journal, 4 + after_s)
-    found = only(findings(tmp_path, look=all_gone))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [2])
-    assert found.certainty == certainty
+    found = finds(tmp_path, "missing_participant", [2], certainty=certainty, look=all_gone)
     assert bool(found.settles) is (certainty == "likely")
     assert "rank 2 is not in any collective since all_reduce #2" in found.summary
 
@@ -221,8 +209,7 @@ def test_a_wait_no_longer_than_those_before_it_is_not_certain(tmp_path: Path) ->
         if journal.rank == 0:
             journal.begin(call, 17 * S, q=3)
         beat(journal, 22)
-    found = only(findings(tmp_path, look=all_gone))
-    assert (found.kind, found.certainty) == ("missing_participant", "likely")
+    finds(tmp_path, "missing_participant", certainty="likely", look=all_gone)
 
 
 def test_a_healthy_job_that_was_killed_has_no_finding(tmp_path: Path) -> None:
@@ -242,8 +229,7 @@ def test_os_exit_with_a_code_is_a_failure(tmp_path: Path) -> None:
             beat(journal, 20)
         else:
             journal.define("exit", t=210 * MS, how="os._exit", code=4)
-    found = only(findings(tmp_path))
-    assert found.kind == "process_failed"
+    found = finds(tmp_path, "process_failed")
     assert found.summary.startswith("Rank 1 left by os._exit(4), after all_reduce #2")
 
 
@@ -258,8 +244,7 @@ def test_a_rank_that_is_no_member_explains_the_exception(tmp_path: Path) -> None
         else:
             journal.begin(journal.collective(group, "barrier", shapes=None), 200 * MS, q=3)
             beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("not_in_group", [2, 3])
+    found = finds(tmp_path, "not_in_group", [2, 3])
     assert found.summary == "Ranks 2, 3 name rank 0 (train.py:25), no member of [2, 3]."
     assert ranks(tmp_path, found.waiting) == [0, 1]
 
@@ -282,8 +267,7 @@ def test_a_message_to_oneself_is_told_as_that(tmp_path: Path, part: list[int] | 
         else:
             journal.begin(journal.collective(group, "barrier", shapes=None), 200 * MS, q=3)
             beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("not_in_group", [1])
+    found = finds(tmp_path, "not_in_group", [1])
     assert (found.summary, found.certainty) == (
         "Rank 1 sends to itself (train.py:25).",
         "likely" if part else "certain",
@@ -329,8 +313,7 @@ def test_a_connection_to_a_worker_of_the_loader_is_none_to_a_rank(tmp_path: Path
         else:
             journal.begin(journal.collective(group), 200 * MS, q=3)
             beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
+    found = finds(tmp_path, "process_failed", [1])
     assert "a worker of the rank's DataLoader" in (found.hint or "")
 
 
@@ -399,9 +382,7 @@ def test_sys_exit_with_a_code_is_a_failure(tmp_path: Path) -> None:
             beat(journal, 20)
         else:
             leave_with(journal, 210 * MS, code=3, line=55)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty) == ("process_failed", "certain")
-    assert ranks(tmp_path, found.culprits) == [1, 2]
+    found = finds(tmp_path, "process_failed", [1, 2], certainty="certain")
     assert found.summary.startswith(
         "Ranks 1, 2 ended with exit code 3 at train.py:55 in main, after all_reduce #2"
     )
@@ -418,8 +399,7 @@ def test_a_code_after_an_echo_passes_it_on(tmp_path: Path) -> None:
         journal.end(number, 30 * MS, x=journal.string(PEER_GONE))
         journal.run(journal.call("destroy_process_group", kind="composed"), t=3 * S, d=MS)
         leave_with(journal, 5 * S, code=1, line=70)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
+    found = finds(tmp_path, "process_failed", [1])
     assert found.consequences[-1] == "Rank 0 ended with exit code 1."
 
 
@@ -431,8 +411,7 @@ def test_sys_exit_with_zero_is_a_clean_end(tmp_path: Path) -> None:
             beat(journal, 20)
         else:
             leave_with(journal, 210 * MS, code=0, line=55)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
+    found = finds(tmp_path, "missing_participant", [1])
     assert found.locations[0].line == 55
     assert found.summary.endswith("rank 1 has ended at train.py:55 in main.")
 
@@ -449,8 +428,7 @@ def test_an_agent_knows_the_code_that_sys_exit_hides(tmp_path: Path) -> None:
         agent.define("worker", t=(400 if failed else 500) * MS, pid=journal.pid, **event)
     leave(jobs[1][0], 210 * MS)
     fail(agent, 600 * MS, "ChildFailedError", "")
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
+    found = finds(tmp_path, "process_failed", [1])
     assert found.summary.startswith("Rank 1 ended with exit code 3, after all_reduce #2")
     assert found.consequences == ("Agent 3999 failed with ChildFailedError.",)
 
@@ -503,8 +481,7 @@ def test_whom_a_launcher_ended_alone_since_another_aborted_did_not_fail(tmp_path
             journal.end(number, 120 * MS, x=journal.string(PEER_GONE))
             fail(journal, 330 * MS, "RuntimeError", PEER_GONE)
     fail(parent, 600 * MS, "ProcessExitedException", "process 1 terminated with signal SIGABRT")
-    found = only(findings(tmp_path))
-    assert (found.kind, found.culprits) == ("size_mismatch", ())
+    finds(tmp_path, "size_mismatch", [])
 
 
 def test_whom_a_launcher_is_about_to_end_did_not_fail(tmp_path: Path) -> None:
@@ -522,8 +499,7 @@ def test_whom_a_launcher_is_about_to_end_did_not_fail(tmp_path: Path) -> None:
             return Observation(alive=True)
         return Observation(alive=False, code=-signal.SIGTERM)
 
-    found = only(findings(tmp_path, look=seen))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [0])
+    finds(tmp_path, "process_failed", [0], look=seen)
 
 
 def test_a_failed_launcher_alone_is_no_second_failure(tmp_path: Path) -> None:
@@ -535,8 +511,7 @@ def test_a_failed_launcher_alone_is_no_second_failure(tmp_path: Path) -> None:
         else:
             leave(journal, 220 * MS)
     fail(agent, 600 * MS, "ChildFailedError", "")
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [0])
+    finds(tmp_path, "process_failed", [0])
 
 
 def forked(parent: Journal) -> Journal:
@@ -562,8 +537,7 @@ def test_a_forked_child_in_an_inherited_group_is_told_as_that(tmp_path: Path) ->
             child = forked(journal)
             child.begin(child.collective(child.world()), 2_000 * MS, q=3)
             beat(child, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.severity, found.certainty) == ("not_in_group", "error", "certain")
+    found = finds(tmp_path, "not_in_group", severity="error", certainty="certain")
     assert found.waiting == ()
     assert found.summary.startswith(
         "Process 5001, a forked child of rank 1, has been in all_reduce"
@@ -621,8 +595,7 @@ def test_without_a_record_of_its_work_nobody_is_blamed(tmp_path: Path) -> None:
         else:
             stand(journal, 3 * S, "/src/loader.py", 9, "load")
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.culprits) == ("no_progress", ())
+    found = finds(tmp_path, "no_progress", [])
     assert "in destroy_process_group at train.py:40 for 19.0 s" in found.summary
 
 
@@ -689,9 +662,7 @@ def test_who_ends_before_its_device_is_through_is_missing_there(
             leave(journal, 210 * MS)
         else:
             beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.certainty) == ("missing_participant", "likely")
-    assert ranks(tmp_path, found.culprits) == [2]
+    found = finds(tmp_path, "missing_participant", [2], certainty="likely")
     assert found.summary.startswith(
         "Rank 2 ended before all_reduce #2 of the default group was over on its device: ranks 0, 1"
     )
@@ -708,6 +679,5 @@ def test_who_has_parted_left_its_loop_earlier(tmp_path: Path, *, parted: bool) -
         else:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         beat(journal, 20)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [0])
+    found = finds(tmp_path, "missing_participant", [0])
     assert ("uneven inputs" in (found.hint or "")) is parted

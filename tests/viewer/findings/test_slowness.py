@@ -9,7 +9,7 @@ import pytest
 
 from disttrace_viewer.findings.finding import Finding
 from support.journals import MS, Journal
-from support.scenes import all_gone, findings, leave, only, ranks, steps
+from support.scenes import all_gone, findings, finds, leave, only, ranks, steps
 
 LATE = 40 * MS
 COUNT = 20
@@ -40,10 +40,7 @@ def late_steps(
 def test_a_straggler_is_found_with_its_delay_and_its_line(tmp_path: Path) -> None:
     """Rank 1 comes 40 ms late every time; the two others wait 1.6 s in all."""
     late_steps(tmp_path, {1: LATE})
-    found = only(findings(tmp_path, look=all_gone))
-    assert (found.kind, found.severity) == ("straggler", "warning")
-    assert ranks(tmp_path, found.culprits) == [1]
-    assert ranks(tmp_path, found.waiting) == [0, 2]
+    found = finds(tmp_path, "straggler", [1], severity="warning", waiting=[0, 2], look=all_gone)
     assert found.summary == (
         "Rank 1 comes late to all_reduce by 40 ms in 20 of 22 cases before train.py:10 in main;"
         " ranks 0, 2 waited 1.6 s for it in total."
@@ -78,8 +75,7 @@ def test_a_straggler_whose_call_a_pool_makes_has_the_line_before(tmp_path: Path)
         let_go = last + MS
     for journal, _ in jobs:
         leave(journal, let_go + MS)
-    found = only(findings(tmp_path, look=all_gone))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("straggler", [1])
+    found = finds(tmp_path, "straggler", [1], look=all_gone)
     assert "in 4 of 20 cases after train.py:10 in main;" in found.summary
     assert [(where.file, where.line) for where in found.locations] == [("train.py", 10)]
 
@@ -107,8 +103,7 @@ def test_who_is_late_now_and_then_is_found(tmp_path: Path) -> None:
         let_go = end
     for journal, _ in jobs:
         leave(journal, let_go + MS)
-    found = only(findings(tmp_path, look=all_gone))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("straggler", [0])
+    finds(tmp_path, "straggler", [0], look=all_gone)
 
 
 def test_everybody_equally_slow_is_no_straggler(tmp_path: Path) -> None:
@@ -193,8 +188,7 @@ def test_a_late_sender_is_found_and_its_partner_is_not(tmp_path: Path) -> None:
         t += 22 * MS
     for journal in (one, two):
         leave(journal, t)
-    found = only(findings(tmp_path, look=all_gone))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("late_sender", [1])
+    found = finds(tmp_path, "late_sender", [1], look=all_gone)
     assert "sends late by 20 ms in 20 of 20 cases before pong.py:7 in answer" in found.summary
 
 
@@ -311,8 +305,7 @@ def test_a_few_pauses_that_cost_much_are_found(tmp_path: Path) -> None:
     paused_steps(tmp_path / "eight", 300 * MS, steps_of=56, calls=1, every=7)
     paused_steps(tmp_path / "three", 300 * MS, steps_of=21, calls=1, every=7)
     for name, times in (("eight", "8 of 56"), ("three", "3 of 21")):
-        found = only(findings(tmp_path / name, look=all_gone))
-        assert (found.kind, ranks(tmp_path / name, found.culprits)) == ("straggler", [0])
+        found = finds(tmp_path / name, "straggler", [0], look=all_gone)
         assert f"by 300 ms in {times} cases" in found.summary
 
 
@@ -330,8 +323,7 @@ def test_the_first_of_several_equal_calls_of_a_line_is_found(tmp_path: Path) -> 
     the first of them.
     """
     paused_steps(tmp_path, 30 * MS, steps_of=15, calls=8, every=1)
-    found = only(findings(tmp_path, look=all_gone))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("straggler", [0])
+    found = finds(tmp_path, "straggler", [0], look=all_gone)
     assert "by 30 ms in 15 of 15 cases" in found.summary
 
 
@@ -349,6 +341,5 @@ def test_small_delays_of_others_hide_no_few_long_ones(tmp_path: Path) -> None:
         let_go = end
     for journal, _ in jobs:
         leave(journal, let_go + MS)
-    found = only(findings(tmp_path, look=all_gone))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("straggler", [0])
+    found = finds(tmp_path, "straggler", [0], look=all_gone)
     assert "by 300 ms in 4 of 28 cases" in found.summary

@@ -8,7 +8,7 @@ import pytest
 
 from disttrace_viewer.merge.reader import load
 from support.journals import MS, Journal
-from support.scenes import S, beat, fail, findings, only, ranks, stand, steps, store_call
+from support.scenes import S, beat, fail, findings, finds, only, ranks, stand, steps, store_call
 
 UNTIL_S = 20
 LIMIT = "RuntimeError: Operation timed out!"
@@ -42,8 +42,7 @@ def test_a_work_that_is_waited_for_again(tmp_path: Path, *, between: bool) -> No
         if not between:
             journal.record(w=number, d=21 * S)
         beat(journal, UNTIL_S + 2)
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [0])
+    found = finds(tmp_path, "missing_participant", [0])
     assert "rank 1 has been waiting at train.py:10 for 2" in found.summary
 
 
@@ -64,8 +63,7 @@ def test_who_ends_by_the_last_try_is_no_culprit(tmp_path: Path) -> None:
             continue
         tries(journal, group)
         fail(journal, 21_800 * MS, "RuntimeError", "Operation timed out!")
-    found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [0])
+    finds(tmp_path, "missing_participant", [0])
 
 
 @pytest.mark.parametrize("handled", [True, False])
@@ -132,8 +130,7 @@ def test_a_key_that_is_awaited_again(tmp_path: Path, *, pending: bool) -> None:
             beat(journal, UNTIL_S + 1)
         else:
             in_loader(journal)
-    found = only(findings(tmp_path))
-    assert (found.kind, found.culprits, found.certainty) == ("store_key_missing", (), "likely")
+    found = finds(tmp_path, "store_key_missing", [], certainty="likely")
     assert "'app/weights' again and again for" in found.summary
     assert "rank 0 is at train.py:70 in load" in found.summary
 
