@@ -18,10 +18,11 @@ import disttrace
 from disttrace import cli
 from disttrace_viewer.api import jobs
 from disttrace_viewer.api import trace as exports
-from disttrace_viewer.api.trace import NAMES, format_of
+from disttrace_viewer.api.trace import format_of
 from disttrace_viewer.commands.export import FORMATS
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.states import folder
+from disttrace_viewer.views import jsonl
 from support.journals import MS, Journal, training, workers
 from support.processes import ROOT, python
 
@@ -74,7 +75,7 @@ def test_a_contradiction_is_a_sentence(path: str | None, wanted: str | None, sen
 
 def test_the_command_knows_every_format() -> None:
     """Without importing what writes them."""
-    assert FORMATS == NAMES
+    assert tuple(exports.FORMATS) == FORMATS
 
 
 def test_gz_is_gzip(tmp_path: Path) -> None:
@@ -227,10 +228,13 @@ def test_jobs_are_listed(tmp_path: Path, capfdbinary: pytest.CaptureFixture[byte
     assert [job.id for job in jobs(tmp_path)] == ["job", "old"]
 
 
-def test_a_list_of_jobs_needs_no_polars(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["jobs", "top --once", "diagnose"])
+def test_a_list_of_jobs_and_a_hang_need_no_polars(tmp_path: Path, command: str) -> None:
     """Its import takes as long as all else."""
-    training(tmp_path, 2, 3)
-    told = "import sys; from disttrace.cli import main; main(['jobs', sys.argv[1]])"
+    first, second = workers(tmp_path, 2)
+    first.begin(first.collective(first.world()), t=9 * MS, q=1)
+    second.record(hb=60_000 * MS)
+    told = f"import sys; from disttrace.cli import main; main([*{command.split()}, sys.argv[1]])"
     ran = python("-c", f"{told}; print('polars' in sys.modules)", tmp_path).check()
     assert ran.stdout.splitlines()[-1] == "False"
 
@@ -258,7 +262,7 @@ def test_an_export_that_is_ended_leaves_no_half_file(
 
     training(tmp_path / "in")
     (tmp_path / "out").mkdir()
-    monkeypatch.setitem(exports.FORMATS, "jsonl", ended)
+    monkeypatch.setattr(jsonl, "lines", ended)
     before = signal.signal(number, signal.SIG_DFL)  # nohup has it ignored
     try:
         with pytest.raises(SystemExit) as left:

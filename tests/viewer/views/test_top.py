@@ -19,9 +19,9 @@ import pytest
 from rich.cells import cell_len
 
 from disttrace.journal import proc
+from disttrace_viewer import api
 from disttrace_viewer.analysis.exchanges import Exchanges, align
 from disttrace_viewer.analysis.liveness import look
-from disttrace_viewer.api.live import Growth
 from disttrace_viewer.diagnosis.job import verdict_on
 from disttrace_viewer.diagnosis.positions import places
 from disttrace_viewer.diagnosis.verdict import Verdict
@@ -91,9 +91,8 @@ def test_json_is_one_object_with_the_same_values(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, b"")
     found = json.loads(done.stdout)
-    assert found == json.loads(json.dumps(snapshot(tmp_path).to_dict())) | {
-        "time_ns": found["time_ns"]
-    }
+    values = api.snapshot(str(tmp_path)).to_dict()
+    assert found == json.loads(json.dumps(values)) | {"time_ns": found["time_ns"]}
     assert found["verdict"]["kind"] == "missing_participant"
     assert [(p["ranks"], p["culprit"]) for p in found["positions"]] == [
         ([2], True),
@@ -156,44 +155,6 @@ def test_places_in_many_groups_of_one_kind_are_one(tmp_path: Path) -> None:
     # Nobody is to blame for certain: they may have taken the wrong group.
     assert found_ranks == [list(range(2, 24, 2)), [0], list(range(1, 24, 2))]
     assert spots[2].doing == "in all_reduce #1 of 12 groups (tp)"
-
-
-def test_growth_tells_heartbeats_from_news(tmp_path: Path) -> None:
-    """A hung job writes heartbeats only: nothing is read again for them."""
-    first, second = workers(tmp_path, 2)
-    growth = Growth([str(tmp_path)])
-    assert growth.look()
-    assert not growth.look()
-    first.record(hb=100 * MS)
-    first.record(hb=200 * MS)
-    assert not growth.look()
-    call = second.collective(second.world())
-    assert growth.look()  # definitions
-    assert not growth.look()
-    second.begin(call, t=300 * MS, q=1)
-    assert growth.look()
-    second.segment(400 * MS)
-    assert growth.look()
-    assert not growth.look()
-
-
-def test_growth_waits_for_a_line_that_is_being_written(tmp_path: Path) -> None:
-    """A mapped segment is longer than what was written; a line with a NUL in it is not over."""
-    (journal,) = workers(tmp_path, 1)
-    path = journal.segment(5 * MS)
-    whole = path.stat().st_size
-    with path.open("r+b") as file:
-        file.truncate(whole + 65536)
-        growth = Growth([str(tmp_path)])
-        growth.look()
-        file.seek(whole)
-        file.write(b'{"b":9,"t":1\0')
-        file.flush()
-        assert not growth.look()
-        file.seek(whole)
-        file.write(b'{"b":9,"t":12}\n')
-        file.flush()
-        assert growth.look()
 
 
 def test_a_running_process_has_rates_and_a_place(tmp_path: Path) -> None:

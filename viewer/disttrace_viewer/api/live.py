@@ -10,33 +10,29 @@ import termios
 import threading
 import time
 import tty
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import FrameType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-import disttrace.journal.format as fmt
-from disttrace_viewer.analysis.exchanges import Exchanges
-from disttrace_viewer.api.reading import Paths, read
+from disttrace_viewer.api.reading import Paths, Progress, read
 from disttrace_viewer.api.report import stall_ns
-from disttrace_viewer.api.trace import Trace
-from disttrace_viewer.api.verdict import others
-from disttrace_viewer.diagnosis.job import judged, looking_back, verdict_on
-from disttrace_viewer.diagnosis.said import Other, with_said
-from disttrace_viewer.diagnosis.verdict import Verdict
-from disttrace_viewer.load.discover import Files, discover
-from disttrace_viewer.load.files import open_regular
-from disttrace_viewer.load.problems import Problems, ViewerError
+from disttrace_viewer.api.verdict import diagnose, others
+from disttrace_viewer.diagnosis.job import judged, looking_back
+from disttrace_viewer.diagnosis.said import Other, other, with_said
+from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.merge.choice import chooser, folders
-from disttrace_viewer.trace import model
 from disttrace_viewer.views.terminal.console import TextConsole, paper
 from disttrace_viewer.views.terminal.diagnosis import lines as report_lines
 from disttrace_viewer.views.terminal.screen import SORTS, Selection, lines
 from disttrace_viewer.views.terminal.top import Shares, Snapshot, activity_of, snapshot_of
+
+if TYPE_CHECKING:
+    from disttrace_viewer.analysis.exchanges import Exchanges
 
 REST = 3
 """Reading takes at most one part in so many and one of the time, and so does judging."""
@@ -45,30 +41,37 @@ _REPAINT_S = 0.5
 
 
 def show(
-    trace: Trace,
+    path: Paths = None,
+    job: str | None = None,
     *,
-    others: Sequence[Other] = (),
     stall_s: float | None = None,
     width: int | None = None,
     color: bool | None = None,
 ) -> None:
-    """One picture on standard output, of any length; ``others``: jobs that lived meanwhile."""
+    """One picture on standard output, of any length."""
     out = paper(width=width, color=color)
-    for line in lines(_snapshot(trace.model, stall_s, others), out.width):
+    for line in lines(snapshot(path, job, stall_s=stall_s), out.width):
         out.line(line)
 
 
 def snapshot(
-    trace: Trace, *, others: Sequence[Other] = (), stall_s: float | None = None
-) -> dict[str, Any]:
-    """The object of ``disttrace top --json``."""
-    return _snapshot(trace.model, stall_s, others).to_dict()
+    path: Paths = None, job: str | None = None, *, stall_s: float | None = None
+) -> Snapshot:
+    """What ``diagnose`` finds, as one picture; what ranks did of late only where one still runs,
+    for that takes a table of all operations.
+    """
+    report = diagnose(path, job, stall_s=stall_s)
+    beside = [other(one.case, one.found) for one in report.others]
+    activity = Shares()
+    if report.case.evidence.runs:
+        activity = activity_of(_exchanges(path, job))
+    return snapshot_of(report.case, report.found, activity, beside)
 
 
-def _snapshot(trace: model.Trace, stall_s: float | None, beside: Sequence[Other]) -> Snapshot:
-    exchanges = Exchanges(trace)
-    found = verdict_on(trace, exchanges, stall_ns=stall_ns(stall_s))
-    return snapshot_of(found.case, found.findings, activity_of(exchanges), beside)
+def _exchanges(path: Paths, job: str | None, progress: Progress | None = None) -> Exchanges:
+    from disttrace_viewer.analysis.exchanges import Exchanges  # which needs Polars
+
+    return Exchanges(read(path, job, progress))
 
 
 def follow(
@@ -128,9 +131,9 @@ class _Following(threading.Thread):
         self.failure: Exception | None = None
         self._path, self._job = path, job
         self._interval_s, self._stall_ns = interval_s, limit_ns
-        self._growth = Growth(folders(path))
-        self._grown = False
         self._due = 0.0
+        self._active: Mapping[tuple[int, int], int] = {}
+        """When each thread last did anything as the table was read."""
         self._exchanges: Exchanges | None = None
         self._activity = Shares()
         self._others: tuple[Other, ...] = ()
@@ -152,27 +155,24 @@ class _Following(threading.Thread):
             self.leave.wait(max(self._interval_s - spent, REST * spent, _TICK_S / 2))
 
     def _take(self) -> _Picture:
-        self._grown |= self._growth.look()
-        now = time.monotonic()
-        if self._exchanges is None or (self._grown and now >= self._due):
-            # What is written from now on is found by the next look.
-            self._grown = False
+        """By the ends of journals as they are now; what is over as it was last read."""
+        where, now = folders(self._path), time.monotonic()
+        found = judged(where, choose=chooser(self._job), stall_ns=self._stall_ns)
+        active = found.case.evidence.sample.active
+        if self._exchanges is None or (active != self._active and now >= self._due):
             self._exchanges = None
-            self._exchanges = Exchanges(read(self._path, self._job, self._progress))
+            self._exchanges, self._active = (
+                _exchanges(self._path, self._job, self._progress),
+                active,
+            )
             self._activity = activity_of(self._exchanges)
             limit_s = self._stall_ns / 1e9
             self._others = others(self._path, self._job, self._exchanges.trace, stall_s=limit_s)
             self._due = time.monotonic() + REST * (time.monotonic() - now)
-        found = self._judged(self._exchanges)
+        found = with_said(looking_back(found, self._exchanges) or found)
         values = snapshot_of(found.case, found.findings, self._activity, self._others)
         lines_of = report_lines(found.case, found.findings)
         return _Picture(time.monotonic(), values, tuple(lines_of))
-
-    def _judged(self, exchanges: Exchanges) -> Verdict:
-        """By the ends of journals as they are now; what is over as it was last read."""
-        where = folders(self._path)
-        found = judged(where, choose=chooser(self._job), stall_ns=self._stall_ns)
-        return with_said(looking_back(found, exchanges) or found)
 
     def _progress(self, done: int, total: int) -> None:
         if self.leave.is_set():
@@ -358,73 +358,3 @@ def _in_front(fd: int) -> bool:
 
 def _end(number: int, frame: FrameType | None) -> None:
     raise Signalled(number)
-
-
-_END = 512 << 10
-"""Beyond what a mapped segment is longer than what was written into it."""
-_LITTLE = 4 << 10
-_BEAT = b'{"%s":' % fmt.HEARTBEAT.encode()
-
-
-class Growth:
-    """The journals below some folders, and how much of each was looked at."""
-
-    def __init__(self, paths: Sequence[str]) -> None:
-        self._paths = list(paths)
-        self._seen: dict[str, int] = {}
-        """By file: the size of definitions, and of a segment the end of its last whole line."""
-
-    def look(self) -> bool:
-        """Whether anything but heartbeats is new. At the first look everything is, and so it is
-        where a file is new or gone. Nothing is raised: what cannot be read has not grown.
-        """
-        found = discover(self._paths, Problems())
-        files = {path for one in found for path in one.paths}
-        changed = not files >= self._seen.keys()
-        self._seen = {path: end for path, end in self._seen.items() if path in files}
-        for one in found:
-            changed |= self._look(one)
-        return changed
-
-    def _look(self, one: Files) -> bool:
-        changed = False
-        if one.definitions is not None:
-            try:
-                size = os.stat(one.definitions).st_size
-            except OSError:
-                size = -1
-            changed = self._seen.get(one.definitions) != size
-            self._seen[one.definitions] = size
-        newest = max(one.segments, default=0)
-        for number, path in one.segments.items():
-            if number < newest - 1 and path in self._seen:
-                continue  # nothing is written into it any more
-            try:
-                fd = open_regular(path)
-            except OSError:
-                changed |= self._seen.setdefault(path, -1) != -1
-                continue
-            try:
-                changed |= self._segment(path, fd)
-            finally:
-                os.close(fd)
-        return changed
-
-    def _segment(self, path: str, fd: int) -> bool:
-        size = os.fstat(fd).st_size
-        known = self._seen.get(path, -1)
-        if known < 0 or size < known or size - known > _END:
-            start = max(0, size - _END)
-            end = start + len(os.pread(fd, size - start, start).rstrip(b"\0"))
-            self._seen[path] = end
-            return end != known
-        data = os.pread(fd, _LITTLE, known)
-        if not data or data[0] == 0:
-            return False
-        if len(data) == _LITTLE and b"\0" not in data:
-            data = os.pread(fd, size - known, known)
-        # A line with a NUL in it is being written, and ends later.
-        whole = data[: data.find(b"\0")] if b"\0" in data else data
-        whole = whole[: whole.rfind(b"\n") + 1]
-        self._seen[path] = known + len(whole)
-        return not all(line.startswith(_BEAT) for line in whole.splitlines())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import importlib
 import os
 import shutil
 import tempfile
@@ -10,6 +11,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -17,17 +19,13 @@ from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.wait_states import WaitStates
 from disttrace_viewer.api.reading import Paths, Progress, read, report_on
 from disttrace_viewer.api.report import Finding, Report
-from disttrace_viewer.api.statistics import Stats
 from disttrace_viewer.load.problems import ViewerError
-from disttrace_viewer.otlp import export as otlp
 from disttrace_viewer.trace import model
-from disttrace_viewer.views import jsonl, parquet, tables
+from disttrace_viewer.views import tables
 from disttrace_viewer.views.call_fields import FIELDS, FURTHER
-from disttrace_viewer.views.terminal.console import paper
-from disttrace_viewer.views.terminal.diagnosis import announced
-from disttrace_viewer.views.terminal.plan import Filters, parse_ranks
-from disttrace_viewer.views.terminal.report import paint, report_of
-from disttrace_viewer.views.timeline import content, perfetto
+
+if TYPE_CHECKING:
+    from disttrace_viewer.api.statistics import Stats
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +124,8 @@ class Trace:
         Raises:
             ViewerError: for what is no time.
         """
+        from disttrace_viewer.api.statistics import Stats
+
         return Stats(self.model, from_=from_, to=to)
 
     def print(
@@ -151,6 +151,11 @@ class Trace:
         Raises:
             ViewerError: for filters that fit nothing, with what would.
         """
+        from disttrace_viewer.views.terminal.console import paper
+        from disttrace_viewer.views.terminal.diagnosis import announced
+        from disttrace_viewer.views.terminal.plan import Filters, parse_ranks
+        from disttrace_viewer.views.terminal.report import paint, report_of
+
         filters = Filters(
             ranks=None if ranks is None else parse_ranks(ranks),
             groups=tuple(groups),
@@ -238,22 +243,16 @@ def load(
     return Trace(read(path, job, progress, engine))
 
 
-FORMATS: dict[str, Callable[[model.Trace], Iterator[bytes]]] = {
-    "html": content.lines,
-    "jsonl": jsonl.lines,
-    "otlp": otlp.lines,
-    "perfetto": perfetto.lines,
+FORMATS = {
+    "html": "disttrace_viewer.views.timeline.content",
+    "jsonl": "disttrace_viewer.views.jsonl",
+    "otlp": "disttrace_viewer.otlp.export",
+    "parquet": "disttrace_viewer.views.parquet",
+    "perfetto": "disttrace_viewer.views.timeline.perfetto",
 }
-"""Writers of one stream by name: each gives the output in pieces."""
-FOLDERS: dict[str, Callable[[model.Trace, str], None]] = {
-    "parquet": parquet.write,
-}
-"""Writers of a folder of files."""
-SENDERS: dict[str, Callable[[model.Trace], int]] = {
-    "otlp": otlp.send,
-}
-"""Formats that go to a server where no output is named: each gives the exit code."""
-NAMES = tuple(sorted({**FORMATS, **FOLDERS}))
+"""The module of each; its ``lines`` give the output in pieces."""
+FOLDERS = ("parquet",)
+"""Those that are a folder of files."""
 DEFAULT = "jsonl"
 
 SUFFIXES = {
@@ -279,8 +278,8 @@ def format_of(path: str | None, wanted: str | None) -> str:
     packed = name.endswith(GZIP)
     suffix = os.path.splitext(name.removesuffix(GZIP))[1]
     fits = SUFFIXES.get(suffix, ())
-    if wanted is not None and wanted not in NAMES:
-        raise ViewerError(f"no format {wanted!r}; there are: {', '.join(NAMES)}")
+    if wanted is not None and wanted not in FORMATS:
+        raise ViewerError(f"no format {wanted!r}; there are: {', '.join(FORMATS)}")
     if wanted is None:
         if fits:
             wanted = fits[0]
@@ -311,7 +310,7 @@ def export(
     chosen = format_of(path, wanted)
     try:
         if chosen in FOLDERS:
-            _write_folder(path, lambda folder: FOLDERS[chosen](trace, folder))
+            _write_folder(path, trace)
         else:
             parts = pieces(trace, chosen, source=source)
             _write(path, _packed(parts) if path.lower().endswith(GZIP) else parts)
@@ -327,9 +326,19 @@ def pieces(trace: model.Trace, wanted: str, *, source: bool = True) -> Iterator[
     """
     if wanted in FOLDERS:
         raise ViewerError(f"{wanted} is a folder of tables: name it by -o, as in -o trace.{wanted}")
-    if not source and wanted == "html":
-        return content.lines(trace, source=False)
-    return FORMATS[wanted](trace)
+    lines: Callable[..., Iterator[bytes]] = importlib.import_module(FORMATS[wanted]).lines
+    return lines(trace) if source or wanted != "html" else lines(trace, source=False)
+
+
+def send(trace: model.Trace) -> int:
+    """Send ``otlp`` to the collector of the ``OTEL_*`` variables; the exit code.
+
+    Raises:
+        ViewerError: where spans did not get there.
+    """
+    from disttrace_viewer.otlp import export as otlp
+
+    return otlp.send(trace)
 
 
 def _packed(parts: Iterable[bytes]) -> Iterator[bytes]:
@@ -365,15 +374,17 @@ def _write(path: str, parts: Iterable[bytes]) -> None:
         raise
 
 
-def _write_folder(path: str, write: Callable[[str], None]) -> None:
+def _write_folder(path: str, trace: model.Trace) -> None:
     """The same for a folder, which takes the place of an earlier export only."""
+    from disttrace_viewer.views import parquet
+
     path = os.path.normpath(path)
     if os.path.exists(path) and not parquet.is_export(path):
         raise ViewerError(f"{path} exists and is no export of ours: name another folder.")
     parent = os.path.dirname(path) or "."
     beside = tempfile.mkdtemp(dir=parent, prefix=f".{os.path.basename(path)}.")
     try:
-        write(beside)
+        parquet.write(trace, beside)
         os.chmod(beside, 0o777 & ~_umask())
         if os.path.exists(path):
             shutil.rmtree(path)

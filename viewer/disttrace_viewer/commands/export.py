@@ -8,7 +8,7 @@ import sys
 from disttrace_viewer.commands import common
 
 FORMATS = ("html", "jsonl", "otlp", "parquet", "perfetto")
-"""As ``disttrace_viewer.api.trace.NAMES``, known without importing what writes them."""
+"""As ``disttrace_viewer.api.trace.FORMATS``, known without importing what writes them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,8 +45,8 @@ def execute(args: argparse.Namespace) -> int:
     trace = common.read(args)
     for problem in trace.problems:
         sys.stderr.write(problem + "\n")
-    if args.output is None and chosen in exporting.SENDERS:
-        return exporting.SENDERS[chosen](trace.model)
+    if args.output is None and chosen == "otlp":
+        return exporting.send(trace.model)
     if target is None:
         for piece in exporting.pieces(trace.model, chosen, source=not args.no_source):
             sys.stdout.buffer.write(piece)

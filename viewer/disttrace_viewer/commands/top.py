@@ -29,14 +29,12 @@ def execute(args: argparse.Namespace) -> int:
     """Write one snapshot, or refresh until `q`; 0, or ``ViewerError`` with 2."""
     from disttrace_viewer.api import follow, show, snapshot
 
+    paths = list(args.dirs)
     look = {"width": args.width, "color": common.color(args)}
     if args.json:
-        trace = common.read(args)
-        others = common.others(args, trace)
-        common.write_json(snapshot(trace, others=others, stall_s=args.stall))
+        common.write_json(snapshot(paths, args.job, stall_s=args.stall).to_dict())
     elif args.once or not follow(
-        list(args.dirs), args.job, interval_s=args.interval, stall_s=args.stall, **look
+        paths, args.job, interval_s=args.interval, stall_s=args.stall, **look
     ):
-        trace = common.read(args)
-        show(trace, others=common.others(args, trace), stall_s=args.stall, **look)
+        show(paths, args.job, stall_s=args.stall, **look)
     return 0

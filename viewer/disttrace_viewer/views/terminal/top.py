@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import polars as pl
-
-from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.process_ends import RUNNING, UNKNOWN
-from disttrace_viewer.analysis.wait_states import WaitStates
 from disttrace_viewer.diagnosis.positions import RankPlace, places
 from disttrace_viewer.diagnosis.report import by_rank
 from disttrace_viewer.diagnosis.said import Other
@@ -20,6 +16,9 @@ from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.views.terminal.diagnosis import not_yet
 from disttrace_viewer.wording.names import number
+
+if TYPE_CHECKING:
+    from disttrace_viewer.analysis.exchanges import Exchanges
 
 RATE_NS = 5_000_000_000
 """Operations per second are of the newest five seconds."""
@@ -142,6 +141,10 @@ def _plain(row: TopRow) -> dict[str, Any]:
 
 def activity_of(exchanges: Exchanges) -> Shares:
     """What each process did up to the newest record: of the tables, so only once per reading."""
+    import polars as pl  # here, for one picture of what is over needs no tables
+
+    from disttrace_viewer.analysis.wait_states import WaitStates
+
     trace = exchanges.trace
     at = trace.end_ns
     recent = trace.operations.filter(pl.col("begin_ns") > at - RATE_NS)
