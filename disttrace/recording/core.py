@@ -309,7 +309,7 @@ def _native_core() -> Any:
     class NativeCall(numbered):
         """A ``Call``, of which C knows what it looks at."""
 
-        __slots__ = ("begin_line", "group", "op", "tag")
+        __slots__ = ("begin_line", "group", "op", "store", "tag")
         __init__ = Call.__init__
 
     class NativeThread(of_thread):

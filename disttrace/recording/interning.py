@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 from disttrace import redact
@@ -55,6 +55,7 @@ class Definitions:
     def __init__(self) -> None:
         self.lock = LOCK
         self.bound = 1 << 40  # bytes of definitions from which on nothing new is defined
+        self.on_forget: Callable[[], None] = lambda: None  # have tables of calls start anew
         self.forget_definitions()
 
     def forget_definitions(self) -> None:
@@ -65,7 +66,7 @@ class Definitions:
         self.of_handlers: set[int] = set()  # stacks in which a handler of signals is at work
         self.places: dict[int, int] = {}  # by number of a stack, see courses.py
         self._calls: dict[tuple[bytes, int], Call] = {}
-        self._variants: dict[tuple[object, ...], int] = {}
+        self._variants: dict[tuple[Any, ...], int] = {}  # op, stack, group and store
         self._numbers: dict[str, itertools.count[int]] = {}
         self._thread_numbers = itertools.count()
         self._thread_known: dict[int, tuple[int, int | None]] = {}  # ident: (number, native id)
@@ -157,6 +158,19 @@ class Definitions:
         assert call is not None
         return call, b',"a":' + json_text(redact.current.record(varying)) if varying else b""
 
+    def forget_calls(self, kind: str, alive: Container[int]) -> None:
+        """Let go of calls on a ``store`` or ``group`` that is not ``alive``: a program may make new
+        ones for ever."""
+        at = {"group": 2, "store": 3}[kind]
+        with self.lock:
+            for key, call in list(self._calls.items()):
+                if (n := getattr(call, kind)) is not None and n not in alive:
+                    del self._calls[key]
+            for place in list(self._variants):
+                if (n := place[at]) is not None and n not in alive:
+                    del self._variants[place]
+        self.on_forget()
+
     def frames(self, call: Call) -> tuple[Frame, ...]:
         """The stack of a call, innermost first; empty where it is unknown. For who asks seldom."""
         with self.lock:
@@ -199,7 +213,7 @@ class Definitions:
         call = self._calls.get(identity)
         if call is None and new:
             call = self.core.new_call(self.define("call", op=op, **keys), op, synchronous, counter)
-            call.group, call.tag = keys.get("group"), keys.get("tag")
+            call.group, call.tag, call.store = (keys.get(k) for k in ("group", "tag", "store"))
             call.device_ends = fmt.ends_on_device(keys.get("backend"), keys.get("device"))
             call.whole = whole
             call.asks = keys.get("kind") == fmt.STORE

@@ -42,7 +42,7 @@ class Call:
 
     __slots__ = (
         *("asks", "begin_line", "counter", "device_ends", "group", "n", "op", "synchronous"),
-        *("tag", "whole"),
+        *("store", "tag", "whole"),
     )
 
     def __init__(self, n: int, op: str, synchronous: bool, counter: Counter | None) -> None:
@@ -57,6 +57,7 @@ class Call:
         self.whole = True  # says all of the signature: the begin records need not add to it
         self.group: int | None = None  # its number; with the tag, for receives from any source
         self.tag: int | None = None
+        self.store: int | None = None
 
 
 class Operation:

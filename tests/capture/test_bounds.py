@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from disttrace.capture.objects.groups import _GONE, Groups
+from disttrace.capture.objects.groups import Groups
+from disttrace.capture.objects.registry import GONE
 from disttrace.capture.objects.stores import Stores
 from disttrace.journal.writer import Journal
 from disttrace.recording import interning
@@ -93,9 +94,9 @@ def test_groups_that_went_away_are_forgotten_in_the_end(recorder: Recorder) -> N
     groups = Groups(recorder, Stores(recorder))
     lasting = [Thing() for _ in range(20)]
     entries = [groups.group_made(group, None, 0, 2) for group in lasting]
-    for _ in range(10 * _GONE):
+    for _ in range(10 * GONE):
         last = groups.group_made(Thing(), None, 0, 2)
-    assert len(groups.definitions()) < 4 * _GONE
+    assert len(groups.definitions()) < 4 * GONE
     assert all(groups.by_number(entry.n) is entry for entry in (*entries, last))
     assert groups.by_number(len(entries) + 1) is None
 
@@ -120,3 +121,30 @@ def test_calls_on_what_has_no_definition_go_on(tmp_path: Path, core: str) -> Non
     assert last["b"] >= 9000
     assert len(journal.of("store")) < 6000
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 1.1 * 2**20
+
+
+STORES_FOR_EVER = """
+import sys, torch.distributed as dist
+
+def blocks(times):
+    for _ in range(times):
+        store = dist.HashStore()
+        store.set("a", "1")
+        store.get("a")
+    return sys.getallocatedblocks()
+
+before = blocks(3000)
+print("more blocks of memory:", blocks(4000) - before > 4000)
+"""
+
+
+def test_stores_that_went_away_keep_no_memory(tmp_path: Path) -> None:
+    """Nor do the calls on them, with both cores: as untraced."""
+    for on, core in (("0", "c"), ("1", "c"), ("1", "python")):
+        variables = {
+            "DISTTRACE": on,
+            "DISTTRACE_CORE": core,
+            "DISTTRACE_DIR": str(tmp_path / "out"),
+        }
+        outcome = preloaded("-c", STORES_FOR_EVER, timeout=120, **variables).check()
+        assert outcome.stdout == "more blocks of memory: False\n", (on, core)

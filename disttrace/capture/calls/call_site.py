@@ -47,6 +47,7 @@ class CallSites:
         self._owners: dict[int, int] = {}  # by the same: whose it is
         self._generation = 0
         self.on_forget: list[Callable[[], None]] = []  # tables of places
+        recorder.on_forget = self.forget
         core: Any = recorder.core
         self.find_call: Callable[..., Any] | None = None  # the native core's table of calls
         if core.name != PLAIN:

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from disttrace import errors, foreign
-from disttrace.capture.objects.registry import Registry
+from disttrace.capture.objects.registry import GONE, Registry
 from disttrace.capture.objects.stores import StoreEntry, Stores
 from disttrace.journal import format as fmt
 from disttrace.recording.operation import Counter
@@ -79,8 +79,6 @@ def _on_device(backends: tuple[tuple[str, str], ...]) -> bool:
 
 
 _TELLING = ("type", "name", "rank", "size")  # a group from another that went away
-_GONE = 1000
-"""Groups that are remembered after their objects went away: C++ may hand out new ones for them."""
 
 
 class Groups:
@@ -94,7 +92,7 @@ class Groups:
         self._definitions: dict[int, GroupEntry] = {}
         self._numbers = itertools.count(1)
         self._beyond = itertools.count(-1, -1)
-        self._forget_at = 2 * _GONE
+        self._forget_at = 2 * GONE
         self._made: dict[tuple[str, str], int] = {}  # groups made so far, by meeting place
         self._described: set[int] = set()  # groups that are being registered
         self.get, self.numbers = self._registry.get, self._registry.numbers
@@ -230,9 +228,10 @@ class Groups:
         if len(self._definitions) < self._forget_at:
             return
         gone = [n for n, e in list(self._definitions.items()) if e.reference() is None]
-        for n in gone[:-_GONE]:
+        for n in gone[:-GONE]:
             del self._definitions[n]
-        self._forget_at = 2 * len(self._definitions) + _GONE
+        self._forget_at = 2 * len(self._definitions) + GONE
+        self._recorder.forget_calls("group", self._definitions)
 
     def _register(self, group: Any) -> GroupEntry:
         """A group made before tracing started, by C++, or whose Python wrapper was made anew."""

@@ -14,6 +14,10 @@ from typing import Any, Generic, TypeVar
 
 Entry = TypeVar("Entry")
 
+GONE = 1000
+"""Groups that are remembered after their objects went away: C++ may hand out new ones for them. And
+stores that went away before the calls on them are forgotten."""
+
 
 class Registry(Generic[Entry]):
     """Entries by the identity of live objects. ``get(id(object))`` is the hot path's look-up."""

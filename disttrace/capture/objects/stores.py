@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from disttrace import errors, foreign
-from disttrace.capture.objects.registry import Registry
+from disttrace.capture.objects.registry import GONE, Registry
 from disttrace.journal import format as fmt
 from disttrace.recording.recorder import Recorder
 
@@ -54,6 +54,7 @@ class Stores:
         self._beyond = itertools.count(-1, -1)
         self.get, self.entries = self._registry.get, self._registry.entries
         self.numbers = self._registry.numbers
+        self._forget_at = GONE
 
     def of(self, store: Any) -> StoreEntry:
         """The entry of ``store``, registered if it was never seen."""
@@ -113,6 +114,10 @@ class Stores:
         return [{fmt.DEF: "store", "n": n, **e.definition()} for n, e in known if n > 0]
 
     def _add(self, store: Any, entry: StoreEntry) -> StoreEntry:
+        if entry.n > self._forget_at:
+            alive = set(self.numbers.values())
+            self._forget_at = entry.n + len(alive) + GONE
+            self._recorder.forget_calls("store", alive)
         self._registry.add(store, entry)
         self._write(entry)
         return entry
