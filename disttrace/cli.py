@@ -28,31 +28,31 @@ class Command:
 
 
 GROUPS: Mapping[str, tuple[Command, ...]] = {
-    "a run, over or not": (
+    "read a run, finished or not": (
         Command("view", "disttrace_viewer.commands.view", "what happened, in order, across ranks"),
         Command("diagnose", "disttrace_viewer.commands.diagnose", "what is wrong, and who waits"),
         Command("stats", "disttrace_viewer.commands.stats", "where the time goes"),
-        Command("diff", "disttrace_viewer.commands.diff", "what one run does otherwise"),
-        Command("export", "disttrace_viewer.commands.export", "a page, Perfetto, JSON, tables"),
-        Command("jobs", "disttrace_viewer.commands.jobs", "which jobs are in a directory"),
+        Command("diff", "disttrace_viewer.commands.diff", "what differs between two runs"),
+        Command("export", "disttrace_viewer.commands.export", "a web page, Perfetto, JSON, tables"),
+        Command("jobs", "disttrace_viewer.commands.jobs", "list the jobs in a folder"),
     ),
-    "while it runs": (
-        Command("top", "disttrace_viewer.commands.top", "live: where the ranks are"),
-        Command("serve", "disttrace_viewer.commands.serve", "what jobs here say of themselves"),
-        Command("attach", "disttrace_viewer.commands.attach", "a job that hangs untraced"),
+    "watch a job that runs": (
+        Command("top", "disttrace_viewer.commands.top", "where the ranks are now"),
+        Command("serve", "disttrace_viewer.commands.serve", "metrics of this host's jobs"),
+        Command("attach", "disttrace_viewer.commands.attach", "a hanging job that is not traced"),
     ),
-    "of many hosts": (
-        Command("collect", "disttrace_viewer.commands.collect", "journals into a file, and back"),
-        Command("reduce", "disttrace_viewer.commands.reduce", "journals into states that travel"),
+    "several hosts": (
+        Command("collect", "disttrace_viewer.commands.collect", "pack journals into one file"),
+        Command("reduce", "disttrace_viewer.commands.reduce", "shrink journals to small states"),
     ),
-    "here, instead of there": (
-        Command("check", "disttrace.commands.check", "rehearse a program before it hangs there"),
+    "before a job runs": (
+        Command("check", "disttrace.commands.check", "rehearse a program on this CPU"),
     ),
     "disttrace itself": (
         Command("run", "disttrace.commands.run", "run a command and trace it"),
         Command("info", "disttrace.commands.info", "versions, settings, what can be captured"),
-        Command("mcp", "disttrace_viewer.commands.mcp", "these answers for programs, over stdio"),
-        Command("completion", "disttrace.completion", "for a shell: commands and options"),
+        Command("mcp", "disttrace_viewer.commands.mcp", "an MCP server for agents, on stdio"),
+        Command("completion", "disttrace.completion", "completion for a shell"),
     ),
 }
 COMMANDS: tuple[Command, ...] = tuple(row for rows in GROUPS.values() for row in rows)
@@ -187,7 +187,7 @@ def _overview() -> str:
         "usage: disttrace COMMAND ...\n\n"
         "Tracing for torch.distributed: what every rank did, in what order, and who waits.\n\n"
         f"{groups}\n"
-        "`disttrace COMMAND --help` tells more. Tracing is switched on by DISTTRACE=1.\n"
+        "`disttrace COMMAND --help` shows its options. DISTTRACE=1 switches tracing on.\n"
     )
 
 

@@ -41,39 +41,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "disttrace check [options] -- train.py [ARGUMENT ...]"
     parser.add_argument("-n", type=_count, default=4, metavar="N", help="ranks (default: 4)")
     parser.add_argument(
-        "--steps-limit", type=_count, metavar="S", help="end after so many steps of an optimizer"
+        "--steps-limit", type=_count, metavar="S", help="stop after this many optimizer steps"
     )
     parser.add_argument(
         "--device",
         choices=("cpu", "keep"),
         default="cpu",
-        help="cpu: what is made on a CUDA device is made on the CPU (default); keep: as it is",
+        help="cpu: tensors for a CUDA device are made on the CPU (default); keep: no change",
     )
     parser.add_argument(
         "--timeout",
         type=float,
         default=180.0,
         metavar="SECONDS",
-        help="end it after so long (default: 180)",
+        help="stop after this long (default: 180)",
     )
     parser.add_argument(
         "--stall",
         type=float,
         default=5.0,
         metavar="SECONDS",
-        help="so long nothing may run in any rank until it hangs (default: 5); on a loaded"
-        " machine the time in which a rank waits for the CPU does not count",
+        help="time without progress in any rank that counts as a hang (default: 5); waiting for a"
+        " CPU does not count",
     )
     parser.add_argument(
         "--format",
         choices=("text", "json", "github", "junit", "sarif"),
         default="text",
-        help="form of the report, as for `diagnose`",
+        help="format of the report, as for `diagnose`",
     )
     parser.add_argument(
         "--scratch", action="store_true", help="run in a copy of the current directory"
     )
-    parser.add_argument("--keep", metavar="DIR", help="keep the journals and outputs there")
+    parser.add_argument("--keep", metavar="DIR", help="keep journals and outputs in this folder")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the script and its arguments")
 
 

@@ -18,23 +18,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PID",
         type=int,
         nargs="*",
-        help="a launcher or a rank: it and all processes below it (default: what trains here)",
+        help="a launcher or a rank, with its child processes (default: the newest job here)",
     )
     parser.add_argument(
-        "--job", metavar="ID", help="a run id of torchrun, a job id of Slurm, or a MASTER_PORT"
+        "--job", metavar="ID", help="run id of torchrun, job id of Slurm, or MASTER_PORT"
     )
     parser.add_argument(
         "--stacks",
         metavar="FILE",
         nargs="+",
-        help="what was written anywhere: by py-spy dump (text or --json), faulthandler, pystack,"
-        " gdb's py-bt, Python 3.15's profiling.sampling dump; of one process a file or of several",
+        help="stacks written elsewhere: by py-spy dump (text or --json), faulthandler, pystack,"
+        " gdb's py-bt, Python 3.15's profiling.sampling dump; a file holds one process or several",
     )
     parser.add_argument(
         "--ask",
         action="store_true",
-        help="ask each rank for its Flight Recorder too, where torch's worker server or NCCL's pipe"
-        " is there (docs/hang.md says what that may cost)",
+        help="also request each rank's Flight Recorder, through torch's worker server or NCCL's"
+        " pipe (docs/hang.md: what that may cost)",
     )
     parser.add_argument("--json", action="store_true", help="the report as JSON (docs/json.md)")
     common.add_look(parser)

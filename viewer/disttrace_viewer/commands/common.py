@@ -66,8 +66,7 @@ def add_stall(parser: argparse.ArgumentParser) -> None:
         "--stall",
         type=seconds,
         metavar="SECONDS",
-        help="while processes live, waiting is a fault from here on (default: DISTTRACE_STALL, or"
-        " 10)",
+        help="in a running job, a wait this long is a fault (default: DISTTRACE_STALL, or 10)",
     )
 
 
@@ -98,9 +97,9 @@ def taken_down() -> Iterator[None]:
 def add_look(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """How to show it."""
     look = parser.add_argument_group("how to show it")
-    look.add_argument("--width", type=columns, metavar="COLUMNS", help="instead of the terminal's")
+    look.add_argument("--width", type=columns, metavar="COLUMNS", help="default: the terminal's")
     look.add_argument(
-        "--no-color", action="store_true", help="as NO_COLOR=1 (FORCE_COLOR=1: also into a pipe)"
+        "--no-color", action="store_true", help="like NO_COLOR=1 (FORCE_COLOR=1: also into a pipe)"
     )
     return look
 

@@ -36,30 +36,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--full",
         action="store_true",
-        help="with --json: every process by itself, also where many do the same",
+        help="with --json: list every process, even if many do the same",
     )
     common.add_stall(parser)
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="also what would hang if every send waited for its receive (docs/strict.md)",
+        help="also report what would hang if every send waited for its receive (docs/strict.md)",
     )
     parser.add_argument(
         "--on-device",
         action="store_true",
-        help="the same, as if it had run on a device, where each group is a stream",
+        help="like --strict, as on a GPU, where each group is a stream",
     )
     look = common.add_look(parser)
     look.add_argument(
-        "--stacks", action="store_true", help="the recorded frames of the ranks that are stuck"
+        "--stacks", action="store_true", help="add the recorded frames of the ranks that are stuck"
     )
 
 
-_FORMS = """DIR may also be what other tools left, by itself: dumps of the Flight Recorder; outputs
-of ncclras; a log (- for a pipe), in which are read, behind any prefix of ranks: heartbeat monitors
-and watchdogs, TORCH_DISTRIBUTED_DEBUG=DETAIL, monitored and store barriers, time-outs of gloo,
-NCCL_DEBUG=INFO, tracebacks, torchrun's summary, and lines of disttrace; a folder of torchrun's
---log-dir. Stacks: disttrace attach --stacks. What each can prove: docs/compare.md."""
+_FORMS = """Instead of journals, DIR may be evidence of other tools: Flight Recorder dumps; output
+of ncclras; a folder of torchrun's --log-dir; a log (- for a pipe), with any prefix of ranks. Lines
+that are understood: heartbeat monitors and watchdogs, TORCH_DISTRIBUTED_DEBUG=DETAIL, monitored and
+store barriers, gloo's time-outs, NCCL_DEBUG=INFO, tracebacks, torchrun's summary, and our own. For
+stacks: disttrace attach --stacks. What each can prove: docs/compare.md."""
 
 
 def _standard_input() -> str:

@@ -12,33 +12,33 @@ PORT = 9465
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.add_argument(
-        "dirs", nargs="*", metavar="DIR", help="folders of journals, where /tmp is not usable"
+        "dirs", nargs="*", metavar="DIR", help="folders of journals, if /tmp cannot be used"
     )
     parser.add_argument(
         "--prometheus",
         action="store_true",
         required=True,
-        help="in Prometheus' text format, at /metrics",
+        help="metrics in Prometheus' text format, at /metrics",
     )
     parser.add_argument(
-        "--port", type=int, default=PORT, help="where to listen (default: %(default)s)"
+        "--port", type=int, default=PORT, help="port to listen on (default: %(default)s)"
     )
     parser.add_argument(
-        "--address", default="127.0.0.1", help="of which interface (default: %(default)s)"
+        "--address", default="127.0.0.1", help="address to listen on (default: %(default)s)"
     )
     parser.add_argument(
         "--host",
         action="append",
         default=[],
         metavar="NAME",
-        help="a name that this host is asked by, besides its own",
+        help="another name under which clients reach this host",
     )
     parser.add_argument(
         "--once",
         action="store_true",
-        help="write it to stdout, for node_exporter's textfile collector",
+        help="print the metrics once, for node_exporter's textfile collector",
     )
-    parser.epilog = "Serves all jobs of this user on this host; run one on each."
+    parser.epilog = "Serves all jobs of this user on this host. Run one on each host."
 
 
 def execute(args: argparse.Namespace) -> int:

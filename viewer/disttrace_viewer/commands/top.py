@@ -10,7 +10,9 @@ from disttrace_viewer.commands import common
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where to read, and how often."""
     common.add_arguments(parser)
-    parser.add_argument("--once", action="store_true", help="one snapshot (also without terminal)")
+    parser.add_argument(
+        "--once", action="store_true", help="print one snapshot (default without a terminal)"
+    )
     parser.add_argument(
         "--json", action="store_true", help="one snapshot as a JSON object (docs/json.md)"
     )
