@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from disttrace_viewer.companion import excerpt
+from disttrace_viewer.companion import excerpt, messages
 from disttrace_viewer.companion.endpoint import CLIENT, SERVER, PeerReply
 from disttrace_viewer.companion.excerpt import Excerpt, Excerpts
 from disttrace_viewer.companion.slow import HERE
@@ -28,9 +28,13 @@ from support.processes import clean_environ
 def told(calls: Calls, *, name: int = 1, room: int = 400) -> Excerpt:
     """What a host tells of these calls, as it arrives."""
     made = Excerpts("")._excerpt(name, pages(calls), room)
-    (found,) = excerpt.unpacked(excerpt.packed([made]))
+    (found,) = opened(messages.packed(excerpt.values([made])))
     assert found.digests == made.digests
     return found
+
+
+def opened(data: bytes) -> list[Excerpt]:
+    return excerpt.read_back(messages.opened(data, excerpt.FORM) or ())
 
 
 def test_hosts_that_look_at_other_moments_know_digests_under_one_number() -> None:
@@ -63,14 +67,14 @@ def test_lines_of_one_host_alone_are_a_habit_and_another_try_is_compared_anew() 
 
 
 def test_what_is_not_sound_is_nothing() -> None:
-    sound = excerpt.packed([told(STEP * 9)])
-    assert excerpt.unpacked(b"") == excerpt.unpacked(sound[:-9]) == []
+    sound = messages.packed(excerpt.values([told(STEP * 9)]))
+    assert opened(b"") == opened(sound[:-9]) == []
     raw = inflated(sound)
     draw = random.Random(2)
     for _ in range(300):
         data = bytearray(raw)
-        data[draw.randrange(len(data))] = draw.randrange(256)
-        found = excerpt.unpacked(zlib.compress(bytes(data[: draw.randrange(len(data))])))
+        data[draw.randrange(len(data))] = draw.choice(b"0123456789,[]-")
+        found = opened(zlib.compress(bytes(data)))
         OutOfStep().hear({HERE: [told(STEP * 9)], "b": found})
 
 

@@ -20,7 +20,7 @@ import pytest
 
 import disttrace
 from disttrace_viewer.analysis.minutes import MINUTE_NS
-from disttrace_viewer.companion import slow, slow_report
+from disttrace_viewer.companion import messages, slow, slow_report
 from disttrace_viewer.companion.follower import Follower, Holds
 from disttrace_viewer.companion.service import Duty, Later
 from disttrace_viewer.companion.slow import AGAIN_S, TOGETHER_S, Slowness, Telling
@@ -334,17 +334,19 @@ def test_all_ranks_of_a_host_are_told_as_one() -> None:
 
 def test_what_hosts_tell_is_read_back_and_what_is_not_sound_is_nothing() -> None:
     one = Block("ab12", 3, 7, 5, 8, 1000, {"cd34": (8, 10, 20)})
-    assert slow.unpacked(slow.packed([one], "node7")) == ([one], "node7")
+    told = messages.opened(messages.packed(slow.values([one], "node7")), slow.FORM)
+    assert told is not None
+    assert (slow.read_back(told), told["host"]) == ([one], "node7")
     row = ["ab12", 3, 7, 5, 8, 1000, [["cd34", 8, 10, 20]]]
-    assert slow.unpacked(_told([row]))[0] == [one]
+    assert slow.read_back(messages.opened(_told([row]), slow.FORM) or {}) == [one]
     for at, wrong in ((0, "x y"), (1, 99), (3, -1), (3, True), (5, 1.5), (6, [["cd34", 8, 10]])):
-        assert slow.unpacked(_told([[*row[:at], wrong, *row[at + 1 :]]])) == ([], "")
+        assert messages.opened(_told([[*row[:at], wrong, *row[at + 1 :]]]), slow.FORM) is None
     for data in (b"", b"garbage", zlib.compress(b"[]"), zlib.compress(b"{}")):
-        assert slow.unpacked(data) == ([], "")
+        assert messages.opened(data, slow.FORM) is None
 
 
 def _told(rows: list[Any]) -> bytes:
-    return zlib.compress(orjson.dumps({"slow": slow.VERSION, "host": "", "blocks": rows}))
+    return messages.packed({"slow": slow.VERSION, "host": "", "blocks": rows})
 
 
 def test_who_leads_tells_in_its_question_who_is_slow() -> None:

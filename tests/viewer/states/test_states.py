@@ -14,7 +14,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from disttrace_viewer.companion.sound import sound
+from disttrace_viewer.companion import messages
 from disttrace_viewer.diagnosis.verdict import verdict
 from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems, ViewerError
@@ -70,7 +70,7 @@ def test_what_is_said_for_days_is_bounded(tmp_path: Path) -> None:
     kept = [int(one["text"]) for one in state.listed["rendezvous"]]
     assert [*kept[:3], *kept[-3:]] == [0, 1, 2, 5997, 5998, 5999]
     assert len(kept) == len(state.listed["clock"]) < 1_000
-    assert sound(orjson.loads(encoded(state))).listed == state.listed
+    assert messages.value_of(encoded(state), messages.state).listed == state.listed
 
 
 def test_the_command_needs_no_polars_for_states(tmp_path: Path) -> None:

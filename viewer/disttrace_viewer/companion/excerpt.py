@@ -7,15 +7,14 @@ newest ones, and further back those that 2, 4, 8, ... divide. Of lines all since
 from __future__ import annotations
 
 import os
-import struct
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from disttrace.journal.format import CALLS_SUFFIX, is_plain_name, opened_own
 from disttrace.lifecycle.meeting import place
 from disttrace.recording.shown import FIRST_LINE, KEPT, Page, read, streams
-from disttrace_viewer.states.state import inflated
+from disttrace_viewer.companion import messages
 
 MOST_STREAMS = 64
 """Of one host."""
@@ -25,7 +24,6 @@ FEWEST = 32
 _EACH, _FURTHEST = 8, 64
 """Digests of each distance, and the largest distance."""
 _LINE = (1 << 32) - 1
-_HEAD = struct.Struct("<QQHHH")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,40 +102,30 @@ def _spread(newest: int) -> Iterator[int]:
         distance *= 2
 
 
-def packed(excerpts: Iterable[Excerpt]) -> bytes:
-    """Excerpts as bytes."""
-    pieces = []
-    for one in excerpts:
-        digests, lines = sorted(one.digests.items()), sorted(one.lines)
-        counts = (len(one.where), len(digests), len(lines))
-        pieces.append(_HEAD.pack(one.name, one.newest, *counts))
-        pieces.append(struct.pack(f"<{counts[0]}I", *one.where))
-        pieces += [struct.pack("<HQ", one.newest - number, value) for number, value in digests]
-        pieces.append(struct.pack(f"<{counts[2]}I", *lines))
-    return zlib.compress(b"".join(pieces), 1)
+def values(excerpts: Iterable[Excerpt]) -> list[list[Any]]:
+    """Excerpts as values of JSON."""
+    return [
+        [one.name, one.newest, one.where, [*one.digests.items()], sorted(one.lines)]
+        for one in excerpts
+    ]
 
 
-def unpacked(data: bytes) -> list[Excerpt]:
-    """The excerpts of an answer; none of one that is not sound."""
-    try:
-        return list(_unpacked(inflated(data)))
-    except (ValueError, struct.error):
-        return []
+_WORD = messages.number(0, (1 << 64) - 1)
+FORM = messages.rows(
+    messages.row(
+        _WORD,
+        _WORD,
+        messages.numbers(KEPT, _LINE),
+        messages.rows(messages.row(_WORD, _WORD)),
+        messages.numbers(KEPT - FIRST_LINE, _LINE),
+    ),
+    MOST_STREAMS,
+)
 
 
-def _unpacked(data: bytes) -> Iterator[Excerpt]:
-    at = number = 0
-    while at < len(data):
-        name, newest, places, digests, lines = _HEAD.unpack_from(data, at)
-        number += 1
-        if number > MOST_STREAMS or places > min(newest, KEPT) or lines > KEPT - FIRST_LINE:
-            raise ValueError("a stream")
-        at += _HEAD.size
-        where = struct.unpack_from(f"<{places}I", data, at)
-        at += 4 * places
-        size = struct.calcsize("<HQ")
-        pairs = [struct.unpack_from("<HQ", data, at + size * i) for i in range(digests)]
-        at += size * digests
-        known = frozenset(struct.unpack_from(f"<{lines}I", data, at))
-        at += 4 * lines
-        yield Excerpt(name, newest, where, {newest - back: value for back, value in pairs}, known)
+def read_back(rows: Iterable[Sequence[Any]]) -> list[Excerpt]:
+    """The excerpts of an answer that is of the form."""
+    return [
+        Excerpt(name, newest, where[-newest:], dict(digests), frozenset(lines))
+        for name, newest, where, digests, lines in rows
+    ]

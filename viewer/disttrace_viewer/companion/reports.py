@@ -24,11 +24,11 @@ import orjson
 
 from disttrace_viewer.analysis.liveness import Look, Observation, look
 from disttrace_viewer.analysis.process_ends import quotes
+from disttrace_viewer.companion import messages
 from disttrace_viewer.companion.endpoint import PeerReply
-from disttrace_viewer.companion.sound import sound
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.merged import Merged, WaitsWith
-from disttrace_viewer.states.state import OpRow, State, StateError, encoded, inflated
+from disttrace_viewer.states.state import OpRow, State, encoded, inflated
 from disttrace_viewer.trace.operation import phrases
 from disttrace_viewer.trace.process import Process
 
@@ -36,12 +36,8 @@ MOST_STATE = 8 << 10
 """Bytes of a packed state; of a longer one half of the operations are sent, and so on."""
 MOST_WHOLE = 64 << 10
 """Of one that was requested by itself, with the order of its collectives."""
-MOST_STATES = 1 << 12
-"""Processes of one host."""
 MOST_TEXT, MOST_TEXT_OF_ALL = 16 << 20, 64 << 20
 """Bytes of what one host sent, unpacked, and of what all did."""
-WRONG = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""StateError, and what reading JSON of anybody's may raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +72,7 @@ def packed(merged: Merged, see: Look = look, *, most: int = MOST_STATE) -> bytes
         "states": [public(_bounded(state, most)).values() for state in merged.states.values()],
         "seen": {one: (kernel.alive, kernel.code, kernel.state) for one, kernel in seen.items()},
     }
-    return zlib.compress(orjson.dumps(found, option=orjson.OPT_NON_STR_KEYS), 6)
+    return messages.packed(found)
 
 
 def unpacked(answers: Iterable[PeerReply], local: Merged, *, proved: bool = False) -> Received:
@@ -91,13 +87,14 @@ def unpacked(answers: Iterable[PeerReply], local: Merged, *, proved: bool = Fals
     for answer in answers:
         try:
             text = inflated(answer.data, min(MOST_TEXT, rest)) if answer.data else b""
-            states, seen = _read(text) if text else ([], {})
-        except WRONG:
+            sent = messages.value_of(text, _ANSWER) if text else {"states": [], "seen": {}}
+        except messages.WRONG:
             continue  # of another version, or no answer at all: its ranks are not known then
         rest -= len(text)
-        for state in states:
+        for state in sent["states"]:
             if state.id not in local.states:
-                row = (state, seen.get(state.id), answer.sender)
+                seen = sent["seen"].get(state.id)
+                row = (state, seen and Observation(*seen), answer.sender)
                 found.setdefault(state.id, []).append(row)
     believed = {
         one: max(rows, key=lambda row: row[0].rating)
@@ -111,43 +108,34 @@ def unpacked(answers: Iterable[PeerReply], local: Merged, *, proved: bool = Fals
     )
 
 
-def _read(text: bytes) -> tuple[list[State], dict[str, Observation]]:
-    value = orjson.loads(text)
-    if len(value["states"]) > MOST_STATES:
-        raise StateError("is of more processes than there are")
-    states = [sound(state) for state in value["states"]]
-    return states, {
-        s.id: _seen(word) for s in states if (word := value["seen"].get(s.id)) is not None
-    }
-
-
-def _seen(word: Any) -> Observation:
-    alive, code, letter = word
-    fits = (type(alive) in (bool, type(None)), type(code) in (int, type(None)))
-    if not all(fits) or not (letter is None or (type(letter) is str and len(letter) < 64)):
-        raise StateError("says nothing of a process that a kernel says")
-    return Observation(alive, code, letter)
-
-
 def joined(answers: Sequence[PeerReply], summaries: Sequence[PeerReply]) -> bytes:
     """Answers of several hosts as one, to be handed on."""
-    rows = [[[one.sender, one.data.hex()] for one in of] for of in (answers, summaries)]
-    return zlib.compress(orjson.dumps(rows), 1)
+    return messages.packed(
+        [[[one.sender, one.data.hex()] for one in of] for of in (answers, summaries)]
+    )
 
 
 def parted(data: bytes) -> tuple[list[PeerReply], list[PeerReply]]:
     """The same again; none where it is no such thing."""
-    nothing: tuple[list[PeerReply], list[PeerReply]] = ([], [])
-    if not data:
-        return nothing
-    try:
-        answers, summaries = (
-            [PeerReply(str(name)[:64], bytes.fromhex(text)) for name, text in of]
-            for of in orjson.loads(inflated(data, MOST_TEXT_OF_ALL))
-        )
-    except WRONG:
-        return nothing
+    answers, summaries = messages.opened(data, _HANDED_OVER) or ([], [])
     return answers, summaries
+
+
+def _reply(_checker: object, value: Any) -> PeerReply:
+    name, text = value
+    return PeerReply(str(name)[:64], bytes.fromhex(text))
+
+
+_REPLIES = messages.rows(_reply, 1 << 14)
+_HANDED_OVER = messages.row(_REPLIES, _REPLIES)
+_SEEN = messages.row(
+    messages.one_of(True, False, None),
+    messages.maybe(messages.number(-(1 << 31))),
+    messages.maybe(messages.text("id")),
+)
+_ANSWER = messages.fields(
+    states=messages.rows(messages.state), seen=messages.table(messages.text("id"), _SEEN)
+)
 
 
 def _bounded(state: State, most: int) -> State:

@@ -12,20 +12,15 @@ import queue
 import re
 import socket
 import time
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
-from disttrace_viewer.companion import slow_report
+from disttrace_viewer.companion import messages, slow_report
 from disttrace_viewer.companion.follower import Follower
 from disttrace_viewer.companion.slow_ranks import MOST_SHIFT, Block, Slow, SlowRanks
 from disttrace_viewer.companion.slow_report import LiveFile
-from disttrace_viewer.states.state import inflated
-from disttrace_viewer.trace.plain_text import plain
 
 AGAIN_S = 3600.0
 """At most one line in so long of each culprit."""
@@ -116,16 +111,33 @@ MOST_PLACES = 12
 MOST_SLOW = 32
 MOST_NAME = 64
 _NAME = re.compile(r"[0-9a-f]{1,16}")
-_MOST = 1 << 62
 
 
-def packed(blocks: Sequence[Block], host: str) -> bytes:
-    """Blocks as bytes, and of which host they are."""
+def _hash(_checker: object, value: Any) -> str:
+    if _NAME.fullmatch(value) is None:
+        raise ValueError("a name")
+    found: str = value
+    return found
+
+
+_N = messages.number(0, 1 << 62)
+_PLACES = messages.rows(messages.row(_hash, _N, _N, _N), MOST_PLACES)
+FORM = messages.fields(
+    slow=messages.one_of(VERSION),
+    host=messages.text("name"),
+    blocks=messages.rows(
+        messages.row(_hash, messages.number(0, MOST_SHIFT), _N, _N, _N, _N, _PLACES), MOST_BLOCKS
+    ),
+)
+
+
+def values(blocks: Sequence[Block], host: str) -> dict[str, Any]:
+    """Blocks as values of JSON, and of which host they are."""
     rows = [
         [one.group, one.shift, one.index, one.rank, one.size, one.span_ns, _places(one)]
         for one in blocks[-MOST_BLOCKS:]
     ]
-    return zlib.compress(orjson.dumps({"slow": VERSION, "host": host, "blocks": rows}), 6)
+    return {"slow": VERSION, "host": host[:MOST_NAME], "blocks": rows}
 
 
 def _places(block: Block) -> list[tuple[str, int, int, int]]:
@@ -133,30 +145,12 @@ def _places(block: Block) -> list[tuple[str, int, int, int]]:
     return sorted(found, key=lambda row: -row[2] - row[3])[:MOST_PLACES]
 
 
-def unpacked(data: bytes) -> tuple[list[Block], str]:
-    """The blocks of an answer and the name of its host; none of one that is not sound."""
-    try:
-        notice = orjson.loads(inflated(data))
-        if notice["slow"] != VERSION or len(notice["blocks"]) > MOST_BLOCKS:
-            return [], ""
-        return [_block(*row) for row in notice["blocks"]], plain(notice["host"][:MOST_NAME])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return [], ""
-
-
-def _block(
-    group: Any, shift: Any, index: Any, rank: Any, size: Any, span_ns: Any, places: Any
-) -> Block:
-    numbers = (shift, index, rank, size, span_ns)
-    sums = [one for _, *counts in places for one in counts]
-    if any(type(one) is not int or not 0 <= one < _MOST for one in (*numbers, *sums)):
-        raise ValueError("a number")
-    if not all(_NAME.fullmatch(one) for one in (group, *(place for place, *_ in places))):
-        raise ValueError("a name")
-    if shift > MOST_SHIFT or len(places) > MOST_PLACES:
-        raise ValueError("a block")
-    found = {place: (n, away, inside) for place, n, away, inside in places}
-    return Block(group, shift, index, rank, size, span_ns, found)
+def read_back(value: Mapping[str, Any]) -> list[Block]:
+    """The blocks of an answer that is of the form."""
+    return [
+        Block(group, shift, index, rank, size, span_ns, {p: (n, a, i) for p, n, a, i in places})
+        for group, shift, index, rank, size, span_ns, places in value["blocks"]
+    ]
 
 
 def request_words(slow: Iterable[Slow]) -> list[str]:
@@ -236,15 +230,15 @@ class Slowness:
     def question(self) -> list[str]:
         return request_words(self._ranks.slow())
 
-    def answer(self, question: Sequence[str]) -> bytes:
+    def answer(self, question: Sequence[str]) -> dict[str, Any] | None:
         """What is sent to the server, whose request has the ranks that are slow."""
         self._told_by_leader = heard(question)
         now = time.time()
         if now - self._told_at < _TELL_S:
-            return b""
+            return None
         self._told_at = now
         blocks = [one for at, one in self._recent if at >= now - _RECENT_S]
-        return packed(blocks, self._names[HERE])
+        return values(blocks, self._names[HERE])
 
     def led(self) -> None:
         """Another host leads, and gets what was read here."""
@@ -252,16 +246,16 @@ class Slowness:
         if self._told_by_leader is None:
             self._told_by_leader = []
 
-    def hear(self, answers: Mapping[str, bytes]) -> None:
+    def hear(self, answers: Mapping[str, Mapping[str, Any] | None]) -> None:
         """Judge what is known here and what others sent, by host."""
         now = time.time()
         fresh = self._keep(now)
-        for host, data in answers.items():
-            if not data:
+        for host, value in answers.items():
+            if value is None:
                 continue
-            blocks, self._names[host] = unpacked(data)
+            self._names[host] = value["host"]
             others = {HERE, *answers} - {host}
-            for one in blocks:
+            for one in read_back(value):
                 if self._hosts.get(one.rank) not in others:  # no host reports on another's ranks
                     self._hosts[one.rank] = host
                     fresh.append(one)

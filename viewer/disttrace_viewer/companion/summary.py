@@ -17,8 +17,10 @@ import orjson
 
 from disttrace.journal.format import COLLECTIVE, COMPOSED, MESSAGE, ranges_of, ranks_of
 from disttrace_viewer.analysis.liveness import Look, look
+from disttrace_viewer.companion import messages
 from disttrace_viewer.companion.endpoint import MOST_SUMMARY, PeerReply
 from disttrace_viewer.companion.reports import hidden
+from disttrace_viewer.load.schema import Checker
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.merged import Merged, WaitsWith
 from disttrace_viewer.states.state import OpRow, State
@@ -34,7 +36,6 @@ there; and since ranks wait for one exchange with different arguments.
 MOST_COUNTED, MOST_LOOKED = 256, 1 << 23
 """Ranks that are missing in one exchange; members of all that are gone through."""
 _ODD = frozenset(("failure", "handling", "exit", "seen", "trouble"))
-_UNSEEN = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
 
 Exchange = tuple[str, int, int]
 """Key of a group, number, and the rank that is waited for (of a message; else -1)."""
@@ -192,55 +193,50 @@ def _trouble(state: State, living: Collection[str]) -> int | None:
 def unpacked(data: bytes) -> HostSummary | None:
     """The summary that a host sent; None where it is none."""
     try:
-        value = orjson.loads(data)
-        groups = [
-            (key_of(one), _ranks(one[1], MOST_OF_GROUP)) for one in value["groups"][:MOST_GROUPS]
-        ]
-        waits = [
-            HostWait(
-                "" if place is None else groups[_number(place)][0],
-                _number(seq),
-                -1 if peer == -1 else _number(peer),
-                _number(call),
-                _number(since),
-                _of_host(ranks),
-            )
-            for place, seq, peer, call, since, ranks in value["waits"][:MOST_WAITS]
-        ]
-        trouble = value["trouble"]
-        return HostSummary(
-            _of_host(value["ranks"]),
-            None if trouble is None else _number(trouble),
-            tuple(waits),
-            dict(groups),
+        value = messages.value_of(data, _FORM)
+        groups = value["groups"]
+        waits = tuple(
+            HostWait("" if place is None else groups[place][0], *rest)
+            for place, *rest in value["waits"]
         )
-    except _UNSEEN:
+    except messages.WRONG:
         return None
+    return HostSummary(value["ranks"], value["trouble"], waits, dict(groups))
 
 
 def _few(ranks: Iterable[int]) -> list[Any]:
     return ranges_of(sorted(set(ranks)))[:MOST_PIECES]
 
 
-def _ranks(value: Sequence[Any], most: int) -> tuple[range, ...]:
+def _ranks(checker: Checker, value: Sequence[Any], most: int) -> tuple[range, ...]:
     found = []
     for one in value:
         row = (one["from"], one["to"], one.get("step") or 1) if type(one) is dict else (one, one, 1)
-        first, last, step = map(_number, row)
+        first, last, step = (_N(checker, part) for part in row)
         found.append(range(first, last + 1, step))
     if sum(map(len, found)) > most:
         raise ValueError("more ranks than there are")
     return tuple(found)
 
 
-def _of_host(value: Sequence[Any]) -> frozenset[int]:
-    return frozenset(itertools.chain.from_iterable(_ranks(value[:MOST_PIECES], MOST_OF_HOST)))
+def _group(checker: Checker, value: Sequence[Any]) -> tuple[str, tuple[range, ...]]:
+    return key_of(value), _ranks(checker, value[1], MOST_OF_GROUP)
 
 
-def _number(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 63:
-        raise ValueError("a number")
-    return value
+def _of_host(checker: Checker, value: Sequence[Any]) -> frozenset[int]:
+    ranks = _ranks(checker, value[:MOST_PIECES], MOST_OF_HOST)
+    return frozenset(itertools.chain.from_iterable(ranks))
+
+
+_N = messages.number()
+_FORM = messages.fields(
+    ranks=_of_host,
+    trouble=messages.maybe(_N),
+    groups=messages.rows(_group, MOST_GROUPS),
+    waits=messages.rows(
+        messages.row(messages.maybe(_N), _N, messages.number(-1), _N, _N, _of_host), MOST_WAITS
+    ),
+)
 
 
 def read(answers: Iterable[PeerReply]) -> dict[str, HostSummary]:

@@ -12,7 +12,6 @@ import base64
 import json
 import queue
 import select
-import struct
 import subprocess
 import threading
 import time
@@ -20,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from disttrace.recording.shown import Compared
-from disttrace_viewer.companion import excerpt
+from disttrace_viewer.companion import excerpt, messages, slow
 from disttrace_viewer.companion.endpoint import ALONE, SEEKING, SERVER, PeerReply
 from disttrace_viewer.companion.excerpt import Excerpt, Excerpts
 from disttrace_viewer.companion.follower import Follower
@@ -129,8 +128,8 @@ CALLS = "calls"
 MOST_ANSWER = 512 << 10
 MOST_JUDGED = 16
 """Hosts that differ, judged together."""
-_LENGTH = struct.Struct("!BI")
-_GETS_ON, _CALLS = 1, 2
+_ANSWER = messages.fields(slow=messages.maybe(slow.FORM), calls=excerpt.FORM)
+"""Of one that gets on: of ranks that are late, and of calls."""
 
 
 class Talk(Duty):
@@ -217,13 +216,17 @@ class Talk(Duty):
             answers = self._others.request(words, most=MOST_ANSWER)
             self._ask_at = now + ASK_S
         began = time.monotonic()
-        parts = {one.sender: _parted(one.data) for one in answers}
+        parts = {
+            one.sender: found
+            for one in answers
+            if (found := messages.opened(one.data, _ANSWER)) is not None
+        }
         if self._slowness is not None:
             if serves:
-                self._slowness.hear({host: slow for host, (slow, _) in parts.items()})
+                self._slowness.hear({host: one["slow"] for host, one in parts.items()})
             else:
                 self._slowness.led()
-        suspects = self._suspects({host: calls for host, (_, calls) in parts.items()})
+        suspects = self._suspects({host: one["calls"] for host, one in parts.items()})
         if parts:
             self._ask_at = max(self._ask_at, began + TIMES * (time.monotonic() - began))
         if suspects:
@@ -246,23 +249,18 @@ class Talk(Duty):
         self._others.poll()
         return self._others.role in (SERVER, SEEKING, ALONE)
 
-    def _suspects(self, reports: Mapping[str, bytes]) -> list[str]:
+    def _suspects(self, reports: Mapping[str, Sequence[Any]]) -> list[str]:
         if not reports:
             return []
         ours = self._excerpts.of(self._bases)
-        others = {host: excerpt.unpacked(data) for host, data in sorted(reports.items())}
+        others = {host: excerpt.read_back(rows) for host, rows in sorted(reports.items())}
         return self._out_of_step.hear({HERE: ours, **others})[:MOST_JUDGED]
 
     def _have_judged(self, suspects: Sequence[str]) -> None:
         of = [one for one in suspects if one != HERE]
         answers = self._others.request([CALLS], of=of, within_s=WHOLE_S)
-        found = [
-            PeerReply(one.sender, one.data[_LENGTH.size :])
-            for one in answers
-            if _is(one.data, _CALLS)
-        ]
-        if found:
-            self._judge.judge(found)
+        if answers:
+            self._judge.judge(answers)
 
     @property
     def _bases(self) -> list[str]:
@@ -273,22 +271,7 @@ class Talk(Duty):
 
     def _answer(self, words: Sequence[str]) -> bytes:
         if list(words[:1]) == [CALLS]:
-            return _joined(_CALLS, self._judge.calls())
-        slow = b"" if self._slowness is None else self._slowness.answer(words)
-        return _joined(_GETS_ON, slow, excerpt.packed(self._excerpts.of(self._bases)))
-
-
-def _joined(kind: int, first: bytes, second: bytes = b"") -> bytes:
-    return _LENGTH.pack(kind, len(first)) + first + second
-
-
-def _is(data: bytes, kind: int) -> bool:
-    return len(data) >= _LENGTH.size and data[0] == kind
-
-
-def _parted(data: bytes) -> tuple[bytes, bytes]:
-    """The parts of an answer on ranks that are late, and on calls; nothing where it is none."""
-    if not _is(data, _GETS_ON):
-        return b"", b""
-    _, size = _LENGTH.unpack_from(data)
-    return data[_LENGTH.size :][:size], data[_LENGTH.size + size :]
+            return self._judge.calls()
+        slow_ranks = None if self._slowness is None else self._slowness.answer(words)
+        calls = excerpt.values(self._excerpts.of(self._bases))
+        return messages.packed({"slow": slow_ranks, "calls": calls})
