@@ -15,8 +15,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from concurrent import futures
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from disttrace_viewer.companion import protocol
 from disttrace_viewer.companion.endpoint import (
@@ -103,7 +104,7 @@ class Peers:
         now = time.monotonic()
         self._used, self._leaving = now, False
         if self._endpoint is not None:
-            if self._endpoint.state != IDLE and self._sockets is not None and self._sockets.alive:
+            if self._endpoint.state != IDLE:
                 return True
             self.close()
         if now < self._again:
@@ -288,11 +289,13 @@ class Peers:
     def _hear(self, number: int, words: tuple[str, ...]) -> None:
         """On the thread of the sockets."""
         self._requests.put((number, words))
-        with suppress(OSError):
-            os.write(self._mouth, b"?")
+        self._ring()
 
     def _hear_call(self) -> None:
         self._called.set()
+        self._ring()
+
+    def _ring(self) -> None:
         with suppress(OSError):
             os.write(self._mouth, b"!")
 
@@ -304,24 +307,20 @@ class Peers:
         except OSError:
             return True
 
-    def _call(self, do: Callable[[], Any]) -> None:
+    def _call(self, do: Callable[[], object]) -> None:
         if self._sockets is not None:
             self._sockets.call(do)
 
     def _on_thread(
-        self, ask: Callable[[Callable[[T], None]], Any], otherwise: T, within_s: float
+        self, ask: Callable[[Callable[[T], None]], object], otherwise: T, within_s: float
     ) -> T:
         """What the thread of the sockets answers, or ``otherwise`` where it takes too long."""
-        box: list[T] = []
-        answered = threading.Event()
-
-        def done(value: T) -> None:
-            box.append(value)
-            answered.set()
-
-        self._call(lambda: ask(done))
-        answered.wait(within_s)
-        return box[0] if box else otherwise
+        found: futures.Future[T] = futures.Future()
+        self._call(lambda: ask(found.set_result))
+        try:
+            return found.result(within_s)
+        except futures.TimeoutError:
+            return otherwise
 
 
 def _take_descriptors() -> None:
