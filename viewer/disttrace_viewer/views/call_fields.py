@@ -114,8 +114,7 @@ FURTHER: Mapping[str, Field] = {
 """What tables have beside it where it is chosen by name."""
 
 _ALL = {**FIELDS, **FURTHER}
-OF_A_CALL = tuple(name for name, field in FIELDS.items() if field.of and not field.varies)
-VARYING = tuple(name for name in FIELDS if name not in OF_A_CALL)
+VARYING = frozenset(name for name, field in FIELDS.items() if field.varies or field.of is None)
 _ON_A_SLICE = (
     "op",
     "name",
