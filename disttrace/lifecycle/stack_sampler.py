@@ -12,6 +12,7 @@ alone, so there Python itself can walk.
 
 from __future__ import annotations
 
+import dis
 import functools
 import opcode
 import os
@@ -25,7 +26,7 @@ from typing import Any, TypeAlias
 from disttrace import errors, foreign
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal import compiled
-from disttrace.journal.code_files import BUILT_IN, is_program
+from disttrace.journal.code_files import BUILT_IN, LOOP, is_program
 from disttrace.journal.descriptors import aside, copy_aside
 from disttrace.journal.originals import get_ident
 
@@ -60,6 +61,8 @@ _SHIFTED = {
     "LOAD_SUPER_ATTR": 2,
 }
 """Bits of an instruction's argument below the index of its name."""
+_ACTS = ("CALL", "DELETE", "FOR_ITER", "IMPORT", "SEND", "STORE", "YIELD")
+"""Heads of the names of instructions that call, or change what others see."""
 _THREADS = 64
 _DEEPEST = 200
 _HEAD = re.compile(r"(?:Current t|T)hread 0x([0-9a-f]+)")
@@ -117,20 +120,41 @@ def walked(skip: int) -> Lines:
 
 def waits_in(code: CodeType, lines: list[Line]) -> list[Line]:
     """What waits for the outside, of all that the program's line which runs no Python calls by
-    name, as a frame of its own: C has none. Empty for a library's line."""
+    name, as a frame of its own: C has none; or the loop there that calls and changes nothing. Empty
+    for a library's line."""
     if not lines or not is_program(lines[0][0]):
         return []
     names: set[str] = set()
+    acts = False
     raw, at = code.co_code, lines[0][1]
-    for start, end, line in code.co_lines():
+    parts = [(start, end) for start, end, line in code.co_lines() if line == at]
+    for start, end in parts:
         more = 0
         for op, low in zip(raw[start:end:2], raw[start + 1 : end : 2], strict=True):
             argument = more << 8 | low
             more = argument if op == opcode.EXTENDED_ARG else 0
             index = argument >> _SHIFTED.get(opcode.opname[op], 0)
-            if line == at and op in opcode.hasname and index < len(code.co_names):
+            acts |= opcode.opname[op].startswith(_ACTS)
+            if op in opcode.hasname and index < len(code.co_names):
                 names.add(code.co_names[index])
+    if not acts and any(_only_turns(code, start) for start, _ in parts):
+        return [(LOOP, at, "")]
     return [(BUILT_IN, at, name) for name in WAITING if name in names][:1]
+
+
+def _only_turns(code: CodeType, at: int) -> bool:
+    """Whether nothing is called or changed in the shortest loop around an instruction."""
+    steps = [*dis.get_instructions(code)]
+    jumps = {*dis.hasjrel, *dis.hasjabs}
+    loops = [
+        (one.offset - one.argval, one.argval, one.offset)
+        for one in steps
+        if one.opcode in jumps and one.argval <= at <= one.offset
+    ]
+    if not loops:
+        return False
+    _, first, last = min(loops)
+    return not any(one.opname.startswith(_ACTS) for one in steps if first <= one.offset <= last)
 
 
 def dumped(skip: int) -> Lines:

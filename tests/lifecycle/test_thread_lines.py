@@ -9,10 +9,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from disttrace.journal import compiled
+from disttrace.journal.code_files import LOOP
 from disttrace.lifecycle import stack_sampler
 from disttrace.lifecycle.stack_sampler import (
     Line,
@@ -21,6 +23,7 @@ from disttrace.lifecycle.stack_sampler import (
     handled_reader,
     parsed,
     reader,
+    waits_in,
     walked,
 )
 from support.processes import python
@@ -155,6 +158,34 @@ def test_a_collection_at_any_allocation(name: str) -> None:
     done = python(str(COLLECTED), name, timeout=60.0).check()
     assert done.stderr == ""
     assert "'first': 14" in done.stdout, done.stdout
+
+
+VAIN = {
+    "while True: pass": {2},
+    "while not flag:\n  pass": {2, 3},
+    "while not (self.done or flags[0]): continue": {2},
+    "while not event.is_set(): pass": set(),
+    "while n < 10: n += 1": set(),
+    "while True:\n  if flag: break\n  time.sleep(1)": set(),
+    "for n in range(9):\n  if flag: pass": set(),
+    "[n for n in range(9)]": set(),
+    "sum(range(9))": set(),
+}
+
+
+@pytest.mark.parametrize("body", VAIN)
+def test_a_loop_that_calls_and_changes_nothing(body: str) -> None:
+    """A frame of its own tells it from one that computes."""
+    names: dict[str, Any] = {}
+    body = body.replace("\n", "\n ")
+    exec(f"def work(self, flags, n):\n {body}", {}, names)
+    found = {
+        line
+        for line in (2, 3, 4)
+        for one in waits_in(names["work"].__code__, [("/a/train.py", line, "work")])
+        if one[0] == LOOP
+    }
+    assert found == VAIN[body.replace("\n ", "\n")]
 
 
 def test_which_one_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from disttrace.journal.code_files import LOOP
 from disttrace_viewer.analysis.liveness import Observation
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.evidence.endings import Endings
@@ -30,10 +31,17 @@ def alive(_process: Process) -> Observation:
 
 
 def scene(
-    folder: Path, used: dict[str, int] | None, lines: Sequence[int] = (12,), now: int = 12
+    folder: Path,
+    used: dict[str, int] | None,
+    lines: Sequence[int] = (12,),
+    now: int = 12,
+    *,
+    turns: bool = False,
+    frozen: bool = False,
 ) -> dict[str, Any]:
     """Rank 1 has waited for rank 0 since second 2; seen at these lines of tokenize, every other
-    second from second 3 on, and what it used in the five seconds until the last one."""
+    second from second 3 on, and what it used in the five seconds until the last one. ``turns``: a
+    loop that does nothing is there; ``frozen``: it gives no sign of life from second 3 on."""
     for journal in workers(folder, 2):
         group = journal.numbered(
             "group", name="0", ranks=[0, 1], rank=journal.rank, default=True, timeout=LIMIT,
@@ -45,11 +53,13 @@ def scene(
             journal.begin(call, 2 * S, q=2)
         else:
             for place, line in enumerate(lines):
-                at = journal.stack(("/a/data.py", line, "tokenize"))
+                inner = [(LOOP, line, "")] if turns else []
+                at = journal.stack(*inner, ("/a/data.py", line, "tokenize"))
                 journal.record(at=(3 + 2 * place) * S, k=at)
             if used is not None:
                 journal.define("activity", t=now * S, over=5 * S, **used)
-        journal.record(hb=now * S)
+        if not frozen or journal.rank == 1:
+            journal.record(hb=now * S)
     case, found = verdict(folder, look=alive)
     (one,) = [f for f in found if f.kind == "missing_participant"]
     return as_values(case, one)
@@ -64,13 +74,10 @@ BUSY = {**IDLE, "cpu": 4 * S, "busy": 1}
     ("used", "lines", "state"),
     [
         (BUSY, MOVING, "moves"),
-        (BUSY, STANDING, "spins"),
+        (BUSY, STANDING, "moves"),  # one long call, or a comprehension
         (IDLE, STANDING, "stands"),
         (IDLE, (12, 13), "stands"),  # it went there when it had come through the call
         (IDLE, MOVING, "moves"),
-        ({**BUSY, "read": 60 * MB}, STANDING, "moves"),
-        ({**BUSY, "faults": 90_000}, STANDING, "moves"),
-        ({**BUSY, "others": 1}, STANDING, "moves"),
         ({**IDLE, "others": 1}, STANDING, "moves"),
         ({**IDLE, "written": 2 * MB}, STANDING, "moves"),
         ({**IDLE, "received": 50_000}, STANDING, "moves"),
@@ -95,19 +102,46 @@ def test_what_it_does(
     assert found["certainty"] == "certain"
 
 
+@pytest.mark.parametrize(
+    ("used", "lines", "state"),
+    [
+        (BUSY, STANDING, "spins"),
+        (BUSY, MOVING, "spins"),  # the loop has several lines
+        ({**BUSY, "read": 60 * MB}, STANDING, "moves"),
+        ({**BUSY, "faults": 90_000}, STANDING, "moves"),
+        ({**BUSY, "cpu": 8 * S}, STANDING, "moves"),  # other threads compute
+        ({**BUSY, "others": 1}, STANDING, "moves"),
+        (IDLE, STANDING, "stands"),
+    ],
+)
+@pytest.mark.parametrize("how", ["turns", "frozen"])
+def test_who_computes_and_gets_nothing_done(
+    tmp_path: Path, how: str, used: dict[str, int], lines: Sequence[int], state: str
+) -> None:
+    """In a loop that neither calls nor changes anything, or holding the GIL all the time."""
+    if how == "frozen":
+        lines = STANDING
+    found = scene(tmp_path, used, lines, **{how: True})
+    assert found["activity"][0]["state"] == state
+    assert found["severity"] == ("warning" if state == "moves" else "error")
+
+
+def test_a_call_may_hold_the_gil_for_a_while(tmp_path: Path) -> None:
+    """To sort takes seconds, and on a loaded machine more of them."""
+    assert scene(tmp_path, BUSY, (12, 12, 12), frozen=True)["activity"][0]["state"] == "moves"
+
+
 def test_sentences(tmp_path: Path) -> None:
     """They say what it does, where, and with what."""
     found = scene(tmp_path / "a", {**BUSY, "read": 340 * MB}, MOVING)
     used = "80 % of a core, 340 MB read in the last 5.0 s."
     said = f", not in any collective. Rank 0 is at work in tokenize at data.py:13: {used}"
     assert found["summary"].endswith(said)
-    assert found["hint"].startswith("Nothing stands still.")
+    assert found["hint"].startswith("Nothing stands still,")
     said = "Rank 0 stands at data.py:12 in tokenize, no CPU time for 5.0 s."
     assert scene(tmp_path / "b", IDLE)["summary"].endswith(said)
-    said = (
-        "Rank 0 spins at data.py:12 in tokenize: 80 % of a core for 5.0 s, and the line is the same"
-    )
-    assert scene(tmp_path / "c", BUSY)["summary"].endswith(f"{said}.")
+    said = "Rank 0 spins at data.py:12 in tokenize: 80 % of a core for 5.0 s, without any effect."
+    assert scene(tmp_path / "c", BUSY, turns=True)["summary"].endswith(said)
     assert scene(tmp_path / "d", None)["summary"].endswith("not in any collective.")
 
 

@@ -22,6 +22,7 @@ from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, WARNING, Finding
 from disttrace_viewer.findings.rules.downgraded import ABOUT_WAITS
+from disttrace_viewer.findings.rules.outside import frozen_ns
 from disttrace_viewer.trace.model import Reported, Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
@@ -301,7 +302,9 @@ def outlook(case: Case, finding: Finding) -> Finding:
         return replace(finding, deadline=found)
     since_ns = min(w.op.since_ns for w in waits)
     until_ns = max(w.op.end_ns or evidence.cut_ns for w in waits)
-    done = tuple(activity(evidence, p, since_ns, until_ns) for p in case.by_rank(missing))
+    done = tuple(
+        activity(evidence, p, since_ns, until_ns, frozen_ns(case, p)) for p in case.by_rank(missing)
+    )
     text_of = " ".join(_sentence(case, one) for one in done[:MOST] if one.usage is not None)
     finding = replace(
         finding,
@@ -350,7 +353,7 @@ def _sentence(case: Case, one: RankActivity) -> str:
         return f"{subject} {'stands' if now else 'stood'}{at}, {cpu} for {over}."
     if one.state == SPINS:
         verb = "spins" if now else "spun"
-        return f"{subject} {verb}{at}: {share} for {over}, and the line is the same."
+        return f"{subject} {verb}{at}: {share} for {over}, without any effect."
     if one.state != MOVES:
         return ""
     counts = {"read": usage.read, "written": usage.written, "received": usage.received}
@@ -381,6 +384,7 @@ def time_left(case: Case, finding: Finding) -> str | None:
 
 
 HINT = (
-    "Nothing stands still. If it takes longer than the time limit allows, have all ranks do that"
-    " work, or allow more time: timeout= of the group, or disttrace.allow(minutes) on all ranks."
+    "Nothing stands still, unless this never ends. If it takes longer than the time limit allows,"
+    " have all ranks do that work, or allow more time: timeout= of the group, or"
+    " disttrace.allow(minutes) on all ranks."
 )

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from disttrace.journal.code_files import BUILT_IN
+from disttrace.journal.code_files import BUILT_IN, LOOP
 from disttrace.journal.format import CONSTRUCTOR, STORE
 from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.evidence.evidence import Evidence
@@ -99,6 +99,8 @@ MOVED, RECEIVED, FAULTED = 64 << 10, 1 << 10, 1_000
 """Bytes read and written, bytes received, and pages faulted in, in a second, of one at work."""
 CORES = 1.5
 """Who computes on more of them than this does more than turn in a loop."""
+FROZEN = 0.6
+"""Of the wait without any Python: no long call any more, but one that keeps the GIL for ever."""
 _SOONEST_NS, _LATEST_NS, _SLACK_NS = 2e9, 10e9, 1.5e9
 """Between two looks of the recorder's at a stack: half of the silence, and between these."""
 
@@ -119,8 +121,11 @@ class RankActivity:
         return None if self.usage is None else self.usage.cpu_ns / self.usage.over_ns
 
 
-def activity(evidence: Evidence, process: int, since_ns: int, until_ns: int) -> RankActivity:
-    """What a process did while others waited for it, from ``since_ns`` until ``until_ns``."""
+def activity(
+    evidence: Evidence, process: int, since_ns: int, until_ns: int, frozen_ns: int
+) -> RankActivity:
+    """What a process did while others waited for it, from ``since_ns`` until ``until_ns``; for
+    ``frozen_ns`` only one of its threads has run, if any."""
     one = evidence.trace.processes[process]
     usage = next((u for u in reversed(one.usage) if since_ns < u.t_ns <= until_ns), None)
     at_ns = until_ns if usage is None else usage.t_ns
@@ -132,35 +137,38 @@ def activity(evidence: Evidence, process: int, since_ns: int, until_ns: int) -> 
     lines = tuple(dict.fromkeys(frames))[:MOST_LINES]
     if usage is None:
         return RankActivity(process, lines=lines)
-    return RankActivity(process, _state(usage, _moved(seen, at_ns, begun_ns)), usage, lines)
+    stood = _lately(seen, at_ns, begun_ns)
+    turns = bool(stood) and all(s.stack[:1] and s.stack[0].file == LOOP for s in stood)
+    turns |= frozen_ns >= FROZEN * (until_ns - begun_ns)
+    moved = any(_lines(s) != _lines(before) for before, s in itertools.pairwise(stood))
+    return RankActivity(process, _state(usage, moved=moved, turns=turns), usage, lines)
 
 
 MOST_LINES = 5
 
 
-def _moved(seen: list[StackSample], at_ns: int, begun_ns: int) -> bool:
-    """Whether the main thread was lately seen at another place than at the look before: places are
-    written down when they have changed, and the first of a silence in any case.
+def _lately(seen: list[StackSample], at_ns: int, begun_ns: int) -> list[StackSample]:
+    """Where the main thread was seen in the last looks: places are written down when they have
+    changed, and the first of a silence in any case.
     """
     recent_ns = min(max((at_ns - begun_ns) / 2, _SOONEST_NS), _LATEST_NS) + _SLACK_NS
-    return any(
-        at_ns - s.t_ns <= recent_ns and _lines(s) != _lines(before)
-        for before, s in itertools.pairwise(seen)
-    )
+    recent = [s for s in seen if at_ns - s.t_ns <= recent_ns]
+    return seen[-len(recent) - 1 :]
 
 
 def _lines(sample: StackSample) -> list[tuple[str, int]]:
     """Without what the innermost line calls in C, which not every look can tell."""
-    return [(one.file, one.line) for one in sample.stack if one.file != BUILT_IN]
+    return [(one.file, one.line) for one in sample.stack if one.file not in (BUILT_IN, LOOP)]
 
 
-def _state(usage: Usage, moved: bool) -> str:
+def _state(usage: Usage, *, moved: bool, turns: bool) -> str:
+    """``turns``: what it computes there is nothing, or lets none of its threads get on."""
     seconds = usage.over_ns / 1e9
-    transfers = (usage.received or 0) / seconds >= RECEIVED
-    transfers |= ((usage.read or 0) + (usage.written or 0)) / seconds >= MOVED
-    if usage.busy:
-        works = usage.faults / seconds >= FAULTED or usage.cpu_ns / usage.over_ns >= CORES
-        return MOVES if moved or transfers or works or usage.others else SPINS
-    if usage.others or transfers or moved:
+    works = (usage.received or 0) / seconds >= RECEIVED or usage.others
+    works |= ((usage.read or 0) + (usage.written or 0)) / seconds >= MOVED
+    if usage.busy and turns:
+        works |= usage.faults / seconds >= FAULTED or usage.cpu_ns / usage.over_ns >= CORES
+        return MOVES if works else SPINS
+    if works or moved or usage.busy:
         return MOVES
     return UNKNOWN if usage.read is None else STANDS
