@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from support.cores import EACH_CORE
 from support.preloaded import preloaded
 from support.raw import read_journals
@@ -61,3 +63,92 @@ def test_a_program_with_a_handler_below_mp_spawn(tmp_path: Path, core: str) -> N
     assert "no longer traced" not in ran.stderr
     (journal,) = read_journals(tmp_path)
     assert [call["op"] for call in journal.calls().values()].count("store.set") == 1
+
+
+FRAMEWORK = """
+def outermost(action, first=True):
+    inner(action, 5) if first else other(action)
+
+def other(action):
+    inner(action, 5)
+
+def inner(action, depth):
+    if depth:
+        return inner(action, depth - 1)
+    action()
+"""
+PROGRAM = """
+import sys
+import disttrace
+folder, core, framework, depth = sys.argv[1:]
+disttrace.install(dir=folder, core=core, stack_depth=int(depth))
+sys.path.insert(0, framework)
+import torch.distributed as dist
+from fakeframework.loops import outermost, inner
+
+store = dist.HashStore()
+
+calls = "def inner_set():\\n    store.set('step', '1')\\n"
+exec(compile(calls, framework + "/fakeframework/calls.py", "exec"))
+
+for turn in range(3):
+    outermost(inner_set)
+    outermost(inner_set)
+    outermost(inner_set, False)  # one line, and a stack that differs between the two ends only
+    inner(inner_set, 61 if turn else 62)  # as far as is looked, and one further
+    store.set("mine", "1")
+"""
+
+
+@pytest.fixture
+def framework(tmp_path: Path) -> Path:
+    """A folder of packages with one framework, whose calls are six frames deep."""
+    package = tmp_path / "lib" / "python3.11" / "site-packages" / "fakeframework"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "loops.py").write_text(FRAMEWORK)
+    return package.parent
+
+
+@EACH_CORE
+@pytest.mark.parametrize("depth", [1, 2, 4, 9, 0])
+def test_the_programs_line_behind_a_framework(
+    tmp_path: Path, framework: Path, core: str, depth: int
+) -> None:
+    """One stack for each line of the program that called, found anew each time."""
+    program = tmp_path / "train.py"
+    program.write_text(PROGRAM)
+    arguments = str(tmp_path / "out"), core, str(framework), str(depth)
+    preloaded("-W", "ignore", str(program), *arguments).check()
+    (journal,) = read_journals(tmp_path / "out")
+    files = {each["n"]: each["v"] for each in journal.of("string")}
+    stacks = {
+        each["n"]: [(files[file], line) for file, line, _ in each["frames"]]
+        for each in journal.of("stack")
+    }
+    calls = journal.calls()
+    found = [calls[each["s"]] for each in journal.records if "b" in each]
+    sets = [call for call in found if call["op"] == "store.set"]
+    if depth == 0:
+        assert not any("stack" in call for call in sets)
+        return
+    code = PROGRAM.splitlines()
+    told = [stacks[call["stack"]] for call in sets]
+    lines = [
+        [
+            (line, code[line - 1].split("#")[0].strip())
+            for file, line in stack
+            if file == str(program)
+        ]
+        for stack in told
+    ]
+    far = "inner(inner_set, 61 if turn else 62)"
+    for turn in range(3):
+        first, second, third, fourth, own = lines[5 * turn : 5 * turn + 5]
+        assert [text for _, text in (*first, *second)] == ["outermost(inner_set)"] * 2
+        assert first != second
+        assert [text for _, text in third] == ["outermost(inner_set, False)"]
+        assert [text for _, text in fourth] == ([far] if turn else [])
+        assert [text for _, text in own][:1] == ['store.set("mine", "1")']
+    assert all(len(stack) <= depth + 1 for stack in told)
+    assert lines[5:10] == lines[10:15]  # known by then

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from disttrace_viewer.merge.reader import load
 from support.cores import EACH_CORE
 from support.preloaded import preloaded
+from support.processes import torchrun
 from support.raw import read_journals
 
 CALLS = 3000
@@ -93,3 +97,111 @@ def test_what_comes_during_a_wait(tmp_path: Path, core: str) -> None:
     (journal,) = read_journals(tmp_path)
     found = [(op, seq, over) for op, seq, over in journal.operations() if seq is not None]
     assert found == [("recv", 1, True), ("barrier", 1, True)]
+
+
+# A loop that drops objects until a real timer's handler raises; where that is lost it waits long.
+PROGRAM_SIGNAL_STORM = """
+import signal, sys, time
+core, folder, what = sys.argv[1:]
+if core:
+    import disttrace
+    disttrace.install(dir=folder, core=core)
+import torch, torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+tensor, lost = torch.ones(2), []
+sys.unraisablehook = lambda told: lost.append(repr(told.exc_value))
+
+class TimeOut(Exception):
+    pass
+
+def handler(number, frame):
+    raise TimeOut
+
+def works():
+    kept = [dist.all_reduce(tensor, async_op=True) for _ in range(20)]
+    kept.clear()
+
+def stores():
+    kept = [dist.HashStore() for _ in range(20)]
+    for store in kept:
+        store.set("a", "b")
+    kept.clear()
+
+drop = {"works": works, "stores": stores}[what]
+drop()
+signal.signal(signal.SIGALRM, handler)
+waited = 0
+for turn in range(TURNS):
+    try:
+        end = time.monotonic() + 0.5
+        signal.setitimer(signal.ITIMER_REAL, 0.0002 + turn % 50 * 1e-5)
+        while time.monotonic() < end:
+            drop()
+        waited += 1
+    except TimeOut:
+        pass
+print(waited, lost)
+"""
+
+
+@pytest.mark.parametrize("what", ["works", "stores"])
+@pytest.mark.parametrize("turns", [300, pytest.param(3000, marks=pytest.mark.long)])
+@EACH_CORE
+def test_what_a_handler_raises_arrives(tmp_path: Path, core: str, what: str, turns: int) -> None:
+    """As without tracing, where nothing of the sort is seen."""
+    program = PROGRAM_SIGNAL_STORM.replace("TURNS", str(turns))
+    outcome = preloaded("-c", program, core, str(tmp_path), what).check()
+    assert (outcome.stdout, outcome.stderr) == ("0 []\n", "")
+
+
+def test_untraced_nothing_is_lost(tmp_path: Path) -> None:
+    """The program that the others are compared with."""
+    for what in ("works", "stores"):
+        program = PROGRAM_SIGNAL_STORM.replace("TURNS", "300")
+        assert preloaded("-c", program, "", str(tmp_path), what).check().stdout == "0 []\n"
+
+
+PROGRAM_WAITS_AGAIN = """
+import sys
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+store = dist.distributed_c10d._get_default_store()
+tensor = torch.ones(2)
+if dist.get_rank() == 0:
+    store.wait(["tried"])
+    dist.all_reduce(tensor)
+else:
+    work = dist.all_reduce(tensor, async_op=True)
+    for _ in range(3):
+        try:
+            work.wait(timedelta(milliseconds=50))
+        except RuntimeError as error:
+            assert "Operation timed out!" in str(error)
+            assert error.__traceback__.tb_next is None  # a method of C++ has no frame
+    store.set("tried", "1")
+    work.wait()
+assert tensor.tolist() == [2, 2]
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@EACH_CORE
+def test_each_try_is_a_wait_of_one_operation(tmp_path: Path, core: str) -> None:
+    """Gloo's work goes on after the time limit of a wait: what comes of it at last is its end."""
+    program, folder = tmp_path / "tries.py", tmp_path / "journals"
+    program.write_text(PROGRAM_WAITS_AGAIN)
+    torchrun(program, 2, DISTTRACE="1", DISTTRACE_DIR=str(folder), DISTTRACE_CORE=core).check()
+    found = read_journals(folder)
+    (journal,) = [one for one in found if any({"e", "r"} <= r.keys() for r in one.records)]
+    number = next(r["e"] for r in journal.records if "e" in r and "r" in r)
+    mine = [r for r in journal.records if next(iter(r.values())) == number]
+    told = [next(iter(r)) + "x" * ("x" in r) for r in mine]
+    assert [one for one in told if one in ("b", "i", "w", "ex", "e")] == [
+        *("b", "i", *3 * ("w", "ex"), "w", "e")
+    ]
+    rows = load([str(folder)]).operations.filter(number=number).drop_nulls("issued_ns")
+    assert rows["end_ns"].null_count() == 0

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from support.preloaded import preloaded
+from support.processes import free_port
 from support.raw import read_journals
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -78,3 +79,138 @@ def test_python_subclasses(tmp_path: Path) -> None:
 def _from_python(calls: dict[int, dict[str, Any]], record: dict[str, Any]) -> bool:
     """Not what gloo writes into its store by itself."""
     return bool(calls[record["s"]]["origin"] == "python")
+
+
+PROGRAM = Path(__file__).parent / "programs" / "inductor.py"
+TO_THE_LETTER = """
+import torch, torch.distributed as dist
+from torch._ops import OpOverload
+import torch.distributed._functional_collectives
+operators = torch.ops._c10d_functional
+known = operators.all_reduce_.default, operators.wait_tensor.default
+def unchanged():
+    return all(type(one) is OpOverload for one in known)
+before = unchanged()
+import torch._inductor.ir
+print(before, unchanged())
+"""
+
+
+def test_inductor_meets_operators_of_torchs_own_class(tmp_path: Path) -> None:
+    """It asks by ``type(...) is``, which no class of ours can pass."""
+    traced = preloaded("-c", TO_THE_LETTER, DISTTRACE="1", DISTTRACE_DIR=str(tmp_path / "out"))
+    assert traced.check().stdout == "False True\n"
+
+
+@pytest.mark.long
+def test_a_compiled_collective(tmp_path: Path) -> None:
+    """The traced program prints what its untraced twin does; both calls are on record."""
+    printed = [
+        preloaded(
+            "-W",
+            "ignore",
+            PROGRAM,
+            timeout=200,
+            DISTTRACE=traced,
+            DISTTRACE_DIR=str(tmp_path / "out"),
+            TORCHINDUCTOR_CACHE_DIR=str(tmp_path / f"cache{traced}"),
+        )
+        .check()
+        .stdout
+        for traced in "01"
+    ]
+    assert printed[0] == printed[1] == "[1.0, 1.0]\n" * 2
+    (journal,) = read_journals(tmp_path / "out")
+    calls = journal.calls()
+    found = [calls[each["s"]]["op"] for each in journal.records if "b" in each]
+    assert found.count("all_reduce") == 2
+
+
+PROGRAM_LOADERS = """
+import sys
+import disttrace
+disttrace.install(dir=sys.argv[1])
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+functional, name = torch.ops._c10d_functional, dist.group.WORLD.group_name
+x = torch.ones(2)
+kept = dist.all_reduce(x, async_op=True)
+pending = functional.all_reduce(x, "sum", name)
+loader = torch.utils.data.DataLoader(
+    list(range(8)), batch_size=2, num_workers=2, multiprocessing_context="fork"
+)
+seen = []
+for batch in loader:
+    seen += batch.tolist()
+    dist.all_reduce(torch.ones(1))
+kept.wait()
+functional.wait_tensor(pending)
+print(seen)
+dist.destroy_process_group()
+"""
+
+
+def test_forked_workers(tmp_path: Path) -> None:
+    """All samples come, every operation is over, and workers that use no c10d leave no journal."""
+    outcome = preloaded("-W", "ignore", "-c", PROGRAM_LOADERS, str(tmp_path)).check()
+    assert outcome.stdout == "[0, 1, 2, 3, 4, 5, 6, 7]\n"
+    assert "disttrace:" not in outcome.stderr
+    (journal,) = read_journals(tmp_path)
+    reduces = [(seq, over) for op, seq, over in journal.operations() if op == "all_reduce"]
+    assert reduces == [(seq, True) for seq in range(1, 7)]
+
+
+PROGRAM_RPC = Path(__file__).parent / "programs" / "remote_calls.py"
+
+
+def test_remote_calls_are_as_untraced(tmp_path: Path) -> None:
+    """Results and exceptions are the same; the store and the groups by which workers find each
+    other are recorded as everybody's.
+    """
+    printed = []
+    for where in ("", str(tmp_path)):
+        done = preloaded(str(PROGRAM_RPC), str(free_port()), where, timeout=120).check()
+        printed.append(done.stdout)
+    assert printed[0] == printed[1]
+    assert printed[0].splitlines() == ["2 3", "4 False", "5", "ValueError('no 5')", "True"]
+    (journal,) = read_journals(tmp_path)
+    calls = {r["n"]: r for r in journal.definitions if r.get("def") == "call"}
+    made = {calls[record["s"]]["op"] for record in journal.records if "b" in record}
+    assert {"TCPStore", "ProcessGroupGloo", "barrier"} <= made
+    assert not [op for op in made if "rpc" in op or op in ("remote", "to_here")]
+
+
+PROGRAM_SECRETS = Path(__file__).with_name("programs") / "secrets_everywhere.py"
+TOKEN = "ghp_0123456789abcdefABCDEF0123456789abcd"
+
+
+@pytest.mark.parametrize(("mask", "patterns"), [("on", ""), ("off", ""), ("on", "acme[0-9]+")])
+def test_no_secret_is_written(tmp_path: Path, mask: str, patterns: str) -> None:
+    """Command line, keys, prefixes, addresses, names, errors; the operations are all there."""
+    secret = "acme31415926" if patterns else TOKEN
+    # Newer interpreters show this line in a traceback, where nothing of ours is to be seen.
+    start = "import importlib, runpy, sys; importlib.import_module('dist' 'trace.startup').main();"
+    start += " sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    words = [
+        "-c",
+        start,
+        str(PROGRAM_SECRETS),
+        secret,
+        "--password",
+        "hunter2",
+        "--db=pg://u:hunter2@db",
+    ]
+    variables = {"DISTTRACE_DIR": str(tmp_path / "out"), "DISTTRACE_MASK": mask}
+    variables |= {"DISTTRACE": "1", "DISTTRACE_REDACT": patterns, "TMPDIR": str(tmp_path)}
+    outcome = preloaded(*words, timeout=60.0, **variables)
+    assert (outcome.stdout, outcome.code) == ("done\n", 1), f"{outcome}"
+    assert "disttrace" not in outcome.stderr.replace("disttrace.annotate", "")
+    written = b"".join(path.read_bytes() for path in (tmp_path / "out").iterdir()).decode()
+    assert (secret in written) == (mask == "off")
+    assert ("hunter2" in written) == (mask == "off")
+    (journal,) = read_journals(tmp_path / "out")
+    names = [name for name, _, _ in journal.operations()]
+    for name in ("store.set", "store.check", "annotate", "FileStore", "all_reduce"):
+        assert name in names
+    assert names.count("store.set") >= 3

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.processes import ROOT, Outcome, python, torchrun
+from disttrace import cli
+from disttrace.commands.run import environment
+from support.processes import ROOT, Outcome, clean_environ, python, run_program, torchrun
 from support.raw import read_journals
 
 Row = dict[str, Any]
@@ -84,3 +87,75 @@ def test_the_way_in_is_a_tree(job: tuple[Path, Outcome, list[Row]]) -> None:
         rendezvous = by_id[row["parent"]]
         assert rendezvous["op"] == "rendezvous"
         assert by_id[rendezvous["parent"]]["op"] == "init_process_group"
+
+
+CHILDREN = """
+import multiprocessing, sys
+def child(queue):
+    from disttrace.session import installed
+    queue.put((installed(), "torch" in sys.modules))
+if __name__ == "__main__":
+    {first}
+    for kind in ("spawn", "fork", "forkserver"):
+        context = multiprocessing.get_context(kind)
+        queue = context.Queue()
+        process = context.Process(target=child, args=(queue,))
+        process.start()
+        print(kind, *queue.get())
+        process.join()
+        print(process.exitcode)
+"""
+ALL = "spawn True False\n0\nfork True False\n0\nforkserver True False\n0\n"
+
+
+def program(folder: Path, first: str) -> Path:
+    """The program above in a file, with a first statement of its own."""
+    path = folder / "children.py"
+    path.write_text(CHILDREN.format(first=first))
+    return path
+
+
+def shell(folder: Path) -> dict[str, str]:
+    """An environment in which interpreters start tracing, installed or not."""
+    return environment({"dir": str(folder / "out")}, clean_environ())
+
+
+def test_children_of_every_kind_are_traced(tmp_path: Path) -> None:
+    """With DISTTRACE=1, in spawned, forked and forkserver children, without loading torch."""
+    environ = shell(tmp_path)
+    outcome = run_program([sys.executable, program(tmp_path, "pass")], environ, 120).check()
+    assert (outcome.stdout, outcome.stderr) == (ALL, "")
+    assert not (tmp_path / "out").exists()  # nobody used c10d: nobody wrote
+
+
+def test_a_processs_own_threads_and_folder_stay_as_they_were(tmp_path: Path) -> None:
+    """A program that never touches torch runs with the same modules, threads and directory."""
+    environ = shell(tmp_path)
+    code = (
+        "import os, sys, threading\n"
+        "print(os.getcwd(), threading.active_count(), 'torch' in sys.modules)"
+    )
+    outcome = run_program([sys.executable, "-c", code], environ, 60, cwd=tmp_path).check()
+    assert (outcome.stdout, outcome.stderr) == (f"{tmp_path} 1 False\n", "")
+
+
+@pytest.mark.long
+def test_journals_beside_the_logs_of_torchrun(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``diagnose`` takes the whole folder, and minds no file that is none of a journal."""
+    logs = tmp_path / "logs"
+    outcome = torchrun(
+        ROOT / "examples" / "pingpong_allreduce.py",
+        2,
+        options=("--log-dir", str(logs), "--redirects=3"),
+        timeout=170,
+        DISTTRACE="1",
+        DISTTRACE_DIR=str(logs / "disttrace"),
+    )
+    assert outcome.code == 0, outcome.stderr
+    assert list(logs.rglob("stdout.log"))
+    assert cli.main(["diagnose", str(logs)]) in (0, 1)  # 1: one was slow on a busy machine
+    told = capsys.readouterr().out
+    assert "Read: 3 journals" in told
+    assert "stdout.log" not in told

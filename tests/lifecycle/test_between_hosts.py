@@ -20,7 +20,7 @@ from disttrace_viewer.companion.excerpt import Excerpt, Excerpts
 from disttrace_viewer.companion.slow import HERE
 from disttrace_viewer.companion.talk import CALLS, OutOfStep, Talk
 from disttrace_viewer.states.state import inflated
-from lifecycle.test_in_step import STEP, Calls, pages
+from lifecycle.test_diverged import STEP, Calls, pages
 from support import networks
 from support.processes import clean_environ
 

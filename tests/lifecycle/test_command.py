@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from disttrace_viewer.companion import command
-from support.processes import is_running, python, wait_until
+from support.processes import ROOT, is_running, python, torchrun, wait_until
 
 RUNS = """
 import os, signal, subprocess, sys, time
 from disttrace_viewer.companion import command
-command.GRACE_S, command._TERMINATED_S = 0.5, 0.5
+command.GRACE_S, command._TERMINATED_S = float(sys.argv[4]), 0.5
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGPIPE):
     signal.signal(number, signal.SIG_IGN)
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGUSR1])
@@ -32,9 +34,9 @@ print(f"{time.monotonic() - begun:.1f}", verdicts.wait())
 """
 
 
-def run(shell: str, folder: Path, seconds: float) -> tuple[int, float]:
+def run(shell: str, folder: Path, seconds: float, grace: float = 20) -> tuple[int, float]:
     """Children that are left after so many seconds, and how long the end took."""
-    outcome = python("-c", RUNS, shell, str(folder), str(seconds)).check()
+    outcome = python("-c", RUNS, shell, str(folder), str(seconds), str(grace)).check()
     left, took, code = outcome.stdout.split()
     assert code == "7"  # of a child that is not the command's
     return int(left), float(took)
@@ -47,7 +49,7 @@ def test_it_starts_as_from_a_shell(tmp_path: Path, there: bool) -> None:
     shell = "{ cat; echo; pwd; grep -E 'SigIgn|SigBlk' /proc/self/status; ls /proc/self/fd; } > "
     shell += str(found)
     left, took = run(shell, tmp_path if there else tmp_path / "gone", 0.5)
-    assert (left, took < 0.5) == (1, True)  # the other child, which nobody else may reap
+    assert (left, took < 10) == (1, True)  # the other child, which nobody else may reap
     report, folder, blocked, ignored, *open_ones = found.read_text().splitlines()
     assert report == "the report"
     assert there == (folder == str(tmp_path))
@@ -67,8 +69,8 @@ def test_it_starts_as_from_a_shell(tmp_path: Path, there: bool) -> None:
 )
 def test_it_ends_after_the_job(tmp_path: Path, shell: str, least: float) -> None:
     """After some seconds it is told to end, and killed where it does not; so is what it started."""
-    _, took = run(shell, tmp_path, 0.5)
-    assert least <= took < 10
+    _, took = run(shell, tmp_path, 0.5, grace=0.5)
+    assert least <= took < 30
     pids = [int(pid) for pid in (tmp_path / "pid").read_text().split()]
     assert pids
     for pid in pids:
@@ -79,7 +81,7 @@ def test_nothing_of_it_stays_as_a_zombie(tmp_path: Path) -> None:
     """What ends is reaped, also what left its group; what lives there goes on."""
     shell = "setsid sh -c 'echo $$ > pid; sleep 3' & setsid true & true &"
     left, took = run(shell, tmp_path, 1.0)
-    assert (left, took < 0.5) == (2, True)  # the other child, and who left
+    assert (left, took < 10) == (2, True)  # the other child, and who left
     os.kill(int((tmp_path / "pid").read_text()), 9)
 
 
@@ -88,3 +90,129 @@ def test_a_report_that_nobody_reads_holds_nobody_up(tmp_path: Path) -> None:
     commands = command.Commands("exit", str(tmp_path))
     commands.run("x" * 200_000)
     wait_until(lambda: not commands._run_on())
+
+
+FIRST = {"disttrace": 1, "kind": "stalled", "summary": "Rank 1 never joined."}
+LONG = "x" * command.MOST_BYTES
+
+
+@pytest.mark.parametrize(
+    ("long", "left"),
+    [
+        ([], ["report", "also", "finding", "processes"]),
+        (["report"], ["also", "finding", "processes"]),
+        (["also"], ["finding", "processes"]),
+        (["report", "also", "finding"], ["processes"]),
+        (["processes"], []),
+    ],
+)
+def test_what_is_long_goes_first(long: list[str], left: list[str]) -> None:
+    """The sentence stays, and what is left can be read."""
+    said = [{**FIRST, "finding": {"op": LONG if "finding" in long else ""}}]
+    said.append({**FIRST, "finding": LONG if "also" in long else ""})
+    one = {"host": LONG if "processes" in long else ""}
+    more = {"processes": [one], "report": LONG if "report" in long else "it hangs"}
+    text = command.line(said, more)
+    assert text.endswith("\n")
+    assert len(text.encode()) <= command.MOST_BYTES
+    found = json.loads(text)
+    assert found["summary"] == FIRST["summary"]
+    assert [key for key in ("report", "also", "finding", "processes") if found[key]] == left
+
+
+PRINTS = """
+import ctypes, sys, threading, time
+from disttrace.lifecycle.abort import end
+print("python", end=" ")
+ctypes.CDLL(None).printf(b"c ")
+{more}
+threading.Thread(target=end, args=(75,)).start()
+time.sleep(60)
+"""
+STUCK = """
+class Stuck:
+    def write(self, text): pass
+    def flush(self): time.sleep(60)
+sys.stdout = Stuck()
+"""
+RAISES = """
+class Raises:
+    def flush(self): raise SystemExit(3)
+sys.stdout = Raises()
+"""
+FULL = """
+import os
+reads, writes = os.pipe()
+sys.stderr = open(writes, "w", buffering=1 << 20)
+sys.stderr.write("x" * (1 << 19))
+"""
+READS = """
+import os
+reads, writes = os.pipe()
+libc = ctypes.CDLL(None)
+libc.fdopen.restype = ctypes.c_void_p
+stream = ctypes.c_void_p(libc.fdopen(reads, b"r"))
+threading.Thread(target=libc.fgetc, args=(stream,), daemon=True).start()
+time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize(
+    "more",
+    ["", STUCK, RAISES, "sys.stdout = None", "sys.stdout = object()", FULL, READS],
+    ids=["plain", "stuck", "raises", "none", "other", "full", "reads"],
+)
+def test_what_was_printed_is_not_lost(more: str) -> None:
+    """By Python and by C; what cannot be said does not hold up the end, nor change its code."""
+    begun = time.monotonic()
+    outcome = python("-c", PRINTS.format(more=more), timeout=30, PYTHONUNBUFFERED="")
+    assert (outcome.code, outcome.hung) == (75, False)
+    assert {*outcome.stdout.split()} == {"python", "c"}
+    assert time.monotonic() - begun < 15
+
+
+EXAMPLE = ROOT / "examples" / "allreduce_subgroup.py"
+RANKS = """
+import os, subprocess, sys
+rank = '''
+import sys, torch.distributed as dist
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=int(sys.argv[2]),
+                        world_size=2)
+dist.barrier()
+dist.destroy_process_group()
+'''
+traced = {**os.environ, "DISTTRACE": "1"}
+ranks = [
+    subprocess.Popen([sys.executable, "-c", rank, sys.argv[1], str(n)], env=traced)
+    for n in range(2)
+]
+sys.exit(any([one.wait() for one in ranks]))
+"""
+
+
+def said(stderr: str) -> list[str]:
+    return [line for line in stderr.splitlines() if "what happened: disttrace view" in line]
+
+
+def test_ranks_that_no_variable_numbers_say_it_once(tmp_path: Path) -> None:
+    """As mpirun starts them: nobody traced is their parent, and only torch knows who is rank 0."""
+    journals = tmp_path / "journals"
+    ran = python(
+        "-c",
+        RANKS,
+        tmp_path / "rendezvous",
+        DISTTRACE_DIR=str(journals),
+        DISTTRACE_JOB="alone",
+        DISTTRACE_QUIET="0",
+    ).check()
+    (line,) = said(ran.stderr)
+    assert line.startswith("disttrace: ")
+    assert line.endswith(f"disttrace diagnose {journals}")
+    assert len(list(journals.glob("alone-*.defs.jsonl"))) == 2
+
+
+def test_a_launcher_says_it_for_its_workers(tmp_path: Path) -> None:
+    """It counts its own journal too."""
+    ran = torchrun(EXAMPLE, 2, DISTTRACE="1", DISTTRACE_DIR=str(tmp_path), DISTTRACE_QUIET="0")
+    (line,) = said(ran.check().stderr)
+    assert line.startswith("disttrace: 3 journals in ")

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from disttrace.recording.shown import (
+    FACTOR,
+    FIRST_LINE,
+    KEPT,
+    LINES,
+    MASK,
+    NEWEST,
+    Compared,
+    Page,
+)
+from disttrace_viewer.companion.pulse import MOST_READ, Pulse
+from support.journals import MS, Journal
 from support.processes import clean_environ, free_port, run_program
 
 START = """
@@ -110,3 +123,148 @@ def test_one_flipped_bit_is_told_at_the_next_call_that_is_sampled(tmp_path: Path
         " call 40 of the default group at program.py:"
     ), stderr
     assert one["culprit_ranks"] == [1]
+
+
+Calls = list[tuple[int, int]]
+"""What, and from which line."""
+STEP: Calls = [(7, 10), (7, 20), (9, 30)]
+
+
+def pages(calls: Calls) -> Page:
+    """As the native core leaves them after these calls."""
+    words = [0] * (3 * KEPT)
+    lines = list(dict.fromkeys(line for _, line in calls))
+    words[LINES] = len(lines)
+    words[FIRST_LINE : FIRST_LINE + len(lines)] = lines
+    for number, (what, line) in enumerate(calls, 1):
+        at, before = number % KEPT, (number - 1) % KEPT
+        words[KEPT + at] = line
+        words[2 * KEPT + at] = (words[2 * KEPT + before] * FACTOR + what) & MASK
+    words[NEWEST] = len(calls)
+    data = b"".join(word.to_bytes(8, "little") for word in words)
+    return Page(memoryview(data).cast("Q"))
+
+
+def suspected(known: Compared, ours: Calls, theirs: Calls) -> bool:
+    known.ask_at = 0.0  # no time passes here
+    return known.suspicious(pages(ours), pages(theirs))
+
+
+def test_equal_calls_are_no_suspicion_however_many_were_made_in_between() -> None:
+    known = Compared()
+    for steps in (1, 3, 100, 4000):
+        assert not suspected(known, STEP * steps, [*STEP * steps, STEP[0]])
+
+
+def test_one_other_argument_is_seen_also_long_after_it() -> None:
+    wrong = [*STEP * 2, (8, 10), *STEP[1:], *STEP * 5000]
+    assert suspected(Compared(), wrong, STEP * 5003)
+
+
+def test_a_line_of_one_side_alone_is_a_habit() -> None:
+    logging = [(what, 31 if line == 30 else line) for what, line in STEP]
+    assert not suspected(Compared(), logging * 50, STEP * 50)
+
+
+def test_lines_that_both_know_are_suspicious_and_so_they_are_once_both_know_them() -> None:
+    skipped = [*STEP[:1], *STEP[:2] * 3]
+    same = [(7, line) for _, line in STEP]
+    known = Compared()
+    assert not suspected(known, same[:2], [same[1]])  # nobody has been at both
+    assert suspected(known, same[:3], same[1:3])
+    assert suspected(Compared(), skipped, same * 2)
+
+
+def test_what_leads_to_nothing_is_a_habit_and_the_next_difference_is_not() -> None:
+    """Rank 0 passes something else in one step, which no rule minds."""
+    known = Compared()
+    ours, theirs = [(5, 10), *STEP], [(6, 10), *STEP]
+    asked = 0
+    while asked < 20 and suspected(known, ours, theirs):
+        asked += 1
+    assert asked == 6
+    ours, theirs = ours + STEP * 3000, theirs + STEP * 3000
+    assert not suspected(known, ours, theirs)
+    assert suspected(known, [*ours, (1, 10)], [*theirs, (2, 10)])
+
+
+def test_questions_to_a_store_are_no_progress(tmp_path: Path) -> None:
+    """Also of a call that is defined later; nor is what a thread beside the main one does."""
+    journal = Journal(tmp_path, pid=4000, rank=0, world_size=2)
+    group = journal.world()
+    seen = Pulse(str(tmp_path), journal.base.name, 0.0)
+    journal.run(journal.collective(group), t=100 * MS, d=MS, q=1)
+    stood = seen.position()
+    assert stood is not None
+    for op in ("check", "wait"):
+        call = journal.call(f"store.{op}", kind="store", store=1)
+        for number in range(50):
+            journal.run(call, t=(200 + number) * MS, d=MS, k="go")
+        assert seen.position() == stood
+    journal.run(journal.collective(group), t=900 * MS, d=MS, q=2, h=1)
+    assert seen.position() == stood
+    journal.segment()
+    journal.run(journal.collective(group), t=950 * MS, d=MS, q=3)
+    found = seen.position()
+    assert found is not None
+    assert found[0] == 2
+
+
+def test_polling_alone_stands_nowhere(tmp_path: Path) -> None:
+    """However much of it there is, a look is bounded."""
+    journal = Journal(tmp_path, pid=4000, rank=0, world_size=2)
+    journal.world()
+    seen = Pulse(str(tmp_path), journal.base.name, 0.0)
+    call = journal.call("store.check", kind="store", store=1)
+    journal.run(call, t=100 * MS, d=MS, k="go")
+    assert seen.position() is None
+
+
+def test_dropped_segments_are_passed_over(tmp_path: Path) -> None:
+    """Of a long job only the newest ones are kept."""
+    journal = Journal(tmp_path, pid=4000, rank=0, world_size=2)
+    call = journal.collective(journal.world())
+    for _ in range(3):
+        journal.segment().unlink()
+    journal.segment()
+    journal.run(call, t=100 * MS, d=MS, q=1)
+    seen = Pulse(str(tmp_path), journal.base.name, 0.0)
+    Path(f"{journal.base}.000001.ops.jsonl").unlink()
+    found = seen.position()
+    assert found is not None
+    assert found[0] == 5
+    for path in journal.segments:
+        path.unlink(missing_ok=True)
+    for _ in range(3):
+        journal.segment().unlink()
+    journal.segment()
+    journal.run(call, t=100 * MS, d=MS, q=1)
+    found = seen.position()
+    assert found is not None
+    assert found[0] == 9
+
+
+def test_a_look_is_cheap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much was written: no file is opened anew, and kilobytes are read."""
+    journal = Journal(tmp_path, pid=4000, rank=0, world_size=2)
+    call = journal.collective(journal.world())
+    journal.run(call, t=MS, d=MS, q=1)
+    seen = Pulse(str(tmp_path), journal.base.name, 0.0)
+    before = seen.position()
+    with journal.segments[-1].open("ab") as file:  # as a mapped one, which is longer
+        file.write(b'{"e":1,"d":2}\n' * 100_000)
+        begun = file.tell()
+        file.write(b'{"b":9,"s":%d,"t":5,"q":2}\n' % call + bytes(1 << 16))
+    read: list[int] = []
+    pread = os.pread
+
+    def counted(fd: int, length: int, offset: int) -> bytes:
+        read.append(length)
+        return pread(fd, length, offset)
+
+    monkeypatch.setattr(os, "pread", counted)
+    monkeypatch.setattr(os, "open", None)
+    assert seen.position() == (1, begun) != before
+    assert sum(read) < 3 * MOST_READ
+    assert seen.position() == (1, begun)
+    seen.close()

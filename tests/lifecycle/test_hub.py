@@ -114,8 +114,8 @@ def test_one_that_does_not_answer_is_not_waited_for_again(store: TCPStore, join:
     within(5, lambda: first.clients)
     assert first.request() == []
     began = time.monotonic()
-    assert first.request() == []
-    assert time.monotonic() - began < 1.0
+    assert first.request(within_s=20) == []
+    assert time.monotonic() - began < 10
 
 
 def test_a_client_calls_and_prints_where_the_server_cannot(store: TCPStore, join: Join) -> None:
@@ -239,12 +239,10 @@ def test_a_round_is_not_disturbed(pair: tuple[Peers, int], hostile: Callable[...
         caller = socket.create_connection(("127.0.0.1", port), 2)
         callers.append(caller)
         threading.Thread(target=_quietly, args=(hostile, caller), daemon=True).start()
-    took = []
+    began = time.monotonic()
     for _ in range(5):
-        began = time.monotonic()
-        assert told(first.request()) == [b"b"]
-        took.append(time.monotonic() - began)
-    assert max(took) < 1.0
+        assert told(first.request(within_s=20)) == [b"b"]
+    assert time.monotonic() - began < 20, "none is waited for until its time is over"
     within(5, lambda: all(map(_is_over, callers)))
     for caller in callers:
         caller.close()

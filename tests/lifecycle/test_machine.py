@@ -54,10 +54,8 @@ def test_lines_of_a_kernel_s_log() -> None:
 
 
 def test_the_kernel_s_own_log_is_asked_without_waiting() -> None:
-    """Whether it may be read or not."""
-    began = time.monotonic()
+    """Whether it may be read or not: one that waits for the next line comes back never."""
     machine.ask_kernel(time.time())
-    assert time.monotonic() - began < 1.0
 
 
 def test_what_others_did_on_their_devices_holds_nobody_up() -> None:
@@ -98,7 +96,7 @@ def test_a_driver_that_holds_the_question_is_left(tmp_path: Path) -> None:
     command.chmod(0o755)
     began = time.monotonic()
     assert machine.NvidiaSmi(str(command)).answers(began + 0.3) == []
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 30
 
 
 def test_what_answers_in_time_is_read(tmp_path: Path) -> None:
@@ -162,8 +160,8 @@ def test_the_status_of_nccl_s_service() -> None:
     ]
 
 
-def serve(server: socket.socket, heard: list[bytes], *, stop: bool) -> None:
-    """Answer one client as NCCL does, or stop in the middle of it."""
+def serve(server: socket.socket, heard: list[bytes], over: threading.Event | None) -> None:
+    """Answer one client as NCCL does, or fall silent in the middle of it until it is over."""
     one, _ = server.accept()
     with one, one.makefile("rb") as lines:
         for line in lines:
@@ -174,8 +172,8 @@ def serve(server: socket.socket, heard: list[bytes], *, stop: bool) -> None:
                 one.sendall(b"OK\n")
             else:
                 one.sendall(STATUS.encode())
-                if stop:
-                    time.sleep(3)
+                if over is not None:
+                    over.wait(60)
                 return
 
 
@@ -183,14 +181,17 @@ def serve(server: socket.socket, heard: list[bytes], *, stop: bool) -> None:
 def test_the_conversation_with_nccl_s_service(*, stop: bool) -> None:
     """What it said before it fell silent is used."""
     heard: list[bytes] = []
+    over = threading.Event() if stop else None
     with socket.create_server(("localhost", 0)) as server:
         port = server.getsockname()[1]
-        thread = threading.Thread(target=serve, args=(server, heard), kwargs={"stop": stop})
+        thread = threading.Thread(target=serve, args=(server, heard, over))
         thread.daemon = True
         thread.start()
         began = time.monotonic()
         found = asking.ask_ras([os.getpid()], began + 1.0, f"localhost:{port}")
-        assert time.monotonic() - began < 2.0
+        assert time.monotonic() - began < 30
+    if over is not None:
+        over.set()
     assert [line.split()[0] for line in heard] == [b"CLIENT", b"TIMEOUT", b"VERBOSE"]
     assert len(found) == 2
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from disttrace.recording import choice
 from disttrace.recording import core as cores
 from support.cores import EACH_CORE
 from support.preloaded import preloaded
+from support.processes import clean_environ, python
 
 IN_FLIGHT = """
 import gc, sys, time, weakref
@@ -109,3 +113,104 @@ def test_a_module_imported_anew_takes_no_further_index() -> None:
 def test_threads_of_others_stay_unknown_to_threading(tmp_path: Path, core: str) -> None:
     """`threading.current_thread()` would make an object for one that Python did not start."""
     assert preloaded("-c", FOREIGN, str(tmp_path), core).check().stdout == "[]\n"
+
+
+_STRUCK = """
+import os, signal, sys, threading, time, torch, torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+raised = 0
+armed = False
+def handler(*_):
+    global raised, armed
+    if armed:
+        armed = False
+        raised += 1
+        raise TimeoutError
+sys.unraisablehook = lambda _: None
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+until = time.monotonic() + 20
+while time.monotonic() < until and raised < 25:
+    try:
+        armed = True
+        while armed:
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0)
+            os.waitpid(pid, 0)
+    except TimeoutError:
+        continue
+signal.setitimer(signal.ITIMER_REAL, 0)
+time.sleep(0.1)
+store = dist.HashStore()
+def other():
+    for n in range(50):
+        store.set(str(n), "x" * n)  # each is new to the recorder
+    print("another thread went through", flush=True)
+thread = threading.Thread(target=other, daemon=True)
+thread.start()
+thread.join(20)
+until = time.monotonic() + (10 if "disttrace.session" in sys.modules else 0)
+ours = {}
+while time.monotonic() < until:
+    background = sys.modules.get("disttrace.recording.background")
+    ours = {name: n for name, n in background.running.items() if n} if background else {}
+    if sum(ours.values()) == 1:  # one that was interrupted at its start ends by itself
+        break
+print(raised > 2, ours, flush=True)
+os._exit(0)
+"""
+
+
+def test_forks_beside_a_handler_that_raises(tmp_path: Path) -> None:
+    """Other threads record, and there is one background thread, however often it struck."""
+    said = {}
+    for traced in ("0", "1"):
+        env = clean_environ(DISTTRACE=traced, DISTTRACE_DIR=str(tmp_path / traced))
+        command = [sys.executable, "-c", _STRUCK]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=90)
+        said[traced] = done.stdout.splitlines(), done.returncode
+    assert said["0"] == (["another thread went through", "True {}"], 0)
+    assert said["1"] == (["another thread went through", "True {'disttrace-live': 1}"], 0)
+
+
+_SHOWS = """
+import json, os, sys, torch, torch.distributed as dist, disttrace
+from disttrace import session
+disttrace.install(dir=sys.argv[1])
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+group = dist.new_group([0])
+def one(n): dist.all_reduce(torch.ones(n), group=group)
+def two(n): dist.all_reduce(torch.ones(n), group=group)
+for n in (4, 4, 8): one(n)
+two(4)
+courses = session._session.recorder.courses
+[path] = [p for p in [courses._path] if os.path.exists(p)]
+words = memoryview(open(path, "rb").read()).cast("Q")
+at = (4096 + 3 * 4096 * (words[0] - 1)) // 8
+told = [words[at], words[at + 1], list(words[at + 513:at + 517]), list(words[at + 1025:at + 1029])]
+if os.fork() == 0:
+    dist.all_reduce(torch.ones(4), group=group, async_op=True)  # the page is the parent's
+    os._exit(0)
+os.wait()
+after = memoryview(open(path, "rb").read()).cast("Q")[at]
+fds = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+       if os.path.exists(f"/proc/self/fd/{fd}")]
+disttrace.uninstall()
+one(4)
+print(json.dumps([told, after, any(".calls" in one for one in fds), os.path.exists(path)]))
+"""
+
+
+def test_the_page_of_a_stream_tells_its_newest_calls_and_goes_with_the_process(
+    tmp_path: Path,
+) -> None:
+    """No descriptor is kept for it, and a forked child leaves it alone."""
+    told, after, kept, left = json.loads(
+        python("-c", _SHOWS, tmp_path / "out", DISTTRACE_CORE="c").check().stdout.splitlines()[-1]
+    )
+    newest, lines, places, digests = told
+    assert (newest, lines, after, kept, left) == (4, 2, 4, False, False)
+    assert places[0] == places[1] == places[2] != places[3]
+    steps = [(b - a * 0x9E3779B97F4A7C15) % 2**64 for a, b in zip([0, *digests], digests)]
+    assert steps[0] == steps[1] == steps[3] != steps[2]

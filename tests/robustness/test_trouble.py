@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from support.cores import EACH_CORE
 from support.preloaded import preloaded
-from support.processes import Outcome, clean_environ, run_program
+from support.processes import ROOT, Outcome, clean_environ, python, run_program
 from support.raw import read_journals
 
 PROGRAM = Path(__file__).with_name("program.py")
@@ -84,3 +86,102 @@ def test_a_full_disk(tmp_path: Path) -> None:
     if shutil.which("unshare") is None or subprocess.run([*space[:-1], "true"]).returncode:
         pytest.skip("no unshare here: RLIMIT_FSIZE above stands in, without SIGBUS")
     check(run("none", tmp_path / "out", *space), sentences=1)
+
+
+def test_every_operation_begun_is_in_its_journal() -> None:
+    """Six runs in which a random rank is killed at a random instant, read by the viewer."""
+    outcome = python(
+        ROOT / "tests" / "reliability" / "kill_runs.py", "--runs", "6", "--seed", "7"
+    ).check()
+    assert outcome.stdout.startswith("6 runs, 18 journals, ")
+    assert outcome.stdout.endswith(": 0 lost, 0 journals not read\n")
+
+
+PROGRAM_MANY_THREADS = ROOT / "tests" / "reliability" / "many_threads.py"
+
+
+@EACH_CORE
+@pytest.mark.parametrize("written", [[], ["--written"]])
+def test_nothing_is_switched_off_and_nothing_is_lost(core: str, written: list[str]) -> None:
+    """Sixteen threads roll through segments that are mapped, or written as on a file server."""
+    small = ["--seconds", "0.7", "--threads", "16", "--max-mb", "1", "--core", core]
+    outcome = preloaded(PROGRAM_MANY_THREADS, *small, *written).check()
+    assert outcome.stdout.rstrip().endswith("all there"), f"{outcome}"
+
+
+PROGRAM_REINSTALLED = ROOT / "tests" / "reliability" / "reinstalled.py"
+
+
+@EACH_CORE
+def test_nothing_of_a_former_import_gets_in_the_way(tmp_path: Path, core: str) -> None:
+    """Beside a thread whose frames come and go, and a collector that lets it run."""
+    done = preloaded(PROGRAM_REINSTALLED, str(tmp_path), core, "15", timeout=120.0).check()
+    assert done.stderr == ""
+    assert done.stdout.startswith(f"15 rounds on {core}")
+
+
+_LOOKS = """
+import copy, gc, inspect, json, os, pickle, sys, threading, time, traceback
+import torch, torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+dist.all_reduce(torch.ones(1))
+swapped = [dist.all_reduce, dist.send, dist.init_process_group, dist.new_group, dist.Store.set,
+           dist.Work.wait, sys.exit, os._exit, os.execv, os.execve, os.execvpe, os.abort]
+def pickled(function):
+    return pickle.loads(pickle.dumps(function)) is function
+
+def copied(function):
+    return copy.deepcopy(function) is function
+
+def asked(function):
+    for question in (inspect.getsource, inspect.signature, inspect.getmodule, inspect.getdoc,
+                     pickled, copied):
+        try:
+            yield str(question(function))
+        except Exception as error:
+            yield type(error).__name__
+
+seen = {number: list(asked(function)) for number, function in enumerate(swapped)}
+class Borrowing:  # a builtin is no method of its class, a function is one
+    leave, run, told = sys.exit, os.execv, os._exit
+
+def called(function, *args):
+    try:
+        return function(*args)
+    except BaseException as error:
+        return type(error).__name__ + str(error)
+
+seen["borrowed"] = [called(Borrowing().leave, 3), called(Borrowing().run, "/none", ["none"]),
+                    called(Borrowing().leave, 1, 2), called(Borrowing().told, "no number")]
+import torch.distributed._functional_collectives as functional
+
+def raised(*args):
+    try:
+        functional.all_reduce(*args, dist.group.WORLD)
+    except Exception as error:
+        return [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+
+seen["raised"] = [raised(torch.ones(1), "none"), raised("no tensor", "sum"), raised(None, "sum")]
+seen["kind"] = [inspect.isbuiltin(sys.exit), inspect.isbuiltin(os.execve), repr(os._exit)]
+seen["hooks"] = [sys.excepthook is sys.__excepthook__, sys.unraisablehook is sys.__unraisablehook__,
+                 threading.excepthook is threading.__excepthook__, sys.displayhook.__name__]
+time.sleep(0.3)
+seen["threads"] = sorted(thread.name for thread in threading.enumerate())
+seen["count"] = threading.active_count()
+seen["traced"] = "disttrace.session" in sys.modules
+print(json.dumps({str(name): told for name, told in seen.items()}))
+"""
+
+
+def test_functions_hooks_and_threads(tmp_path: Path) -> None:
+    """Pickles, source, signatures, module, hooks and `threading.enumerate()`."""
+    seen = {}
+    for traced in ("0", "1"):
+        env = clean_environ(DISTTRACE=traced, DISTTRACE_DIR=str(tmp_path / traced))
+        done = subprocess.run(
+            [sys.executable, "-c", _LOOKS], env=env, capture_output=True, text=True, timeout=90
+        )
+        assert done.returncode == 0, done.stderr
+        seen[traced] = json.loads(done.stdout)
+    assert (seen["0"].pop("traced"), seen["1"].pop("traced")) == (False, True)
+    assert seen["1"] == seen["0"]
