@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -206,6 +207,14 @@ def test_a_namesake_is_not_ended(tmp_path: Path) -> None:
                 one.kill()
         over.touch()
         assert [healthy.wait(60), *(one.returncode for one in hangs)] == [0, 75, 75]
+    kept = (tmp_path / "out" / "sweep.verdicts.jsonl").read_text().splitlines()
+    of = "|".join(json.loads(line)["process"][:12] for line in kept)
+    whose = {
+        int(path.name.split("-")[-2])
+        for path in (tmp_path / "out").iterdir()
+        if re.search(of, path.name)
+    }
+    assert whose <= {one.pid for one in hangs}
     assert said.count(STALLED) == 1
     assert "ranks 0, 1" not in said
     assert "disttrace: stalled" not in stderr(tmp_path)

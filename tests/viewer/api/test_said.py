@@ -130,11 +130,34 @@ def test_each_try_of_a_name_has_its_own(tmp_path: Path, capfd: pytest.CaptureFix
         told = [one["summary"] for one in found["said"]]
         return jobs, told, found["coverage"]["other_jobs"]
 
-    # Its culprit is of another try: known only to who reads that one.
-    newest = ["of the first, found late", "in the second"]
-    assert shown() == ({"nightly.2"}, newest, ["nightly"])
+    assert shown() == ({"nightly.2"}, ["in the second"], ["nightly"])
     oldest = ["in the first", "of the first, found late"]
     assert shown("--job", "nightly") == ({"nightly"}, oldest, ["nightly.2"])
+
+
+def test_each_of_two_namesakes_has_its_own(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """They run at once and write into one file: a line names a process that it is of."""
+    one, two = (
+        Journal(tmp_path, pid=pid, job="sweep", rank=0, world_size=1, t0=T0 + pid * S)
+        for pid in (1, 2)
+    )
+    for journal in (one, two):
+        journal.world()
+        leave(journal, 60 * S)
+    at = UNIX_NS / 1e9 + 30
+    lines = [
+        {**TOLD, "disttrace": 1, "kind": "stalled", "at": at, "summary": "first", **whose}
+        for whose in ({"process": one.process}, {"process": 7})
+    ]
+    lines[1]["summary"] = "of the newest then"
+    Path(path_of(str(tmp_path), "sweep")).write_bytes(b"\n".join(map(orjson.dumps, lines)))
+    shown = {}
+    for job in ("sweep", "sweep.2"):
+        assert main(["diagnose", str(tmp_path), "--json", "--job", job]) == 0
+        shown[job] = [each["summary"] for each in orjson.loads(capfd.readouterr().out)["said"]]
+    assert shown == {"sweep": ["first"], "sweep.2": ["of the newest then"]}
 
 
 def test_what_was_said_with_more_evidence_is_the_first_finding(

@@ -20,10 +20,10 @@ from disttrace_viewer.companion.reading import beside, is_alone, of_job
 from disttrace_viewer.companion.words import those_of
 from disttrace_viewer.diagnosis.job import judged
 from disttrace_viewer.diagnosis.report import finding as as_values
-from disttrace_viewer.diagnosis.said import FAILED, GOING_ON, STALLED, standing
+from disttrace_viewer.diagnosis.said import FAILED, GOING_ON, STALLED, said_beside, standing
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.findings.finding import ERROR, LIKELY
-from disttrace_viewer.load.said import keep_once, path_of, said
+from disttrace_viewer.load.said import keep_once, path_of
 from disttrace_viewer.merge.jobs import closure
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.building import trace_of
@@ -111,7 +111,8 @@ def _kept(
     since = min(p.start_ns for p in trace.processes) / 1e9
 
     def before() -> list[dict[str, Any]]:
-        return [one for one in said([order.directory], names) if float(one["at"]) >= since]
+        mine = said_beside(found.bases, found.case.evidence.trace)
+        return [one for one in mine if float(one["at"]) >= since]
 
     def is_said() -> bool:
         kinds = [one.get("kind") for one in before()]
@@ -121,7 +122,9 @@ def _kept(
     if values is None:
         return None
     one = {"disttrace": 1, "at": time.time(), **values}
-    if not keep_once(path_of(order.directory, names[0], order.root), [one], is_said):
+    whose = {"process": found.case.evidence.trace.processes[0].id}
+    path = path_of(order.directory, names[0], order.root)
+    if not keep_once(path, [{**one, **whose}], is_said):
         return None
     unsure = " (likely)" if one.get("certainty") == LIKELY and one["kind"] == FAILED else ""
     if len(json.dumps(one)) > _LONGEST:

@@ -367,7 +367,7 @@ class Watch(Duty):
                 self._write({"verdict": self._saying.objects, "for": named})
             self._ask_next()
             if keep:
-                self._keep(objects)
+                self._keep([{**one, "process": voices[0]} for one in objects])
 
     def _announce_again(self, verdict: dict[str, Any]) -> None:
         self._again_s *= 2

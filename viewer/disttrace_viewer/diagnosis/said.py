@@ -166,8 +166,9 @@ def said_beside(bases: Iterable[str], trace: Trace) -> tuple[dict[str, Any], ...
     """What was kept of the jobs of ``trace`` in the folders of its journals, oldest first; or what
     their log tells of it.
 
-    A job that is tried again, or lies beside others of its name, writes into the same file. A
-    verdict is of whose processes it names, else of the launch that was the newest one then.
+    A job that is tried again, or runs beside another of its name, writes into the same file. A
+    verdict is of whose processes it names; where it names none that is known, of the launch that
+    was the newest one then.
     """
     where = {os.path.dirname(base) for base in bases}
     rows = (row for one in trace.processes for row in one.reports if row["kind"] == "said")
@@ -178,17 +179,18 @@ def said_beside(bases: Iterable[str], trace: Trace) -> tuple[dict[str, Any], ...
         for one in said(where, [name]):
             before = [job for job in launches if job.start_ns <= one["at"] * 1e9]
             speaker = before[-1] if before else launches[0]
-            if _names(one, trace.by_id) or speaker in trace.jobs:
+            of_other = _names(one, trace.of_others)
+            if _names(one, trace.by_id) or (speaker in trace.jobs and not of_other):
                 found[orjson.dumps(one)] = one
     return tuple(sorted(found.values(), key=lambda one: float(one["at"]))[-MOST:])
 
 
 def _names(one: Mapping[str, Any], processes: Container[str]) -> bool:
+    """Whether one of these judged it, or it is about one of them."""
     finding = one.get("finding")
-    if not isinstance(finding, dict):
-        return False
-    named = [finding.get("culprits"), finding.get("waiting")]
-    return any(i in processes for ids in named if isinstance(ids, list) for i in ids)
+    about = finding if isinstance(finding, dict) else {}
+    named = [[one.get("process")], about.get("culprits"), about.get("waiting")]
+    return any(i in processes for ids in named if isinstance(ids, list) for i in map(str, ids))
 
 
 SEVERITIES = (ERROR, WARNING, NOTE)

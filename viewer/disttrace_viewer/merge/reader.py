@@ -215,6 +215,7 @@ def load(
         other_jobs=tuple(
             dataclasses.replace(job, processes=()) for job in whole.jobs if job.id not in chosen
         ),
+        of_others=frozenset(p.id for p in whole.processes if p.job not in chosen),
         clocks=part.clocks,
         stacks=tuple(reading.narrowing.calls.stacks),
         errors=tuple(reading.narrowing.errors),

@@ -79,6 +79,7 @@ def trace_of(
             for job in found.jobs
         ),
         other_jobs=tuple(replace(j, processes=()) for j in whole.jobs if j.id not in here),
+        of_others=frozenset(p.id for p in whole.processes if p.job not in here),
         clocks=found.clocks,
         stacks=(),
         errors=tuple(building.errors),

@@ -315,6 +315,8 @@ class Trace:
     """The jobs whose operations are in this trace."""
     other_jobs: tuple[Job, ...]
     """Jobs in the same folders that were not requested (their ``processes`` are empty)."""
+    of_others: frozenset[str]
+    """Ids of the processes of those."""
     clocks: tuple[Clock, ...]
     stacks: tuple[Stack, ...]
     errors: tuple[str, ...]
