@@ -36,14 +36,16 @@ def three(group): dist.all_reduce(torch.ones(4), group=group)
 def logs(group): dist.all_reduce(torch.ones(4), group=group)
 """
 GROUPS = f"""{START}
-swaps, maxes, healthy = (dist.new_group([0, 1, 2]) for _ in range(3))
+swaps, maxes, healthy, orders = (dist.new_group([0, 1, 2]) for _ in range(4))
 until = time.monotonic() + 20
 for step in range(1000):
     odd = rank == 2 and step == 20
     one(healthy); (logs if rank == 0 else two)(healthy)
     for call in (two, one) if odd else (one, two): call(swaps)
+    for call in (two, one) if rank == 2 and step >= 20 else (one, two): call(orders)
+    three(orders)
     one(maxes, dist.ReduceOp.MAX if odd else dist.ReduceOp.SUM); two(maxes)
-    done = torch.tensor([float((len(heard) > 1 and step > 60) or time.monotonic() > until)])
+    done = torch.tensor([float((len(heard) > 2 and step > 60) or time.monotonic() > until)])
     dist.all_reduce(done, op=dist.ReduceOp.MIN)
     if done.item(): break
     time.sleep(0.01)
@@ -88,17 +90,17 @@ def told(tmp_path: Path, text: str, **settings: str) -> tuple[list[dict[str, Any
 
 
 def test_each_group_that_diverges_is_told_once_before_anybody_hangs(tmp_path: Path) -> None:
-    """Of two calls in another order and another reduce op; callbacks hear it in all ranks (else the
-    program would not end). A rank that logs by another line is no divergence.
+    """Of two calls in another order, once and from a step on, and another reduce op; callbacks hear
+    it in all ranks (else the program would not end). A rank that logs by another line is none.
     """
     said, stderr = told(tmp_path, GROUPS)
-    found = {one["finding"]["kind"]: one for one in said}
-    assert len(said) == len(found) == 2, stderr
-    assert found["reduce_op_mismatch"]["certainty"] == "certain"
-    assert found["divergence"]["summary"].startswith(
-        "Rank 2 called in another order than ranks 0, 1 in group "
-    )
-    assert [one["culprit_ranks"] for one in said] == [[2], [2]]
+    kinds = sorted(one["finding"]["kind"] for one in said)
+    assert kinds == ["divergence", "divergence", "reduce_op_mismatch"], stderr
+    orders = [one["summary"] for one in said if one["finding"]["kind"] == "divergence"]
+    assert all(text.startswith("Rank 2 called in another order than ranks 0, 1") for text in orders)
+    assert sum("again and again" in text for text in orders) == 1, orders
+    assert [one["certainty"] for one in said if one["finding"]["kind"] == kinds[2]] == ["certain"]
+    assert [one["culprit_ranks"] for one in said] == [[2]] * 3
     assert stderr.count("disttrace: diverged") >= 1
 
 

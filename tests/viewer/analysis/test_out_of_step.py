@@ -142,6 +142,35 @@ def test_a_call_too_many_and_one_in_another_order() -> None:
     assert (found.how, found.number, found.members, found.newest) == (SWAPPED, 8, (0,), 9)
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_calls_that_a_rank_makes_in_another_order_from_a_step_on(seed: int) -> None:
+    """Two neighbours of a step, seen at any moment from two steps on. In a loop of these two alone
+    a call that was left out once looks the same: then that is the other reading.
+    """
+    draw = random.Random(seed)
+    body = "".join(draw.sample("abcdefgh", draw.randint(2, 6)))
+    at, world, place = draw.randint(3, 20), draw.randint(2, 4), draw.randrange(len(body) - 1)
+    two = body[place : place + 2]
+    count, odd = at + draw.randint(4, 20), draw.randrange(world)
+    courses = dict.fromkeys(range(world), body * count)
+    courses[odd] = body * at + body.replace(two, two[::-1]) * (count - at)
+    length = draw.randint((at + 3) * len(body), count * len(body))
+    courses = {rank: one[: length - draw.randrange(2)] for rank, one in courses.items()}
+    found = first_shift(courses)
+    assert found is not None
+    assert (found.how, found.members, found.number) == (SWAPPED, (odd,), at * len(body) + place + 1)
+    assert (found.calls, found.met, found.sure) == ((two[1],), two[0], True)
+    assert (found.instead is not None) == (len(body) == 2)
+
+
+@pytest.mark.parametrize(("body", "then"), [("abc", "cba"), ("abcd", "adcb"), ("abcd", "cbad")])
+def test_more_than_two_calls_in_another_order(body: str, then: str) -> None:
+    """Reversed, as by another order of a dictionary."""
+    found = first_shift({0: body * 20, 1: body * 20, 2: body * 8 + then * 12})
+    assert found is not None
+    assert (found.how, found.members, found.crossed) == (SWAPPED, (2,), 24)
+
+
 def test_of_several_equal_calls_any_may_be_the_one() -> None:
     """Three a in a row, of which one rank makes two."""
     found = first_shift({0: "aaae" * 4, 1: ("aaae" * 4)[:5] + ("aaae" * 4)[6:], 2: "aaae" * 4})

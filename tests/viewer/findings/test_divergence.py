@@ -57,6 +57,29 @@ def test_a_shift_that_nobody_notices_is_a_warning(tmp_path: Path, read: object) 
 
 
 @pytest.mark.parametrize("read", [lambda folder: list(diagnose(folder).found), by_states])
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("third", [(), ("loss",)])
+def test_an_order_that_is_another_one_from_a_step_on_is_a_warning(
+    tmp_path: Path, read: object, ends: bool, third: tuple[str, ...]
+) -> None:
+    """Rank 2 makes two calls the other way round from its fifth step on, and nothing else differs.
+    While it runs, in a loop of these two, it may have left one out as well.
+    """
+    usual = ("grad", "norm", *third) * 12
+    other = usual[: 4 * (2 + len(third))] + ("norm", "grad", *third) * 8
+    run(tmp_path, [usual, usual, other], ends=ends)
+    found = only(read(tmp_path))  # type: ignore[operator]
+    number, mixed = 4 * (2 + len(third)) + 1, 16 if ends or third else 15
+    either = "" if ends or third else " (or skipped all_reduce at train.py:10 once)"
+    assert (found.kind, len(found.culprits)) == (("divergence", 1) if ends else ("no_progress", 0))
+    assert f" since #{number}: rank 2 made all_reduce at train.py:20 before" in found.summary
+    assert found.summary.endswith(
+        f" all_reduce at train.py:10, again and again{either}; {mixed} results"
+        f" {'since' if ends else 'before it'} were mixed."
+    )
+
+
+@pytest.mark.parametrize("read", [lambda folder: list(diagnose(folder).found), by_states])
 def test_the_last_consequence_is_told_with_where_it_began(tmp_path: Path, read: object) -> None:
     """The shift meets another operation at last."""
     usual = (*USUAL, "eval")

@@ -12,6 +12,9 @@ ranks that lead in turn, a batch of text here and of images there, one that has 
 joins the others' calls from elsewhere. Such lines never met themselves, or meet in step again, or
 have no order of which a shift can be distinguished from chance.
 
+Some calls in another order from a step on look the same, where a loop has no more than two calls,
+as one that was left out once: then both readings are given.
+
 Calls are anything that is equal where they are the same. Each becomes a character and a course a
 string, so that comparing a million of them is one comparison of memory.
 """
@@ -46,6 +49,8 @@ chance each change is two throws of a coin at least."""
 _TRIED = 7
 """So many changes more where nothing but a shift shows that they are together, since it was chosen
 out of many."""
+_LONGEST_ORDER = 8
+"""Calls of a step that one side makes in another order, at most."""
 _CONTEXT = 16
 """Calls before one by which is known what usually follows."""
 _REFERENCES = 4
@@ -76,11 +81,18 @@ class Shift(Generic[K, C]):
     an error, if there is one, and nothing otherwise."""
     newest: int
     """The last number that one of the members and one of the others have begun."""
+    crossed: int = 0
+    """Of another order: so many calls met another one."""
+    short: bool = False
+    """One side has begun fewer calls."""
+    instead: Shift[K, C] | None = None
+    """Of another order, if it may as well be a call that was left out once: that."""
 
     def later(self, by: int) -> Shift[K, C]:
         """The same, where courses began ``by`` calls after the first one."""
         numbers = {key: getattr(self, key) + by for key in ("number", "earliest", "newest")}
-        return replace(self, **numbers)
+        instead = None if self.instead is None else self.instead.later(by)
+        return replace(self, **numbers, instead=instead)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +100,10 @@ class _Apart:
     how: str
     at: int
     count: int
-    """How many calls were left out or made too many."""
+    """How many calls were left out or made too many; of another order those since the first."""
     equal: int = field(default=0, compare=False)
     """So many calls in a row are equal by it."""
+    instead: _Apart | None = field(default=None, compare=False)
     sure: bool = field(default=False, compare=False)
 
 
@@ -182,16 +195,38 @@ def _told(view: _View[K], size: int, calls: Mapping[str, C], kinds: Kinds) -> Sh
         if habit == other[apart.at] and (back := _apart(other, usual, kinds)) is not None:
             apart, usual, other, members, others = back, other, usual, others, members
         known = other[apart.at] in other[: apart.at]
-        decided = apart.how == SKIPPED and known and habit == usual[apart.at]
+        decided = apart.how != EXTRA and known and habit == usual[apart.at]
     at, count = apart.at, apart.count
+    if apart.how == SWAPPED:
+        last = at + count if count < _FAR - _LONGEST_ORDER else min(len(usual), len(other))
+        both = zip(usual[at:last], other[at:last], strict=False)
+        instead = None
+        if apart.instead is not None:
+            skipped = replace(apart.instead, sure=apart.sure)
+            view = replace(view, apart=skipped, usual=usual, other=other)
+            instead = _told(view, size, calls, kinds)
+        return Shift(
+            how=SWAPPED,
+            number=at + 1,
+            earliest=at + 1,
+            members=members,
+            others=others,
+            calls=(calls[other[at]],),
+            met=calls[usual[at]],
+            doubled=False,
+            decided=decided,
+            sure=apart.sure,
+            newest=last,
+            crossed=sum(a != b for a, b in both),
+            short=len(usual) != len(other),
+            instead=instead,
+        )
     if _is_doubled(apart, usual, other) and len(other) > len(usual):
         # All that both made since is equal, and who seems to have left out a call has one more.
         apart = replace(apart, how=EXTRA)
     longer = usual if apart.how == SKIPPED else other
     earliest = at
-    while (
-        apart.how != SWAPPED and earliest and longer[earliest - 1] == longer[earliest - 1 + count]
-    ):
+    while earliest and longer[earliest - 1] == longer[earliest - 1 + count]:
         earliest -= 1
     return Shift(
         how=apart.how,
@@ -199,14 +234,12 @@ def _told(view: _View[K], size: int, calls: Mapping[str, C], kinds: Kinds) -> Sh
         earliest=earliest + 1,
         members=members,
         others=others,
-        calls=tuple(calls[c] for c in longer[at : at + (1 if apart.how == SWAPPED else count)]),
-        met=calls[(usual if apart.how == EXTRA else other)[at]]
-        if apart.how != SWAPPED
-        else calls[usual[at]],
+        calls=tuple(calls[c] for c in longer[at : at + count]),
+        met=calls[(usual if apart.how == EXTRA else other)[at]],
         doubled=_is_doubled(apart, usual, other),
         decided=decided,
         sure=apart.sure,
-        newest=at + count if apart.how == SWAPPED else min(len(usual), len(other)),
+        newest=min(len(usual), len(other)),
     )
 
 
@@ -319,21 +352,49 @@ def _explained(
     if stays[0]:
         return None
     found = [stays]
-    if _is_swap(usual, other, at):
+    order = _in_another_order(usual, other, at)
+    if order is not None and order.count == 2:
         found.append(rated(SWAPPED, at + 2, at + 2, 2))
     for count in range(1, MOST_SHIFT + 1):
         found.append(rated(SKIPPED, at + count, at, count))
         found.append(rated(EXTRA, at, at + count, count))
     lasting = next((one for one in found if one[0]), None)
+    if order is not None and order.count > 2:
+        alone = usual[at : at + order.count] == usual[at : at + 2] * (order.count // 2)
+        if lasting is None or alone:  # a loop of these two
+            return replace(order, instead=None if lasting is None else lasting[2])
     best = lasting or max(found, key=lambda one: one[1])
     return best[2] if best[0] or best[1] >= _FOR_A_WHILE else None
 
 
-def _is_swap(usual: str, other: str, at: int) -> bool:
-    """Two calls in another order than both sides made them in before."""
-    one, two = usual[at : at + 2], other[at : at + 2]
-    known = one in usual[:at] and one in other[:at]
-    return len(one) == len(two) == 2 and one == two[::-1] and one[0] != one[1] and known
+def _in_another_order(usual: str, other: str, at: int) -> _Apart | None:
+    """The same few calls in another order than both sides made them in before: two of them once, or
+    some again and again, with nothing else that differs as far as can be seen, or for a while.
+    """
+    for width in range(2, _LONGEST_ORDER + 1):
+        one, two = usual[at : at + width], other[at : at + width]
+        if len(one) == len(two) == width and sorted(one) == sorted(two):
+            break
+    else:
+        return None
+    if not any(order in usual[:at] and order in other[:at] for order in (one, two)):
+        return None
+    end = last = at
+    most = min(len(usual), len(other), at + _FAR)
+    while end < most:
+        here = usual[end : end + width], other[end : end + width]
+        if here == (one, two):
+            end = last = end + width
+        elif usual[end] == other[end]:
+            end += max(1, _agree(usual, end, other, end, far=most - end))
+        elif end + width > most and one.startswith(here[0]) and two.startswith(here[1]):
+            end = most
+        else:
+            break
+    again = last > at + width and (end == most or end - at >= _FOR_A_WHILE)
+    if not again and (width > 2 or one not in usual[:at]):
+        return None
+    return _Apart(SWAPPED, at, last - at if again else 2, end - at)
 
 
 def _agree(usual: str, one: int, other: str, two: int, far: int | None = _FAR) -> int:

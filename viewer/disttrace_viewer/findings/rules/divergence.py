@@ -42,6 +42,8 @@ def find(case: Case) -> Iterator[Finding]:
         came_to = (_came_to(case, f, stream) for f in case.findings)
         if not shift.sure or not mixed or any(seq is not None for seq in came_to):
             continue
+        if all(case.clean(p) for p in (*shift.members, *shift.others)) and not shift.short:
+            shift = replace(shift, instead=None)  # who left one out would have ended alone
         ops = (op for p in shift.members for op in case.evidence.sample.of_process.get(p, ()))
         found = Finding(
             kind="divergence",
@@ -88,6 +90,8 @@ def traced_back(case: Case, finding: Finding) -> Finding:
         number = _came_to(case, finding, stream)
         mixed = 0 if number is None else _mixed(case, stream, shift, before=number)
         if number is not None and shift.number < number and mixed:
+            if shift.short and shift.instead is not None:
+                shift = shift.instead  # in another order all would have made as many
             trace, group = case.evidence.trace, case.evidence.trace.groups[stream[0] or 0]
             where = group if finding.group is None else None
             since = replace(
@@ -186,7 +190,8 @@ def _mixed(case: Case, stream: Stream, shift: Shift[int, Place], before: int | N
     ]
     newest = min([shift.newest, *(seq - 1 for seq in open_ends)])
     newest = newest if before is None else min(newest, before - 1)
-    return max(0, newest - shift.number + 1)
+    mixed = max(0, newest - shift.number + 1)
+    return min(mixed, shift.crossed or mixed)
 
 
 def _locations(shift: Shift[int, Place]) -> tuple[Location, ...]:
@@ -242,7 +247,8 @@ def summary(trace: Trace, group: Group, shift: Shift[int, Place], mixed: int) ->
     are = "is" if len(shift.members) == 1 else "are"
     where = sentences.group(group, trace)
     if shift.how == SWAPPED:
-        texts = f"{who} called in another order than {others} in {where} at #{shift.number}"
+        since = f"since #{shift.number}" if shift.crossed > 2 else f"at #{shift.number}"
+        texts = f"{who} called in another order than {others} in {where} {since}"
         return f"{texts}: {_did(trace, shift)}; {_results(mixed)} mixed."
     return (
         f"{who} {are} out of step with {others} in {where} {_since(shift)}:"
@@ -297,7 +303,9 @@ def _did(trace: Trace, shift: Shift[int, Place]) -> str:
     others = sentences.processes(trace, shift.others)
     calls = _calls(shift)
     if shift.how == SWAPPED:
-        return f"{who} made {calls} before {_call(shift.met)}"
+        times = ", again and again" * (shift.crossed > 2)
+        left = "" if shift.instead is None else f" (or skipped {_call(shift.met)} once)"
+        return f"{who} made {calls} before {_call(shift.met)}{times}{left}"
     if shift.how == SKIPPED:
         twice = " (or made the call before it twice)" * shift.doubled
         return f"{who} skipped {calls}{twice}" + (
