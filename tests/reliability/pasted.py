@@ -18,6 +18,8 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import html
+import itertools
 import json
 import os
 import random
@@ -286,6 +288,20 @@ def _cut_off(lines: Lines, drawn: random.Random) -> Lines:
     return lines[:count] if drawn.random() < 0.4 else lines[-count:]
 
 
+def _repeated(lines: Lines, drawn: random.Random) -> Lines:
+    """As syslog does: a line again and again is said once, with how often."""
+    kept: Lines = []
+    for one, several in itertools.groupby(lines):
+        more = len([*several]) - 1
+        kept += [one, *[f"last message repeated {more} times"] * (more > 0)]
+    return kept
+
+
+def _middle_lost(lines: Lines, drawn: random.Random) -> Lines:
+    first, last = sorted(drawn.sample(range(len(lines) + 1), 2))
+    return [*lines[:first], "...", f"[{last - first} lines truncated]", *lines[last:]]
+
+
 CUTS: dict[str, Callable[[Lines, random.Random], Lines]] = {
     "as it is": lambda lines, _: lines,
     "wrapped": _wrapped,
@@ -306,6 +322,49 @@ CUTS: dict[str, Callable[[Lines, random.Random], Lines]] = {
     ],
     "times lost": lambda lines, _: [_STAMP.sub("", _GLOG.sub(r"[\1 ", one)) for one in lines],
     "no prefix": lambda lines, _: [re.sub(r"^\[default\d\]:", "", one) for one in lines],
+    "html": lambda lines, _: [html.escape(one) for one in lines],
+    "docker json": lambda lines, _: [
+        json.dumps(
+            {"log": f"{one}\n", "stream": "stderr", "time": f"2026-01-01T10:00:{n % 60:02}Z"}
+        )
+        for n, one in enumerate(lines)
+    ],
+    "cloud json": lambda lines, _: [
+        json.dumps({"severity": "ERROR", "ts": "x", "message": one}) for one in lines
+    ],
+    "cri": _prefixed(lambda n: f"2026-01-01T10:00:{n % 60:02}.{n:09}Z stderr F "),
+    "syslog": _prefixed(lambda n: f"Jan  1 10:00:{n % 60:02} node-a7 torchrun[2117]: "),
+    "pdsh": _prefixed(lambda n: "10.0.0.5: "),
+    "hydra": _prefixed(lambda n: f"[2026-01-01 10:00:{n % 60:02},{n % 1000:03}][train][INFO] - "),
+    "loguru": _prefixed(lambda n: f"2026-01-01 10:00:{n % 60:02}.123 | ERROR    | app:run:12 - "),
+    "vllm": _prefixed(
+        lambda n: f"(EngineCore pid=2117) ERROR 01-01 10:00:{n % 60:02} [core.py:9] "
+    ),
+    "seconds since 1970": _prefixed(lambda n: f"17{n:08}.123456 "),
+    "us dates": _prefixed(lambda n: f"01/01/2026 10:00:{n % 60:02} - INFO - "),
+    "in a report": lambda lines, _: [
+        "Hi all, my job hangs after an hour. Full log:",
+        "",
+        "```",
+        *lines,
+        "```",
+        "",
+        "I tried NCCL_P2P_DISABLE=1 and it fails on rank 0 too. Any idea? Error: no idea",
+    ],
+    "in a quoted report": lambda lines, _: [
+        "On Monday somebody wrote:",
+        *(f"> {one}" for one in lines),
+        "",
+        "Same here.",
+    ],
+    "in a list": lambda lines, _: ["1. What happens:", "", *(f"       {one}" for one in lines), ""],
+    "progress": lambda lines, _: [
+        f"{' 12%|#2        | 12/100 [00:01<00:09,  9.1it/s]' * (n % 3 == 0)}{one}"
+        for n, one in enumerate(lines)
+    ],
+    "progress lines": lambda lines, _: [f" 12%|#2        | 12/100 \r{one}" for one in lines],
+    "repeated": _repeated,
+    "middle lost": _middle_lost,
     "summary alone": lambda lines, _: _after(lines, "====="),
     "no summary": lambda lines, _: lines[: _at(lines, "=====")],
     "errors alone": lambda lines, _: [
@@ -378,7 +437,7 @@ def cut(folder: Path, into: Path, drawn: random.Random) -> Cut:
             for path in into.iterdir():
                 os.utime(path, (1_600_000_000, 1_600_000_000))
             text += ", times lost"
-    return Cut(text, bool({"summary alone", "cut off"} & {*names}))
+    return Cut(text, bool({"summary alone", "cut off", "middle lost"} & {*names}))
 
 
 # -- judging ---------------------------------------------------------------------------------

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import html
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,6 +107,11 @@ NCCL_CALL = (
 )
 PAIR = "[/build/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.7]:4107"
 RECORD = "/opt/env/lib/python3.11/site-packages/torch/distributed/elastic/errors/__init__.py"
+GATHERS = f'  File "{C10D}", line 3252, in all_reduce'
+TIMED_OUT = (
+    "RuntimeError: [/build/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for"
+    " recv operation to complete"
+)
 AUTOGRAD = "/opt/env/lib/python3.11/site-packages/torch/autograd/graph.py"
 
 
@@ -145,7 +153,7 @@ RESTATED = {
     ),
     "a watchdog by Ray, said once": (
         RAY.format(5, 3) + GATHER.format(0) + " [repeated 14x across cluster]",
-        Piece("", "missing_participant", (), ("of ranks 1-", "the log has no line")),
+        Piece("", "missing_participant", (), ("of ranks 1-", "the log has no such line")),
     ),
     # ROCm/rccl#429, NVIDIA/nccl#1193
     "another operation in NCCL's lines": (
@@ -241,7 +249,7 @@ RESTATED = {
     ),
     "a gather tells how many there are": (
         "\n".join(GATHER.format(rank) for rank in (0, 1)),
-        Piece("", "missing_participant", (), ("of ranks 2-7 the log has no line",)),
+        Piece("", "missing_participant", (), ("of ranks 2-7 the log has no such line",)),
     ),
     "several are missing": (
         "RuntimeError: [Rank 0]: Ranks 4, 5, 6 failed to pass monitoredBarrier in 20000 ms",
@@ -267,6 +275,46 @@ RESTATED = {
         "disttrace: stalled (likely): Rank 2 never joined all_reduce #8. (19:29:26)",
         Piece("", "missing_participant", (2,), ("Said by the job itself at 19:29:26",)),
     ),
+    "the only rank without an error": (
+        "\n".join(["[rank1]: world size 3", *(raised(r, TIMED_OUT, GATHERS) for r in (0, 2))]),
+        Piece("", "missing_participant", (1,), ("all_reduce", "train.py:44")),
+    ),
+    "an end without a word": (
+        "\n".join(["[rank1]: world size 3", *(raised(r, f"RuntimeError: {PAIR}") for r in (0, 2))]),
+        Piece("", "process_failed", (1,), ("rank 1, of which the log has no error",)),
+    ),
+    "a crash by faulthandler": (
+        "\n".join([raised(0, f"RuntimeError: {PAIR}"), "[rank1]:Fatal Python error: Bus error"]),
+        Piece("", "process_failed", (1,), ("SIGBUS",)),
+    ),
+    "a crash after an error": (
+        "\n".join([raised(0, f"RuntimeError: {PAIR}"), "[rank0]:Fatal Python error: Bus error"]),
+        Piece("", "process_failed", (), ("Rank 0 lost a connection",)),
+    ),
+    # pytorch/gloo#148, in the words of torch 2.13: the key of an address bears its rank.
+    "an address that is not there": (
+        raised(0, "DistStoreError: wait timeout after 90000ms, keys: /default_pg/0//cpu//0/3"),
+        Piece("", "missing_participant", (3,), ("init_process_group",)),
+    ),
+    # torch 2.15's own wording
+    "a watchdog of torch 2.15": (
+        "\n".join(
+            ["[rank0]: world size: 3"]
+            + [
+                f"[rank{r}]:[E1 WorkNCCL.cpp:372] [TC][rank={r}][name=0] Operation timed out after"
+                " 13001 ms"
+                for r in (1, 2)
+            ]
+        ),
+        Piece("", "missing_participant", (0,)),
+    ),
+    "a traceback of which the middle is lost": (
+        "\n".join(
+            [interrupted(0, 30, waits=False).rpartition("\n")[0], "...", "0: KeyboardInterrupt"]
+            + [interrupted(r, 44, waits=True) for r in (1, 2)]
+        ),
+        Piece("", "missing_participant", (), ("of rank 0 the log has no such line",)),
+    ),
     "a task of srun": (
         "srun: error: node-b: task 5: Killed",
         Piece("", "process_failed", (5,), ("SIGKILL",)),
@@ -279,6 +327,42 @@ def test_wordings_of_public_reports(tmp_path: Path, name: str) -> None:
     text, piece = RESTATED[name]
     (tmp_path / "job.log").write_text(f"{text}\n")
     check(diagnose(tmp_path / "job.log"), piece)
+
+
+AROUND: dict[str, Callable[[str], str]] = {
+    "html": html.escape,
+    "quoted": lambda one: f"> {one}",
+    "in a list": lambda one: f"       {one}",
+    "docker": lambda one: json.dumps({"log": f"{one}\n", "stream": "stderr", "time": "now"}),
+    "cri": lambda one: f"2026-01-01T10:00:00.123456789Z stderr F {one}",
+    "syslog": lambda one: f"Jan  1 10:00:00 node-a7 torchrun[2117]: {one}",
+    "compose": lambda one: f"trainer-1  | {one}",
+    "pdsh": lambda one: f"10.0.0.5: {one}",
+    "hydra": lambda one: f"[2026-01-01 10:00:00,123][train][INFO] - {one}",
+    "loguru": lambda one: f"2026-01-01 10:00:00.123 | ERROR    | app:run:12 - {one}",
+    # vllm-project/vllm#20226, #17756; hiyouga/LlamaFactory#8261; horovod/horovod#2907;
+    # mlcommons/training#758
+    "vllm": lambda one: f"(EngineCore pid=2117) ERROR 01-01 10:00:00 [core.py:9] {one}",
+    "vllm of a rank": lambda one: (
+        f"(VllmWorker rank=2 pid=7) ERROR 01-01 10:00:00 [a/b.py:9] {one}"
+    ),
+    "numbers in brackets": lambda one: f"[80746] {one}",
+    "horovod": lambda one: f"[2]<stderr>:{one}",
+    "torchx": lambda one: f"train/0 [2026-01-01 10:00:00,123] {one}",
+    "epoch": lambda one: f"1767225600.123456 {one}",
+    "progress": lambda one: f" 12%|#2        | 12/100 [00:01<00:09,  9.1it/s]{one}",
+}
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_what_stands_around_lines(tmp_path: Path, name: str) -> None:
+    text = "\n".join([raised(2, "ValueError: shard 9 is empty"), summed((3, -15), (2, 1))])
+    lines = ["It fails:", "", *map(AROUND[name], text.splitlines()), "", "Any idea?"]
+    (tmp_path / "job.log").write_text("\n".join(lines[2 * (name == "docker") :]))
+    check(
+        diagnose(tmp_path / "job.log"),
+        Piece("", "process_failed", (2,), ("shard 9 is empty (train.py:44)",)),
+    )
 
 
 def check(report: Report, piece: Piece) -> None:
@@ -333,7 +417,7 @@ def test_lines_that_differ_by_numbers_are_read_once(
     lines = [f"[rank{n % 4}]: rank {n % 4} step {n:04} error 0.{n % 7}" for n in range(4000)]
     (tmp_path / "job.log").write_text("\n".join([*lines, GATHER.format(0)]))
     (found,) = diagnose(tmp_path / "job.log").findings
-    assert "of ranks 1-7 the log has no line" in found.summary
+    assert "of ranks 1-7 the log has no such line" in found.summary
     assert len(taken) == 2
 
 

@@ -60,7 +60,7 @@ def test_another_operation_of_one_number(tmp_path: Path) -> None:
 def test_who_has_no_line_is_named_and_not_blamed(tmp_path: Path) -> None:
     report = told(tmp_path, *(caught(r, 7) for r in (0, 1, 3)))
     assert not any(found.culprit_ranks for found in report.findings)
-    assert "of rank 2 the log has no line" in str(report)
+    assert "of rank 2 the log has no such line" in str(report)
 
 
 def test_counts_that_were_never_set_are_none(tmp_path: Path) -> None:

@@ -346,7 +346,7 @@ def unseen(trace: Trace, ranks: Sequence[int]) -> str:
     """Of ranks of which nothing was found."""
     they = "they" if len(ranks) > 1 else "it"
     if _all_of(trace, "log"):
-        return f"of {sentences.ranks(ranks)} the log has no line"
+        return f"of {sentences.ranks(ranks)} the log has no such line"
     if _all_of(trace, "py-spy"):
         return f"of {sentences.ranks(ranks)} there is no stack, so nobody knows whether {they} came"
     if _all_of(trace, ATTACHED):

@@ -250,11 +250,12 @@ def _lost(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
         )
         yield _found(case, "process_failed", summary, hint=OTHERS)
         return
-    summary = (
-        f"{who} lost a connection to a rank that had ended;"
-        " which one, and why, the log does not tell."
-    )
-    yield _found(case, "process_failed", summary, waiting=ranks, hint=OTHERS)
+    ended = [rank for row in rows for rank in row["ended"]]
+    which = "which one, and why, the log does not tell"
+    if ended:
+        which = f"{sentences.ranks(ended)}, of which the log has no error; why, it does not tell"
+    summary = f"{who} lost a connection to a rank that had ended: {which}."
+    yield _found(case, "process_failed", summary, ranks=ended, waiting=ranks, hint=OTHERS)
 
 
 def _sizes(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:

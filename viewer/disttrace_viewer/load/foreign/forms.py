@@ -149,6 +149,8 @@ class Log:
     """Stacks that ``faulthandler`` wrote."""
     fatal: bool = False
     """It wrote them since a process crashed."""
+    deduplicated: bool = False
+    """What several ranks printed stands there once."""
     reports: dict[bytes, dict[str, Any]] = field(default_factory=dict)
     """What is reported of others, or of the whole job."""
     job_said: list[dict[str, Any]] = field(default_factory=list)
@@ -190,6 +192,7 @@ def watchdog(log: Log, line: Line, speaker: Speaker) -> bool:
         at_ns=line.at_ns,
     )
     log.statements.append(statement)
+    log.world = max(log.world, line.times)
     if work is not None and work[3] and work[4]:
         one, other = sorted((int(work[3]), int(work[4])))
         if 0 < one < other < _LARGEST and other % one == 0 and work[2] in _GATHERING:
@@ -245,6 +248,19 @@ def heartbeat(log: Log, line: Line, _speaker: Speaker) -> bool:
     return True
 
 
+_TIMED_OUT = re.compile(
+    r"\[rank=(\d{1,7})\]\[name=[^\]]{0,200}\] (Operation timed out after \d{1,12} ms)"
+)
+
+
+def timed_out(log: Log, line: Line, _speaker: Speaker) -> bool:
+    """What the watchdog of torch 2.15 tells: that an operation does not end, and no more."""
+    if (found := _TIMED_OUT.search(line.text)) is not None:
+        failure = Failure("DistBackendError", found[2], at_ns=line.at_ns)
+        log.failures.setdefault(int(found[1]), [failure])
+    return found is not None
+
+
 _FRAME_OF_NCCL = re.compile(r"\s{0,4}#(\d{1,3}) (\S{1,200}) from (\S{1,1000})\s{0,4}")
 
 
@@ -288,6 +304,22 @@ def fingerprints(log: Log, line: Line, speaker: Speaker) -> bool:
     return bool(found)
 
 
+_CRASHED = re.compile(
+    "Fatal Python error: (Segmentation fault|Bus error|Illegal instruction|Floating point exc)?"
+)
+
+
+def crashes(log: Log, line: Line, speaker: Speaker) -> bool:
+    """What ``faulthandler`` writes of a signal: an end of its own, unless an error came before."""
+    found = _CRASHED.search(line.text)
+    if found is None:
+        return False
+    log.fatal = True
+    if found[1] and isinstance(speaker, int) and not {speaker} & {*log.failures, *log.open}:
+        log.ends.setdefault(speaker, Ended(_SIGNALS[found[1]], line.at_ns, first=True))
+    return True
+
+
 _UNPASSED = re.compile(
     r"Ranks? (\d{1,7}(?:, \d{1,7})*) failed to pass monitoredBarrier in (\d{1,12})"
 )
@@ -296,6 +328,7 @@ _STORE_BARRIER = re.compile(
     r"store based barrier (?:to initialize process group )?(?:on|for) rank: (\d{1,7}),"
     r".{0,200}?world_size=(\d{1,7}), worker_count=(\d{1,7})"
 )
+_MESH_KEY = re.compile(r"keys?: /?default_pg/\d{1,4}//(?:cpu|cuda)//\d{1,4}/(\d{1,7})\b")
 _CLIENTS = re.compile(r"(\d{1,7})/(\d{1,7}) clients joined")
 _UNIQUE_ID = re.compile(
     r"\[(\d{1,7})\] is setting up NCCL communicator and retrieving ncclUniqueId from \[(\d{1,7})\]"
@@ -315,6 +348,8 @@ def barriers(log: Log, line: Line, speaker: Speaker) -> bool:
         rank, world, count = map(int, found.groups())
         log.report("barrier", world=world, rank=rank, count=count)
         log.whole = world if log.whole in (None, world) else log.whole
+    elif (found := _MESH_KEY.search(text)) is not None and "imeout" in text:
+        log.report("absent", op="init_process_group", ranks=[int(found[1])])
     elif (found := _CLIENTS.search(text)) is not None:
         log.report("clients", count=int(found[1]), world=int(found[2]))
     elif (found := _UNIQUE_ID.search(text)) is not None and "imeout" in text:
@@ -382,7 +417,7 @@ def nccl(log: Log, line: Line, speaker: Speaker) -> bool:
 
 
 _FIELD = re.compile(
-    r"\s{0,4}(time|rank|exitcode|traceback|msg)\s{0,8}: ?(?:(-?\d{1,10})\b(?!-))?(.{0,300})"
+    r"\s{0,24}(time|rank|exitcode|traceback|msg)\s{0,8}: ?(?:(-?\d{1,10})\b(?!-))?(.{0,300})"
 )
 _LOCAL_END = re.compile(r"failed \(exitcode: (-?\d{1,6})\) local_rank: (\d{1,7})")
 _TASKS = re.compile(
@@ -391,7 +426,7 @@ _TASKS = re.compile(
 )
 _SIGNALS = {
     "Killed": -9, "Out Of Memory": -9, "Terminated": -15, "Segmentation fault": -11,
-    "Aborted": -6, "Bus error": -7,
+    "Aborted": -6, "Bus error": -7, "Illegal instruction": -4, "Floating point exc": -8,
 }  # fmt: skip
 _SPAWNED = re.compile(
     r"(?:process|Process) (\d{1,7}) terminated with (?:exit code (\d{1,3})|signal (SIG[A-Z]{2,8})"
@@ -445,7 +480,8 @@ def _field(log: Log, found: re.Match[str], speaker: Speaker) -> None:
     elif name == "exitcode" and number:
         entry.code = int(number)
     elif name == "traceback" and rest.startswith("Traceback (most recent"):
-        log.open[speaker] = Failure(at_ns=entry.at_ns, indent=2, of=entry.rank)
+        indent = found.start(1)
+        log.open[speaker] = Failure(at_ns=entry.at_ns, indent=indent, of=entry.rank)
 
 
 _OURS = re.compile(r"disttrace: ([a-z][a-z ]{2,20})( \(likely\))?: ")
@@ -509,7 +545,8 @@ def gradients(log: Log, line: Line, _speaker: Speaker) -> bool:
 
 
 _WORLD = re.compile(
-    r"(?:\bworld[_ ]size|WORLD_SIZE)['\"]?\s?[=:]\s?(\d{1,7})\b|MEMBER: \d{1,7}/(\d{1,7})"
+    r"(?:\b[Ww]orld[_ ]size|WORLD_SIZE|Num processes|MEMBER: \d{1,7}/|Starting with)"
+    r"['\"]?(?: of)?[\s=:]{0,3}(\d{1,7})\b(?! GPU| node)"
 )
 
 
@@ -518,7 +555,7 @@ def world(log: Log, line: Line, _speaker: Speaker) -> bool:
     found = _WORLD.search(line.text)
     if found is None:
         return False
-    log.world = max(log.world, int(found[1] or found[2]))
+    log.world = max(log.world, int(found[1]))
     return True
 
 
@@ -526,10 +563,12 @@ FORMS: tuple[tuple[tuple[str, ...], Callable[[Log, Line, Speaker], bool]], ...] 
     (("disttrace",), ours),
     (("atchdog", "work: ", "eartbeat"), watchdog),
     (("atchdog", "eartbeat"), heartbeat),
+    (("timed out after",), timed_out),
     (("failed collective", " from "), failed_stack),
     (("is running ",), fingerprints),
+    (("Fatal Python",), crashes),
     (("receive grad",), gradients),
-    (("arrier", "clients joined", "ncclUniqueId"), barriers),
+    (("arrier", "clients joined", "ncclUniqueId", "default_pg/"), barriers),
     (("NCCL", "preamble"), nccl),
     (
         ("Root Cause", "ailures:", "xitcode", " : ", "rank: ", "time: ", "srun: ",
@@ -537,7 +576,7 @@ FORMS: tuple[tuple[tuple[str, ...], Callable[[Log, Line, Speaker], bool]], ...] 
         launchers,
     ),
     (("anks", "roups", "ollective", "torchfr", "flight_rec"), analyzer),
-    (("orld", "ORLD", "MEMBER: "), world),
+    (("orld", "ORLD", "MEMBER: ", "processes"), world),
 )  # fmt: skip
 """Words without which a line is not of a form, and what takes it; the first that does ends it,
 but a traceback may go on in the same line.

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import orjson
+
 COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _STAMP = (
-    r"(?P<date>\d{4}[-/]\d\d[-/]\d\d)?[ T_]?(?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<part>\d{1,9}))?"
+    r"(?:(?P<date>\d{4}[-/]\d\d[-/]\d\d)|\d\d[-/]\d\d(?:[-/]\d{2,4})?)?[ T_]?"
+    r"(?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<part>\d{1,9}))?"
 )
 _PREFIX = re.compile(
-    r"\s{0,3}(?:\[rank[: ]{0,2}(?P<rank>\d{1,7})\]:? ?"
+    r"\s{0,24}(?:\[rank[: ]{0,2}(?P<rank>\d{1,7})\]:? ?"
     r"|\[default(?P<local>\d{1,7})\]:? ?"
     r"|\[[A-Za-z_]{1,40}(?P<role>\d{1,7})(?:\|(?P<other>\d{1,7}))?\]: ?"
-    r"|\((?:[\w.]{1,80} )?(?P<actor>pid=\d{1,10}(?:, ip=[\w.:]{1,40})?)\) ?"
-    r"|\[pod/(?P<pod>[\w./-]{1,120})\] ?"
-    r"|(?P<host>[A-Za-z][\w.-]{0,80})(?:: | \| | \[std(?:err|out)\] ?)"
-    rf"|\[?{_STAMP}(?:Z|[+-]\d\d:?\d\d)?\]? ?(?:[|:-] )?"
-    r")"
+    r"|\((?:[\w.]{1,80} )?(?:rank=(?P<worker>\d{1,7}) )?"
+    r"(?P<actor>pid=\d{1,10}(?:, ip=[\w.:]{1,40})?)\) ?"
+    r"|\[pod/(?P<pod>[\w./-]{1,120})\] ?|>{1,5} ?|\[\d{1,9}\] (?=[\[ T])"
+    r"|\[(?P<horovod>\d{1,7})\]<std(?:err|out)>: ?)"
+    r"|\s{0,3}(?:(?:\[[\w.]{1,80}\])?\[?(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)(?:\]|\b)"
+    r"\s{0,8}(?:[|:-] )?(?:[\w.]{1,80}:[\w.<>]{1,80}:\d{1,7} - )?"
+    r"|(?P<host>[A-Za-z][\w.-]{0,80})(?:: | {1,20}\| | \[std(?:err|out)\] ?)"
+    r"|(?P<address>\d{1,3}(?:\.\d{1,3}){3}): ?"
+    rf"|[\[(]?{_STAMP}(?:Z|[+-]\d\d:?\d\d)?[\])]? ?(?:[|:-] )?"
+    r"|(?P<epoch>1\d{9})(?:\.(?P<after>\d{1,9}))? "
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<logger>[\w.-]{1,80}) [\w./-]{1,80}"
+    r"(?:\[\d{1,10}\])?: "
+    r"|std(?:err|out) [FP] |(?P<task>[A-Za-z][\w-]{0,80}/\d{1,5}) (?=[\[\d])"
+    r"|\[?[\w./-]{1,120}\.py:\d{1,7}\] ?"
+    r"|[^|\n]{0,60}\d{1,3}%\|[^|]{0,200}\| {0,3}[\w./]{1,40} (?:\[[^\]]{0,80}\])? ?)"
 )
 """What stands before a line, one after another."""
 _LABEL = re.compile(r"\s{0,6}(\d{1,7})(?::(?!\d\d[:.]) ?|\t|\| ?)")
@@ -29,7 +43,12 @@ _REPEATED = re.compile(r"\[repeated (\d{1,7})x across cluster\]")
 _DIGIT = re.compile("[0-9]")
 _WITHIN = re.compile(r"\[rank(\d{1,7})\]:")
 _GLOG = re.compile(r"\[[EWIF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)\.(\d+)")
-_MOST = 6
+LOST = re.compile(
+    r"[^\w.]{0,20}(?:\.{3,9}\W{0,9}$|\.{0,5}\s?\d{0,9} (?:more )?(?:lines?|rows) "
+    r"(?:truncated|omitted|skipped|removed|hidden)|(?:truncated|snip(?:ped)?|omitted)\b)"
+)
+"""What stands for lines that were left out."""
+_MOST = 8
 _WIDEST = 400
 """Columns of a terminal or a form that wraps lines."""
 
@@ -48,6 +67,34 @@ class Line:
     times: int = 1
 
 
+_TEXTS = ("log", "message", "msg", "textPayload", "text", "event", "line", "exc_info", "exception",
+          "stack_info", "traceback")  # fmt: skip
+_TIMES = ("time", "timestamp", "@timestamp", "ts")
+
+
+def plain(text: str) -> list[str]:
+    """The lines of a text without what forms and collectors of logs wrap them in: HTML, JSON."""
+    if "&gt;" in text or "&quot;" in text or "&#x" in text:
+        text = html.unescape(text)
+    lines = text.replace("\r", "\n").split("\n")
+    if not text.lstrip().startswith('{"') or not any(f'"{key}"' in lines[0] for key in _TEXTS):
+        return lines
+    return [part for line in lines for part in _unwrapped(line)]
+
+
+def _unwrapped(line: str) -> Sequence[str]:
+    try:
+        found = orjson.loads(line) if line.startswith("{") else {}
+    except orjson.JSONDecodeError:
+        return (line,)
+    texts = [found[key] for key in _TEXTS if isinstance(found.get(key), str)]
+    if not texts or "disttrace" in found:
+        return (line,)
+    rank = f"[rank{found['rank']}]: " if type(found.get("rank")) is int else ""
+    at = next((f"{found[k]} " for k in _TIMES if re.match(_STAMP, str(found.get(k)))), "")
+    return [f"{at}{rank}{one}" for one in "\n".join(texts).rstrip("\n").split("\n")]
+
+
 class Prefixes:
     """Takes off what stands before the lines of one file. ``labels``: whether numbers before its
     lines are ranks (``srun --label``), numbers of lines (False), or text (None).
@@ -58,15 +105,16 @@ class Prefixes:
         found = [_LABEL.match(COLOUR.sub("", text)) for text in head if text.strip()]
         numbers = [int(one[1]) for one in found if one is not None]
         self.labels: bool | None = None
+        indents = (len(text) - len(text.lstrip(" ")) for text in head if text.strip())
+        self._margin = " " * min(indents, default=0)
         if numbers and 2 * len(numbers) > len(found):
             rising = all(a < b for a, b in itertools.pairwise(numbers))
             self.labels = not (rising and len(numbers) > 2)
 
     def strip(self, text: str) -> Line:
         """The line without its prefixes."""
-        line = Line(text)
-        if "\x1b" in text:
-            line.text = COLOUR.sub("", text)
+        line = Line(COLOUR.sub("", text) if "\x1b" in text else text)
+        line.text = line.text.removeprefix(self._margin)
         if (glog := _GLOG.search(line.text)) is not None:
             line.at_ns = _unix(self._year, *map(int, glog.groups()[:5]), part=glog[6])
         if self.labels is not None and (label := _LABEL.match(line.text)) is not None:
@@ -87,8 +135,8 @@ class Prefixes:
         return line
 
     def _take(self, line: Line, found: re.Match[str]) -> None:
-        if found["rank"]:
-            line.rank = int(found["rank"])
+        if rank := found["rank"] or found["worker"] or found["horovod"]:
+            line.rank = int(rank)
         elif found["role"] and found["other"]:  # either order; a global rank is no smaller
             line.rank = max(int(found["role"]), int(found["other"]))
         elif found["local"] or found["role"]:
@@ -99,8 +147,11 @@ class Prefixes:
             clock = [int(n) for n in found["clock"].split(":")]
             if date is not None and not line.at_ns:
                 line.at_ns = _unix(*date, *clock, part=found["part"] or "0")
+        elif found["epoch"]:
+            line.at_ns = line.at_ns or int(found["epoch"] + (found["after"] or "").ljust(9, "0"))
         else:
-            line.by += f"{found['actor'] or found['pod'] or found['host']} "
+            by = (found[key] for key in ("actor", "pod", "host", "address", "logger", "task"))
+            line.by += "".join(f"{one} " for one in by if one)
 
 
 def _unix(

@@ -10,8 +10,8 @@ import contextlib
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -63,11 +63,12 @@ _CUES = (
     "clients joined",
     "terminated",
     "srun:",
+    "orld",
 )
 _DIGITS = str.maketrans("123456789", "000000000")
 _TROUBLE = re.compile(r"error|fail|time.?out|warn|abort|kill|signal|exception|terminat", re.I)
 _DUMPED = re.compile(r'File "[^"]{1,1000}", line \d{1,9} in ')
-_FRAME = re.compile(r'\s{0,12}File "([^"]{1,1000})", line (\d{1,9}), in (\S{1,300})')
+_FRAME = re.compile(r'\s{0,32}File "([^"]{1,1000})", line (\d{1,9}), in (\S{1,300})')
 _ERROR = re.compile(r"(\w[\w.]{0,200})(?:: |\Z)")
 _CLASS = re.compile("Error|Exception|Interrupt|Exit|Warning")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
@@ -190,7 +191,8 @@ def _silence(log: Log, paths: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _holds_anything(log: Log) -> bool:
     return bool(
-        log.statements or log.failures or log.ends or log.called or log.stuck or log.dumped
+        log.statements or log.failures or log.ends or log.called or log.stuck
+        or any(one.rank is not None for one in log.dumped)
         or log.job_said
         or {one["kind"] for one in log.reports.values()} - {"analyzer"} or _parted_calls(log)
     )  # fmt: skip
@@ -205,9 +207,9 @@ def _pieces(path: str) -> Iterator[list[str]]:
         if not cut and len(rest) > 4 * _BLOCK:
             whole, rest = rest, b""
         if whole:
-            yield whole.decode("utf-8", "replace").replace("\r", "\n").split("\n")
+            yield texts.plain(whole.decode("utf-8", "replace"))
     if rest:
-        yield rest.decode("utf-8", "replace").replace("\r", "\n").split("\n")
+        yield texts.plain(rest.decode("utf-8", "replace"))
 
 
 def _take(log: Log, path: str, own: int | None, first: int | None) -> None:
@@ -230,7 +232,12 @@ def _take(log: Log, path: str, own: int | None, first: int | None) -> None:
             shape, waits = raw.translate(_DIGITS), reader.waits
             strange = None if waits else nothing.get(shape)
             if strange is None:
-                if "ecent call first" in raw or ('File "' in raw and _DUMPED.search(raw)):
+                if texts.LOST.match(raw):
+                    waits = True
+                    reader.log.open.clear()
+                    while dumped and "ecent call first" not in dumped.pop():
+                        pass
+                elif "ecent call first" in raw or ('File "' in raw and _DUMPED.search(raw)):
                     dumped.append(raw)
                     waits = True
                 if waits or any(cue in raw for cue in _CUES):
@@ -247,7 +254,8 @@ def _take(log: Log, path: str, own: int | None, first: int | None) -> None:
     reader.end()
     with contextlib.suppress(ValueError):  # of threads without a frame
         text = "\n".join(dumped[-_MOST_STRANGE:]).encode("utf-8", "surrogateescape")
-        log.dumped += py_spy.of_text(path, text, first)
+        for one in py_spy.of_text(path, text, first):
+            log.dumped.append(replace(one, rank=own) if one.rank is None else one)
 
 
 class _Reader:
@@ -284,8 +292,7 @@ class _Reader:
         speaker: Speaker = line.by if rank is None else rank
         if rank is not None:
             log.ranks.add(rank)
-        log.world = max(log.world, line.times if line.times > 1 else 0)
-        log.fatal |= "Fatal Python error" in line.text
+        log.deduplicated |= line.times > 1
         known = self._traceback(speaker, line)
         for cues, form in FORMS:
             if any(cue in line.text for cue in cues) and form(log, line, speaker):
@@ -301,7 +308,7 @@ class _Reader:
             self._chained.add(speaker)
             return True
         if "Traceback (most recent call last)" in text:
-            log.open[speaker] = Failure(at_ns=line.at_ns)
+            log.open[speaker] = Failure(at_ns=line.at_ns, indent=len(text) - len(text.lstrip()))
             return True
         current = log.open.get(speaker)
         if current is None:
@@ -459,8 +466,8 @@ def _journals(log: Log, path: str) -> Iterator[Files]:
             *echoes.values(),
             *(one for one in mute if one.type not in ("ChildFailedError", _INTERRUPT)),
         ]
-        if passed and all(is_closed(one.text) and not is_time_out(one.text) for one in passed):
-            log.report("lost", ranks=sorted(echoes))
+        if passed and all(is_closed(one.text) for one in passed):
+            log.report("lost", ranks=sorted(echoes), ended=_silent(log, echoes))
         elif passed and not echoes:
             log.report("lost", ranks=[], text=f"{passed[0].type}: {passed[0].text}"[:300])
     if log.called and _alike(log.called.values()):
@@ -480,6 +487,8 @@ def _journals(log: Log, path: str) -> Iterator[Files]:
         return
     if (echoes or stacks) and not {*reported, *own, *killed, *log.called, *parted}:
         given_up = [one for one in _samples(log, path, echoes) if one.rank not in stacks]
+        if all(is_time_out(one.error) for one in given_up) and not stacks:
+            given_up += [py_spy.Sample(path, rank, (), rank) for rank in _silent(log, echoes)]
         yield from py_spy.translated(
             [*stacks.values(), *given_up], kind=NAME, world=world, whole=log.whole, reports=reports,
         )  # fmt: skip
@@ -489,6 +498,16 @@ def _journals(log: Log, path: str) -> Iterator[Files]:
     for rank in sorted({*ranks, *echoes}) or [None]:
         yield facts.journal(rank, rest)
         rest = []
+
+
+def _silent(log: Log, echoes: Collection[int]) -> list[int]:
+    """The rank that printed lines and no error, where all others printed one: whoever all waited
+    for, or who ended first without a word, is such a one.
+    """
+    world = max(log.world, log.whole or 0)
+    found = [rank for rank in range(world) if rank not in echoes]
+    alone = len(found) == 1 and found[0] in {*log.ranks, *log.ends} and not log.deduplicated
+    return found if alone and max(echoes, default=0) < world else []
 
 
 def _killed(log: Log) -> dict[int, int]:
@@ -584,12 +603,15 @@ def _left_out(log: Log, found: Mapping[int, Sequence[Called]]) -> None:
 def _samples(log: Log, path: str, echoes: Mapping[int, Failure]) -> list[py_spy.Sample]:
     """Where ranks were when they gave up, or were interrupted."""
     found = []
+    dumped = {one.rank: one.frames for one in log.dumped}
     for rank, one in echoes.items():
-        frames = tuple({"file": f, "line": n, "name": name, "locals": {}}
-                       for f, n, name in one.frames)  # fmt: skip
-        error = None if one.type == "KeyboardInterrupt" else f"{one.type}: {one.text}"[:1000]
+        if one.type == _INTERRUPT and not one.frames:
+            continue
+        frames = _framed(one) or dumped.get(rank, ())
+        error = None if one.type == _INTERRUPT else f"{one.type}: {one.text}"[:1000]
         at_ns = one.at_ns or files.modified_ns(path)
-        found.append(py_spy.Sample(path, rank, frames, rank, at_ns=at_ns, error=error))
+        idle = is_time_out(error) or None  # until then it waited
+        found.append(py_spy.Sample(path, rank, frames, rank, idle=idle, at_ns=at_ns, error=error))
     return found
 
 
@@ -710,15 +732,19 @@ class _Facts:
 
     def _broken(self, records: Records, failure: Failure, at_ns: int) -> None:
         """The operation in which an exception passes on that others went away."""
-        frames = tuple({"file": f, "line": n, "name": name, "locals": {}}
-                       for f, n, name in failure.frames)  # fmt: skip
-        found = py_spy.call_of(py_spy.Sample("", 0, frames))
+        found = py_spy.call_of(py_spy.Sample("", 0, _framed(failure)))
         op = found.op if found is not None and found.op in py_spy.TOGETHER else UNKNOWN_OP
         stack = records.stack(found.frames if found is not None else failure.frames)
         number = records.call(op=op, kind="collective", group=1, stack=stack)
         begun = records.begin(number, at_ns - 1_000_000_000)
         error = records.string(f"{failure.type}: {failure.text}"[:1000])
         records.after("e", begun, 1_000_000_000, x=error)
+
+
+def _framed(failure: Failure) -> tuple[py_spy.Frame, ...]:
+    return tuple(
+        {"file": f, "line": n, "name": name, "locals": {}} for f, n, name in failure.frames
+    )
 
 
 def _user(frames: Sequence[tuple[str, int, str]]) -> Sequence[tuple[str, int, str]]:

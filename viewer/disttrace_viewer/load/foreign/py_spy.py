@@ -332,6 +332,7 @@ def _journal(
     now, waited_ns = job.now, sample.waited_ns or _UNKNOWN_NS
     lacks = {*LACKS, *(() if sample.waited_ns else ("since",))}
     lacks |= {"rank"} if is_guessed(sample) else set()
+    lacks |= set() if sample.frames else {"position"}
     records = Records(
         identity(job.kind, sample.path, sample.pid, rank),
         rank=rank,
