@@ -314,28 +314,33 @@ def test_a_segment_cut_anywhere_keeps_every_whole_line(cut: int, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("command", "what"),
+    ("what", "commands"),
     [
-        *((command, "segment") for command in ("view", "diagnose", "stats")),
-        ("view", "definitions"),
-        *((command, "folder") for command in ("view", "diagnose")),
+        ("segment", ["view", "diagnose", "stats"]),
+        ("definitions", ["view"]),
+        ("folder", ["view", "diagnose"]),
     ],
 )
-def test_what_is_forbidden_is_named(command: str, what: str, tmp_path: Path) -> None:
+def test_what_is_forbidden_is_named(what: str, commands: list[str], tmp_path: Path) -> None:
     """Without permission the file is named with what to do, whatever is asked of the others."""
     folder = tmp_path / "traces"
     first, _ = training(folder, 2, STEPS)
     path = {"segment": first.segments[0], "definitions": first.definitions, "folder": folder}[what]
     path.chmod(0)
+    program = "import sys; from disttrace.cli import main\nfor word in sys.argv[2:]:"
+    program += " main([word, sys.argv[1]]); print('OVER'); print('OVER', file=sys.stderr)"
     try:
-        words = [*UNPRIVILEGED, sys.executable, "-m", "disttrace", command, str(folder)]
+        words = [*UNPRIVILEGED, sys.executable, "-c", program, str(folder), *commands]
         done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     finally:
         path.chmod(0o700)
-    said = "".join((done.stdout + done.stderr).split())  # lines are broken, paths too
-    assert f"{path}:cannotberead(Permissiondenied)" in said or (
-        what == "folder" and f"{path}:itcannotbelisted(Permissiondenied)" in said
-    )
+    both = (text.split("OVER")[:-1] for text in (done.stdout, done.stderr))
+    each = ["".join("".join(texts).split()) for texts in zip(*both, strict=True)]
+    assert len(each) == len(commands)
+    for said in each:  # lines are broken, paths too
+        assert f"{path}:cannotberead(Permissiondenied)" in said or (
+            what == "folder" and f"{path}:itcannotbelisted(Permissiondenied)" in said
+        )
 
 
 def test_nothing_at_all_is_a_problem_and_no_error(tmp_path: Path) -> None:

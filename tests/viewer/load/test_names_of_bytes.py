@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import orjson
 import pytest
 
 from support.journals import training
-from support.processes import clean_environ, run_program
+from support.processes import python
 
-COMMANDS = (
-    ("diagnose",),
-    ("diagnose", "--json"),
-    ("view",),
-    ("stats",),
-    ("top", "--once"),
-    ("export", "--format", "html", "-o", "{}.html"),
-    ("reduce", "-o", "{}.states"),
-)
+PROGRAM = """
+import sys
+from disttrace.cli import main
+folder, out = sys.argv[1:]
+for command in (
+    ["diagnose", folder], ["diagnose", folder, "--json"], ["view", folder], ["stats", folder],
+    ["top", folder, "--once"], ["export", folder, "--format", "html", "-o", f"{out}.html"],
+    ["reduce", folder, "-o", f"{out}.states"], ["diagnose", f"{out}.states", "--json"],
+):
+    code = main(command)
+    assert code == 0, (command, code)
+"""
 
 
 @pytest.mark.parametrize("named", ["folder", "journals"])
@@ -30,14 +32,5 @@ def test_every_command_reads_it(tmp_path: Path, named: str) -> None:
     training(folder)
     for path in list(folder.iterdir()) if named == "journals" else ():
         path.rename(folder / path.name.replace("job-", os.fsdecode(b"j\xf6b-"), 1))
-    for command in COMMANDS:
-        words = [word.format(tmp_path / "out") for word in command[1:]]
-        line = [sys.executable, "-m", "disttrace", command[0], str(folder), *words]
-        done = run_program(line, clean_environ(LC_ALL="C.UTF-8"))
-        assert done.code == 0, f"{command}{done}"
-    states = run_program(
-        [sys.executable, "-m", "disttrace", "diagnose", str(tmp_path / "out.states"), "--json"],
-        clean_environ(),
-    )
-    assert states.code == 0, f"{states}"
-    assert orjson.loads(states.stdout)["healthy"] is True
+    done = python("-c", PROGRAM, folder, tmp_path / "out", LC_ALL="C.UTF-8").check()
+    assert orjson.loads(done.stdout[done.stdout.rindex("\n{") :])["healthy"] is True
