@@ -15,23 +15,11 @@ from support.processes import free_port
 os.environ.pop("COLUMNS", None)  # xdist sets it: a test that means a width says so
 
 LONGEST = (
-    "test_live.py",
-    "test_bad_collectors.py",
-    "test_ecosystem.py",
-    "test_slice.py",
-    "test_stall_verdict.py",
-    "test_packaging.py",
-    "test_hang_page.py",
-    "test_examples.py",
-    "test_activation.py",
-    "test_recorders.py",
-    "test_last_word.py",
-    "test_plugin.py",
-    "test_one_word.py",
-    "test_html.py",
-    "test_view_command.py",
-    "test_page_tables.py",
-)
+    "test_live.py", "test_bad_collectors.py", "test_ecosystem.py", "test_slice.py",
+    "test_stall_verdict.py", "test_packaging.py", "test_hang_page.py", "test_examples.py",
+    "test_activation.py", "test_recorders.py", "test_last_word.py", "test_plugin.py",
+    "test_one_word.py", "test_html.py", "test_view_command.py", "test_page_tables.py",
+)  # fmt: skip
 """Files with which a run over several processes begins, so that none is alone at its end."""
 
 

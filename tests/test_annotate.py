@@ -50,12 +50,9 @@ def test_an_annotation_is_the_parent_of_what_happens_in_it(tmp_path: Path) -> No
     }
     names = {number: name for number, (_, name, _) in begun.items()}
     assert [(op, name, names.get(parent)) for op, name, parent in begun.values()] == [
-        ("HashStore", None, None),
-        ("annotate", "outer", None),
-        ("annotate", "early", "outer"),
-        ("store.set", None, "outer"),
-        ("annotate", "failing", None),
-    ]
+        ("HashStore", None, None), ("annotate", "outer", None), ("annotate", "early", "outer"),
+        ("store.set", None, "outer"), ("annotate", "failing", None),
+    ]  # fmt: skip
     strings = {record["n"]: record["v"] for record in records if record.get("def") == "string"}
     ended = [strings[record["x"]] for record in records if "e" in record and "x" in record]
     assert ended == ["LookupError: gone"]

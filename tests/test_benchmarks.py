@@ -36,12 +36,8 @@ from disttrace_viewer.api import load
 from support.processes import ROOT
 
 PYTHON_ISSUED = [
-    "all_reduce",
-    "all_reduce, async and wait",
-    "broadcast",
-    "all_gather_into_tensor",
-    "barrier",
-]
+    "all_reduce", "all_reduce, async and wait", "broadcast", "all_gather_into_tensor", "barrier",
+]  # fmt: skip
 FUNCTIONAL = "functional all_reduce and wait"
 
 
@@ -125,13 +121,9 @@ def test_begins_are_counted_by_function_and_origin(tmp_path: Path) -> None:
         {"def": "call", "n": 2, "op": "broadcast", "origin": "c++"},
     ]
     records = [
-        {"seg": 2, "format": 1, "t": 5},
-        {"b": 1, "t": 6, "s": 1, "r": 1},
-        {"b": 2, "t": 7, "s": 1, "q": 2},
-        {"e": 2, "d": 4},
-        {"b": 3, "t": 8, "s": 2},
-        {"hb": 9},
-    ]
+        {"seg": 2, "format": 1, "t": 5}, {"b": 1, "t": 6, "s": 1, "r": 1},
+        {"b": 2, "t": 7, "s": 1, "q": 2}, {"e": 2, "d": 4}, {"b": 3, "t": 8, "s": 2}, {"hb": 9},
+    ]  # fmt: skip
     (tmp_path / "x.defs.jsonl").write_text("".join(json.dumps(d) + "\n" for d in definitions))
     text = "".join(json.dumps(record) + "\n" for record in records)
     (tmp_path / "x.000002.ops.jsonl").write_text(text + '{"b":4,"t":9' + "\0" * 8)

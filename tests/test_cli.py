@@ -123,13 +123,10 @@ def test_info_says_what_is_missing_and_how_to_get_it() -> None:
     assert outcome.stderr == ""
     remedies = [line.split("missing")[1].strip() for line in outcome.stdout.splitlines()[3:9]]
     assert remedies == [
-        "pip install orjson",
-        "pip install 'disttrace[torch]'",
-        "pip install 'disttrace[viewer]'",
-        "pip install 'disttrace[viewer]'",
+        "pip install orjson", "pip install 'disttrace[torch]'", "pip install 'disttrace[viewer]'",
+        "pip install 'disttrace[viewer]'", "pip install 'disttrace[otlp]'",
         "pip install 'disttrace[otlp]'",
-        "pip install 'disttrace[otlp]'",
-    ]
+    ]  # fmt: skip
     assert "torch is not installed here; nothing can be traced." in outcome.stdout
 
 

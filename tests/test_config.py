@@ -92,28 +92,16 @@ def test_text_becomes_a_typed_value(
 @pytest.mark.parametrize(
     ("variable", "text"),
     [
-        ("DISTTRACE_EXPORT", "csv"),
-        ("DISTTRACE_EXPORT", ","),
-        ("DISTTRACE_MAX_MB", "0"),
-        ("DISTTRACE_MAX_MB", "2.5"),
-        ("DISTTRACE_STALL", "soon"),
-        ("DISTTRACE_STALL", "nan"),
-        ("DISTTRACE_STALL", "1e308"),
-        ("DISTTRACE_PENDING", "1e10"),
-        ("DISTTRACE_LOG", "xml"),
-        ("DISTTRACE_STACK_DEPTH", "65"),
-        ("DISTTRACE_JOB", "a\nb"),
-        ("DISTTRACE_STORE_TRACE", "none,gloo"),
-        ("DISTTRACE_DEVICE", "on"),
-        ("DISTTRACE_HEARTBEAT", "maybe"),
-        ("DISTTRACE_MASK", "2"),
-        ("DISTTRACE_FILE_MODE", "644x"),
-        ("DISTTRACE_REDACT", "fine,(never closed"),
-        ("DISTTRACE_FILE_MODE", "755"),
-        ("DISTTRACE_FILE_MODE", "040"),
-        ("DISTTRACE_PENDING", "-1"),
+        ("DISTTRACE_EXPORT", "csv"), ("DISTTRACE_EXPORT", ","), ("DISTTRACE_MAX_MB", "0"),
+        ("DISTTRACE_MAX_MB", "2.5"), ("DISTTRACE_STALL", "soon"), ("DISTTRACE_STALL", "nan"),
+        ("DISTTRACE_STALL", "1e308"), ("DISTTRACE_PENDING", "1e10"), ("DISTTRACE_LOG", "xml"),
+        ("DISTTRACE_STACK_DEPTH", "65"), ("DISTTRACE_JOB", "a\nb"),
+        ("DISTTRACE_STORE_TRACE", "none,gloo"), ("DISTTRACE_DEVICE", "on"),
+        ("DISTTRACE_HEARTBEAT", "maybe"), ("DISTTRACE_MASK", "2"), ("DISTTRACE_FILE_MODE", "644x"),
+        ("DISTTRACE_REDACT", "fine,(never closed"), ("DISTTRACE_FILE_MODE", "755"),
+        ("DISTTRACE_FILE_MODE", "040"), ("DISTTRACE_PENDING", "-1"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_value_is_one_sentence_and_the_default_holds(variable: str, text: str) -> None:
     """The sentence names the variable, the value and what is allowed."""
     row = next(row for row in SETTINGS if row.variable == variable)

@@ -119,14 +119,10 @@ def test_every_dependency_has_a_bound() -> None:
 @pytest.mark.parametrize(
     ("have", "least", "old"),
     [
-        ("1.41.2", "1.42.0", True),
-        ("1.42", "1.42.0", False),
-        ("1.42.0+cpu", "1.42", False),
-        ("2.0.0rc1", "1.42", False),
-        ("10.0", "9.9", False),
-        ("", "1", True),
+        ("1.41.2", "1.42.0", True), ("1.42", "1.42.0", False), ("1.42.0+cpu", "1.42", False),
+        ("2.0.0rc1", "1.42", False), ("10.0", "9.9", False), ("", "1", True),
     ],
-)
+)  # fmt: skip
 def test_versions_are_compared_by_their_numbers(
     have: str, least: str, old: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,18 +75,12 @@ def _touched(node: ast.AST) -> list[ast.expr]:
 @pytest.mark.parametrize(
     ("line", "touches"),
     [
-        ("str(error)", True),
-        ("f'{error}'", True),
-        ("'%s' % error", True),
-        ("error.args", True),
-        ("error.__traceback__ = None", True),
-        ("isinstance(error, OSError)", True),
-        ("error == other", True),
-        ("error is other", False),
-        ("foreign.text_of(error)", False),
+        ("str(error)", True), ("f'{error}'", True), ("'%s' % error", True), ("error.args", True),
+        ("error.__traceback__ = None", True), ("isinstance(error, OSError)", True),
+        ("error == other", True), ("error is other", False), ("foreign.text_of(error)", False),
         ("raise error", False),
     ],
-)
+)  # fmt: skip
 def test_the_lint_sees(line: str, touches: bool) -> None:
     """Each way of touching an exception, and no other use of one."""
     caught = f"def f():\n try: g()\n except Exception as error:\n  {line}"
@@ -108,13 +102,10 @@ def test_no_other_file_touches_an_exception() -> None:
 
 # Where all exceptions are taken: in threads of ours, where nobody else's strikes.
 OURS = (
-    "capture/devices/asker.py:_run",
-    "capture/devices/completion.py:put",
-    "lifecycle/abort.py:quietly",
-    "lifecycle/heartbeat.py:_run",
-    "lifecycle/listeners.py:_tell_of",
+    "capture/devices/asker.py:_run", "capture/devices/completion.py:put",
+    "lifecycle/abort.py:quietly", "lifecycle/heartbeat.py:_run", "lifecycle/listeners.py:_tell_of",
     "lifecycle/listeners.py:hear",
-)
+)  # fmt: skip
 GUARDS = frozenset({"is_ours", "fail", "failing", "_on_error", "_not_put"})
 EVERYTHING = frozenset({"Exception", "BaseException"})
 

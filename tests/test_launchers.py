@@ -14,24 +14,16 @@ from support.preloaded import preloaded
 from support.processes import python
 
 OPEN_MPI = {
-    "OMPI_COMM_WORLD_RANK": "5",
-    "OMPI_COMM_WORLD_SIZE": "16",
-    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
-    "OMPI_MCA_ess_base_jobid": "3146317825",
-}
+    "OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "16", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "4", "OMPI_MCA_ess_base_jobid": "3146317825",
+}  # fmt: skip
 PMIX = {"PMIX_RANK": "5", "PMIX_NAMESPACE": "prterun-node0-4711@1"}
 HYDRA = {"PMI_RANK": "5", "PMI_SIZE": "16", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
 STEP = {
-    "SLURM_JOB_ID": "771",
-    "SLURM_STEP_ID": "2",
-    "SLURM_PROCID": "5",
-    "SLURM_LOCALID": "1",
-    "SLURM_STEP_NUM_TASKS": "16",
-    "SLURM_STEP_TASKS_PER_NODE": "4(x4)",
-    "SLURM_JOB_NODELIST": "node[0-3]",
-    "SLURM_STEP_NODELIST": "node[0-3]",
-}
+    "SLURM_JOB_ID": "771", "SLURM_STEP_ID": "2", "SLURM_PROCID": "5", "SLURM_LOCALID": "1",
+    "SLURM_STEP_NUM_TASKS": "16", "SLURM_STEP_TASKS_PER_NODE": "4(x4)",
+    "SLURM_JOB_NODELIST": "node[0-3]", "SLURM_STEP_NODELIST": "node[0-3]",
+}  # fmt: skip
 BATCH = {"SLURM_JOB_ID": "771", "SLURM_PROCID": "0", "SLURM_NTASKS": "16"}
 ARRAY = {"SLURM_ARRAY_JOB_ID": "770", "SLURM_ARRAY_TASK_ID": "3"}
 HEAD = {"SLURM_STEP_NODELIST": "node0"}

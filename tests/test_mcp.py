@@ -34,13 +34,9 @@ def job(tmp_path: Path) -> str:
 def said(*lines: str) -> list[dict[str, Any]]:
     """What a server answers to lines on its standard input, of which it says nothing else."""
     done = subprocess.run(
-        [sys.executable, "-m", "disttrace", "mcp"],
-        input="".join(f"{line}\n" for line in lines),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=clean_environ(),
-    )
+        [sys.executable, "-m", "disttrace", "mcp"], input="".join(f"{line}\n" for line in lines),
+        capture_output=True, text=True, timeout=60, env=clean_environ(),
+    )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -57,13 +57,9 @@ class Environment:
     def pip(self, *args: str) -> Outcome:
         """Run this environment's pip on it, without a network."""
         pip = [
-            sys.executable,
-            "-m",
-            "pip",
-            "--disable-pip-version-check",
-            "--python",
+            sys.executable, "-m", "pip", "--disable-pip-version-check", "--python",
             str(self.python),
-        ]
+        ]  # fmt: skip
         environ = clean_environ(PIP_NO_INDEX="1", PIP_NO_INPUT="1")
         return run_program([*pip, *args], environ, 240, cwd=self.folder).check()
 

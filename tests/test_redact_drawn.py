@@ -37,23 +37,13 @@ dotted = st.builds(
 )
 others = st.sampled_from(
     [
-        ("-p", "29500"),
-        ("-p", "debug"),
-        ("-u", "train.py"),
-        ("-u", "1000:1000"),
-        ("-H", "worker-3"),
-        ("-a", "resnet50"),
-        ("--user", "alice"),
-        ("-u", "node0:29400"),
-        ("git@github.com:org/repo.git",),
-        ("https://example.com/a@b/c",),
-        ("ssh://git@host/x",),
-        ("--password.length=12",),
-        ("--secrets.provider", "vault"),
-        ("--auth.type", "basic"),
+        ("-p", "29500"), ("-p", "debug"), ("-u", "train.py"), ("-u", "1000:1000"),
+        ("-H", "worker-3"), ("-a", "resnet50"), ("--user", "alice"), ("-u", "node0:29400"),
+        ("git@github.com:org/repo.git",), ("https://example.com/a@b/c",), ("ssh://git@host/x",),
+        ("--password.length=12",), ("--secrets.provider", "vault"), ("--auth.type", "basic"),
         ("--key-value", "a"),
     ]
-)
+)  # fmt: skip
 ordinary = st.lists(st.one_of(st.sampled_from(ORDINARY), dotted, others), max_size=8)
 
 LETTERS = string.ascii_letters + string.digits
@@ -62,28 +52,16 @@ secret = st.text(LETTERS, min_size=6, max_size=24).filter(
 )
 GIVEN = st.sampled_from(
     [
-        ("--db.password.value={}",),
-        ("--db.password.value", "{}"),
-        ("--model.api_key.name", "{}"),
-        ("model.hf_token.value={}",),
-        ("+logger.wandb.api_key.0={}",),
-        ("--services.client_secret.prod={}",),
-        ("--api-key-value", "{}"),
-        ("-H", "Authorization: Bearer {}"),
-        ("-H", "X-Api-Key: {}"),
-        ("-u", "me:{}"),
-        ("--user", "me:{}"),
-        ("https://{}@example.com/a.git",),
-        ("git+https://{}@github.com/org/repo.git",),
-        ("mysql", "-p{}"),
-        ("sshpass", "-p", "{}"),
-        ("redis-cli", "-a", "{}"),
-        ("docker", "login", "-p", "{}"),
-        ("curl", "-ume:{}"),
-        ("bash", "-c", "train --password {} --lr 3"),
-        ("sh", "-c", "mysql -p{} db"),
+        ("--db.password.value={}",), ("--db.password.value", "{}"), ("--model.api_key.name", "{}"),
+        ("model.hf_token.value={}",), ("+logger.wandb.api_key.0={}",),
+        ("--services.client_secret.prod={}",), ("--api-key-value", "{}"),
+        ("-H", "Authorization: Bearer {}"), ("-H", "X-Api-Key: {}"), ("-u", "me:{}"),
+        ("--user", "me:{}"), ("https://{}@example.com/a.git",),
+        ("git+https://{}@github.com/org/repo.git",), ("mysql", "-p{}"), ("sshpass", "-p", "{}"),
+        ("redis-cli", "-a", "{}"), ("docker", "login", "-p", "{}"), ("curl", "-ume:{}"),
+        ("bash", "-c", "train --password {} --lr 3"), ("sh", "-c", "mysql -p{} db"),
     ]
-)
+)  # fmt: skip
 
 
 def flat(parts: list[tuple[str, ...]]) -> list[str]:

@@ -107,14 +107,9 @@ def test_calls_on_what_has_no_definition_go_on(tmp_path: Path, core: str) -> Non
     program = ROOT / "benchmarks" / "recorder" / "different_calls.py"
     counts = "--calls", "9000", "--folder", str(tmp_path)
     outcome = preloaded(
-        program,
-        *("--work", "prefixes"),
-        *counts,
-        DISTTRACE="1",
-        DISTTRACE_DIR=str(tmp_path),
-        DISTTRACE_MAX_MB="1",
-        DISTTRACE_CORE=core,
-    ).check()
+        program, *("--work", "prefixes"), *counts, DISTTRACE="1", DISTTRACE_DIR=str(tmp_path),
+        DISTTRACE_MAX_MB="1", DISTTRACE_CORE=core,
+    ).check()  # fmt: skip
     assert outcome.stderr == ""
     (journal,) = read_journals(tmp_path)
     last = [r for r in journal.records if "b" in r][-1]

@@ -163,12 +163,9 @@ def started(
     there.
     """
     environment = {
-        **os.environ,
-        "DISTTRACE": "1",
-        "DISTTRACE_DIR": str(folder / "journals"),
-        "OMP_NUM_THREADS": "1",
-        **environ,
-    }
+        **os.environ, "DISTTRACE": "1", "DISTTRACE_DIR": str(folder / "journals"),
+        "OMP_NUM_THREADS": "1", **environ,
+    }  # fmt: skip
     with (folder / "stdout").open("wb") as stdout, (folder / "stderr").open("wb") as stderr:
         process = subprocess.Popen(
             command(row, folder / "journals" if apart or hosts else None, hosts),

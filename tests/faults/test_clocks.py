@@ -35,16 +35,12 @@ def test_offset_and_drift_move_every_time(tmp_path: Path) -> None:
     shift_clocks(tmp_path / "in", tmp_path / "out", {1: (1.0, 1000.0)})
     assert read(tmp_path / "out") == [
         {
-            **PROCESS,
-            "t0": 1_001_000_000,
-            "unix_ns": 6_000_000_000,
-            "start_ns": 4_999_000_000,
-            "host": "host-1000000000",
-            "boot_id": "boot-1000000000-1.001",
+            **PROCESS, "t0": 1_001_000_000, "unix_ns": 6_000_000_000, "start_ns": 4_999_000_000,
+            "host": "host-1000000000", "boot_id": "boot-1000000000-1.001",
         },
         {**BEGIN, "t": 2_002_000},
         {**END, "d": 1_001_000, "u": 500_500},
-    ]
+    ]  # fmt: skip
 
 
 def test_other_ranks_stay_on_one_host(tmp_path: Path) -> None:

@@ -17,30 +17,21 @@ ROW = Row(
     program="faults/slow_loader.py",
     expected=(
         Expected(
-            kinds=("missing_participant",),
-            culprits=((2,),),
-            waiting=(0, 1),
-            lines={2: ("L1", "L1b")},
-            words=("loader",),
+            kinds=("missing_participant",), culprits=((2,),), waiting=(0, 1),
+            lines={2: ("L1", "L1b")}, words=("loader",),
         ),
     ),
-)
+)  # fmt: skip
 
 
 def finding(**changes: Any) -> dict[str, Any]:
     """The right finding for the row, with changes."""
     location = {"rank": 2, "file": str(PROGRAM), "line": LINES["L1"], "function": "load"}
     return {
-        "kind": "missing_participant",
-        "severity": "error",
-        "summary": "rank 2 is in its loader",
-        "hint": None,
-        "culprit_ranks": [2],
-        "waiting_ranks": [1, 0],
-        "locations": [location],
-        "consequences": [],
-        **changes,
-    }
+        "kind": "missing_participant", "severity": "error", "summary": "rank 2 is in its loader",
+        "hint": None, "culprit_ranks": [2], "waiting_ranks": [1, 0], "locations": [location],
+        "consequences": [], **changes,
+    }  # fmt: skip
 
 
 def problems(*findings: dict[str, Any], code: int = 1, healthy: bool = False) -> list[str]:

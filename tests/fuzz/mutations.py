@@ -21,20 +21,10 @@ STEPS = 4
 
 _TEXTS = st.sampled_from(
     [
-        "",
-        "x",
-        "²",
-        "--5",
-        "9" * 400,
-        "\x1b]0;x\x07",
-        "\u202e",
-        "\0x",
-        "a\nb",
-        "é" * 5000,
-        "../..",
-        "0",
+        "", "x", "²", "--5", "9" * 400, "\x1b]0;x\x07", "\u202e", "\0x", "a\nb", "é" * 5000,
+        "../..", "0",
     ]
-)
+)  # fmt: skip
 _NUMBERS = st.one_of(
     st.integers(-3, 10),
     st.sampled_from(

@@ -38,13 +38,9 @@ def names(journal: RawJournal) -> list[str]:
 
 
 ONE_JOB = [
-    "init_process_group",
-    "rendezvous",
-    "FileStore",
-    "ProcessGroupGloo",
-    "all_reduce",
+    "init_process_group", "rendezvous", "FileStore", "ProcessGroupGloo", "all_reduce",
     "destroy_process_group",
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

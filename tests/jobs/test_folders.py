@@ -20,12 +20,9 @@ HOST = os.uname().nodename
 TWO_HOSTS = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "r7"}
 TORCHRUN = "python -m torch.distributed.run --rdzv-id=r7"
 OPEN_MPI = {
-    "OMPI_COMM_WORLD_RANK": "5",
-    "OMPI_COMM_WORLD_SIZE": "16",
-    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
-    "OMPI_MCA_ess_base_jobid": "r7",
-}
+    "OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "16", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "4", "OMPI_MCA_ess_base_jobid": "r7",
+}  # fmt: skip
 STEP = {"SLURM_JOB_ID": "r7", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}
 
 

@@ -198,13 +198,9 @@ def test_ranks_that_no_variable_numbers_say_it_once(tmp_path: Path) -> None:
     """As mpirun starts them: nobody traced is their parent, and only torch knows who is rank 0."""
     journals = tmp_path / "journals"
     ran = python(
-        "-c",
-        RANKS,
-        tmp_path / "rendezvous",
-        DISTTRACE_DIR=str(journals),
-        DISTTRACE_JOB="alone",
+        "-c", RANKS, tmp_path / "rendezvous", DISTTRACE_DIR=str(journals), DISTTRACE_JOB="alone",
         DISTTRACE_QUIET="0",
-    ).check()
+    ).check()  # fmt: skip
     (line,) = said(ran.stderr)
     assert line.startswith("disttrace: ")
     assert line.endswith(f"disttrace diagnose {journals}")

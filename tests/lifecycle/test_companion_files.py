@@ -83,14 +83,11 @@ def foreign(path: Path, victim: Path) -> None:
 PLANTED = pytest.mark.parametrize(
     ("plant", "told"),
     [
-        (link, "is a link"),
-        (dangling_link, "is a link"),
-        (hard_link, "has another name"),
-        (pipe, "is no regular file"),
-        (folder, "is no regular file"),
+        (link, "is a link"), (dangling_link, "is a link"), (hard_link, "has another name"),
+        (pipe, "is no regular file"), (folder, "is no regular file"),
         (foreign, "belongs to another user"),
     ],
-)
+)  # fmt: skip
 
 
 @PLANTED

@@ -35,12 +35,9 @@ def hosts(request: pytest.FixtureRequest) -> Iterator[Sequence[Host]]:
 
 def environ(**variables: str) -> dict[str, str]:
     return clean_environ(
-        DISTTRACE_STALL="3",
-        DISTTRACE_JOB="hosts",
-        OMP_NUM_THREADS="1",
-        MASTER_PORT="29500",
+        DISTTRACE_STALL="3", DISTTRACE_JOB="hosts", OMP_NUM_THREADS="1", MASTER_PORT="29500",
         **variables,
-    )
+    )  # fmt: skip
 
 
 def said(folder: Path, rank: int) -> str:

@@ -67,14 +67,9 @@ def program(tmp_path: Path) -> Path:
 
 def settings(tmp_path: Path, **more: str) -> dict[str, str]:
     return {
-        "DISTTRACE": "1",
-        "DISTTRACE_DIR": str(tmp_path / "out"),
-        "DISTTRACE_QUIET": "0",
-        "OMP_NUM_THREADS": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        **more,
-    }
+        "DISTTRACE": "1", "DISTTRACE_DIR": str(tmp_path / "out"), "DISTTRACE_QUIET": "0",
+        "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), **more,
+    }  # fmt: skip
 
 
 def kept(tmp_path: Path) -> list[dict[str, object]]:

@@ -42,14 +42,11 @@ def test_lines_of_a_kernel_s_log() -> None:
     """The times of a log count from the boot; what was repaired or is of no job is passed over."""
     found = machine.read_kernel_log(LOG, since_s=1050.0, boot_s=1000.0)
     assert [(one.where, one.name, one.code, one.pid, one.at_s) for one in found] == [
-        ("device", "0000:65:00", 79, 4001, 1100.0),
-        ("link", "0000:17:00", 74, None, 1102.0),
-        ("link", "ens1np0", None, None, 1103.0),
-        ("link", "eth2", None, None, 1105.0),
-        ("host", None, None, 4002, 1108.0),
-        ("host", "filer1", None, None, 1109.0),
+        ("device", "0000:65:00", 79, 4001, 1100.0), ("link", "0000:17:00", 74, None, 1102.0),
+        ("link", "ens1np0", None, None, 1103.0), ("link", "eth2", None, None, 1105.0),
+        ("host", None, None, 4002, 1108.0), ("host", "filer1", None, None, 1109.0),
         ("link", "0000:86:00.0", 20034, None, 1112.0),
-    ]
+    ]  # fmt: skip
     assert machine.read_kernel_log(LOG, since_s=1200.0, boot_s=1000.0) == []
 
 

@@ -250,14 +250,11 @@ def test_what_is_handed_on_is_the_same() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"garbage",
-        zlib.compress(b"[]"),
-        zlib.compress(b'{"states": {}, "seen": []}'),
-        zlib.compress(b"[" * 100_000),
-        zlib.compress(bytes(80 << 20)),
+        b"garbage", zlib.compress(b"[]"), zlib.compress(b'{"states": {}, "seen": []}'),
+        zlib.compress(b"[" * 100_000), zlib.compress(bytes(80 << 20)),
     ],
     ids=["bytes", "list", "tables", "deep", "bomb"],
-)
+)  # fmt: skip
 def test_what_is_no_answer_costs_its_sender_only(tmp_path: Path, data: bytes) -> None:
     """The others are heard."""
     told = unpacked([answer(data, "liar"), answer(packed(host(tmp_path)))], NOBODY)
@@ -270,18 +267,8 @@ def test_what_is_believed_can_be_judged(tmp_path: Path) -> None:
     (state,) = orjson.loads(zlib.decompress(packed(merged)))["states"]
     draw = random.Random(7)
     odd: tuple[Any, ...] = (
-        None,
-        -1,
-        1 << 70,
-        1.5,
-        "x" * 5_000,
-        "\x1b[31m",
-        [],
-        {},
-        [[]],
-        {"a": 1},
-        True,
-    )
+        None, -1, 1 << 70, 1.5, "x" * 5_000, "\x1b[31m", [], {}, [[]], {"a": 1}, True,
+    )  # fmt: skip
     refused = 0
     for _ in range(400):
         changed = orjson.loads(orjson.dumps(state))

@@ -88,38 +88,26 @@ def held(*records: Mapping[str, int]) -> list[tuple[int, int, int]]:
 def test_away_is_from_one_release_to_the_next_call_and_inside_is_what_that_takes() -> None:
     """Of the first one nobody knows how long it was away."""
     assert held(
-        {"b": 1, "t": 100, "s": 1, "q": 1},
-        {"e": 1, "d": 10, "u": 3},
-        {"b": 2, "t": 150, "s": 3, "q": 1},
-        {"e": 2, "d": 30},
-        {"b": 3, "t": 185, "s": 1, "q": 2},
+        {"b": 1, "t": 100, "s": 1, "q": 1}, {"e": 1, "d": 10, "u": 3},
+        {"b": 2, "t": 150, "s": 3, "q": 1}, {"e": 2, "d": 30}, {"b": 3, "t": 185, "s": 1, "q": 2},
         {"e": 3, "d": 5, "u": 1},
-    ) == [(2, 5, 5)], "what a message was waited for is no time of its own"
+    ) == [(2, 5, 5)], "what a message was waited for is no time of its own"  # fmt: skip
 
 
 def test_asynchronous_work_holds_its_process_from_the_wait_on() -> None:
     assert held(
-        {"b": 1, "t": 100, "s": 1, "q": 1},
-        {"e": 1, "d": 10, "u": 3},
-        {"b": 2, "t": 120, "s": 1, "q": 2},
-        {"i": 2, "d": 2},
-        {"w": 2, "d": 40},
-        {"e": 2, "d": 55},
-    ) == [(2, 50, 15)]
+        {"b": 1, "t": 100, "s": 1, "q": 1}, {"e": 1, "d": 10, "u": 3},
+        {"b": 2, "t": 120, "s": 1, "q": 2}, {"i": 2, "d": 2}, {"w": 2, "d": 40}, {"e": 2, "d": 55},
+    ) == [(2, 50, 15)]  # fmt: skip
 
 
 def test_what_a_reducer_issues_holds_it_only_after_the_last() -> None:
     """Of two buckets the first one is hidden behind what came after it."""
     assert held(
-        {"b": 1, "t": 100, "s": 1, "q": 1},
-        {"e": 1, "d": 10, "u": 3},
-        {"b": 2, "t": 120, "s": 2, "q": 2},
-        {"i": 2, "d": 1},
-        {"b": 3, "t": 160, "s": 2, "q": 3},
-        {"i": 3, "d": 1},
-        {"e": 2, "d": 80},
-        {"e": 3, "d": 41},
-    ) == [(2, 0, 0), (3, 50, 41)]
+        {"b": 1, "t": 100, "s": 1, "q": 1}, {"e": 1, "d": 10, "u": 3},
+        {"b": 2, "t": 120, "s": 2, "q": 2}, {"i": 2, "d": 1}, {"b": 3, "t": 160, "s": 2, "q": 3},
+        {"i": 3, "d": 1}, {"e": 2, "d": 80}, {"e": 3, "d": 41},
+    ) == [(2, 0, 0), (3, 50, 41)]  # fmt: skip
 
 
 @pytest.mark.parametrize(("thread", "away"), [({"h": 1}, 90), ({}, 55)])
@@ -128,13 +116,9 @@ def test_a_sign_of_life_of_another_thread_does_not_bring_it_back(
 ) -> None:
     """What the main thread itself tells a store is something that it does."""
     assert held(
-        {"b": 1, "t": 100, "s": 1, "q": 1},
-        {"e": 1, "d": 10},
-        {"b": 2, "t": 140, "s": 5, **thread},
-        {"e": 2, "d": 5},
-        {"b": 3, "t": 200, "s": 1, "q": 2},
-        {"e": 3, "d": 5},
-    ) == [(2, away, 5)]
+        {"b": 1, "t": 100, "s": 1, "q": 1}, {"e": 1, "d": 10}, {"b": 2, "t": 140, "s": 5, **thread},
+        {"e": 2, "d": 5}, {"b": 3, "t": 200, "s": 1, "q": 2}, {"e": 3, "d": 5},
+    ) == [(2, away, 5)]  # fmt: skip
 
 
 def test_on_a_device_the_time_that_it_measured_counts() -> None:

@@ -40,21 +40,15 @@ STALLED = "disttrace: stalled: Rank 1 never joined all_reduce #3 of the default 
 def job(tmp_path: Path, *program: str, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
     """A plain torchrun of two ranks with DISTTRACE=1, whose output is in files."""
     environ = clean_environ(
-        DISTTRACE="1",
-        DISTTRACE_DIR=str(tmp_path / "out"),
-        DISTTRACE_STALL="2",
-        OMP_NUM_THREADS="1",
-        **variables,
-    )
+        DISTTRACE="1", DISTTRACE_DIR=str(tmp_path / "out"), DISTTRACE_STALL="2",
+        OMP_NUM_THREADS="1", **variables,
+    )  # fmt: skip
     command = [sys.executable, "-m", "torch.distributed.run", f"--master-port={free_port()}"]
     with (tmp_path / "stdout").open("wb") as stdout, (tmp_path / "stderr").open("wb") as stderr:
         process = subprocess.Popen(
-            [*command, "--nproc-per-node=2", *program],
-            env=environ,
-            stdout=stdout,
-            stderr=stderr,
+            [*command, "--nproc-per-node=2", *program], env=environ, stdout=stdout, stderr=stderr,
             start_new_session=True,
-        )
+        )  # fmt: skip
         try:
             yield process
         finally:

@@ -301,13 +301,9 @@ def test_what_holds_up_the_living_is_told_before_why_an_earlier_attempt_failed(
     for attempt in (0, 1):
         for rank in (0, 1):
             journal = Journal(
-                tmp_path,
-                pid=4000 + 100 * attempt + rank,
-                rank=rank,
-                world_size=2,
-                parent=agent.process,
-                keys={"attempt": attempt},
-            )
+                tmp_path, pid=4000 + 100 * attempt + rank, rank=rank, world_size=2,
+                parent=agent.process, keys={"attempt": attempt},
+            )  # fmt: skip
             group = journal.world(port=29500 + attempt)
             if attempt == 0:
                 fail(journal, 200 * MS, "ValueError", "the first attempt fails")

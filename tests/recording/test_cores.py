@@ -96,13 +96,9 @@ def recorder(folder: Path, core: str, failures: list[BaseException], *, mb: int 
         return Journal(str(folder), "j", max_bytes=mb << 20, window=made.core.new_window)
 
     made = Recorder(
-        t0=0,
-        process=lambda: "p",
-        open_journal=journal,
-        opening=list,
-        on_failure=failures.append,
+        t0=0, process=lambda: "p", open_journal=journal, opening=list, on_failure=failures.append,
         core=core,
-    )
+    )  # fmt: skip
     return made
 
 
@@ -167,15 +163,9 @@ def test_definitions_stay_within_the_bound(tmp_path: Path, core: str) -> None:
     for turn in range(20_000):
         stack = made.stack([(f"generated-{turn}.py", 1, "step")])
         call, extra = made.call(
-            "all_reduce",
-            synchronous=True,
-            counter=counter,
-            kind="collective",
-            group=turn % 300,
-            stack=stack,
-            shapes=[[turn]],
-            tag=turn,
-        )
+            "all_reduce", synchronous=True, counter=counter, kind="collective", group=turn % 300,
+            stack=stack, shapes=[[turn]], tag=turn,
+        )  # fmt: skip
         operation = made.begin(thread, call, extra)
         if turn % 2:
             made.failed(operation, ValueError(f"text {turn}"), on_issue=False)

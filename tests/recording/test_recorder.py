@@ -89,14 +89,9 @@ def test_begin_and_end_are_joined_by_the_number(bench: Bench) -> None:
     recorder.close()
     records = [{k: v for k, v in r.items() if k not in "td"} for r in bench.journal().records]
     assert records == [
-        {"seg": 1, "format": 2, "process": "p"},
-        {"b": 1, "s": 1, "q": 1},
-        {"e": 1, "u": 5},
-        {"b": 2, "s": 2, "q": 1, "n": 7},
-        {"i": 2},
-        {"w": 2},
-        {"e": 2},
-    ]
+        {"seg": 1, "format": 2, "process": "p"}, {"b": 1, "s": 1, "q": 1}, {"e": 1, "u": 5},
+        {"b": 2, "s": 2, "q": 1, "n": 7}, {"i": 2}, {"w": 2}, {"e": 2},
+    ]  # fmt: skip
 
 
 def test_a_definition_comes_before_what_refers_to_it(bench: Bench) -> None:

@@ -104,13 +104,10 @@ def job(folder: Path, service: str, smi: str) -> Outcome:
     command.write_text(f"#!/bin/sh\ntouch {folder}/smi\n{smi}\n")
     command.chmod(0o755)
     env = clean_environ(
-        DISTTRACE="1",
-        DISTTRACE_DIR=str(folder / "out"),
-        DISTTRACE_STALL="3",
-        NCCL_RAS_ADDR=f"127.0.0.1:{free_port()}",
-        PATH=f"{command.parent}:{os.environ['PATH']}",
+        DISTTRACE="1", DISTTRACE_DIR=str(folder / "out"), DISTTRACE_STALL="3",
+        NCCL_RAS_ADDR=f"127.0.0.1:{free_port()}", PATH=f"{command.parent}:{os.environ['PATH']}",
         OMP_NUM_THREADS="1",
-    )
+    )  # fmt: skip
     start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     where = ["sh", "namespace.sh", str(folder / "dev"), *start, "--master-port", str(free_port())]
     return run_program([*UNSHARE, *where, "job.py", service], env, timeout=240, cwd=folder)

@@ -138,13 +138,10 @@ def changed(lines: list[Line], change: str, dice: random.Random) -> tuple[list[L
     if change == "swap":
         return [*lines[:i], after[0], one, *after[1:]], {one.number, after[0].number}
     other = {
-        "size": replace(one, size=one.size * 3),
-        "dtype": replace(one, dtype="float64"),
-        "reduce": replace(one, reduce="MAX"),
-        "root": replace(one, root=1),
-        "often": replace(one, twice=True),
-        "late": replace(one, late=True),
-    }[change]
+        "size": replace(one, size=one.size * 3), "dtype": replace(one, dtype="float64"),
+        "reduce": replace(one, reduce="MAX"), "root": replace(one, root=1),
+        "often": replace(one, twice=True), "late": replace(one, late=True),
+    }[change]  # fmt: skip
     return [*lines[:i], other, *after], {one.number}
 
 

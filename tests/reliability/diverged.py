@@ -51,22 +51,15 @@ def run(world: int, *arguments: str, seconds: float = 0.0) -> Ran:
     """One program, to its end or for two minutes beyond ``seconds``."""
     with tempfile.TemporaryDirectory(prefix="disttrace-diverged-") as folder:
         environ = clean_environ(
-            DISTTRACE="1",
-            DISTTRACE_DIR=f"{folder}/out",
-            DISTTRACE_STALL="4",
-            DISTTRACE_ON_STALL="abort",
-            OMP_NUM_THREADS="1",
-        )
+            DISTTRACE="1", DISTTRACE_DIR=f"{folder}/out", DISTTRACE_STALL="4",
+            DISTTRACE_ON_STALL="abort", OMP_NUM_THREADS="1",
+        )  # fmt: skip
         command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={world}"]
         command += [f"--master-port={free_port()}", str(PROGRAMS), *arguments]
         ended = subprocess.run(
-            command,
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=120 + seconds,
+            command, env=environ, capture_output=True, text=True, timeout=120 + seconds,
             check=False,
-        )
+        )  # fmt: skip
         lines = [
             json.loads(line)
             for path in Path(folder, "out").glob("*.verdicts.jsonl")

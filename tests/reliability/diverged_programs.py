@@ -268,17 +268,9 @@ def running(until: float) -> bool:
 
 
 HEALTHY = {
-    "ddp": ddp,
-    "sharded": sharded,
-    "tensors": tensors,
-    "parallel": parallel,
-    "stages": stages,
-    "schedule": schedule,
-    "experts": experts,
-    "roles": roles,
-    "turns": turns,
-    "uneven": uneven,
-}
+    "ddp": ddp, "sharded": sharded, "tensors": tensors, "parallel": parallel, "stages": stages,
+    "schedule": schedule, "experts": experts, "roles": roles, "turns": turns, "uneven": uneven,
+}  # fmt: skip
 FRAMEWORKS = {"accelerated": accelerated}
 """What needs a package that the project does not."""
 MUTATIONS = ("skip", "double", "swap", "shape", "dtype", "op", "root", "reduce")

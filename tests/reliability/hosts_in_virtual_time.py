@@ -252,14 +252,9 @@ class Outcome:
 
 
 CASES = (
-    "normal",
-    "server dies",
-    "server stops",
-    "a tenth silent",
-    "a tenth stops",
-    "partition",
+    "normal", "server dies", "server stops", "a tenth silent", "a tenth stops", "partition",
     "one floods",
-)
+)  # fmt: skip
 
 
 def stall(hosts: int, case: str, seed: int = 1, until_s: float = 40.0) -> Outcome:

@@ -26,15 +26,11 @@ EXTRAS = ("viewer", "otlp")
 BESIDE = ("pytest>=9", "hypothesis>=6.100", "jsonschema>=4.20")
 """What the tests themselves need."""
 SLICE = (
-    "tests/viewer/load/test_load.py",
-    "tests/viewer/merge",
-    "tests/viewer/findings/test_collectives.py",
-    "tests/viewer/api/test_stats.py",
-    "tests/viewer/views/test_jsonl.py",
-    "tests/viewer/otlp/test_parts.py",
-    "tests/viewer/otlp/test_request.py",
-    "tests/test_failure.py",
-)
+    "tests/viewer/load/test_load.py", "tests/viewer/merge",
+    "tests/viewer/findings/test_collectives.py", "tests/viewer/api/test_stats.py",
+    "tests/viewer/views/test_jsonl.py", "tests/viewer/otlp/test_parts.py",
+    "tests/viewer/otlp/test_request.py", "tests/test_failure.py",
+)  # fmt: skip
 CORE = "from disttrace.recording.choice import choose; name, why = choose(None); print(name, why); "
 ASSERT_NATIVE = "assert name == 'c', why"
 ASSERT_PURE = "assert name == 'python', why"
@@ -90,15 +86,8 @@ def main() -> int:
             (wheel,) = (folder / "dist").glob("*.whl")
         how = "highest" if options.newest else "lowest-direct"
         install: list[str | Path] = [
-            uv,
-            "pip",
-            "install",
-            "--quiet",
-            "--python",
-            python,
-            "--resolution",
-            how,
-        ]
+            uv, "pip", "install", "--quiet", "--python", python, "--resolution", how,
+        ]  # fmt: skip
         # Named directly, for the bounds of what a wheel asks for are no direct ones to uv.
         # A version without a wheel for this Python is none that anybody would install there.
         install += ["--only-binary", ":all:"]

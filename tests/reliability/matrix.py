@@ -170,19 +170,13 @@ def run(scene: Scene, folder: Path) -> str:
             command += ["--standalone", "--nproc-per-node", "3"]
         else:
             command += [
-                f"--nnodes={scene.nodes}",
-                f"--node-rank={node}",
-                "--nproc-per-node=1",
-                "--master-addr=127.0.0.1",
-                f"--master-port={PORT}",
-            ]
+                f"--nnodes={scene.nodes}", f"--node-rank={node}", "--nproc-per-node=1",
+                "--master-addr=127.0.0.1", f"--master-port={PORT}",
+            ]  # fmt: skip
         env = clean_environ(
-            DISTTRACE="1",
-            DISTTRACE_DIR=str(folder / f"out{node}"),
-            DISTTRACE_STALL="3",
-            DISTTRACE_QUIET="0",
-            OMP_NUM_THREADS="1",
-        )
+            DISTTRACE="1", DISTTRACE_DIR=str(folder / f"out{node}"), DISTTRACE_STALL="3",
+            DISTTRACE_QUIET="0", OMP_NUM_THREADS="1",
+        )  # fmt: skip
         with out.open("w") as stream:
             launchers.append(
                 subprocess.Popen([*command, str(program)], env=env, stdout=stream, stderr=stream)

@@ -181,20 +181,13 @@ def dumped(
     environ = clean_environ(OMP_NUM_THREADS="1", DISTTRACE="0", **given)
     ranks = subprocess.Popen(
         [
-            python,
-            folder / "ranks.py",
-            str(WORLD),
-            port,
-            folder,
-            program,
-            str(DUMP_AFTER_S),
-            str(WORLD - (name == "died")),
-            "stacks" if stacks else "none",
+            python, folder / "ranks.py", str(WORLD), port, folder, program, str(DUMP_AFTER_S),
+            str(WORLD - (name == "died")), "stacks" if stacks else "none",
             "gloo" if more is None else "nccl",
         ],
         env={k: v for k, v in environ.items() if k != "PYTHONPATH"},
         stderr=subprocess.DEVNULL,
-    )
+    )  # fmt: skip
     try:
         ranks.wait(300)
     except subprocess.TimeoutExpired:

@@ -35,14 +35,11 @@ LEFT_S = 20.0
 CORES = ("c", "python")
 # By attack, the cores on which it sees us, as SECURITY.md and docs/limits.md say.
 KNOWN = {
-    "children.usage_of_children": CORES,
-    "children.listed_children": CORES,
-    "surroundings.callers_of_the_program": CORES,
-    "surroundings.code_of_functions": CORES,
-    "surroundings.shown_to_people": CORES,
-    "tools.profiled_calls": ("python",),
+    "children.usage_of_children": CORES, "children.listed_children": CORES,
+    "surroundings.callers_of_the_program": CORES, "surroundings.code_of_functions": CORES,
+    "surroundings.shown_to_people": CORES, "tools.profiled_calls": ("python",),
     "waits.interrupted_anywhere": ("python",),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

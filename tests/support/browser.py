@@ -21,17 +21,10 @@ import pytest
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 PATH = next((found for found in map(shutil.which, NAMES) if found), None)
 OPTIONS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--hide-scrollbars",
-    "--remote-debugging-pipe",
-)
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--hide-scrollbars", "--remote-debugging-pipe",
+)  # fmt: skip
 LIMIT_S = 60.0
 CODES = {"Escape": 27, "Enter": 13, "Tab": 9}
 MODIFIERS = {"Alt": 1, "Control": 2, "Shift": 8}
@@ -58,12 +51,9 @@ class Browser:
     ) -> None:
         """Load a page and wait until it says that it is ready."""
         self._call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
             mobile=False,
-        )
+        )  # fmt: skip
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._call("Emulation.setEmulatedMedia", features=[scheme])
         self._call("Page.navigate", url="about:blank")

@@ -86,14 +86,9 @@ class Device:
     ) -> Call:
         """A call of the group, with a counter of its own."""
         return self.recorder.call(
-            op,
-            synchronous=synchronous,
-            counter=self.recorder.core.new_counter(),
-            kind=kind,
-            group=group,
-            backend=self.backend,
-            device="cuda",
-        )[0]
+            op, synchronous=synchronous, counter=self.recorder.core.new_counter(), kind=kind,
+            group=group, backend=self.backend, device="cuda",
+        )[0]  # fmt: skip
 
     def ask(self, question: Question) -> Reply:
         """What the recorder tells now."""
@@ -115,18 +110,11 @@ class Device:
         """An entry made now, by this thread, for a launch of its own."""
         n = len(self.entries)
         made: Entry = {
-            "record_id": n,
-            "pg_id": 0,
-            "process_group": ("0", "default_pg"),
-            "collective_seq_id": n + 1,
-            "p2p_seq_id": 0,
-            "is_p2p": False,
-            "time_created_ns": time.time_ns(),
-            "state": state,
-            "retired": False,
-            "thread_id": str(threading.get_ident()),
-            **keys,
-        }
+            "record_id": n, "pg_id": 0, "process_group": ("0", "default_pg"),
+            "collective_seq_id": n + 1, "p2p_seq_id": 0, "is_p2p": False,
+            "time_created_ns": time.time_ns(), "state": state, "retired": False,
+            "thread_id": str(threading.get_ident()), **keys,
+        }  # fmt: skip
         self.entries.append(made)
         return made
 

@@ -50,12 +50,9 @@ def main(folder: str) -> None:
         sys.setprofile(None)
     modules = [name for name in sys.modules if name.split(".")[0].startswith("disttrace")]
     found = {
-        "code": code,
-        "files": len({path for path, _ in entered}),
-        "functions": len(entered),
-        "modules": len(modules),
-        "climbs": sorted(climbs),
-    }
+        "code": code, "files": len({path for path, _ in entered}), "functions": len(entered),
+        "modules": len(modules), "climbs": sorted(climbs),
+    }  # fmt: skip
     print(orjson.dumps(found).decode())
 
 

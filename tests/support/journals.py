@@ -64,26 +64,12 @@ class Journal:
             env["WORLD_SIZE"] = str(self.world_size)
         unix_ns = self.t0 + self.offset_ns
         record = {
-            "format": fmt.FORMAT,
-            "process": self.process,
-            "parent": self.parent,
-            "job": self.job,
-            "job_source": self.job_source,
-            "attempt": 0,
-            "host": self.host,
-            "boot_id": self.boot_id,
-            "pid": self.pid,
-            "ppid": 1,
-            "start_ns": unix_ns,
-            "role": self.role,
-            "env": env,
-            "argv": ["python", "train.py"],
-            "cwd": "/work",
-            "t0": self.t0,
-            "unix_ns": unix_ns,
-            "error_ns": 100,
-            **self.keys,
-        }
+            "format": fmt.FORMAT, "process": self.process, "parent": self.parent, "job": self.job,
+            "job_source": self.job_source, "attempt": 0, "host": self.host, "boot_id": self.boot_id,
+            "pid": self.pid, "ppid": 1, "start_ns": unix_ns, "role": self.role, "env": env,
+            "argv": ["python", "train.py"], "cwd": "/work", "t0": self.t0, "unix_ns": unix_ns,
+            "error_ns": 100, **self.keys,
+        }  # fmt: skip
         self.define("process", **{k: v for k, v in record.items() if v is not None})
         if self.rank is not None:
             self.define("identity", t=1, rank=self.rank, world_size=self.world_size)
@@ -117,16 +103,10 @@ class Journal:
         return self.numbered(
             "store",
             **{
-                "type": "TCPStore",
-                "name": f"tcp://{host}:{port}",
-                "base": None,
-                "prefix": [],
-                "host": host,
-                "port": port,
-                "server": False,
-                **keys,
+                "type": "TCPStore", "name": f"tcp://{host}:{port}", "base": None, "prefix": [],
+                "host": host, "port": port, "server": False, **keys,
             },
-        )
+        )  # fmt: skip
 
     def prefix_store(self, base: int, *prefix: str | None, **keys: Any) -> int:
         """A PrefixStore with its whole chain of prefixes."""
@@ -138,17 +118,10 @@ class Journal:
         """A process group; by default the default group of all ranks on gloo."""
         size = self.world_size or 1
         usual = {
-            "name": "0",
-            "type": "ProcessGroup",
-            "backends": {"cpu": "gloo"},
-            "ranks": list(range(size)),
-            "rank": self.rank,
-            "size": size,
-            "store": store,
-            "nth": None if store is None else 1,
-            "default": True,
-            "t": 10 * MS,
-        }
+            "name": "0", "type": "ProcessGroup", "backends": {"cpu": "gloo"},
+            "ranks": list(range(size)), "rank": self.rank, "size": size, "store": store,
+            "nth": None if store is None else 1, "default": True, "t": 10 * MS,
+        }  # fmt: skip
         return self.numbered("group", **{**usual, **keys})
 
     def world(self, port: int = 29500) -> int:

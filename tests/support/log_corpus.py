@@ -180,17 +180,11 @@ def traceback(rank: int, error: str, *, before: str = "[rank{}]: ") -> list[str]
 def cause(rank: int, code: int, before: str = "") -> list[str]:
     """The end of torchrun."""
     rows = (
-        "=" * 60,
-        "train.py FAILED",
-        "Root Cause (first observed failure):",
-        "[0]:",
-        "  time      : 2026-05-14_10:33:48",
-        "  host      : node-a",
-        f"  rank      : {rank} (local_rank: {rank})",
-        f"  exitcode  : {code} (pid: 4711)",
-        "  error_file: <N/A>",
-        "=" * 60,
-    )
+        "=" * 60, "train.py FAILED", "Root Cause (first observed failure):", "[0]:",
+        "  time      : 2026-05-14_10:33:48", "  host      : node-a",
+        f"  rank      : {rank} (local_rank: {rank})", f"  exitcode  : {code} (pid: 4711)",
+        "  error_file: <N/A>", "=" * 60,
+    )  # fmt: skip
     return [before + row for row in rows]
 
 
@@ -261,12 +255,8 @@ CORPUS: tuple[Excerpt, ...] = (
         (3,),
     ),
     Excerpt(
-        "2.3, counts that were never set",
-        of(ALL, v23, 1, completed=93459313471793),
-        "no_progress",
-        (),
-        "all_reduce",
-        1,
+        "2.3, counts that were never set", of(ALL, v23, 1, completed=93459313471793), "no_progress",
+        (), "all_reduce", 1,
     ),
     Excerpt(
         "2.3, groups by numbers of processes: two groups have one",
@@ -324,11 +314,8 @@ CORPUS: tuple[Excerpt, ...] = (
         "coalesced",
     ),
     Excerpt(
-        "2.5, of a launch no size is known",
-        of((0, 1), v25, 2, "COALESCED", elements=BIG),
-        "no_progress",
-        (),
-        "coalesced",
+        "2.5, of a launch no size is known", of((0, 1), v25, 2, "COALESCED", elements=BIG),
+        "no_progress", (), "coalesced",
     ),
     Excerpt(
         "2.5, one pair of a tensor parallel job hangs, the other waits behind it",
@@ -426,11 +413,8 @@ CORPUS: tuple[Excerpt, ...] = (
         says="out of memory",
     ),
     Excerpt(
-        "a rank that was killed, by torchrun's word",
-        [*of((0, 1, 2), v27, 40), *cause(3, -9)],
-        "process_failed",
-        (3,),
-        says="SIGKILL",
+        "a rank that was killed, by torchrun's word", [*of((0, 1, 2), v27, 40), *cause(3, -9)],
+        "process_failed", (3,), says="SIGKILL",
     ),
     Excerpt(
         "torchrun calls first who aborted at its time-out",
@@ -453,4 +437,4 @@ CORPUS: tuple[Excerpt, ...] = (
         (1,),
         says="bad batch",
     ),
-)
+)  # fmt: skip

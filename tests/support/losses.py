@@ -46,13 +46,10 @@ def cut(keep: Callable[[int], int]) -> Callable[[Path], None]:
 
 
 LOSSES: dict[str, Callable[[Path], None]] = {
-    "removed": remove,
-    "unreadable": forbid,
-    "empty": cut(lambda _: 0),
-    "50 bytes": cut(lambda _: 50),
-    "half": cut(lambda size: size // 2),
+    "removed": remove, "unreadable": forbid, "empty": cut(lambda _: 0),
+    "50 bytes": cut(lambda _: 50), "half": cut(lambda size: size // 2),
     "nearly whole": cut(lambda size: size - 5),
-}
+}  # fmt: skip
 
 
 FEW = ("removed", "unreadable", "half")

@@ -11,17 +11,9 @@ import disttrace
 OURS = os.path.dirname(os.path.abspath(disttrace.__file__)) + os.sep
 MODULE = "torch.distributed.distributed_c10d"
 CLASSES = (
-    "ProcessGroup",
-    "Backend",
-    "Store",
-    "Work",
-    "FakeWork",
-    "TCPStore",
-    "PrefixStore",
-    "FileStore",
-    "HashStore",
-    "ProcessGroupGloo",
-)
+    "ProcessGroup", "Backend", "Store", "Work", "FakeWork", "TCPStore", "PrefixStore", "FileStore",
+    "HashStore", "ProcessGroupGloo",
+)  # fmt: skip
 MODULES = (MODULE, "torch.distributed.rendezvous", "torch.distributed.elastic.rendezvous.api")
 
 

@@ -357,15 +357,9 @@ def pieces(pattern: str | bytes, flags: int) -> list[str]:
     longer = ["".join(drawn.choices(classes, k=n)) for n in (3, 4) for _ in range(12)]
     beside = [walk[i : i + n] for i in range(len(walk)) for n in (2, 3, 4)]
     found = {
-        *letters[:12],
-        "a",
-        "a.",
-        "a-",
-        "a:",
-        "1 ",
-        *beside[:12],
+        *letters[:12], "a", "a.", "a-", "a:", "1 ", *beside[:12],
         *drawn.sample(beside, min(len(beside), 20)),
-    }
+    }  # fmt: skip
     return sorted({*found, *pairs, *longer} - {""})
 
 

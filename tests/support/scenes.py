@@ -198,13 +198,10 @@ def mesh(journal: Journal, t: int, parent: int, size: int, rank: int, *prefix: s
     """Begin the constructor of a gloo group under a prefix; it stays in flight."""
     base = journal.tcp_store(29500, server=journal.rank == 0)
     make = journal.call(
-        "ProcessGroupGloo",
-        kind="constructor",
-        store=journal.prefix_store(base, *prefix),
-        origin="python",
-        stack=journal.stack(("train.py", 6, "main")),
+        "ProcessGroupGloo", kind="constructor", store=journal.prefix_store(base, *prefix),
+        origin="python", stack=journal.stack(("train.py", 6, "main")),
         args={"rank": rank, "size": size},
-    )
+    )  # fmt: skip
     return journal.begin(make, t, p=parent)
 
 

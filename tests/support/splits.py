@@ -86,13 +86,9 @@ def losing(mark: Path, by: str) -> Engine:
 def _dask() -> Engine:
     """A cluster of two processes, for as long as this one runs."""
     cluster = importlib.import_module("distributed").LocalCluster(
-        n_workers=2,
-        threads_per_worker=1,
-        processes=True,
-        dashboard_address=":0",
-        host="127.0.0.1",
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0", host="127.0.0.1",
         silence_logs=60,
-    )
+    )  # fmt: skip
     _KEPT.append(cluster)
     return engine_of(cluster.scheduler_address)
 

@@ -47,12 +47,9 @@ def main(mode: str, folder: str, core: str = "c") -> None:
 
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     variants: tuple[dict[str, Any], ...] = (
-        {},
-        {"find_unused_parameters": True},
-        {"static_graph": True},
-        {"gradient_as_bucket_view": True},
-        {"bucket_cap_mb": 1e-4},
-    )
+        {}, {"find_unused_parameters": True}, {"static_graph": True},
+        {"gradient_as_bucket_view": True}, {"bucket_cap_mb": 1e-4},
+    )  # fmt: skip
     for variant in variants:
         model = DistributedDataParallel(layers(), **variant)
         print(variant, trained(model))

@@ -194,13 +194,8 @@ def strikes() -> None:
 
     signal.signal(signal.SIGUSR1, handler)
     kinds: tuple[Any, ...] = (
-        StopError,
-        LateError,
-        FrozenError,
-        TimeoutError,
-        RuntimeError,
-        ValueError,
-    )
+        StopError, LateError, FrozenError, TimeoutError, RuntimeError, ValueError,
+    )  # fmt: skip
     for turn in range(150):
         struck = kinds[turn % 6]
         armed = threading.Event()
@@ -377,11 +372,6 @@ def lists() -> None:
 
 
 {
-    "lists": lists,
-    "passes": passes,
-    "ends": ends,
-    "strikes": strikes,
-    "asked": asked,
-    "collects": collects,
-    "kept": kept,
-}[name]()
+    "lists": lists, "passes": passes, "ends": ends, "strikes": strikes, "asked": asked,
+    "collects": collects, "kept": kept,
+}[name]()  # fmt: skip

@@ -168,19 +168,9 @@ def reducer() -> dict[str, int]:
 
 
 CASES: tuple[Callable[[], dict[str, int]], ...] = (
-    nothing,
-    profiler,
-    functional,
-    out_argument,
-    coalesced,
-    inference,
-    taken,
-    autograd,
-    threads,
-    looked_up,
-    library,
-    reducer,
-)
+    nothing, profiler, functional, out_argument, coalesced, inference, taken, autograd, threads,
+    looked_up, library, reducer,
+)  # fmt: skip
 
 
 def kernels(namespace: str) -> list[str]:

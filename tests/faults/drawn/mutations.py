@@ -101,12 +101,9 @@ def swallow(draw: random.Random, program: Program) -> Faulty | None:
         return None
     index, act, rank, step = chosen
     lines = (
-        "try:",
-        "    raise ValueError('bad batch')",
-        f"    {act.code()}",
-        "except ValueError as error:",
-        "    print(error)",
-    )
+        "try:", "    raise ValueError('bad batch')", f"    {act.code()}",
+        "except ValueError as error:", "    print(error)",
+    )  # fmt: skip
     return Faulty(
         changed(program, index, rank, step, instead=lines),
         Truth(name="swallow", kinds=out_of_step(program), guilty=frozenset({rank})),
@@ -218,13 +215,10 @@ def forks(draw: random.Random, program: Program) -> Faulty | None:
     return Faulty(
         changed(program, index, rank, step, before=lines),
         Truth(
-            name="forks",
-            kinds=frozenset({"not_in_group"}),
-            guilty=frozenset({rank}),
-            hangs=True,
+            name="forks", kinds=frozenset({"not_in_group"}), guilty=frozenset({rank}), hangs=True,
             harmless=True,
         ),
-    )
+    )  # fmt: skip
 
 
 def wrong_root(draw: random.Random, program: Program) -> Faulty | None:

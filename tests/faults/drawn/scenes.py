@@ -52,13 +52,10 @@ def idle_by_design(draw: random.Random, program: Program) -> Faulty | None:
     return Faulty(
         idle.but(change=change),
         Truth(
-            name="idle, and one stops",
-            kinds=MISSED,
-            guilty=frozenset({rank}),
-            named=True,
+            name="idle, and one stops", kinds=MISSED, guilty=frozenset({rank}), named=True,
             line=line,
         ),
-    )
+    )  # fmt: skip
 
 
 def pauses(draw: random.Random, program: Program) -> Faulty | None:

@@ -38,16 +38,9 @@ class Rows(torch.utils.data.Dataset):
 limit = timedelta(seconds=40 if "hang" in sys.argv else 600)
 torch.distributed.init_process_group("gloo", timeout=limit)
 settings = TrainingArguments(
-    output_dir="trained",
-    use_cpu=True,
-    max_steps=4,
-    report_to=[],
-    save_strategy="no",
-    disable_tqdm=True,
-    logging_steps=1,
-    per_device_train_batch_size=2,
-    ddp_backend="gloo",
-)
+    output_dir="trained", use_cpu=True, max_steps=4, report_to=[], save_strategy="no",
+    disable_tqdm=True, logging_steps=1, per_device_train_batch_size=2, ddp_backend="gloo",
+)  # fmt: skip
 trainer = Told(model=Tiny(), args=settings, train_dataset=Rows())
 trainer.train()
 print("logged:", *trainer.state.log_history[0])

@@ -28,16 +28,10 @@ _COUNTER_S = 30.0  # for what is healthy, and hangs with a fault in it
 _SETTLED_S = 3.0  # after rank 0 has ended, the others end by themselves or never
 _HUNG = {"blocks", "hung", "looked", "returned"}
 _NCCL = {
-    "NCCL_NET": "Socket",
-    "NCCL_NET_PLUGIN": "none",
-    "NCCL_SOCKET_IFNAME": "lo",
-    "NCCL_IB_DISABLE": "1",
-    "NCCL_MNNVL_ENABLE": "0",
-    "NCCL_NVLS_ENABLE": "0",
-    "NCCL_RAS_ENABLE": "0",
-    "NCCL_MAX_NCHANNELS": "2",
-    "NCCL_DEBUG": "WARN",
-}
+    "NCCL_NET": "Socket", "NCCL_NET_PLUGIN": "none", "NCCL_SOCKET_IFNAME": "lo",
+    "NCCL_IB_DISABLE": "1", "NCCL_MNNVL_ENABLE": "0", "NCCL_NVLS_ENABLE": "0",
+    "NCCL_RAS_ENABLE": "0", "NCCL_MAX_NCHANNELS": "2", "NCCL_DEBUG": "WARN",
+}  # fmt: skip
 _BUFFERS = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "TORCH_FR_BUFFER_SIZE": "2000"}
 # CUDA_LAUNCH_BLOCKING makes the host wait: everything here would be void.
 _NOT_OURS = ("DISTTRACE", "TORCHELASTIC_", "TORCH_", "NCCL_", "STANDIN", "CUDA_LAUNCH_BLOCKING")

@@ -269,12 +269,9 @@ NAMED = 'hostname pod-0; exec sh -c "$0" "$@"'
 def in_container(script: str, *arguments: str) -> subprocess.Popen[str]:
     """A shell's script in a container of its own, all of which have one host name."""
     return subprocess.Popen(
-        [*CONTAINER, NAMED, script, *arguments],
-        env=clean_environ(RANK="0", WORLD_SIZE="2"),
-        stdout=subprocess.PIPE,
-        stdin=subprocess.PIPE,
-        text=True,
-    )
+        [*CONTAINER, NAMED, script, *arguments], env=clean_environ(RANK="0", WORLD_SIZE="2"),
+        stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True,
+    )  # fmt: skip
 
 
 @pytest.mark.skipif(

@@ -68,13 +68,9 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     env = clean_environ(DISTTRACE="1", DISTTRACE_DIR=str(folder), DISTTRACE_STALL="1")
     with said.open("w") as out:
         launcher = subprocess.Popen(
-            [sys.executable, *program],
-            cwd=ROOT / "examples",
-            env=env,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+            [sys.executable, *program], cwd=ROOT / "examples", env=env, stdout=out,
+            stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
     try:
         deadline = time.monotonic() + 60
         while (

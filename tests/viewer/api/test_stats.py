@@ -49,14 +49,10 @@ def test_a_straggler_is_named_with_its_line_and_what_it_costs(tmp_path: Path) ->
     stats = disttrace.stats(tmp_path)
     assert stats.origins.to_dicts() == [
         {
-            "rank": 2,
-            "line": "train.py:10",
-            "count": STEPS,
-            "of": STEPS,
-            "mean_ns": LATE,
+            "rank": 2, "line": "train.py:10", "count": STEPS, "of": STEPS, "mean_ns": LATE,
             "caused_ns": 3 * STEPS * LATE,
         }
-    ]
+    ]  # fmt: skip
     assert waited(stats) == [800, 800, 0, 800]
     assert stats.ranks["made_others_wait_ns"].to_list() == [0, 0, 3 * STEPS * LATE, 0]
     (row,) = stats.operations.to_dicts()

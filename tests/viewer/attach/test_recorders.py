@@ -186,13 +186,10 @@ def asked(ops: Sequence[str], size: int, *, guessed: bool = False) -> Report:
     dumps, stacks = {}, []
     for pid, op in enumerate(ops, 100):
         call = {
-            "record_id": 0,
-            "collective_seq_id": 7,
-            "process_group": ["0", "default_pg"],
-            "profiling_name": f"gloo:{op}",
-            "time_created_ns": now - 60_000_000_000,
+            "record_id": 0, "collective_seq_id": 7, "process_group": ["0", "default_pg"],
+            "profiling_name": f"gloo:{op}", "time_created_ns": now - 60_000_000_000,
             "state": "scheduled",
-        }
+        }  # fmt: skip
         whole = {"entries": [call], "pg_config": {"0": group}, "version": "2.10"}
         dumps[pid] = recorders._dump(pid, json.dumps(whole).encode(), now, problems)
         inner = {"file": "/venv/torch/distributed/distributed_c10d.py", "name": op}

@@ -157,13 +157,9 @@ def test_a_collective_in_the_wrong_group(tmp_path: Path) -> None:
         for members in ([0, 1], [1, 2]):
             if rank in members:
                 groups[members[0]] = journal.group(
-                    journal.prefix_store(1, f"{members}"),
-                    name=f"{members}",
-                    ranks=members,
-                    size=2,
-                    rank=members.index(rank),
-                    default=False,
-                )
+                    journal.prefix_store(1, f"{members}"), name=f"{members}", ranks=members, size=2,
+                    rank=members.index(rank), default=False,
+                )  # fmt: skip
         if rank < 2:
             journal.begin(journal.collective(groups[rank]), 200 * MS, q=1)
         beat(journal, 20)

@@ -74,12 +74,9 @@ def test_a_thread_that_gives_up_what_the_main_one_waits_for(tmp_path: Path, look
         else:
             beat(journal, 20)
     finds(
-        tmp_path,
-        "missing_participant",
-        [0],
-        consequences=("Rank 1 left by os._exit(3).",),
+        tmp_path, "missing_participant", [0], consequences=("Rank 1 left by os._exit(3).",),
         look=look,
-    )
+    )  # fmt: skip
 
 
 def test_a_member_that_was_frozen_inside_of_a_collective(tmp_path: Path) -> None:

@@ -439,12 +439,9 @@ def test_who_gives_up_has_lost_no_connection(tmp_path: Path) -> None:
     """Rank 0 is in there as well, and was late by more than the others had time for."""
     for journal, _ in steps(tmp_path, 3):
         make = journal.call(
-            "ProcessGroupGloo",
-            kind="constructor",
-            store=2,
-            stack=journal.stack(("train.py", 6, "main")),
-            args={"rank": journal.rank, "size": 3},
-        )
+            "ProcessGroupGloo", kind="constructor", store=2,
+            stack=journal.stack(("train.py", 6, "main")), args={"rank": journal.rank, "size": 3},
+        )  # fmt: skip
         number = journal.begin(make, 300 * MS)
         if journal.rank:
             text = "wait timeout after 0ms, keys: /rpc_prefix_0/0/0"

@@ -315,12 +315,9 @@ def test_split_sizes_of_all_to_all_single_are_compared_pair_by_pair(tmp_path: Pa
     for journal, group in steps(tmp_path, 3):
         taken = [2, 2, 2] if journal.rank == 2 else [1, 1, 1]
         call = journal.collective(
-            group,
-            "all_to_all_single",
-            shapes=[[3]],
-            splits=[[1, 1, 1], taken],
+            group, "all_to_all_single", shapes=[[3]], splits=[[1, 1, 1], taken],
             args={"output_shapes": [[sum(taken)]]},
-        )
+        )  # fmt: skip
         journal.begin(call, 200 * MS, q=3)
         beat(journal, 20)
     finds(tmp_path, "shape_mismatch", [2])
@@ -618,12 +615,9 @@ def test_a_rank_in_python_is_certain_to_lack_what_c_plus_plus_issues(
             stand(journal, 5 * S, "loader.py", 9, "load")
         beat(journal, 20)
     finds(
-        tmp_path,
-        "missing_participant",
-        [1],
-        because=(NATIVE,) if backward else (),
+        tmp_path, "missing_participant", [1], because=(NATIVE,) if backward else (),
         certainty="likely" if backward else "certain",
-    )
+    )  # fmt: skip
 
 
 def test_what_c_plus_plus_issued_is_not_over_when_another_operation_of_its_number_is(

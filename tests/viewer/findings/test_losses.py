@@ -129,17 +129,10 @@ def aborted(folder: Path) -> None:
 
 
 SCENES: tuple[tuple[Callable[[Path], None], int, set[int]], ...] = (
-    (healthy, 0, set()),
-    (missing, 1, {2}),
-    (failed, 1, {1}),
-    (mismatch, 1, {0}),
-    (ring, 1, set()),
-    (left_early, 1, {1}),
-    (frozen, 1, {2}),
-    (claimed_twice, 1, {1}),
-    (addressed_wrongly, 1, set()),
+    (healthy, 0, set()), (missing, 1, {2}), (failed, 1, {1}), (mismatch, 1, {0}), (ring, 1, set()),
+    (left_early, 1, {1}), (frozen, 1, {2}), (claimed_twice, 1, {1}), (addressed_wrongly, 1, set()),
     (aborted, 1, set()),
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(

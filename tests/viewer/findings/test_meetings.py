@@ -46,14 +46,9 @@ def test_a_rank_that_was_never_started_is_named(tmp_path: Path) -> None:
     for path in tmp_path.glob("*-4002-*"):
         path.unlink()
     found = finds(
-        tmp_path,
-        "rendezvous_incomplete",
-        [],
-        certainty="likely",
-        absent_ranks=(2,),
-        waiting=[0, 1],
-        stall_s=3,
-    )
+        tmp_path, "rendezvous_incomplete", [], certainty="likely", absent_ranks=(2,),
+        waiting=[0, 1], stall_s=3,
+    )  # fmt: skip
     assert "2 of 3 have arrived (ranks 0, 1); no journal of rank 2 was found" in found.summary
 
 
@@ -636,13 +631,10 @@ def make(journal: Journal, *, prefix: str, rank: int, size: int, over: bool = Fa
     """Construct a group over a store that all have; ``over``: it came about."""
     base = journal.tcp_store(29600, server=journal.rank == 0)
     call = journal.call(
-        "ProcessGroupGloo",
-        kind="constructor",
-        store=journal.prefix_store(base, prefix),
-        origin="python",
-        stack=journal.stack(("hand.py", 6, "main")),
+        "ProcessGroupGloo", kind="constructor", store=journal.prefix_store(base, prefix),
+        origin="python", stack=journal.stack(("hand.py", 6, "main")),
         args={"rank": rank, "size": size},
-    )
+    )  # fmt: skip
     if over:
         journal.run(call, t=200 * MS, d=10 * MS)
     else:

@@ -18,14 +18,9 @@ TIMED_OUT = "RendezvousTimeoutError: "
 def node(folder: Path, number: int, *, host: str = "", listens: bool | None = None) -> Journal:
     """An agent's journal; the first one listens."""
     journal = Journal(
-        folder,
-        pid=900 + number,
-        role="agent",
-        host=host or f"node{number}",
-        boot_id=f"boot{number}",
-        job="train",
-        job_source="--rdzv-id",
-    )
+        folder, pid=900 + number, role="agent", host=host or f"node{number}",
+        boot_id=f"boot{number}", job="train", job_source="--rdzv-id",
+    )  # fmt: skip
     journal.tcp_store(29400, host="node0", server=number == 0 if listens is None else listens)
     journal.define("rendezvous", t=1, event="", text="", node=journal.host, run="train")
     return journal
@@ -344,13 +339,9 @@ def test_who_ended_before_the_last_attempt_is_not_told_of(tmp_path: Path) -> Non
     for rank in range(3):
         agent.define("worker", t=2 * S, pid=700 + rank, event="started", rank=rank, attempt=1)
         again = Journal(
-            tmp_path,
-            rank=rank,
-            world_size=3,
-            pid=700 + rank,
-            parent=agent.process,
+            tmp_path, rank=rank, world_size=3, pid=700 + rank, parent=agent.process,
             keys={"attempt": 1},
-        )
+        )  # fmt: skip
         beat(again, 5)
     beat(agent, 5)
     for one in others:
@@ -388,13 +379,9 @@ def test_one_that_hung_before_it_used_torch(tmp_path: Path) -> None:
         one.begin(call, 100 * MS)
         beat(one, 20)
     found = finds(
-        tmp_path,
-        "rendezvous_incomplete",
-        certainty="certain",
-        absent_ranks=(1,),
-        settles=(),
+        tmp_path, "rendezvous_incomplete", certainty="certain", absent_ranks=(1,), settles=(),
         look=all_gone,
-    )
+    )  # fmt: skip
     assert "rank 1 was started (pid 601) and had not used torch.distributed until" in found.summary
     assert "before they use torch.distributed: an import" in (found.hint or "")
 

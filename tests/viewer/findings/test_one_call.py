@@ -84,12 +84,9 @@ def test_splits_are_printed(tmp_path: Path) -> None:
     for journal, group in steps(tmp_path, 3):
         rows = [2, 2, 3 if journal.rank == 1 else 2]
         call = journal.collective(
-            group,
-            "all_to_all_single",
-            shapes=[[sum(rows)]],
-            splits=[rows, [2, 2, 2]],
+            group, "all_to_all_single", shapes=[[sum(rows)]], splits=[rows, [2, 2, 2]],
             args={"output_shapes": [[6]]},
-        )
+        )  # fmt: skip
         journal.begin(call, 200 * MS, q=3)
         beat(journal, 20)
     found = finds(tmp_path, "shape_mismatch")

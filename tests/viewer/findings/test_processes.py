@@ -153,12 +153,9 @@ def test_beats_missed_just_before_the_picture_stops_make_nobody_sure(
         beat(journal, 20 if journal.rank == 0 else 15)
     seen = Observation(True if lives else None)
     finds(
-        tmp_path,
-        "missing_participant",
-        [1],
-        certainty="certain" if lives else "likely",
+        tmp_path, "missing_participant", [1], certainty="certain" if lives else "likely",
         look=lambda _: seen,
-    )
+    )  # fmt: skip
 
 
 def test_a_hanging_job_that_was_aborted_keeps_its_verdict(tmp_path: Path) -> None:
@@ -347,15 +344,11 @@ def test_a_failure_explains_nothing_in_the_next_attempt(tmp_path: Path) -> None:
         fail(journal, 200 * MS, "ValueError", "the first attempt fails")
     again = [
         Journal(
-            tmp_path,
-            pid=4100 + rank,
-            rank=rank,
-            world_size=2,
-            parent=agent.process,
+            tmp_path, pid=4100 + rank, rank=rank, world_size=2, parent=agent.process,
             keys={"attempt": 1},
         )
         for rank in (0, 1)
-    ]
+    ]  # fmt: skip
     for journal in again:
         group = journal.world(port=29501)
         if journal.rank == 0:
@@ -517,13 +510,9 @@ def test_a_failed_launcher_alone_is_no_second_failure(tmp_path: Path) -> None:
 def forked(parent: Journal) -> Journal:
     """A child with its parent's variables."""
     return Journal(
-        parent.folder,
-        pid=5001,
-        role="child",
-        parent=parent.process,
-        rank=parent.rank,
+        parent.folder, pid=5001, role="child", parent=parent.process, rank=parent.rank,
         world_size=parent.world_size,
-    )
+    )  # fmt: skip
 
 
 def test_a_forked_child_in_an_inherited_group_is_told_as_that(tmp_path: Path) -> None:

@@ -248,12 +248,9 @@ def test_stacks_of_whoever_is_stuck(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "rank 1 is at loader.py:9 in load (in queue.py:171 get), not in any collective" in shown
     stacks = shown.split("Stacks, innermost frame first:\n")[1].split("\n\n")[0]
     assert stacks.splitlines() == [
-        "  rank 1",
-        "    /usr/lib/python3.12/queue.py:171 in get",
-        "    /src/loader.py:9 in load",
-        "  ranks 0, 2",
-        "    train.py:10 in main",
-    ]
+        "  rank 1", "    /usr/lib/python3.12/queue.py:171 in get", "    /src/loader.py:9 in load",
+        "  ranks 0, 2", "    train.py:10 in main",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("color", "expected"), [("FORCE_COLOR", True), ("NO_COLOR", False)])

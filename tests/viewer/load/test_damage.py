@@ -138,12 +138,8 @@ TABLE = (
     Damage("CRLF", rewrite(lambda d: d.replace(b"\n", b"\r\n")), None),
     Damage("blank lines", rewrite(lambda d: d.replace(b"\n", b"\n \n\n")), None),
     Damage(
-        "torn in the middle",
-        torn_in_the_middle,
-        "noise",
-        ("1 line", "line 7"),
-        operations=HEALTHY - 1,
-        ended=HEALTHY - 2,
+        "torn in the middle", torn_in_the_middle, "noise", ("1 line", "line 7"),
+        operations=HEALTHY - 1, ended=HEALTHY - 2,
     ),
     Damage("binary noise", inserted(NOISE + b"\n"), "noise", ("1 line", "line 2")),
     Damage(
@@ -186,17 +182,11 @@ TABLE = (
         ("2 ends",),
     ),
     Damage(
-        "calls without definition",
-        appended(b'{"b":77,"t":9,"s":500}\n'),
-        "undefined call",
-        ("1 operation",),
-        operations=HEALTHY + 1,
+        "calls without definition", appended(b'{"b":77,"t":9,"s":500}\n'), "undefined call",
+        ("1 operation",), operations=HEALTHY + 1,
     ),
     Damage(
-        "empty segment",
-        lambda j: edit(j.segments[0], lambda _: b""),
-        "empty",
-        operations=STEPS,
+        "empty segment", lambda j: edit(j.segments[0], lambda _: b""), "empty", operations=STEPS,
         ended=STEPS,
     ),
     Damage(
@@ -216,20 +206,12 @@ TABLE = (
         "no definitions", lambda j: j.definitions.unlink(), "no definitions", ("Collect that file",)
     ),
     Damage(
-        "no segments",
-        lambda j: j.segments[0].unlink(),
-        "no segments",
-        ("collect",),
-        operations=STEPS,
-        ended=STEPS,
+        "no segments", lambda j: j.segments[0].unlink(), "no segments", ("collect",),
+        operations=STEPS, ended=STEPS,
     ),
     Damage(
-        "missing segment",
-        gap,
-        "missing segment",
-        ("1 segment", "number 2"),
-        operations=HEALTHY + 1,
-        ended=HEALTHY + 1,
+        "missing segment", gap, "missing segment", ("1 segment", "number 2"),
+        operations=HEALTHY + 1, ended=HEALTHY + 1,
     ),
     Damage("copy", copied, "copy", ("copy",)),
     Damage("older copy", older_copy, "copy", ("copy",)),
@@ -258,15 +240,11 @@ TABLE = (
         ("gunzip",),
     ),
     Damage(
-        "compressed under its old name",
-        lambda j: edit(j.segments[0], gzip.compress),
-        "compressed",
-        ("gunzip",),
-        operations=STEPS,
-        ended=STEPS,
+        "compressed under its old name", lambda j: edit(j.segments[0], gzip.compress), "compressed",
+        ("gunzip",), operations=STEPS, ended=STEPS,
     ),
     Damage("dangling link", lambda j: (j.folder / "dead").symlink_to("/nowhere/at/all"), None),
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("damage", TABLE, ids=lambda damage: damage.name)

@@ -244,16 +244,12 @@ def long_line(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("do", "kinds"),
     [
-        (fifo, {"unreadable"}),
-        (endless, {"link"}),
-        (whole_machine, {"link"}),
-        (far_segment, {"missing segment"}),
-        (huge_world, {"cut values", "wrong values"}),
-        (long_id, {"cut values"}),
-        (long_line, {"noise"}),
+        (fifo, {"unreadable"}), (endless, {"link"}), (whole_machine, {"link"}),
+        (far_segment, {"missing segment"}), (huge_world, {"cut values", "wrong values"}),
+        (long_id, {"cut values"}), (long_line, {"noise"}),
     ],
     ids=lambda value: getattr(value, "__name__", None),
-)
+)  # fmt: skip
 def test_a_small_thing_in_a_folder_costs_little(
     do: Callable[[Path], None], kinds: set[str], tmp_path: Path
 ) -> None:

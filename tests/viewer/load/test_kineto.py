@@ -41,25 +41,17 @@ def profile(
 def nccl(seq: int, at_us: float, ends_us: float, name: str = "allreduce") -> list[dict[str, Any]]:
     """A call, and its kernel."""
     args = {
-        "Collective name": name,
-        "In msg nelems": 256,
-        "dtype": "Float",
-        "Process Group Name": "0",
-        "Process Group Ranks": "[0, 1]",
-        "Seq": seq,
-    }
+        "Collective name": name, "In msg nelems": 256, "dtype": "Float", "Process Group Name": "0",
+        "Process Group Ranks": "[0, 1]", "Seq": seq,
+    }  # fmt: skip
     kernel = {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce", "args": args}
     return [
         {
-            "ph": "X",
-            "cat": "cpu_op",
-            "name": "record_param_comms",
-            "ts": at_us,
-            "dur": 12,
+            "ph": "X", "cat": "cpu_op", "name": "record_param_comms", "ts": at_us, "dur": 12,
             "args": args,
         },
         {**kernel, "ts": ends_us - 100, "dur": 100},
-    ]
+    ]  # fmt: skip
 
 
 def gloo(name: str, op: str, at_us: float, ends_us: float, size: int = 8) -> list[dict[str, Any]]:
@@ -69,14 +61,10 @@ def gloo(name: str, op: str, at_us: float, ends_us: float, size: int = 8) -> lis
     return [
         {"ph": "X", "cat": "cpu_op", "name": f"c10d::{name}", "ts": at_us, "dur": 9, "args": one},
         {
-            "ph": "X",
-            "cat": "user_annotation",
-            "name": f"gloo:{op}",
-            "ts": at_us + 5,
-            "dur": ends_us - at_us - 5,
-            "args": two,
+            "ph": "X", "cat": "user_annotation", "name": f"gloo:{op}", "ts": at_us + 5,
+            "dur": ends_us - at_us - 5, "args": two,
         },
-    ]
+    ]  # fmt: skip
 
 
 def late_rank_1(folder: Path, of: Any) -> None:

@@ -12,16 +12,10 @@ from disttrace_viewer.views import prometheus
 from support.states import hang
 
 COMMANDS = (
-    "diagnose DIR",
-    "view DIR --width 120",
-    "stats DIR --width 120",
-    "jobs DIR",
-    "top DIR --once",
-    "export DIR -o OUT/ops.jsonl",
-    "collect DIR -o OUT/job.tar.gz",
-    "reduce DIR -o OUT/states",
+    "diagnose DIR", "view DIR --width 120", "stats DIR --width 120", "jobs DIR", "top DIR --once",
+    "export DIR -o OUT/ops.jsonl", "collect DIR -o OUT/job.tar.gz", "reduce DIR -o OUT/states",
     "diagnose OUT/states",
-)
+)  # fmt: skip
 
 
 def by_host(folder: Path, which: str = "*") -> None:

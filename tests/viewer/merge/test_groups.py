@@ -67,13 +67,9 @@ def test_other_members_at_the_same_place_are_another_group(tmp_path: Path) -> No
         base = journal.tcp_store(29500, server=journal.rank == 0)
         half = [0, 1] if (journal.rank or 0) < 2 else [2, 3]
         journal.group(
-            journal.prefix_store(base, "1/"),
-            name="1",
-            ranks=half,
-            rank=half.index(journal.rank or 0),
-            size=2,
-            default=False,
-        )
+            journal.prefix_store(base, "1/"), name="1", ranks=half,
+            rank=half.index(journal.rank or 0), size=2, default=False,
+        )  # fmt: skip
     found = groups(tmp_path)
     assert sorted(g.ranks or () for g in found) == [(0, 1), (2, 3)]
     assert len({g.id for g in found}) == 2

@@ -83,15 +83,9 @@ FIRST = (("silent", "grpc"), ("refusing", "http/protobuf"))
 def loader(out: Path, protocol: str, endpoint: str, **more: Any) -> Outcome:
     """The DataLoader program with two ranks, exported to ``endpoint``."""
     return torchrun(
-        PROGRAMS / "loader.py",
-        2,
-        DISTTRACE="1",
-        DISTTRACE_DIR=str(out),
-        DISTTRACE_EXPORT="otlp",
-        OTEL_EXPORTER_OTLP_PROTOCOL=protocol,
-        OTEL_EXPORTER_OTLP_ENDPOINT=endpoint,
-        **more,
-    )
+        PROGRAMS / "loader.py", 2, DISTTRACE="1", DISTTRACE_DIR=str(out), DISTTRACE_EXPORT="otlp",
+        OTEL_EXPORTER_OTLP_PROTOCOL=protocol, OTEL_EXPORTER_OTLP_ENDPOINT=endpoint, **more,
+    )  # fmt: skip
 
 
 EVERY = [
@@ -163,13 +157,9 @@ def test_exit_is_not_delayed(tmp_path: Path) -> None:
     def ending(export: str) -> float:
         with silent("grpc") as endpoint:
             outcome = preloaded(
-                program,
-                DISTTRACE="1",
-                DISTTRACE_DIR=str(tmp_path / "out"),
-                DISTTRACE_EXPORT=export,
-                OTEL_EXPORTER_OTLP_ENDPOINT=endpoint,
-                **SOON,
-            ).check()
+                program, DISTTRACE="1", DISTTRACE_DIR=str(tmp_path / "out"),
+                DISTTRACE_EXPORT=export, OTEL_EXPORTER_OTLP_ENDPOINT=endpoint, **SOON,
+            ).check()  # fmt: skip
             return time.time() - float(outcome.stdout)
 
     plain, exported = [ending("json")], [ending("json,otlp")]

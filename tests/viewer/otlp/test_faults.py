@@ -22,12 +22,9 @@ def fault(out: Path, how: str, export: str, endpoint: str) -> Outcome:
     """The row of the faults in which rank 1 ends by ``how``."""
     command: list[str | Path] = [sys.executable, LAUNCH, "--world", "3", FAULT, "--how", how]
     environ = clean_environ(
-        DISTTRACE="1",
-        DISTTRACE_DIR=str(out),
-        DISTTRACE_EXPORT=export,
-        OTEL_EXPORTER_OTLP_ENDPOINT=endpoint,
-        OMP_NUM_THREADS="1",
-    )
+        DISTTRACE="1", DISTTRACE_DIR=str(out), DISTTRACE_EXPORT=export,
+        OTEL_EXPORTER_OTLP_ENDPOINT=endpoint, OMP_NUM_THREADS="1",
+    )  # fmt: skip
     return run_program(command, environ, 90)
 
 

@@ -113,13 +113,9 @@ def test_group_ids_tell_apart_what_is_apart() -> None:
 
     assert found() == found(host="node-7") == found(name="other")
     different = [
-        found(),
-        found(port=29501),
-        found(prefix=["default_pg", "2/"]),
-        found(nth=2),
-        found(ranks=[2, 3]),
-        found(attempt=1),
-    ]
+        found(), found(port=29501), found(prefix=["default_pg", "2/"]), found(nth=2),
+        found(ranks=[2, 3]), found(attempt=1),
+    ]  # fmt: skip
     assert len(set(different)) == len(different)
 
 

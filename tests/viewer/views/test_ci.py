@@ -20,16 +20,10 @@ def finding(**changes: Any) -> dict[str, Any]:
     at = {"process": "p1", "rank": 1, "file": "/src/pkg/train.py", "line": 34, "function": "load"}
     other = {**at, "process": "p0", "rank": 0, "line": 7}
     return {
-        "kind": "missing_participant",
-        "severity": "error",
-        "certainty": "certain",
-        "summary": "Rank 1 never joined.",
-        "hint": "Look there.",
-        "culprits": ["p1"],
-        "locations": [other, at],
-        "consequences": ["Rank 0 waits."],
-        **changes,
-    }
+        "kind": "missing_participant", "severity": "error", "certainty": "certain",
+        "summary": "Rank 1 never joined.", "hint": "Look there.", "culprits": ["p1"],
+        "locations": [other, at], "consequences": ["Rank 0 waits."], **changes,
+    }  # fmt: skip
 
 
 def report(*findings: dict[str, Any]) -> dict[str, Any]:

@@ -32,22 +32,13 @@ PAGE = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
 @pytest.mark.parametrize(
     ("path", "wanted", "found"),
     [
-        ("a.jsonl", None, "jsonl"),
-        ("a/b.JSONL.GZ", None, "jsonl"),
-        ("a.json", None, "perfetto"),
-        ("a.json.gz", None, "perfetto"),
-        ("a.html", None, "html"),
-        ("a.html.gz", "html", "html"),
-        ("a.parquet", None, "parquet"),
-        ("a.parquet/", None, "parquet"),
-        ("a.jsonl", "otlp", "otlp"),
-        ("spans", "otlp", "otlp"),
-        ("operations", None, "jsonl"),
-        ("tables", "parquet", "parquet"),
-        (None, None, "jsonl"),
-        ("/dev/stdout", None, "jsonl"),
+        ("a.jsonl", None, "jsonl"), ("a/b.JSONL.GZ", None, "jsonl"), ("a.json", None, "perfetto"),
+        ("a.json.gz", None, "perfetto"), ("a.html", None, "html"), ("a.html.gz", "html", "html"),
+        ("a.parquet", None, "parquet"), ("a.parquet/", None, "parquet"),
+        ("a.jsonl", "otlp", "otlp"), ("spans", "otlp", "otlp"), ("operations", None, "jsonl"),
+        ("tables", "parquet", "parquet"), (None, None, "jsonl"), ("/dev/stdout", None, "jsonl"),
     ],
-)
+)  # fmt: skip
 def test_the_suffix_tells_the_format(path: str | None, wanted: str | None, found: str) -> None:
     """Where none is named; where one is, it may only agree."""
     assert format_of(path, wanted) == found

@@ -16,51 +16,13 @@ from disttrace_viewer.views import jsonl
 from support.journals import MS, UNIX_NS, Journal, training, workers
 
 CONTRACT = [
-    "id",
-    "parent",
-    "job",
-    "process",
-    "role",
-    "host",
-    "pid",
-    "attempt",
-    "thread",
-    "rank",
-    "local_rank",
-    "op",
-    "group",
-    "group_name",
-    "group_ranks",
-    "group_rank",
-    "backend",
-    "device",
-    "seq",
-    "begin_ns",
-    "issued_ns",
-    "wait_begin_ns",
-    "wait_end_ns",
-    "complete_ns",
-    "end_ns",
-    "status",
-    "error",
-    "async",
-    "bytes",
-    "shapes",
-    "dtypes",
-    "splits",
-    "reduce_op",
-    "root",
-    "root_group_rank",
-    "peer",
-    "peer_group_rank",
-    "tag",
-    "key",
-    "store",
-    "name",
-    "origin",
-    "stack",
+    "id", "parent", "job", "process", "role", "host", "pid", "attempt", "thread", "rank",
+    "local_rank", "op", "group", "group_name", "group_ranks", "group_rank", "backend", "device",
+    "seq", "begin_ns", "issued_ns", "wait_begin_ns", "wait_end_ns", "complete_ns", "end_ns",
+    "status", "error", "async", "bytes", "shapes", "dtypes", "splits", "reduce_op", "root",
+    "root_group_rank", "peer", "peer_group_rank", "tag", "key", "store", "name", "origin", "stack",
     "args",
-]
+]  # fmt: skip
 
 
 def exported(folder: Path) -> list[dict[str, Any]]:
@@ -90,49 +52,17 @@ def test_a_synchronous_collective(tmp_path: Path) -> None:
     journal = next(j for j in journals if j.process == first["process"])
     assert first["id"].rpartition(".")[2] == "1"
     assert first == {
-        **first,
-        "parent": None,
-        "job": "job",
-        "role": "worker",
-        "host": "host",
-        "pid": journal.pid,
-        "attempt": 0,
-        "thread": 0,
-        "rank": journal.rank,
-        "local_rank": None,
-        "op": "broadcast",
-        "group_name": "0",
-        "group_ranks": [0, 1],
-        "group_rank": journal.rank,
-        "backend": "gloo",
-        "device": "cpu",
-        "seq": 1,
-        "begin_ns": UNIX_NS + MS,
-        "issued_ns": UNIX_NS + MS + 100,
-        "wait_begin_ns": UNIX_NS + MS + 100,
-        "wait_end_ns": UNIX_NS + MS + 1000,
-        "complete_ns": UNIX_NS + MS + 1000,
-        "end_ns": UNIX_NS + MS + 1000,
-        "status": "ok",
-        "error": None,
-        "async": False,
-        "bytes": 16,
-        "shapes": [[4]],
-        "dtypes": ["float32"],
-        "splits": [[1], [2]],
-        "reduce_op": None,
-        "root": 1,
-        "root_group_rank": 1,
-        "peer": None,
-        "peer_group_rank": None,
-        "tag": None,
-        "key": None,
-        "store": None,
-        "name": None,
-        "origin": "python",
-        "stack": [["train.py", 10, "main"]],
-        "args": {},
-    }
+        **first, "parent": None, "job": "job", "role": "worker", "host": "host", "pid": journal.pid,
+        "attempt": 0, "thread": 0, "rank": journal.rank, "local_rank": None, "op": "broadcast",
+        "group_name": "0", "group_ranks": [0, 1], "group_rank": journal.rank, "backend": "gloo",
+        "device": "cpu", "seq": 1, "begin_ns": UNIX_NS + MS, "issued_ns": UNIX_NS + MS + 100,
+        "wait_begin_ns": UNIX_NS + MS + 100, "wait_end_ns": UNIX_NS + MS + 1000,
+        "complete_ns": UNIX_NS + MS + 1000, "end_ns": UNIX_NS + MS + 1000, "status": "ok",
+        "error": None, "async": False, "bytes": 16, "shapes": [[4]], "dtypes": ["float32"],
+        "splits": [[1], [2]], "reduce_op": None, "root": 1, "root_group_rank": 1, "peer": None,
+        "peer_group_rank": None, "tag": None, "key": None, "store": None, "name": None,
+        "origin": "python", "stack": [["train.py", 10, "main"]], "args": {},
+    }  # fmt: skip
 
 
 def subgroup(folder: Path) -> tuple[Journal, int]:
@@ -189,12 +119,9 @@ def test_asynchronous_work_by_its_records(tmp_path: Path) -> None:
         for each in found
     ]
     assert times == [
-        [10, 20, 30, 30, 30],
-        [10, None, None, 40, 40],
-        [10, None, None, None, None],
-        [10, None, None, None, None],
-        [None, None, None, None, 60],
-    ]
+        [10, 20, 30, 30, 30], [10, None, None, 40, 40], [10, None, None, None, None],
+        [10, None, None, None, None], [None, None, None, None, 60],
+    ]  # fmt: skip
     assert [each["status"] for each in found] == ["ok", "ok", "in_flight", "in_flight", "error"]
     assert [each["error"] for each in found] == [None] * 4 + ["RuntimeError: gone"]
     completion = load([str(tmp_path)]).completions.row(0, named=True)

@@ -138,13 +138,9 @@ def test_places_in_many_groups_of_one_kind_are_one(tmp_path: Path) -> None:
         groups = {"tp": [first, first + 1]} | ({} if rank % 2 else {"dp": list(range(0, 24, 2))})
         for desc, ranks in groups.items():
             group = journal.group(
-                ranks=ranks,
-                name=f"{desc}{ranks[0]}",
-                desc=desc,
-                size=len(ranks),
-                rank=ranks.index(rank),
-                default=False,
-            )
+                ranks=ranks, name=f"{desc}{ranks[0]}", desc=desc, size=len(ranks),
+                rank=ranks.index(rank), default=False,
+            )  # fmt: skip
             if rank and (desc == "dp" or rank % 2):
                 journal.begin(journal.collective(group), t=31 * MS, q=1)
         journal.record(hb=60_030 * MS)
@@ -162,14 +158,9 @@ def test_a_running_process_has_rates_and_a_place(tmp_path: Path) -> None:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     t0 = time.time_ns()
     journal = Journal(
-        tmp_path,
-        pid=os.getpid(),
-        rank=0,
-        world_size=1,
-        boot_id=boot,
-        offset_ns=t0 - 10**12,
+        tmp_path, pid=os.getpid(), rank=0, world_size=1, boot_id=boot, offset_ns=t0 - 10**12,
         keys=proc.own(),
-    )
+    )  # fmt: skip
     call = journal.collective(journal.world())
     for step in range(1, 11):
         journal.run(call, t=step * MS // 10, d=MS // 20, q=step)

@@ -155,19 +155,12 @@ def test_an_end_without_a_word_may_have_been_any_signal() -> None:
 @pytest.mark.parametrize(
     ("ns", "text"),
     [
-        (0, "0 ns"),
-        (850, "850 ns"),
-        (1_000, "1.00 µs"),
-        (47_200, "47.2 µs"),
-        (999_499, "999 µs"),
-        (999_500, "1.00 ms"),
-        (1_234_000_000, "1.23 s"),
-        (99_000_000_000, "99.0 s"),
-        (245_000_000_000, "4 min 05 s"),
-        (7_380_000_000_000, "2 h 03 min"),
+        (0, "0 ns"), (850, "850 ns"), (1_000, "1.00 µs"), (47_200, "47.2 µs"), (999_499, "999 µs"),
+        (999_500, "1.00 ms"), (1_234_000_000, "1.23 s"), (99_000_000_000, "99.0 s"),
+        (245_000_000_000, "4 min 05 s"), (7_380_000_000_000, "2 h 03 min"),
         (-5_000_000, "-5.00 ms"),
     ],
-)
+)  # fmt: skip
 def test_durations_have_three_digits(ns: int, text: str) -> None:
     """A duration says its size at a glance."""
     assert duration(ns) == text

@@ -14,12 +14,9 @@ from .wire import wire
 
 Given = list[Any]  # of each member
 REDUCE = {
-    "SUM": lambda a, b: a + b,
-    "AVG": lambda a, b: a + b,
-    "PRODUCT": lambda a, b: a * b,
-    "MAX": torch.maximum,
-    "MIN": torch.minimum,
-}
+    "SUM": lambda a, b: a + b, "AVG": lambda a, b: a + b, "PRODUCT": lambda a, b: a * b,
+    "MAX": torch.maximum, "MIN": torch.minimum,
+}  # fmt: skip
 
 
 class StandIn(Enqueues):

@@ -66,13 +66,9 @@ def _create(options: Any, _: Any) -> StandIn:
     if torch.sum is _sum:  # read on the host; torch gives it its docstring later than we come
         torch.sum = _synchronizing(_sum)
     return StandIn(
-        options,
-        options.group_rank,
-        options.group_size,
-        list(options.global_ranks_in_group),
-        str(options.group_id),
-        options.timeout.total_seconds(),
-    )
+        options, options.group_rank, options.group_size, list(options.global_ranks_in_group),
+        str(options.group_id), options.timeout.total_seconds(),
+    )  # fmt: skip
 
 
 def _synchronizing(method: Callable[..., Any]) -> Callable[..., Any]:
