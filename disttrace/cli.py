@@ -16,6 +16,7 @@ from disttrace._version import __version__
 from disttrace.commands import CommandError
 
 INTERRUPTED = 130
+DOCUMENTATION = "https://disttrace.github.io/disttrace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,8 @@ def _open_streams() -> None:
 
 
 def _dispatch(argv: list[str]) -> int:
+    if argv[0:1] == ["help"] and len(argv) > 1:
+        argv = [*argv[1:], "--help"]
     if not argv or argv[0] in ("-h", "--help", "help"):
         sys.stdout.write(_overview())
         return 0 if argv else 2
@@ -148,6 +151,10 @@ def parser_of(command: Command) -> argparse.ArgumentParser:
 
 class _Parser(argparse.ArgumentParser):
     """Names what is wrong with options in one sentence, and which one may have been meant."""
+
+    def format_help(self) -> str:
+        """With addresses of the documentation, which no wheel brings."""
+        return re.sub(r"\bdocs/([\w-]+)\.md", rf"{DOCUMENTATION}/\1/", super().format_help())
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None

@@ -374,7 +374,9 @@ def test_who_runs_and_cannot_be_looked_at_leaves_no_health(
         troubles = {pid: "Permission Denied"}
         monkeypatch.setattr(samples, "sample", lambda _, t=troubles: ([one], t))
         assert main(["attach"]) == code
-        assert "could not be looked at: Permission Denied" in capsys.readouterr().err
+        shown = capsys.readouterr().err
+        assert "could not be looked at: Permission Denied" in shown
+        assert f"looked at the newest job here, pids {os.getpid()}; PID or --job names" in shown
 
 
 def test_nobody_there_is_a_sentence_and_two() -> None:

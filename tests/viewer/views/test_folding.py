@@ -40,6 +40,18 @@ def test_the_shortest_period_wins() -> None:
     assert fold(rows("a" * 20)) == [Stretch(0, 20, 1)]
 
 
+def test_a_rare_call_leaves_the_steps_between_folded() -> None:
+    """Steps of three calls with a fourth at each tenth: one row in 31 is no iteration of 31."""
+    spans = fold(rows(("abb" * 10 + "c") * 4))
+    assert [(span.repeats, span.period) for span in spans if span.period] == [(10, 3)] * 4
+    assert sum(span.shown for span in spans) == 4 * (4 + 1)
+
+
+def test_what_repeats_within_a_step_is_part_of_the_step() -> None:
+    """Twelve buckets in each of a hundred steps are no hundred folds."""
+    assert fold(rows(("a" * 12 + "bc") * 100)) == [Stretch(0, 1400, 14)]
+
+
 def test_folding_must_spare_rows() -> None:
     """Three rounds of two are shown as they are."""
     assert fold(rows("ab" * 3)) == [Stretch(0, 6)]

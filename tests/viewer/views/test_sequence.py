@@ -173,7 +173,7 @@ def test_a_fold_says_how_long_and_who_arrived_last(tmp_path: Path) -> None:
     found = report(tmp_path)
     assert called(found) == ["#1", "x"]
     (line,) = [text for text in painted(found, width=120) if " more like " in text]
-    assert "x 39 more like this until +0.908000: median 8.00 ms, max 8.00 ms; last: " in line
+    assert "x 39 more like this until +0.908000: median 8.00 ms, max 8.00 ms in #2; last: " in line
     assert sorted(line.rpartition("last: ")[2].split(", ")) == ["0 x13", "1 x13", "2 x13"]
 
 
@@ -225,8 +225,8 @@ def test_each_kind_of_an_iteration_has_its_line(tmp_path: Path) -> None:
     assert words(found.sequence.rows[2])[0].startswith("x 29 more like these 2 until ")
     lines = painted(found)
     start = next(i for i, line in enumerate(lines) if "more like these 2" in line)
-    assert "all_reduce: median 9.00 ms, max 9.00 ms; last: " in lines[start + 1]
-    assert "barrier: median 1.00 ms, max 1.00 ms; last: " in lines[start + 2]
+    assert "all_reduce: median 9.00 ms, max 9.00 ms in #" in lines[start + 1]
+    assert "barrier: median 1.00 ms, max 1.00 ms in #" in lines[start + 2]
 
 
 def test_a_long_job_shows_its_beginning_and_its_end(tmp_path: Path) -> None:

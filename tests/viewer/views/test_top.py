@@ -27,9 +27,11 @@ from disttrace_viewer.diagnosis.positions import places
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.merge.reader import load
+from disttrace_viewer.views.terminal.diagnosis import details
 from disttrace_viewer.views.terminal.screen import Selection, lines
-from disttrace_viewer.views.terminal.top import Snapshot, activity_of, snapshot_of
+from disttrace_viewer.views.terminal.top import Headline, Snapshot, TopRow, activity_of, snapshot_of
 from support.journals import MS, Journal, workers
+from support.scenes import store_call
 
 
 def verdict_of(folder: Path) -> Verdict:
@@ -119,6 +121,33 @@ def test_every_picture_fits_and_never_without_the_culprit(tmp_path: Path) -> Non
         assert re.search(r"and \d+ more processes", shown[-2])
 
 
+def test_room_is_for_details_and_what_columns_mean(tmp_path: Path) -> None:
+    """What to do, and the culprit's stack, where 24 lines leave room; never beyond it."""
+    many(tmp_path, 60, culprit=41)
+    found, verdict = snapshot(tmp_path), verdict_of(tmp_path)
+    beside = tuple(details(verdict.case, verdict.findings))
+    shown = [line.plain for line in lines(found, 80, 24, look=Selection(), details=beside)]
+    assert len(shown) <= 24
+    assert next(line for line in shown if "What to do: " in line)
+    assert "    train.py:3 in load" in shown
+    few = [line.plain for line in lines(found, 80, 10, look=Selection(), details=beside)]
+    assert len(few) <= 10
+    assert not any("What to do" in line for line in few)
+
+
+def test_many_ranks_are_counted_and_lines_keep_their_numbers() -> None:
+    """What tells rows apart stays where it has to be shortened."""
+    row = TopRow("ranks 1, 3, 5, 7, 9, 11", (), (), (1, 3, 5, 7, 9, 11), "running", "running", "in"
+                 " all_reduce", "entry_point_with_a_long_name_of_a_file_that_is_longer.py:44", None,
+                 culprit=False, waits=False, ops_per_s=None, late=None, waiting=None)  # fmt: skip
+    verdict = Headline("well", None, None, "", 0)
+    found = Snapshot(0, live=True, silent=False, jobs=(), processes=6, verdict=verdict,
+                     rows=(row,), ops_per_s=0.0, problems=0)  # fmt: skip
+    (shown,) = [line.plain for line in lines(found, 60) if "ranks:" in line.plain]
+    assert "6 ranks: 1 …" in shown
+    assert ".py:44 " in shown
+
+
 def test_all_ranks_and_orders(tmp_path: Path) -> None:
     """A row per rank on demand, the culprit first; or whoever has waited longest."""
     many(tmp_path, 5, culprit=2)
@@ -174,6 +203,17 @@ def test_a_running_process_has_rates_and_a_place(tmp_path: Path) -> None:
     assert (row.state, row.doing, row.ops_per_s) == ("running", "not in any collective", 2.0)
     assert row.at.startswith("train.py:3 in load")
     assert (found.live, found.verdict.level) == (True, "well")
+
+
+def test_an_agent_that_polls_a_store_has_no_rate(tmp_path: Path) -> None:
+    """Else a job that stands still would do two operations a second."""
+    (journal,) = workers(tmp_path, 1)
+    journal.run(journal.collective(journal.world()), t=MS, d=MS, q=1)
+    agent = Journal(tmp_path, pid=900, role="agent")
+    for step in range(10):
+        agent.run(store_call(agent, "get", 9), t=step * MS, d=MS // 2, k="done")
+    found = activity_of(Exchanges(align(load([str(tmp_path)]))))
+    assert found.ops_per_s == {journal.process: 0.2}
 
 
 def test_a_pid_that_was_given_again_is_not_the_process(tmp_path: Path) -> None:

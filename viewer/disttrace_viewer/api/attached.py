@@ -47,12 +47,17 @@ def attached(pids: Sequence[int] = (), of_job: str | None = None, *, ask: bool =
         return Attached(None, ("no process with torch was found here that may be a rank.",))
     taken, troubles = samples.sample(found)
     sentences = [f"process {pid} could not be looked at: {why}" for pid, why in troubles.items()]
+    if not pids and of_job is None:
+        which = ", ".join(str(one.pid) for one in found[:8]) + ", ..." * (len(found) > 8)
+        sentences.append(
+            f"looked at the newest job here, pids {which}; PID or --job names another."
+        )
     if taken and any(sample.rank is None for sample in taken):
         sentences.append(_GUESSED.format("pids"))
     alive = [one for one in found if one.pid not in troubles]
     dumped = recorders.ask(alive) if ask else NOTHING
-    if dumped.trouble is not None:
-        sentences.append(dumped.trouble)
+    if dumped.trouble is not None or (ask and not dumped.dumps):
+        sentences.append(dumped.trouble or "none of these ranks has a recorder that can be asked.")
     whole = not any(os.path.exists(f"/proc/{pid}") for pid in troubles)
     return Attached(reported(taken, dumped) if taken else None, tuple(sentences), whole)
 

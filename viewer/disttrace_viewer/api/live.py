@@ -27,6 +27,7 @@ from disttrace_viewer.diagnosis.said import Other, other, with_said
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.merge.choice import chooser, folders
 from disttrace_viewer.views.terminal.console import TextConsole, paper
+from disttrace_viewer.views.terminal.diagnosis import details
 from disttrace_viewer.views.terminal.diagnosis import lines as report_lines
 from disttrace_viewer.views.terminal.screen import SORTS, Selection, lines
 from disttrace_viewer.views.terminal.top import Shares, Snapshot, activity_of, snapshot_of
@@ -114,6 +115,7 @@ class _Picture:
     taken: float
     values: Snapshot | None = None
     report: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
     error: str = ""
 
 
@@ -171,8 +173,8 @@ class _Following(threading.Thread):
             self._due = time.monotonic() + REST * (time.monotonic() - now)
         found = with_said(looking_back(found, self._exchanges) or found)
         values = snapshot_of(found.case, found.findings, self._activity, self._others)
-        lines_of = report_lines(found.case, found.findings)
-        return _Picture(time.monotonic(), values, tuple(lines_of))
+        report, beside = (tuple(of(found.case, found.findings)) for of in (report_lines, details))
+        return _Picture(time.monotonic(), values, report, beside)
 
     def _progress(self, done: int, total: int) -> None:
         if self.leave.is_set():
@@ -242,7 +244,8 @@ class _Screen:
             found = self._report(picture.report, width, rows)
         else:
             older = round((time.monotonic() - picture.taken) * 1e9)
-            found = lines(picture.values, width, rows, look=self._look, older_ns=older)
+            values, beside = picture.values, picture.details
+            found = lines(values, width, rows, look=self._look, older_ns=older, details=beside)
         return Group(*(self._out.spelled(line) for line in found))
 
     def _report(self, report: tuple[str, ...], width: int, rows: int) -> list[Text]:

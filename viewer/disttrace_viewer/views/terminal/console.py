@@ -166,7 +166,7 @@ class Column:
 
 
 def paint_table(columns: Sequence[Column], out: TextConsole) -> None:
-    """The columns for which there is room, in their order; text on the left is cut to fit."""
+    """The columns for which there is room, in their order; text on the left is shortened to fit."""
     kept = list(columns)
     while _width(kept) > out.width and any(c.dear for c in kept):
         kept.remove(max(kept, key=lambda c: c.dear))
@@ -182,12 +182,19 @@ def paint_table(columns: Sequence[Column], out: TextConsole) -> None:
     for row in range(len(kept[0].cells)):
         text = Text("  ")
         for place, (column, width) in enumerate(zip(kept, widths, strict=True)):
-            cell = column.cells[row]
-            cell = cell if len(cell) <= width else cell[: width - 1] + "…"
+            cell = shortened(column.cells[row], width)
             text.append("  " if place else "")
             loud = bool(column.loud) and column.loud[row]
             text.append(f"{cell:{'>' if column.right else '<'}{width}}", WAIT if loud else "")
         out.line(text)
+
+
+def shortened(text: str, width: int) -> str:
+    """Without its middle where it is longer: names differ at their ends, and a line has its number
+    there.
+    """
+    end = width // 2
+    return text if len(text) <= width else f"{text[: width - end - 1]}…{text[len(text) - end :]}"
 
 
 def _width(columns: Sequence[Column]) -> int:

@@ -225,6 +225,13 @@ def _finding(case: Case, place: int, finding: Finding) -> Iterator[Line]:
         yield Line(f"{sentences.listed(finding.settles)}.", "   To confirm: ", HEAD)
 
 
+def details(case: Case, findings: Sequence[Finding]) -> Iterator[str]:
+    """What stands beside the sentence of the first finding, and the stacks of its ranks."""
+    for finding in findings[:1]:
+        beside = [*_finding(case, 1, finding)][1:]
+        yield from (str(line).rstrip() for line in (*beside, *_stacks(case, [finding])))
+
+
 def _following(place: int | None, finding: Finding, most: int) -> Iterator[Line]:
     if not finding.consequences:
         return

@@ -12,6 +12,7 @@ from rich.text import Text
 from disttrace.journal.format import STOPPED
 from disttrace_viewer.analysis.process_ends import RUNNING
 from disttrace_viewer.views.terminal import BAD, DIM, GOOD, HEAD, WAIT
+from disttrace_viewer.views.terminal.console import shortened
 from disttrace_viewer.views.terminal.top import FAULT, WELL, Snapshot, TopRow
 from disttrace_viewer.wording.names import clock_time, number
 from disttrace_viewer.wording.sentences import span
@@ -19,6 +20,10 @@ from disttrace_viewer.wording.sentences import span
 SORTS = ("culprits", "for", "ops/s", "late", "wait")
 """What rows are sorted by; culprits first is how the diagnosis has them."""
 KEYS = "q quit  enter expand  s sort  d diagnosis  r all ranks"
+LEGEND = (
+    "for: how long there; ops/s: begun in the newest 5 s; of the newest 30 s, late: others waited"
+    " for it, wait: it waited for others"
+)
 _RIGHT = (("for", 8), ("ops/s", 6), ("late", 5), ("wait", 5))
 _LEAST_WHO = 14
 _VERDICT_LINES = 4
@@ -76,11 +81,13 @@ def lines(
     *,
     look: Selection | None = None,
     older_ns: int = 0,
+    details: Sequence[str] = (),
 ) -> list[Text]:
     """The picture in ``rows`` lines of at most ``width`` columns, or in as many as it takes.
 
     With a ``look`` the last line names the keys. ``older_ns`` is the time since the snapshot: ages
-    of what still lasts go on. What does not fit is counted in a line of its own.
+    of what still lasts go on. What does not fit is counted in a line of its own; where there is
+    room, ``details`` follow, and what the columns mean.
     """
     chosen = look or Selection()
     top = [_head(values, width, older_ns), *_verdict(values, width, rows)]
@@ -95,8 +102,15 @@ def lines(
         table[look.cursor].stylize("reverse")
     top.append(_names(who, width))
     below = [] if look is None else [Text(_cut(f" {KEYS}  ({chosen.sort})", width), DIM)]
-    if rows is not None and len(top) + len(table) + len(below) > rows:
+    room = (rows or 0) - len(top) - len(table) - len(below)
+    if rows is not None and room < 0:
         table = _window(chosen, values, table, max(1, rows - len(top) - len(below) - 1), width)
+    if look is not None and room > 3:
+        console = Console(width=width)
+        wrapped = (
+            line for one in (*details, "", LEGEND) for line in Text(one).wrap(console, width)
+        )
+        table += [Text(), *wrapped][:room]
     return [*top, *table, *below][:rows]
 
 
@@ -202,6 +216,8 @@ def _row(row: TopRow, member: bool, who: int, width: int, older_ns: int) -> Text
     # Ages are wider than their column after an hour: what stands before them gives way.
     room -= max(0, cell_len(age) + 1 - _RIGHT[0][1])
     label = _who(row.who)
+    if cell_len(label) > who and len(row.ranks) > 2:
+        label = f"{len(row.ranks)} ranks: {row.ranks[0]} … {row.ranks[-1]}"
     text = Text.assemble(
         (" ▶ " if row.culprit and not member else "   ", BAD),
         (_sized(f"  {label}" if member else label, who), style),
@@ -229,7 +245,7 @@ def _doing(row: TopRow, room: int) -> str:
     at = row.at.partition(" in ")[0]
     left = room - cell_len(at) - 2
     if left < 8:
-        return _cut(f"{words[0]}  {at}", room)
+        return shortened(at, room)
     return f"{_cut(words[-1], left)}  {at}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -206,7 +207,7 @@ def _looks_of(
 ) -> Iterator[tuple[str, Text]]:
     """What was folded, by look, what took longest first: names of one kind of messages are one.
 
-    With ``: median 12 ms, max 253 ms; last: 2 x22, 0 x18``.
+    With ``: median 12 ms, max 253 ms in #31; last: 2 x22, 0 x18``.
     """
     took = pl.col("end_ns") - pl.col("first_ns")
     last = exchanges.collectives.select(
@@ -225,6 +226,7 @@ def _looks_of(
             pl.len().alias("times"),
             took.median().round().cast(pl.Int64).alias("median"),
             took.max().alias("max"),
+            pl.col("seq").get(took.arg_max()).alias("slowest"),
             took.sum().alias("sum"),
             pl.col("last").drop_nulls().value_counts(sort=True).alias("last"),
         )
@@ -239,7 +241,8 @@ def _looks_of(
         else:
             what = plan.locals.filter(pl.col("item") == row["item"])["op"][0]
         median, most = duration(row["median"] or 0), duration(row["max"] or 0)
-        text = Text.assemble((f": median {median}, max {most}", DIM))
+        at = "" if row["slowest"] is None else f" in #{row['slowest']}"
+        text = Text.assemble((f": median {median}, max {most}{at}", DIM))
         last_ones = [(names.short[one["last"]], one["count"]) for one in row["last"]]
         if last_ones:
             others = sum(count for _, count in last_ones[LAST:])
@@ -322,19 +325,20 @@ def fold(rows: pl.DataFrame) -> list[Stretch]:
         .alias("family"),
     )
     kinds = frame.with_columns(run=pl.col("family").rle_id()).sort("run", "seq", "kind")["kind"]
-    spans: list[Stretch] = []
-    done = 0
-    for start, stop, period in sorted(_runs(kinds), key=lambda r: (r[0], r[2] - (r[1] - r[0]))):
-        begin = max(start, done)
+    found: list[Stretch] = []
+    # What shows fewest rows for those that it covers comes first: steps before what repeats in one,
+    # and steps before ten of them with a rare call.
+    for start, stop, period in sorted(_runs(kinds), key=lambda r: ((r[2] + 1) / (r[1] - r[0]), r)):
+        after = bisect.bisect_right(found, start, key=lambda span: span.start)
+        begin = max(start, found[after - 1].stop) if after else start
+        stop = min(stop, found[after].start) if after < len(found) else stop
         repeats = (stop - begin) // period
-        if repeats < REPEATS or (repeats - 1) * period < HIDDEN:
-            continue
-        if begin > done:
-            spans.append(Stretch(done, begin))
-        done = begin + repeats * period
-        spans.append(Stretch(begin, done, period))
-    if done < count:
-        spans.append(Stretch(done, count))
+        if repeats >= REPEATS and (repeats - 1) * period >= HIDDEN:
+            found.insert(after, Stretch(begin, begin + repeats * period, period))
+    spans: list[Stretch] = []
+    for span in (*found, Stretch(count, count)):
+        done = spans[-1].stop if spans else 0
+        spans += [one for one in (Stretch(done, span.start), span) if one.start < one.stop]
     return spans
 
 

@@ -140,14 +140,20 @@ def _plain(row: TopRow) -> dict[str, Any]:
 
 
 def activity_of(exchanges: Exchanges) -> Shares:
-    """What each process did up to the newest record: of the tables, so only once per reading."""
+    """What each process did up to the newest record: of the tables, so only once per reading.
+
+    Agents have no rate: they poll a store also while their job stands still.
+    """
     import polars as pl  # here, for one picture of what is over needs no tables
 
     from disttrace_viewer.analysis.wait_states import WaitStates
 
     trace = exchanges.trace
     at = trace.end_ns
-    recent = trace.operations.filter(pl.col("begin_ns") > at - RATE_NS)
+    agents = [p.index for p in trace.processes if p.is_agent]
+    recent = trace.operations.filter(
+        (pl.col("begin_ns") > at - RATE_NS) & ~pl.col("process").is_in(agents)
+    )
     ids = [p.id for p in trace.processes]
     rates = {ids[p]: n / (RATE_NS / 1e9) for p, n in recent.group_by("process").len().iter_rows()}
     if trace.operations.height > MANY:
