@@ -25,7 +25,7 @@ sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "viewer")]
 
 from benchmarks.viewer.jobs import Shape, make  # noqa: E402
 from disttrace_viewer.analysis.liveness import Observation  # noqa: E402
-from disttrace_viewer.companion import summary, verdict  # noqa: E402
+from disttrace_viewer.companion import summary, words  # noqa: E402
 from disttrace_viewer.companion.endpoint import SERVER, PeerReply  # noqa: E402
 from disttrace_viewer.companion.peers import Peers  # noqa: E402
 from disttrace_viewer.companion.reports import packed  # noqa: E402
@@ -99,7 +99,7 @@ def measured(hosts: int, rounds: int, fault: str, parted: int = 0) -> str:
         least = float("inf")
         for _ in range(rounds):
             judge = job.judge(0)
-            vars(verdict)["voices"] = lambda *_, **__: ["of host0"]  # its ranks do not run here
+            vars(words)["voices"] = lambda *_, **__: ["of host0"]  # its ranks do not run here
             peers = judge.peers
             peers.join = lambda *_: True  # type: ignore[method-assign]
             peers.settled = lambda: SERVER  # type: ignore[method-assign]

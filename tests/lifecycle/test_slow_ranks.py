@@ -7,6 +7,7 @@ import json
 import os
 import random
 import sys
+import time
 import zlib
 from collections import Counter
 from collections.abc import Mapping
@@ -402,7 +403,7 @@ def test_what_takes_more_than_its_share_of_a_core_is_skipped(
     define(tmp_path)
     segment(tmp_path, 1, range(1, 4))
     live = LiveFile(str(tmp_path / "x.live"), "j", "h", lambda: None)
-    duty = Slowness(live, 0.05, lambda *said: True)
+    duty = Slowness(live, 0.05, lambda *said: None)
     followers = {BASE: Follower(str(tmp_path), BASE, {})}
 
     def turn() -> None:
@@ -448,39 +449,30 @@ class _Duty(Duty):
 
     def turn(self) -> None:
         self.asked.append("turn")
+        time.sleep(0.01)
 
     def finish(self) -> None:
         self.asked.append("finish")
 
 
-def test_it_begins_later_with_those_who_are_still_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_begins_later_on_a_thread_of_its_own() -> None:
     made = _Duty()
-    one = Later(lambda: made)
-    for base in "ab":
-        one.follow(base)
+    one = Later(lambda: made, 0.2)
+    one.follow("a")
     one.turn()
+    assert made.asked == []
+    wait_until(lambda: "turn" in made.asked)
     one.ended("a")
-    monkeypatch.setattr(one, "_due", 0.0)
-
-    def turned() -> bool:
-        one.turn()
-        return "turn" in made.asked
-
-    wait_until(turned)
-    one.follow("c")
-    one.ended("b")
+    wait_until(lambda: "ended a" in made.asked)
     one.finish()
-    assert [what for what in made.asked if what != "turn"] == [
-        *("follow b", "follow c", "ended b", "finish")
-    ]
+    assert [what for what in made.asked if what != "turn"] == ["follow a", "ended a", "finish"]
 
 
-def test_what_it_cannot_begin_is_told_by_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_it_cannot_begin_is_told_by_its_turn() -> None:
     def fails() -> _Duty:
         raise OSError("no more files")
 
-    one = Later(fails)
-    monkeypatch.setattr(one, "_due", 0.0)
+    one = Later(fails, 0.0)
     with pytest.raises(OSError, match="no more files"):
         wait_until(lambda: one.turn())
 

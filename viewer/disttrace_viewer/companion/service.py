@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import queue
 import stat
 import threading
 import time
@@ -160,6 +161,8 @@ LINGER_S = 1.0
 """A job whose last process went may go on with the next one (a restart, a shell loop)."""
 BEGIN_S, SOON_S = 10.0, 1.0
 """``Later``: where a stall had the companion started, and where none had."""
+LEAVE_S = 1.5
+"""So long its thread may take to leave."""
 STAY_S, OF_LIMIT = 60.0, 2.0
 """So long, or so many times the limit, one whose processes failed stays for other hosts to ask
 why, while the job's store is there.
@@ -230,49 +233,48 @@ class Duty:
 
 
 class Later(Duty):
-    """A duty that begins when the companion has run for a while, and is imported then: what
-    ``make`` gives, once it is there. Where a stall had the companion started, the first seconds are
-    the verdict's.
+    """A duty on a thread of its own, that begins when the companion has run for a while, and is
+    imported then: what ``make`` gives. Where a stall had the companion started, the first seconds
+    are the verdict's.
     """
 
     def __init__(self, make: Callable[[], Duty], begin_s: float = BEGIN_S) -> None:
-        self._make = make
+        self._make, self._begin_s = make, begin_s
         self._made: Duty | None = None
         self._failed: Exception | None = None
-        self._bases: dict[str, None] = {}
-        self._due = time.monotonic() + begin_s
-        self._thread = threading.Thread(target=self._begin, name="later", daemon=True)
+        self._bases: queue.SimpleQueue[tuple[str, bool]] = queue.SimpleQueue()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="later", daemon=True)
 
     def follow(self, base: str) -> None:
-        self._bases[base] = None
-        if self._made is not None:
-            self._made.follow(base)
-
-    def turn(self) -> None:
-        """Make it when it is due, on a thread: to import takes its time."""
-        if self._failed is not None:
-            raise self._failed
-        if self._made is not None:
-            self._made.turn()
-        elif self._thread.ident is None and time.monotonic() >= self._due:
-            self._thread.start()
-        elif self._thread.ident is not None and not self._thread.is_alive():
-            self._made = self._duty
-            for base in self._bases:
-                self._made.follow(base)
+        self._bases.put((base, True))
 
     def ended(self, base: str) -> None:
-        self._bases.pop(base, None)
-        if self._made is not None:
-            self._made.ended(base)
+        self._bases.put((base, False))
+
+    def turn(self) -> None:
+        if self._thread.ident is None:
+            self._thread.start()
+        if self._failed is not None:
+            raise self._failed
 
     def finish(self) -> None:
+        self._over.set()
+        if self._thread.ident is not None:
+            self._thread.join(LEAVE_S)
         if self._made is not None:
             self._made.finish()
 
-    def _begin(self) -> None:
+    def _run(self) -> None:
         try:
-            self._duty = self._make()
+            if self._over.wait(self._begin_s):
+                return
+            made = self._made = self._make()
+            while not self._over.is_set():
+                while not self._bases.empty():
+                    base, lives = self._bases.get()
+                    (made.follow if lives else made.ended)(base)
+                made.turn()
         except Exception as error:
             self._failed = error
 

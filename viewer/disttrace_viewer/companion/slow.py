@@ -2,13 +2,12 @@
 
 It takes at most ``SHARE`` of a core: where ranks write more than can be read with that, the rest of
 each ``WINDOW_S`` seconds is skipped. Windows begin at the same time of day on all hosts, so what
-they read is the same. All of it happens on the thread of ``talk.py``, but for ``announce``.
+they read is the same. All of it happens on the thread of ``talk.py``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import queue
 import re
 import socket
 import time
@@ -184,20 +183,16 @@ _TELL_S, _RECENT_S = 5.0, 12.0
 """Between two answers in which blocks are sent, and which ones are."""
 HERE = "here"
 
-Line = tuple[str, str, dict[str, Any], Sequence[str]]
-"""Kind, text, object and voices of an announcement."""
-Say = Callable[[str, str, dict[str, Any], Sequence[str]], bool]
+Say = Callable[[str, str, dict[str, Any], Sequence[str]], None]
+"""Gets kind, text, object and voices of an announcement."""
 
 
 class Slowness:
     """See above. ``share`` of their time from which a rank that makes others wait is reported."""
 
     def __init__(self, live: LiveFile, share: float, announce: Say) -> None:
-        """``live`` takes what is known for readers on this host; ``announce`` prints a ``Line``,
-        or is False while another one is."""
+        """``live`` takes what is known for readers on this host."""
         self._live, self._say = live, announce
-        self._lines: queue.SimpleQueue[Line] = queue.SimpleQueue()
-        self._next: Line | None = None
         self._ranks, self._telling = SlowRanks(share), Telling(share)
         self._followers: Mapping[str, Follower] = {}
         self._recent: deque[tuple[float, Block]] = deque(maxlen=MOST_BLOCKS)
@@ -207,13 +202,6 @@ class Slowness:
         self._told_by_leader: list[Slow] | None = None
         self._window, self._spent, self._behind = -1, 0.0, False
         self._told_at = 0.0
-
-    def announce(self) -> None:
-        """On the companion's thread: have the next line printed."""
-        if self._next is None and not self._lines.empty():
-            self._next = self._lines.get()
-        if self._next is not None and self._say(*self._next):
-            self._next = None
 
     def finish(self) -> None:
         self._live.remove()
@@ -306,7 +294,7 @@ class Slowness:
             text = slow_report.summary(line.slow, host, places)
             values = slow_report.object_of(line.slow, text, places, known)
         kind = slow_report.OVER if line.over else slow_report.KIND
-        self._lines.put((kind, f"{kind}: {text}", values, self._voices()))
+        self._say(kind, f"{kind}: {text}", values, self._voices())
 
     @property
     def _places(self) -> slow_report.Places:

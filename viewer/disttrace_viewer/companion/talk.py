@@ -2,18 +2,16 @@
 
 The one on the store's host requests of all others what they know of their calls and of ranks that
 are late, and judges it. All of that is one request and one answer every ``ASK_S`` seconds. It
-happens on a thread of its own, for it waits for other hosts; journals are read and judged in a
-process of its own, whose memory is gone when it ends.
+happens on a thread of its own (``Later``), for it waits for other hosts; journals are read and
+judged in a process of its own, whose memory is gone when it ends.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import queue
 import select
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -48,7 +46,7 @@ class Judging:
     def calls(self) -> bytes:
         """The newest calls of this host's processes; empty where they cannot be read in time."""
         try:
-            return base64.b64decode(self._run_process(b"calls\n", CALLS_S))
+            return base64.b64decode(json.loads(self._run_process(b"calls\n", CALLS_S)))
         except ValueError:
             return b""
 
@@ -144,63 +142,36 @@ class Talk(Duty):
     ) -> None:
         self._directory = directory
         self._slowness, self._judge = slowness, judge
-        self._new: queue.SimpleQueue[tuple[str, bool]] = queue.SimpleQueue()
         self._followers: dict[str, Follower] = {}
         self._shifts: dict[str, int] = {}
         self._excerpts, self._out_of_step = Excerpts(directory), OutOfStep()
         self._ask_at = 0.0
         self._others = meet(self._answer)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="talk", daemon=True)
-        self._failed: Exception | None = None
-
-    # -- the companion's thread ----------------------------------------------------------------
 
     def follow(self, base: str) -> None:
-        self._new.put((base, True))
+        if base not in self._followers:
+            self._followers[base] = Follower(self._directory, base, self._shifts)
 
     def ended(self, base: str) -> None:
-        self._new.put((base, False))
+        if (gone := self._followers.pop(base, None)) is not None:
+            gone.close()
 
     def turn(self) -> None:
-        if self._thread.ident is None:
-            self._thread.start()
-        if self._failed is not None:
-            raise self._failed
-        if self._slowness is not None:
-            self._slowness.announce()
+        """Look once, then answer others until the next look is due."""
+        due = time.monotonic() + TURN_S
+        self.look()
+        if (rest := due - time.monotonic()) > 0 and select.select([self._others], [], [], rest)[0]:
+            self._others.poll()
 
     def finish(self) -> None:
-        self._stop.set()
-        if self._thread.ident is not None:
-            self._thread.join(2 * TURN_S)
         self._others.close()
-        for one in self._followers.values() if not self._thread.is_alive() else ():
+        for one in self._followers.values():
             one.close()
         if self._slowness is not None:
             self._slowness.finish()
 
-    # -- our own thread ------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        try:
-            while not self._stop.is_set():
-                self.look()
-                due = time.monotonic() + TURN_S
-                while not self._stop.is_set() and (rest := due - time.monotonic()) > 0:
-                    if select.select([self._others.fileno()], [], [], min(rest, TURN_S / 4))[0]:
-                        self._others.poll()
-        except Exception as error:
-            self._failed = error
-
     def look(self) -> None:
         """Do what is due: read, request, and judge what came."""
-        while not self._new.empty():
-            base, lives = self._new.get()
-            if lives and base not in self._followers:
-                self._followers[base] = Follower(self._directory, base, self._shifts)
-            elif not lives and (gone := self._followers.pop(base, None)) is not None:
-                gone.close()
         for one in self._followers.values():
             one.define()
         if self._slowness is not None:

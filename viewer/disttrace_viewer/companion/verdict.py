@@ -19,7 +19,7 @@ import select
 import sys
 import time
 import uuid
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -28,40 +28,15 @@ from disttrace.journal.proc import Here
 from disttrace.journal.proc import here as this_kernel
 from disttrace_viewer.analysis.liveness import identity, look, who
 from disttrace_viewer.analysis.process_ends import CLEAN
-from disttrace_viewer.companion import activity, summary, words
+from disttrace_viewer.companion import activity, reading, reports, summary, words
 from disttrace_viewer.companion.activity import APART_S, Activities, Load
 from disttrace_viewer.companion.asking import Asking
 from disttrace_viewer.companion.endpoint import ALONE, MOST_SUMMARY, SERVER, PeerReply
 from disttrace_viewer.companion.gil_holders import OF_LIMIT, SHORTEST_S, GilHolders, Silent
 from disttrace_viewer.companion.peers import WHOLE_S, Peers
 from disttrace_viewer.companion.protocol import secret_of_job
-from disttrace_viewer.companion.reading import (
-    OwnJournals,
-    addresses,
-    beside,
-    is_alone,
-    of_job,
-    order,
-    unknown_ranks,
-)
-from disttrace_viewer.companion.reports import (
-    MOST_WHOLE,
-    Received,
-    joined,
-    packed,
-    parted,
-    unpacked,
-)
+from disttrace_viewer.companion.reports import Received
 from disttrace_viewer.companion.service import DIED_S, stay_s
-from disttrace_viewer.companion.words import (
-    for_command,
-    lines,
-    objects,
-    of_others,
-    reached,
-    those_of,
-    voices,
-)
 from disttrace_viewer.diagnosis import live
 from disttrace_viewer.diagnosis.job import in_full, judged
 from disttrace_viewer.diagnosis.positions import marks as marks_of
@@ -81,8 +56,6 @@ from disttrace_viewer.trace.model import Job
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.wording import sentences
 
-READY, MUTE, FAREWELL, DIVERGED, DIED = b"ready", b"mute", b"farewell", b"diverged", b"died"
-CALLS = b"calls"
 JOIN_S, MOST_JOIN_S = 1.0, 16.0
 """Between two looks for a store where none was there, first and in the end."""
 ABORT = "abort"
@@ -122,7 +95,7 @@ class Judge:
         self._in_names = in_names
         self._stall_s = self._limit_s = stall_s
         self._host = host
-        self._own = OwnJournals(directory, in_names, host, roll)
+        self._own = reading.OwnJournals(directory, in_names, host, roll)
         self._ours: set[str] = set()
         self._all_here = False
         self._is_ready = True
@@ -155,14 +128,10 @@ class Judge:
         """The processes of this host have failed: those that wait for them shall know why."""
         local = self._local()
         trace, _ = trace_of(local)
-        if local.states and is_alone(trace):
-            places = addresses(local, trace.processes)
+        if local.states and reading.is_alone(trace):
+            places = reading.addresses(local, trace.processes)
             patience = stay_s(self._stall_s)
-            self.peers.stay(places, packed(local), stay_s=patience, serve=self._serve)
-
-    def mute(self) -> None:
-        """None of our processes can print: another host has to."""
-        self.peers.be_mute()
+            self.peers.stay(places, reports.packed(local), stay_s=patience, serve=self._serve)
 
     def divergence(self, known: Sequence[str], answers: Sequence[PeerReply] = ()) -> dict[str, Any]:
         """Whether ranks of this host and of ``answers`` are out of step (``words.py``), but for
@@ -175,7 +144,9 @@ class Judge:
 
     def calls(self) -> bytes:
         """What another host needs of ours for that."""
-        return packed(words.newest_calls(self._local(), self._own.files()), most=MOST_WHOLE)
+        return reports.packed(
+            words.newest_calls(self._local(), self._own.files()), most=reports.MOST_WHOLE
+        )
 
     def close(self) -> None:
         self.peers.close()
@@ -225,7 +196,7 @@ class Judge:
             if word is None:
                 self.peers.call()
                 return _LISTENS
-            answers, summaries = parted(word)
+            answers, summaries = reports.parted(word)
         found = self._of(answers, summaries, local, meets=meets)
         if serves and found["signature"] and (self.peers.mute or not found["voices"]):
             self._hand_over(answers, summaries, local)
@@ -263,8 +234,8 @@ class Judge:
         self, answers: Sequence[PeerReply], summaries: Sequence[PeerReply], local: Merged
     ) -> None:
         """Have a client judge and print what we know: none of our processes can."""
-        ours = PeerReply(uuid.uuid4().hex[:12], packed(local))
-        self.peers.hand_over(joined([*answers, ours], summaries))
+        ours = PeerReply(uuid.uuid4().hex[:12], reports.packed(local))
+        self.peers.hand_over(reports.joined([*answers, ours], summaries))
 
     def _of(
         self,
@@ -292,7 +263,7 @@ class Judge:
     def _unpacked(
         answers: Sequence[PeerReply], local: Merged, summaries: Sequence[PeerReply] = ()
     ) -> Received:
-        received = unpacked(answers, local, proved=secret_of_job() is not None)
+        received = reports.unpacked(answers, local, proved=secret_of_job() is not None)
         others = [*summary.read(summaries).values()]
         if not others:
             return received
@@ -305,7 +276,7 @@ class Judge:
 
     def _found_by(self, received: Received, local: Merged, *, meets: bool) -> dict[str, Any]:
         if not self._all_here:
-            silent = beside(self._root, self._in_names, local, received.states)
+            silent = reading.beside(self._root, self._in_names, local, received.states)
             received = replace(received, states=(*received.states, *silent))
             found = merge([local, Merged({state.id: state for state in silent})])
             activity.note(trace_of(found)[0].processes, but=local.states)
@@ -314,7 +285,7 @@ class Judge:
     def _settled(self, received: Received) -> Verdict:
         found = self._settled_of(received, None)
         errors = [f for f in found.findings if f.severity == ERROR]
-        others = of_others(found.case, reached(found.case, errors, self._told))
+        others = words.of_others(found.case, words.reached(found.case, errors, self._told))
         if not others:
             return found
         processes = found.case.evidence.trace.processes
@@ -325,9 +296,7 @@ class Judge:
         return {process for process, _ in self._stalled}
 
     def _settled_of(self, received: Received, only: Set[str] | None) -> Verdict:
-        return settled(
-            lambda: self._judged(received, only), lambda judgement: [judgement.case.evidence]
-        )
+        return settled(lambda: self._judged(received, only), lambda one: [one.case.evidence])
 
     def _judged(self, received: Received, only: Set[str] | None) -> Verdict:
         return judged(
@@ -348,22 +317,22 @@ class Judge:
         found = self._unpacked(answers, self._local())
         return [s for s in found.states if received.senders.get(s.id) == found.senders.get(s.id)]
 
-    def _answer(self, words: Sequence[str]) -> bytes:
+    def _answer(self, wanted: Sequence[str]) -> bytes:
         """What the server requests: a summary of our processes, their states, or all of some."""
         local = self._heard()
-        if words[:1] == ("summary",):
+        if wanted[:1] == ("summary",):
             return summary.packed(local)
-        if words[:1] != ("whole",):
-            return packed(local)
-        ours = [one for one in words[1:] if one in local.states]
+        if wanted[:1] != ("whole",):
+            return reports.packed(local)
+        ours = [one for one in wanted[1:] if one in local.states]
         if not ours:
             return b""
         full = in_full(local, ours, self._own.files(), here).states
-        return packed(Merged({one: full[one] for one in ours}), most=MOST_WHOLE)
+        return reports.packed(Merged({one: full[one] for one in ours}), most=reports.MOST_WHOLE)
 
     def _found(self, judgement: Verdict, received: Received, *, meets: bool) -> dict[str, Any]:
         case, trace = judgement.case, judgement.case.evidence.trace
-        unknown = () if self._all_here else unknown_ranks(trace)
+        unknown = () if self._all_here else reading.unknown_ranks(trace)
         alive = live.workers(case)
         self._look_at_load(p for p in trace.processes if p.index in alive)
         now = live.picture(
@@ -380,7 +349,10 @@ class Judge:
             now = replace(now, errors=[], notes=[])  # none has waited for the limit
         errors, notes = now.errors, now.notes
         elsewhere = {state.id for state in received.states} - self._ours
-        text = lines(case, errors, self._root, apart=self._lie_apart(elsewhere))
+        found = reading.of_job(self._root, self._in_names) if elsewhere else []
+        at_hand = {os.path.basename(one.base)[-12:] for one in found}
+        apart = not {one[:12] for one in elsewhere} <= at_hand
+        text = words.lines(case, errors, self._root, apart=apart)
         if text and unknown:
             named = sentences.ranks(unknown)
             it, them = ("it", "it") if len(unknown) == 1 else ("they", "them")
@@ -389,7 +361,7 @@ class Judge:
                 alone = self.peers.role == ALONE
                 why = "the host of rank 0 does not answer" if alone else f"{it} did not answer"
             text.insert(len(text) - 1, f"nothing is known of {named}: {why}")
-        concerned = reached(case, errors or notes, self._told)
+        concerned = words.reached(case, errors or notes, self._told)
         ops = live.waits_of(case, errors)
         if ops:
             self._stalled = ops
@@ -397,14 +369,16 @@ class Judge:
         return {
             "signature": now.signature(case),
             "lines": text,
-            "objects": objects(case, errors or notes),
-            "notes": lines(case, notes, self._root, word="starting" if now.starting else "waiting"),
+            "objects": words.objects(case, errors or notes),
+            "notes": words.lines(
+                case, notes, self._root, word="starting" if now.starting else "waiting"
+            ),
             "noted": now.noted(case),
             "going_on": _going_on(case, alive, self._stalled, self._beside),
-            "alert": for_command(
+            "alert": words.for_command(
                 case, judgement.findings, errors, self._job, self._root, elsewhere
             ),
-            "voices": voices(case, elsewhere, concerned, anywhere=bool(unknown) or meets),
+            "voices": words.voices(case, elsewhere, concerned, anywhere=bool(unknown) or meets),
             "aborting": [
                 {**identity(p), "journal": definitions_name(p.paths[0])}
                 for p in (() if now.creating else trace.processes)
@@ -422,10 +396,6 @@ class Judge:
             "died": died,
             "ops": sorted(ops),
         }
-
-    def _lie_apart(self, ids: Set[str]) -> bool:
-        found = of_job(self._root, self._in_names) if ids else []
-        return not {one[:12] for one in ids} <= {os.path.basename(f.base)[-12:] for f in found}
 
     def _look_at_load(self, processes: Iterable[Process]) -> None:
         self._load.look([p.pid for p in processes if p.pid and look(p).alive])
@@ -483,12 +453,12 @@ class Judge:
         if self._all_here or not local.states:
             return False
         trace, _ = trace_of(local)
-        self._all_here = not is_alone(trace)
+        self._all_here = not reading.is_alone(trace)
         if self._all_here:
             self.peers.leave()
             return False
         living = replace(trace, processes=tuple(p for p in trace.processes if look(p).alive))
-        return self.peers.join(addresses(local, living.processes), order(living))
+        return self.peers.join(reading.addresses(local, living.processes), reading.order(living))
 
 
 def _going_on(case: Case, alive: Set[int], reported: Set[tuple[str, int]], beside: Set[str]) -> str:
@@ -500,30 +470,19 @@ def _going_on(case: Case, alive: Set[int], reported: Set[tuple[str, int]], besid
     if {process.id for process in live.living(case)} <= beside:
         alive = frozenset()
     if alive:
-        who, count = those_of(trace, alive)
+        who, count = words.those_of(trace, alive)
         return f"{who} {'communicates' if count == 1 else 'communicate'} again."
     others = [p for p in trace.processes if not p.is_agent]
     if all(evidence.ends[p.index].how == CLEAN for p in others):
-        return f"{those_of(trace, range(len(trace.processes)))[0]} went on and ended."
+        return f"{words.those_of(trace, range(len(trace.processes)))[0]} went on and ended."
     return ""
 
 
-_LISTENS = {
-    "signature": [],
-    "lines": [],
-    "objects": [],
-    "notes": [],
-    "noted": [],
-    "going_on": "",
-    "alert": {"report": ""},
-    "voices": [],
-    "aborting": [],
-    "waiting": True,
-    "over": False,
-    "next_s": 1.0,
-    "marks": [],
-    "died": False,
-    "ops": [],
+_NOTHING = ("signature", "lines", "objects", "notes", "noted", "voices", "aborting", "marks", "ops")
+_LISTENS: dict[str, Any] = {
+    **dict.fromkeys(_NOTHING, ()),
+    "going_on": "", "alert": {"report": ""}, "over": False, "died": False,
+    "waiting": True, "next_s": 1.0,
 }
 """Another host prints."""
 
@@ -547,7 +506,9 @@ def current(jobs: Sequence[Job], ours: str, received: Received) -> list[str]:
 def judgeable(answer: PeerReply) -> bool:
     """Whether a trace can be made of what one other host sent."""
     try:
-        trace_of(Merged({state.id: state for state in unpacked([answer], Merged({})).states}))
+        trace_of(
+            Merged({state.id: state for state in reports.unpacked([answer], Merged({})).states})
+        )
     except Exception:
         return False
     return True
@@ -559,6 +520,25 @@ def _may_be_of(state: State, here: Here) -> bool:
         None,
         here.pid_ns,
     )
+
+
+def _divergence(judge: Judge, data: bytes) -> dict[str, Any]:
+    known, received = json.loads(data)
+    return judge.divergence(
+        known, [PeerReply(one, base64.b64decode(sent)) for one, sent in received]
+    )
+
+
+_DO: dict[bytes, Callable[[Judge, bytes], Any]] = {
+    b"": lambda judge, _: judge.verdict(),
+    b"died": lambda judge, _: judge.verdict(DIED_S),
+    b"ready": lambda judge, _: judge.ready(),
+    b"mute": lambda judge, _: judge.peers.be_mute(),
+    b"farewell": lambda judge, _: judge.farewell(),
+    b"calls": lambda judge, _: base64.b64encode(judge.calls()).decode(),
+    b"diverged": _divergence,
+}
+"""What each word on standard input asks for; what is none has no answer."""
 
 
 def main(argv: list[str]) -> None:
@@ -576,22 +556,9 @@ def main(argv: list[str]) -> None:
         piece = os.read(0, 1 << 20)
         *whole, rest = (rest + piece).split(b"\n")
         for line in whole:
-            if line == READY:
-                judge.ready()
-            elif line == MUTE:
-                judge.mute()
-            elif line == FAREWELL:
-                judge.farewell()
-            elif line == DIED:
-                print(json.dumps(judge.verdict(DIED_S)), flush=True)  # noqa: T201
-            elif line == CALLS:
-                print(base64.b64encode(judge.calls()).decode(), flush=True)  # noqa: T201
-            elif line.startswith(DIVERGED):
-                known, received = json.loads(line.removeprefix(DIVERGED))
-                answers = [PeerReply(one, base64.b64decode(data)) for one, data in received]
-                print(json.dumps(judge.divergence(known, answers)), flush=True)  # noqa: T201
-            else:
-                print(json.dumps(judge.verdict()), flush=True)  # noqa: T201
+            what, _, data = line.partition(b" ")
+            if (answer := _DO[what](judge, data)) is not None:
+                print(json.dumps(answer), flush=True)  # noqa: T201
         if not piece:
             judge.close()
             return

@@ -100,8 +100,8 @@ class Watch(Duty):
         self._suspected = False
         self._diverged: set[str] = set()
         """Groups of which it was reported, by id."""
-        self._over_hosts: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        """What was found where hosts were compared."""
+        self._todo: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        """What other threads have announced."""
 
     def follow(self, base: str) -> None:
         """A process in which nothing has moved for a while; with an exporter, any."""
@@ -121,8 +121,8 @@ class Watch(Duty):
         self._hear()
         if self._verdicts is not None and self._asked_at:
             self._read_verdict()
-        elif self._saying is None and not self._over_hosts.empty():
-            self._tell_divergence(self._over_hosts.get())
+        elif self._saying is None and not self._todo.empty():
+            self._todo.get()()
         elif self._suspected and self._saying is None:
             self._suspected = False
             self._ask(b"diverged %b\n" % json.dumps([sorted(self.diverged), []]).encode())
@@ -170,7 +170,7 @@ class Watch(Duty):
 
     def tell_divergence(self, found: dict[str, Any]) -> None:
         """Have printed what was found where hosts were compared; on any thread."""
-        self._over_hosts.put(found)
+        self._todo.put(lambda: self._tell_divergence(found))
 
     # -- verdicts ----------------------------------------------------------------------------
 
@@ -344,12 +344,9 @@ class Watch(Duty):
 
     # -- speaking ----------------------------------------------------------------------------
 
-    def tell(self, kind: str, line: str, objects: dict[str, Any], voices: Sequence[str]) -> bool:
-        """Have another line printed by one of these; False while any is under way."""
-        if self._saying is None:
-            self._announce([line], [*voices], _objects(kind, [objects]))
-            return True
-        return False
+    def tell(self, kind: str, line: str, objects: dict[str, Any], voices: Sequence[str]) -> None:
+        """Have another line printed by one of these once none is under way; on any thread."""
+        self._todo.put(lambda: self._announce([line], [*voices], _objects(kind, [objects])))
 
     def _announce(
         self,
