@@ -69,7 +69,7 @@ def _by_states(folder: Path, stall_s: float, look: Look, *, history: bool) -> Ve
     """The verdict by states, half of which have travelled."""
     files = discover([str(folder)], Problems())
     states = [state for one in files if (state := reduce(one, history=history))]
-    halves = (merge(states[::2]), merge(unpack(pack(state)) for state in states[1::2]))
+    halves = (merge(states[::2]), merge(unpack(pack(states[1::2]))))
     return judge_states(merge(halves), stall_ns=round(stall_s * 1e9), look=look)
 
 

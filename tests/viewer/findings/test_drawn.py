@@ -143,7 +143,7 @@ def ways(folder: Path, look: Look) -> dict[str, list[tuple[object, ...]]]:
     files = discover([str(folder)], Problems())
     whole = [state for one in files if (state := reduce(one, history=True))]
     ours = merge(whole[::2])
-    halves = (ours, merge(unpack(pack(state)) for state in whole[1::2]))
+    halves = (ours, merge(unpack(pack(whole[1::2]))))
     theirs = unpacked([PeerReply("b", packed(merge(whole[1::2]), look, most=MOST_WHOLE))], ours)
     return {
         "table": by_table(folder, look),

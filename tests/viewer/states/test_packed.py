@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.states import merge, merged, reduce
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.merged import Merged, Packed
-from disttrace_viewer.states.state import Recent, State, pack_batch
+from disttrace_viewer.states.state import Recent, State, pack, unpack
 from disttrace_viewer.views.terminal.diagnosis import lines
 from support.scenes import nobody_knows
 from support.splits import differing
@@ -40,7 +39,7 @@ def packed(*batches: list[State]) -> Packed:
     """States in batches."""
     found = Packed()
     for batch in batches:
-        found.add(zlib.compress(pack_batch(batch)))
+        found.add(pack(batch))
     return found
 
 
@@ -62,7 +61,7 @@ def test_a_batch_at_a_time_gives_the_findings_of_all(tmp_path: Path) -> None:
 def test_of_two_states_that_which_read_more_counts(tmp_path: Path) -> None:
     """In whatever order they come, in batches or by themselves."""
     hang(tmp_path, count=200)
-    tails, whole = reduced(tmp_path, window=200), reduced(tmp_path)
+    tails, whole = unpack(pack(reduced(tmp_path, window=200))), unpack(pack(reduced(tmp_path)))
     assert dict(packed(tails, whole)) == dict(packed(whole, tails)) == dict(packed(whole))
     some = merge([Merged(packed(tails)), *whole[:2]])
     assert dict(some.states) == {s.id: s for s in (*whole[:2], *tails[2:])}

@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import os.path
 import re
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,7 +27,7 @@ from disttrace_viewer.companion import messages
 from disttrace_viewer.companion.endpoint import PeerReply
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.merged import Merged, WaitsWith
-from disttrace_viewer.states.state import OpRow, State, encoded, inflated
+from disttrace_viewer.states.state import OpRow, State, inflated
 from disttrace_viewer.trace.operation import phrases
 from disttrace_viewer.trace.process import Process
 
@@ -157,7 +156,7 @@ def _bounded(state: State, most: int) -> State:
 
 
 def _size(state: State) -> int:
-    return len(zlib.compress(encoded(state), 1))
+    return len(messages.packed(state.values()))
 
 
 _MARK, _MARKED = "~", re.compile(r"~[0-9a-f]{16}")

@@ -481,8 +481,12 @@ def _going_on(case: Case, alive: Set[int], reported: Set[tuple[str, int]], besid
 _NOTHING = ("signature", "lines", "objects", "notes", "noted", "voices", "aborting", "marks", "ops")
 _LISTENS: dict[str, Any] = {
     **dict.fromkeys(_NOTHING, ()),
-    "going_on": "", "alert": {"report": ""}, "over": False, "died": False,
-    "waiting": True, "next_s": 1.0,
+    "going_on": "",
+    "alert": {"report": ""},
+    "over": False,
+    "died": False,
+    "waiting": True,
+    "next_s": 1.0,
 }
 """Another host prints."""
 

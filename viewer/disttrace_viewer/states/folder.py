@@ -24,7 +24,7 @@ from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.problems import Problems, ViewerError
 from disttrace_viewer.states.merged import Head, Merged, Packed, head_of
 from disttrace_viewer.states.reduce import reduce
-from disttrace_viewer.states.state import MOST_BYTES, StateError, inflated, pack_batch
+from disttrace_viewer.states.state import LEVEL, MOST_BYTES, StateError, inflated, pack
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ProcessPoolExecutor
@@ -147,8 +147,6 @@ def _dask(address: str) -> Engine:
 
 BATCH = 128
 """Journals of a task."""
-LEVEL = 6
-"""Of zlib: a quarter less than its fastest makes, for a thirtieth of what reducing takes."""
 SUFFIX = ".states.jsonl.gz"
 
 
@@ -200,7 +198,7 @@ def run(task: Task) -> StateBatch:
     states = (reduce(one, window=task.window, history=task.history) for one in task.files)
     found = [state for state in states if state is not None]
     heads = [head_of(state) for state in found]
-    return StateBatch(zlib.compress(pack_batch(found), LEVEL), len(found), heads=heads)
+    return StateBatch(pack(found), len(found), heads=heads)
 
 
 def reduced(

@@ -14,7 +14,7 @@ from disttrace_viewer.merge import processes as processing
 from disttrace_viewer.merge.jobs import as_called, tries
 from disttrace_viewer.merge.processes import Clocks, OwnClock, clock_of
 from disttrace_viewer.merge.surveying import Surveyed, Surveying
-from disttrace_viewer.states.state import Batches, State, inflated, journal_of
+from disttrace_viewer.states.state import Batches, State, journal_of, pack
 from disttrace_viewer.trace.process import Problem
 
 KEPT = 1 << 13
@@ -69,8 +69,6 @@ class Packed(Mapping[str, State]):
     def __init__(self) -> None:
         self._batches: list[bytes] = []
         self._where: dict[str, int] = {}
-        self._beside: dict[str, State] = {}
-        """States that came by themselves."""
         self.heads = Heads()
         self._kept: dict[int, list[State]] = {}
         self._shared = Batches()
@@ -82,39 +80,26 @@ class Packed(Mapping[str, State]):
         return iter(self._where)
 
     def __getitem__(self, identity: str) -> State:
-        found = self._beside.get(identity)
-        if found is not None:
-            return found
         at = self._where[identity]
         return self._batch(at >> _SHIFT)[at & ((1 << _SHIFT) - 1)]
 
     def add(self, data: bytes, heads: Sequence[Head] = ()) -> None:
-        """One more batch, as ``state.pack_batch`` has it, compressed; with the heads of its states
-        it is not unpacked now. Raises StateError."""
+        """The bytes of more states; with the heads of these they are not unpacked now. Raises
+        StateError."""
         number = len(self._batches)
         self._batches.append(data)
         for place, head in enumerate(heads or map(head_of, self._batch(number))):
             identity = sys.intern(head.id)
             known = self._where.get(identity)
             if known is None or head.rating > self[identity].rating:
-                self._beside.pop(identity, None)
                 self._where[identity] = number << _SHIFT | place
                 self.heads.take(head)
-
-    def put(self, states: Iterable[State]) -> None:
-        ordered = sorted(states, key=lambda s: (self._where.get(s.id, -1), s.id))
-        for state in ordered:
-            known = self._where.get(state.id)
-            if known is None or state.rating > self[state.id].rating:
-                self._where.setdefault(state.id, -1)
-                self._beside[state.id] = state
-                self.heads.take(head_of(state))
 
     def copy(self) -> Packed:
         found = Packed()
         found._batches, found._where = [*self._batches], {**self._where}
-        found._beside, found._kept = {**self._beside}, {**self._kept}
-        found.heads, found._shared = self.heads.copy(), self._shared
+        found._kept, found._shared = {**self._kept}, self._shared
+        found.heads = self.heads.copy()
         return found
 
     def batches(self) -> Iterator[Sequence[State]]:
@@ -123,12 +108,9 @@ class Packed(Mapping[str, State]):
                 state
                 for place, state in enumerate(self._batch(number))
                 if self._where[state.id] == number << _SHIFT | place
-                and state.id not in self._beside
             ]
             if found:
                 yield found
-        if self._beside:
-            yield [*self._beside.values()]
 
     def _batch(self, number: int) -> list[State]:
         found = self._kept.get(number)
@@ -136,7 +118,7 @@ class Packed(Mapping[str, State]):
             if len(self._where) > KEPT:
                 self._kept.clear()
                 self._shared.turn()
-            found = self._kept[number] = self._shared.states(inflated(self._batches[number]))
+            found = self._kept[number] = self._shared.states(self._batches[number])
         return found
 
 
@@ -338,7 +320,8 @@ def merge(states: Iterable[State | Merged]) -> Merged:
         )
     if found:
         most = most.copy()
-        most.put(found.values())
+        more = [found[key] for key in sorted(found)]
+        most.add(pack(more), [*map(head_of, more)])
     return Merged(most, names, called, reported, elsewhere)
 
 
