@@ -423,8 +423,8 @@ def test_without_the_secret_nothing_is_said(secrets: tuple[bytes | None, bytes |
 def test_with_the_same_secret_both_speak(secret: bytes | None) -> None:
     _, listener = greeted(secret, secret)
     for number in range(3):
-        messages, _ = listener.heard(to_bytes(Message("beat", {"n": number})), 0.0)
-        assert [message.fields for message in messages] == [{"n": number}]
+        messages, _ = listener.heard(to_bytes(Message("beat", {"ms": number})), 0.0)
+        assert [message.fields for message in messages] == [{"ms": number}]
 
 
 def greeted(ours: bytes | None, theirs: bytes | None) -> tuple[Conversation, Conversation]:
@@ -441,7 +441,7 @@ def greeted(ours: bytes | None, theirs: bytes | None) -> tuple[Conversation, Con
 def test_a_message_in_pieces_has_a_time() -> None:
     """Whoever begins one has to end it."""
     _, listener = greeted(None, None)
-    data = to_bytes(Message("beat"))
+    data = to_bytes(Message("beat", {"ms": 7}))
     listener.heard(data[:5], 100.0)
     assert not listener.overdue(105.0)
     assert listener.overdue(100.1 + protocol.MESSAGE_S)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from disttrace_viewer.analysis.liveness import Observation
-from disttrace_viewer.companion import asking, machine, reports, verdict
+from disttrace_viewer.companion import machine, reports, verdict
 from disttrace_viewer.companion.machine import HostTrouble
 from support.journals import workers
 from support.processes import wait_until
@@ -60,7 +60,7 @@ def test_what_others_did_on_their_devices_holds_nobody_up() -> None:
     found = machine.read_kernel_log(LOG, since_s=0.0, boot_s=0.0)
 
     def names(**how: bool) -> list[str | None]:
-        return [one.name for one in asking.concerning(found, [4002], **how)]
+        return [one.name for one in machine.concerning(found, [4002], **how)]
 
     assert names(devices=False, counted=True) == ["ens1np0", "eth2", None, "filer1"]
     assert "0000:65:00" not in names(devices=True, counted=True)
@@ -150,7 +150,7 @@ Warnings
 
 def test_the_status_of_nccl_s_service() -> None:
     """Whom it cannot reach, and which device failed; counts that differ are no trouble."""
-    found = asking.read_ras(STATUS, 5.0)
+    found = machine.read_ras(STATUS, 5.0)
     assert [(one.where, one.name, one.pid) for one in found] == [
         ("host", "172.16.64.213", 3487984),
         ("device", "GPU 3 on 172.16.64.210", 483075),
@@ -185,7 +185,7 @@ def test_the_conversation_with_nccl_s_service(*, stop: bool) -> None:
         thread.daemon = True
         thread.start()
         began = time.monotonic()
-        found = asking.ask_ras([os.getpid()], began + 1.0, f"localhost:{port}")
+        found = machine.ask_ras([os.getpid()], began + 1.0, f"localhost:{port}")
         assert time.monotonic() - began < 30
     if over is not None:
         over.set()
@@ -197,12 +197,12 @@ def test_the_service_of_another_job_is_not_asked() -> None:
     """Nobody connects where another process listens."""
     with socket.create_server(("localhost", 0)) as server:
         port = server.getsockname()[1]
-        assert asking.is_theirs(port, [os.getpid()])
-        assert asking.ask_ras([1], time.monotonic() + 1.0, f"localhost:{port}") == []
+        assert machine.is_theirs(port, [os.getpid()])
+        assert machine.ask_ras([1], time.monotonic() + 1.0, f"localhost:{port}") == []
         server.settimeout(0.1)
         with pytest.raises(TimeoutError):
             server.accept()
-    assert not asking.is_theirs(port, [os.getpid()])
+    assert not machine.is_theirs(port, [os.getpid()])
 
 
 def all_in(folder: Path, *, age_s: int = 20) -> None:
@@ -246,7 +246,7 @@ def test_a_stall_becomes_that_of_a_link(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_nobody_waits_for_ever_for_an_answer() -> None:
     """A question that hangs is no longer waited for after two seconds and a bit."""
-    one = asking.Asking()
+    one = machine.Asking()
     one.begin([], 10.0, now=time.monotonic() - 3)
     one._answers = None
     assert not one.pending
@@ -261,7 +261,7 @@ def test_a_wait_in_the_start_up_is_another_stall(monkeypatch: pytest.MonkeyPatch
         return []
 
     monkeypatch.setattr(machine, "ask_kernel", ask)
-    one = asking.Asking()
+    one = machine.Asking()
     for now, begun in ((0.0, 3), (5.0, 3), (9.0, 4), (12.0, 4), (20.0, 4), (25.0, 5), (40.0, 5)):
         one.begin([], 10.0, begun, now=now)
         wait_until(lambda: one._answers is not None)

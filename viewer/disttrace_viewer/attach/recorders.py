@@ -52,7 +52,8 @@ def address(pid: int) -> Address | None:
     it is not known which of its ports it is.
     """
     try:
-        own = _sockets(pid)
+        kinds = (file.partition(":") for file in opened(pid))
+        own = {inode.strip("[]") for kind, _, inode in kinds if kind == "socket"}
         paths = list(_paths(pid, own))
         found_at = environment(pid).get(SERVER_VARIABLE)
         if found_at is not None and found_at in paths:
@@ -82,7 +83,15 @@ def _requested(where: Address, pid: int, handler: str, until: float) -> bytes | 
     data = bytearray()
     try:
         with _connected(where, until) as connection:
-            if isinstance(where, str) and _listener(connection) != pid:
+            # Of ranks with one path, the last one has it.
+            size = struct.calcsize("3i")
+            if (
+                isinstance(where, str)
+                and pid
+                != struct.unpack(
+                    "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+                )[0]
+            ):
                 raise NoAnswer("does not listen where it says (another process does)")
             connection.sendall(request.encode() + b"Connection: close\r\n\r\n")
             while len(data) <= MOST_BYTES:
@@ -123,24 +132,12 @@ def _connected(where: Address, until: float) -> socket.socket:
     return connection
 
 
-def _listener(connection: socket.socket) -> int:
-    """The process at the other end: of ranks with one path, the last one has it."""
-    found_at = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid: int = struct.unpack("3i", found_at)[0]
-    return pid
-
-
 def _left(until: float) -> float:
     """Seconds. Raises TimeoutError where there are none."""
     left = until - time.monotonic()
     if left <= 0:
         raise TimeoutError
     return left
-
-
-def _sockets(pid: int) -> set[str]:
-    files = (file.partition(":") for file in opened(pid))
-    return {inode.strip("[]") for kind, _, inode in files if kind == "socket"}
 
 
 def _paths(pid: int, own: set[str]) -> Iterator[str]:

@@ -12,7 +12,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 MOST_BYTES = 60_000
@@ -77,7 +77,7 @@ class Commands:
                 ],
                 setsid=True,
                 setsigmask=[],
-                setsigdef=_settable(),
+                setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
             )
             self._groups.add(pid)
             os.set_blocking(writes, False)
@@ -146,7 +146,3 @@ def _adopt_orphans() -> None:
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(_SUBREAPER, 1, 0, 0, 0)
-
-
-def _settable() -> Iterable[signal.Signals]:
-    return signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}

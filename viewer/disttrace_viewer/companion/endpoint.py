@@ -8,11 +8,19 @@ No clock and no socket here: see ``Transport``.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from disttrace_viewer.companion.protocol import Address, Conversation, Garbled, Message, to_bytes
+from disttrace_viewer.companion.protocol import (
+    MOST_WORDS,
+    Address,
+    Conversation,
+    Garbled,
+    Message,
+    to_bytes,
+)
 
 IDLE, SEEKING, CLIENT, SERVER, ALONE = "idle", "seeking", "client", "server", "alone"
 SEEK_S, AGAIN_S, TAKEN_S = 2.0, 1.0, 0.2
@@ -27,12 +35,10 @@ MOST_SUMMARY, MOST_STATES, MOST_WORD = 16 << 10, 4 << 20, 16 << 20
 """Of one answer: of a host's summary, of its states; and of what a server hands over."""
 MOST_STREAMS, MOST_OF_ADDRESS, MOST_GREETING = 20_000, 256, 16
 """Connections: of all, from one address, and from one address that have not greeted yet."""
-MOST_ID, MOST_WORD_LENGTH, MOST_WORDS = 64, 128, 80
-"""Characters of a name and of a word of a request; words of a request."""
 MOST_OWED = 8
 """Requests that one client has not answered; it gets no more."""
-MOST_CALLS, CALLS_PER_S = 16, 2.0
-"""Messages of a client without a request: so much at once, and in a second."""
+MOST_CALLS = 16
+"""Messages of a client without a request, between two signs of life of the server."""
 UNHEARD_S = 20.0
 """A server that has requested nothing for so long does not silence its clients."""
 DELAY_S, MOST_DELAY_S = 0.05, 3.0
@@ -81,9 +87,8 @@ class _Stream:
     """Requests that it has not answered."""
     late: bool = False
     """It did not answer the last request in time: the next one does not wait for it."""
-    calls: float = MOST_CALLS
-    """So often it may call now."""
-    called_at: float = 0.0
+    calls: int = 0
+    """So often it has called since our last sign of life."""
 
 
 @dataclass(slots=True)
@@ -257,7 +262,7 @@ class Endpoint:
             for message in messages:
                 if self._streams.get(stream) is one:
                     self._take(stream, one, message)
-        except (Garbled, KeyError):
+        except Garbled:
             self.closed(stream, gone=False)
         if stream in self._streams:
             self._hold(stream)
@@ -270,7 +275,8 @@ class Endpoint:
             if not self._calls and self._server < 0 and self.state != SERVER:
                 self._found_none()
         elif stream == self._server:
-            self._lost()
+            self._server, self.word, self.state = -1, b"", SEEKING
+            self._due = self._transport.now() + TAKEN_S
         self._look_at_round()
 
     def tick(self) -> None:
@@ -283,7 +289,8 @@ class Endpoint:
                 every = max(BEAT_S, len(self._streams) / CLIENTS_PER_S)
                 self._beat_at = now + every
                 beat = to_bytes(Message("beat", {"ms": round(1e3 * every)}))
-                for stream in [s for s, one in self._streams.items() if one.id]:
+                for stream, one in [row for row in self._streams.items() if row[1].id]:
+                    one.calls = 0
                     self._transport.send(stream, beat)
         elif self._server >= 0:
             if now - self._heard_at > self._lost_s:
@@ -303,19 +310,19 @@ class Endpoint:
         elif not one.called or self.state != SERVER:
             raise Garbled("nothing that was requested")
         elif not one.id:
-            if message.kind != "join" or len(name := message.text("id", MOST_ID)) == 0:
+            if message.kind != "join":
                 raise Garbled("no client")
+            name = message.fields["id"]
             for other in [s for s, two in self._streams.items() if two.id == name]:
                 self.closed(other, gone=False)  # of before the network was parted
-            one.id, one.order = name, message.number("order")
+            one.id, one.order = name, message.fields["order"]
             self._send(stream, Message("beat", {"ms": round(1e3 * BEAT_S)}))
         elif message.kind == "answer" and one.owes:
             one.owes -= 1
             self._answered(stream, one, message)
         elif message.kind in ("call", "mute"):
-            one.calls = min(MOST_CALLS, one.calls + CALLS_PER_S * (now - one.called_at)) - 1
-            one.called_at, one.mute = now, message.kind == "mute"
-            if one.calls < 0:
+            one.calls, one.mute = one.calls + 1, message.kind == "mute"
+            if one.calls > MOST_CALLS:
                 raise Garbled("too often")
             self._wanted()
         else:
@@ -324,13 +331,10 @@ class Endpoint:
     def _from_server(self, one: _Stream, message: Message, now: float) -> None:
         self._heard_at = now
         if message.kind == "beat":
-            self._lost_s = LOST_BEATS * message.number("ms") / 1e3 + BEAT_S
+            self._lost_s = LOST_BEATS * message.fields["ms"] / 1e3 + BEAT_S
         elif message.kind == "ask":
-            words = message.items("of", MOST_WORDS)
-            if not all(isinstance(word, str) and len(word) <= MOST_WORD_LENGTH for word in words):
-                raise Garbled("no words")
             self.requested_at = now
-            self._requested(message.number("n"), tuple(words))
+            self._requested(message.fields["n"], tuple(message.fields["of"]))
         elif message.kind == "word":
             self.word = message.body
             self.requested_at = now
@@ -341,7 +345,7 @@ class Endpoint:
         found = self._round
         if not one.owes:
             one.talk.most_body = 0
-        if found is None or message.number("n") != found.number:
+        if found is None or message.fields["n"] != found.number:
             return  # too late
         found.size += len(message.body)
         if found.size > MOST_BYTES:
@@ -374,16 +378,12 @@ class Endpoint:
         if size:
             self._held[stream] = size
         while self.held > MOST_BYTES:
-            self._let_go_of_most()
-
-    def _let_go_of_most(self) -> None:
-        by_peer: dict[str, int] = {}
-        for stream, size in self._held.items():
-            peer = self._streams[stream].peer
-            by_peer[peer] = by_peer.get(peer, 0) + size
-        most = max(by_peer, key=by_peer.__getitem__)
-        for stream in [s for s in self._held if self._streams[s].peer == most]:
-            self.closed(stream, gone=False)
+            by_peer: Counter[str] = Counter()
+            for other, held in self._held.items():
+                by_peer[self._streams[other].peer] += held
+            ((most, _),) = by_peer.most_common(1)
+            for other in [s for s in self._held if self._streams[s].peer == most]:
+                self.closed(other, gone=False)
 
     # -- the search ----------------------------------------------------------------------------
 
@@ -423,10 +423,6 @@ class Endpoint:
         self._due = now + AGAIN_S
         if self.state != ALONE:
             self.state, self.alone_since = ALONE, now
-
-    def _lost(self) -> None:
-        self._server, self.word, self.state = -1, b"", SEEKING
-        self._due = self._transport.now() + TAKEN_S
 
     def _end_calls(self) -> None:
         calls, self._calls = self._calls, set()

@@ -25,8 +25,8 @@ class Export(Duty):
         self._log = log
         where = target("TRACES")
         self._sender: Sender | None = None
-        emit: Emit = _discard
-        full: Callable[[], bool] = _never
+        emit: Emit = lambda span: None  # noqa: E731 - no collector is set
+        full: Callable[[], bool] = lambda: False  # noqa: E731
         if (protocol := where.protocol) is not None:
             name = f"the collector at {where.name}"
             self._sender = Sender(lambda: exporter("TRACES", protocol), name, log.write)
@@ -63,7 +63,11 @@ class Export(Duty):
     def finish(self) -> None:
         """Deliver what the job left, or give it up."""
         self.pipeline.finish()
-        self._warn_of_unread()
+        if unread := sum(journal.unread for journal in self.pipeline.journals.values()):
+            self._log.write(
+                f"{unread} segments of journals were dropped before they were sent; "
+                "DISTTRACE_MAX_MB keeps more"
+            )
         metrics = self._metrics.finish()
         if self._sender is not None:
             self._sender.finish()
@@ -89,25 +93,8 @@ class Export(Duty):
                 "a trace of its own; set DISTTRACE_JOB to one value on all of them"
             )
 
-    def _warn_of_unread(self) -> None:
-        unread = sum(journal.unread for journal in self.pipeline.journals.values())
-        if unread:
-            self._log.write(
-                f"{unread} segments of journals were dropped before they were sent; "
-                "DISTTRACE_MAX_MB keeps more"
-            )
-
 
 def _elsewhere(environ: Mapping[str, str]) -> bool:
     """Whether by the launcher the job has more ranks than this host."""
     world, local = (whole(environ.get(f"{one}WORLD_SIZE", "")) for one in ("", "LOCAL_"))
     return world is not None and local is not None and world > local
-
-
-def _discard(span: object) -> None:
-    """For spans that no collector is set for."""
-
-
-def _never() -> bool:
-    """Nothing is full where nothing is sent."""
-    return False

@@ -66,12 +66,13 @@ def word(order: EndOrder) -> dict[str, Any] | None:
     """The word, for people and for programs; None: nothing."""
     until = time.monotonic() + (0.0 if order.failed else _TOGETHER_S)
     while True:
-        local, others = _read(order)
-        whole = merge([local, Merged({state.id: state for state in others})])
+        local, beside_us = _read(order)
+        whole = merge([local, Merged({state.id: state for state in beside_us})])
         trace, _ = trace_of(whole)
         if not any(order.process in (p.id, p.parent) for p in trace.processes):
             return None
-        ends = not _living(trace, order.process)
+        others = (p for p in trace.processes if p.id != order.process and p.exit is None)
+        ends = not any(look(p).alive for p in others)
         if ends or time.monotonic() > until:
             break
         time.sleep(_LOOK_S)
@@ -79,12 +80,16 @@ def word(order: EndOrder) -> dict[str, Any] | None:
         return None
     if order.failed:  # what the verdict rests on is for those who judge later too
         activity.note(trace.processes)
+    mine = {p.index for p in trace.processes if order.process in (p.id, p.parent)}
     found = judged(
         of_job(order.of_all, order.in_names),
-        choose=lambda jobs: [job.id for job in closure(jobs, _jobs(jobs, trace, order.process))],
+        choose=lambda jobs: [
+            one.id
+            for one in closure(jobs, [j.id for j in jobs if not mine.isdisjoint(j.processes)])
+        ],
         stall_ns=round(order.stall_s * 1e9),
         local=local,
-        others=Merged({state.id: state for state in others}),
+        others=Merged({state.id: state for state in beside_us}),
     )
     names = {str(state.process.get("job", order.job)) for state in whole.states.values()}
     return _kept(order, trace, found, sorted(names))
@@ -96,11 +101,6 @@ def _read(order: EndOrder) -> tuple[Merged, Sequence[State]]:
     local = newest_try(folder.of_journals(files, window=WINDOW), order.job)
     trace, _ = trace_of(local)
     return local, beside(order.of_all, order.in_names, local, ()) if is_alone(trace) else ()
-
-
-def _jobs(jobs: Sequence[Any], trace: Trace, process: str) -> list[str]:
-    mine = {p.index for p in trace.processes if process in (p.id, p.parent)}
-    return [job.id for job in jobs if not mine.isdisjoint(job.processes)]
 
 
 def _kept(
@@ -156,11 +156,6 @@ def _values(
         "culprit_ranks": values["culprit_ranks"],
         "finding": values,
     }
-
-
-def _living(trace: Trace, but: str) -> bool:
-    """Whether another process of the job runs here and has not announced its end."""
-    return any(p.id != but and p.exit is None and look(p).alive for p in trace.processes)
 
 
 def main(argv: list[str]) -> None:

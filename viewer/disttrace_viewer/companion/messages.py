@@ -81,6 +81,17 @@ def text(kind: str) -> Form:
     return lambda checker, value: checker.value(kind, value)
 
 
+def word(most: int, *, least: int = 0) -> Form:
+    """A text of so many characters, as it is."""
+
+    def check(_checker: Checker, value: Any) -> str:
+        if type(value) is not str or not least <= len(value) <= most:
+            raise Wrong("a word")
+        return value
+
+    return check
+
+
 def maybe(form: Form) -> Form:
     """That, or nothing."""
     return lambda checker, value: None if value is None else form(checker, value)

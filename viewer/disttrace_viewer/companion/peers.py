@@ -67,7 +67,8 @@ class Peers:
         self._endpoint: Endpoint | None = None
         self._store: socket.socket | None = None
         self._again = self._used = self._answered_at = 0.0
-        self._mute = self._leaving = False
+        self.mute = self._leaving = False
+        """Whether none of our processes can print; whether a server stays for its clients only."""
         self._called = threading.Event()
         self._handed_over = False
 
@@ -80,11 +81,6 @@ class Peers:
     def pause_s(self) -> float | None:
         """Until ``poll`` is due, or sooner when ``fileno`` can be read; None: nothing is."""
         return None if self._endpoint is None else POLL_S
-
-    @property
-    def mute(self) -> bool:
-        """Whether none of our processes can print."""
-        return self._mute
 
     @property
     def clients(self) -> list[str]:
@@ -165,11 +161,11 @@ class Peers:
 
     def speaks(self) -> bytes | None:
         """See ``Endpoint.speaks``."""
-        return b"" if self._endpoint is None else self._endpoint.speaks(mute=self._mute)
+        return b"" if self._endpoint is None else self._endpoint.speaks(mute=self.mute)
 
     def call(self) -> None:
         """Report to the server that a process has waited for the limit here, unless it knows it."""
-        endpoint, mute = self._endpoint, self._mute
+        endpoint, mute = self._endpoint, self.mute
         if endpoint is None or endpoint.state != CLIENT:
             return
         if mute or time.monotonic() - endpoint.requested_at > KNOWS_S:
@@ -182,7 +178,7 @@ class Peers:
         return found
 
     def be_mute(self) -> None:
-        self._mute = True
+        self.mute = True
         self.call()
 
     def hand_over(self, data: bytes) -> bool:
@@ -195,7 +191,7 @@ class Peers:
 
     def leave(self) -> None:
         """The stall is over here. A server stays for its clients."""
-        self._mute, self._again = False, 0.0
+        self.mute, self._again = False, 0.0
         self._leaving = bool(self.clients)
         if not self._leaving:
             self.close()
@@ -227,7 +223,7 @@ class Peers:
             return
         until = time.monotonic() + stay_s
         self._begin(place, 1 << 40)
-        self._mute = True
+        self.mute = True
         answered = False
         while (
             (endpoint := self._endpoint) is not None and time.monotonic() < until and not answered
@@ -268,7 +264,10 @@ class Peers:
         numeric = protocol.resolved(host)
         ports = protocol.ports(port, self._about)
         here = protocol.to_listen_at(host, numeric)
-        _take_descriptors()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # there may be thousands of hosts
+        if soft != hard:
+            with suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         sockets = Sockets()
         endpoint = Endpoint(
             self._me, sockets, self._hear, secret=self._secret, wanted=self._hear_call
@@ -321,11 +320,3 @@ class Peers:
             return found.result(within_s)
         except futures.TimeoutError:
             return otherwise
-
-
-def _take_descriptors() -> None:
-    """As many connections as this process may have: there may be thousands of hosts."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

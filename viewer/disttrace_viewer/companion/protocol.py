@@ -1,16 +1,9 @@
 """How companions of a job find each other and talk: addresses, messages, greeting and proof.
 
 They meet on the host that serves the job's store, at ports that follow from it, so nothing of ours
-lies in that store. The kernel lets one process have a port, so one companion listens there. A
-message is a short head of JSON and a body of bytes behind their lengths, which are looked at before
-anything is kept. The listener speaks first, so that nothing is ever sent to another program that
-happens to listen there: ``disttrace`` (version and a number drawn) is answered by ``hello`` (job, a
-number drawn and a proof), and that by ``hello`` (a proof). No clock, no socket: bytes in, messages
-and bytes out.
-
-The proof is of the job's secret, which comes from the environment (``DISTTRACE_SECRET``), to which
-the user or the launcher hands it: it is never written, never sent, and in no store. It is a door:
-what is sent behind it is what anyone may know.
+lies in that store. The listener speaks first, so that nothing is ever sent to another program that
+happens to listen there. The proof is of the job's secret, which comes from the environment: it is
+never written, never sent, and in no store. It is a door: what is sent behind it anyone may know.
 """
 
 from __future__ import annotations
@@ -27,6 +20,8 @@ from typing import Any
 
 import orjson
 
+from disttrace_viewer.companion.messages import WRONG, Form, fields, number, one_of, rows, word
+from disttrace_viewer.load.schema import Checker
 from disttrace_viewer.trace.plain_text import whole
 
 Address = tuple[str, int]
@@ -147,7 +142,9 @@ def _base(known: Mapping[Any, Mapping[str, Any]], number: Any) -> Mapping[str, A
     return None
 
 
-MOST_HEAD = 12 << 10
+VERSION = 2
+MOST_HEAD, MOST_WORDS = 12 << 10, 80
+"""Bytes of the head of a message, and words of a request."""
 _LENGTHS = struct.Struct("!II")
 
 
@@ -157,35 +154,24 @@ class Garbled(ValueError):  # noqa: N818 - a finding about input, no error of ou
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A kind, fields and a body."""
+    """A kind, the fields of its kind, and a body."""
 
     kind: str
     fields: Mapping[str, Any] = field(default_factory=dict)
     body: bytes = b""
 
-    def number(self, name: str) -> int:
-        """A whole number from 0 to 2**53. Raises Garbled."""
-        value = self.fields.get(name)
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 1 << 53:
-            raise Garbled(f"{name} is no number")
-        return value
 
-    def text(self, name: str, most: int = 256) -> str:
-        """A text of at most so many characters. Raises Garbled."""
-        value = self.fields.get(name)
-        if not isinstance(value, str) or len(value) > most:
-            raise Garbled(f"{name} is no text")
-        return value
-
-    def flag(self, name: str) -> bool:
-        return self.fields.get(name) is True
-
-    def items(self, name: str, most: int) -> list[Any]:
-        """A list of at most so many values. Raises Garbled."""
-        value = self.fields.get(name)
-        if not isinstance(value, list) or len(value) > most:
-            raise Garbled(f"{name} is no list")
-        return value
+_N, _TEXT = number(), word(256)
+_KINDS: dict[str, Form] = {
+    "disttrace": fields(v=one_of(VERSION), drawn=_TEXT, secret=one_of(True, False)),
+    "hello": fields(job=_TEXT, drawn=_TEXT, proof=_TEXT),
+    "welcome": fields(proof=_TEXT),
+    "join": fields(id=word(64, least=1), order=_N),
+    "beat": fields(ms=_N),
+    "ask": fields(n=_N, of=rows(word(128), MOST_WORDS)),
+    "answer": fields(n=_N),
+    **dict.fromkeys(("call", "mute", "word"), fields()),
+}
 
 
 def to_bytes(message: Message) -> bytes:
@@ -210,16 +196,12 @@ def from_bytes(data: bytes) -> Message:
     at = _LENGTHS.size + size
     try:
         head = orjson.loads(data[_LENGTHS.size : at])
-    except orjson.JSONDecodeError as error:
-        raise Garbled("no JSON") from error
-    kind = head.pop("is", None) if isinstance(head, dict) else None
-    if not isinstance(kind, str):
-        raise Garbled("a message without a kind")
-    return Message(kind, head, data[at:])
+        return Message(head["is"], _KINDS[head["is"]](Checker(), head), data[at:])
+    except WRONG as error:
+        raise Garbled("a head that is none") from error
 
 
 VARIABLE = "DISTTRACE_SECRET"
-VERSION = 1
 GREETING_S = 3.0
 """So long a greeting may take in all."""
 MESSAGE_S = 10.0
@@ -257,8 +239,8 @@ class Conversation:
 
     def greeting(self) -> bytes:
         """The first message of the listener."""
-        fields = {"v": VERSION, "drawn": self._ours, "secret": self._secret is not None}
-        return to_bytes(Message("disttrace", fields)) if self._listens else b""
+        ours = {"v": VERSION, "drawn": self._ours, "secret": self._secret is not None}
+        return to_bytes(Message("disttrace", ours)) if self._listens else b""
 
     def overdue(self, now: float) -> bool:
         if not self.ready and now - self._began > GREETING_S:
@@ -296,24 +278,24 @@ class Conversation:
         if self._listens:
             return self._called(message)
         if not self._theirs:
-            if message.kind != "disttrace" or message.number("v") != VERSION:
-                raise Garbled("no companion of this version")
-            self._theirs = message.text("drawn")
-            if message.flag("secret") != (self._secret is not None):
+            if message.kind != "disttrace":
+                raise Garbled("no companion")
+            self._theirs = message.fields["drawn"]
+            if message.fields["secret"] != (self._secret is not None):
                 raise Garbled("a companion with another secret")
-            fields = {"job": self._job, "drawn": self._ours, "proof": self._proof(_CALLER)}
-            return to_bytes(Message("hello", fields))
-        if message.kind != "hello":
+            ours = {"job": self._job, "drawn": self._ours, "proof": self._proof(_CALLER)}
+            return to_bytes(Message("hello", ours))
+        if message.kind != "welcome":
             raise Garbled("no greeting")
         self._check(message, _LISTENER)
         return b""
 
     def _called(self, message: Message) -> bytes:
-        if message.kind != "hello" or message.text("job") != self._job:
+        if message.kind != "hello" or message.fields["job"] != self._job:
             raise Garbled("a companion of another job")
-        self._theirs = message.text("drawn")
+        self._theirs = message.fields["drawn"]
         self._check(message, _CALLER)
-        return to_bytes(Message("hello", {"proof": self._proof(_LISTENER)}))
+        return to_bytes(Message("welcome", {"proof": self._proof(_LISTENER)}))
 
     def _proof(self, role: bytes) -> str:
         """That ``role`` has the secret, over what both have drawn; empty where there is none."""
@@ -325,6 +307,6 @@ class Conversation:
         return hmac.new(self._secret, text, hashlib.sha256).hexdigest()
 
     def _check(self, message: Message, role: bytes) -> None:
-        if not hmac.compare_digest(message.text("proof").encode(), self._proof(role).encode()):
+        if not hmac.compare_digest(message.fields["proof"].encode(), self._proof(role).encode()):
             raise Garbled("a companion with another secret")
         self.ready = True

@@ -120,12 +120,9 @@ def parted(data: bytes) -> tuple[list[PeerReply], list[PeerReply]]:
     return answers, summaries
 
 
-def _reply(_checker: object, value: Any) -> PeerReply:
-    name, text = value
-    return PeerReply(str(name)[:64], bytes.fromhex(text))
-
-
-_REPLIES = messages.rows(_reply, 1 << 14)
+_REPLIES = messages.rows(
+    lambda _, pair: PeerReply(str(pair[0])[:64], bytes.fromhex(pair[1])), most=1 << 14
+)
 _HANDED_OVER = messages.row(_REPLIES, _REPLIES)
 _SEEN = messages.row(
     messages.one_of(True, False, None),
@@ -213,7 +210,10 @@ def public(state: State) -> State:
         numbered={
             **numbered,
             "string": {n: _error(text) for n, text in numbered.get("string", {}).items()},
-            "stack": {n: _places(frames) for n, frames in numbered.get("stack", {}).items()},
+            "stack": {
+                n: [[os.path.basename(file), line, name] for file, line, name in frames]
+                for n, frames in numbered.get("stack", {}).items()
+            },
             "thread": {n: {} for n in numbered.get("thread", {})},
             "call": {n: _call(call) for n, call in numbered.get("call", {}).items()},
         },
@@ -295,10 +295,6 @@ def _known(text: str, words: Mapping[str, str]) -> str | None:
     """The text whose hash stands in this one, where it is known."""
     found = _MARKED.search(text)
     return None if found is None else words.get(found[0])
-
-
-def _places(frames: Iterable[Any]) -> list[list[Any]]:
-    return [[os.path.basename(file), line, name] for file, line, name in frames]
 
 
 def _only(record: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

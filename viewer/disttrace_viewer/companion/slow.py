@@ -294,14 +294,11 @@ class Slowness:
             text = slow_report.summary(line.slow, host, places)
             values = slow_report.object_of(line.slow, text, places, known)
         kind = slow_report.OVER if line.over else slow_report.KIND
-        self._say(kind, f"{kind}: {text}", values, self._voices())
+        voices = [one.definitions for one in self._followers.values()]
+        voices = [one for one in voices if one.is_agent or one.rank is not None]
+        voices.sort(key=lambda d: (not d.is_agent, d.rank is None, d.rank or 0))
+        self._say(kind, f"{kind}: {text}", values, [one.id for one in voices])
 
     @property
     def _places(self) -> slow_report.Places:
         return {p: at for one in self._followers.values() for p, at in one.holds.places.items()}
-
-    def _voices(self) -> list[str]:
-        """Ids of processes that may print: torchrun's agent, else the lowest rank."""
-        known = [one.definitions for one in self._followers.values()]
-        known.sort(key=lambda d: (not d.is_agent, d.rank is None, d.rank or 0))
-        return [one.id for one in known if one.is_agent or one.rank is not None]

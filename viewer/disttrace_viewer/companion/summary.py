@@ -219,10 +219,6 @@ def _ranks(checker: Checker, value: Sequence[Any], most: int) -> tuple[range, ..
     return tuple(found)
 
 
-def _group(checker: Checker, value: Sequence[Any]) -> tuple[str, tuple[range, ...]]:
-    return key_of(value), _ranks(checker, value[1], MOST_OF_GROUP)
-
-
 def _of_host(checker: Checker, value: Sequence[Any]) -> frozenset[int]:
     ranks = _ranks(checker, value[:MOST_PIECES], MOST_OF_HOST)
     return frozenset(itertools.chain.from_iterable(ranks))
@@ -232,7 +228,9 @@ _N = messages.number()
 _FORM = messages.fields(
     ranks=_of_host,
     trouble=messages.maybe(_N),
-    groups=messages.rows(_group, MOST_GROUPS),
+    groups=messages.rows(
+        lambda checker, one: (key_of(one), _ranks(checker, one[1], MOST_OF_GROUP)), MOST_GROUPS
+    ),
     waits=messages.rows(
         messages.row(messages.maybe(_N), _N, messages.number(-1), _N, _N, _of_host), MOST_WAITS
     ),

@@ -200,8 +200,9 @@ class Talk(Duty):
         suspects = self._suspects({host: one["calls"] for host, one in parts.items()})
         if parts:
             self._ask_at = max(self._ask_at, began + TIMES * (time.monotonic() - began))
-        if suspects:
-            self._have_judged(suspects)
+        of = [one for one in suspects if one != HERE]
+        if of and (calls := self._others.request([CALLS], of=of, within_s=WHOLE_S)):
+            self._judge.judge(calls)
 
     @property
     def _is_everybody(self) -> bool:
@@ -226,12 +227,6 @@ class Talk(Duty):
         ours = self._excerpts.of(self._bases)
         others = {host: excerpt.read_back(rows) for host, rows in sorted(reports.items())}
         return self._out_of_step.hear({HERE: ours, **others})[:MOST_JUDGED]
-
-    def _have_judged(self, suspects: Sequence[str]) -> None:
-        of = [one for one in suspects if one != HERE]
-        answers = self._others.request([CALLS], of=of, within_s=WHOLE_S)
-        if answers:
-            self._judge.judge(answers)
 
     @property
     def _bases(self) -> list[str]:

@@ -24,15 +24,14 @@ from dataclasses import replace
 from typing import Any
 
 from disttrace.journal.format import definitions_name, is_own
-from disttrace.journal.proc import Here
 from disttrace.journal.proc import here as this_kernel
 from disttrace_viewer.analysis.liveness import identity, look, who
 from disttrace_viewer.analysis.process_ends import CLEAN
 from disttrace_viewer.companion import activity, reading, reports, summary, words
 from disttrace_viewer.companion.activity import APART_S, Activities, Load
-from disttrace_viewer.companion.asking import Asking
 from disttrace_viewer.companion.endpoint import ALONE, MOST_SUMMARY, SERVER, PeerReply
 from disttrace_viewer.companion.gil_holders import OF_LIMIT, SHORTEST_S, GilHolders, Silent
+from disttrace_viewer.companion.machine import Asking
 from disttrace_viewer.companion.peers import WHOLE_S, Peers
 from disttrace_viewer.companion.protocol import secret_of_job
 from disttrace_viewer.companion.reports import Received
@@ -404,7 +403,12 @@ class Judge:
         found = folder.of_journals(self._own.files(), window=WINDOW)
         if self._host:  # containers share a name
             kernel = this_kernel()
-            states = {one: s for one, s in found.states.items() if _may_be_of(s, kernel)}
+            states = {
+                one: s
+                for one, s in found.states.items()
+                if s.process.get("boot_id") in (None, kernel.boot_id)
+                and s.process.get("pid_ns") in (None, kernel.pid_ns)
+            }
             found = found if len(states) == len(found.states) else Merged(states, found.unread)
         found = newest_try(found, self._job)
         self._ours = set(found.states)
@@ -516,14 +520,6 @@ def judgeable(answer: PeerReply) -> bool:
     except Exception:
         return False
     return True
-
-
-def _may_be_of(state: State, here: Here) -> bool:
-    record = state.process
-    return record.get("boot_id") in (None, here.boot_id) and record.get("pid_ns") in (
-        None,
-        here.pid_ns,
-    )
 
 
 def _divergence(judge: Judge, data: bytes) -> dict[str, Any]:

@@ -126,8 +126,8 @@ class Watch(Duty):
         elif self._suspected and self._saying is None:
             self._suspected = False
             self._ask(b"diverged %b\n" % json.dumps([sorted(self.diverged), []]).encode())
-        elif self._is_called():
-            self._ask()
+        elif self._verdicts is not None and self._next_line().startswith(_CALLED):
+            self._ask()  # a process of another host has waited for the limit: ours may be at work
         elif now >= self._look_due:
             moved = [pulse.look(now) for pulse in self._pulses.values()]
             if self._signature and any(moved):
@@ -212,10 +212,6 @@ class Watch(Duty):
         line, newline, rest = self._answer.partition(b"\n")
         self._answer = rest if newline else self._answer
         return line if newline else b""
-
-    def _is_called(self) -> bool:
-        """Whether on another host a process has waited for the limit: ours may be at work."""
-        return self._verdicts is not None and self._next_line().startswith(_CALLED)
 
     def _read_verdict(self) -> None:
         assert self._verdicts is not None

@@ -242,7 +242,7 @@ class _Building:
         beat = state.beat
         last_ns = max(process.last_ns, unix(state.last_t))
         heartbeat_ns = None if beat is None else unix(beat)
-        files = (state.base, *_paths(state))
+        files = (state.base, *dict.fromkeys(path for path, _, _ in state.problems))
         stood = [
             (thread, StackSample(unix(t), stack_of(journal, number), *map(unix, first)))
             for thread, t, number, *first in state.stands
@@ -294,7 +294,8 @@ class _Building:
         number, _, _, end, thread, parent, seq, key, *rest = row + _NONE[:missing]
         issued, wait, complete, source, error, refused, lost, was_asked = rest
         of = self.calls[call]
-        if end is not None and error is None and not refused and _passed(of):
+        passed = end is not None and error is None and not refused
+        if passed and of.kind in (COLLECTIVE, MESSAGE) and not of.asynchronous:
             issued = wait = complete = None
         text = None
         if error is not None:
@@ -357,11 +358,6 @@ class _Building:
         return () if record is None else self._stacks_alike.of(record["frames"])
 
 
-def _passed(call: Call) -> bool:
-    """Whether of its operations that are over no more counts than when."""
-    return call.kind in (COLLECTIVE, MESSAGE) and not call.asynchronous
-
-
 @dataclass(frozen=True, slots=True)
 class _Alike:
     """What calls of one record share; numbers are the process's own."""
@@ -416,7 +412,3 @@ def _one(value: T) -> T:
 
 _NO_ARGS: dict[str, Any] = {}
 _NONE: list[Any] = [None] * OpRow.COUNT
-
-
-def _paths(state: State) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(path for path, _, _ in state.problems))

@@ -361,12 +361,11 @@ def _made(reading: Reading, calls: dict[int, Record]) -> int:
     return zlib.crc32(repr(made).encode()) if made else 0
 
 
-def _bare(record: Record) -> Record:
-    return {k: v for k, v in record.items() if k not in ("def", "n") and v is not None}
-
-
 _MOST_ALIKE = 1 << 12
 _ranges = ByIdentity(fmt.ranges_of, _MOST_ALIKE).of
 """Of a tuple that all members of a group share; its hash takes long."""
-_bare_of = ByIdentity(_bare, _MOST_ALIKE).of
+_bare_of = ByIdentity(
+    lambda record: {k: v for k, v in record.items() if k not in ("def", "n") and v is not None},
+    _MOST_ALIKE,
+).of
 """Of records, which the journals of a job mostly share."""

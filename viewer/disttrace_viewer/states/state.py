@@ -346,12 +346,10 @@ class _Known(Definitions):
         return [] if found is None else [(file, line, name) for file, line, name in found["frames"]]
 
 
-def _group(value: dict[str, Any]) -> dict[str, Any]:
-    return {**value, "ranks": ranks_of(value["ranks"])} if "ranks" in value else value
-
-
 _RECORDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "string": lambda value: {"v": value},
     "stack": lambda value: {"frames": value},
-    "group": _group,
+    "group": lambda value: (
+        {**value, "ranks": ranks_of(value["ranks"])} if "ranks" in value else value
+    ),
 }
