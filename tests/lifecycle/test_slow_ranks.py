@@ -21,21 +21,23 @@ import pytest
 
 import disttrace
 from disttrace_viewer.analysis.minutes import MINUTE_NS
-from disttrace_viewer.companion import messages, slow, slow_report
+from disttrace_viewer.companion import messages, slow
 from disttrace_viewer.companion.follower import Follower, Holds
 from disttrace_viewer.companion.service import Duty, Later
-from disttrace_viewer.companion.slow import AGAIN_S, TOGETHER_S, Slowness, Telling
+from disttrace_viewer.companion.slow import LiveFile, Slowness
 from disttrace_viewer.companion.slow_ranks import (
+    AGAIN_S,
     GONE_S,
+    TOGETHER_S,
     Block,
     Blocks,
     Detector,
     Released,
     Slow,
     SlowRanks,
+    Telling,
     own_delays,
 )
-from disttrace_viewer.companion.slow_report import LiveFile
 from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.trace.process import Frame
 from support import networks
@@ -344,17 +346,17 @@ def test_who_leads_tells_in_its_question_who_is_slow() -> None:
 def test_the_sentence_says_who_whom_how_much_since_when_and_where(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(slow_report, "_at", lambda seconds: "14:05")
+    monkeypatch.setattr(slow, "_at", lambda seconds: "14:05")
     places = {"aa": ("all_reduce", Frame("/home/me/loader.py", 40, "load"))}
-    assert slow_report.summary([slow_rank(22, 0.07)], None, places) == (
+    assert slow.summary([slow_rank(22, 0.07)], None, places) == (
         "rank 22 has made 63 others wait 7 % of the time since 14:05, before loader.py:40 "
         "(31 rank hours so far; false alarm rate 1 in 10,000 rank hours)"
     )
     host = [replace(slow_rank(rank), waiting=(*range(8), 17 - rank)) for rank in (8, 9)]
-    assert slow_report.summary(host, "node7", {}).startswith(
+    assert slow.summary(host, "node7", {}).startswith(
         "host node7 (ranks 8, 9) has made 8 others wait 10 % of the time since 14:05 ("
     )
-    said = slow_report.object_of([slow_rank(22)], "text", places, {22: "p"})
+    said = slow.object_of([slow_rank(22)], "text", places, {22: "p"})
     assert said["finding"]["culprits"] == ["p"]
     assert said["finding"]["locations"][0]["line"] == 40
 

@@ -38,8 +38,7 @@ from typing import Any
 import numpy as np
 
 from disttrace_viewer.companion.follower import Follower, records
-from disttrace_viewer.companion.slow import Notice, Telling
-from disttrace_viewer.companion.slow_ranks import Block, SlowRanks
+from disttrace_viewer.companion.slow_ranks import Block, Notice, SlowRanks, Telling
 
 NOISE = Path(__file__).with_name("noise")
 PLACES = ("aa1", "bb2", "cc3")

@@ -23,7 +23,7 @@ import pytest
 
 pytest.importorskip("grpc")
 
-from disttrace_viewer.companion.slow_report import verdict_of
+from disttrace_viewer.companion.slow import verdict_of
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.views import prometheus
 from support.collector import Collector, exporters, serve_grpc

@@ -75,23 +75,18 @@ def main(argv: list[str]) -> int:
         _unexpected(error, log)
         log.write(f"the companion of this job ended: {type(error).__name__}: {error}")
     _remove_if_empty(os.path.splitext(path)[0] + ".log")
-    _take_away_what_was_left()
-    # The SDK's threads may still wait for a collector that never answers.
-    os._exit(0)
-
-
-def _take_away_what_was_left() -> None:
     from disttrace.lifecycle.meeting import own_folder
     from disttrace_viewer.companion.service import sweep
 
     if (folder := own_folder()) is not None:
         sweep(folder)
+    # The SDK's threads may still wait for a collector that never answers.
+    os._exit(0)
 
 
 def _talk(order: Order, watch: Watch) -> Duty:
     from disttrace_viewer.companion.peers import Peers
-    from disttrace_viewer.companion.slow import Slowness
-    from disttrace_viewer.companion.slow_report import LiveFile
+    from disttrace_viewer.companion.slow import LiveFile, Slowness
     from disttrace_viewer.companion.talk import ABOUT, Judging, Talk
     from disttrace_viewer.companion.watch import command_of
 

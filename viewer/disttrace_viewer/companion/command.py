@@ -1,8 +1,7 @@
 """The command of DISTTRACE_ON_STALL: it gets each verdict on its standard input, and ends with us.
 
-It starts as a shell's would, whatever the program ignored or blocked, in a session of its own and
-in the directory that the program had. When the job is over it gets some seconds, and then it is
-ended with all that it started, as far as that did not leave its process group.
+It starts as a shell's would, whatever the program ignored or blocked. When the job is over it gets
+some seconds, and then it is ended with all that did not leave its process group.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """One companion's end of the network: the server on the store's host, or a client of it.
 
-Each calls the ports on the store's host. On that host itself, where no server answers, it becomes
-the server. The server requests, its clients answer; a client sends nothing else, so whatever comes
-out of turn ends that connection. What all peers together may hold of memory is bounded in bytes.
-No clock and no socket here: see ``Transport``.
+The server requests, its clients answer; a client sends nothing else, so whatever comes out of turn
+ends that connection. What all peers together may hold of memory is bounded in bytes.
 """
 
 from __future__ import annotations

@@ -3,16 +3,8 @@
 Of a process the time between two releases is *away*, what it did by itself, up to the point from
 which the next operation holds it, and *inside*, from there to that operation's end. All members
 of a collective that waits for all are released together. So a rank that came later than another
-was inside for less by that much, and no clocks of hosts need to be compared for it.
-
-A journal gives its oldest segments up at ``DISTTRACE_MAX_MB``; what its calls took by the minute
-stays in a file beside it, a line for each call and minute::
-
-    {"m": 29497920, "s": 7, "n": 12000, "d": 5100000000, "h": 900000000, "x": 31000000}
-
-the minute (unix), the number of the call in the journal's definitions, how many of them ended then,
-the nanoseconds that they took, and held their rank up, all together, and the longest one of them;
-``"p": 1`` where not all were seen.
+was inside for less by that much, and no clocks of hosts need to be compared for it. What calls took
+by the minute stays in a file beside the journal (docs/journal.md), which gives up segments.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The last word on a job, for the process that ends it: what it failed of, or that it went on.
 
-A process that ends starts this one, waits a moment for its one line on standard output, and prints
-that (``disttrace/lifecycle/last_word.py``). The judge is that of every verdict. What was
-reported live is repeated where less is known now: those that could have been asked have ended.
+What was reported live is repeated where less is known now: those that could have been asked have
+ended. The process that ends prints our one line (``disttrace/lifecycle/last_word.py``).
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The companions of a job's other hosts, as one of them sees them: found, requested, handed over.
 
-They meet at a port that follows from the job's store, on the host that serves it, so nothing of
-ours is in that store. Sockets are served by a thread; what the server requests is answered by
-``poll``, on the thread of the caller.
+Sockets are served by a thread; what the server requests is answered by ``poll``, on the caller's.
 """
 
 from __future__ import annotations

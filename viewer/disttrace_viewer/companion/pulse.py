@@ -1,9 +1,7 @@
 """Whether the main thread of a process has begun anything since the last look, by its journal.
 
-Who polls a store begins operations all the time, and waits: those count for nothing. A look reads
-at most some kilobytes, however much was written meanwhile, for what a job that is well writes is
-nobody's business here. It costs no look-up by path, unless nothing was written since the last one:
-files stay open, and what is read is what is new of them.
+Calls of a store that is polled count for nothing. A look reads at most some kilobytes, and costs no
+look-up by path unless nothing was written since the last one: files stay open.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Which journals a companion reads, whether they are of all ranks, and where the others can be met.
 
-It reads those of its own host, of the try that runs. Other hosts report theirs (``peers.py``):
-where thousands of hosts share the folder, each would otherwise read the whole job whenever
-something stands still.
+It reads those of its own host, of the try that runs: where thousands of hosts share the folder,
+each would otherwise read the whole job whenever something stands still.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """The states of a host's processes as it sends them, and what is believed of those that came.
 
-``states`` in their public form, and ``seen``: by process what its kernel says. A state is about two
-kilobytes packed; what all hosts send for one verdict is bounded as text too, before it is read.
-
-Public is what any program on the network may know: numbers and places. Where each process is
-(operation, group, number, shapes, file and line), which process it is, and how it ended. No command
-lines, folders, texts of exceptions, values of arguments, names of threads. Of keys, prefixes and
-names a hash: a host that has the same word in its own journals reads the word in its place, so keys
-and groups still meet; no other host learns one from it.
+Public is what any program on the network may know: where each process is (operation, group, number,
+shapes, file and line), which process it is, and how it ended. No command lines, folders, texts of
+exceptions, values of arguments, names of threads. Of keys, prefixes and names a hash: a host that
+has the same word reads it in its place, so keys and groups still meet; no other learns one from it.
 """
 
 from __future__ import annotations

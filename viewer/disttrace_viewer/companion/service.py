@@ -2,9 +2,8 @@
 
 The registry holds one line per journal (``proc.entry``) and is the lock of its exporter: a process
 appends its line first and tries the lock then, the exporter lets go of the lock first and looks for
-new lines then. So one of the two sees the other, always. It lies in a folder where others may
-write: see ``open_own``. What it names is a journal in the same folder that belongs to the same
-user, or is not read.
+new lines then. So one of the two sees the other, always. What it names is a journal in the same
+folder that belongs to the same user, or is not read.
 """
 
 from __future__ import annotations

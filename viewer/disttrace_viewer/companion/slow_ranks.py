@@ -1,13 +1,10 @@
 """Which ranks make the others of their groups wait: exchanges in blocks, compared and tested.
 
-A block is as many exchanges of a group, by their numbers, as take a second, or longer in a job of
-many ranks: 2**shift of them, from a multiple of that on. So all hosts speak of the same exchanges,
-whatever their clocks say, and two neighbours make one of the next size.
-
-The own delay of a rank at a place is the smaller of two: by how much longer than the median of the
-others it was away, and by how much shorter inside, where it waits for none. Lateness that was
-inherited from another group makes them differ, so it vanishes; and so does what was hidden behind
-others' computation, for which they waited no longer. It is the measure of
+A block is 2**shift exchanges of a group, by their numbers, which take a second or longer: all hosts
+speak of the same ones, whatever their clocks say. The own delay of a rank at a place is the smaller
+of two: by how much longer than the median of the others it was away, and by how much shorter
+inside, where it waits for none. Lateness inherited from another group makes them differ, so it
+vanishes, and so does what was hidden behind others' computation. It is the measure of
 ``analysis/delays`` without a table of all operations.
 """
 
@@ -15,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
@@ -389,3 +386,84 @@ def _beyond_others(values: Mapping[int, float]) -> dict[int, float]:
         middle = values[order[low + (low >= at)]] + values[order[high + (high >= at)]]
         found[rank] = values[rank] - middle / 2
     return found
+
+
+AGAIN_S = 3600.0
+"""At most one line in so long of each culprit."""
+TOGETHER_S = 120.0
+"""So long the other ranks of a host have to become slow as well, once most of them lean to it."""
+MOST = 8
+"""Lines in an hour: of more there is no more to learn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One line: ``slow`` ranks, of a whole ``host`` or None; ``over``: they are not slow now."""
+
+    slow: tuple[Slow, ...]
+    host: str | None
+    over: bool = False
+
+
+class Telling:
+    """What was reported, so that nothing is twice."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._seen: dict[int, float] = {}
+        """When a rank was first found to be slow."""
+        self._told: dict[tuple[int, ...], float] = {}
+        self._open: dict[tuple[int, ...], Notice] = {}
+        """What was reported and is not over."""
+
+    def due(
+        self,
+        slow: Sequence[Slow],
+        hosts: Mapping[int, str],
+        leaning: Callable[[int], float | None],
+        now: float,
+    ) -> list[Notice]:
+        """The lines that are due. ``hosts``: by rank; ``leaning``: the share of a rank so far, None
+        where nothing is known of it any more.
+        """
+        ranks = {one.rank: one for one in reversed(slow)}  # the worst of a rank's groups
+        self._seen = {rank: self._seen.get(rank, now) for rank in ranks}
+        found, taken = [], set[int]()
+        for rank, one in ranks.items():
+            beside = sorted(r for r, host in hosts.items() if host == hosts.get(rank))
+            if rank in taken:
+                continue
+            whole = len(beside) > 1 and len(set(hosts.values())) > 1
+            if whole and all(r in ranks for r in beside):
+                taken.update(beside)
+                found.append(Notice(tuple(ranks[r] for r in beside), hosts[rank]))
+            elif not (
+                whole
+                and now - self._seen[rank] < TOGETHER_S
+                and all((leaning(r) or 0.0) >= self._share / 2 for r in beside)
+            ):
+                found.append(Notice((one,), None))
+        lines = self._ended(ranks, leaning)
+        for notice in sorted(found, key=lambda notice: -max(one.share for one in notice.slow)):
+            key = tuple(one.rank for one in notice.slow)
+            if any(set(key) <= set(other) and other != key for other in self._open):
+                continue  # a part of a host that was reported
+            self._told = {k: at for k, at in self._told.items() if now - at < AGAIN_S}
+            if key not in self._told and len(self._told) < MOST:
+                self._told[key] = now
+                lines.append(notice)
+                self._open[key] = notice
+            elif key in self._open:
+                self._open[key] = notice
+        return lines
+
+    def _ended(
+        self, ranks: Mapping[int, Slow], leaning: Callable[[int], float | None]
+    ) -> list[Notice]:
+        ended = [key for key in self._open if not any(rank in ranks for rank in key)]
+        over = [(key, self._open.pop(key)) for key in ended]
+        return [
+            Notice(one.slow, one.host, over=True)
+            for key, one in over
+            if any(leaning(rank) is not None for rank in key)  # else they have stopped or ended
+        ]

@@ -1,30 +1,146 @@
-"""The companion's duty of comparing hosts while the job gets on.
+"""The companion's duty of comparing hosts while the job gets on, on a thread (``Later``).
 
-The one on the store's host requests of all others what they know of their calls and of ranks that
-are late, and judges it. All of that is one request and one answer every ``ASK_S`` seconds. It
-happens on a thread of its own (``Later``), for it waits for other hosts; journals are read and
-judged in a process of its own, whose memory is gone when it ends.
+The one on the store's host requests of all others an excerpt of their calls and what makes ranks
+late: one request and one answer every ``ASK_S`` seconds. Journals are judged in another process.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import os
 import select
 import subprocess
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from disttrace.recording.shown import Compared
-from disttrace_viewer.companion import excerpt, messages, slow
+from disttrace.journal.format import CALLS_SUFFIX, is_plain_name, opened_own
+from disttrace.lifecycle.meeting import place
+from disttrace.recording.shown import FIRST_LINE, KEPT, Compared, Page, read, streams
+from disttrace_viewer.companion import messages, slow
 from disttrace_viewer.companion.endpoint import ALONE, SEEKING, SERVER, PeerReply
-from disttrace_viewer.companion.excerpt import Excerpt, Excerpts
 from disttrace_viewer.companion.follower import Follower
 from disttrace_viewer.companion.peers import WHOLE_S, Peers
 from disttrace_viewer.companion.protocol import stores
 from disttrace_viewer.companion.service import Duty
 from disttrace_viewer.companion.slow import HERE, Slowness
+
+MOST_STREAMS = 64
+"""Of one host."""
+MOST_LINES = 16_384
+"""Of calls, in one answer: of more those that are longest ago are left out."""
+FEWEST = 32
+_EACH, _FURTHEST = 8, 64
+"""Digests of each distance, and the largest distance."""
+_LINE = (1 << 32) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """Of one stream: ``where`` are the lines of its newest calls, of which hashes have 32 bits."""
+
+    name: int
+    newest: int
+    where: Sequence[int]
+    digests: Mapping[int, int]
+    lines: frozenset[int]
+
+    @property
+    def first(self) -> int:
+        """The number of the first call in ``where``."""
+        return self.newest - len(self.where) + 1
+
+    def places(self, numbers: Iterable[int]) -> Iterator[int]:
+        return (self.where[number - self.first] for number in numbers)
+
+    def under(self, most: int) -> Iterator[int]:
+        """The numbers up to ``most`` under which the digest is known, newest first."""
+        return (number for number in sorted(self.digests, reverse=True) if number <= most)
+
+    def digest(self, number: int) -> int | None:
+        """Of all calls up to one; None: it is not known."""
+        return self.digests.get(number)
+
+
+class Excerpts:
+    """Of the processes of this host whose journals lie in ``directory``."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._told: dict[int, int] = {}
+        """By stream the newest number of the last time."""
+
+    def of(self, bases: Iterable[str]) -> list[Excerpt]:
+        """Of each stream that of the first process that shows it."""
+        found: dict[int, Page] = {}
+        for base in bases:
+            if len(found) < MOST_STREAMS and is_plain_name(base):
+                self._read(f"{place(self._directory)}{base}{CALLS_SUFFIX}", found)
+        shown = sorted(found.items())[:MOST_STREAMS]
+        room = MOST_LINES // max(1, len(shown))
+        return [self._excerpt(name, page, room) for name, page in shown]
+
+    def _read(self, path: str, found: dict[int, Page]) -> None:
+        try:
+            with opened_own(path, os.O_RDONLY) as fd:
+                for name, at in streams(fd):
+                    if name not in found:
+                        found[name] = read(fd, at)
+        except OSError:
+            return  # it shows nothing, or has ended
+
+    def _excerpt(self, name: int, page: Page, room: int) -> Excerpt:
+        since = page.newest - self._told.get(name, 0)
+        self._told[name] = page.newest
+        count = min(room, max(FEWEST, since + FEWEST), page.newest - page.first + 1)
+        numbers = range(page.newest - max(0, count) + 1, page.newest + 1)
+        return Excerpt(
+            name,
+            page.newest,
+            [line & _LINE for line in page.places(numbers)],
+            {n: d for n in _spread(page.newest) if (d := page.digest(n)) is not None},
+            frozenset(line & _LINE for line in page.lines),
+        )
+
+
+def _spread(newest: int) -> Iterator[int]:
+    distance = 1
+    while distance <= _FURTHEST:
+        last = newest - newest % distance
+        yield from range(last, last - _EACH * distance, -distance)
+        distance *= 2
+
+
+def values_of(excerpts: Iterable[Excerpt]) -> list[list[Any]]:
+    """Excerpts as values of JSON."""
+    return [
+        [one.name, one.newest, one.where, [*one.digests.items()], sorted(one.lines)]
+        for one in excerpts
+    ]
+
+
+_WORD = messages.number(0, (1 << 64) - 1)
+CALLS_FORM = messages.rows(
+    messages.row(
+        _WORD,
+        _WORD,
+        messages.numbers(KEPT, _LINE),
+        messages.rows(messages.row(_WORD, _WORD)),
+        messages.numbers(KEPT - FIRST_LINE, _LINE),
+    ),
+    MOST_STREAMS,
+)
+
+
+def read_back(rows: Iterable[Sequence[Any]]) -> list[Excerpt]:
+    """The excerpts of an answer that is of the form."""
+    return [
+        Excerpt(name, newest, where[-newest:], dict(digests), frozenset(lines))
+        for name, newest, where, digests, lines in rows
+    ]
+
 
 CALLS_S, JUDGE_S = 4.5, 60.0
 """So long that may take; of calls while another host waits for them."""
@@ -126,7 +242,7 @@ CALLS = "calls"
 MOST_ANSWER = 512 << 10
 MOST_JUDGED = 16
 """Hosts that differ, judged together."""
-_ANSWER = messages.fields(slow=messages.maybe(slow.FORM), calls=excerpt.FORM)
+_ANSWER = messages.fields(slow=messages.maybe(slow.FORM), calls=CALLS_FORM)
 """Of one that gets on: of ranks that are late, and of calls."""
 
 
@@ -225,7 +341,7 @@ class Talk(Duty):
         if not reports:
             return []
         ours = self._excerpts.of(self._bases)
-        others = {host: excerpt.read_back(rows) for host, rows in sorted(reports.items())}
+        others = {host: read_back(rows) for host, rows in sorted(reports.items())}
         return self._out_of_step.hear({HERE: ours, **others})[:MOST_JUDGED]
 
     @property
@@ -239,5 +355,5 @@ class Talk(Duty):
         if list(words[:1]) == [CALLS]:
             return self._judge.calls()
         slow_ranks = None if self._slowness is None else self._slowness.answer(words)
-        calls = excerpt.values(self._excerpts.of(self._bases))
+        calls = values_of(self._excerpts.of(self._bases))
         return messages.packed({"slow": slow_ranks, "calls": calls})

@@ -1,13 +1,8 @@
 """Works out verdicts on a job that stands still: ``DIR JOB IN_NAMES STALL_S HOST ROLL ROOT``.
 
-It answers each line on standard input with one line of JSON, but for ``ready``, ``mute`` and
-``farewell``, which it only does; ``diverged`` asks whether ranks are out of step, here and where
-others sent their ``calls``. A child of the companion, so that what reading and judging take of
-memory, and whatever goes wrong in it, is gone when it ends. It judges states (``states/``): of each
-journal the end is read, of the suspects' all, and nothing is needed beyond what the recorder needs.
-Other hosts send the companion on the store's host a summary of their ranks, and states where these
-stand out (``reports.py``), also where the folder holds their journals. Of those that do not answer
-it is printed that nothing is known.
+A child of the companion, so that what reading and judging take of memory, and whatever goes wrong
+in it, is gone when it ends. Each line on standard input is a word of ``_DO``. It judges states: of
+each journal the end is read, of the suspects' all. Other hosts send theirs (``reports.py``).
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """The companion's duty of watching: when a job stands still, have one of its processes print why.
 
-It holds none of the program's pipes, so it never speaks itself: it writes into a file of its own
-what is to be printed and by which process, which prints it from its background thread
-(``disttrace/lifecycle/voice.py``) and notes that in the file. The verdict is worked out by a child
-(``verdict.py``), by the rules of ``diagnose``: what it needs of memory is gone with it.
+It holds none of the program's pipes, so it writes into a file of its own what is to be printed and
+by which process (``disttrace/lifecycle/voice.py``). A child works out the verdict (``verdict.py``).
 """
 
 from __future__ import annotations

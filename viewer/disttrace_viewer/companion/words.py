@@ -1,10 +1,4 @@
-"""Announcements of a stall, and of ranks that call different things: ten lines, and for a command.
-
-Ranks of a host compare themselves (``disttrace/lifecycle/heartbeat.py``), companions of hosts
-do (``talk.py``), and both only suspect. Whether ranks diverged the rules of ``diagnose`` decide
-from the ends of the journals, of which each call is known here with its arguments, also of those
-that are over and whose results were mixed.
-"""
+"""Announcements of a stall, and of ranks that call different things, also for a command."""
 
 from __future__ import annotations
 
