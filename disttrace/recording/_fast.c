@@ -286,6 +286,9 @@ typedef struct {
     PyObject *is_ours;      /* whether an exception is our failure, set by Python */
     PyObject *take_off;     /* takes our frames off an exception that is not, set by Python */
     PyObject *works, *open; /* operations by id() of their Work: all, and those not complete */
+    PyObject *results;      /* operations of functional operators by the storage of their result */
+    PyObject *modes;        /* how many dispatch modes there are, as torch says it, set by Python */
+    int64_t groups;         /* how many have been made: names of groups are used again */
     Link flight;            /* the ring of operations in flight, each of which has a reference */
     struct Operation *fallen, **last_fallen; /* whose Work is gone, and Python has to see to it */
     PyObject *threads;      /* as in operation.py */
@@ -300,7 +303,7 @@ typedef struct {
     /* How arguments are read: {type: attributes that tell calls apart, each an Option or a name;
        None where the hash does, True where the object never changes, too}. */
     PyObject *kinds, *tensor;
-    PyObject *of_tensors; /* descriptors of its shape, dtype, is_cpu and device */
+    PyObject *of_tensors; /* see call_key.py */
     PyObject *overridden, *unasked; /* see call_key.py */
     PyObject *plain; /* what characters of a store's key are: 0 look closer, 1 plain, 2 of a run */
 } Core;
@@ -387,6 +390,7 @@ typedef struct Operation {
     Link link;           /* among those in flight */
     uintptr_t work;      /* address of its Work, while somebody holds that */
     PyObject *reference; /* weak, to that Work, while its end is expected from there */
+    PyObject *tensors;   /* storages that hold the result, where C++ issued it */
     PyObject *dict;      /* NULL: it is an operation as most of them */
     struct Operation *fallen; /* the next one whose Work is gone */
     char ended;
@@ -405,6 +409,7 @@ static PyMemberDef operation_members[] = {
     {"issued", T_LONGLONG, offsetof(Operation, issued), 0, NULL},
     {"work", T_ULONGLONG, offsetof(Operation, work), 0, NULL},
     {"reference", T_OBJECT, offsetof(Operation, reference), 0, NULL},
+    {"tensors", T_OBJECT, offsetof(Operation, tensors), 0, NULL},
     {"ended", T_BOOL, offsetof(Operation, ended), READONLY, NULL},
     {"line", T_STRING_INPLACE, offsetof(Operation, line), READONLY, NULL},
     {NULL},
@@ -938,6 +943,9 @@ static PyMemberDef core_members[] = {
     {"enqueued", T_OBJECT, offsetof(Core, enqueued), 0, "See Works.given_to."},
     {"works", T_OBJECT, offsetof(Core, works), READONLY, NULL},
     {"open", T_OBJECT, offsetof(Core, open), READONLY, NULL},
+    {"results", T_OBJECT, offsetof(Core, results), READONLY, NULL},
+    {"modes", T_OBJECT, offsetof(Core, modes), 0, NULL},
+    {"groups", T_LONGLONG, offsetof(Core, groups), 0, NULL},
     {"depth", T_INT, offsetof(Core, depth), 0, "Frames of a stack."},
     {"begun", T_LONGLONG, offsetof(Core, begun), READONLY, "See PlainCore.begun."},
     {"whose", T_OBJECT, offsetof(Core, whose), 0, "Whose code is: what its number ends with."},
@@ -967,6 +975,7 @@ static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSE
     self->first_code = self->state->numbers->last + OWNER + 1;
     self->works = PyDict_New();
     self->open = PyDict_New();
+    self->results = PyDict_New();
     self->rows = PyMem_RawCalloc(ROWS, sizeof(Row)); /* what is not used of it does not exist */
     if (self->rows == NULL) PyErr_NoMemory();
     if (self->bound > LINE / 2) PyErr_SetString(PyExc_ValueError, "these pieces are too long");
@@ -1102,11 +1111,15 @@ typedef struct {
     PyObject *begin;        /* of a call that was not seen before; None: this is a wait */
     PyObject *numbers;      /* {id(object): number of a group or store} */
     PyObject *asynchronous; /* says of a frame whether its call waits; None: the options say it */
+    /* Of operators: what is called where the call is known, or passes; and whether this comes to
+       the kernels, of a first argument that is no mere tensor. */
+    PyObject *direct, *passes;
     /* Of stores: what a begin record has besides, and {key: its text}. */
     PyObject *describe, *keys;
     int value; /* of stores: position of what is stored, 0: nothing */
     char returns_value;
     char tells; /* the part whatever a call returned that issued */
+    char waits; /* an operator that waits for a result */
     PyMethodDef definition; /* of the builtin that stands on the class */
 } Method;
 
@@ -1120,6 +1133,9 @@ static PyMemberDef method_members[] = {
     {"begin", T_OBJECT, offsetof(Method, begin), 0, NULL},
     {"numbers", T_OBJECT, offsetof(Method, numbers), 0, NULL},
     {"asynchronous", T_OBJECT, offsetof(Method, asynchronous), 0, NULL},
+    {"direct", T_OBJECT, offsetof(Method, direct), 0, NULL},
+    {"passes", T_OBJECT, offsetof(Method, passes), 0, NULL},
+    {"waits", T_BOOL, offsetof(Method, waits), 0, NULL},
     {"describe", T_OBJECT, offsetof(Method, describe), 0, NULL},
     {"keys", T_OBJECT, offsetof(Method, keys), 0, NULL},
     {"value", T_INT, offsetof(Method, value), 0, NULL},
@@ -1202,28 +1218,108 @@ static void give_up(Core *core, Operation *operation) {
     PyErr_Restore(type, error, traceback); /* replaces what may have been raised meanwhile */
 }
 
-/* The key of a call. 1: done; 0: calls of this form have none; -1: an exception. */
-static int push_call(Method *self, Key *key, PyObject *const *args, Py_ssize_t nargs,
-                     PyObject *kwnames) {
+/* Whether an operator with this first argument comes to kernels; -1: an exception. */
+static int passes_kernels(Method *self, PyObject *first) {
     Core *core = self->of.core;
-    PyObject *owner = PyLong_FromVoidPtr(args[0]);
-    PyObject *number = owner ? PyDict_GetItemWithError(self->numbers, owner) : NULL;
-    Py_XDECREF(owner);
-    if (number == NULL) return PyErr_Occurred() ? -1 : 0; /* not known yet */
-    int done = push_address(key, self) && push(key, (uint64_t)PyLong_AsLongLong(number));
+    int mere = (PyObject *)Py_TYPE(first) == core->tensor && given(core->modes);
+    PyObject *told =
+        mere ? PyObject_CallNoArgs(core->modes) : PyObject_CallOneArg(self->passes, first);
+    int is = told ? PyObject_IsTrue(told) : -1;
+    Py_XDECREF(told);
+    return mere && is >= 0 ? !is : is;
+}
+
+/* What a mere tensor shares with its views (a new reference). NULL without an exception where it
+   has none, or where a mode of the program's would be asked for it. */
+static PyObject *storage_of(Core *core, PyObject *tensor) {
+    PyObject *storage, *number = NULL;
+    if ((PyObject *)Py_TYPE(tensor) != core->tensor || is_overridden(core, tensor)) return NULL;
+    storage = PyObject_CallOneArg(PyTuple_GET_ITEM(core->of_tensors, 4), tensor);
+    if (storage != NULL) {
+        PyObject *address = PyTuple_GET_ITEM(core->of_tensors, 5);
+        number = Py_TYPE(address)->tp_descr_get(address, storage, (PyObject *)Py_TYPE(storage));
+        Py_DECREF(storage);
+    }
+    if (number == NULL && PyErr_ExceptionMatches(PyExc_RuntimeError)) PyErr_Clear();
+    return number;
+}
+
+/* Begin a wait for what `tensor` holds, if that is the result of an operator's that is not over. */
+static Operation *begin_result(Method *self, PyObject *const *args, Py_ssize_t nargs,
+                               PyObject *kwnames) {
+    Core *core = self->of.core;
+    if (PyDict_GET_SIZE(core->results) == 0 || nargs != 2 || kwnames != NULL) return NULL;
+    PyObject *number = storage_of(core, args[1]);
+    if (number == NULL) {
+        PyObject *begun = PyErr_Occurred() ? NULL : PyObject_Vectorcall(self->begin, args, 2, NULL);
+        if (begun == Py_None) Py_CLEAR(begun);
+        return (Operation *)begun;
+    }
+    Operation *found = (Operation *)PyDict_GetItemWithError(core->results, number);
+    Py_DECREF(number);
+    if (found == NULL) return NULL;
+    Py_INCREF(found);
+    if (passes_kernels(self, args[1]) <= 0 || put_event(core, WAIT, found, NOTHING) < 0)
+        Py_CLEAR(found);
+    return found;
+}
+
+/* It ends with a wait for `result`. 1: done; 0: Python has to see to it; -1: an exception. */
+static int expect(Core *core, Operation *operation, PyObject *result) {
+    PyObject *number = storage_of(core, result);
+    if (number == NULL) return PyErr_Occurred() ? -1 : 0;
+    Operation *before = (Operation *)PyDict_GetItemWithError(core->results, number);
+    int done = before == NULL || before->ended || given(before->reference);
+    if (done) {
+        Py_XSETREF(operation->tensors, PyTuple_Pack(1, number));
+        if (operation->tensors == NULL ||
+            PyDict_SetItem(core->results, number, (PyObject *)operation) < 0)
+            done = -1;
+    }
+    Py_DECREF(number);
+    return done;
+}
+
+/* Nothing more is expected of its results. */
+static int forget_results(Core *core, Operation *operation) {
+    PyObject *all = operation->tensors;
+    for (Py_ssize_t i = 0; all && PyTuple_Check(all) && i < PyTuple_GET_SIZE(all); i++) {
+        PyObject *number = PyTuple_GET_ITEM(all, i);
+        PyObject *found = PyDict_GetItemWithError(core->results, number);
+        if (found == (PyObject *)operation && PyDict_DelItem(core->results, number) < 0) return -1;
+    }
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* The key of a call at `frame`. 1: done; 0: calls of this form have none; -1: an exception. */
+static int push_call(Method *self, Key *key, PyFrameObject *frame, PyObject *const *args,
+                     Py_ssize_t nargs, PyObject *kwnames) {
+    Core *core = self->of.core;
+    int done = push_address(key, self);
+    if (given(self->direct)) { /* an operator, which lives for ever, and names its group */
+        int come = kwnames == NULL && nargs > 1 ? passes_kernels(self, args[1]) : 0;
+        if (come <= 0) return come;
+        done = push_address(key, args[0]) && push(key, (uint64_t)core->groups);
+    } else {
+        PyObject *owner = PyLong_FromVoidPtr(args[0]);
+        PyObject *number = owner ? PyDict_GetItemWithError(self->numbers, owner) : NULL;
+        Py_XDECREF(owner);
+        if (number == NULL) return PyErr_Occurred() ? -1 : 0; /* not known yet */
+        done = done && push(key, (uint64_t)PyLong_AsLongLong(number));
+    }
     if (!given(self->describe)) { /* the arguments of a store's method are no part of its call */
         Py_ssize_t count = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
         done = done && push(key, (uint64_t)nargs);
         if (done > 0 && kwnames != NULL) done = push_value(core, key, kwnames, 0);
         for (Py_ssize_t i = 1; done > 0 && i < count; i++) done = push_value(core, key, args[i], 0);
         if (done > 0 && given(self->asynchronous)) {
-            PyObject *frame = (PyObject *)PyEval_GetFrame();
-            PyObject *told = PyObject_CallOneArg(self->asynchronous, frame ? frame : Py_None);
+            PyObject *from = frame ? (PyObject *)frame : Py_None;
+            PyObject *told = PyObject_CallOneArg(self->asynchronous, from);
             done = push_value(core, key, told, 0);
             Py_XDECREF(told);
         }
     }
-    return done > 0 ? push_place(core, key, PyEval_GetFrame()) : done;
+    return done > 0 ? push_place(core, key, frame) : done;
 }
 
 /* Write the text of a key that nobody could take for a secret, or for more than a word: see
@@ -1269,19 +1365,20 @@ static char *put_details(Method *self, char *out, PyObject *const *args, Py_ssiz
     return out;
 }
 
-/* Put the begin on record. NULL with an exception. */
+/* Put the begin on record. NULL with an exception, or where there is none. */
 static Operation *begin(Method *self, Thread *thread, PyObject *const *args, Py_ssize_t nargs,
                         PyObject *kwnames) {
     Core *core = self->of.core;
     Key key;
     key.count = 0;
-    int done = push_call(self, &key, args, nargs, kwnames);
+    int done = push_call(self, &key, PyEval_GetFrame(), args, nargs, kwnames);
     if (done < 0) { /* a property of the user's raised it, or a handler */
         PyObject *ours = forgive(self);
         if (ours == NULL) return NULL;
         Py_DECREF(ours);
     }
     Call *call = done > 0 ? (Call *)Py_XNewRef((PyObject *)find_row(core, &key)->call) : NULL;
+    if (call == NULL && given(self->direct)) return NULL; /* kernels see it */
     if (call == NULL) {
         PyObject *made = PyObject_Vectorcall(self->begin, args, nargs, kwnames);
         if (made != NULL && !Py_IS_TYPE(made, core->state->types[OPERATION])) {
@@ -1340,6 +1437,19 @@ static int returned(Method *self, Thread *thread, Operation *operation, PyObject
                     PyObject *result) {
     Core *core = self->of.core;
     Call *call = operation->call;
+    if (self->waits) {
+        if (call->device_ends || operation->dict != NULL || given(operation->reference) ||
+            !given(operation->tensors) || !PyTuple_Check(operation->tensors))
+            return tell(self, "returned", thread, operation, result);
+        int done = forget_results(core, operation);
+        return put_event(core, END, operation, NOTHING) < 0 ? -1 : done;
+    }
+    if (given(self->direct)) {
+        if (put_event(core, ISSUED, operation, NOTHING) < 0) return -1;
+        int done = call->device_ends ? 0 : expect(core, operation, result);
+        if (done == 0) return tell(self, "returned", thread, operation, result);
+        return done < 0 ? -1 : 0;
+    }
     if (!given(self->begin)) { /* of a wait the owner is the Work */
         if (call->device_ends && operation->dict == NULL && given(core->enqueued))
             return call->synchronous ? enqueued(core, operation, owner) : unfollow(core, operation);
@@ -1382,24 +1492,25 @@ static PyObject *method_vectorcall(PyObject *op, PyObject *const *args, size_t n
     Method *self = (Method *)op;
     Core *core = self->of.core;
     Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
-    if (core->off || nargs < 1) return PyObject_Vectorcall(self->of.original, args, nargs, kwnames);
+    PyObject *known = given(self->direct) ? self->direct : self->of.original;
+    if (core->off || nargs < 1) return PyObject_Vectorcall(known, args, nargs, kwnames);
     Thread *thread = current_thread(core);
-    if (thread != NULL && thread->inside)
-        return PyObject_Vectorcall(self->of.original, args, nargs, kwnames);
+    if (thread != NULL && thread->inside) return PyObject_Vectorcall(known, args, nargs, kwnames);
     Operation *operation = NULL;
     PyObject *ours = NULL, *result = NULL;
     int done = 0;
     Py_XINCREF(thread); /* Python runs from here on */
     if (thread != NULL)
-        operation = given(self->begin) ? begin(self, thread, args, nargs, kwnames)
-                                       : begin_wait(core, thread, args[0]);
+        operation = self->waits          ? begin_result(self, args, nargs, kwnames)
+                    : given(self->begin) ? begin(self, thread, args, nargs, kwnames)
+                                         : begin_wait(core, thread, args[0]);
     if (operation == NULL) {
         if (!PyErr_Occurred() || (ours = forgive(self)) != NULL)
             result = PyObject_Vectorcall(self->of.original, args, nargs, kwnames);
         if (result == NULL) Py_CLEAR(ours); /* what torch refuses, too, is no failure of ours */
     } else {
         thread->inside = 1;
-        result = PyObject_Vectorcall(self->of.original, args, nargs, kwnames);
+        result = PyObject_Vectorcall(known, args, nargs, kwnames);
         thread->inside = 0;
         if (result == NULL)
             failed(self, thread, operation);
@@ -1463,7 +1574,24 @@ static PyObject *method_get(PyObject *self, PyObject *object, PyObject *Py_UNUSE
     return object == NULL || object == Py_None ? Py_NewRef(self) : PyMethod_New(self, object);
 }
 
+/* remember(call, frame, *arguments): those arguments there are that call from now on. */
+static PyObject *method_remember(PyObject *op, PyObject *const *args, Py_ssize_t nargs) {
+    Method *self = (Method *)op;
+    Core *core = self->of.core;
+    Key key;
+    key.count = 0;
+    if (nargs < 3 || !PyObject_TypeCheck(args[0], core->state->types[CALL]) ||
+        !PyFrame_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "remember(call, frame, *arguments)");
+        return NULL;
+    }
+    int done = push_call(self, &key, (PyFrameObject *)args[1], args + 2, nargs - 2, NULL);
+    if (done > 0) remember_call(core, &key, (Call *)args[0]);
+    return done < 0 ? NULL : Py_NewRef(Py_None);
+}
+
 static PyMethodDef method_methods[] = {
+    {"remember", (PyCFunction)(void (*)(void))method_remember, METH_FASTCALL, NULL},
     {"builtin", method_builtin, METH_O, "The same as a builtin of the module of this name."},
     {NULL},
 };

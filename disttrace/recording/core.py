@@ -54,6 +54,8 @@ class PlainCore:
         self.begun = 0  # operations but those of stores: who polls begins such all the time
         self.works: dict[int, Operation] = {}  # by id() of the Work that ends them
         self.open: dict[int, Operation] = {}  # those of them not seen complete yet
+        self.results: dict[int, Operation] = {}  # by the storage of a result
+        self.groups = 0  # how many have been made
         self.wake: Callable[[], None] = lambda: None  # something is open from now on
         # Nobody holds its Work any more.
         self.dropped: Callable[[Operation], None] = lambda operation: None
@@ -289,7 +291,7 @@ def _native_core() -> Any:
     base: Any = fast.Core
     numbered: Any = fast.Call
     of_thread: Any = fast.ThreadState
-    for name in ("asked", "seen", "tensors"):  # unless an operation has its own
+    for name in ("asked", "seen"):  # unless an operation has its own
         setattr(fast.Operation, name, getattr(Operation, name))
     fast.Operation.more, fast.Operation.held = (), False
 

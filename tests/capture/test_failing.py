@@ -62,7 +62,7 @@ _UNUSED = (
     else ("capture.native.hooks:",)
 )
 # What the native core does by itself; on the plain one it breaks as everywhere.
-_PLAIN = ("capture.objects.works:Works.add", "capture.objects.works:Works.over")
+_PLAIN = tuple(f"capture.objects.works:Works.{name}" for name in ("add", "over", "of_result"))
 USED = [(helper, parts) for helper, parts in HELPERS if not helper.startswith(_UNUSED)]
 
 

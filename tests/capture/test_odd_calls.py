@@ -311,6 +311,39 @@ def test_calls_without_a_caller_in_python(tmp_path: Path, core: str) -> None:
     }
 
 
+REMADE = """
+import sys
+import disttrace
+disttrace.install(dir=sys.argv[1], core=sys.argv[2])
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+functional, tensor = torch.ops._c10d_functional, torch.ones(2)
+for _ in range(2):
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    name = dist.group.WORLD.group_name
+    for _ in range(3):
+        functional.wait_tensor(functional.all_reduce(tensor, "sum", name))
+    dist.destroy_process_group()
+    dist.distributed_c10d._world.group_count = 0  # as a new default group of newer torches has it
+    print(name)
+"""
+
+
+@EACH_CORE
+def test_a_group_of_a_name_that_was_used_before(tmp_path: Path, core: str) -> None:
+    """A functional call that is known by the name of its group is of the group of that name."""
+    outcome = preloaded("-W", "ignore", "-c", REMADE, str(tmp_path), core).check()
+    first, second = outcome.stdout.split()
+    assert first == second
+    (journal,) = read_journals(tmp_path)
+    calls = journal.calls()
+    called = [calls[r["s"]] for r in journal.records if "b" in r]
+    assert [c["group"] for c in called if c["op"] == "all_reduce"] == [1, 1, 1, 2, 2, 2]
+
+
 OVERRIDDEN = """
 import datetime, sys
 import disttrace

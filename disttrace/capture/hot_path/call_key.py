@@ -169,6 +169,8 @@ _THEMSELVES = frozenset(
 
 
 def of_tensors() -> tuple[Any, ...]:
-    """The descriptors by which the native core reads a tensor, in its order; those of a subclass
-    are not asked."""
-    return tuple(_of_tensors[name] for name in ("shape", "dtype", "is_cpu", "device"))
+    """What the native core reads a tensor by, in its order, whatever a subclass has: descriptors,
+    the method that gives its storage, and the descriptor of that one's address."""
+    own = [_of_tensors[name] for name in ("shape", "dtype", "is_cpu", "device")]
+    address = inspect.getattr_static(torch.UntypedStorage, "_cdata")
+    return (*own, inspect.getattr_static(torch.Tensor, "untyped_storage"), address)

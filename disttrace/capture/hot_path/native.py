@@ -24,6 +24,7 @@ def read_options(capture: Capture, part: str) -> None:
         return
     core.tensor, core.of_tensors, core.kinds = torch.Tensor, of_tensors(), kinds()
     core.overridden, core.unasked = overridden, unasked
+    core.modes = torch._C._len_torch_dispatch_stack
     for kind, names in list(core.kinds.items()):
         if not isinstance(names, tuple):
             continue
@@ -34,9 +35,12 @@ def read_options(capture: Capture, part: str) -> None:
         core.kinds[kind] = tuple(kind.__dict__.get(name, name) for name in names)
 
 
-def wrapper(part: Part, original: Function, name: str, **further: Any) -> Any:
+def wrapper(
+    part: Part, original: Function, name: str, *, torchs: bool = False, **further: Any
+) -> Any:
     """What stands in the place of ``original``; None where the plain core has to make it: for the
-    program's own Python functions too, which stay functions (to `inspect`, `pickle`, pybind11).
+    program's own Python functions too, which stay functions (to `inspect`, `pickle`, pybind11),
+    but not for one of ``torchs``.
 
     It is a builtin where a builtin stood, and something else for functions of ours: pybind11
     tells by it what is a Python subclass's override. ``further`` says what it begins and reads:
@@ -44,7 +48,9 @@ def wrapper(part: Part, original: Function, name: str, **further: Any) -> Any:
     what is ``asynchronous``: says of the calling frame whether its call waits, where options do
     not, and whether it ``tells`` its part of all that it returns; and of one of stores how to
     ``describe`` a call, the texts of known ``keys`` where the first argument is one, the position
-    of the ``value`` that is stored (0: none), and whether it ``returns_value``.
+    of the ``value`` that is stored (0: none), and whether it ``returns_value``; and of operators
+    the ``direct`` call of what is known, whether one of a first argument ``passes`` kernels, and
+    whether it ``waits``.
     """
     core: Any = part.capture.recorder.core
     if core.name == PLAIN:
@@ -54,7 +60,7 @@ def wrapper(part: Part, original: Function, name: str, **further: Any) -> Any:
         core.take_off = errors.take_off
     inner = getattr(original, "__func__", original)  # pybind11's stand in instance methods
     builtin = isinstance(inner, types.BuiltinFunctionType)
-    if not builtin and not (original.__module__ or "").startswith("disttrace."):
+    if not (builtin or torchs or (original.__module__ or "").startswith("disttrace.")):
         return None
     called = inner if builtin else original
     method = core.method(core, name, called)

@@ -12,25 +12,23 @@ for. Were that not seen, a rank that hangs in such a wait would seem to wait for
 from __future__ import annotations
 
 import sys
-import types
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
 
-from disttrace import errors, foreign
+from disttrace import foreign
 from disttrace.capture.calls.call_table import Calls
+from disttrace.capture.hot_path import native
 from disttrace.capture.hot_path.call_key import freeze
 from disttrace.capture.instrumentation.work import WaitPart
 from disttrace.capture.native import cxx_callers
 from disttrace.capture.native.cxx_callers import Appeared
 from disttrace.capture.native.kernels import WITHIN, Kernels, after_key, including, redispatch_of
 from disttrace.capture.native.operator_calls import OperatorCalls, before_cxx_issues, issuers
-from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
-from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, wrap
+from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, Part, wrap
 from disttrace.journal.originals import get_ident
-from disttrace.recording.choice import PLAIN
 from disttrace.recording.operation import Call, Operation, ThreadState
 
 PART = "waits of functional collectives"
@@ -41,21 +39,16 @@ _WAIT = "wait_tensor"
 _NO_TRAFFIC = {"fake"}
 
 
-class Issuing:
+class Issuing(Part):
     """Calls of functional operators that communicate."""
 
-    def __init__(self, capture: Capture, part: str, called: Appeared, scripted: Appeared) -> None:
+    def __init__(self, capture: Capture, name: str, called: Appeared, scripted: Appeared) -> None:
         """``called`` puts the kernels of the key WITHIN in place, ``scripted`` those for all."""
-        self._capture = capture
-        self._part = part
+        super().__init__(capture, name)
         self._called = called
-        core: Any = capture.recorder.core
         self._calls = Calls(capture.sites)
-        self._find: Callable[..., Call | None] = (
-            self._find_plainly if core.name == PLAIN else core.find
-        )
         self._issued: dict[int, list[Call]] = {}  # by threads in a functional operator
-        self._operators = OperatorCalls(capture, part, self._wrap, scripted)
+        self._operators = OperatorCalls(capture, name, self._wrap, scripted)
         for namespace in NAMESPACES:
             self._operators.watch(namespace, issuers)
         capture.on_fork.append(self._issued.clear)
@@ -67,114 +60,75 @@ class Issuing:
             if issued is not None:
                 issued.append(call)
 
-    def _wrap(self, original: Function) -> Function:
-        part, fail, guard = self._part, self._capture.fail, self._capture.guard
-        recorder, works = self._capture.recorder, self._capture.works
-        core, threads = recorder.core, recorder.threads
-        begin, issued, find, within = recorder.begin, recorder.issued, self._find, self._within
-        known, group_of, expect = self._operators.known, self._group_named(), works.expect
-        modes, frame_at = torch._C._len_torch_dispatch_stack, sys._getframe
-
-        def __call__(operator: Any, /, *args: Any, **kwargs: Any) -> Any:
-            try:
-                thread = threads.state
-                if thread.inside or core.off or modes() or not (args and _runs(args[0])):
-                    return original(operator, *args, **kwargs)
-                operation = key = None
-                try:
-                    name, at = known[id(operator)]
-                    group = None if kwargs else group_of(args[at])
-                    frame = frame_at().f_back
-                    if frame is not None and group is not None and group.n > 0:
-                        call = find(name, group.n, args, frame)
-                        if call is None:
-                            key = name, group.n, args, frame
-                        else:
-                            operation = begin(thread, call)
-                except BaseException as error:
-                    fail(part, error)
-                if operation is None:
-                    return within(key, original, operator, args, kwargs)
-                try:
-                    thread.inside = True
-                    result = original(operator, *args)
-                except BaseException as error:
-                    thread.inside = False
-                    guard(part, recorder.failed, operation, error, on_issue=True)
-                    raise
-                thread.inside = False
-                try:
-                    issued(operation)
-                    if operation.call.device_ends:
-                        works.device.add(operation, None, None)
-                    else:
-                        expect(operation, result)
-                except BaseException as error:
-                    fail(part, error)
-                return result
-            except BaseException as error:
-                try:
-                    errors.take_off(error)
-                except errors.SCARCE:
-                    pass
-                raise
-
-        return __call__
-
-    def _within(
-        self, key: Any, original: Function, operator: Any, args: Args, kwargs: Kwargs
-    ) -> Any:
-        """Have the operator issued where the kernels on ``c10d`` see it, and learn of them."""
-        cxx_callers.guarded(self._capture, self._part, self._called)
-        thread, issued = get_ident(), list[Call]()
-        outer = self._issued.get(thread)
-        self._issued[thread] = issued
-        try:
-            with including(WITHIN):
-                return original(operator, *args, **kwargs)
-        finally:
-            if outer is None:
-                self._issued.pop(thread, None)
-            else:
-                self._issued[thread] = outer
-            if key is not None and len(issued) == 1:
-                self._capture.guard(self._part, self._learn, key, issued[0])
-
-    def _learn(self, key: Any, call: Call) -> None:
-        """Know ``call`` from now on, if its operations are followed without a Work."""
-        if call.device_ends:
-            enough = self._capture.works.device.by_recorder(call)
+    def returned(self, thread: ThreadState, operation: Operation, result: Any) -> None:
+        """It was issued, and ends with a wait for what it returned."""
+        if operation.call.device_ends:
+            self.capture.works.device.add(operation, None, None)
         else:
-            entry = self._capture.groups.by_number(call.group)
-            enough = entry is not None and set(entry.backends.values()) == _NO_TRAFFIC
-        if enough:
-            self._find(*key, call)
+            self.capture.works.expect(operation, result)
 
-    def _find_plainly(
-        self, name: str, group: int, values: Args, frame: types.FrameType, call: Call | None = None
-    ) -> Call | None:
-        """The call of an operator with these arguments at this place; ``call`` from now on."""
-        place = self._capture.sites.place(frame)
-        key = name, group, tuple([freeze(value) for value in values]), place
-        if call is not None:
-            self._calls.add(key, call)
-        return self._calls.get(key)
+    def _wrap(self, original: Function) -> Function:
+        core, calls, place = self.capture.recorder.core, self._calls, self.capture.sites.place
+        threads = core.threads
 
-    def _group_named(self) -> Callable[[Any], GroupEntry | None]:
-        """Gives the entry of the group that a call names; None where it is not known yet."""
-        from torch._C._distributed_c10d import _resolve_process_group
-
-        entry_of = self._capture.groups.get
-
-        def named(name: Any) -> GroupEntry | None:
+        def new(operator: Any, /, *args: Any, **kwargs: Any) -> Any:
+            """The operator, issued where kernels on ``c10d`` see it unless it is recorded."""
+            if threads.state.inside or core.off or not (args and _passes(args[0])):
+                return original(operator, *args, **kwargs)
+            cxx_callers.guarded(self.capture, self.name, self._called)
+            thread, issued = get_ident(), list[Call]()
+            outer = self._issued.get(thread)
+            self._issued[thread] = issued
             try:
-                return entry_of(id(_resolve_process_group(name) if type(name) is str else name))
-            except Exception as error:  # nobody's name: torch will say so
-                if not errors.is_ours(error):
-                    raise
-                return None
+                with including(WITHIN):
+                    return original(operator, *args, **kwargs)
+            finally:
+                if outer is None:
+                    self._issued.pop(thread, None)
+                else:
+                    self._issued[thread] = outer
+                if len(issued) == 1 and not kwargs:
+                    caller = sys._getframe().f_back
+                    self.capture.guard(self.name, learn, issued[0], caller, operator, args)
 
-        return named
+        def key_of(frame: Any, operator: Any, args: Args) -> Hashable:
+            values = tuple([freeze(arg) for arg in args])
+            return id(operator), core.groups, values, place(frame)
+
+        def learn(call: Call, frame: Any, operator: Any, args: Args) -> None:
+            """Know ``call`` from now on, if its operations are followed without a Work."""
+            if made is None and frame is not None:
+                frame = frame.f_back  # of the wrapper
+            if frame is None or not self._is_followed(call):
+                return
+            if made is None:
+                calls.add(key_of(frame, operator, args), call)
+            else:
+                made.remember(call, frame, operator, *args)
+
+        def begin(_: Any, operator: Any, args: Args, kwargs: Kwargs, frame: Any) -> Any:
+            known = args and not kwargs and _passes(args[0])
+            call = calls.get(key_of(frame, operator, args)) if known else None
+            return call and core.begin(threads.state, call)
+
+        def returned(thread: ThreadState, operation: Operation, *given: Any) -> None:
+            core.issued(operation)
+            self.returned(thread, operation, given[-1])
+
+        made = native.wrapper(self, new, "__call__", direct=original, passes=_passes)
+        return wrap(self, new, begin, returned) if made is None else made
+
+    def _is_followed(self, call: Call) -> bool:
+        """Whether operations of ``call`` are followed without a Work."""
+        if call.device_ends:
+            return self.capture.works.device.by_recorder(call)
+        entry = self.capture.groups.by_number(call.group)
+        return entry is not None and set(entry.backends.values()) == _NO_TRAFFIC
+
+
+def _passes(first: Any) -> bool:
+    """Whether an operator with this first argument comes to kernels on ``c10d`` from here."""
+    return not _modes() and _runs(first)
 
 
 def _runs(value: Any) -> bool:
@@ -193,42 +147,61 @@ def _runs(value: Any) -> bool:
 
 
 _DISPATCH = "__torch_dispatch__"
+_modes = torch._C._len_torch_dispatch_stack
 
 
 def install(capture: Capture) -> None:
     """See the waits of Python's, and once C++ may wait, have a kernel there."""
 
+    part = _Waits(capture, PART)
+
     def place(kernels: Kernels) -> None:
         redispatch, after = redispatch_of(cxx_callers.FUNCTIONAL, _WAIT), after_key()
-        waiting = _waiting(capture, redispatch, lambda: kernels.off)
+        waiting = part.plainly(redispatch, lambda value: not kernels.off and _runs(value))
         kernels.put(_WAIT, lambda keyset, tensor: waiting(keyset & after, tensor))
 
-    def wrap(original: Function) -> Function:
-        return _waiting(capture, original, torch._C._len_torch_dispatch_stack)
-
     kernels = Kernels(capture, PART, cxx_callers.FUNCTIONAL, place)
-    OperatorCalls(capture, PART, wrap, kernels.once).watch(
-        cxx_callers.FUNCTIONAL, lambda namespace: ((_WAIT, 0),)
+    OperatorCalls(capture, PART, part.of_operators, kernels.once).watch(
+        cxx_callers.FUNCTIONAL, lambda namespace: (_WAIT,)
     )
     before_cxx_issues(capture, PART, kernels.once)
 
 
-def _waiting(capture: Capture, original: Function, passes: Callable[[], int]) -> Function:
-    """What ``original`` does, called with the operator or its keys and the tensor, recorded unless
-    ``passes()``."""
-    recorder, works = capture.recorder, capture.works
+class _Waits(WaitPart):
+    """Waits for a tensor, called with the operator, or its keys, and the tensor."""
 
-    def begin(thread: ThreadState, operator: Any, args: Args, *_: Any) -> Operation | None:
-        if passes() or not (args and _runs(args[0])):
-            return None
-        operation = works.of_result(args[0])  # None where it is over or was never seen
-        if operation is not None:
-            recorder.wait_begins(operation)
-        return operation
+    def of_operators(self, original: Function) -> Function:
+        """What stands in the place of ``original``, the call of an operator's object."""
+        further = {"begin": self._begun(_passes), "passes": _passes, "waits": True}
+        made = native.wrapper(self, original, "__call__", torchs=True, **further)
+        return self.plainly(original, _passes) if made is None else made
 
-    def returned(thread: ThreadState, operation: Operation, *_: Any) -> None:
-        works.over(operation)
+    def plainly(self, original: Function, passes: Callable[[Any], bool]) -> Function:
+        """The same by the plain core: recorded if the tensor ``passes`` kernels."""
+        begun = self._begun(passes)
+
+        def begin(_: Any, operator: Any, args: Args, *__: Any) -> Operation | None:
+            return begun(operator, *args)
+
+        def returned(thread: ThreadState, operation: Operation, *given: Any) -> None:
+            self.returned(thread, operation, given[-1])
+
+        return wrap(self, original, begin, returned)
+
+    def _begun(self, passes: Callable[[Any], bool]) -> Callable[..., Operation | None]:
+        works, wait_begins = self.capture.works, self.capture.recorder.wait_begins
+
+        def begin(_: Any, /, *args: Any, **__: Any) -> Operation | None:
+            if not (works.results and args and passes(args[0])):
+                return None
+            operation = works.of_result(args[0])  # None where it is over or was never seen
+            if operation is not None:
+                wait_begins(operation)
+            return operation
+
+        return begin
+
+    def returned(self, thread: ThreadState, operation: Operation, work: Any) -> None:
+        self.capture.works.over(operation)
         if not operation.call.device_ends:
-            recorder.end(operation)
-
-    return wrap(WaitPart(capture, PART), original, begin, returned)
+            self.capture.recorder.end(operation)

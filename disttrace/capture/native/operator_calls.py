@@ -26,16 +26,14 @@ AUTOGRAD = "_c10d_functional_autograd"
 # Operators that communicate say in which group; the others only wait for a result, or wrap it.
 _GROUP = "group_name"
 
-# Names of operators of a namespace, and the position of the argument of each that matters.
-Which = Callable[[str], Iterable[tuple[str, int]]]
+Which = Callable[[str], Iterable[str]]  # names of operators of a namespace
 
 
-def issuers(namespace: str) -> Iterator[tuple[str, int]]:
-    """Operators of a namespace that communicate, and the position of the group."""
+def issuers(namespace: str) -> Iterator[str]:
+    """Operators of a namespace that communicate."""
     for name in operators(namespace):
-        arguments = [argument.name for argument in schema_of(namespace, name).arguments]
-        if _GROUP in arguments:
-            yield name, arguments.index(_GROUP)
+        if any(each.name == _GROUP for each in schema_of(namespace, name).arguments):
+            yield name
 
 
 class OperatorCalls:
@@ -52,7 +50,6 @@ class OperatorCalls:
         wrap: Callable[[Function], Function],
         scripted: Callable[[], None],
     ) -> None:
-        self.known: dict[int, tuple[str, int]] = {}  # what ``watch`` was told, by id()
         self._capture = capture
         self._part = part
         self._wrap = wrap
@@ -73,11 +70,10 @@ class OperatorCalls:
         """Do so with those of ``namespace`` that ``which`` gives, once it is looked up."""
 
         def arm() -> None:
-            for name, argument in () if self._over else which(namespace):
+            for name in () if self._over else which(namespace):
                 packet = getattr(getattr(torch.ops, namespace), name)
-                for operator in (packet, packet.default):
-                    self.known[id(operator)] = name, argument
-                    self._arm(operator)
+                self._arm(packet)
+                self._arm(packet.default)
 
         watch_operators(self._capture, self._part, arm, namespace)
 
@@ -103,7 +99,7 @@ class OperatorCalls:
             return original.op.fget(operator)
 
         for function in (call, op):
-            dynamo.skip(function.__code__)
+            dynamo.skip_function(function)
         body = {"__module__": original.__module__, "__call__": call, "op": property(op)}
         made: type = type(original)(original.__name__, (original,), body)
         return made

@@ -213,6 +213,7 @@ class Groups:
         entry = GroupEntry(n, keys, backends, store=store)
         entry.new_counter = self._recorder.core.new_counter
         entry.reference = weakref.ref(group)
+        self._recorder.core.groups += 1
         keys.setdefault("t", self._recorder.now())
         if n > 0:
             self._forget()

@@ -63,7 +63,7 @@ class Works:
         self.get = self._core.followed
         self._open = self._core.open  # those not seen complete yet
         self._held: dict[int, Any] = {}  # works of C++-issued operations, until then
-        self._results: dict[int, Operation] = {}  # by the storage of a result
+        self.results = self._core.results  # by the storage of a result
         self._leaked: list[Any] = []  # a parent's works, in a forked child
         self._turn = 0
         # The original methods; the instrumentation of waits sets them before it patches the class.
@@ -105,13 +105,13 @@ class Works:
         self._held[operation.work] = work
         operation.tensors = results
         for number in results:
-            self._results[number] = operation
+            self.results[number] = operation
 
     def expect(self, operation: Operation, result: Any) -> None:
         """``operation`` ends with a wait for ``result``, tensors; its Work was not seen."""
         several = isinstance(result, (list, tuple))
-        numbers = [storage(tensor) for tensor in result] if several else [storage(result)]
-        operation.tensors, results = numbers, self._results
+        numbers = tuple([storage(tensor) for tensor in (result if several else (result,))])
+        operation.tensors, results = numbers, self.results
         for number in numbers:
             before = results.get(number)
             results[number] = operation
@@ -139,10 +139,8 @@ class Works:
 
     def of_result(self, tensor: Any) -> Operation | None:
         """The C++-issued operation whose result ``tensor`` holds, if it is not over."""
-        if not self._results:
-            return None
         try:
-            return self._results.get(tensor.untyped_storage()._cdata)  # as storage() has it
+            return self.results.get(tensor.untyped_storage()._cdata)  # as storage() has it
         except (NotImplementedError, RuntimeError):
             return None
 
@@ -197,7 +195,7 @@ class Works:
     def _clear(self) -> None:
         self._open.clear()
         self._held.clear()
-        self._results.clear()
+        self.results.clear()
 
     def _look(self, operation: Operation) -> None:
         work = operation.reference() if operation.reference is not None else None
@@ -237,8 +235,8 @@ class Works:
             self._held.pop(operation.work, None)
 
     def _forget_results(self, operation: Operation) -> None:
-        for number in operation.tensors:
-            take_out(self._results, number, operation)
+        for number in operation.tensors or ():
+            take_out(self.results, number, operation)
 
     def _dropped(self, operation: Operation) -> None:
         """Nobody can wait for it any more. Runs in whatever thread begins the next operation."""
