@@ -22,7 +22,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome, list[R
     """Folder, outcome and exported operations of one traced ping-pong and all-reduce job."""
     folder = tmp_path_factory.mktemp("job")
     script = ROOT / "examples" / "pingpong_allreduce.py"
-    outcome = torchrun(script, 2, DISTTRACE="1", DISTTRACE_DIR=str(folder)).check()
+    traced = torchrun(script, 2, DISTTRACE="1", DISTTRACE_DIR=str(folder), DISTTRACE_QUIET="0")
+    outcome = traced.check()
     exported = folder / "operations.jsonl"
     python(
         *("-m", "disttrace", "export", str(folder), "--format", "jsonl", "-o", str(exported))
@@ -31,13 +32,16 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome, list[R
 
 
 def test_agent_and_workers_have_a_journal_each(job: tuple[Path, Outcome, list[Row]]) -> None:
-    """One agent, two workers, one job; nothing of ours on the program's own streams."""
+    """One agent, two workers, one job; one line at its end, by the launcher for all of them."""
     folder, outcome, _ = job
     processes = [journal.only("process") for journal in read_journals(folder)]
     assert sorted(p["role"] for p in processes) == ["agent", "worker", "worker"]
     assert sorted(p["env"].get("RANK", "-") for p in processes) == ["-", "0", "1"]
     assert len({p["job"] for p in processes}) == 1
-    assert "disttrace" not in outcome.stdout + outcome.stderr
+    assert "disttrace" not in outcome.stdout
+    (line,) = (line for line in outcome.stderr.splitlines() if "disttrace" in line)
+    assert line.startswith("disttrace: 3 journals in ")
+    assert "what happened: disttrace view" in line
 
 
 def test_every_operation_has_an_end(job: tuple[Path, Outcome, list[Row]]) -> None:

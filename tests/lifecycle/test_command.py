@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from disttrace_viewer.companion import command
-from support.processes import ROOT, is_running, python, torchrun, wait_until
+from support.processes import is_running, python, wait_until
 
 RUNS = """
 import os, signal, subprocess, sys, time
@@ -171,7 +171,6 @@ def test_what_was_printed_is_not_lost(more: str) -> None:
     assert time.monotonic() - begun < 15
 
 
-EXAMPLE = ROOT / "examples" / "allreduce_subgroup.py"
 RANKS = """
 import os, subprocess, sys
 rank = '''
@@ -205,10 +204,3 @@ def test_ranks_that_no_variable_numbers_say_it_once(tmp_path: Path) -> None:
     assert line.startswith("disttrace: ")
     assert line.endswith(f"disttrace diagnose {journals}")
     assert len(list(journals.glob("alone-*.defs.jsonl"))) == 2
-
-
-def test_a_launcher_says_it_for_its_workers(tmp_path: Path) -> None:
-    """It counts its own journal too."""
-    ran = torchrun(EXAMPLE, 2, DISTTRACE="1", DISTTRACE_DIR=str(tmp_path), DISTTRACE_QUIET="0")
-    (line,) = said(ran.check().stderr)
-    assert line.startswith("disttrace: 3 journals in ")

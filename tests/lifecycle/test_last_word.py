@@ -9,7 +9,7 @@ import re
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -17,6 +17,7 @@ from disttrace_viewer.api.verdict import diagnose
 from disttrace_viewer.companion import last_word
 from disttrace_viewer.diagnosis.verdict import Verdict
 from support.journals import MS
+from support.preloaded import preloaded
 from support.processes import Outcome, free_port, python, torchrun
 from support.scenes import beat, steps, verdict
 
@@ -243,10 +244,10 @@ def test_a_text_that_repeats_itself_ends_as_untraced(tmp_path: Path, piece: str)
     """In arguments, keys, names and exceptions; patterns of another than linear time took minutes.
     A shell takes the hints as they are, whatever the folder is called."""
     folder = tmp_path / """a b'c$(touch hit)"d`touch hit`;&"""
-    traced = {"DISTTRACE": "1", "DISTTRACE_DIR": str(folder), "DISTTRACE_QUIET": ""}
+    traced: dict[str, Any] = {"DISTTRACE": "1", "DISTTRACE_DIR": str(folder), "DISTTRACE_QUIET": ""}
     text = 60_000 // len(piece) * piece
-    plain = python("-c", REPEATED, text, timeout=60)
-    told = python("-c", REPEATED, text, timeout=60, **traced)
+    plain = preloaded("-c", REPEATED, text)
+    told = preloaded("-c", REPEATED, text, **traced)
     assert (told.code, told.stdout, told.hung) == (plain.code, plain.stdout, False)
     ours = [line for line in told.stderr.splitlines() if line.startswith("disttrace: ")]
     assert told.stderr.count(text) == plain.stderr.count(text)

@@ -92,7 +92,6 @@ def test_an_unsampled_trace_is_not_sent(tmp_path: Path) -> None:
     [
         ("always_off", "", False),
         ("traceidratio", "1.0", True),
-        ("parentbased_traceidratio", "0.0", False),
     ],
 )
 def test_the_sampler_of_the_environment_decides(

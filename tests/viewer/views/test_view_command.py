@@ -7,10 +7,12 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from disttrace.cli import main
 from support.journals import MS, training, workers
 from support.terminals import on_terminal
 
@@ -18,21 +20,19 @@ ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 120
 
 
-def view(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """The command without a terminal."""
-    return subprocess.run(
-        [sys.executable, "-m", "disttrace", "view", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        env={**os.environ, "COLUMNS": "80", "PYTHONIOENCODING": "utf-8", **environ},
-    )
+View = Callable[..., tuple[int, str, str]]
 
 
-def viewed_on_terminal(folder: Path, *arguments: str, **environ: str) -> str:
-    """What the command writes when its output is a terminal."""
-    command = [sys.executable, "-m", "disttrace", "view", str(folder), *arguments]
-    return on_terminal(command, environ, limit_s=LIMIT_S)
+@pytest.fixture
+def view(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> View:
+    """The command without a terminal: its exit code, and what it writes."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def viewed(*arguments: object) -> tuple[int, str, str]:
+        code = main(["view", *map(str, arguments)])
+        return code, *capfd.readouterr()
+
+    return viewed
 
 
 def test_a_terminal_obeys_nothing_that_json_holds() -> None:
@@ -51,7 +51,11 @@ def test_a_terminal_obeys_nothing_that_json_holds() -> None:
 def test_output_into_a_pipe_has_no_colour(tmp_path: Path) -> None:
     """As for a log or a bug report: 80 columns, no escape codes, exit code 0."""
     training(tmp_path)
-    done = view(str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-m", "disttrace", "view", str(tmp_path)],
+        capture_output=True, text=True, timeout=LIMIT_S,
+        env={**os.environ, "COLUMNS": "80", "PYTHONIOENCODING": "utf-8"},
+    )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
@@ -60,20 +64,37 @@ def test_output_into_a_pipe_has_no_colour(tmp_path: Path) -> None:
     )
 
 
+COLOURS = """
+import os, sys
+from disttrace.cli import main
+for variables, options in (
+    ({}, []), ({"NO_COLOR": "1"}, []), ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, []),
+    ({}, ["--no-color"]),
+):
+    os.environ |= variables
+    main(["view", sys.argv[1], *options])
+    print("OVER")
+    for name in variables:
+        del os.environ[name]
+"""
+
+
 def test_colour_is_for_terminals_and_can_be_refused(tmp_path: Path) -> None:
     """Yellow marks who came last, unless NO_COLOR or the option says otherwise."""
     training(tmp_path)
-    yellow = "\x1b[33m"
-    assert yellow in viewed_on_terminal(tmp_path)
-    assert "\x1b" not in viewed_on_terminal(tmp_path, NO_COLOR="1")
-    assert "\x1b" not in viewed_on_terminal(tmp_path, NO_COLOR="1", FORCE_COLOR="1")
-    assert "\x1b" not in viewed_on_terminal(tmp_path, "--no-color")
+    shown = on_terminal([sys.executable, "-c", COLOURS, str(tmp_path)], {}, limit_s=LIMIT_S)
+    plain, *refused = shown.split("OVER")[:-1]
+    assert "\x1b[33m" in plain
+    assert ["\x1b" in text for text in refused] == [False] * 3
 
 
-def test_colour_can_be_asked_for(tmp_path: Path) -> None:
+def test_colour_can_be_asked_for(
+    tmp_path: Path, view: View, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """FORCE_COLOR colours a pipe, for a pager that shows it."""
     training(tmp_path)
-    assert "\x1b[33m" in view(str(tmp_path), FORCE_COLOR="1").stdout
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b[33m" in view(tmp_path)[1]
 
 
 def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
@@ -89,15 +110,15 @@ def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
     assert done.stdout == "train.py\n"
 
 
-def test_what_is_not_captured_is_told_when_asked(tmp_path: Path) -> None:
+def test_what_is_not_captured_is_told_when_asked(tmp_path: Path, view: View) -> None:
     """It is the same for every job with one torch, so it is no news."""
     for journal in workers(tmp_path, 2):
         journal.define("versions", t=1, torch="2.13.0", not_captured=["One-sided windows."])
-    assert "One-sided" not in view(str(tmp_path)).stdout
-    assert "  not captured  One-sided windows." in view(str(tmp_path), "--verbose").stdout
+    assert "One-sided" not in view(tmp_path)[1]
+    assert "  not captured  One-sided windows." in view(tmp_path, "--verbose")[1]
 
 
-def test_64_ranks_fit_80_columns(tmp_path: Path) -> None:
+def test_64_ranks_fit_80_columns(tmp_path: Path, view: View) -> None:
     """Lanes are shared, lines wrap between words, and a quantity keeps its unit."""
     for journal in workers(tmp_path, 64):
         call = journal.collective(journal.world())
@@ -107,7 +128,7 @@ def test_64_ranks_fit_80_columns(tmp_path: Path) -> None:
         if journal.rank != 61:
             journal.begin(call, t=900 * MS, q=31)
         journal.record(hb=20_000 * MS)
-    lines = view(str(tmp_path)).stdout.splitlines()
+    lines = view(tmp_path)[1].splitlines()
     assert max(map(len, lines)) <= 80
     text = "\n".join(lines)
     assert text.index("findings") < text.index("what happened")
@@ -116,28 +137,27 @@ def test_64_ranks_fit_80_columns(tmp_path: Path) -> None:
     assert not [line for line in lines if line.split()[-1:] and line.split()[-1] in ("+", "x")]
 
 
-def test_nothing_to_read_is_code_2(tmp_path: Path) -> None:
+def test_nothing_to_read_is_code_2(tmp_path: Path, view: View) -> None:
     """And so is a filter that is none, with a sentence and no traceback."""
-    done = view(str(tmp_path))
-    assert done.returncode == 2
-    assert "no journals in" in done.stderr
+    code, _, said = view(tmp_path)
+    assert code == 2
+    assert "no journals in" in said
     training(tmp_path)
-    done = view(str(tmp_path), "--around", "tomorrow")
-    assert done.returncode == 2
-    assert done.stderr.startswith("disttrace: 'tomorrow' is no time")
-    assert "Traceback" not in done.stderr
+    code, _, said = view(tmp_path, "--around", "tomorrow")
+    assert code == 2
+    assert said.startswith("disttrace: 'tomorrow' is no time")
+    assert "Traceback" not in said
 
 
-def test_width_bounds_every_line(tmp_path: Path) -> None:
+def test_width_bounds_every_line(tmp_path: Path, view: View) -> None:
     """Also narrower than usual, and wider when asked for."""
     training(tmp_path, world_size=5)
-    narrow = view(str(tmp_path), "--width", "60").stdout.splitlines()
-    wide = view(str(tmp_path), "--width", "200").stdout.splitlines()
+    narrow, wide = (view(tmp_path, "--width", width)[1].splitlines() for width in (60, 200))
     assert max(len(line) for line in narrow) <= 60
     assert len(wide) < len(narrow)
 
 
-def test_a_real_run_under_torchrun(tmp_path: Path) -> None:
+def test_a_real_run_under_torchrun(tmp_path: Path, view: View) -> None:
     """Ping-pong and all-reduce in their order, with the agent as the server of the store."""
     pytest.importorskip("torch")
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -149,7 +169,7 @@ def test_a_real_run_under_torchrun(tmp_path: Path) -> None:
         timeout=LIMIT_S,
         env={**os.environ, "DISTTRACE": "1", "DISTTRACE_DIR": str(tmp_path)},
     )
-    lines = view(str(tmp_path), "--width", "120").stdout.splitlines()
+    lines = view(tmp_path, "--width", "120")[1].splitlines()
     start = lines.index(next(line for line in lines if line.startswith("what happened")))
     told = [line[18:].split("  ")[0] for line in lines[start + 2 :]]
     there, back = "send 0 → 1 1.02 kB tag 0", "send 1 → 0 1.02 kB tag 0"
