@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import disttrace
+from disttrace.capture.objects.groups import changes_limit
 from support.processes import Outcome, python
 
 PROGRAM = """
@@ -100,6 +101,20 @@ def test_limits_of_stores(tmp_path: Path, core: str) -> None:
     ]
     stores = [r for p in tmp_path.rglob("*.defs.jsonl") for r in records(p)]
     assert [r["timeout"] for r in stores if r.get("def") == "store" and "timeout" in r] == [7e9]
+
+
+@pytest.mark.parametrize(
+    ("name", "methods", "changes"),
+    [
+        ("ProcessGroupGloo", ["_set_default_timeout"], False),  # before torch 2.9
+        ("ProcessGroupGloo", ["_set_default_timeout", "set_timeout"], True),
+        ("ProcessGroupNCCL", ["_set_default_timeout"], True),
+        ("FakeProcessGroup", [], False),
+    ],
+)
+def test_whose_limit_torch_can_change(name: str, methods: list[str], changes: bool) -> None:
+    """An old gloo takes another limit, reports it, and keeps to the one that it had."""
+    assert changes_limit(type(name, (), dict.fromkeys(methods))) is changes
 
 
 def test_what_cannot_be_extended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,6 +214,7 @@ def work():
     "accelerate": """
 import accelerate
 def work():
+    os.environ["MASTER_ADDR"] = "127.0.0.1"
     state = accelerate.PartialState(cpu=True)
     with state.main_process_first():
         while True:

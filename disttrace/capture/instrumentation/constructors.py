@@ -14,7 +14,7 @@ from typing import Any
 import torch._C._distributed_c10d as c10d
 
 from disttrace import foreign
-from disttrace.capture.objects.groups import backend_name, nanoseconds
+from disttrace.capture.objects.groups import backend_name, changes_limit, nanoseconds
 from disttrace.capture.objects.stores import known_keys
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, Part, after, wrap
@@ -77,6 +77,7 @@ def install(capture: Capture) -> None:
     def limited(result: Any, group: Any, timeout: Any) -> None:
         groups.limited(group, nanoseconds(timeout))
 
+    owners = (getattr(c10d, name, object) for name in _LIMITED)
     rows: tuple[tuple[Any, str, Callable[..., object]], ...] = (
         (c10d.PrefixStore, "__init__", prefixed),
         (c10d.ProcessGroup, "__init__", made),
@@ -86,7 +87,7 @@ def install(capture: Capture) -> None:
         (c10d.ProcessGroup, "_register_backend", registered),
         (c10d.ProcessGroup, "set_timeout", limited),
         (c10d.Backend, "set_timeout", limited),
-        *((getattr(c10d, owner, None), "_set_default_timeout", limited) for owner in _LIMITED),
+        *((owner, "_set_default_timeout", limited) for owner in owners if changes_limit(owner)),
     )
     for owner, name, look in rows:
         if hasattr(owner, name):

@@ -309,7 +309,7 @@ def extend(minutes: float, group: Any) -> float:
 
     group = c10d._get_default_group() if group is None else group
     change = getattr(c10d, "_set_pg_timeout", None)
-    limited = [b for b in _backends(c10d, group) if hasattr(b, "_set_default_timeout")]
+    limited = [b for b in _backends(c10d, group) if changes_limit(type(b))]
     if change is None or not limited:
         raise RuntimeError(
             "this torch, or the backend of this group, has no way to change its time limit:"
@@ -321,6 +321,13 @@ def extend(minutes: float, group: Any) -> float:
         raise ValueError(f"{minutes:g} minutes leave nothing of the group's limit, {now}")
     change(limit, group)
     return float(limit / timedelta(minutes=1))
+
+
+def changes_limit(backend: type) -> bool:
+    """Whether torch can change its time limit: before torch 2.9 gloo takes a new one, and keeps to
+    the old one."""
+    before = backend.__name__ == "ProcessGroupGloo" and not hasattr(backend, "set_timeout")
+    return hasattr(backend, "_set_default_timeout") and not before
 
 
 def _backends(c10d: Any, group: Any) -> list[Any]:
