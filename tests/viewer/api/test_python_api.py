@@ -14,7 +14,7 @@ import pytest
 import disttrace
 from disttrace_viewer.api import Finding, Location, ViewerError
 from disttrace_viewer.views import jsonl
-from disttrace_viewer.views.call_fields import FIELDS
+from disttrace_viewer.views.tables import FIELDS
 from support.journals import MS, UNIX_NS, Journal, training, workers
 from support.processes import python
 

@@ -1,4 +1,4 @@
-"""How far reading is: a bar on a terminal, a line now and then."""
+"""How far reading is: one line that changes on a terminal, else a line now and then."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def told_on_terminal(folder: Path, patience_s: float) -> str:
     return on_terminal(command, {"NO_COLOR": ""}, only_errors=True, limit_s=60)
 
 
-def test_a_bar_on_a_terminal_when_it_takes_long(tmp_path: Path) -> None:
+def test_a_line_on_a_terminal_when_it_takes_long(tmp_path: Path) -> None:
     """It knows the whole from its beginning; what is read at once shows none."""
     training(tmp_path, steps=50)
-    assert "reading journals" not in told_on_terminal(tmp_path, 60)
+    assert "bytes of journals" not in told_on_terminal(tmp_path, 60)
     told = told_on_terminal(tmp_path, -1)
-    assert "reading journals" in told
+    assert "bytes of journals" in told
     assert "/?" not in told
 
 
@@ -39,6 +39,6 @@ def test_a_line_now_and_then_elsewhere(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(common, "EVERY_S", 0.0)
-    with common.journals_progress() as report:
+    with common.progress() as report:
         report(3, 1200)
     assert capsys.readouterr().err == "disttrace: 3 of 1,200 journals\n"

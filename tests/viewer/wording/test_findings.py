@@ -13,7 +13,7 @@ from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.process import Failure, Frame, Worker
 from disttrace_viewer.views.terminal.plan import parse_ranks, parse_time
-from disttrace_viewer.views.terminal.sequence_rows import common
+from disttrace_viewer.views.terminal.rows import common
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import (
     brief,

@@ -88,7 +88,8 @@ class Diff:
                 differing[what].append((key[0], slower))
         found = [*(_difference(what, who) for what, who in differing.items()), *self._alone(a, b)]
         order = (*align.KINDS, *ALONE)
-        return tuple(sorted(found, key=lambda one: (order.index(one.kind), -_gained(one))))
+        gained = {one: (one.b_ns or 0) - (one.a_ns or 0) for one in found}
+        return tuple(sorted(found, key=lambda one: (order.index(one.kind), -gained[one])))
 
     def to_dict(self) -> dict[str, Any]:
         """The object of ``disttrace diff --json``."""
@@ -262,10 +263,6 @@ def _difference(differing: DifferenceFacts, who: Sequence[tuple[int, Slower | No
         b_ns=None if slower is None else slower.b_ns,
         summary=differences.sentence(differing, ranks, slower),
     )
-
-
-def _gained(one: Difference) -> int:
-    return (one.b_ns or 0) - (one.a_ns or 0)
 
 
 def _pairs(a: _Kinds, b: _Kinds) -> Iterator[tuple[list[int], list[int]]]:

@@ -24,7 +24,7 @@ from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.trace import model
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views import tables
-from disttrace_viewer.views.call_fields import group_ids, processes_by_index
+from disttrace_viewer.views.tables import group_ids, processes_by_index
 from disttrace_viewer.views.terminal.console import TextConsole, paper
 from disttrace_viewer.views.terminal.plan import parse_time
 from disttrace_viewer.views.terminal.stats import (

@@ -22,7 +22,7 @@ from disttrace_viewer.api.report import Finding, Report
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.trace import model
 from disttrace_viewer.views import tables
-from disttrace_viewer.views.call_fields import FIELDS, FURTHER
+from disttrace_viewer.views.tables import FIELDS, FURTHER
 
 if TYPE_CHECKING:
     from disttrace_viewer.api.statistics import Stats

@@ -150,9 +150,9 @@ def read(args: argparse.Namespace) -> Trace:
     """
     from disttrace_viewer.api import load
 
-    with _progress() as progress:
+    with progress("bytes of journals") as report:
         engine = getattr(args, "engine", None)  # `top` has none
-        return load(list(args.dirs), args.job, engine=engine, progress=progress)
+        return load(list(args.dirs), args.job, engine=engine, progress=report)
 
 
 def others(args: argparse.Namespace, trace: Trace) -> Others:
@@ -192,18 +192,13 @@ def write_json(values: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def journals_progress() -> Iterator[Callable[[int, int], None]]:
-    """Shows how many journals are done, on standard error, where it takes long."""
-    lines = _Lines("journals")
+def progress(noun: str = "journals") -> Iterator[Callable[[int, int], None]]:
+    """Shows how much is done, on standard error, where it takes long."""
+    lines = _Lines(noun)
     try:
         yield lines.report
     finally:
         lines.stop()
-
-
-def _redraws() -> bool:
-    """Whether a line can be written again, which takes escape sequences."""
-    return sys.stderr.isatty() and not os.environ.get("NO_COLOR")
 
 
 class _Lines:
@@ -211,7 +206,8 @@ class _Lines:
 
     def __init__(self, noun: str) -> None:
         self._noun = noun
-        self._terminal = _redraws()
+        # Escape sequences write a line again.
+        self._terminal = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
         self._next = time.monotonic() + (PATIENCE_S if self._terminal else EVERY_S)
         self._shown = False
 
@@ -228,33 +224,3 @@ class _Lines:
     def stop(self) -> None:
         if self._shown and self._terminal:
             sys.stderr.write("\r\x1b[K")
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error, on a terminal only, and only when reading takes long."""
-    if not _redraws():
-        yield _Lines("bytes").report
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-
-    bar = Progress(
-        TextColumn("reading journals"),
-        BarColumn(),
-        DownloadColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    started = time.monotonic()
-    task = bar.add_task("read", total=None)
-
-    def report(done: int, total: int) -> None:
-        bar.update(task, completed=done, total=total)
-        if not bar.live.is_started and time.monotonic() - started > PATIENCE_S:
-            bar.start()
-
-    try:
-        yield report
-    finally:
-        bar.stop()

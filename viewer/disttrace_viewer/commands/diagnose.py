@@ -85,7 +85,7 @@ def execute(args: argparse.Namespace) -> int:
     piped = args.dirs == ["-"]
     if piped:
         args.dirs = [_standard_input()]
-    with no_cycles(), common.journals_progress() as progress:
+    with no_cycles(), common.progress() as progress:
         try:
             report = diagnose(
                 args.dirs,

@@ -201,7 +201,12 @@ class JournalReader:
             if operation.end is None:  # where it was waited for in vain before, it is once more
                 self._expected.pop(number, None)
                 self.in_flight[number] = operation
-            elif "r" in record or (kind == fmt.COMPLETE and not _on_device(operation.call)):
+            elif "r" in record or (
+                kind == fmt.COMPLETE
+                and not fmt.ends_on_device(
+                    operation.call.get("backend"), operation.call.get("device")
+                )
+            ):
                 self.in_flight.pop(number, None)
                 self._expected[number] = operation
             elif kind != fmt.ISSUED:
@@ -230,10 +235,6 @@ class JournalReader:
 
     def _seen(self, t: int) -> None:
         self.last = max(self.last, t)
-
-
-def _on_device(call: Record) -> bool:
-    return fmt.ends_on_device(call.get("backend"), call.get("device"))
 
 
 _FATES = (fmt.END, fmt.ISSUED, fmt.WAIT, fmt.COMPLETE, fmt.LOST)

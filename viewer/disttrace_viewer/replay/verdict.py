@@ -90,7 +90,7 @@ def _would_hang(
             one,
             kind=KIND,
             because=(REPLAYED,),
-            summary=_summary(one.summary),
+            summary=f"Would hang: {_LASTING.sub('', one.summary)}",
             hint=f"{why} {one.hint}" if one.hint else why,
             culprits=tuple(at[i] for i in one.culprits),
             waiting=tuple(at[i] for i in one.waiting),
@@ -191,11 +191,6 @@ def _held(journal: Journal, segments: Mapping[int, list[bytes]]) -> Files:
         files.hold(path, b"\n".join((*kept, b"")), journal.modified_ns)
         found.segments[number] = path
     return found
-
-
-def _summary(what: str) -> str:
-    """The sentence of the rule that judged the replay."""
-    return f"Would hang: {_LASTING.sub('', what)}"
 
 
 def _hint(ops: Set[tuple[str, str | None]], *, on_device: bool) -> str:

@@ -29,7 +29,11 @@ def github(report: Mapping[str, Any], root: str) -> Iterator[str]:
         at = _place(finding, root)
         sure = "" if finding["certainty"] == "certain" else " (likely)"
         fields = {**at, "title": f"disttrace: {finding['kind']}{sure}"}
-        properties = ",".join(f"{name}={_property(value)}" for name, value in fields.items())
+        escaped = {
+            name: _data(value).replace(":", "%3A").replace(",", "%2C")
+            for name, value in fields.items()
+        }
+        properties = ",".join(f"{name}={value}" for name, value in escaped.items())
         text = "\n".join([finding["summary"], *filter(None, [finding["hint"]])])
         yield f"::{_COMMANDS[finding['severity']]} {properties}::{_data(text)}"
     if report["healthy"]:
@@ -39,10 +43,6 @@ def github(report: Mapping[str, Any], root: str) -> Iterator[str]:
 
 def _data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def junit(reports: Sequence[Mapping[str, Any]]) -> str:

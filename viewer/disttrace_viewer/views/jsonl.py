@@ -13,7 +13,7 @@ import polars as pl
 
 from disttrace_viewer.trace.columns import STATUS, WAIT_END
 from disttrace_viewer.trace.model import Trace
-from disttrace_viewer.views.call_fields import FIELDS, VARYING, values
+from disttrace_viewer.views.tables import FIELDS, VARYING, values
 
 CHUNK_ROWS = 5_000
 _NUMBERS = ("thread", "seq", "begin_ns", "issued_ns", "wait_begin_ns", "wait_end_ns")

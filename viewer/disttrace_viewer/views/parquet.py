@@ -99,7 +99,8 @@ def _operations(trace: Trace, waits: WaitStates, folder: str) -> None:
             .join(mine.lazy(), on=["_process", "number"], how="left", maintain_order="left")
             .drop("_process")
         )
-        place = os.path.join(folder, "operations", f"job={_quoted(job)}", f"ranks={part}")
+        name = urllib.parse.quote(job, safe="")  # as Hive writes a part of a path
+        place = os.path.join(folder, "operations", f"job={name}", f"ranks={part}")
         os.makedirs(place)
         table.collect().write_parquet(os.path.join(place, "part-0.parquet"))
 
@@ -138,8 +139,3 @@ _FINDINGS = {
     "locations": pl.String(),
     "consequences": pl.List(pl.String()),
 }
-
-
-def _quoted(name: str) -> str:
-    """A job's id as part of a path, as Hive writes it."""
-    return urllib.parse.quote(name, safe="")

@@ -22,8 +22,7 @@ from disttrace_viewer.views.terminal.plan import (
     parse_time,
     plan_of,
 )
-from disttrace_viewer.views.terminal.rows import Row, endings_of
-from disttrace_viewer.views.terminal.sequence_rows import Maker
+from disttrace_viewer.views.terminal.rows import Maker, Row, endings_of
 from disttrace_viewer.wording.names import Lane, Names, duration, lanes_of, number, offset
 
 HEAD, TAIL = 12, 48

@@ -188,7 +188,7 @@ def snapshot_of(
         at_ns=evidence.cut_ns,
         live=evidence.runs,
         silent=not evidence.runs and UNKNOWN in states,
-        jobs=_jobs(trace),
+        jobs=tuple(job.id for job in sorted(trace.jobs, key=lambda job: -len(job.processes))),
         processes=len(trace.processes),
         verdict=_verdict(case, serious),
         rows=tuple(rows),
@@ -200,6 +200,10 @@ def snapshot_of(
 
 def _position(place: RankPlace, trace: Trace, activity: Shares) -> TopRow:
     """The row of a position, with those of its processes."""
+
+    def largest(whose: Sequence[Process], shares: Mapping[str, float]) -> float | None:
+        found = (shares.get(one.id, 0.0) for one in whose)
+        return max(found, default=0.0) if activity.known else None
 
     def row(who: str, indices: tuple[int, ...], doing: str) -> TopRow:
         whose = [trace.processes[p] for p in indices]
@@ -215,13 +219,18 @@ def _position(place: RankPlace, trace: Trace, activity: Shares) -> TopRow:
             age_ns=None,
             culprit=place.culprit,
             waits=place.waits,
-            ops_per_s=_rate(whose, activity) if place.state == RUNNING else None,
-            late=_share(whose, activity.late, activity),
-            waiting=_share(whose, activity.waiting, activity),
+            ops_per_s=None
+            if place.state != RUNNING
+            else sum(activity.ops_per_s.get(one.id, 0.0) for one in whose) / len(whose),
+            late=largest(whose, activity.late),
+            waiting=largest(whose, activity.waiting),
         )
 
     each = by_rank(trace.processes[p] for p in place.processes)
-    members = tuple(row(p.label, (p.index,), _host(p)) for p in each)
+    members = tuple(
+        row(p.label, (p.index,), p.host if p.pid is None else f"{p.host}, pid {p.pid}")
+        for p in each
+    )
     whole = row(place.who(trace), place.processes, place.doing)
     return replace(
         whole,
@@ -230,26 +239,6 @@ def _position(place: RankPlace, trace: Trace, activity: Shares) -> TopRow:
         members=members,
         briefly=place.briefly,
     )
-
-
-def _jobs(trace: Trace) -> tuple[str, ...]:
-    return tuple(job.id for job in sorted(trace.jobs, key=lambda job: -len(job.processes)))
-
-
-def _host(process: Process) -> str:
-    return f"{process.host}, pid {process.pid}" if process.pid is not None else process.host
-
-
-def _rate(processes: Sequence[Process], activity: Shares) -> float:
-    return sum(activity.ops_per_s.get(p.id, 0.0) for p in processes) / len(processes)
-
-
-def _share(
-    processes: Sequence[Process], shares: Mapping[str, float], activity: Shares
-) -> float | None:
-    if not activity.known:
-        return None
-    return max((shares.get(p.id, 0.0) for p in processes), default=0.0)
 
 
 def _with_absence(findings: Sequence[Finding], activity: Shares, ids: Sequence[str]) -> Shares:

@@ -26,7 +26,7 @@ from disttrace_viewer.load.said import SHOWN
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import Group, Trace
 from disttrace_viewer.trace.process import Frame, Stack
-from disttrace_viewer.views.call_fields import shared
+from disttrace_viewer.views.tables import shared
 from disttrace_viewer.views.timeline.columns import Columns, Sources, gains
 from disttrace_viewer.views.timeline.tracks import Tracks, on_bus, placed, waits
 from disttrace_viewer.wording.sentences import group as group_words

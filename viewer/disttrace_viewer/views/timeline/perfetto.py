@@ -26,7 +26,7 @@ from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.trace.columns import STATUS
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.process import Process
-from disttrace_viewer.views.call_fields import shared
+from disttrace_viewer.views.tables import shared
 from disttrace_viewer.views.timeline.tracks import Track, Tracks, counters, placed
 from disttrace_viewer.wording.names import duration, spans
 from disttrace_viewer.wording.sentences import group
