@@ -248,14 +248,18 @@ static void show_course(State *state, const Call *counter, const Call *call) {
 typedef struct {
     PyObject_HEAD
     PyObject *batches, *tail;
-    PyObject *waited; /* operations whose own call waits for them, innermost last */
-    char inside;      /* in a recorded call: what it calls in turn is part of it */
+    PyObject *waited;  /* operations whose own call waits for them, innermost last */
+    PyObject *parents; /* numbers of composed operations around the current point */
+    int64_t number;
+    char inside; /* in a recorded call: what it calls in turn is part of it */
 } Thread;
 
 static PyMemberDef thread_members[] = {
     {"batches", T_OBJECT, offsetof(Thread, batches), 0, NULL},
     {"tail", T_OBJECT, offsetof(Thread, tail), 0, NULL},
     {"waited", T_OBJECT, offsetof(Thread, waited), 0, NULL},
+    {"parents", T_OBJECT, offsetof(Thread, parents), 0, NULL},
+    {"number", T_LONGLONG, offsetof(Thread, number), 0, NULL},
     {"inside", T_BOOL, offsetof(Thread, inside), 0, NULL},
     {NULL},
 };
@@ -482,6 +486,38 @@ static Operation *waits_for(Thread *thread, PyObject *work) {
         return operation;
     }
     return NULL;
+}
+
+/* What the thread begins is from now on a part of `parents`; see operation.py. */
+static int retail(Thread *thread) {
+    char text[80], *end = text;
+    Py_ssize_t count = PyList_GET_SIZE(thread->parents);
+    if (thread->number) end = put_number(put_text(end, (Text){",\"h\":", 5}), thread->number);
+    if (count > 0) {
+        int64_t parent = PyLong_AsLongLong(PyList_GET_ITEM(thread->parents, count - 1));
+        end = put_number(put_text(end, (Text){",\"p\":", 5}), parent);
+    }
+    PyObject *tail = PyErr_Occurred() ? NULL : PyBytes_FromStringAndSize(text, end - text);
+    if (tail != NULL) Py_XSETREF(thread->tail, tail);
+    return tail ? 0 : -1;
+}
+
+/* What the thread begins is a part of the composed operation from now on. */
+static int step_in(Thread *thread, int64_t n) {
+    PyObject *number = PyLong_FromLongLong(n);
+    int done = number && thread->parents ? PyList_Append(thread->parents, number) : -1;
+    Py_XDECREF(number);
+    return done < 0 ? -1 : retail(thread);
+}
+
+/* And from now on it is not. */
+static int step_out(Thread *thread, int64_t n) {
+    Py_ssize_t count = thread->parents ? PyList_GET_SIZE(thread->parents) : 0;
+    for (Py_ssize_t i = count - 1; i >= 0; i--) {
+        if (PyLong_AsLongLong(PyList_GET_ITEM(thread->parents, i)) != n) continue;
+        return PyList_SetSlice(thread->parents, i, count, NULL) < 0 ? -1 : retail(thread);
+    }
+    return 0;
 }
 
 /* ---- places: code objects and offsets down to the end of the recorded stack ---------------- */
@@ -1114,6 +1150,10 @@ typedef struct {
     /* Of operators: what is called where the call is known, or passes; and whether this comes to
        the kernels, of a first argument that is no mere tensor. */
     PyObject *direct, *passes;
+    /* Of what is made of several: positions of arguments that tell calls apart, that of the group
+       (-1: none), and the number of the group where that is None. */
+    PyObject *shown, *by_default;
+    int group_at;
     /* Of stores: what a begin record has besides, and {key: its text}. */
     PyObject *describe, *keys;
     int value; /* of stores: position of what is stored, 0: nothing */
@@ -1136,6 +1176,9 @@ static PyMemberDef method_members[] = {
     {"direct", T_OBJECT, offsetof(Method, direct), 0, NULL},
     {"passes", T_OBJECT, offsetof(Method, passes), 0, NULL},
     {"waits", T_BOOL, offsetof(Method, waits), 0, NULL},
+    {"shown", T_OBJECT, offsetof(Method, shown), 0, NULL},
+    {"by_default", T_OBJECT, offsetof(Method, by_default), 0, NULL},
+    {"group_at", T_INT, offsetof(Method, group_at), 0, NULL},
     {"describe", T_OBJECT, offsetof(Method, describe), 0, NULL},
     {"keys", T_OBJECT, offsetof(Method, keys), 0, NULL},
     {"value", T_INT, offsetof(Method, value), 0, NULL},
@@ -1291,33 +1334,53 @@ static int forget_results(Core *core, Operation *operation) {
     return PyErr_Occurred() ? -1 : 0;
 }
 
+/* The number of a group or a store (a new reference). NULL without an exception: it has none. */
+static PyObject *number_of(Method *self, PyObject *owner) {
+    PyObject *key = PyLong_FromVoidPtr(owner);
+    PyObject *number = key ? PyDict_GetItemWithError(self->numbers, key) : NULL;
+    Py_XDECREF(key);
+    return Py_XNewRef(number);
+}
+
 /* The key of a call at `frame`. 1: done; 0: calls of this form have none; -1: an exception. */
 static int push_call(Method *self, Key *key, PyFrameObject *frame, PyObject *const *args,
                      Py_ssize_t nargs, PyObject *kwnames) {
     Core *core = self->of.core;
     int done = push_address(key, self);
+    PyObject *owner = args[0];
     if (given(self->direct)) { /* an operator, which lives for ever, and names its group */
         int come = kwnames == NULL && nargs > 1 ? passes_kernels(self, args[1]) : 0;
         if (come <= 0) return come;
-        done = push_address(key, args[0]) && push(key, (uint64_t)core->groups);
+        done = push_address(key, owner) && push(key, (uint64_t)core->groups);
     } else {
-        PyObject *owner = PyLong_FromVoidPtr(args[0]);
-        PyObject *number = owner ? PyDict_GetItemWithError(self->numbers, owner) : NULL;
-        Py_XDECREF(owner);
+        if (given(self->shown))
+            owner = self->group_at >= 0 && self->group_at < nargs ? args[self->group_at] : Py_None;
+        PyObject *number = owner != Py_None          ? number_of(self, owner)
+                           : given(self->by_default) ? PyObject_CallNoArgs(self->by_default)
+                                                     : PyLong_FromLong(-1);
+        if (number == Py_None) Py_CLEAR(number);
         if (number == NULL) return PyErr_Occurred() ? -1 : 0; /* not known yet */
-        done = done && push(key, (uint64_t)PyLong_AsLongLong(number));
+        done = done && push_value(core, key, number, 0);
+        Py_DECREF(number);
     }
-    if (!given(self->describe)) { /* the arguments of a store's method are no part of its call */
-        Py_ssize_t count = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
-        done = done && push(key, (uint64_t)nargs);
-        if (done > 0 && kwnames != NULL) done = push_value(core, key, kwnames, 0);
-        for (Py_ssize_t i = 1; done > 0 && i < count; i++) done = push_value(core, key, args[i], 0);
-        if (done > 0 && given(self->asynchronous)) {
-            PyObject *from = frame ? (PyObject *)frame : Py_None;
-            PyObject *told = PyObject_CallOneArg(self->asynchronous, from);
-            done = push_value(core, key, told, 0);
-            Py_XDECREF(told);
+    Py_ssize_t count = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0), first = 1;
+    if (given(self->describe)) first = count; /* of a store's method they are no part of its call */
+    else if (done > 0) done = push(key, (uint64_t)nargs);
+    if (given(self->shown)) {
+        for (Py_ssize_t i = 0; done > 0 && i < PyTuple_GET_SIZE(self->shown); i++) {
+            Py_ssize_t at = PyLong_AsSsize_t(PyTuple_GET_ITEM(self->shown, i));
+            done = at < nargs ? push_value(core, key, args[at], 0) : 0;
         }
+        first = nargs;
+    }
+    if (done > 0 && kwnames != NULL && first < count) done = push_value(core, key, kwnames, 0);
+    for (Py_ssize_t i = first; done > 0 && i < count; i++)
+        done = push_value(core, key, args[i], 0);
+    if (done > 0 && given(self->asynchronous)) {
+        PyObject *from = frame ? (PyObject *)frame : Py_None;
+        PyObject *told = PyObject_CallOneArg(self->asynchronous, from);
+        done = push_value(core, key, told, 0);
+        Py_XDECREF(told);
     }
     return done > 0 ? push_place(core, key, frame) : done;
 }
@@ -1381,6 +1444,7 @@ static Operation *begin(Method *self, Thread *thread, PyObject *const *args, Py_
     if (call == NULL && given(self->direct)) return NULL; /* kernels see it */
     if (call == NULL) {
         PyObject *made = PyObject_Vectorcall(self->begin, args, nargs, kwnames);
+        if (made == Py_None) Py_CLEAR(made); /* there is none */
         if (made != NULL && !Py_IS_TYPE(made, core->state->types[OPERATION])) {
             PyErr_SetString(PyExc_TypeError, "not an operation of this core");
             Py_CLEAR(made);
@@ -1399,6 +1463,10 @@ static Operation *begin(Method *self, Thread *thread, PyObject *const *args, Py_
     Operation *operation = PyErr_Occurred() ? NULL : core_begin(core, thread, call, details);
     Py_XDECREF(told);
     Py_DECREF(call);
+    if (operation != NULL && given(self->shown) && step_in(thread, operation->n) < 0) {
+        give_up(core, operation);
+        Py_CLEAR(operation);
+    }
     return operation;
 }
 
@@ -1437,6 +1505,7 @@ static int returned(Method *self, Thread *thread, Operation *operation, PyObject
                     PyObject *result) {
     Core *core = self->of.core;
     Call *call = operation->call;
+    if (given(self->shown)) return put_event(core, END, operation, NOTHING);
     if (self->waits) {
         if (call->device_ends || operation->dict != NULL || given(operation->reference) ||
             !given(operation->tensors) || !PyTuple_Check(operation->tensors))
@@ -1509,9 +1578,14 @@ static PyObject *method_vectorcall(PyObject *op, PyObject *const *args, size_t n
             result = PyObject_Vectorcall(self->of.original, args, nargs, kwnames);
         if (result == NULL) Py_CLEAR(ours); /* what torch refuses, too, is no failure of ours */
     } else {
-        thread->inside = 1;
+        thread->inside = !given(self->shown);
         result = PyObject_Vectorcall(known, args, nargs, kwnames);
         thread->inside = 0;
+        if (given(self->shown)) {
+            PyObject *error = result ? NULL : take_error();
+            if (step_out(thread, operation->n) < 0) PyErr_Clear(); /* no memory */
+            if (error != NULL) set_error(error);
+        }
         if (result == NULL)
             failed(self, thread, operation);
         else

@@ -317,7 +317,7 @@ def _native_core() -> Any:
     class NativeThread(of_thread):
         """A ``ThreadState``, of which C knows what it looks at."""
 
-        __slots__ = ("number", "parents")
+        __slots__ = ()
         __init__ = ThreadState.__init__
 
     class NativeCore(base):

@@ -326,6 +326,7 @@ for _ in range(2):
     name = dist.group.WORLD.group_name
     for _ in range(3):
         functional.wait_tensor(functional.all_reduce(tensor, "sum", name))
+        dist.broadcast_object_list([1])
     dist.destroy_process_group()
     dist.distributed_c10d._world.group_count = 0  # as a new default group of newer torches has it
     print(name)
@@ -334,14 +335,15 @@ for _ in range(2):
 
 @EACH_CORE
 def test_a_group_of_a_name_that_was_used_before(tmp_path: Path, core: str) -> None:
-    """A functional call that is known by the name of its group is of the group of that name."""
+    """A functional call is known by the name of its group, and a composed one by the default."""
     outcome = preloaded("-W", "ignore", "-c", REMADE, str(tmp_path), core).check()
     first, second = outcome.stdout.split()
     assert first == second
     (journal,) = read_journals(tmp_path)
     calls = journal.calls()
     called = [calls[r["s"]] for r in journal.records if "b" in r]
-    assert [c["group"] for c in called if c["op"] == "all_reduce"] == [1, 1, 1, 2, 2, 2]
+    for op in ("all_reduce", "broadcast_object_list"):
+        assert [c["group"] for c in called if c["op"] == op] == [1, 1, 1, 2, 2, 2]
 
 
 OVERRIDDEN = """

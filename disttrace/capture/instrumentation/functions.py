@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 import torch.distributed.distributed_c10d as c10d
 
 from disttrace import foreign
+from disttrace.capture.hot_path import native
 from disttrace.capture.wrapping.context import Capture
-from disttrace.capture.wrapping.wrappers import Args, Kwargs, compose
+from disttrace.capture.wrapping.wrappers import Args, Kwargs, Part, compose
 from disttrace.identity import integer
-from disttrace.recording.operation import Operation
+from disttrace.recording.operation import Operation, ThreadState
 
 PART = "composed operations"
 
@@ -70,43 +71,47 @@ def install(capture: Capture) -> None:
             capture.engine.function(PART, function, functools.partial(_wrapper, capture, row))
 
 
-def _wrapper(
-    capture: Capture, row: ComposedFunction, original: types.FunctionType
-) -> Callable[..., Any]:
-    # The code that stands in for the function's passes every parameter, as the function names them.
-    names = original.__code__.co_varnames[: original.__code__.co_argcount]
-    op, recorder, groups = row.op or row.function, capture.recorder, capture.groups
-    by_default = op.endswith(("_object", "_object_list"))  # on the default group
-    group_at = names.index("group") if "group" in names else None
-    shown = [(at, name) for at, name in enumerate(names) if name not in _LEFT_OUT]
-    find = None if row.joins else capture.sites.find_call
+class _Composed(Part):
+    """One of them, and where its arguments stand: the code that stands in for the function's passes
+    every parameter, as the function names them."""
 
-    def enter(first: Any, args: Args, kwargs: Kwargs, frame: Any) -> Operation | None:
-        thread = recorder.threads.state
+    def __init__(self, capture: Capture, row: ComposedFunction, names: tuple[str, ...]) -> None:
+        super().__init__(capture, PART, on_issue=False)
+        self.op = row.op or row.function
+        self.shown = [(at, name) for at, name in enumerate(names) if name not in _LEFT_OUT]
+        self.group_at = names.index("group") if "group" in names else -1
+        self.by_default = self.op.endswith(("_object", "_object_list"))  # on the default group
+
+    def begin(
+        self, thread: ThreadState, frame: Any, first: Any, /, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Begin it, called by ``frame``; None: it is part of another call."""
         if thread.inside:
             return None
-        values, caller = (first, *args), frame.f_back
-        group = None if group_at is None else values[group_at]
-        if group is None and by_default:
+        values, groups = (first, *args), self.capture.groups
+        group = None if self.group_at < 0 else values[self.group_at]
+        if group is None and self.by_default:
             group = c10d._world.default_pg
         entry = None
         if group is not None:
             entry = groups.get(id(group)) or groups.passed(group)
-        told = [values[at] for at, _ in shown]
-        told.extend(kwargs.items())
-        key = op, None if entry is None else entry.n, told, caller
-        call = None if find is None or caller is None else find(*key)
-        if call is not None:
-            return capture.step_in(recorder.begin(thread, call))
-        args_of = {name: _plain(values[at]) for at, name in shown}
+        args_of = {name: _plain(values[at]) for at, name in self.shown}
         args_of.update((name, _plain(value)) for name, value in kwargs.items())
-        given = {name: value for name, value in args_of.items() if value is not None}
-        if op == "init_process_group":
-            _claim(capture, given)
-        operation = capture.begin_composed(caller, op, str(given), group=entry, args=given)
-        if find is not None and caller is not None and operation.call.whole:
-            find(*key, operation.call)
-        return operation
+        told = {name: value for name, value in args_of.items() if value is not None}
+        if self.op == "init_process_group":
+            _claim(self.capture, told)
+        return self.capture.begin_composed(frame.f_back, self.op, str(told), group=entry, args=told)
+
+
+def _wrapper(
+    capture: Capture, row: ComposedFunction, original: types.FunctionType
+) -> Callable[..., Any]:
+    part = _Composed(capture, row, original.__code__.co_varnames[: original.__code__.co_argcount])
+    threads, numbers = capture.recorder.threads, capture.groups.numbers
+
+    def enter(first: Any, args: Args, kwargs: Kwargs, frame: Any) -> Operation | None:
+        begun: Operation | None = part.begin(threads.state, frame, first, *args, **kwargs)
+        return begun
 
     def left(*_: Any, **__: Any) -> None:
         _joined(capture)
@@ -125,12 +130,21 @@ def _wrapper(
             yield value
         yield from values
 
-    generates = inspect.isgeneratorfunction(original)
-    return (
-        run_first
-        if generates
-        else compose(capture, PART, original, enter, left if row.joins else None)
+    if inspect.isgeneratorfunction(original):
+        return run_first
+    if row.joins:
+        return compose(capture, PART, original, enter, left)
+    made = native.wrapper(
+        part,
+        original,
+        part.op,
+        torchs=True,
+        numbers=numbers,
+        shown=tuple([at for at, _ in part.shown]),
+        group_at=part.group_at,
+        by_default=(lambda: numbers.get(id(c10d._world.default_pg))) if part.by_default else None,
     )
+    return compose(capture, PART, original, enter) if made is None else made
 
 
 def _claim(capture: Capture, given: dict[str, Any]) -> None:
