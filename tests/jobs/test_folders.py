@@ -9,12 +9,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from disttrace.cli import main
 from disttrace.identity import PARENT_VARIABLE, Identity, handed_down
-from support.processes import ROOT, clean_environ, companions, free_port, run_program, wait_until
+from support.preloaded import preloaded
+from support.processes import ROOT, clean_environ, companions, free_port, wait_until
 
 HOST = os.uname().nodename
 TWO_HOSTS = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "r7"}
@@ -100,6 +102,7 @@ def test_whoever_is_started_lies_where_the_starter_does(monkeypatch: pytest.Monk
 
 RANK = """
 import os, sys
+os.umask(int(sys.argv[1]))
 listed = []
 sys.addaudithook(lambda event, args: event in ("os.listdir", "os.scandir") and listed.append(args))
 import torch.distributed as dist
@@ -110,12 +113,13 @@ print(*(path for path, in listed if str(path).startswith(os.environ["DISTTRACE_D
 
 def rank(out: Path, *, umask: int = 0o22, **variables: str) -> str:
     """What a rank on one of two hosts says on standard error; it lists no folder of journals."""
-    environ = {**TWO_HOSTS, "DISTTRACE": "1", "DISTTRACE_DIR": str(out), **variables}
-    before = os.umask(umask)
-    try:
-        ran = run_program([sys.executable, "-c", RANK], clean_environ(**environ))
-    finally:
-        os.umask(before)
+    environ: dict[str, Any] = {
+        **TWO_HOSTS,
+        "DISTTRACE": "1",
+        "DISTTRACE_DIR": str(out),
+        **variables,
+    }
+    ran = preloaded("-c", RANK, str(umask), **environ)
     assert ran.check().stdout == "\n"
     return ran.stderr
 

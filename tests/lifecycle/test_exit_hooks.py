@@ -142,7 +142,7 @@ def test_an_interrupt_that_torch_spawn_swallows(tmp_path: Path) -> None:
 
 def test_the_failing_line(tmp_path: Path) -> None:
     """A failure shows where it was raised, innermost first."""
-    traced(tmp_path, "spawn", "raises")
+    traced(tmp_path, "fork", "raises")
     journal = of_child(tmp_path)
     strings = {record["n"]: record["v"] for record in journal.of("string")}
     stacks = {record["n"]: record["frames"] for record in journal.of("stack")}

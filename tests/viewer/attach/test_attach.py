@@ -386,15 +386,22 @@ def test_nobody_there_is_a_sentence_and_two() -> None:
     assert done.stderr.count("\n") == 1
 
 
-HAS_TORCH = "import torch; print(flush=True); input()"
+HAS_TORCH = """
+import mmap, sys
+with open(sys.argv[1], "rb") as file:
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+print(flush=True)
+input()
+"""
 
 
-def test_a_rank_that_is_no_number_is_none() -> None:
+def test_a_rank_that_is_no_number_is_none(tmp_path: Path) -> None:
     """Of programs beside a rank: a digit that is no decimal, and five thousand of them."""
     told = ("\u00b2", 5_000 * "9", "-1", "1")
+    (library := tmp_path / "libtorch.so").write_bytes(b"of which processes have it mapped")
     running = [
         subprocess.Popen(
-            [sys.executable, "-c", HAS_TORCH],
+            [sys.executable, "-S", "-c", HAS_TORCH, str(library)],
             env={**os.environ, **environment(0, 1, 1), "RANK": rank, "WORLD_SIZE": rank},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -268,7 +268,7 @@ def test_filters_choose_rows(tmp_path: Path) -> None:
 
 def test_many_ranks_share_lanes(tmp_path: Path) -> None:
     """Of 1,000 ranks every lane holds 125, and lines stay within 80 columns."""
-    bulk(tmp_path, 40_000, world_size=1000)
+    bulk(tmp_path, 8_000, world_size=1000)
     found = report(tmp_path)
     assert [lane.label for lane in found.sequence.lanes] == [str(125 * n) for n in range(8)]
     assert [len(lane.processes) for lane in found.sequence.lanes] == [125] * 8
