@@ -80,3 +80,48 @@ def test_what_was_caught_is_no_finding(traced: Path) -> None:
     pytest.importorskip("polars")
     outcome = python("-m", "disttrace", "diagnose", str(traced), "--json").check()
     assert json.loads(outcome.stdout)["findings"] == []
+
+
+EACH_WITH_A_TEXT = """
+import sys, torch, torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from disttrace.errors import is_our_file
+
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+called = 0
+
+def seen(frame, event, arg):
+    global called
+    called += event == "call" and is_our_file(frame.f_code.co_filename)
+
+def refused(first, count):
+    global called
+    called = 0
+    sys.setprofile(seen)
+    for number in range(first, first + count):
+        try:
+            dist.send(torch.ones(1), 10_000 + number)
+        except ValueError:
+            pass
+        try:
+            dist.all_reduce("text of its own " * 10 + str(number))
+        except TypeError:
+            pass
+    sys.setprofile(None)
+    return called / count / 2
+
+refused(0, 10)
+print(*(refused(first, 100) for first in (100, 1000)))
+"""
+
+
+@pytest.mark.parametrize("core", ["c", "python"])
+def test_a_refusal_with_a_text_of_its_own_is_a_bounded_piece_of_work(
+    tmp_path: Path, core: str
+) -> None:
+    """Functions of ours that run for it: 117 to 123, the thousandth time as the first."""
+    variables = {"DISTTRACE": "1", "DISTTRACE_DIR": str(tmp_path / "out"), "DISTTRACE_CORE": core}
+    printed = preloaded("-c", EACH_WITH_A_TEXT, **variables).check().stdout  # type: ignore[arg-type]
+    early, late = map(float, printed.split())
+    assert early < 150
+    assert late < early + 1
