@@ -94,6 +94,46 @@ def test_the_last_consequence_is_told_with_where_it_began(tmp_path: Path, read: 
 
 
 @pytest.mark.parametrize("read", [lambda folder: list(diagnose(folder).found), by_states])
+@pytest.mark.parametrize("extra", [("log", "log"), ("grad", "grad"), ("log", "log", "log", "log")])
+@pytest.mark.parametrize("then", [("eval",), ()])
+def test_several_calls_more_in_a_loop_that_is_in_step_again(
+    tmp_path: Path, read: object, extra: tuple[str, ...], then: tuple[str, ...]
+) -> None:
+    """Rank 2 makes them in its seventh step: as many as the loop has calls, or twice that, so that
+    all meet their own again until the others go on to something else, or to nothing.
+    """
+    usual = ("grad", "norm") * 12
+    more = (*usual[:13], *extra, *usual[13:])[: 24 + 1]
+    if then:
+        run(tmp_path, [(*usual, *then)] * 2 + [more], ends=False)
+    else:
+        for journal, group in steps(tmp_path, 3, count=0):
+            for number, name in enumerate(more if journal.rank == 2 else usual, 1):
+                where = journal.stack(("train.py", LINES[name], name))
+                call, t = journal.collective(group, stack=where), (100 + number) * MS
+                journal.begin(call, t, q=number) if number > 24 else journal.run(
+                    call, t=t, d=MS // 2, q=number
+                )
+            beat(journal, 20)
+    found = only(read(tmp_path))  # type: ignore[operator]
+    line, count = LINES[extra[0]], len(extra)
+    if then:
+        assert found.kind == "op_mismatch"
+        assert f"rank 2 made {count} more calls of all_reduce at train.py:{line}; " in found.summary
+    else:
+        assert (found.kind, found.certainty, found.culprits) == (
+            "missing_participant",
+            "likely",
+            (),
+        )
+        numbers = ", ".join(f"#{14 + n}" for n in range(count))
+        assert found.summary.startswith(
+            f"Rank 2 made {count} more calls (all_reduce {numbers} at train.py:{line}) than ranks"
+        )
+        assert (found.hint or "").startswith(f"Apart from {count} more calls at train.py:{line} ")
+
+
+@pytest.mark.parametrize("read", [lambda folder: list(diagnose(folder).found), by_states])
 def test_an_exception_by_which_a_call_was_skipped_is_told(tmp_path: Path, read: object) -> None:
     """Rank 2's eighth call raised, took no number, and nobody heard of it."""
     for journal, group in steps(tmp_path, 3, count=0):

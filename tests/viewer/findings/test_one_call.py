@@ -64,6 +64,38 @@ def test_one_more_call_of_another_kind_is_told(tmp_path: Path) -> None:
     assert (found.hint or "").startswith("Rank 0 made one more call, at train.py:77")
 
 
+def test_an_operation_of_several_calls_that_was_left_out_has_its_name(tmp_path: Path) -> None:
+    """Rank 1 leaves out ``broadcast_object_list`` in its third step, and comes to the next call."""
+    for journal, group in steps(tmp_path, 3, count=0):
+        loss = journal.collective(group, stack=journal.stack(("train.py", 9, "step")))
+        where = journal.stack(("load.py", 88, "share"))
+        outer = journal.call(
+            "broadcast_object_list", kind="composed", group=group, origin="python", stack=where
+        )
+        part, number = journal.collective(group, "broadcast", stack=where, root=0), 0
+        for step in range(3):
+            t = (100 + 10 * step) * MS
+            left_out = (journal.rank, step) == (1, 2)
+            composed = None if left_out else journal.begin(outer, t)
+            for n in range(0 if left_out else 2):
+                number += 1
+                begun = journal.begin(part, t + n * MS, q=number, p=composed)
+                if step == 2:
+                    break
+                journal.end(begun, MS // 2)
+            if composed is not None and step < 2:
+                journal.end(composed, 3 * MS)
+            if step < 2 or left_out:
+                number += 1
+                begun = journal.begin(loss, t + 5 * MS, q=number)
+                if step < 2:
+                    journal.end(begun, MS // 2)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("op_mismatch", [1])
+    assert (found.hint or "").startswith("Rank 1 skipped the broadcast_object_list at load.py:88")
+
+
 def test_one_call_that_a_few_left_out_is_told_of_them(tmp_path: Path) -> None:
     """The others save for the first time; rank 0's own part of it failed, and was caught."""
     for journal, group in steps(tmp_path, 3, count=3):

@@ -274,6 +274,8 @@ def _apart(usual: str, other: str, kinds: Kinds) -> _Apart | None:
         elif one not in other:
             in_step = (usual.replace(one, two), other)
         apart = _explained(in_step, usual, other, at, least)
+        if apart is not None and clash and _to_the_end(apart, usual, other, met):
+            return apart
         if apart is not None and (pairs := _explained_by(apart, usual, other, met)):
             before = usual[max(since, at - _FAR) : at]
             if _is_sure(before, usual[at : at + apart.equal], pairs):
@@ -285,6 +287,16 @@ def _apart(usual: str, other: str, kinds: Kinds) -> _Apart | None:
         usual, other = in_step
         start = at + 1
     return unsure
+
+
+def _to_the_end(apart: _Apart, usual: str, other: str, met: Set[str]) -> bool:
+    """Whether several calls more on one side, in the place of such as both have made together, make
+    all equal up to last calls that cannot be one, which no branch explains.
+    """
+    longer, rest = (usual, other) if apart.how == SKIPPED else (other, usual)
+    instead = rest[apart.at : apart.at + apart.count]
+    to_end = apart.at + apart.count + apart.equal == len(longer)
+    return apart.how != SWAPPED and to_end and apart.equal >= apart.count > 1 and met >= {*instead}
 
 
 def _explained_by(apart: _Apart, usual: str, other: str, met: Set[str]) -> Set[tuple[str, str]]:

@@ -68,7 +68,7 @@ def _finding(case: Case, found: Disagreement) -> Finding:
             (not case.certain_journals(members), sentences.NOT_WHOLE),
             (len(found.odd) > 1, sentences.MAJORITY),
         ),
-        hint=hint(trace, found, one),
+        hint=hint(trace, found, one, None if one is None else evidence.within(one.op)),
         culprits=tuple(found.members[r].process for r in odd if r in found.members),
         waiting=tuple(
             op.process
@@ -218,10 +218,12 @@ def _by_pairs(trace: Trace, found: Disagreement, within: Mapping[int, str | None
     return f"{call}, in which {few(text_of)}"
 
 
-def hint(trace: Trace, found: Disagreement, one: OneCall | None) -> str:
-    """What to look for; ``one``: the call that one side skipped, or made beyond the others'."""
+def hint(trace: Trace, found: Disagreement, one: OneCall | None, within: str | None) -> str:
+    """What to look for; ``one``: the call that one side skipped, or made beyond the others',
+    ``within`` what the program called.
+    """
     if one is not None:
-        return one_call_hint(trace, one)
+        return one_call_hint(trace, one, within or "call")
     if found.raced:
         return _RACED
     apart = _two_lines(trace, found)
@@ -387,8 +389,8 @@ class OneCall:
     """Those on the other side."""
 
 
-def one_call_hint(trace: Trace, found: OneCall) -> str:
-    """What to look for."""
+def one_call_hint(trace: Trace, found: OneCall, what: str) -> str:
+    """What to look for; ``what`` is the call."""
     who = sentences.subject(trace, found.who)
     at, due = (
         sentences.line_of(op, branch(op, lines_of([other])))
@@ -396,18 +398,18 @@ def one_call_hint(trace: Trace, found: OneCall) -> str:
     )
     if found.skipped:
         return (
-            f"{who} skipped the call at {at}, after which all calls of both sides are the same"
+            f"{who} skipped the {what} at {at}, after which all calls of both sides are the same"
             " again: look for a branch, a `continue` or an empty batch before it."
         )
     if len(found.who) > len(found.others) > 0:
         return (
-            f"{sentences.subject(trace, found.others)} skipped the call at {at}, which"
+            f"{sentences.subject(trace, found.others)} skipped the {what} at {at}, which"
             f" {sentences.processes(trace, found.who)} make, or made one more at {due} before"
             " it: look for a branch on the rank, an exception that was caught, or more"
             " batches before that."
         )
     return (
-        f"{who} made one more call, at {at}, or left out the one at {due} and went on: look"
+        f"{who} made one more {what}, at {at}, or left out the one at {due} and went on: look"
         " for a collective inside `if rank ...`, or for a `continue`, a `break` or fewer"
         " batches before that."
     )

@@ -311,16 +311,15 @@ def _did(trace: Trace, shift: Shift[int, Place]) -> str:
         return f"{who} skipped {calls}{twice}" + (
             "" if shift.decided else f", or {others} made {_them(shift)} in addition"
         )
-    more = f"{who} made {_count(shift)} more, {calls}"
-    return more + ("" if shift.decided else f", or {others} skipped {_them(shift)}")
+    more = f"one call more, {calls}"
+    if len(shift.calls) > 1:
+        more = f"{len(shift.calls)} more calls" + (", " if len({*shift.calls}) > 1 else " of ")
+        more += sentences.listed([*dict.fromkeys(map(_call, shift.calls))])
+    return f"{who} made {more}" + ("" if shift.decided else f", or {others} skipped {_them(shift)}")
 
 
 def _them(shift: Shift[int, Place]) -> str:
     return "it" if len(shift.calls) == 1 else "them"
-
-
-def _count(shift: Shift[int, Place]) -> str:
-    return "one call" if len(shift.calls) == 1 else f"{len(shift.calls)} calls"
 
 
 def _calls(shift: Shift[int, Place]) -> str:

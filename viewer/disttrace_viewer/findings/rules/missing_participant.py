@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from disttrace.journal.code_files import is_library
+from disttrace_viewer.analysis.out_of_step import MOST_SHIFT
 from disttrace_viewer.analysis.process_ends import CLEAN, TOGETHER_NS
 from disttrace_viewer.analysis.sample import STAND_IN, Course, Site, site
 from disttrace_viewer.evidence.recorded import DRAINING
@@ -45,13 +46,13 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     inside = [w for w in case.inside(wait.exchange) if w.late_ns is None]
     who = [w.process for w in inside]
     raised = _swallowed(case, inside, sinks) if wait.kind == COLLECTIVE else []
-    extra = None if raised else _extra(case, wait, sinks)
-    other = unmatched.partner(case, wait) if extra is None and not raised else None
+    extra = [] if raised else _extra(case, wait, sinks)
+    other = unmatched.partner(case, wait) if not extra and not raised else None
     # Who has no journal was there when the group was made: it may have come, or have failed first.
     unseen = bool(wait.absent) and any(
         evidence.cut_ns - (op.end_ns or 0) > TOGETHER_NS for op in evidence.closed
     )
-    no_culprit = extra is not None or other is not None or unseen
+    no_culprit = bool(extra) or other is not None or unseen
     early = all(case.early(w) for w in inside)
     # A rank that polls a store waits as well, and no record states for which; one that communicates
     # with others may come yet, and those that wait be ahead of it.
@@ -59,7 +60,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     late = late_arrivals.held_up_by(case, wait)
     if wait.lateness:
         away = late_arrivals.answerable(late, away)
-    alone = wait.kind == COLLECTIVE and extra is None and _alone_there(case, inside, sinks)
+    alone = wait.kind == COLLECTIVE and not extra and _alone_there(case, inside, sinks)
     alone = alone and not raised
     no_culprit = no_culprit or not away or alone or (not raised and _differed(case, wait, sinks))
     left = _left(case, wait, sinks)
@@ -97,8 +98,8 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         # Who asks a store is held up there, be it on its way to this line or not.
         if alone and not all(outside.asks(case, s) for s in sinks)
         else _hint(case, wait, sinks)
-        if extra is None
-        else skipped(trace, extra),
+        if not extra
+        else skipped(extra),
         culprits=() if no_culprit else away,
         waiting=tuple(who),
         op=wait.op.call.op,
@@ -109,7 +110,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         + evidence.locations(
             [
                 *(w.op for w in inside),
-                *([] if extra is None else [extra]),
+                *extra,
                 *([] if other is None else [other.op]),
             ]
         ),
@@ -203,31 +204,42 @@ def _left_the_loop(case: Case, process: int) -> bool:
     return bool(calling) and calling.isdisjoint((f.file, f.function) for f in stack)
 
 
-def _extra(case: Case, wait: Wait, sinks: Sequence[int]) -> Op | None:
-    """The one call more of those that wait, if without it both sides are equal."""
+def _extra(case: Case, wait: Wait, sinks: Sequence[int]) -> list[Op]:
+    """The calls in a row that those that wait made beyond the others', if without them both sides
+    are equal: then it is by these that they are ahead, in a call that the others make later.
+    """
     if wait.kind != COLLECTIVE or wait.stream is None or not sinks:
-        return None
+        return []
     course = case.course(wait.process, wait.stream)
     if course is None:
-        return None
+        return []
     mine = _sites(course)
+    found: tuple[int, int] | None = None
     compared: list[Course] = []
     for sink in sinks:
         other = case.course(sink, wait.stream)
         if other is None or [seq for seq, _ in other[:1]] != [seq for seq, _ in course[:1]]:
-            return None  # of one of them the evidence begins later
+            return []  # of one of them the evidence begins later
         if any(other is one for one in compared):
             continue  # of states that made the same calls one holds those of all
         compared.append(other)
         theirs = _sites(other)
         if len(mine) != len(theirs) + 1 or mine[: len(theirs)] == theirs:
-            return None
-        differ = next(i for i, site in enumerate(theirs) if mine[i] != site)
-        if mine[differ + 1 :] != theirs[differ:]:
-            return None
-    seq, call = course[differ]
+            return []
+        at = next(i for i, site in enumerate(theirs) if mine[i] != site)
+        # Of several at least as many as they are have to be equal behind them.
+        most = min(MOST_SHIFT, (len(mine) - at) // 2)
+        counts = (n for n in range(1, most + 1) if mine[at + n :] == theirs[at : len(mine) - n])
+        count = next(counts, 1 if mine[at + 1 :] == theirs[at:] else 0)
+        if not count or found not in (None, (at, count)):
+            return []
+        found = at, count
     over = {"issued_ns": None, "wait_begin_ns": None, "end_ns": wait.op.begin_ns, "error": None}
-    return replace(wait.op, number=STAND_IN, seq=seq, call=call, **over)  # type: ignore[arg-type]
+    at, count = found or (0, 0)
+    return [
+        replace(wait.op, number=STAND_IN, seq=seq, call=call, **over)  # type: ignore[arg-type]
+        for seq, call in course[at : at + count]
+    ]
 
 
 def _alone_there(case: Case, inside: Sequence[Wait], sinks: Sequence[int]) -> bool:
@@ -295,8 +307,8 @@ class Missing:
     held: Mapping[int, Held]
     left: Sequence[int]
     """Those that had issued it too, and ended before their device was through it."""
-    extra: Op | None
-    """The one call that those who wait made and the missing did not."""
+    extra: Sequence[Op]
+    """The calls that those who wait made and the missing did not."""
 
 
 def summary(trace: Trace, found: Missing) -> str:
@@ -311,10 +323,16 @@ def summary(trace: Trace, found: Missing) -> str:
     name = sentences.operation(trace, wait.op, found.within)
     if wait.kind == RENDEZVOUS:
         name = f"the creation of a group ({wait.op.call.op})"
-    if found.extra is not None:
-        call = f"{found.extra.call.op} #{found.extra.seq} at {sentences.line(found.extra)}"
+    if found.extra:
+        alike = sentences.together(
+            ((op.call.op, sentences.line(op)), op.seq or 0) for op in found.extra
+        )
+        made = [
+            f"{op} {', '.join(f'#{seq}' for seq in numbers)} at {line}"
+            for (op, line), numbers in alike.items()
+        ]
         return (
-            f"{sentences.capital(who)} made one more call ({call}) than"
+            f"{sentences.capital(who)} made {_more(found.extra)} ({sentences.listed(made)}) than"
             f" {sentences.processes(trace, found.missing)}, and {sentences.have(waiting)} been"
             f" waiting alone in {name} {lasting}{outside.where(trace, found.missing)}."
         )
@@ -352,10 +370,15 @@ def summary(trace: Trace, found: Missing) -> str:
     )
 
 
-def skipped(trace: Trace, extra: Op) -> str:
-    """What to look for where some made one more call."""
+def _more(extra: Sequence[Op]) -> str:
+    return "one more call" if len(extra) == 1 else f"{len(extra)} more calls"
+
+
+def skipped(extra: Sequence[Op]) -> str:
+    """What to look for where some made calls beyond the others'."""
+    lines = sentences.listed([*dict.fromkeys(map(sentences.line, extra))])
     return (
-        f"Apart from one more call at {sentences.line(extra)} all ranks made the same calls:"
+        f"Apart from {_more(extra)} at {lines} all ranks made the same calls:"
         " look for a collective inside `if rank ...`, or under a condition on the data, there."
     )
 
