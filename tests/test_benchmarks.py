@@ -269,11 +269,8 @@ def test_beside_another_version() -> None:
 def run(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(ROOT / "benchmarks" / "recorder" / "overhead.py"), *options],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
 
 
 def test_parts_are_chosen_by_name() -> None:

@@ -24,28 +24,12 @@ def test_defaults_hold_when_nothing_is_said() -> None:
     config, complaints = resolve({}, {})
     assert complaints == []
     assert config == Config(
-        dir=os.path.abspath("disttrace-out"),
-        export=frozenset({"json"}),
-        max_mb=256,
-        stall=10.0,
-        on_stall=None,
-        slow=0.05,
-        digest=0,
-        quiet=False,
-        log="text",
-        stack_depth=4,
-        job=None,
-        store_trace=frozenset({"gloo"}),
-        device="auto",
-        heartbeat=True,
-        mask=True,
-        redact=None,
-        file_mode="600",
-        pending=5.0,
-        slow_write=2.0,
-        core=None,
+        dir=os.path.abspath("disttrace-out"), export=frozenset({"json"}), max_mb=256, stall=10.0,
+        on_stall=None, slow=0.05, digest=0, quiet=False, log="text", stack_depth=4, job=None,
+        store_trace=frozenset({"gloo"}), device="auto", heartbeat=True, mask=True, redact=None,
+        file_mode="600", pending=5.0, slow_write=2.0, core=None,
         sources={row.keyword: "default" for row in SETTINGS},
-    )
+    )  # fmt: skip
 
 
 def test_argument_beats_environment_beats_default() -> None:

@@ -12,16 +12,9 @@ from disttrace import integrations
 
 SLOW = {"rank": 5, "share": 0.2, "since": 1.0, "line": "a.py:1", "others": 7, "rank_hours": 0.1}
 LIVE: dict[str, Any] = {
-    "rank": 3,
-    "begun": 40,
-    "in_flight": 1,
-    "oldest_op": "all_reduce",
-    "oldest_age_s": 2.5,
-    "oldest_line": "train.py:7",
-    "waiting_share": None,
-    "slow": [],
-    "said": None,
-}
+    "rank": 3, "begun": 40, "in_flight": 1, "oldest_op": "all_reduce", "oldest_age_s": 2.5,
+    "oldest_line": "train.py:7", "waiting_share": None, "slow": [], "said": None,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -38,12 +31,9 @@ def test_a_logger_gets_numbers(live: dict[str, Any]) -> None:
     assert integrations.numbers() == {**usual, "disttrace/slow_ranks": 0}
     live.update(waiting_share=0.25, slow=[SLOW, {**SLOW, "rank": 6, "share": 0.1}])
     assert integrations.numbers() == {
-        **usual,
-        "disttrace/waiting_share": 0.25,
-        "disttrace/slow_ranks": 2,
-        "disttrace/slowest_rank": 5,
-        "disttrace/slowest_share": 0.2,
-    }
+        **usual, "disttrace/waiting_share": 0.25, "disttrace/slow_ranks": 2,
+        "disttrace/slowest_rank": 5, "disttrace/slowest_share": 0.2,
+    }  # fmt: skip
 
 
 def test_without_tracing_there_is_nothing() -> None:
@@ -56,13 +46,10 @@ def test_without_tracing_there_is_nothing() -> None:
 @pytest.mark.parametrize(
     ("kind", "told"),
     [
-        ("stalled", True),
-        ("failed", True),
-        ("going on", False),
-        ("starting", False),
+        ("stalled", True), ("failed", True), ("going on", False), ("starting", False),
         ("slow", False),
     ],
-)
+)  # fmt: skip
 def test_what_the_job_said_is_below_the_exception(
     live: dict[str, Any], kind: str, told: bool
 ) -> None:

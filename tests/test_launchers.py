@@ -42,11 +42,8 @@ def plain_program(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (OPEN_MPI, "3146317825"),
         ({**OPEN_MPI, **PMIX}, "prterun-node0-4711@1"),
-        (STEP, "771.2"),
-        ({**STEP, **ARRAY}, "770_3.2"),
-        ({**BATCH, **ARRAY}, "770_3"),
-        (BATCH, "771"),
-        ({**STEP, **HEAD}, "771"),
+        (STEP, "771.2"), ({**STEP, **ARRAY}, "770_3.2"), ({**BATCH, **ARRAY}, "770_3"),
+        (BATCH, "771"), ({**STEP, **HEAD}, "771"),
         ({**STEP, "SLURM_STEP_ID": "4294967291"}, "771"),
         ({**STEP, **OPEN_MPI}, "771.2"),
         ({"PBS_JOBID": "12.server", "RAY_JOB_ID": "01000000"}, "12.server"),
@@ -59,7 +56,7 @@ def plain_program(monkeypatch: pytest.MonkeyPatch) -> None:
         ({**IN_POD, "HOSTNAME": "llama-node-0-1-x7k2p"}, "llama"),
         ({**TRAINJOB, "TORCHELASTIC_RUN_ID": "none"}, "llama"),
     ],
-)
+)  # fmt: skip
 def test_the_job_has_the_launchers_name(environ: dict[str, str], job: str) -> None:
     """The same for all of its processes, whichever host they are on."""
     assert Identity(environ).job == job

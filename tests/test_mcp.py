@@ -54,14 +54,10 @@ def test_a_session_from_its_beginning_to_its_end(job: str) -> None:
     answers = said(
         request(1, "initialize", protocolVersion="2025-06-18", capabilities={}),
         '{"jsonrpc": "2.0", "method": "notifications/initialized"}',
-        request(2, "tools/list"),
-        call(3, "diagnose", path=job),
-        call(4, "view", path=job, last=1),
-        call(5, "stats", path=job, without="rank=1"),
-        call(6, "jobs", path=job),
-        call(7, "diff", a=job, b=job),
-        request(8, "ping"),
-    )
+        request(2, "tools/list"), call(3, "diagnose", path=job), call(4, "view", path=job, last=1),
+        call(5, "stats", path=job, without="rank=1"), call(6, "jobs", path=job),
+        call(7, "diff", a=job, b=job), request(8, "ping"),
+    )  # fmt: skip
     assert [(one["jsonrpc"], one["id"]) for one in answers] == [("2.0", n) for n in range(1, 9)]
     hello, listed, diagnosed, viewed, stats, jobs, differences, pong = (
         one["result"] for one in answers
@@ -85,18 +81,12 @@ def test_what_is_wrong_is_an_answer_and_ends_nothing(tmp_path: Path) -> None:
     """Of the protocol as an error, of a tool as a result that a model can read."""
     empty = str(tmp_path)
     answers = said(
-        "{",
-        "[]",
-        "",
-        request(1, "server/discover"),
+        "{", "[]", "", request(1, "server/discover"),
         request(2, "initialize", protocolVersion="2031-01-01"),
-        call(3, "rm", path="/"),
-        call(4, "diagnose", path=empty),
-        call(5, "diagnose", path=7),
-        call(6, "diagnose", folder=empty),
-        call(7, "diff", a=empty),
+        call(3, "rm", path="/"), call(4, "diagnose", path=empty), call(5, "diagnose", path=7),
+        call(6, "diagnose", folder=empty), call(7, "diff", a=empty),
         json.dumps({"jsonrpc": "2.0", "id": 8, "method": "ping", "params": [1]}),
-    )
+    )  # fmt: skip
     errors = {one["id"]: one["error"]["code"] for one in answers if "error" in one}
     assert [one["error"]["code"] for one in answers[:2]] == [-32700, -32600]
     assert errors == {None: -32600, 1: -32601, 3: -32602, 8: -32602}

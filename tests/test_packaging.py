@@ -119,12 +119,9 @@ def test_the_wheel_holds_both_packages_and_the_start_up_files(built: Built) -> N
     """Start-up files lie at the root, where the interpreter looks, and nowhere else."""
     names = zipfile.ZipFile(built.wheel).namelist()
     assert {name.split("/")[0] for name in names} - {f"disttrace-{disttrace.__version__}.data"} == {
-        "disttrace",
-        "disttrace_viewer",
-        "disttrace.pth",
-        "disttrace.start",
+        "disttrace", "disttrace_viewer", "disttrace.pth", "disttrace.start",
         f"disttrace-{disttrace.__version__}.dist-info",
-    }
+    }  # fmt: skip
     assert {"disttrace/py.typed", "disttrace_viewer/py.typed"} <= set(names)
     assert "disttrace/commands/shell/sitecustomize.py" in names
     assert [name for name in names if name.endswith((".pth", ".start"))] == [

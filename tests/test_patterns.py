@@ -56,8 +56,5 @@ def _run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command,
         env={"PYTHONPATH": f"{ROOT}:{ROOT / 'viewer'}", "PATH": ""},
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
+        capture_output=True, text=True, timeout=150, check=False,
+    )  # fmt: skip

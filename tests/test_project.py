@@ -33,11 +33,8 @@ def test_precedence_is_argument_environment_project_default(tmp_path: Path) -> N
     assert (config.stall, config.max_mb, config.quiet) == (1.5, 9, True)
     assert config.export == frozenset({"json", "otlp"})
     assert [config.sources[name] for name in ("stall", "max_mb", "quiet", "job")] == [
-        "argument",
-        "environment",
-        "pyproject.toml",
-        "default",
-    ]
+        "argument", "environment", "pyproject.toml", "default",
+    ]  # fmt: skip
     assert to_environ(config, {})["DISTTRACE_QUIET"] == "on"
 
 

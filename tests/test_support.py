@@ -18,11 +18,8 @@ def test_a_program_that_ends_gives_code_and_output() -> None:
     """Exit code and both streams come back."""
     outcome = python("-c", "import sys; print('out'); sys.stderr.write('err'); sys.exit(3)")
     assert (outcome.code, outcome.stdout, outcome.stderr, outcome.hung) == (
-        3,
-        "out\n",
-        "err",
-        False,
-    )
+        3, "out\n", "err", False,
+    )  # fmt: skip
 
 
 def test_a_program_that_hangs_prints_its_stacks_and_dies() -> None:

@@ -107,18 +107,14 @@ def test_a_compiled_collective(tmp_path: Path) -> None:
     """The traced program prints what its untraced twin does; both calls are on record."""
     printed = [
         preloaded(
-            "-W",
-            "ignore",
-            PROGRAM,
-            timeout=200,
-            DISTTRACE=traced,
+            "-W", "ignore", PROGRAM, timeout=200, DISTTRACE=traced,
             DISTTRACE_DIR=str(tmp_path / "out"),
             TORCHINDUCTOR_CACHE_DIR=str(tmp_path / f"cache{traced}"),
         )
         .check()
         .stdout
         for traced in "01"
-    ]
+    ]  # fmt: skip
     assert printed[0] == printed[1] == "[1.0, 1.0]\n" * 2
     (journal,) = read_journals(tmp_path / "out")
     calls = journal.calls()

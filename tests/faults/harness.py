@@ -169,12 +169,8 @@ def started(
     with (folder / "stdout").open("wb") as stdout, (folder / "stderr").open("wb") as stderr:
         process = subprocess.Popen(
             command(row, folder / "journals" if apart or hosts else None, hosts),
-            env=environment,
-            cwd=REPOSITORY,
-            stdout=stdout,
-            stderr=stderr,
-            start_new_session=True,
-        )
+            env=environment, cwd=REPOSITORY, stdout=stdout, stderr=stderr, start_new_session=True,
+        )  # fmt: skip
         try:
             yield process
         finally:

@@ -23,16 +23,13 @@ _NOT = (
     "--timeout",
     "nccl.py",
     "no_destroy",  # which the stand-in's own thread aborts at the end
-    "nodes",
-    "rendezvous.py",
-    "tags_out_of_order",
-    "--missing tag",
+    "nodes", "rendezvous.py", "tags_out_of_order", "--missing tag",
     "--how leave --op key",  # takes its part in what the device still has before it with it
     "--then late",  # by less than calls that return at once tell of the clocks of two hosts
     "two_threads",  # two groups in no order on one stream, which kernels there may wait for
     "--what listener",  # whose receive stands before all that comes on the stream of its threads
     "uneven_store",
-)
+)  # fmt: skip
 
 # Faults that harm nobody where making a group waits for nobody.
 _HARMLESS = ("faults/new_group_wrong.py --how skipped --step 0", "faults/store_server.py")

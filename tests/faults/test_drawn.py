@@ -69,22 +69,16 @@ FINDING = {
         (Truth(name="t", kinds=frozenset({"deadlock"})), (), 0, True, False),
         (
             Truth(name="t", kinds=frozenset({"missing_participant"}), guilty=frozenset({1})),
-            (FINDING,),
-            1,
-            False,
-            False,
+            (FINDING,), 1, False, False,
         ),
         (
             Truth(name="t", kinds=frozenset({"missing_participant"}), guilty=frozenset({2})),
-            (FINDING,),
-            1,
-            True,
-            True,
+            (FINDING,), 1, True, True,
         ),
         (Truth(name="t", kinds=frozenset({"x"}), incomplete=True), (), 2, False, False),
         (Truth(name="t", kinds=frozenset({"x"}), incomplete=True), (), 0, True, False),
     ],
-)
+)  # fmt: skip
 def test_judging(
     truth: Truth, findings: tuple[dict[str, object], ...], code: int, wrong: bool, blamed: bool
 ) -> None:

@@ -35,16 +35,11 @@ def _first_calls(tmp_path: Path, creation_s: float, *arguments: str, stall_s: in
     with standin.environment("2.13") as environ:
         return torchrun(
             str(Path(__file__).parent / "programs" / "first_calls.py"),
-            3,
-            *arguments,
-            timeout=120 + creation_s,
-            DISTTRACE="1",
-            DISTTRACE_DIR=str(tmp_path / "out"),
-            DISTTRACE_STALL=str(stall_s),
-            DISTTRACE_ON_STALL="abort",
-            STANDIN_CREATION_S=str(creation_s),
+            3, *arguments, timeout=120 + creation_s, DISTTRACE="1",
+            DISTTRACE_DIR=str(tmp_path / "out"), DISTTRACE_STALL=str(stall_s),
+            DISTTRACE_ON_STALL="abort", STANDIN_CREATION_S=str(creation_s),
             **environ,
-        )
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,8 @@ def test_wrong_records_end_nothing(name: str, tmp_path_factory: pytest.TempPathF
 
     @seed(20_000)
     @settings(
-        max_examples=SLICE,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
+        max_examples=SLICE, deadline=None, database=None, suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
     @given(CHANGES)
     def check(changes: list[Change]) -> None:
         CHECKS[name](write(scratch, changes))

@@ -36,11 +36,8 @@ def test_the_programs_own_are_left_alone(
     mine = ["executed orjson", "executed resource"]
     ours = ["b'[1]' True", str(["orjson", "resource"] if imported_before else [])]
     assert found.stdout.splitlines() == [
-        *(mine if imported_before else []),
-        *ours,
-        *([] if imported_before else mine),
-        "True True",
-    ]
+        *(mine if imported_before else []), *ours, *([] if imported_before else mine), "True True",
+    ]  # fmt: skip
 
 
 def test_there_is_one_where_nothing_hides_it() -> None:

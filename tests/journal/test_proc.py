@@ -47,13 +47,10 @@ def test_a_process_writes_down_who_it_is() -> None:
         ({"place": {"pid_ns": 1}}, None),  # another container
         ({"place": {"time_ns": 1}}, None),  # in which ticks are counted otherwise
         ({"ticks": None}, None),  # an older recorder
-        ({"place": {"pid_ns": None}}, None),
-        ({"place": {"boot_id": None}}, None),
-        ({"pid": None}, None),
-        ({"pid": 0}, None),
-        ({"pid": -1}, None),
+        ({"place": {"pid_ns": None}}, None), ({"place": {"boot_id": None}}, None),
+        ({"pid": None}, None), ({"pid": 0}, None), ({"pid": -1}, None),
     ],
-)
+)  # fmt: skip
 def test_what_differs_is_another_process_or_unknown(
     changed: dict[str, object], alive: bool | None
 ) -> None:

@@ -24,12 +24,9 @@ Failures = list[tuple[str, str]]
 
 # How it ends, its exit code, exit records as (how, code), failures as (type, text).
 IN_MAIN: list[tuple[str, int, Exits, Failures]] = [
-    ("use", 0, [("normal", None)], []),
-    ("raises", 1, [("exception", 1)], FAILURE),
-    ("leaves", 7, [("exit", 7)], []),
-    ("leaves_with_words", 1, [("exit", 1)], []),
-    ("quits", 5, [("exit", 5)], []),
-    ("leaves_well", 0, [("exit", 0)], []),
+    ("use", 0, [("normal", None)], []), ("raises", 1, [("exception", 1)], FAILURE),
+    ("leaves", 7, [("exit", 7)], []), ("leaves_with_words", 1, [("exit", 1)], []),
+    ("quits", 5, [("exit", 5)], []), ("leaves_well", 0, [("exit", 0)], []),
     ("leaves_through_others", 7, [("exit", 7)], []),
     ("catches", 0, [("normal", None)], []),
     ("catches_late", 0, [("normal", None)], []),
@@ -46,7 +43,7 @@ IN_MAIN: list[tuple[str, int, Exits, Failures]] = [
     ("console", 0, [("normal", None)], []),
     ("own_console", 0, [("normal", None)], []),
     ("fails_after_a_console", 1, [("exception", 1)], FAILURE),
-]
+]  # fmt: skip
 IN_CHILD: list[tuple[str, str, int, Exits, Failures]] = [
     ("fork", "use", 0, [("exit", 0)], []),
     ("fork", "raises", 1, [("exception", 1)], FAILURE),

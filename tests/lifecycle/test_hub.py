@@ -462,12 +462,9 @@ def test_a_head_of_anything_is_one_exception(head: bytes) -> None:
         ("127.0.0.1", True),
         ("127.0.0.2", True),  # the kernel would speak to it from 127.0.0.1
         ("192.0.2.1", False),  # of nobody (RFC 5737)
-        ("0.0.0.0", False),
-        ("::", False),
-        ("2001:db8::1", False),
-        ("no address", False),
+        ("0.0.0.0", False), ("::", False), ("2001:db8::1", False), ("no address", False),
     ],
-)
+)  # fmt: skip
 def test_which_addresses_are_of_this_host(where: str, here: bool) -> None:
     assert is_here(where) is here
 

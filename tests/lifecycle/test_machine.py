@@ -275,11 +275,8 @@ def test_what_came_long_before_the_wait_is_not_told(tmp_path: Path) -> None:
         beat(journal, 230)
         if journal.rank == 0:
             fields = {
-                "by": "kernel log",
-                "where": "link",
-                "name": "eth2",
-                "text": "eth2: Link down",
-            }
+                "by": "kernel log", "where": "link", "name": "eth2", "text": "eth2: Link down",
+            }  # fmt: skip
             journal.define("trouble", t=215 * S, ago=100 * S, **fields)
     assert "eth2" not in only(findings(tmp_path)).summary
 

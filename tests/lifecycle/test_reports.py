@@ -130,12 +130,9 @@ SECRETS = ("hunter2", "/home/me", "tenant", "the shard is gone", "loader-thread"
 def host(tmp_path: Path, rank: int = 1) -> Merged:
     """The states of a process that holds what is nobody's business."""
     journal = Journal(
-        tmp_path,
-        rank=rank,
-        world_size=3,
-        pid=700 + rank,
+        tmp_path, rank=rank, world_size=3, pid=700 + rank,
         keys={"argv": ["train.py", "--token", "hunter2"], "cwd": "/home/me/project"},
-    )
+    )  # fmt: skip
     world = journal.world(29500)
     stack = journal.stack(("/home/me/project/train.py", 10, "main"))
     call = journal.collective(world, stack=stack, args={"name": "tenant", "ranks": [0, 1]})

@@ -176,16 +176,13 @@ def _one(**fields: object) -> bytes:
 @pytest.mark.parametrize(
     "data",
     [
-        b"",
-        b"[]",
-        b"[" * 5000,
-        _one(ranks=[{"from": 0, "to": 1 << 40}]),
+        b"", b"[]", b"[" * 5000, _one(ranks=[{"from": 0, "to": 1 << 40}]),
         _one(ranks=[{"from": 0, "to": (1 << 63) - 1}]),
         _one(ranks=[[0, 1, 1]]),
         _one(groups=[[[], [{"from": 0, "to": 1 << 40}], None, None]]),
         _one(groups=[[[], [{"from": 0, "to": (1 << 63) - 1}], None, None]]),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_summary_is_none(data: bytes) -> None:
     assert summary.read([PeerReply("b", data)]) == {}
 

@@ -20,13 +20,10 @@ def main() -> None:
     """Prints one line of everything that was ever answered."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = dist.TCPStore(
-        os.environ["MASTER_ADDR"],
-        int(os.environ["MASTER_PORT"]),
-        world,
-        rank == 0,
+        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world, rank == 0,
         timedelta(seconds=120),
         use_libuv=os.environ.get("USE_LIBUV", "1") == "1",
-    )
+    )  # fmt: skip
     if rank == world - 1:
         time.sleep(STALL_S)
         store.set("done", "1")

@@ -31,12 +31,8 @@ MUTATIONS = (
 )
 NEEDS = {
     **dict.fromkeys(("size", "dtype", "reduce", "skip", "swallow", "repeat"), "reduce_grads"),
-    "tag": "ring",
-    "peer": "ring",
-    "root": "parameters",
-    "group": "halves",
-    "key": "meet",
-}
+    "tag": "ring", "peer": "ring", "root": "parameters", "group": "halves", "key": "meet",
+}  # fmt: skip
 """The call that a mutation is of."""
 
 PROGRAM = """
@@ -136,13 +132,9 @@ def rehearsed(text: str, world: int, folder: Path) -> tuple[int, dict[str, Any],
     began = time.monotonic()
     done = subprocess.run(
         [*command, "--timeout", "120", "--", str(program)],
-        env=clean_environ(OMP_NUM_THREADS="1"),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
+        env=clean_environ(OMP_NUM_THREADS="1"), cwd=folder, capture_output=True, text=True,
+        timeout=400, check=False,
+    )  # fmt: skip
     took = time.monotonic() - began
     try:
         report = json.loads(done.stdout)

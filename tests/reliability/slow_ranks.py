@@ -147,17 +147,12 @@ class World:
                 self._at,
                 [
                     Block(
-                        "feed",
-                        0,
-                        first + n,
-                        rank,
-                        self.size,
-                        span,
+                        "feed", 0, first + n, rank, self.size, span,
                         {p: (1, a, i) for p, a, i in zip(PLACES, out[n][rank], held[n][rank])},
                     )
                     for rank in range(self.size)
                 ],
-            )
+            )  # fmt: skip
 
 
 def trial(

@@ -36,12 +36,8 @@ def run(kind: str, rank: int, milliseconds: int, folder: Path) -> float:
     done = subprocess.run(
         [*launcher, f"--nproc-per-node={RANKS}", str(PROGRAM), kind]
         + [str(number) for number in (STEPS, rank, milliseconds)],
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=300,
-        check=True,
-    )
+        env=environment, stdout=subprocess.PIPE, text=True, timeout=300, check=True,
+    )  # fmt: skip
     return float(done.stdout.split()[-1])
 
 

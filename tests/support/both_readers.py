@@ -43,20 +43,13 @@ def batch(folder: Path) -> Known:
             return None if row[name] is None else row[name] - begin
 
         found[process.id, row["number"]] = {
-            **{name: call[name] for name in _OF_CALL},
-            "splits": one.splits,
-            "args": dict(one.args),
-            "group": None if group is None else group.id,
-            "group_rank": one.group_rank,
+            **{name: call[name] for name in _OF_CALL}, "splits": one.splits, "args": dict(one.args),
+            "group": None if group is None else group.id, "group_rank": one.group_rank,
             "stack": [tuple(frame) for frame in trace.stack(row["call"])],
             "begin": begin - process.t0 - trace.clocks[process.clock].offset_ns,
-            "issued": after("issued_ns"),
-            "waited": after("wait_begin_ns"),
-            "completed": after("complete_ns"),
-            "end": UNKNOWN if unseen else after("end_ns"),
-            "thread": row["thread"],
-            "parent": row["parent"],
-            "seq": row["seq"],
+            "issued": after("issued_ns"), "waited": after("wait_begin_ns"),
+            "completed": after("complete_ns"), "end": UNKNOWN if unseen else after("end_ns"),
+            "thread": row["thread"], "parent": row["parent"], "seq": row["seq"],
             "key": trace.full_key(row["call"], row["key"]),
             "peer": one.peer if row["source"] is None else row["source"],
             "error": None if row["error"] is None else trace.errors[row["error"]],
@@ -65,7 +58,7 @@ def batch(folder: Path) -> Known:
             "raised_on_issue": row["refused"],
             "unobserved": unseen,
             "device_ns": extra.get((row["process"], row["number"])),
-        }
+        }  # fmt: skip
     return found
 
 
@@ -93,11 +86,8 @@ def _streamed(reader: JournalReader, op: Operation) -> dict[str, Any]:
         "group": None if group is None else definitions.group_id(group),
         "group_rank": (definitions.get("group", group) or {}).get("rank"),
         "stack": definitions.frames(call.get("stack")),
-        "begin": op.begin,
-        "issued": op.record.get("issued"),
-        "waited": op.record.get("wait"),
-        "completed": completed_at(op.record),
-        "end": UNKNOWN if op.unobserved else op.end,
+        "begin": op.begin, "issued": op.record.get("issued"), "waited": op.record.get("wait"),
+        "completed": completed_at(op.record), "end": UNKNOWN if op.unobserved else op.end,
         "thread": op.record.get("h", 0),
         "parent": None if op.parent is None else op.parent.number,
         "seq": op.seq,
@@ -109,7 +99,7 @@ def _streamed(reader: JournalReader, op: Operation) -> dict[str, Any]:
         "raised_on_issue": op.raised_on_issue,
         "unobserved": op.unobserved,
         "device_ns": op.record.get("z"),
-    }
+    }  # fmt: skip
 
 
 def differences(one: Known, other: Known) -> list[str]:

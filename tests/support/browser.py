@@ -208,13 +208,9 @@ def browser(profile: Path) -> Iterator[Browser]:
             *(sys.executable, "-c", _CONNECT, str(to_read), str(from_write)),
             *(PATH, *OPTIONS, f"--user-data-dir={profile}"),
         ],
-        pass_fds=(to_read, from_write),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "HOME": str(profile)},
-        start_new_session=True,
-    )
+        pass_fds=(to_read, from_write), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, env={**os.environ, "HOME": str(profile)}, start_new_session=True,
+    )  # fmt: skip
     os.close(to_read)
     os.close(from_write)
     try:

@@ -215,14 +215,9 @@ SERVE = {"grpc": serve_grpc, "http/protobuf": serve_http}
 
 def _received(span: Any, resource: dict[str, Any]) -> Received:
     return Received(
-        name=span.name,
-        trace=span.trace_id.hex(),
-        span=span.span_id.hex(),
-        parent=span.parent_span_id.hex(),
-        start=span.start_time_unix_nano,
-        end=span.end_time_unix_nano,
-        kind=span.kind,
-        attributes=_plain(span.attributes),
+        name=span.name, trace=span.trace_id.hex(), span=span.span_id.hex(),
+        parent=span.parent_span_id.hex(), start=span.start_time_unix_nano,
+        end=span.end_time_unix_nano, kind=span.kind, attributes=_plain(span.attributes),
         resource=resource,
         links=[
             (
@@ -235,7 +230,7 @@ def _received(span: Any, resource: dict[str, Any]) -> Received:
         status=span.status.code,
         description=span.status.message,
         events=tuple((event.name, _plain(event.attributes)) for event in span.events),
-    )
+    )  # fmt: skip
 
 
 def _plain(attributes: Any) -> dict[str, Any]:

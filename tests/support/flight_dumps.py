@@ -38,27 +38,18 @@ def entry(
             {"name": op, "filename": LIBRARY, "line": 2810},
             {"name": "step", "filename": "/home/me/train.py", "line": line},
         ],
-        "record_id": 0,
-        "pg_id": pg_id,
-        "process_group": group,
-        "thread_name": "python",
-        "thread_id": "140",
-        "collective_seq_id": seq,
-        "p2p_seq_id": p2p or 0,
-        "op_id": seq,
-        "profiling_name": f"{backend}:{op}",
-        "time_created_ns": created,
-        "input_sizes": [list(s) for s in sizes],
-        "input_dtypes": [dtype] * len(sizes),
-        "output_sizes": [list(s) for s in sizes],
-        "output_dtypes": [dtype] * len(sizes),
+        "record_id": 0, "pg_id": pg_id, "process_group": group, "thread_name": "python",
+        "thread_id": "140", "collective_seq_id": seq, "p2p_seq_id": p2p or 0, "op_id": seq,
+        "profiling_name": f"{backend}:{op}", "time_created_ns": created,
+        "input_sizes": [list(s) for s in sizes], "input_dtypes": [dtype] * len(sizes),
+        "output_sizes": [list(s) for s in sizes], "output_dtypes": [dtype] * len(sizes),
         "state": state,
         "time_discovered_started_ns": created + 1_000 if state != "scheduled" else None,
         "time_discovered_completed_ns": created + 5_000_000 if over else None,
         "retired": over if retired is None else retired,
         "timeout_ms": timeout_ms,
         "is_p2p": p2p is not None and op != "coalesced",
-    }
+    }  # fmt: skip
 
 
 def dump(

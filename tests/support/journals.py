@@ -134,35 +134,22 @@ class Journal:
     ) -> int:
         """A call of a collective of four floats."""
         usual = {
-            "kind": fmt.COLLECTIVE,
-            "group": group,
-            "backend": "gloo",
-            "device": "cpu",
-            "async": asynchronous,
-            "shapes": [[4]],
-            "dtypes": ["float32"],
-            "bytes": 16,
+            "kind": fmt.COLLECTIVE, "group": group, "backend": "gloo", "device": "cpu",
+            "async": asynchronous, "shapes": [[4]], "dtypes": ["float32"], "bytes": 16,
             "reduce_op": "SUM" if "reduce" in op else None,
             "origin": "python",
             "stack": self.stack(("train.py", 10, "main")),
-        }
+        }  # fmt: skip
         return self.call(op, **{**usual, **keys})
 
     def message(self, group: int, op: str, peer: int | None, **keys: Any) -> int:
         """A call of ``send`` or ``recv``; no peer: from any source."""
         usual = {
-            "kind": fmt.MESSAGE,
-            "group": group,
-            "backend": "gloo",
-            "device": "cpu",
-            "shapes": [[4]],
-            "dtypes": ["float32"],
-            "bytes": 16,
-            "peer": peer,
-            "tag": 0,
+            "kind": fmt.MESSAGE, "group": group, "backend": "gloo", "device": "cpu",
+            "shapes": [[4]], "dtypes": ["float32"], "bytes": 16, "peer": peer, "tag": 0,
             "origin": "python",
             "stack": self.stack(("train.py", 20, "exchange")),
-        }
+        }  # fmt: skip
         return self.call(op, **{**usual, **keys})
 
     def call(self, op: str, **keys: Any) -> int:

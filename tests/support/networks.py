@@ -104,13 +104,10 @@ def job(
     try:
         for rank, host in enumerate(on):
             variables = {
-                **environ,
-                "RANK": str(rank),
-                "WORLD_SIZE": str(len(on)),
-                "MASTER_ADDR": on[0].address,
-                "GLOO_SOCKET_IFNAME": DEVICE,
+                **environ, "RANK": str(rank), "WORLD_SIZE": str(len(on)),
+                "MASTER_ADDR": on[0].address, "GLOO_SOCKET_IFNAME": DEVICE,
                 "DISTTRACE_DIR": str(folder / f"journals{'' if shared else rank}"),
-            }
+            }  # fmt: skip
             with (folder / str(rank)).open("wb") as output:
                 command = host.command(*words)
                 processes.append(

@@ -87,12 +87,9 @@ def told(case: Case, finding: Finding) -> tuple[object, ...]:
         finding.certainty,
         _SPANS.sub("#", finding.summary),
         [_SPANS.sub("#", text) for text in finding.consequences],
-        [names[p] for p in finding.culprits],
-        [names[p] for p in finding.waiting],
-        finding.absent_ranks,
-        finding.hint,
-        finding.locations,
-    )
+        [names[p] for p in finding.culprits], [names[p] for p in finding.waiting],
+        finding.absent_ranks, finding.hint, finding.locations,
+    )  # fmt: skip
 
 
 def only(found: Sequence[Finding]) -> Finding:
@@ -127,12 +124,9 @@ def ranks(folder: Path, indices: Sequence[int]) -> list[int | None]:
 def store_call(journal: Journal, op: str, line: int, function: str = "main") -> int:
     """A store operation under the prefix ``app``, at a line of its own."""
     return journal.call(
-        f"store.{op}",
-        kind="store",
-        store=journal.prefix_store(1, "app"),
-        origin="python",
+        f"store.{op}", kind="store", store=journal.prefix_store(1, "app"), origin="python",
         stack=journal.stack(("train.py", line, function)),
-    )
+    )  # fmt: skip
 
 
 def beat(journal: Journal, until_s: int, since_s: int = 0) -> None:
@@ -182,13 +176,9 @@ def join(journal: Journal, t: int, world_size: int, port: int = 29500) -> tuple[
     meet = journal.call("rendezvous", kind="composed", origin="python", stack=where)
     store = journal.tcp_store(port, server=journal.rank == 0)
     make = journal.call(
-        "TCPStore",
-        kind="constructor",
-        store=store,
-        origin="python",
-        stack=where,
+        "TCPStore", kind="constructor", store=store, origin="python", stack=where,
         args={"host": "127.0.0.1", "port": port, "world_size": world_size},
-    )
+    )  # fmt: skip
     one = journal.begin(init, t)
     two = journal.begin(meet, t + 1, p=one)
     return one, two, journal.begin(make, t + 2, p=two)

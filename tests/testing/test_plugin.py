@@ -93,11 +93,8 @@ def run(folder: Path, *options: str, text: str = PROGRAM) -> subprocess.Complete
         [sys.executable, "-m", "pytest", "test_it.py", "-p", "no:cacheprovider", *options],
         cwd=folder,
         env={k: v for k, v in os.environ.items() if not k.startswith(("DISTTRACE", "PYTEST"))},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
 
 
 def section(text: str, name: str) -> str:
@@ -165,14 +162,11 @@ def test_workers_of_xdist_share_no_port(tmp_path: Path) -> None:
     text = "\n".join(
         [
             "import pytest, torch, torch.distributed as dist",
-            "@pytest.mark.distributed(2)",
-            "@pytest.mark.parametrize('n', range(8))",
-            "def test_it(n):",
-            "    tensor = torch.ones(1) * n",
-            "    dist.all_reduce(tensor)",
+            "@pytest.mark.distributed(2)", "@pytest.mark.parametrize('n', range(8))",
+            "def test_it(n):", "    tensor = torch.ones(1) * n", "    dist.all_reduce(tensor)",
             "    assert tensor[0] == 2 * n",
         ]
-    )
+    )  # fmt: skip
     assert "8 passed" in run(tmp_path, "-n", "4", text=text).stdout
 
 

@@ -34,10 +34,7 @@ GRAFANA = ROOT / "docs" / "grafana"
 NAME = re.compile(r"\bdisttrace_[a-z_]+")
 UNITS = {"s": "seconds", "By": "bytes", "By/s": "bytes_per_second"}
 KNOWN = {
-    "at": 0.0,
-    "job": 'night"ly',
-    "host": "node7",
-    "stalled": False,
+    "at": 0.0, "job": 'night"ly', "host": "node7", "stalled": False,
     "ranks": {
         "p": {"rank": 0, "waiting_share": 0.25},
         "q": {"rank": 1, "waiting_share": None},
@@ -45,7 +42,7 @@ KNOWN = {
     "slow": [
         {"rank": 1, "share": 0.07, "since": 1.0, "line": "a.py:4", "others": 63, "rank_hours": 31.0}
     ],
-}
+}  # fmt: skip
 TRAINS = """
 import sys, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")

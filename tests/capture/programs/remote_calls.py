@@ -24,11 +24,8 @@ def fail(x: int) -> None:
 
 
 FUNCTIONS = (
-    api.rpc_sync.__wrapped__,
-    api.shutdown.__wrapped__,
-    internal._run_function,
-    rpc.init_rpc,
-)
+    api.rpc_sync.__wrapped__, api.shutdown.__wrapped__, internal._run_function, rpc.init_rpc,
+)  # fmt: skip
 
 
 def main() -> None:

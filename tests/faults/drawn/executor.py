@@ -269,14 +269,11 @@ def _fork(
     zygote: Zygote,
 ) -> int:
     environ = {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(program.world),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(program.world),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
         marked.VARIABLE: f"{zygote.mark}/{folder.name}",
         **program.environ.get(rank, {}),
-    }
+    }  # fmt: skip
     if environ["MASTER_PORT"] == "{free}":
         environ["MASTER_PORT"] = str(free_port())
     return zygote.start(
@@ -291,14 +288,11 @@ def _launcher(
     program: Program, port: str, script: Path, journals: Path, folder: Path, mark: str
 ) -> subprocess.Popen[bytes]:
     environment = {
-        **os.environ,
-        marked.VARIABLE: mark,
-        "DISTTRACE": "1",
-        "DISTTRACE_DIR": str(journals),
+        **os.environ, marked.VARIABLE: mark, "DISTTRACE": "1", "DISTTRACE_DIR": str(journals),
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "viewer"))),
         "PYTHONWARNINGS": "ignore",
-    }
+    }  # fmt: skip
     command = [sys.executable, str(script)]
     if program.launch == SPAWN:
         environment |= {

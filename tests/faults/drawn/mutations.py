@@ -314,14 +314,10 @@ def does(
             Truth(
                 name=name,
                 kinds=kinds | making | (FAILED if gone else frozenset()),
-                guilty=frozenset({rank}),
-                named=sure,
-                mute=name in ("stopped", "holds the GIL"),
-                line=line if sure else None,
-                unsaid=unsaid,
-                meanwhile=meanwhile,
+                guilty=frozenset({rank}), named=sure, mute=name in ("stopped", "holds the GIL"),
+                line=line if sure else None, unsaid=unsaid, meanwhile=meanwhile,
             ),
-        )
+        )  # fmt: skip
 
     return mutate
 

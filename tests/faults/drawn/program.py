@@ -120,11 +120,8 @@ def source(program: Program) -> str:
         "import torch",
         "import torch.distributed as dist",
         *(line for name, line in IMPORTS.items() if name in used),
-        "",
-        "",
-        "def main(rank):",
-        *(f"    {line}" for line in body),
-    ]
+        "", "", "def main(rank):", *(f"    {line}" for line in body),
+    ]  # fmt: skip
     lines += ["", "", *_start(program)]
     return "\n".join(lines) + "\n"
 
@@ -158,12 +155,7 @@ def _start(program: Program) -> list[str]:
     if program.launch != SPAWN:
         return ['if __name__ == "__main__":', '    main(int(os.environ["RANK"]))']
     return [
-        "def started(rank):",
-        '    os.environ["RANK"] = str(rank)',
-        "    main(rank)",
-        "",
-        "",
-        'if __name__ == "__main__":',
-        "    import torch.multiprocessing as mp",
+        "def started(rank):", '    os.environ["RANK"] = str(rank)', "    main(rank)", "", "",
+        'if __name__ == "__main__":', "    import torch.multiprocessing as mp",
         f"    mp.spawn(started, nprocs={program.world})",
-    ]
+    ]  # fmt: skip

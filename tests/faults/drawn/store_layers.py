@@ -36,13 +36,10 @@ def store_protocol(draw: random.Random, world: int) -> Layer:
                 members={writer: all_ranks},
             ),
             Act(
-                kind=GET,
-                template=get,
-                fields={"name": "checkpoint"},
-                members=others,
+                kind=GET, template=get, fields={"name": "checkpoint"}, members=others,
             ),
         ),
-    )
+    )  # fmt: skip
 
 
 def store_barrier(draw: random.Random, world: int) -> Layer:

@@ -43,12 +43,7 @@ trainer = lightning.Trainer(
     accelerator="cpu",
     devices=2,
     strategy=DDPStrategy(timeout=limit, process_group_backend="gloo"),
-    max_epochs=1,
-    logger=Printed(),
-    log_every_n_steps=2,
-    enable_checkpointing=False,
-    enable_progress_bar=False,
-    enable_model_summary=False,
-    callbacks=[Disttrace()],
-)
+    max_epochs=1, logger=Printed(), log_every_n_steps=2, enable_checkpointing=False,
+    enable_progress_bar=False, enable_model_summary=False, callbacks=[Disttrace()],
+)  # fmt: skip
 trainer.fit(Net(), torch.utils.data.DataLoader(torch.ones(16, 4), batch_size=2))

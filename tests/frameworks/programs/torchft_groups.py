@@ -12,12 +12,9 @@ replica = os.environ["REPLICA_GROUP_ID"]
 model = torch.nn.Linear(4, 4)
 manager = Manager(
     pg=ProcessGroupGloo(timeout=timedelta(seconds=60)),
-    min_replica_size=2,
-    replica_id=replica,
-    load_state_dict=lambda state: None,
-    state_dict=dict,
+    min_replica_size=2, replica_id=replica, load_state_dict=lambda state: None, state_dict=dict,
     timeout=timedelta(seconds=60),
-)
+)  # fmt: skip
 ddp = DistributedDataParallel(manager, model)
 optimizer = Optimizer(manager, torch.optim.SGD(model.parameters(), lr=0.1))
 for step in range(6):

@@ -122,15 +122,10 @@ class Jobs:
             "RANK": str(rank),
             # From it 2.15's groups take their device.
             "LOCAL_RANK": str(rank) if chosen.get("KIT_DEVICES") == "each" else "0",
-            "WORLD_SIZE": str(self.s.world),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "OMP_NUM_THREADS": "1",
-            "PYTHONFAULTHANDLER": "1",
-            "PYTHONUNBUFFERED": "1",
-            "KIT_TRACE": str(trace) if trace else "-",
-            "KIT_FAULT": str(int(self.fault)),
-        }
+            "WORLD_SIZE": str(self.s.world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+            "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1",
+            "KIT_TRACE": str(trace) if trace else "-", "KIT_FAULT": str(int(self.fault)),
+        }  # fmt: skip
 
     def _until_hung(self, folder: Path, processes: list[subprocess.Popen[bytes]], run: Run) -> None:
         limit = time.monotonic() + float(self.o.limit)

@@ -113,12 +113,9 @@ def _of_this_torch() -> tuple[str, ...]:
     more = zip(("gpus", "nccl2", "shrink"), (int(found[0]) > 1, *found[1:]), strict=True)
     computes = () if "KIT_IMITATED" in os.environ else ("kernels",)
     return (
-        "",
-        "cuda",
-        "device_errors",
-        *computes,
+        "", "cuda", "device_errors", *computes,
         *(name for name, there in more if there in (True, "True")),
-    )
+    )  # fmt: skip
 
 
 def _device() -> str:

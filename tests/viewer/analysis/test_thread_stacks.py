@@ -176,15 +176,12 @@ INDUCTOR = "c" + "a7" * 25 + "b.py"
         ("/usr/lib64/python3.11/queue.py", "library"),
         ("/env/lib/python3.11/multiprocessing/process.py", "library"),
         (f"{PACKAGES}/lightning/fabric.py", "library"),
-        ("/env/bin/accelerate", "library"),
-        ("/home/me/bin/train.py", "program"),
-        ("<eval_with_key>.7", "library"),
-        ("/tmp/torchinductor_me/ab/x.py", "library"),
-        (f"/scratch/cache/a7/{INDUCTOR}", "library"),
-        ("<frozen runpy>", "library"),
+        ("/env/bin/accelerate", "library"), ("/home/me/bin/train.py", "program"),
+        ("<eval_with_key>.7", "library"), ("/tmp/torchinductor_me/ab/x.py", "library"),
+        (f"/scratch/cache/a7/{INDUCTOR}", "library"), ("<frozen runpy>", "library"),
         ("<string>", "nobody knows"),
     ],
-)
+)  # fmt: skip
 def test_whose_a_file_is(file: str, owner: str) -> None:
     assert (is_program(file), is_library(file)) == (owner == "program", owner == "library")
 

@@ -90,31 +90,15 @@ def test_a_collective_is_one_row(tmp_path: Path) -> None:
     (row,) = disttrace.load(tmp_path).collectives.to_dicts()
     begin = UNIX_NS + 100 * MS
     assert row == {
-        **row,
-        "job": "job",
-        "group_name": "0",
-        "backend": "gloo",
-        "seq": 1,
-        "op": "all_reduce",
-        "line": "train.py:10",
-        "bytes": 4000,
-        "expected": 2,
-        "arrived": 2,
-        "missing": [],
+        **row, "job": "job", "group_name": "0", "backend": "gloo", "seq": 1, "op": "all_reduce",
+        "line": "train.py:10", "bytes": 4000, "expected": 2, "arrived": 2, "missing": [],
         "arrivals": [
             {"rank": 0, "process": jobs[0].process, "begin_ns": begin},
             {"rank": 1, "process": jobs[1].process, "begin_ns": begin + 40 * MS},
         ],
-        "first_rank": 0,
-        "last_rank": 1,
-        "pending": False,
-        "wait_ns": 40 * MS,
-        "spread_ns": 40 * MS,
-        "busy_ns": 10 * MS,
-        "algbw": 400_000.0,
-        "busbw": 400_000.0,
-        "clock": "host",
-    }
+        "first_rank": 0, "last_rank": 1, "pending": False, "wait_ns": 40 * MS, "spread_ns": 40 * MS,
+        "busy_ns": 10 * MS, "algbw": 400_000.0, "busbw": 400_000.0, "clock": "host",
+    }  # fmt: skip
 
 
 def test_who_is_missing_is_in_the_row(tmp_path: Path) -> None:

@@ -20,11 +20,8 @@ from support.scenes import S, leave
 from support.states import hang
 
 TOLD: dict[str, object] = {
-    "certainty": "certain",
-    "summary": "Rank 3 never came",
-    "culprit_ranks": [3],
-    "finding": {},
-}
+    "certainty": "certain", "summary": "Rank 3 never came", "culprit_ranks": [3], "finding": {},
+}  # fmt: skip
 
 
 def keep(folder: Path, *said: dict[str, object], root: Path | None = None) -> None:

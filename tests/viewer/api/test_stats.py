@@ -57,20 +57,14 @@ def test_a_straggler_is_named_with_its_line_and_what_it_costs(tmp_path: Path) ->
     assert stats.ranks["made_others_wait_ns"].to_list() == [0, 0, 3 * STEPS * LATE, 0]
     (row,) = stats.operations.to_dicts()
     assert row == {
-        **row,
-        "op": "all_reduce",
-        "line": "train.py:10",
-        "calls": 4 * STEPS,
-        "bytes": 4 * STEPS * 4000,
-        "total_ns": STEPS * (3 * (LATE + MS) + MS),
-        "median_ns": LATE + MS,
-        "p99_ns": LATE + MS,
-        "max_ns": LATE + MS,
+        **row, "op": "all_reduce", "line": "train.py:10", "calls": 4 * STEPS,
+        "bytes": 4 * STEPS * 4000, "total_ns": STEPS * (3 * (LATE + MS) + MS),
+        "median_ns": LATE + MS, "p99_ns": LATE + MS, "max_ns": LATE + MS,
         "waiting_ns": 3 * STEPS * LATE,
         "last_to_arrive": [{"rank": 2, "count": STEPS}],
         "algbw": pytest.approx(4e6),
         "busbw": pytest.approx(6e6),
-    }
+    }  # fmt: skip
     assert stats.text(width=80).splitlines()[:3] == [
         "4 ranks, 620 ms each communicating, 97% of it waiting for the last to arrive.",
         "Rank 2 made others wait 2.40 s, 40.0 ms before train.py:10 in 20 of 20 calls.",
@@ -224,12 +218,8 @@ def groups(journal: Journal, ranks: list[int]) -> int:
         base = made.setdefault("", journal.tcp_store(server=journal.rank == 0))
         made[name] = journal.group(
             journal.prefix_store(base, "default_pg", f"{name}/"),
-            name=name,
-            ranks=ranks,
-            rank=ranks.index(journal.rank or 0),
-            size=2,
-            default=None,
-        )
+            name=name, ranks=ranks, rank=ranks.index(journal.rank or 0), size=2, default=None,
+        )  # fmt: skip
     return made[name]
 
 

@@ -242,13 +242,10 @@ def again(journals: list[Journal], ports: list[int], *, listens: bool) -> None:
         for at, begin, end in ((29500, 100 * MS, 10 * MS), (port, 5 * S, None)):
             serves = listens and end is None and journal.rank == 0
             make = journal.call(
-                "TCPStore",
-                kind="constructor",
-                store=journal.tcp_store(at, server=serves),
-                origin="python",
-                stack=where,
+                "TCPStore", kind="constructor", store=journal.tcp_store(at, server=serves),
+                origin="python", stack=where,
                 args={"host": "127.0.0.1", "port": at, "world_size": len(journals)},
-            )
+            )  # fmt: skip
             number = journal.begin(make, begin)
             if end is not None or (listens and at == ports[0]):
                 journal.end(number, end or 10 * MS)
@@ -259,12 +256,9 @@ def agent_that_listens(folder: Path) -> None:
     """It was there first, served the first store, and does still."""
     agent = Journal(folder, pid=3999, role="agent", t0=T0 - 5 * S)
     make = agent.call(
-        "TCPStore",
-        kind="constructor",
-        store=agent.tcp_store(29500, server=True),
-        origin="python",
+        "TCPStore", kind="constructor", store=agent.tcp_store(29500, server=True), origin="python",
         args={"host": "127.0.0.1", "port": 29500, "world_size": 1},
-    )
+    )  # fmt: skip
     agent.run(make, 10 * MS, 10 * MS)
     beat(agent, 35)
 

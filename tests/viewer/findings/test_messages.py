@@ -135,12 +135,9 @@ def test_a_receive_from_any_source_waits_for_any_sender(tmp_path: Path) -> None:
             stand(journal, 3 * S, "/src/train.py", 99, "save")
         beat(journal, 20)
     finds(
-        tmp_path,
-        "unmatched_recv",
-        [2],
-        waiting=[1],
+        tmp_path, "unmatched_recv", [2], waiting=[1],
         consequences=("Rank 0 waits in recv from any rank (train.py:20).",),
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("left_out", [True, False])

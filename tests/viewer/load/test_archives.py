@@ -105,10 +105,7 @@ def test_other_content_under_a_name_that_is_there_is_left_out(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "member",
     [
-        named("../" + JOURNAL),
-        named("/" + JOURNAL),
-        named("sub/" + JOURNAL),
-        named(".bashrc"),
+        named("../" + JOURNAL), named("/" + JOURNAL), named("sub/" + JOURNAL), named(".bashrc"),
         named("train.py"),
         named("-rf-job-host-17-0123456789ab.defs.jsonl"),
         named(JOURNAL + "\n"),
@@ -120,7 +117,7 @@ def test_other_content_under_a_name_that_is_there_is_left_out(tmp_path: Path) ->
         named(JOURNAL, tarfile.GNUTYPE_SPARSE),
     ],
     ids=lambda member: f"{member.type.decode()} {member.name[:12]!r}",
-)
+)  # fmt: skip
 def test_nothing_but_journals_comes_out(tmp_path: Path, member: tarfile.TarInfo) -> None:
     """No path, link, pipe, device or folder, and no other file."""
     out = tmp_path / "out" / "in"

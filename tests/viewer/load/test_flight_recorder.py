@@ -270,15 +270,12 @@ def batch(*messages: str, seq: int, state: str, at_s: float) -> list[dict[str, A
     named = [*messages, "coalesced"]
     return [
         entry(
-            name,
-            1,
-            at_s=at_s + n / 1000,
-            p2p=seq,
+            name, 1, at_s=at_s + n / 1000, p2p=seq,
             state=state if n == len(named) - 1 else "scheduled",
             retired=state == "completed",
         )
         for n, name in enumerate(named)
-    ]
+    ]  # fmt: skip
 
 
 def test_healthy_launches_of_messages_are_over(tmp_path: Path) -> None:

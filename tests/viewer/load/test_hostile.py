@@ -50,13 +50,9 @@ def test_the_schema_knows_every_record() -> None:
 @pytest.mark.parametrize(
     ("kind", "record"),
     [
-        ("group", {"n": 1, "size": -1}),
-        ("group", {"n": 1, "ranks": [0, "1"]}),
-        ("group", {"n": 1, "ranks": [0, True]}),
-        ("group", {"n": True}),
-        ("group", {}),
-        ("call", {"n": 1, "shapes": [4]}),
-        ("call", {"n": 1, "async": 1}),
+        ("group", {"n": 1, "size": -1}), ("group", {"n": 1, "ranks": [0, "1"]}),
+        ("group", {"n": 1, "ranks": [0, True]}), ("group", {"n": True}), ("group", {}),
+        ("call", {"n": 1, "shapes": [4]}), ("call", {"n": 1, "async": 1}),
         ("call", {"n": 1, "args": [1]}),
         ("call", {"n": 1, "dtypes": ["float32", "float32); import os; os.system('x'"]}),
         ("call", {"n": 1, "reduce_op": "SUM); os.abort("}),
@@ -64,21 +60,13 @@ def test_the_schema_knows_every_record() -> None:
         ("call", {"n": 1, "origin": "`id`"}),
         ("b", {"b": 1, "t": 1, "a": {"dtypes": ["$(id)"]}}),
         ("identity", {"role": "agent' #"}),
-        ("worker", {"t": 1, "pid": -1}),
-        ("process", {"pid": -1}),
-        ("process", {"pid": 0}),
-        ("stack", {"n": 1, "frames": [[1, 2]]}),
-        ("exit", {"t": -1}),
-        ("exit", {"t": 1 << 61}),
-        ("exit", {"code": 1 << 70}),
-        ("b", {"b": 1, "t": 1, "k": [1]}),
-        ("b", {"b": 1, "t": 1, "h": 1 << 16}),
-        ("b", {"b": 1, "t": 1, "a": {"group": "x"}}),
-        ("b", {"b": 1 << 32, "t": 1}),
-        ("b", {"b": 1}),
-        ("e", {"e": 1, "d": 1.5}),
+        ("worker", {"t": 1, "pid": -1}), ("process", {"pid": -1}), ("process", {"pid": 0}),
+        ("stack", {"n": 1, "frames": [[1, 2]]}), ("exit", {"t": -1}), ("exit", {"t": 1 << 61}),
+        ("exit", {"code": 1 << 70}), ("b", {"b": 1, "t": 1, "k": [1]}),
+        ("b", {"b": 1, "t": 1, "h": 1 << 16}), ("b", {"b": 1, "t": 1, "a": {"group": "x"}}),
+        ("b", {"b": 1 << 32, "t": 1}), ("b", {"b": 1}), ("e", {"e": 1, "d": 1.5}),
     ],
-)
+)  # fmt: skip
 def test_a_record_of_a_wrong_type_is_left_out(kind: str, record: dict[str, object]) -> None:
     """And counted, with the name of the field."""
     checker = Checker()

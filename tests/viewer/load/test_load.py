@@ -113,11 +113,8 @@ def test_a_call_is_a_value_with_its_stack(tmp_path: Path) -> None:
     trace = load([str(tmp_path)])
     call = trace.call(trace.operations["call"][0])
     assert (call.op, call.kind, call.asynchronous, call.shapes) == (
-        "all_reduce",
-        "collective",
-        False,
-        ((4,),),
-    )
+        "all_reduce", "collective", False, ((4,),),
+    )  # fmt: skip
     assert trace.stack(call.index) == (Frame("train.py", 10, "main"),)
     assert call.group is not None
     assert trace.groups[call.group].ranks == (0, 1)

@@ -82,13 +82,9 @@ def test_realigning_moves_every_time_that_a_process_has(tmp_path: Path) -> None:
         "told": made(Worker),
         "latest_samples": {0: made(StackSample)},
         **{name: (made(Failure),) for name in ("failures", "handling")},
-        "samples": (made(StackSample),),
-        "workers": (made(Worker),),
-        "sightings": (made(Sighting),),
-        "troubles": (made(Trouble),),
-        "digests": (made(Digest),),
-        "dropped": (made(Dropped),),
-    }
+        "samples": (made(StackSample),), "workers": (made(Worker),), "sightings": (made(Sighting),),
+        "troubles": (made(Trouble),), "digests": (made(Digest),), "dropped": (made(Dropped),),
+    }  # fmt: skip
     process = dataclasses.replace(trace.processes[0], heartbeat_ns=7, **fields)
     clock = trace.clocks[0]
     later = dataclasses.replace(clock, offset_ns=clock.offset_ns + 5)

@@ -70,11 +70,8 @@ def refusing(protocol: str) -> Iterator[str]:
 
 
 BAD: dict[str, Callable[[str], Any]] = {
-    "down": down,
-    "silent": silent,
-    "half-closing": half_closing,
-    "refusing": refusing,
-}
+    "down": down, "silent": silent, "half-closing": half_closing, "refusing": refusing,
+}  # fmt: skip
 
 
 FIRST = (("silent", "grpc"), ("refusing", "http/protobuf"))
@@ -196,12 +193,9 @@ def test_a_missing_package_is_one_sentence(tmp_path: Path) -> None:
     (hidden / "__init__.py").write_text("")
     out = tmp_path / "out"
     outcome = python(
-        PROGRAMS / "children.py",
-        DISTTRACE="1",
-        DISTTRACE_DIR=str(out),
-        DISTTRACE_EXPORT="otlp",
+        PROGRAMS / "children.py", DISTTRACE="1", DISTTRACE_DIR=str(out), DISTTRACE_EXPORT="otlp",
         PYTHONPATH=os.pathsep.join((str(hidden.parent), str(ROOT), str(ROOT / "viewer"))),
-    ).check()
+    ).check()  # fmt: skip
     wait_until(lambda: not exporters(out), BOUND)
     assert "own child True" in outcome.stdout
     (log,) = out.glob("*.log")

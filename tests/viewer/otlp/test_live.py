@@ -76,14 +76,11 @@ def job(
     out = folder / "out"
     with SERVE[request.param](Collector(), (key, found)) as collector:
         variables = settings(
-            out,
-            collector,
-            request.param,
-            OTEL_EXPORTER_OTLP_CERTIFICATE=str(found),
+            out, collector, request.param, OTEL_EXPORTER_OTLP_CERTIFICATE=str(found),
             OTEL_EXPORTER_OTLP_HEADERS="x-team=alpha",
             OTEL_RESOURCE_ATTRIBUTES="deployment.environment.name=test",
             OTEL_SERVICE_NAME="trainer",
-        )
+        )  # fmt: skip
         torchrun(PROGRAMS / "everything.py", RANKS, **variables).check()
         over(out)
         yield collector, out
@@ -211,14 +208,11 @@ def test_afterwards_gives_the_same_spans(job: tuple[Collector, Path], tmp_path: 
     }
     later = {
         (
-            s["traceId"],
-            s["spanId"],
-            s.get("parentSpanId", ""),
-            s["name"],
+            s["traceId"], s["spanId"], s.get("parentSpanId", ""), s["name"],
             tuple(sorted(link["spanId"] for link in s.get("links", ()))),
         )
         for s in spans
-    }
+    }  # fmt: skip
     assert later == live
 
 

@@ -83,13 +83,10 @@ def test_a_line_longer_than_the_chunk(tmp_path: Path) -> None:
         (f"00-{'a' * 32}-{'b' * 16}-01", ids.Context("a" * 32, "b" * 16, True)),
         (f"00-{'A' * 32}-{'b' * 16}-02", ids.Context("a" * 32, "b" * 16, False)),
         (f"cc-{'a' * 32}-{'b' * 16}-01-more", ids.Context("a" * 32, "b" * 16, True)),
-        (f"ff-{'a' * 32}-{'b' * 16}-01", None),
-        (f"00-{'0' * 32}-{'b' * 16}-01", None),
-        (f"00-{'a' * 32}-{'0' * 16}-01", None),
-        ("nonsense", None),
-        (None, None),
+        (f"ff-{'a' * 32}-{'b' * 16}-01", None), (f"00-{'0' * 32}-{'b' * 16}-01", None),
+        (f"00-{'a' * 32}-{'0' * 16}-01", None), ("nonsense", None), (None, None),
     ],
-)
+)  # fmt: skip
 def test_traceparent(header: str | None, found: ids.Context | None) -> None:
     """As W3C Trace Context defines it."""
     assert ids.parse_traceparent(header) == found

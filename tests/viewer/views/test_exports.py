@@ -109,15 +109,12 @@ def test_parquet_holds_the_tables(tmp_path: Path) -> None:
     trace.export(target)  # an export takes the place of another one
     parts = sorted(str(p.relative_to(target)) for p in target.rglob("*.parquet"))
     assert parts == [
-        "exchanges.parquet",
-        "findings.parquet",
-        "groups.parquet",
-        "operations/job=job/ranks=0/part-0.parquet",
-        "operations/job=job/ranks=1/part-0.parquet",
+        "exchanges.parquet", "findings.parquet", "groups.parquet",
+        "operations/job=job/ranks=0/part-0.parquet", "operations/job=job/ranks=1/part-0.parquet",
         "operations/job=job/ranks=none/part-0.parquet",
         "processes.parquet",
         "store_operations.parquet",
-    ]
+    ]  # fmt: skip
     read = pl.read_parquet(target / "operations" / "**" / "*.parquet", hive_partitioning=True)
     assert read.height == trace.operations.height
     assert {"job", "ranks", "rank", "line", "wait_ns", "duration_ns", "kind"} <= set(read.columns)

@@ -18,12 +18,9 @@ def rows(kinds: str, unusual: str = "", families: str = "") -> pl.DataFrame:
             "unusual": [place in marked for place in range(len(kinds))],
         },
         schema={
-            "signature": pl.UInt64,
-            "family": pl.UInt64,
-            "seq": pl.UInt32,
-            "unusual": pl.Boolean,
+            "signature": pl.UInt64, "family": pl.UInt64, "seq": pl.UInt32, "unusual": pl.Boolean,
         },
-    )
+    )  # fmt: skip
 
 
 def test_an_iteration_is_found_with_what_is_around_it() -> None:

@@ -159,11 +159,8 @@ def test_tracks_are_processes_and_threads(job: Path) -> None:
     found = events(job)
     names = {e["pid"]: e["args"]["name"] for e in found if e["name"] == "process_name"}
     assert set(names.values()) == {
-        "rank 0 (host, 4000)",
-        "rank 1 (host, 4001)",
-        "findings",
-        "groups",
-    }
+        "rank 0 (host, 4000)", "rank 1 (host, 4001)", "findings", "groups",
+    }  # fmt: skip
     tracks = {e["tid"]: e["args"]["name"] for e in found if e["name"] == "thread_name"}
     assert len(tracks) == len([e for e in found if e["name"] == "thread_name"])
     where: dict[str, set[str]] = defaultdict(set)

@@ -230,11 +230,8 @@ def test_the_command_prints_one_snapshot_without_a_terminal(tmp_path: Path, colu
     many(tmp_path, 3, culprit=2)
     done = subprocess.run(
         [sys.executable, "-m", "disttrace", "top", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "COLUMNS": columns},
-    )
+        capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": columns},
+    )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     shown = done.stdout.splitlines()
     assert shown[1].startswith("Rank 2 never joined all_reduce #2")

@@ -163,12 +163,9 @@ def test_a_real_run_under_torchrun(tmp_path: Path, view: View) -> None:
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     subprocess.run(
         [sys.executable, *command, "examples/pingpong_allreduce.py"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        timeout=LIMIT_S,
+        cwd=ROOT, check=True, capture_output=True, timeout=LIMIT_S,
         env={**os.environ, "DISTTRACE": "1", "DISTTRACE_DIR": str(tmp_path)},
-    )
+    )  # fmt: skip
     lines = view(tmp_path, "--width", "120")[1].splitlines()
     start = lines.index(next(line for line in lines if line.startswith("what happened")))
     told = [line[18:].split("  ")[0] for line in lines[start + 2 :]]

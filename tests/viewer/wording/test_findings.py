@@ -98,13 +98,10 @@ def test_a_failure_says_what_the_process_did_last_only_where_nothing_tells_more(
     [
         (-9, "out-of-memory killer"),
         (-11, "native code (run with PYTHONFAULTHANDLER=1)"),
-        (-15, "who sent it"),
-        (-24, "limit of CPU time"),
-        (-14, "signal.alarm"),
-        (-44, "or a crash in native code (run with"),
-        (None, "or a crash in native code (run with"),
+        (-15, "who sent it"), (-24, "limit of CPU time"), (-14, "signal.alarm"),
+        (-44, "or a crash in native code (run with"), (None, "or a crash in native code (run with"),
     ],
-)
+)  # fmt: skip
 def test_what_to_look_for_depends_on_the_signal(code: int | None, what: str) -> None:
     """A rank that got SIGTERM did not run out of memory."""
     said = process_failed.hint(End(SILENT, 0, code=code), others=True)
