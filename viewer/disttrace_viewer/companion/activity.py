@@ -26,8 +26,6 @@ from disttrace_viewer.analysis.liveness import look
 from disttrace_viewer.companion.machine import HostTrouble
 from disttrace_viewer.trace.process import Process
 
-_NEVER = (0, 0)
-
 Threads = Mapping[str, tuple[int, int]]
 """Per thread the nanoseconds that it ran, and that it waited in a run queue."""
 
@@ -54,7 +52,7 @@ class Load:
         if pid not in before or over_s < APART_S:
             return 0.0
         old = before[pid]
-        waited = [w - old.get(thread, _NEVER)[1] for thread, (_, w) in after.get(pid, {}).items()]
+        waited = [w - old.get(thread, (0, 0))[1] for thread, (_, w) in after.get(pid, {}).items()]
         return min(1.0, max(waited, default=0) / 1e9 / over_s)
 
 
@@ -285,8 +283,9 @@ def note(processes: Sequence[Process], but: Container[str] = frozenset()) -> Non
     for one, found in seen:
         if one.id in but:
             continue
-        if found.alive is False and _is_untold(one, found.code):
-            _write(one, SEEN_GONE, found.code, living)
+        if found.alive is False and one.told is None and not _known(one, SEEN_GONE):
+            if one.exit is None or (one.exit.code is None and found.code is not None):
+                _write(one, SEEN_GONE, found.code, living)
         elif found.is_stopped and not _known(one, STOPPED):
             _write(one, STOPPED, None, living - 1)
 
@@ -311,13 +310,6 @@ def tell(processes: Sequence[Process], answers: Iterable[HostTrouble]) -> None:
                 "text": one.text,
             }
             append(process, {key: value for key, value in record.items() if value is not None})
-
-
-def _is_untold(process: Process, code: int | None) -> bool:
-    """Whether its end is not on record, or is without the code that the kernel knows."""
-    if process.told is not None or _known(process, SEEN_GONE):
-        return False
-    return process.exit is None or (process.exit.code is None and code is not None)
 
 
 def _known(process: Process, state: str) -> bool:

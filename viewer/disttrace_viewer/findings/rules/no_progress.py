@@ -182,10 +182,18 @@ def _held_by_graphs(case: Case, wait: Wait) -> bool:
 
 def _apart(case: Case, waits: Sequence[Wait]) -> Finding:
     """Waits at different places, of which it is not known whether they are for one another."""
-    who = [w.process for w in waits]
+    trace, who = case.evidence.trace, [w.process for w in waits]
+    alike = sentences.together(
+        (f"{sentences.called(w.op)} at {sentences.line(w.op)}", w.process) for w in waits
+    )
+    parts = [f"{sentences.processes(trace, some)} in {where}" for where, some in alike.items()]
+    told = f"These wait at different places: {sentences.listed(parts)}"
+    which = "which of them should be elsewhere"
+    if len(parts) == 1:
+        told, which = f"{sentences.capital(parts[0])} may wait there for others", "for whom"
     return Finding(
         kind="no_progress",
-        summary=apart_text(case.evidence.trace, waits),
+        summary=f"{told}. Stacks have no sequence numbers, so nobody knows {which}.",
         because=(sentences.NOTHING_ELSE,),
         hint=UNCOUNTED,
         waiting=tuple(who),
@@ -210,14 +218,16 @@ def _open(case: Case, wait: Wait) -> str | None:
 
 def _unanswered(case: Case, wait: Wait) -> Finding:
     """A store's server does not answer, since its process does not run."""
-    evidence = case.evidence
+    evidence, trace = case.evidence, case.evidence.trace
     inside = case.inside(wait.exchange)
     who = list(dict.fromkeys(w.process for w in inside))
     ((server, doing),) = outside.doing(case, wait.targets).items()
-    waited_ns = evidence.waited_ns(w.op for w in inside)
+    name, waited_ns = sentences.operation(trace, wait.op), evidence.waited_ns(w.op for w in inside)
+    been = sentences.capital(_been_in(trace, who, name, wait.op, waited_ns))
     return Finding(
         kind="no_progress",
-        summary=unanswered(evidence.trace, wait.op, who, waited_ns, server, doing),
+        summary=f"{been}, and {trace.processes[server].label}, which serves this store, does not"
+        f" answer{outside.where(trace, {server: doing})}.",
         because=(sentences.MUTE,),
         culprits=(server,),
         hint=outside.stopped_hint(case, [server]) or FROZEN,
@@ -298,35 +308,6 @@ UNCOUNTED = (
     "Compare the calls there, one by one: a collective under a condition on the rank, or one call"
     " more on some ranks. Run it once with DISTTRACE=1: with numbers it is told who is out of step."
 )
-
-
-def apart_text(trace: Trace, waits: Sequence[Wait]) -> str:
-    """Waits at different places, without numbers."""
-    alike = sentences.together(
-        (f"{sentences.called(wait.op)} at {sentences.line(wait.op)}", wait.process)
-        for wait in waits
-    )
-    parts = [f"{sentences.processes(trace, who)} in {where}" for where, who in alike.items()]
-    if len(parts) == 1:
-        return (
-            f"{sentences.capital(parts[0])} may wait there for others. Stacks have no sequence"
-            " numbers, so nobody knows for whom."
-        )
-    return (
-        f"These wait at different places: {sentences.listed(parts)}. Stacks have no sequence"
-        " numbers, so nobody knows which of them should be elsewhere."
-    )
-
-
-def unanswered(
-    trace: Trace, op: Op, who: Sequence[int], waited_ns: int | None, server: int, doing: Doing
-) -> str:
-    """``op`` of a store, which ``server`` serves."""
-    been = _been_in(trace, who, sentences.operation(trace, op), op, waited_ns)
-    return (
-        f"{sentences.capital(been)}, and {trace.processes[server].label}, which serves this store,"
-        f" does not answer{outside.where(trace, {server: doing})}."
-    )
 
 
 def _been_in(trace: Trace, who: Sequence[int], what: str, op: Op, waited_ns: int | None) -> str:

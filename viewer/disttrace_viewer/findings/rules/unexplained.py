@@ -51,6 +51,9 @@ def _finding(case: Case, failed: list[int]) -> Finding:
     server = None if left else _ended_server(case, failed)
     gave_up = server is None and not left and all(is_time_out(op.error) for op in broken)
     gave_up = gave_up and bool(broken)
+    # One that became another program never comes to an end of what it was, as one does that has
+    # ended well, perhaps after all that it was to do.
+    turned = () if server is None or evidence.ends[server].exit_word != EXEC else (server,)
     summary = summary_text(
         evidence.trace,
         {process: end_of(evidence, process) for process in failed},
@@ -64,22 +67,13 @@ def _finding(case: Case, failed: list[int]) -> Finding:
         summary=summary,
         because=(NOTHING_ELSE,),
         hint=hint(server, left, gave_up=gave_up),
-        culprits=_turned(case, server) or tuple(case.by_rank(op.process for op in left)),
+        culprits=turned or tuple(case.by_rank(op.process for op in left)),
         waiting=tuple(failed),
         op=broken[0].call.op if broken else None,
         locations=evidence.locations([*broken, *left]),
         at_ns=evidence.ends[failed[0]].t_ns,
         scope=Scope(members=frozenset(failed)),
     )
-
-
-def _turned(case: Case, server: int | None) -> tuple[int, ...]:
-    """The server of the store, if it became another program: that never comes to an end of what it
-    was, as one does that has ended well, perhaps after all that it was to do.
-    """
-    if server is None or case.evidence.ends[server].exit_word != EXEC:
-        return ()
-    return (server,)
 
 
 def _left(case: Case, broken: Sequence[Op]) -> list[Op]:

@@ -168,19 +168,13 @@ def _idle_at(case: Case, process: int, about: Sequence[Wait]) -> StackSample | N
     waits = [w.op for w in requested if not w.polled and evidence.longest_ns(w.op)]
     if waits:
         return StackSample(waits[0].begin_ns, waits[0].call.stack)
-    stands = evidence.samples.get(process) or _while_asking(case, process)
+    stands = evidence.samples.get(process)
+    asking = {w.process for w in case.waits if w.kind == KEY}
+    if stands is None and (outside.asks(case, process) or process in asking):
+        stands = evidence.trace.processes[process].latest_samples.get(0)  # between two questions
     if stands is None or not newest.end_ns <= stands.t_ns or stands.first_ns >= newest.begin_ns:
         return None
     return stands if for_input(stands.stack) else None
-
-
-def _while_asking(case: Case, process: int) -> StackSample | None:
-    """Where the main thread was seen between two of its questions to a store."""
-    if not outside.asks(case, process) and process not in {
-        w.process for w in case.waits if w.kind == KEY
-    }:
-        return None
-    return case.evidence.trace.processes[process].latest_samples.get(0)
 
 
 def _by_others(case: Case, wait: Wait) -> bool:
@@ -220,17 +214,10 @@ def summary(
     lines = sentences.listed([*dict.fromkeys(sentences.line(w.op) for w in waits)])
     where: Frame | None = innermost(at.stack)
     place = "" if where is None else f" at {sentences.is_at(where, inside(at.stack))}"
-    who = [w.process for w in waits]
+    who, name = [w.process for w in waits], sentences.operation(trace, op)
+    wait = f"{sentences.processes(trace, who)} {'wait' if len(who) > 1 else 'waits'} for it"
+    of, what, within = (name, f"input{place}, as in the rounds before", "")
     if closing:
-        return (
-            f"{sentences.subject(trace, [source])}, the source of the rounds before, waits for its"
-            f" clients{place}: {sentences.processes(trace, who)}"
-            f" {'wait' if len(who) > 1 else 'waits'} for it in {sentences.operation(trace, op)} at"
-            f" {lines}."
-        )
-    return (
-        f"{sentences.subject(trace, [source])}, the source of {sentences.operation(trace, op)},"
-        f" waits for input{place}, as in the rounds before:"
-        f" {sentences.processes(trace, who)} {'wait' if len(who) > 1 else 'waits'} for it at"
-        f" {lines}."
-    )
+        of, what, within = "the rounds before", f"its clients{place}", f" in {name}"
+    subject = sentences.subject(trace, [source])
+    return f"{subject}, the source of {of}, waits for {what}: {wait}{within} at {lines}."
