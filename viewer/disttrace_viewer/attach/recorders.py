@@ -15,6 +15,7 @@ import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from disttrace.journal.proc import ROOT, has_open, opened
@@ -198,7 +199,9 @@ def dump(one: Found, path: str) -> bytes | None:
         now = {name: _state(name) for name in names}
         for name in names:
             if now[name] is not None and now[name] == last[name] != before[name]:
-                data = _read(name)
+                data = b""
+                with suppress(OSError):
+                    data = files.read(name, MOST_BYTES)[0]
                 if data.endswith(_ENDS):  # as every pickle that was written to its end
                     return data
         last = now
@@ -221,13 +224,6 @@ def _state(path: str) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def _read(path: str) -> bytes:
-    try:
-        return files.read(path, MOST_BYTES)[0]
-    except OSError:
-        return b""
 
 
 def _write(path: str) -> bool:

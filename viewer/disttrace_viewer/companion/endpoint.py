@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from disttrace_viewer.companion.protocol import (
     MOST_WORDS,
@@ -57,8 +57,7 @@ class Transport(Protocol):
     def peer(self, stream: int) -> str: ...
 
 
-@dataclass(frozen=True, slots=True)
-class PeerReply:
+class PeerReply(NamedTuple):
     """What one host answered."""
 
     sender: str

@@ -99,15 +99,13 @@ class _CallKind:
     on_device: bool
 
 
+@dataclass(slots=True)
 class _InFlight:
-    __slots__ = ("begin", "call", "issued", "seq", "wait")
-
-    def __init__(self, begin: int, call: _CallKind, seq: int | None) -> None:
-        self.begin = begin
-        self.call = call
-        self.seq = seq
-        self.issued = False
-        self.wait: int | None = None
+    begin: int
+    call: _CallKind
+    seq: int | None
+    issued: bool = False
+    wait: int | None = None
 
 
 class Holds:
@@ -150,17 +148,17 @@ class Holds:
                     one.issued = True
                 elif kind == fmt.WAIT:
                     one.wait = one.begin + record["d"]
-                elif (kind == fmt.END and "r" not in record) or self._is_over(kind, one):
+                elif (
+                    "r" not in record
+                    if kind == fmt.END
+                    else kind == fmt.COMPLETE and one.call.on_device
+                ):
                     del self._open[number]
                     held = self._ended(number, one, record)
                     if held is not None:
                         yield held
             except (KeyError, TypeError):
                 continue
-
-    @staticmethod
-    def _is_over(kind: str, one: _InFlight) -> bool:
-        return kind == fmt.COMPLETE and one.call.on_device
 
     def _begin(self, number: int, record: dict[str, Any]) -> None:
         self.last_ns = max(self.last_ns, record["t"])

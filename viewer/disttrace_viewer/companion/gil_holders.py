@@ -23,6 +23,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import disttrace.journal.format as fmt
 from disttrace.journal.proc import Who, find, stat
@@ -55,13 +56,8 @@ class Silent:
     last_ns: int
     """When it gave the last one."""
 
-    @property
-    def pid(self) -> int:
-        return self.who.pid or 0
 
-
-@dataclass(frozen=True, slots=True)
-class _Answers:
+class _Answers(NamedTuple):
     signal: int
     fd: int
     native: int
@@ -95,19 +91,20 @@ class GilHolders:
         }
         if self._send is None or not found:
             return False
-        before = {one: _threads(one.pid) for one in found}
+        before = {one: _threads(one.who.pid or 0) for one in found}
         time.sleep(BETWEEN_S)
         asked = {}
         for one, answers in found.items():
-            now = _threads(one.pid)
-            thread = holder(one.pid, before[one], now, answers.native, answers.signal)
+            pid = one.who.pid or 0
+            now = _threads(pid)
+            thread = holder(pid, before[one], now, answers.native, answers.signal)
             path = fmt.definitions_name(one.base)
-            if thread is None or not _has_open(one.pid, answers.fd, path):
+            if thread is None or not _has_open(pid, answers.fd, path):
                 continue
             length = size(path)
             # Last of all: within microseconds no number of a process is given to another one.
             known = find(one.who)[0] is True
-            if known and self._send(one.pid, answers.asked, answers.signal, thread):
+            if known and self._send(pid, answers.asked, answers.signal, thread):
                 self._asked[one.base] = one.last_ns
                 asked[path] = length
         return _grown(asked)
@@ -148,7 +145,9 @@ def _threads(pid: int) -> dict[int, _Thread]:
                 seen.state,
                 int(status[b"voluntary_ctxt_switches"]),
                 seen.cpu_ticks,
-                _masked(status),
+                int(status[b"SigBlk"], 16)
+                | int(status[b"SigIgn"], 16)
+                | int(status[b"SigCgt"], 16),
             )
     except (OSError, KeyError, ValueError, IndexError):
         return {}  # one has ended meanwhile: so not all of them stand still
@@ -183,7 +182,7 @@ def _answers(base: str) -> _Answers | None:
             data = file.read()
         start = data.rindex(b"\n" + _LINE) + 1
         record = json.loads(data[start : data.index(b"\n", start)])
-        found = _Answers(record["signal"], record["fd"], record["native"], record["asked"])
+        found = _Answers(*(record[name] for name in _Answers._fields))
     except (OSError, ValueError, KeyError):
         return None
     return found if found.signal > 0 else None
@@ -198,10 +197,6 @@ def _grown(sizes: dict[str, int]) -> bool:
             time.sleep(0.05)
             return True
     return bool(sizes)
-
-
-def _masked(status: dict[bytes, bytes]) -> int:
-    return int(status[b"SigBlk"], 16) | int(status[b"SigIgn"], 16) | int(status[b"SigCgt"], 16)
 
 
 def _sender() -> Callable[[int, int, int, int], bool] | None:

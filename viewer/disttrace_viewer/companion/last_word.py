@@ -28,7 +28,6 @@ from disttrace_viewer.states import folder
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.merged import Merged, merge, newest_try
 from disttrace_viewer.states.reduce import WINDOW
-from disttrace_viewer.states.state import State
 from disttrace_viewer.trace.model import Trace
 
 _TOGETHER_S, _LOOK_S = 1.5, 0.1
@@ -65,7 +64,11 @@ def word(order: EndOrder) -> dict[str, Any] | None:
     """The word, for people and for programs; None: nothing."""
     until = time.monotonic() + (0.0 if order.failed else _TOGETHER_S)
     while True:
-        local, beside_us = _read(order)
+        files = of_job(order.of_all, order.in_names)
+        local = newest_try(folder.of_journals(files, window=WINDOW), order.job)
+        # Of those that use its store under other names.
+        alone = is_alone(trace_of(local)[0])
+        beside_us = beside(order.of_all, order.in_names, local, ()) if alone else ()
         whole = merge([local, Merged({state.id: state for state in beside_us})])
         trace, _ = trace_of(whole)
         if not any(order.process in (p.id, p.parent) for p in trace.processes):
@@ -92,14 +95,6 @@ def word(order: EndOrder) -> dict[str, Any] | None:
     )
     names = {str(state.process.get("job", order.job)) for state in whole.states.values()}
     return _kept(order, trace, found, sorted(names))
-
-
-def _read(order: EndOrder) -> tuple[Merged, Sequence[State]]:
-    """The states of the job's processes; and of those that use its store under other names."""
-    files = of_job(order.of_all, order.in_names)
-    local = newest_try(folder.of_journals(files, window=WINDOW), order.job)
-    trace, _ = trace_of(local)
-    return local, beside(order.of_all, order.in_names, local, ()) if is_alone(trace) else ()
 
 
 def _kept(

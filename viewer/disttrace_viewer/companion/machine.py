@@ -26,6 +26,7 @@ from typing import IO
 
 from disttrace.journal.format import DEVICE, HOST, LINK
 from disttrace.journal.proc import ROOT, here, opened
+from disttrace_viewer.companion.protocol import is_here
 
 MOST_TEXT = 300
 """Characters that are kept of a report."""
@@ -412,14 +413,7 @@ def _is_here(answer: HostTrouble) -> bool:
     """Whether its process may be of this host, and counted as its own journal has it."""
     if answer.by != NCCL_RAS:
         return _counts_all()
-    node = (answer.name or "").rpartition(" ")[2]
-    try:
-        family = socket.AF_INET6 if ":" in node else socket.AF_INET
-        with socket.socket(family, socket.SOCK_DGRAM) as one:
-            one.bind((node, 0))  # which the kernel allows for addresses of this host only
-    except (OSError, ValueError):
-        return False
-    return True
+    return is_here((answer.name or "").rpartition(" ")[2])
 
 
 def _counts_all() -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from contextlib import suppress
 
 import disttrace.journal.format as fmt
 from disttrace_viewer.load.tail import written
@@ -40,9 +41,11 @@ class Pulse:
         self._store_calls: set[bytes] = set()
         self._found: tuple[int, int] | None = None
         self._next_at = 0.0
-        self.launcher = self._is_launcher()
+        self.launcher = False
         """Whether it is torchrun's agent: it asks its store all the time, and says itself when it
         stands still."""
+        with suppress(OSError), fmt.opened_own(fmt.definitions_name(self._path), os.O_RDONLY) as fd:
+            self.launcher = _LAUNCHER in os.pread(fd, _FIRST_LINE, 0)
 
     def look(self, now: float) -> bool:
         if self.launcher:
@@ -77,13 +80,6 @@ class Pulse:
             if fd >= 0:
                 os.close(fd)
         self._segment = self._definitions = -1
-
-    def _is_launcher(self) -> bool:
-        try:
-            with fmt.opened_own(fmt.definitions_name(self._path), os.O_RDONLY) as fd:
-                return _LAUNCHER in os.pread(fd, _FIRST_LINE, 0)
-        except OSError:
-            return False
 
     def _open(self, number: int) -> None:
         fd = fmt.open_own(fmt.segment_name(self._path, number), os.O_RDONLY)

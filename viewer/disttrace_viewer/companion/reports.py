@@ -183,7 +183,7 @@ _ARGS = ("ranks", "src", "dst", "group_src", "group_dst", "timeout")
 def public(state: State) -> State:
     """That part of a state."""
     state = with_words(state, hidden)
-    numbered = state.numbered
+    numbered, env = state.numbered, state.process.get("env") or {}
     errors = [*numbered.get("string", {}).values()]
     built = orjson.loads(state.built)
     built["call"] = {n: _call(call) for n, call in built["call"].items()}
@@ -191,7 +191,10 @@ def public(state: State) -> State:
     return replace(
         state,
         base=f"{host}-{pid}-{state.id[:12]}",
-        process=_process(state.process),
+        process={
+            **{k: v for k, v in state.process.items() if isinstance(v, int) or k in _PROCESS},
+            "env": {n: env[n] for n in _ENV if str(env.get(n, "")).isdecimal()},
+        },
         identity={
             name: value
             for name, value in state.identity.items()
@@ -245,12 +248,6 @@ def known_files(states: Iterable[State]) -> dict[str, str]:
             for file, _, _ in frames:
                 found.setdefault(os.path.basename(file), set()).add(file)
     return {name: next(iter(paths)) for name, paths in found.items() if len(paths) == 1}
-
-
-def _process(record: Mapping[str, Any]) -> dict[str, Any]:
-    found = {k: v for k, v in record.items() if isinstance(v, int) or k in _PROCESS}
-    env = record.get("env") or {}
-    return {**found, "env": {n: env[n] for n in _ENV if str(env.get(n, "")).isdecimal()}}
 
 
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:
@@ -330,7 +327,7 @@ def with_words(state: State, word: Word) -> State:
     process = {**state.process, **_texts(state.process, ("job", "run"), word)}
     identity = {**state.identity, **_texts(state.identity, ("run",), word)}
     built = orjson.loads(state.built)
-    built["ops"] = _rows(built["ops"], word)
+    built["ops"] = [_row(row, word) for row in built["ops"]]
     built["store"] = _stores(built["store"], word)
     numbered = state.numbered
     groups = numbered.get("group", {})
@@ -346,7 +343,7 @@ def with_words(state: State, word: Word) -> State:
                 n: {**group, **_texts(group, ("name", "desc"), word)} for n, group in groups.items()
             },
         },
-        ops=_rows(state.ops, word),
+        ops=[_row(row, word) for row in state.ops],
         built=orjson.dumps(built, option=orjson.OPT_NON_STR_KEYS).decode(),
         queues=[[store, word(key), *counts] for store, key, *counts in state.queues],
     )
@@ -365,10 +362,6 @@ def _stores(stores: dict[Any, dict[str, Any]], word: Word) -> dict[Any, dict[str
             one["prefix"] = [p if p is None else word(p) for p in store["prefix"]]
         found[number] = one
     return found
-
-
-def _rows(rows: list[list[Any]], word: Word) -> list[list[Any]]:
-    return [_row(row, word) for row in rows]
 
 
 def _row(row: list[Any], word: Word) -> list[Any]:

@@ -54,7 +54,10 @@ class JournalRegistry:
         self._position += data.rfind(b"\n") + 1
         new = []
         for entry in entries(data):
-            if not self._is_ours(entry.base):
+            path = os.path.join(os.path.dirname(self.path), entry.base)
+            if not is_plain_name(entry.base) or not fmt.is_own(
+                fmt.definitions_name(path), self.owner
+            ):
                 self.refused.append(entry.base)
             elif is_left_over and not entry.lives:
                 self.inherited.append(entry.base)
@@ -75,10 +78,6 @@ class JournalRegistry:
             pass  # the folder was deleted under us
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         return not self._unread() or not self._again()
-
-    def _is_ours(self, base: str) -> bool:
-        path = os.path.join(os.path.dirname(self.path), base)
-        return fmt.is_plain_name(base) and fmt.is_own(fmt.definitions_name(path), self.owner)
 
     def _unread(self) -> bool:
         return os.fstat(self._fd).st_size > self._position

@@ -69,12 +69,11 @@ class Block:
         return Block(self.group, self.shift + 1, index, self.rank, self.size, span_ns, places)
 
 
+@dataclass(slots=True)
 class _Begun:
-    __slots__ = ("covered", "last", "places")
-
-    def __init__(self) -> None:
-        self.covered = self.last = 0
-        self.places: dict[str, list[int]] = {}
+    covered: int = 0
+    last: int = 0
+    places: dict[str, list[int]] = field(default_factory=dict)
 
 
 class Blocks:
@@ -118,15 +117,12 @@ class Blocks:
         if before is None or before[0] != index - 1:
             return None
         span_ns = one.last - before[1]
-        self._fit(shift, span_ns)
-        places = {place: (n, away, inside) for place, (n, away, inside) in one.places.items()}
-        return Block(self._group, shift, index, self._rank, self._size, span_ns, places)
-
-    def _fit(self, shift: int, span_ns: int) -> None:
         if span_ns < self._shortest_ns and shift < MOST_SHIFT:
             self._shifts[self._group] = shift + 1
         elif span_ns >= LONGEST * self._shortest_ns and shift:
             self._shifts[self._group] = shift - 1
+        places = {place: (n, away, inside) for place, (n, away, inside) in one.places.items()}
+        return Block(self._group, shift, index, self._rank, self._size, span_ns, places)
 
 
 BET = 0.45

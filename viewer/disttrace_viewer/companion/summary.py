@@ -345,6 +345,10 @@ def _preferred(where: Mapping[str, None], before: Collection[str]) -> list[str]:
     return sorted(where, key=lambda one: one not in before)
 
 
+_Waiter = tuple[int, str, int]
+"""A rank, its process, and its own number of the group."""
+
+
 def reported(others: Iterable[HostSummary], states: Iterable[State]) -> tuple[WaitsWith, ...]:
     """Of hosts of which no states were requested the ranks that wait where processes wait whose
     states are known.
@@ -356,13 +360,10 @@ def reported(others: Iterable[HostSummary], states: Iterable[State]) -> tuple[Wa
         if not isinstance(rank, int):
             continue
         for row in rows_of(state):
-            if row.group is None:
-                alike.setdefault(row.call, []).append(_Waiter(rank, state.id, -1))
-            else:
-                one = _Waiter(rank, state.id, row.number)
-                alike.setdefault(row.call, []).append(one)
-                if row.peer < 0:
-                    exact.setdefault((key_of(row.group), row.seq, row.call), []).append(one)
+            one = (rank, state.id, -1 if row.group is None else row.number)
+            alike.setdefault(row.call, []).append(one)
+            if row.group is not None and row.peer < 0:
+                exact.setdefault((key_of(row.group), row.seq, row.call), []).append(one)
     here: dict[tuple[str, int, int], set[int]] = {}
     apart: dict[int, tuple[set[int], set[str]]] = {}
     for wait in (wait for one in others for wait in one.waits):
@@ -381,14 +382,7 @@ def reported(others: Iterable[HostSummary], states: Iterable[State]) -> tuple[Wa
     )
 
 
-class _Waiter(NamedTuple):
-    rank: int
-    id: str
-    number: int
-    """Of the group, in that process."""
-
-
 def _reported(alike: Sequence[_Waiter], ranks: Collection[int], groups: int) -> WaitsWith:
     """By the two of them with the highest ranks, so that no single process speaks for others."""
     *_, first, last = sorted([alike[0], *alike])
-    return WaitsWith((first.id, last.id), last.number, tuple(sorted(ranks)), groups)
+    return WaitsWith((first[1], last[1]), last[2], tuple(sorted(ranks)), groups)

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import disttrace.journal.format as fmt
@@ -153,8 +154,14 @@ class Watch(Duty):
         if self._file is not None:  # now: the next job of this name has one of that name
             os.close(self._file)
             fmt.remove_own(self._path)
-        if self._verdicts is not None:
-            self._end(self._verdicts, leave_s)
+        if (child := self._verdicts) is not None:
+            assert child.stdin is not None
+            try:  # it may take its leave of other hosts
+                child.stdin.close()
+                child.wait(leave_s)
+            except (OSError, subprocess.TimeoutExpired):
+                child.kill()
+                child.wait()
 
     @property
     def standing(self) -> dict[str, Any] | None:
@@ -189,16 +196,6 @@ class Watch(Duty):
         except OSError:
             return False
         return True
-
-    def _end(self, child: subprocess.Popen[bytes], leave_s: float) -> None:
-        """Give it time to take its leave of other hosts."""
-        assert child.stdin is not None
-        try:
-            child.stdin.close()
-            child.wait(leave_s)
-        except (OSError, subprocess.TimeoutExpired):
-            child.kill()
-            child.wait()
 
     def _next_line(self) -> bytes:
         assert self._verdicts is not None
@@ -352,10 +349,13 @@ class Watch(Duty):
     ) -> None:
         if voices:
             self._number += 1
-            self._saying = _Announcement(self._number, lines, voices, objects)
+            sent = objects
+            if len(json.dumps(objects)) > _MOST_OF_OBJECTS:
+                sent = [{k: v for k, v in one.items() if k != "finding"} for one in objects]
+            self._saying = _Announcement(self._number, lines, [*voices], sent)
             for first in range(0, len(voices), _AT_ONCE):  # each of this host has callbacks, maybe
                 named = voices[first : first + _AT_ONCE]
-                self._write({"verdict": self._saying.objects, "for": named})
+                self._write({"verdict": sent, "for": named})
             self._ask_next()
             if keep:
                 self._keep([{**one, "process": voices[0]} for one in objects])
@@ -384,9 +384,8 @@ class Watch(Duty):
                 self._tell_child(b"mute\n")  # then another host has to print
                 self._signature, self._unheard = None, self._signature
             return
-        voice = saying.voices.pop(0)
         saying.asked_at = time.monotonic()
-        request = {"n": saying.number, "voice": voice, "lines": saying.lines}
+        request = {"n": saying.number, "voice": saying.voices.pop(0), "lines": saying.lines}
         self._write({**request, "objects": saying.objects})
 
     def _hear(self) -> None:
@@ -415,19 +414,15 @@ class Watch(Duty):
         os.write(self._file, json.dumps(record).encode() + b"\n")
 
 
+@dataclass(slots=True)
 class _Announcement:
     """Lines on their way to a rank's stderr."""
 
-    def __init__(
-        self, number: int, lines: list[str], voices: list[str], objects: list[dict[str, Any]]
-    ) -> None:
-        self.number = number
-        self.lines = lines
-        self.objects = objects
-        if len(json.dumps(objects)) > _MOST_OF_OBJECTS:
-            self.objects = [{k: v for k, v in one.items() if k != "finding"} for one in objects]
-        self.voices = list(voices)
-        self.asked_at = 0.0
+    number: int
+    lines: list[str]
+    voices: list[str]
+    objects: list[dict[str, Any]]
+    asked_at: float = 0.0
 
 
 def _objects(kind: str, objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -461,12 +456,8 @@ def command_of(order: Order) -> list[str]:
 
 
 def _start(order: Order) -> subprocess.Popen[bytes]:
-    child = subprocess.Popen(
-        command_of(order),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
+    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+    child = subprocess.Popen(command_of(order), stdin=pipe, stdout=pipe, stderr=nothing)
     assert child.stdout is not None
     os.set_blocking(child.stdout.fileno(), False)
     return child

@@ -311,7 +311,7 @@ class _Building:
                 thread or 0,
                 parent,
                 _one(seq),
-                None if key is None else self._key(key),
+                None if key is None else self.keys.setdefault(_key_of(key), len(self.keys)),
                 source,
                 text,
                 bool(refused),
@@ -325,10 +325,6 @@ class _Building:
             )
         )
 
-    def _key(self, value: str | list[str]) -> int:
-        key = Key(tuple(value), many=True) if isinstance(value, list) else Key((value,), many=False)
-        return self.keys.setdefault(key, len(self.keys))
-
     def _call(self, process: int, journal: Journal, record: dict[str, Any]) -> int:
         alike = self._alike.of(record)
         group = self.survey.group_index.get((process, alike.group))
@@ -337,7 +333,8 @@ class _Building:
         copied = group is None or (process, group) in self.survey.copies
         own_rank = None if copied else numbered[alike.group].get("rank")
         store = self._store(process, journal, alike.store)
-        stack = self._stack(journal, alike.stack)
+        frames = journal.definitions.get("stack", alike.stack)
+        stack = () if frames is None else self._stacks_alike.of(frames["frames"])
         self.calls.append(Call(index, process, group, own_rank, store, stack, alike.signature))
         return index
 
@@ -353,9 +350,9 @@ class _Building:
             self.stores.append(replace(one, prefix=prefix))
         return found
 
-    def _stack(self, journal: Journal, number: int | None) -> Stack:
-        record = journal.definitions.get("stack", number)
-        return () if record is None else self._stacks_alike.of(record["frames"])
+
+def _key_of(value: str | list[str]) -> Key:
+    return Key(tuple(value), many=True) if isinstance(value, list) else Key((value,), many=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,11 @@ def local(function: Function[T, R], tasks: Sequence[T]) -> Results[R]:
                 # It is not known which of those that ran has taken its worker down.
                 suspects += running.values()
     for number in suspects:
-        yield number, _alone(function, tasks[number])
+        try:
+            with _pool(1) as pool:
+                yield number, pool.submit(function, tasks[number]).result()
+        except BrokenProcessPool:
+            yield number, None
 
 
 def _pool(workers: int) -> ProcessPoolExecutor:
@@ -97,16 +101,6 @@ def _pool(workers: int) -> ProcessPoolExecutor:
 
     # Not forked: threads of libraries that this process has loaded would be missing there.
     return ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
-
-
-def _alone(function: Function[T, R], task: T) -> R | None:
-    from concurrent.futures.process import BrokenProcessPool
-
-    try:
-        with _pool(1) as pool:
-            return pool.submit(function, task).result()
-    except BrokenProcessPool:
-        return None
 
 
 def _dask(address: str) -> Engine:

@@ -189,10 +189,6 @@ def survey(states: Mapping[str, State], only: Collection[str] | None = None) -> 
         for state in batch:
             if state.id in index:
                 building.take(state)
-    return building.done(_problems(heads))
-
-
-def _problems(heads: Heads) -> Problems:
     problems = Problems()
     for _, found in sorted(heads.problems.items()):
         for path, kind, sentence in found:
@@ -200,7 +196,7 @@ def _problems(heads: Heads) -> Problems:
                 problems.cut_off[path] = None
             else:
                 problems.take(Problem(path=path, kind=kind, sentence=sentence))
-    return problems
+    return building.done(problems)
 
 
 class _Surveying(Surveying):

@@ -140,17 +140,14 @@ class Reading:
                 self.bad += 1
 
     def _batch(self, records: list[Record]) -> None:
-        self._begin(self._whole([record for record in records if "b" in record]))
+        begins = [record for record in records if "b" in record]
+        if not are_numbers(begins):
+            whole = [record for record in begins if is_begin(record)]
+            self.bad, begins = self.bad + len(begins) - len(whole), whole
+        self._begin(begins)
         self._go_on([record for record in records if "b" not in record])
 
     # -- begins -------------------------------------------------------------------------------
-
-    def _whole(self, records: list[Record]) -> list[Record]:
-        if are_numbers(records):
-            return records
-        whole = [record for record in records if is_begin(record)]
-        self.bad += len(records) - len(whole)
-        return whole
 
     def _begin(self, records: list[Record]) -> None:
         known = self.open

@@ -36,9 +36,9 @@ CHUNK = 1 << 20
 MOST_STREAMS = 4
 """Streams of collectives of which exchanges are kept, by which clocks are set right."""
 MOST_LISTED = 256
+"""Of one kind of what is said for as long as a job runs: the first and the last half."""
 _LAST = {"digest": MOST_LISTED, "activity": 4}
 """Of these the newest count."""
-"""Of one kind of what is said again and again; of digests the newest."""
 OVERRIDES = 1 << 30
 """Calls of one operation only, with fields of its own, are numbered from here."""
 
@@ -153,6 +153,12 @@ def _state(
             if n not in numbered["store"]
         },
     }
+    process = {k: v for k, v in definitions.process.items() if k in _PROCESS}
+    if process.get("parent") is None and "ppid" in definitions.process:
+        process["ppid"] = definitions.process["ppid"]  # nothing else says who started it
+    # A command may be anything; that a process asked to be ended is for others to know.
+    if (definitions.process.get("settings") or {}).get("on_stall") == "abort":
+        process["settings"] = {"on_stall": "abort"}
     return State(
         format=definitions.process.get("format"),
         id=journal.id,
@@ -163,12 +169,14 @@ def _state(
         segment=max(journal.files.segments, default=0),
         read=read,
         size=size,
-        process=_of_process(definitions.process),
+        process=process,
         identity=definitions.identity,
         versions={k: v for k, v in definitions.versions.items() if k in _VERSIONS},
         source=definitions.source,
         listed={
-            kind: found[-_LAST[kind] :] if kind in _LAST else _ends(found)
+            kind: found[-_LAST[kind] :]
+            if kind in _LAST
+            else found[: MOST_LISTED // 2] + found[MOST_LISTED // 2 :][-MOST_LISTED // 2 :]
             for kind, found in definitions.listed.items()
             if found
         },
@@ -252,17 +260,6 @@ _PROCESS = frozenset(
 )
 
 
-def _of_process(record: Record) -> Record:
-    kept = {k: v for k, v in record.items() if k in _PROCESS}
-    if kept.get("parent") is None and "ppid" in record:
-        kept["ppid"] = record["ppid"]  # who started it, by its number: nothing else says so
-    settings = record.get("settings") or {}
-    # A command may be anything; that a process asked to be ended is for others to know.
-    if settings.get("on_stall") == "abort":
-        kept["settings"] = {"on_stall": "abort"}
-    return kept
-
-
 _VERSIONS = frozenset(("torch", "not_captured"))
 
 
@@ -333,13 +330,6 @@ def _referred(
         },
         "call": {n: _bare_of(call) for n, call in calls.items()},
     }
-
-
-def _ends(found: list[Record]) -> list[Record]:
-    """The first and the last of what may be said again and again for as long as a job runs."""
-    if len(found) <= MOST_LISTED:
-        return found
-    return found[: MOST_LISTED // 2] + found[-MOST_LISTED // 2 :]
 
 
 def _made(reading: Reading, calls: dict[int, Record]) -> int:
