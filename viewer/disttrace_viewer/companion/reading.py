@@ -64,19 +64,14 @@ class OwnJournals:
         """Those that are there now; the folder is listed once, or not at all."""
         if not self._host:
             return of_job(self._directory, self._job)
-        entries = self._entries()
-        if entries:
-            living = {base for base, alive in entries.items() if alive}
-            known = (self._of(base) for base in entries if base not in self._earlier)
-            ours = {one.base: one for one in known if one.definitions is not None}
-            living &= ours.keys()
-        else:
-            ours = {
-                one.base: one
-                for one in _inside(self._directory, self._job)
-                if one.base not in self._earlier and _parts(one.base)[-3] == self._host
-            }
-            living = {base for base in ours if os.path.exists(f"{ROOT}/{_parts(base)[-2]}")}
+        entries = self._entries() or {
+            one.base: os.path.exists(f"{ROOT}/{_parts(one.base)[-2]}")
+            for one in _inside(self._directory, self._job)
+            if _parts(one.base)[-3] == self._host
+        }
+        known = (self._of(base) for base in entries if base not in self._earlier)
+        ours = {one.base: one for one in known if one.definitions is not None}
+        living = {base for base in ours if entries[base]}
         ended = {base: written_s(ours[base]) for base in ours.keys() - living}
         since = self._since(living, ours, ended)
         self._earlier |= {base for base, at_s in ended.items() if at_s < since}

@@ -56,8 +56,6 @@ ABORT = "abort"
 """The value of DISTTRACE_ON_STALL that is no command."""
 _FIRST_ORDER = 1
 """Of the host of rank 0, and of the agent that started it."""
-REST_S = 5.0
-"""So long a host on which none waits is there for the server's requests."""
 MOST_HOSTS = 64
 """Of so many at most states are requested; of more hosts a summary first."""
 SERVE_S = 1.0
@@ -102,7 +100,6 @@ class Judge:
         self._stalled: set[tuple[str, int]] = set()
         self._beside: set[str] = set()
         """Processes that waited in none of these: that they live proves nothing of the waits."""
-        self._leave_at: float | None = None
         self._serve_at = 0.0
         self._chosen: list[str] = []
         """Hosts of which states were requested the last time, where not of all."""
@@ -152,10 +149,7 @@ class Judge:
 
     def turn(self) -> None:
         """Answer others; be there for them as soon as there is a store."""
-        if self._leave_at is not None and time.monotonic() >= self._leave_at:
-            self._leave_at = None
-            self.peers.leave()
-        elif self.peers.pause_s is not None:
+        if self.peers.pause_s is not None:
             self.peers.poll()
         elif not self._is_ready:
             self.ready()
@@ -197,11 +191,6 @@ class Judge:
             return _LISTENS
         if serves and not found["signature"]:
             self.peers.hand_over(b"")
-        if found["waiting"] or found["signature"]:
-            self._leave_at = None
-        else:
-            # Others may be about to request what we have just seen.
-            self._leave_at = time.monotonic() + REST_S
         return found
 
     def _requested(self, local: Merged) -> tuple[list[PeerReply], list[PeerReply]]:
