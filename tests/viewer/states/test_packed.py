@@ -9,9 +9,10 @@ import pytest
 from disttrace_viewer.diagnosis.verdict import verdict
 from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems
-from disttrace_viewer.states import merge, merged, reduce
+from disttrace_viewer.states import merged
 from disttrace_viewer.states.building import trace_of
-from disttrace_viewer.states.merged import Merged, Packed
+from disttrace_viewer.states.merged import Merged, Packed, merge
+from disttrace_viewer.states.reduce import reduce
 from disttrace_viewer.states.state import Recent, State, pack, unpack
 from disttrace_viewer.views.terminal.diagnosis import lines
 from support.scenes import nobody_knows

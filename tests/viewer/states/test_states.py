@@ -18,10 +18,11 @@ from disttrace_viewer.companion import messages
 from disttrace_viewer.diagnosis.verdict import verdict
 from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems, ViewerError
-from disttrace_viewer.states import State, StateError, merge, pack, reduce, unpack
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.folder import SUFFIX, read
-from disttrace_viewer.states.state import MOST_BYTES
+from disttrace_viewer.states.merged import merge
+from disttrace_viewer.states.reduce import reduce
+from disttrace_viewer.states.state import MOST_BYTES, State, StateError, pack, unpack
 from support.journals import MS
 from support.processes import python
 from support.scenes import S, beat, nobody_knows, steps
@@ -43,7 +44,9 @@ def test_a_verdict_needs_no_polars(tmp_path: Path) -> None:
         "from disttrace_viewer.load.discover import discover\n"
         "from disttrace_viewer.load.problems import Problems\n"
         "from disttrace_viewer.diagnosis.verdict import verdict\n"
-        "from disttrace_viewer.states import merge, pack, reduce, unpack\n"
+        "from disttrace_viewer.states.merged import merge\n"
+        "from disttrace_viewer.states.reduce import reduce\n"
+        "from disttrace_viewer.states.state import pack, unpack\n"
         "found = discover([sys.argv[1]], Problems())\n"
         "merged = merge(unpack(pack(map(reduce, found))))\n"
         "judged = verdict(merged)\n"

@@ -226,7 +226,12 @@ class Peers:
         while (
             (endpoint := self._endpoint) is not None and time.monotonic() < until and not answered
         ):
-            if self._store is None or self._has_ended(self._store):
+            if self._store is None:
+                break
+            try:
+                if select.select([self._store], [], [], 0)[0] and not self._store.recv(1):
+                    break
+            except OSError:
                 break
             while not self._requests.empty():
                 number, words = self._requests.get()
@@ -295,14 +300,6 @@ class Peers:
     def _ring(self) -> None:
         with suppress(OSError):
             os.write(self._mouth, b"!")
-
-    @staticmethod
-    def _has_ended(store: socket.socket) -> bool:
-        readable, _, _ = select.select([store], [], [], 0)
-        try:
-            return bool(readable) and store.recv(1) == b""
-        except OSError:
-            return True
 
     def _call(self, do: Callable[[], object]) -> None:
         if self._sockets is not None:

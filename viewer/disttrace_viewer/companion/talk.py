@@ -313,8 +313,11 @@ class Talk(Duty):
                 self._slowness.hear({host: one["slow"] for host, one in parts.items()})
             else:
                 self._slowness.led()
-        suspects = self._suspects({host: one["calls"] for host, one in parts.items()})
+        suspects: list[str] = []
         if parts:
+            others = {host: read_back(one["calls"]) for host, one in sorted(parts.items())}
+            ours = self._excerpts.of(self._bases)
+            suspects = self._out_of_step.hear({HERE: ours, **others})[:MOST_JUDGED]
             self._ask_at = max(self._ask_at, began + TIMES * (time.monotonic() - began))
         of = [one for one in suspects if one != HERE]
         if of and (calls := self._others.request([CALLS], of=of, within_s=WHOLE_S)):
@@ -336,13 +339,6 @@ class Talk(Duty):
             return True
         self._others.poll()
         return self._others.role in (SERVER, SEEKING, ALONE)
-
-    def _suspects(self, reports: Mapping[str, Sequence[Any]]) -> list[str]:
-        if not reports:
-            return []
-        ours = self._excerpts.of(self._bases)
-        others = {host: read_back(rows) for host, rows in sorted(reports.items())}
-        return self._out_of_step.hear({HERE: ours, **others})[:MOST_JUDGED]
 
     @property
     def _bases(self) -> list[str]:
