@@ -14,7 +14,7 @@ import orjson
 
 from disttrace_viewer.load.definitions import LISTED
 from disttrace_viewer.load.schema import Checker, Wrong
-from disttrace_viewer.states.state import OpRow, State, checked, inflated
+from disttrace_viewer.states.state import MOST_BYTES, OpRow, State, checked, inflated
 
 Form = Callable[[Checker, Any], Any]
 WRONG = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
@@ -196,13 +196,10 @@ def _process(checker: Checker, value: Any) -> dict[str, Any]:
 
 def _course(checker: Checker, value: Any) -> list[Any]:
     """Of a stream of collectives: its calls, and the number of the first of them or none."""
-    return [*row(_N, maybe(_NAME), _text)(checker, value[:3]), *numbers(1)(checker, value[3:])]
-
-
-def _text(_checker: Checker, value: Any) -> str | None:
-    if value is not None and type(value) is not str:
-        raise Wrong("a text")
-    return value
+    return [
+        *row(_N, maybe(_NAME), maybe(word(MOST_BYTES)))(checker, value[:3]),
+        *numbers(1)(checker, value[3:]),
+    ]
 
 
 _N, _NAME, _ROW, _SIGNED = number(), text("name"), number(-(1 << 31)), number(-(1 << 63))
@@ -248,8 +245,9 @@ _DEFINED: dict[str, Form] = {
 }
 
 
-def state(checker: Checker, value: Any) -> State:
+def state(_checker: Checker, value: Any) -> State:
     """A state whose every value is as it should be; what of it names files is left out."""
+    checker = Checker()  # which bounds the ranks of one process's groups together
     found, nothing = checked(value), dict[str, Any]()
     of = {name: form(checker, getattr(found, name)) for name, form in _STATE.items()}
     known = _table(found.numbered)
