@@ -14,7 +14,7 @@ from disttrace_viewer.merge import processes as processing
 from disttrace_viewer.merge.jobs import as_called, tries
 from disttrace_viewer.merge.processes import Clocks, OwnClock, clock_of
 from disttrace_viewer.merge.surveying import Surveyed, Surveying
-from disttrace_viewer.states.state import Batches, State, journal_of, pack
+from disttrace_viewer.states.state import Recent, State, journal_of, pack, unpack
 from disttrace_viewer.trace.process import Problem
 
 KEPT = 1 << 13
@@ -71,7 +71,7 @@ class Packed(Mapping[str, State]):
         self._where: dict[str, int] = {}
         self.heads = Heads()
         self._kept: dict[int, list[State]] = {}
-        self._shared = Batches()
+        self._shared: Recent[str, Any] = Recent()
 
     def __len__(self) -> int:
         return len(self._where)
@@ -118,7 +118,7 @@ class Packed(Mapping[str, State]):
             if len(self._where) > KEPT:
                 self._kept.clear()
                 self._shared.turn()
-            found = self._kept[number] = self._shared.states(self._batches[number])
+            found = self._kept[number] = unpack(self._batches[number], self._shared)
         return found
 
 

@@ -203,11 +203,6 @@ def pack(states: Iterable[State]) -> bytes:
     return zlib.compress(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS), LEVEL)
 
 
-def unpack(data: bytes) -> list[State]:
-    """The states in their bytes. Raises StateError."""
-    return Batches().states(data)
-
-
 class Recent(Generic[K, V]):
     """Values by key, of which those stay that this batch of states asks for or the one before."""
 
@@ -256,32 +251,26 @@ class ByIdentity(Generic[V]):
         self._known.turn()
 
 
-class Batches:
-    """Reads batches; equal definitions of all of them become one object, which is never changed."""
-
-    def __init__(self) -> None:
-        self._known: Recent[str, Any] = Recent()
-
-    def turn(self) -> None:
-        self._known.turn()
-
-    def states(self, data: bytes) -> list[State]:
-        """The states in the bytes of ``pack``. Raises StateError."""
-        try:
-            value = orjson.loads(inflated(data))
-            shared = []
-            for text in value["shared"]:
-                one = self._known.get(text)
-                shared.append(self._known.put(text, orjson.loads(text)) if one is None else one)
-            found = [checked(state) for state in value["states"]]
-            for table in (one for state in found for one in state.numbered.values()):
-                for number, place in table.items():
-                    table[number] = shared[place]
-        except StateError:
-            raise
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
-            raise StateError(f"is no state of a process ({error})") from error
-        return found
+def unpack(data: bytes, known: Recent[str, Any] | None = None) -> list[State]:
+    """The states in the bytes of ``pack``; equal definitions, and those that are ``known`` from
+    others, are one object, which is never changed. Raises StateError.
+    """
+    known = Recent() if known is None else known
+    try:
+        value = orjson.loads(inflated(data))
+        shared = []
+        for text in value["shared"]:
+            one = known.get(text)
+            shared.append(known.put(text, orjson.loads(text)) if one is None else one)
+        found = [checked(state) for state in value["states"]]
+        for table in (one for state in found for one in state.numbered.values()):
+            for number, place in table.items():
+                table[number] = shared[place]
+    except StateError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise StateError(f"is no state of a process ({error})") from error
+    return found
 
 
 def checked(value: object) -> State:
