@@ -102,7 +102,7 @@ stress: $(STAMP) ## 64 threads for a minute, on each core at each bound; 300 tim
 	PYTHONPATH=. $(BIN)/python tests/reliability/reinstalled.py build/reinstalled c 300
 	PYTHONPATH=. $(BIN)/python tests/reliability/reinstalled.py build/reinstalled python 300
 
-surfaces: $(STAMP) ## twelve scenes, real jobs: every surface says the same of each
+surfaces: $(STAMP) ## thirteen scenes, real jobs: every surface says the same of each
 	$(BIN)/python tests/reliability/matrix.py
 
 memory: $(STAMP) ## what every command needs of memory for 50 MB of the most expensive input

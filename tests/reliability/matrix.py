@@ -1,4 +1,4 @@
-"""Twelve scenes by every surface: the same fault, rank, line, certainty, zero and exit code.
+"""Thirteen scenes by every surface: the same fault, rank, line, certainty, zero and exit code.
 
     python tests/reliability/matrix.py [--only SCENE ...] [--keep FOLDER]
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gzip
+import io
 import os
 import re
 import shutil
@@ -19,15 +20,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import orjson
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2])]
 
-from support.processes import ROOT, clean_environ  # noqa: E402
+from disttrace import load  # noqa: E402
+from disttrace.cli import main  # noqa: E402
+from support.processes import clean_environ  # noqa: E402
 from viewer.views.test_html import data  # noqa: E402
 
 HEAD = """\
@@ -121,6 +125,8 @@ class Scene:
     """What its stderr says before it is ended; nothing: it ends by itself."""
     end: signal.Signals = signal.SIGKILL
     nodes: int = 1
+    bare: bool = False
+    """Its ranks are started by hand."""
     change: Callable[[Path], None] | None = None
     """What is done to the journals afterwards."""
     code: int = 1
@@ -148,6 +154,7 @@ SCENES = {
     "kill": Scene(KILL, "process_failed", (1,)),
     "slow": Scene(SLOW, "straggler", (1,)),
     "nodes": Scene(HANG, "missing_participant", (1,), until=STALLED, nodes=3),
+    "bare": Scene(HANG, "missing_participant", (1,), until=STALLED, bare=True),
     "ctrl-c": Scene(CAUGHT, "missing_participant", (1,), until=STALLED, end=signal.SIGINT),
     "sigterm": Scene(HANDLER, "missing_participant", (1,), until=STALLED, end=signal.SIGTERM),
     "sizes": Scene(SIZES, "shape_mismatch", (1,), until="disttrace: ", end=signal.SIGTERM),
@@ -156,27 +163,35 @@ SCENES = {
 }
 
 
-def run(scene: Scene, folder: Path) -> str:
-    """The job, and what its launchers wrote on stderr."""
+def run(scene: Scene, folder: Path) -> tuple[str, str]:
+    """The job: what its launchers wrote on stderr, and what `serve` said before it was ended."""
     program = folder / "program.py"
     program.write_text(scene.program)
     outs = []
     launchers = []
-    for node in range(scene.nodes):
+    port = str(free_port())
+    for node in range(3 if scene.bare else scene.nodes):
         out = folder / f"node{node}.err"
         outs.append(out)
         command = [sys.executable, "-m", "torch.distributed.run"]
-        if scene.nodes == 1:
+        own = {}
+        if scene.bare:
+            command = [sys.executable]
+            own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "3"}
+            own["RANK"] = str(node)
+        elif scene.nodes == 1:
             command += ["--standalone", "--nproc-per-node", "3"]
         else:
-            command += [
-                f"--nnodes={scene.nodes}", f"--node-rank={node}", "--nproc-per-node=1",
-                "--master-addr=127.0.0.1", f"--master-port={PORT}",
-            ]  # fmt: skip
+            command += [f"--nnodes={scene.nodes}", f"--node-rank={node}", "--nproc-per-node=1"]
+            command += ["--master-addr=127.0.0.1", f"--master-port={port}"]
         env = clean_environ(
-            DISTTRACE="1", DISTTRACE_DIR=str(folder / f"out{node}"), DISTTRACE_STALL="3",
-            DISTTRACE_QUIET="0", OMP_NUM_THREADS="1",
-        )  # fmt: skip
+            DISTTRACE="1",
+            DISTTRACE_DIR=str(folder / f"out{0 if scene.bare else node}"),
+            DISTTRACE_STALL="3",
+            DISTTRACE_QUIET="0",
+            OMP_NUM_THREADS="1",
+            **own,
+        )
         with out.open("w") as stream:
             launchers.append(
                 subprocess.Popen([*command, str(program)], env=env, stdout=stream, stderr=stream)
@@ -194,6 +209,7 @@ def run(scene: Scene, folder: Path) -> str:
             break
         time.sleep(0.1)
     before = "".join(out.read_text() for out in outs)
+    served = disttrace("serve", "--prometheus", "--once").stdout
     for launcher in launchers:
         if launcher.poll() is None:
             if scene.end is signal.SIGKILL:
@@ -210,7 +226,7 @@ def run(scene: Scene, folder: Path) -> str:
     if scene.change is not None:
         for node in range(scene.nodes):
             scene.change(folder / f"out{node}")
-    return before
+    return before, served
 
 
 def free_port() -> int:
@@ -223,16 +239,16 @@ def free_port() -> int:
     return port
 
 
-PORT = free_port()
-
-
 def disttrace(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command, as from a shell."""
-    env = clean_environ(COLUMNS="200", NO_COLOR="1")
-    command = [sys.executable, "-m", "disttrace", *arguments]
-    return subprocess.run(
-        command, env=env, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT
-    )
+    """A command, as from a shell, in this process: an interpreter for each would take minutes."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main([*arguments])
+    texts = []
+    for stream in (out, err):
+        stream.flush()
+        texts.append(stream.buffer.getvalue().decode())
+    return subprocess.CompletedProcess(arguments, code, *texts)
 
 
 def plain(text: str) -> str:
@@ -250,14 +266,7 @@ def surfaces(folder: str, work: Path) -> dict[str, str]:
     found["junit"] = disttrace("diagnose", folder, "--format", "junit").stdout
     found["sarif"] = disttrace("diagnose", folder, "--format", "sarif").stdout
     found["github"] = disttrace("diagnose", folder, "--format", "github").stdout.replace("%0A", "")
-    code = (
-        "import disttrace, sys; t = disttrace.load(sys.argv[1]); print(t.diagnose()._repr_html_())"
-    )
-    env = clean_environ()
-    notebook = [sys.executable, "-c", code, folder]
-    found["notebook"] = subprocess.run(
-        notebook, env=env, capture_output=True, text=True, timeout=120, check=False
-    ).stdout
+    found["notebook"] = load(folder).diagnose()._repr_html_()
     page = work / "page.html"
     disttrace("export", folder, "-o", str(page))
     if page.exists():
@@ -275,7 +284,7 @@ def surfaces(folder: str, work: Path) -> dict[str, str]:
 
 def faults(name: str, scene: Scene, folder: Path) -> list[str]:
     """What is not as it has to be."""
-    said = run(scene, folder)
+    said, served = run(scene, folder)
     (folder / "said.txt").write_text(said)
     wrong = []
     where = str(folder / "out0") if scene.nodes == 1 else str(folder)
@@ -335,6 +344,8 @@ def faults(name: str, scene: Scene, folder: Path) -> list[str]:
             )
         if ("(likely)" in spoken[-1]) != (first["certainty"] == "likely"):
             wrong.append(f"certainty: the job {spoken[-1][:60]!r}, the report {first['certainty']}")
+    if scene.until == STALLED and not any(_serves(one, first) for one in served.splitlines()):
+        wrong.append(f"serve: {[one for one in served.splitlines() if 'verdict_info{' in one]}")
     top = orjson.loads(disttrace("top", where, "--json").stdout)["verdict"]
     if (top["kind"], top["certainty"]) != (first["kind"], first["certainty"]):
         wrong.append(f"top: {top}")
@@ -347,6 +358,15 @@ def faults(name: str, scene: Scene, folder: Path) -> list[str]:
         if longest["rank"] not in (None, *scene.culprits):
             wrong.append(f"the critical path is long in {longest}")
     return wrong + zeros(where, folder)
+
+
+def _serves(line: str, first: Mapping[str, Any]) -> bool:
+    """Whether a line of `serve` is the verdict: of other jobs of this host there are lines, too."""
+    culprits = ",".join(map(str, first["culprit_ranks"]))
+    known = {"kind": first["kind"], "culprit": culprits, "certainty": first["certainty"]}
+    return line.startswith("disttrace_verdict_info{") and all(
+        f'{name}="{value}"' in line for name, value in known.items()
+    )
 
 
 def zeros(where: str, folder: Path) -> list[str]:
@@ -372,12 +392,13 @@ def zeros(where: str, folder: Path) -> list[str]:
     return []
 
 
-def main() -> int:
+def compare() -> int:
     """A line per scene, and below it what is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", default=list(SCENES))
     parser.add_argument("--keep", type=Path)
     options = parser.parse_args()
+    os.environ.update(NO_COLOR="1", COLUMNS="200")
     bad = 0
     for name in options.only:
         folder = Path(tempfile.mkdtemp()) if options.keep is None else options.keep / name
@@ -395,4 +416,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(compare())

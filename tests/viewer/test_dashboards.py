@@ -135,6 +135,21 @@ def test_a_stall_says_who_and_where(live: Path) -> None:
     assert "disttrace_verdict_info{" not in prometheus.metrics()
 
 
+def test_ranks_without_a_launcher_are_one_job(live: Path) -> None:
+    """Each has a file of its own, and what they meet in is one store; others stay apart."""
+    stores = {"a": (0, "tcp://h:1"), "b": (1, "tcp://h:1"), "c": (0, "tcp://h:2"), "d": (0, None)}
+    for name, (rank, store) in stores.items():
+        one = {**KNOWN, "at": time.time(), "job": name, "meets": store, "slow": []}
+        one["ranks"] = {name: {"rank": rank, "waiting_share": None}}
+        (live / f"{name}.live").write_text(json.dumps({**one, "stalled": name == "b"}))
+    lines = [one for one in prometheus.metrics().splitlines() if not one.startswith("#")]
+    assert [re.sub(r',host="\w+"', "", line) for line in lines] == [
+        f'disttrace_{what}{{disttrace_job="{name}"}} {value}'
+        for what, values in (("ranks", (2, 1, 1)), ("stalled", (1, 0, 0)))
+        for name, value in zip("acd", values, strict=True)
+    ]
+
+
 def test_what_is_old_or_half_written_or_a_link_is_not_told(live: Path) -> None:
     write(live, at=time.time() - 60)
     (live / "y.live").write_text('{"at": ')

@@ -239,10 +239,12 @@ class LiveFile:
         while now - self._sums[0][0] > OVER_S:
             self._sums.popleft()
         stands = self._stands()
+        stores = (store for one in ranks for store in one.definitions.numbered["store"].values())
         known = {
             "at": time.time(),
             "job": self._job,
             "host": self._host,
+            "meets": next((store["name"] for store in stores if store.get("port")), None),
             "stalled": stands is not None,
             "verdict": {} if stands is None else verdict_of(stands),
             "ranks": {

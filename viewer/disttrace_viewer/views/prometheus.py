@@ -42,7 +42,7 @@ Labels = tuple[tuple[str, str], ...]
 def metrics(folders: Sequence[str] = ()) -> str:
     """The text of one scrape. ``folders``: of journals, where companions have no other place."""
     values: dict[str, dict[Labels, float]] = {name: {} for name in METRICS}
-    for known in _known(folders):
+    for known in _jobs(_known(folders)):
         for name, labels, value in _values(known):
             values[name][tuple((key, _escaped(str(text))) for key, text in labels.items())] = value
     lines = []
@@ -115,6 +115,24 @@ def _known(folders: Sequence[str]) -> Iterator[dict[str, Any]]:
             continue  # it has just gone, or is written just now
         if time.time() - found["at"] < OLD_S:
             yield found
+
+
+def _jobs(found: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Ranks that no launcher started have a file each: those that meet in one store are one job,
+    which is called as its first rank calls it.
+    """
+    together: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for one in found:
+        together.setdefault((one["host"], one.get("meets") or one["job"]), []).append(one)
+    for those in together.values():
+        those.sort(key=lambda one: min((r["rank"] for r in one["ranks"].values()), default=0))
+        yield {
+            **those[0],
+            "ranks": {name: rank for one in those for name, rank in one["ranks"].items()},
+            "stalled": any(one["stalled"] for one in those),
+            "verdict": next((one["verdict"] for one in those if one.get("verdict")), None),
+            "slow": [rank for one in those for rank in one["slow"]],
+        }
 
 
 def _files(place: str) -> Iterable[str]:
