@@ -42,6 +42,16 @@ def test_an_annotation_stands_at_the_culprits_line() -> None:
     )
 
 
+def test_a_line_outside_the_checkout_comes_last() -> None:
+    """GitHub shows no annotation there: a rank that waits in it is better than a library's line."""
+    waits, culprit = finding()["locations"]
+    away = {**culprit, "file": "/usr/lib/python3/site-packages/torch/x.py"}
+    (line,) = github(report(finding(locations=[waits, away])), "/src")
+    assert line.startswith("::error file=pkg/train.py,line=7,")
+    (line,) = github(report(finding(locations=[away])), "/src")
+    assert line.startswith("::error file=/usr/lib/python3/site-packages/torch/x.py,line=34,")
+
+
 @pytest.mark.parametrize(
     ("changes", "begin"),
     [

@@ -157,11 +157,14 @@ def _result(finding: Mapping[str, Any], kinds: Sequence[str], root: str) -> dict
 
 def _place(finding: Mapping[str, Any], root: str) -> dict[str, str]:
     """File and line of a culprit, else of another process that is concerned; nothing without one.
-    Files below ``root`` are named from there.
+    Files below ``root`` are named from there, and come before others, where no annotation shows.
     """
     places = [one for one in finding["locations"] if one["file"] and one["line"]]
     mine = [one for one in places if one["process"] in finding["culprits"]]
+    found = []
     for one in (*mine, *places):
         path = os.path.relpath(one["file"], root) if os.path.isabs(one["file"]) else one["file"]
-        return {"file": one["file"] if path.startswith("..") else path, "line": str(one["line"])}
-    return {}
+        outside = path.startswith("..")
+        found.append((outside, one["file"] if outside else path, str(one["line"])))
+    found.sort(key=lambda one: one[0])
+    return {"file": found[0][1], "line": found[0][2]} if found else {}

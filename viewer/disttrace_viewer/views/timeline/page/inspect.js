@@ -68,7 +68,7 @@ function stackRow(row, name, stack) {
   const lines = row(name, " ", "code");
   lines.textContent = "";
   for (const [path, line, name_, text] of T.stacks[stack][0]) {
-    element("div", path + ":" + line + " " + name_, lines);
+    element("div", shortPath(path) + ":" + line + " " + name_, lines).title = path;
     if (text) element("div", text, lines, "source");
   }
 }

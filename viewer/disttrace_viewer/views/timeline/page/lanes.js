@@ -206,6 +206,7 @@ function layout() {
     top += lane.height;
   });
   L.height = top;
+  get("whole").style.height = L.height + "px"; // before anything scrolls to a lane
 }
 
 // The top of a bar; of a folded process where its like is drawn.

@@ -5,7 +5,7 @@ function look(from, to) {
   V.from = Math.min(Math.max(from, -0.03 * T.span), 1.03 * T.span - size);
   V.to = V.from + size;
   const [from_, to_] = interesting(), full = V.from < from_ - 0.05 * (to_ - from_);
-  if (full !== L.full) { L.full = full; layout(); get("whole").style.height = L.height + "px"; }
+  if (full !== L.full) { L.full = full; layout(); }
   redraw();
   showVisible();
   remember();
@@ -65,7 +65,6 @@ function chooseGap(gap, bring) {
 
 function chosen() {
   showDetail();
-  get("whole").style.height = L.height + "px";
   redraw();
   remember();
 }

@@ -73,6 +73,7 @@ function title(op) {
   return T.seq[op] === NONE ? name : name + " #" + T.seq[op];
 }
 
+const shortPath = (path) => path.replace(/^.*\/(?:site|dist)-packages\//, "");
 const file = (path) => path.slice(path.lastIndexOf("/") + 1);
 
 // many.py:8
