@@ -20,7 +20,7 @@ from disttrace_viewer.merge.surveying import Survey, survey
 from disttrace_viewer.states.folder import engine_of
 from disttrace_viewer.trace import model
 from disttrace_viewer.views.terminal import DIM
-from disttrace_viewer.views.terminal.console import Column, TextConsole, paint_table, paper
+from disttrace_viewer.views.terminal.console import Column, paint_table, paper
 from disttrace_viewer.wording.names import clock_time, duration, few, number
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None"
@@ -61,7 +61,35 @@ def print_jobs(
     found: Sequence[Job], *, width: int | None = None, color: bool | None = None
 ) -> None:
     """The list on standard output, as ``disttrace jobs`` shows it."""
-    _paint_jobs(found, paper(width=width, color=color))
+    out = paper(width=width, color=color)
+    ranks = [
+        f"{len(job.ranks)} of {job.world_size}"
+        if job.world_size not in (None, len(job.ranks))
+        else str(len(job.ranks))
+        for job in found
+    ]
+    columns = [
+        Column("job", [job.id for job in found], right=False),
+        Column("program", [job.program or "?" for job in found], right=False),
+        Column("started", [clock_time(job.start_ns) for job in found], right=False),
+        Column("ran", [duration(job.last_ns - job.start_ns) for job in found]),
+        Column("ranks", ranks),
+        Column("processes", [str(job.processes) for job in found], dear=1),
+        Column("hosts", [few(job.hosts, 2) for job in found], right=False, dear=2),
+    ]
+    paint_table(columns, out)
+    met = [job for job in found if job.met]
+    for job in met:
+        out.wrapped(
+            Text(f"{job.id} met {few(job.met, 6)} in a store", style=DIM), Text("  "), Text("  ")
+        )
+    if len(found) > 1:
+        newest = next(job.id for job in found if job.newest)
+        out.wrapped(
+            Text(f"{number(len(found), 'job')}; commands take {newest} unless --job names another"),
+            Text(),
+            Text(),
+        )
 
 
 def read(
@@ -159,35 +187,3 @@ def jobs_of(found: Survey) -> tuple[Job, ...]:
             )
         )
     return tuple(sorted(rows, key=lambda job: (job.start_ns, job.id), reverse=True))
-
-
-def _paint_jobs(jobs: Sequence[Job], out: TextConsole) -> None:
-    """One row per job, newest first."""
-    columns = [
-        Column("job", [job.id for job in jobs], right=False),
-        Column("program", [job.program or "?" for job in jobs], right=False),
-        Column("started", [clock_time(job.start_ns) for job in jobs], right=False),
-        Column("ran", [duration(job.last_ns - job.start_ns) for job in jobs]),
-        Column("ranks", [_ranks(job) for job in jobs]),
-        Column("processes", [str(job.processes) for job in jobs], dear=1),
-        Column("hosts", [few(job.hosts, 2) for job in jobs], right=False, dear=2),
-    ]
-    paint_table(columns, out)
-    met = [job for job in jobs if job.met]
-    for job in met:
-        out.wrapped(
-            Text(f"{job.id} met {few(job.met, 6)} in a store", style=DIM), Text("  "), Text("  ")
-        )
-    if len(jobs) > 1:
-        newest = next(job.id for job in jobs if job.newest)
-        out.wrapped(
-            Text(f"{number(len(jobs), 'job')}; commands take {newest} unless --job names another"),
-            Text(),
-            Text(),
-        )
-
-
-def _ranks(job: Job) -> str:
-    seen = len(job.ranks)
-    whole = job.world_size is None or seen == job.world_size
-    return str(seen) if whole else f"{seen} of {job.world_size}"

@@ -286,7 +286,7 @@ class Stats:
         paint_critical_path(critical_path(self._schedule), self._trace, out)
         paint_older(self._older, out)
         if self._trace.problems:
-            out.blank()
+            out.line()
         for problem in self._trace.problems:
             out.line(f"Incomplete: {problem.sentence}")
 

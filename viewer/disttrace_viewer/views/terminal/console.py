@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.text import Text
 
 from disttrace_viewer.views.terminal import DIM, HEAD, HOLD, PLAIN, WAIT
@@ -34,13 +34,8 @@ class TextConsole:
         return self.console.width
 
     def line(self, *parts: str | tuple[str, str] | Text) -> None:
-        """One line, never wrapped by the console."""
-        text = Text.assemble(*parts)
-        self._put(text)
-
-    def blank(self) -> None:
-        """An empty line."""
-        self._put(Text())
+        """One line, never wrapped by the console; an empty one without parts."""
+        self._put(Text.assemble(*parts))
 
     def wrapped(self, text: Text, first: Text, rest: Text) -> None:
         """``text`` in the room beside a margin, which is ``first`` and then ``rest``."""
@@ -53,31 +48,20 @@ class TextConsole:
 
     def heading(self, title: str, note: str = "") -> None:
         """The name of a section."""
-        self.blank()
+        self.line()
         self._put(Text.assemble((title, HEAD), ("   " + note if note else "", DIM)))
 
     def _put(self, text: Text) -> None:
-        text = text.copy()
+        text = self.spelled(text.copy())
         text.rstrip()
-        if self.plain:
-            text.plain = _ascii(text.plain)
         self.console.print(text, no_wrap=True, overflow="ignore", crop=False, highlight=False)
 
     def spelled(self, text: Text) -> Text:
         """A line with the signs that may be used here."""
         if self.plain:
             text = text.copy()
-            text.plain = _ascii(text.plain)
+            text.plain = text.plain.translate(_PLAIN).encode("ascii", "replace").decode()
         return text
-
-    def print(self, picture: RenderableType) -> None:
-        """Something larger that rich lays out."""
-        if not self.plain:
-            self.console.print(picture)
-            return
-        lines = self.console.render_lines(picture, pad=False)
-        for line in lines:
-            self.line(*(Text(_ascii(part.text), part.style or "") for part in line))
 
 
 class _Console(Console):
@@ -85,10 +69,6 @@ class _Console(Console):
         """The reader (`| head`) has enough: rich would end the process with 1, which says more."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _ascii(text: str) -> str:
-    return text.translate(_PLAIN).encode("ascii", "replace").decode()
 
 
 def paper(
@@ -132,7 +112,7 @@ def paint(out: TextConsole, lines: Iterable[Line]) -> None:
     """All lines of a report."""
     for line in lines:
         if not line.text and not line.lead:
-            out.blank()
+            out.line()
             continue
         lead = Text(line.lead, line.style)
         indent = len(line.lead) if len(line.lead) <= min(_DEEPEST, out.width // 2) else 3

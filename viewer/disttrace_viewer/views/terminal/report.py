@@ -136,7 +136,8 @@ def paint(
     _findings(report, out)
     _initialization(report.initialization, out)
     sequence = report.sequence
-    out.heading("what happened", _count(report))
+    steps = f"{number(sequence.total, 'step')} in the order of their begins"
+    out.heading("what happened", steps if sequence.total else "nothing that passes the filters")
     SequencePainter(sequence.lanes, out, places=places).rows(sequence.rows)
     _flights(report, out)
 
@@ -148,12 +149,6 @@ def _line(line: HeadLine, out: TextConsole) -> None:
     else:
         margin = Text(f"  {line.label:<{_LABEL}}", style=DIM)
         out.wrapped(text, margin, Text(" " * margin.cell_len))
-
-
-def _count(report: Overview) -> str:
-    if not report.sequence.total:
-        return "nothing that passes the filters"
-    return f"{number(report.sequence.total, 'step')} in the order of their begins"
 
 
 def _findings(report: Overview, out: TextConsole) -> None:
