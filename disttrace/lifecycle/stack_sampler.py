@@ -203,7 +203,6 @@ QUIET_NS = 900_000_000
 
 _SOONEST_NS = 2_000_000_000
 _LATEST_NS = 10_000_000_000
-_BUSY_NS = 1_000_000_000  # between looks at a main thread beside which others are at work
 _EARLY_NS = 400_000_000
 """After so long the main thread's place is noted: others may give it up after a second."""
 PAUSE_NS = 500_000_000
@@ -232,7 +231,6 @@ class Stacks:
         self._progress = (0, 0)
         self._since = 0  # when the progress was first seen as it is; 0: not yet
         self._due = 0
-        self._busy_due = 0
         self._early = True  # the main thread's place is still to be noted in this silence
         self._noted: dict[int, int] = {}  # stack number by thread number
         self._main: list[Line] = []  # of the main thread at the last look while others worked
@@ -256,9 +254,7 @@ class Stacks:
             self._progress, self._since, self._due = progress, now, now + QUIET_NS
             self._early = True
             self._noted.clear()
-            if now >= self._busy_due:
-                self._busy_due = now + _BUSY_NS
-                self._look_at_main()
+            self._look_at_main()
         elif now >= self._due and self._may_write(now):
             self._due = now + min(max((now - self._since) // 2, _SOONEST_NS), _LATEST_NS)
             self._early = False
