@@ -35,6 +35,16 @@ def able(row: Row) -> bool:
     return row.needs is None or hasattr(dist.Store, row.needs)
 
 
+def selecting(doc: str | None) -> argparse.ArgumentParser:
+    """A parser with what selects rows, and how many run at once."""
+    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    parser.add_argument("--rows", default="", help="numbers in the list of faults; 0: healthy")
+    parser.add_argument("--slice", action="store_true", help="only those of `make test`")
+    parser.add_argument("--match", default="", help="only rows whose name contains this")
+    parser.add_argument("--jobs", type=int, default=1, help="rows at once; programs mostly sleep")
+    return parser
+
+
 def chosen(options: argparse.Namespace) -> list[Row]:
     """The rows that the options select, in the table's order."""
     numbers = {int(one) for one in options.rows.split(",") if one}
@@ -119,12 +129,8 @@ def run(row: Row, backend: str, semantics: str, *, losses: bool) -> Outcome:
 
 def main() -> int:
     """Run the rows; exit code 1 if anything was said wrongly."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rows", default="", help="numbers in the list of faults; 0: healthy")
-    parser.add_argument("--slice", action="store_true", help="only those of `make test`")
-    parser.add_argument("--match", default="", help="only rows whose name contains this")
+    parser = selecting(__doc__)
     parser.add_argument("--repeat", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=1, help="rows at once; programs mostly sleep")
     parser.add_argument("--explain", action="store_true", help="say what is wrong at once")
     parser.add_argument("--backend", choices=["gloo", "standin"], default="gloo")
     parser.add_argument(

@@ -13,7 +13,6 @@ from when the last rank that will come began to wait.
 
 from __future__ import annotations
 
-import argparse
 import re
 import signal
 import statistics
@@ -35,6 +34,7 @@ from faults.expectation import NODES, Row  # noqa: E402
 from faults.harness import Hosts, diagnose, started, two_hosts  # noqa: E402
 from faults.judge import judge  # noqa: E402
 from faults.table import ROWS  # noqa: E402
+from reliability.faults import chosen, selecting  # noqa: E402
 
 STALLED = re.compile(r"disttrace: stalled( \(likely\))?: ")
 TIME = re.compile(r" \(\d\d:\d\d:\d\d\)$")
@@ -182,11 +182,8 @@ def page(before: str, title: str, command: str, rows: Mapping[str, str], stall_s
 
 def main() -> int:
     """Run them; exit code 1 if anything was said wrongly, or not at all."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rows", default="", help="numbers in the list of faults")
-    parser.add_argument("--match", default="", help="only rows whose name contains this")
+    parser = selecting(__doc__)
     parser.add_argument("--stall", type=float, default=10.0)
-    parser.add_argument("--jobs", type=int, default=1, help="rows at once")
     parser.add_argument(
         "--apart", action="store_true", help="a folder per rank, as on hosts that share none"
     )
@@ -195,13 +192,10 @@ def main() -> int:
     )
     parser.add_argument("--write", type=Path, help="the page whose part of this way is written")
     options = parser.parse_args()
-    numbers = {int(one) for one in options.rows.split(",") if one}
     rows = [
         row
-        for row in ROWS
+        for row in chosen(options)
         if _hang(row)
-        and (not numbers or row.number in numbers)
-        and options.match in row.name
         and not ((options.apart or options.hosts) and row.launcher == NODES)
         and not (options.hosts and (row.torchrun or "--taken" in row.launch))
         # Its ranks give up after six seconds: before that another verdict is right.

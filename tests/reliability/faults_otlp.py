@@ -35,9 +35,8 @@ from benchmarks.report import Table, markdown, replaced  # noqa: E402
 from disttrace_viewer.otlp.pipeline import Pipeline  # noqa: E402
 from faults.expectation import Row  # noqa: E402
 from faults.harness import run_row  # noqa: E402
-from faults.table import ROWS  # noqa: E402
 from reliability.bad_collectors import COLLECTORS, Place  # noqa: E402
-from reliability.faults import able  # noqa: E402
+from reliability.faults import able, chosen, selecting  # noqa: E402
 from reliability.outcomes import Facts, differences, facts  # noqa: E402
 from support.collector import exporters  # noqa: E402
 
@@ -225,12 +224,8 @@ def page(results: list[Result], names: list[str], skipped: list[Row]) -> str:
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rows", default="", help="numbers in the list of faults; 0: healthy")
-    parser.add_argument("--slice", action="store_true", help="only those of `make test`")
-    parser.add_argument("--match", default="", help="only rows whose name contains this")
+    parser = selecting(__doc__)
     parser.add_argument("--collector", default=",".join(COLLECTORS), help="some of the default")
-    parser.add_argument("--jobs", type=int, default=1, help="rows at the same time")
     parser.add_argument("--keep", type=Path, help="a file for finished rows, to go on later")
     parser.add_argument("--show", action="store_true", help="print every row's facts")
     parser.add_argument(
@@ -240,8 +235,7 @@ def parse() -> argparse.Namespace:
     options.names = options.collector.split(",")
     if unknown := set(options.names) - set(COLLECTORS):
         parser.error(f"no such collector: {', '.join(sorted(unknown))}")
-    options.numbers = {int(one) for one in options.rows.split(",") if one}
-    partial = options.numbers or options.slice or options.match
+    partial = options.rows or options.slice or options.match
     if options.write and (partial or options.names != list(COLLECTORS)):
         parser.error("--write takes a run of all rows with all collectors")
     return options
@@ -250,13 +244,7 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     """Run, print the table; exit code 1 if anything differed."""
     options = parse()
-    wanted = [
-        row
-        for row in ROWS
-        if (not options.numbers or row.number in options.numbers)
-        and (not options.slice or row.fixed_slice)
-        and options.match in row.name
-    ]
+    wanted = chosen(options)
     here = [row for row in wanted if able(row)]
     done: dict[str, Result] = {}
     if options.keep and options.keep.exists():
