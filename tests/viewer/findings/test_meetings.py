@@ -505,17 +505,6 @@ def test_who_is_held_up_by_one_that_went_past_may_still_come(tmp_path: Path) -> 
     assert "rank 2 went past it" in found.summary
 
 
-def test_a_creation_by_one_of_two_decides_nothing(tmp_path: Path) -> None:
-    """Either rank 0 made one too many, or rank 1 left it out."""
-    for journal, group in steps(tmp_path, 2):
-        if journal.rank == 0:
-            create(journal, 200 * MS, [0, 1])
-        else:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
-        beat(journal, 20)
-    finds(tmp_path, "group_mismatch", [])
-
-
 def test_who_waits_in_a_creation_before_it_has_not_gone_past(tmp_path: Path) -> None:
     """Ranks 0 and 1 make a group by themselves, and do not meet there: torch named it by how many
     groups each had.

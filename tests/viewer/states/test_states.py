@@ -35,31 +35,6 @@ def states(folder: Path, window: int | None = None) -> list[State]:
     return [s for files in found if (s := reduce(files, window=window)) is not None]
 
 
-def test_a_verdict_needs_no_polars(tmp_path: Path) -> None:
-    """From journals to the report, in a training image without extras."""
-    hang(tmp_path)
-    code = (
-        "import sys\n"
-        "for name in ('polars', 'rich', 'duckdb', 'numpy'): sys.modules[name] = None\n"
-        "from disttrace_viewer.load.discover import discover\n"
-        "from disttrace_viewer.load.problems import Problems\n"
-        "from disttrace_viewer.diagnosis.verdict import verdict\n"
-        "from disttrace_viewer.states.merged import merge\n"
-        "from disttrace_viewer.states.reduce import reduce\n"
-        "from disttrace_viewer.states.state import pack, unpack\n"
-        "found = discover([sys.argv[1]], Problems())\n"
-        "merged = merge(unpack(pack(map(reduce, found))))\n"
-        "judged = verdict(merged)\n"
-        "from disttrace_viewer.views.terminal.diagnosis import lines\n"
-        "print('\\n'.join(lines(judged.case, judged.findings)))\n"
-        "print(sorted(judged.to_dict()))"
-    )
-    told = python("-c", code, str(tmp_path)).check().stdout
-    assert told.startswith("1. ERROR missing_participant: Rank 3 never joined all_reduce #4")
-    assert "loader.py:9 in load" in told
-    assert "stragglers, late senders" in told
-
-
 def test_what_is_said_for_days_is_bounded(tmp_path: Path) -> None:
     """The first and the last of it; what is longer no other host takes for a state."""
     hang(tmp_path)
