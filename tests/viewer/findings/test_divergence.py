@@ -18,12 +18,15 @@ USUAL = ("grad", "norm", "loss") * 8
 LINES = {"grad": 10, "norm": 20, "loss": 30, "log": 40, "eval": 50}
 
 
-def run(folder: Path, courses: list[tuple[str, ...]], *, ends: bool) -> None:
-    """Ranks that reduce equal tensors at these lines; ``ends``: all is over."""
+def run(folder: Path, courses: list[tuple[str, ...]], *, ends: bool, helper: bool = False) -> None:
+    """Ranks that reduce equal tensors at these lines; ``ends``: all is over; ``helper``: they are
+    those of who calls the one line that reduces.
+    """
     for journal, group in steps(folder, len(courses), count=0):
         course = courses[journal.rank or 0]
         for number, name in enumerate(course, 1):
-            where = journal.stack(("train.py", LINES[name], name))
+            inner = [("help.py", 3, "reduce")] if helper else []
+            where = journal.stack(*inner, ("train.py", LINES[name], name))
             op = "all_gather" if name == "eval" else "all_reduce"
             call = journal.collective(group, op, stack=where)
             t = (100 + number) * MS
@@ -43,10 +46,15 @@ def by_states(folder: Path) -> list[Finding]:
 
 
 @pytest.mark.parametrize("read", [lambda folder: list(diagnose(folder).found), by_states])
-def test_a_shift_that_nobody_notices_is_a_warning(tmp_path: Path, read: object) -> None:
-    """Rank 2 leaves out its fifth call and makes one more at the end."""
+@pytest.mark.parametrize("helper", [False, True])
+def test_a_shift_that_nobody_notices_is_a_warning(
+    tmp_path: Path, read: object, helper: bool
+) -> None:
+    """Rank 2 leaves out its fifth call and makes one more at the end. Of the calls of a helper it
+    is the callers that differ.
+    """
     skipped = (*USUAL[:7], *USUAL[8:], "grad")
-    run(tmp_path, [USUAL, USUAL, skipped], ends=True)
+    run(tmp_path, [USUAL, USUAL, skipped], ends=True, helper=helper)
     found = only(read(tmp_path))  # type: ignore[operator]
     assert (found.kind, found.severity, found.certainty) == ("divergence", "warning", "likely")
     assert found.summary == (
@@ -155,6 +163,16 @@ def test_an_exception_by_which_a_call_was_skipped_is_told(tmp_path: Path, read: 
         " contiguous."
     )
     assert (found.hint or "").startswith("Find why the call at train.py:20 raised on rank 2")
+
+
+@pytest.mark.parametrize("read", [lambda folder: list(diagnose(folder).found), by_states])
+def test_a_rank_that_calls_a_helper_from_a_line_of_its_own_is_healthy(
+    tmp_path: Path, read: object
+) -> None:
+    """Always, under the same numbers."""
+    logging = tuple("log" if name == "loss" else name for name in USUAL)
+    run(tmp_path, [logging, USUAL, USUAL], ends=True, helper=True)
+    assert read(tmp_path) == []  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("read", [lambda folder: list(diagnose(folder).found), by_states])

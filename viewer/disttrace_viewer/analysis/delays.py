@@ -14,13 +14,11 @@ was hidden behind something else, and the one that came late within it held up n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import polars as pl
 
 from disttrace.journal.format import ON_DEVICE, STORE
 from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.analysis.past import Late
 from disttrace_viewer.trace.model import Trace
 
 LEAST_NS = 5_000_000
@@ -44,26 +42,7 @@ MANY = 3_000_000
 """Of more exchanges than this only the late ones are looked at."""
 
 
-@dataclass(frozen=True, slots=True)
-class Delay:
-    """One process that is late at one line again and again."""
-
-    process: int
-    call: int
-    """A call of its at that line."""
-    first_ns: int
-    times: int
-    of: int
-    """Exchanges of that line in all."""
-    median_ns: float
-    total_ns: int
-    """By how much it held up others, summed over exchanges."""
-    waited_ns: int
-    """Time that others waited for it, summed over all of them."""
-    others: tuple[int, ...]
-
-
-def stragglers(exchanges: Exchanges) -> list[Delay]:
+def stragglers(exchanges: Exchanges) -> list[Late]:
     """Processes whose own delay holds up collectives at one line in most of the cases."""
     table = exchanges.collectives
     late = table.filter(
@@ -119,7 +98,7 @@ def stragglers(exchanges: Exchanges) -> list[Delay]:
     return _sites(exchanges.trace, delays.collect())
 
 
-def late_senders(exchanges: Exchanges) -> list[Delay]:
+def late_senders(exchanges: Exchanges) -> list[Late]:
     """Processes whose own delay before a send keeps receivers waiting at one line."""
     met = exchanges.messages.filter(
         pl.col("send_begin_ns") - pl.col("recv_begin_ns") >= LEAST_NS,
@@ -277,8 +256,8 @@ def _with_previous(trace: Trace, ends: pl.LazyFrame) -> pl.LazyFrame:
     return ends.join(previous, on=["process", "number"], how="left")
 
 
-def _sites(trace: Trace, delays: pl.DataFrame) -> list[Delay]:
-    """Delays summed up per process and line; where a line makes several calls in a row (the buckets
+def _sites(trace: Trace, delays: pl.DataFrame) -> list[Late]:
+    """Lates summed up per process and line; where a line makes several calls in a row (the buckets
     of a reducer, the layers of a sharded model), of which only the first can be late, also of calls
     with one signature, and of those that come equally far into the row.
     """
@@ -315,13 +294,23 @@ def _sites(trace: Trace, delays: pl.DataFrame) -> list[Delay]:
             on=["process", "call", "first_ns"],
         )
     )
-    found: dict[tuple[int, int | None], Delay] = {}
+    found: dict[tuple[int, int | None], Late] = {}
     tables = [_of_line(late, every.lazy(), by, span) for by in (["stack"], ["call"], _IN_A_ROW)]
     tables.append(_costly(late, every.lazy(), between))
     for table in tables:
         for row in table.iter_rows(named=True):
             key = (row["process"], row["stack"])
-            delay = _delay(row)
+            delay = Late(
+                process=row["process"],
+                call=trace.call(row["call"]),
+                first_ns=row["first_ns"],
+                times=row["times"],
+                of=row["of"],
+                median_ns=row["median"],
+                total_ns=row["total"],
+                waited_ns=row["waited"],
+                others=tuple(row["others"]),
+            )
             if key not in found or (_usual(delay) and not _usual(found[key])):
                 found[key] = delay
     return list(found.values())
@@ -330,26 +319,12 @@ def _sites(trace: Trace, delays: pl.DataFrame) -> list[Delay]:
 _IN_A_ROW = ["stack", "_turn"]
 
 
-def _usual(delay: Delay) -> bool:
+def _usual(delay: Late) -> bool:
     return delay.times >= SHARE_OF_SITE * delay.of
 
 
-def _delay(row: dict[str, Any]) -> Delay:
-    return Delay(
-        process=row["process"],
-        call=row["call"],
-        first_ns=row["first_ns"],
-        times=row["times"],
-        of=row["of"],
-        median_ns=row["median"],
-        total_ns=row["total"],
-        waited_ns=row["waited"],
-        others=tuple(row["others"]),
-    )
-
-
 def _of_line(late: pl.LazyFrame, every: pl.LazyFrame, by: list[str], span: int) -> pl.DataFrame:
-    """Delays of each process that count, by columns that tell which calls belong together."""
+    """Lates of each process that count, by columns that tell which calls belong together."""
     times, total = pl.col("times"), pl.col("total")
     of_line = pl.lit(by == ["stack"])
     # Of a line: a call is of one process only, and any other that is late is late at the line.

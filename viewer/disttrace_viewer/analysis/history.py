@@ -13,15 +13,15 @@ from functools import cached_property, partial
 import polars as pl
 
 from disttrace_viewer.analysis import delays
-from disttrace_viewer.analysis.delays import SHARE_OF_SPAN, Delay
+from disttrace_viewer.analysis.delays import SHARE_OF_SPAN
 from disttrace_viewer.analysis.exchanges import Exchanges, Numbers
 from disttrace_viewer.analysis.past import (
     Joined,
     Late,
     Misfit,
     Past,
-    Place,
     Unwaited,
+    callers_of,
     fits,
     place_of,
 )
@@ -43,7 +43,6 @@ class WholePast(Past):
     known = True
 
     def unlike(self) -> Iterator[Joined]:
-        """As ``Past`` states."""
         table = self.exchanges.collectives.filter(~pl.col("alike"))
         if not table.height:
             return
@@ -51,10 +50,9 @@ class WholePast(Past):
             known = self._groups.get(group)
             if known is not None:
                 members = partial(self._members, exchange)
-                yield Joined(known, backend, seq, times, members, self._raced)
+                yield Joined(known, backend, seq, times, members)
 
     def misfits(self) -> Iterator[Misfit]:
-        """As ``Past`` states."""
         messages, trace = self.exchanges.messages, self.exchanges.trace
         met = messages.lazy().filter(
             pl.col("send_process").is_not_null() & pl.col("recv_process").is_not_null()
@@ -80,7 +78,6 @@ class WholePast(Past):
             yield send, receive, row["times"], keys
 
     def courses(self) -> Iterator[tuple[Stream, Mapping[int, Course]]]:
-        """As ``Past`` states."""
         for group, backend in self._from_different_lines():
             of = self.exchanges.courses((group, backend))
             yield (
@@ -89,44 +86,38 @@ class WholePast(Past):
             )
 
     def course(self, process: int, stream: Stream) -> Course | None:
-        """As ``Past`` states."""
         group = next((theirs for theirs, ours in self._groups.items() if ours == stream[0]), None)
         if group is None:
             return None
         return self._course(self.exchanges.course(process, (group, stream[1])))
 
     def late(self) -> Iterator[Late]:
-        """As ``Past`` states."""
         trace = self.exchanges.trace
-        span_ns = _span_ns(trace)
-        for kind, found in (
+        found = trace.operations.filter(pl.col("seq").is_not_null())
+        first, last = found["begin_ns"].min(), found["end_ns"].max()
+        known = isinstance(first, int) and isinstance(last, int)
+        span_ns = int(last) - int(first) if known else 0  # type: ignore[arg-type]
+        for kind, late in (
             ("straggler", delays.stragglers(self.exchanges)),
             ("late_sender", delays.late_senders(self.exchanges)),
         ):
-            for one in found:
+            for one in late:
                 if one.total_ns < SHARE_OF_SPAN * span_ns:
                     continue
                 clocks = {trace.processes[p].clock for p in (one.process, *one.others)}
-                call = trace.call(one.call)
-                yield Late(
-                    kind,
-                    one.process,
-                    one.others,
-                    call,
-                    trace.group_id(call),
-                    self._before(one),
-                    tuple(s.stack for s in trace.processes[one.process].samples if s.stack),
-                    one.first_ns,
-                    one.times,
-                    one.of,
-                    one.median_ns,
-                    one.total_ns,
-                    one.waited_ns,
-                    len(clocks) > 1,
-                    sum(trace.clocks[c].error_ns for c in clocks) if len(clocks) > 1 else 0,
+                apart = len(clocks) > 1
+                samples = trace.processes[one.process].samples
+                yield replace(
+                    one,
+                    kind=kind,
+                    group=trace.group_id(one.call),
+                    after=self._before(one),
+                    stacks=tuple(s.stack for s in samples if s.stack),
+                    apart=apart,
+                    error_ns=sum(trace.clocks[c].error_ns for c in clocks) if apart else 0,
                 )
 
-    def _before(self, late: Delay) -> Frame | None:
+    def _before(self, late: Late) -> Frame | None:
         trace = self.exchanges.trace
         made = trace.operations.filter(
             (pl.col("process") == late.process)
@@ -138,7 +129,7 @@ class WholePast(Past):
         return innermost(trace.stack(made.sort("number")["call"][-1]))
 
     def unwaited(self) -> Iterator[Unwaited]:
-        """As ``Past`` states. A send that is not waited for is a habit and no fault."""
+        """A send that is not waited for is a habit and no fault."""
         trace = self.exchanges.trace
         calls = trace.calls.lazy().with_row_index("call")
         wanted = calls.filter(
@@ -201,35 +192,6 @@ class WholePast(Past):
 
     # -- of all operations ---------------------------------------------------------------------
 
-    def _raced(self, op: Op) -> bool:
-        """Whether another thread of the process called into the same group meanwhile."""
-        trace = self.exchanges.trace
-        group = trace.call(op.call.index).group
-        calls = (
-            trace.calls.lazy()
-            .with_row_index("call")
-            .filter(
-                (pl.col("process") == op.process)
-                & (pl.col("group") == group)
-                & pl.col("backend").eq_missing(pl.lit(op.call.backend))
-                & (pl.col("kind") == "collective")
-            )
-            .select("call", "async")
-        )
-        # An asynchronous call has left its thread once it is issued.
-        left = pl.when(pl.col("async").fill_null(False)).then("issued_ns").otherwise("end_ns")
-        mine = op.issued_ns if op.call.asynchronous else op.end_ns
-        meanwhile = left.is_null() | (left > op.begin_ns)
-        if mine is not None:
-            meanwhile &= pl.col("begin_ns") < mine
-        others = (
-            trace.operations.lazy()
-            .filter((pl.col("process") == op.process) & (pl.col("thread") != op.thread))
-            .join(calls, on="call")
-            .filter(meanwhile)
-        )
-        return bool(others.head(1).collect().height)
-
     def _from_different_lines(self) -> list[tuple[int, str | None]]:
         """Streams in which members of any collective came from different lines."""
         trace = self.exchanges.trace
@@ -238,12 +200,13 @@ class WholePast(Past):
             .filter((pl.col("kind") == "collective") & pl.col("group").is_not_null())
             .select("call", "group", "backend", "op", "stack")
         )
-        # Thousands of ranks call from a few stacks: each is queried once for its place.
-        numbers: dict[Place, int] = {}
+        # Thousands of ranks call from a few stacks: each is queried once for its place, which of a
+        # helper's calls is that of its callers.
+        numbers: dict[Hashable, int] = {}
         sites = known.group_by("op", "stack").agg(pl.col("call").first())
         codes = [
-            numbers.setdefault(place_of(trace.call(call)), len(numbers))
-            for call in sites["call"].to_list()
+            numbers.setdefault((place_of(value), *callers_of(value)), len(numbers))
+            for value in map(trace.call, sites["call"].to_list())
         ]
         sites = sites.select("op", "stack", pl.Series("_place", codes, dtype=pl.UInt32))
         known = known.join(sites, on=["op", "stack"], nulls_equal=True)
@@ -280,10 +243,3 @@ class WholePast(Past):
             .head(PATTERNS)
             .collect()
         )
-
-
-def _span_ns(trace: Trace) -> int:
-    """From the first to the last collective or message of the trace."""
-    found = trace.operations.filter(pl.col("seq").is_not_null())
-    first, last = found["begin_ns"].min(), found["end_ns"].max()
-    return int(last) - int(first) if isinstance(first, int) and isinstance(last, int) else 0

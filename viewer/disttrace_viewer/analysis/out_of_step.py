@@ -197,36 +197,23 @@ def _told(view: _View[K], size: int, calls: Mapping[str, C], kinds: Kinds) -> Sh
         known = other[apart.at] in other[: apart.at]
         decided = apart.how != EXTRA and known and habit == usual[apart.at]
     at, count = apart.at, apart.count
-    if apart.how == SWAPPED:
-        last = at + count if count < _FAR - _LONGEST_ORDER else min(len(usual), len(other))
-        both = zip(usual[at:last], other[at:last], strict=False)
-        instead = None
+    swapped, last, both = apart.how == SWAPPED, min(len(usual), len(other)), []
+    instead: Shift[K, C] | None = None
+    if swapped:
+        last = at + count if count < _FAR - _LONGEST_ORDER else last
+        both = [*zip(usual[at:last], other[at:last], strict=True)]
+        count = 1
         if apart.instead is not None:
             skipped = replace(apart.instead, sure=apart.sure)
-            view = replace(view, apart=skipped, usual=usual, other=other)
+            sides = {"usual": usual, "other": other, "members": members, "in_step": others}
+            view = replace(view, apart=skipped, **sides)  # type: ignore[arg-type]
             instead = _told(view, size, calls, kinds)
-        return Shift(
-            how=SWAPPED,
-            number=at + 1,
-            earliest=at + 1,
-            members=members,
-            others=others,
-            calls=(calls[other[at]],),
-            met=calls[usual[at]],
-            doubled=False,
-            decided=decided,
-            sure=apart.sure,
-            newest=last,
-            crossed=sum(a != b for a, b in both),
-            short=len(usual) != len(other),
-            instead=instead,
-        )
     if _is_doubled(apart, usual, other) and len(other) > len(usual):
         # All that both made since is equal, and who seems to have left out a call has one more.
         apart = replace(apart, how=EXTRA)
     longer = usual if apart.how == SKIPPED else other
     earliest = at
-    while earliest and longer[earliest - 1] == longer[earliest - 1 + count]:
+    while not swapped and earliest and longer[earliest - 1] == longer[earliest - 1 + count]:
         earliest -= 1
     return Shift(
         how=apart.how,
@@ -235,11 +222,14 @@ def _told(view: _View[K], size: int, calls: Mapping[str, C], kinds: Kinds) -> Sh
         members=members,
         others=others,
         calls=tuple(calls[c] for c in longer[at : at + count]),
-        met=calls[(usual if apart.how == EXTRA else other)[at]],
+        met=calls[(other if apart.how == SKIPPED else usual)[at]],
         doubled=_is_doubled(apart, usual, other),
         decided=decided,
         sure=apart.sure,
-        newest=min(len(usual), len(other)),
+        newest=last,
+        crossed=sum(a != b for a, b in both),
+        short=len(usual) != len(other),
+        instead=instead,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 
+from disttrace.journal.code_files import is_program
 from disttrace_viewer.analysis.sample import Course, innermost
 from disttrace_viewer.trace.model import Call, Stream
 from disttrace_viewer.trace.operation import Op
@@ -26,24 +27,15 @@ class Joined:
     times: int
     """How many collectives of the stream are unlike in this same way."""
     members: Callable[[], dict[int, Op]]
-    raced: Callable[[Op], bool]
-    """Whether another thread of a member's process called into the same group meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Late:
     """One process that is late at one line again and again, in collectives or with messages."""
 
-    kind: str
-    """``straggler`` or ``late_sender``."""
     process: int
-    others: tuple[int, ...]
     call: Call
-    group: str | None
-    after: Frame | None
-    """The line at which its main thread communicated last before."""
-    stacks: tuple[Stack, ...]
-    """Where its threads were seen."""
+    """A call of its at that line."""
     first_ns: int
     times: int
     of: int
@@ -53,9 +45,17 @@ class Late:
     """By how much it held up others, summed over exchanges."""
     waited_ns: int
     """Time that others waited for it, summed over all of them."""
-    apart: bool
+    others: tuple[int, ...]
+    kind: str = "straggler"
+    """Or ``late_sender``."""
+    group: str | None = None
+    after: Frame | None = None
+    """The line at which its main thread communicated last before."""
+    stacks: tuple[Stack, ...] = ()
+    """Where its threads were seen."""
+    apart: bool = False
     """The processes concerned have several clocks."""
-    error_ns: int
+    error_ns: int = 0
     """By so much these may be off."""
 
 
@@ -106,6 +106,11 @@ NOTHING = Past()
 def place_of(call: Call) -> Place:
     """What two calls have in common that are one line of the program."""
     return call.op, innermost(call.stack)
+
+
+def callers_of(call: Call) -> Stack:
+    """The program's own frames of a call, innermost first."""
+    return tuple(one for one in call.stack if is_program(one.file))
 
 
 def fits(send: Call, receive: Call) -> bool:

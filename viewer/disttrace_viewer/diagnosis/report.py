@@ -28,8 +28,6 @@ def healthy(findings: Sequence[Finding]) -> bool:
     return all(finding.severity == NOTE for finding in findings)
 
 
-_EVIDENCE = {JOURNAL: "journals"}
-
 FOLD = 64
 """Jobs of more processes are folded in ``diagnose --json``, unless ``--full`` is given."""
 
@@ -38,12 +36,11 @@ def report(case: Case, findings: Sequence[Finding], *, full: bool = True) -> dic
     """The report as plain values; unless ``full``, equal processes are one entry, ranks ranges."""
     if not full and len(case.evidence.trace.processes) > FOLD:
         return _folded(report(case, findings))
+    sources = {p.source for p in case.evidence.trace.processes}
     return {
         "format": FORMAT,
         "healthy": healthy(findings),
-        "evidence": sorted(
-            {_EVIDENCE.get(p.source, p.source) for p in case.evidence.trace.processes}
-        ),
+        "evidence": sorted({"journals" if one == JOURNAL else one for one in sources}),
         "processes": [process(case, p) for p in by_rank(case.evidence.trace.processes)],
         "findings": [finding(case, f) for f in findings],
         "jobs": [_job(case, findings)],
@@ -127,19 +124,13 @@ def by_rank(processes: Iterable[Process]) -> list[Process]:
     return sorted(processes, key=lambda p: (p.rank is None, p.rank or 0, p.index))
 
 
+_OF_PROCESS = ("id", "job", "role", "rank", "local_rank", "world_size", "host", "pid", "attempt")
+
+
 def process(case: Case, one: Process) -> dict[str, Any]:
     """One process and the last that it did."""
     return {
-        "id": one.id,
-        "job": one.job,
-        "role": one.role,
-        "rank": one.rank,
-        "local_rank": one.local_rank,
-        "world_size": one.world_size,
-        "host": one.host,
-        "pid": one.pid,
-        "attempt": one.attempt,
-        "source": one.source,
+        **{name: getattr(one, name) for name in (*_OF_PROCESS, "source")},
         "state": case.evidence.ends[one.index].state,
         "last": last(case, current(case, one.index)),
     }
@@ -174,10 +165,7 @@ def location(case: Case, where: Location) -> dict[str, Any]:
     return {
         "process": one.id,
         "rank": one.rank,
-        "file": where.file,
-        "line": where.line,
-        "function": where.function,
-        "op": where.op,
+        **{name: getattr(where, name) for name in ("file", "line", "function", "op")},
     }
 
 
@@ -192,9 +180,7 @@ def finding(case: Case, found: Finding) -> dict[str, Any]:
         more = {"said_at": found.said_at, "job": job, "consequences": consequences}
         return {**found.values, **more}
     return {
-        "kind": found.kind,
-        "severity": found.severity,
-        "certainty": found.certainty,
+        **{name: getattr(found, name) for name in ("kind", "severity", "certainty")},
         "because": list(found.because),
         "summary": found.summary,
         "hint": found.hint,
@@ -202,11 +188,7 @@ def finding(case: Case, found: Finding) -> dict[str, Any]:
         "culprit_ranks": sorted({*_ranks(case, found.culprits, found.group), *found.absent_ranks}),
         "waiting": [processes[i].id for i in found.waiting],
         "waiting_ranks": _ranks(case, found.waiting, found.group),
-        "device": found.device,
-        "op": found.op,
-        "group": found.group,
-        "seq": found.seq,
-        "key": found.key,
+        **{name: getattr(found, name) for name in ("device", "op", "group", "seq", "key")},
         "cycle": None
         if cycle is None
         else [[processes[a].id, word, processes[b].id] for a, word, b in cycle],

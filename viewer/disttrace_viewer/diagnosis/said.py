@@ -195,8 +195,6 @@ def _names(one: Mapping[str, Any], processes: Container[str]) -> bool:
 
 SEVERITIES = (ERROR, WARNING, NOTE)
 """In the order in which they are reported."""
-_LISTED = ("journals", "incomplete", "not_captured", "problems")
-_COUNTED = ("dropped", "whole", "records")
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,15 +208,10 @@ class Other:
 
     def to_dict(self) -> dict[str, Any]:
         """An element of ``others`` in ``stats --json`` and ``top --json``."""
-        first = self.first
+        about = ("kind", "severity", "certainty", "summary")
         return {
-            "id": self.id,
-            "processes": self.processes,
-            "healthy": self.healthy,
-            "kind": None if first is None else first.kind,
-            "severity": None if first is None else first.severity,
-            "certainty": None if first is None else first.certainty,
-            "summary": None if first is None else first.summary,
+            **{name: getattr(self, name) for name in ("id", "processes", "healthy")},
+            **{name: getattr(self.first, name, None) for name in about},
         }
 
     @property
@@ -265,23 +258,13 @@ def combined(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _coverage(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     found = dict(parts[0])
-    for name in _LISTED:
-        found[name] = _once(one for part in parts for one in part[name])
-    for name in _COUNTED:
+    found["journals"] = [one for part in parts for one in part["journals"]]
+    for name in ("incomplete", "not_captured", "problems"):
+        found[name] = list(dict.fromkeys(one for part in parts for one in part[name]))
+    for name in ("dropped", "whole", "records"):
         if any(name in part for part in parts):
             found[name] = sum(part.get(name, 0) for part in parts)
     found["clock_error_ns"] = max(part["clock_error_ns"] for part in parts)
-    return found
-
-
-def _once(values: Iterable[Any]) -> list[Any]:
-    found: list[Any] = []
-    texts: set[str] = set()
-    for value in values:
-        if not isinstance(value, str) or value not in texts:
-            found.append(value)
-            if isinstance(value, str):
-                texts.add(value)
     return found
 
 

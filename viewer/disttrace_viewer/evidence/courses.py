@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from disttrace_viewer.analysis.out_of_step import SWAPPED, Shift, first_shift
-from disttrace_viewer.analysis.past import Place, place_of
+from disttrace_viewer.analysis.past import Place, callers_of, place_of
 from disttrace_viewer.analysis.sample import Course
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.model import Call, Stream
+from disttrace_viewer.trace.process import Stack
 
 Shifts = Mapping[Stream, Shift[int, Place]]
 OFTEN = 3
@@ -44,8 +46,14 @@ def steps(evidence: Evidence, past: Iterable[tuple[Stream, Mapping[int, Course]]
         group = None if stream[0] is None else evidence.trace.groups[stream[0]]
         if group is None or len(courses) < 2:
             continue
-        first, called = _called(courses)
+        first, together = aligned(courses)
+        calls = {call.index: call for of in together.values() for call in of}
+        places = {index: place_of(call) for index, call in calls.items()}
+        called = {p: [places[call.index] for call in of] for p, of in together.items()}
         shift = _shift(evidence, stream, called, group.size)
+        if shift is None and (callers := called_from(calls, places)) != places:
+            by_callers = {p: [callers[call.index] for call in of] for p, of in together.items()}
+            shift = _shift(evidence, stream, by_callers, group.size)
         if shift is not None:
             shifts[stream] = shift.later(first - 1)
         elif found := habits_of(called, first):
@@ -76,23 +84,27 @@ def habits_of(called: Mapping[int, Sequence[Place]], first: int = 1) -> list[Hab
     return sorted(habits, key=lambda one: one.first)
 
 
-def _called(courses: Mapping[int, Course]) -> tuple[int, dict[int, list[Place]]]:
-    """The number of the first call that is compared, and where each process made its own."""
-    places: dict[int, Place] = {}
-    called: dict[int, list[Place]] = {}
-    first, together = aligned(courses)
-    for process, calls in together.items():
-        for index, call in {call.index: call for call in calls}.items():
-            places.setdefault(index, place_of(call))
-        called[process] = [places[call.index] for call in calls]
-    return first, called
+def called_from(calls: Mapping[int, Call], places: Mapping[int, Place]) -> dict[int, Place]:
+    """Where calls were made, by their numbers: of those of one line of a helper's the nearest
+    caller's line at which their callers are not the same.
+    """
+    chains: dict[Place, dict[int, Stack]] = {}
+    for index, call in calls.items():
+        chains.setdefault(places[index], {})[index] = callers_of(call)
+    found = {**places}
+    for (op, _), of in chains.items():
+        columns = itertools.takewhile(all, itertools.zip_longest(*of.values()))
+        depth = next((at for at, here in enumerate(columns) if len({*here}) > 1), None)
+        if depth is not None:
+            found.update((index, (op, frames[depth])) for index, frames in of.items())
+    return found
 
 
 def _shift(
     evidence: Evidence, stream: Stream, called: Mapping[int, Sequence[Place]], size: int | None
 ) -> Shift[int, Place] | None:
     found = first_shift(called, size, kind=lambda place: place[0])
-    if found is not None and found.how == SWAPPED and _threads(evidence, stream):
+    if found is not None and found.how == SWAPPED and threads(evidence, stream):
         return None  # the order of two threads is by chance
     return found
 
@@ -118,7 +130,7 @@ def _kept(evidence: Evidence) -> Iterator[tuple[Stream, Mapping[int, Course]]]:
         yield stream, {process: course for process, course in known if course is not None}
 
 
-def _threads(evidence: Evidence, stream: Stream) -> bool:
+def threads(evidence: Evidence, stream: Stream) -> bool:
     """Whether several threads of a process call into a stream."""
     found: dict[int, set[int | None]] = {}
     for members in evidence.sample.streams.get(stream, {}).values():

@@ -15,7 +15,7 @@ from functools import partial
 from disttrace.journal.format import EQUAL_SIZES, UNKNOWN_OP
 from disttrace_viewer.analysis.past import Joined
 from disttrace_viewer.analysis.sample import Course, stand_in
-from disttrace_viewer.evidence.courses import aligned
+from disttrace_viewer.evidence.courses import aligned, threads
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.model import Call, Stream
 from disttrace_viewer.trace.operation import Op
@@ -68,7 +68,11 @@ def differences(evidence: Evidence, past: Iterable[Joined]) -> Iterator[Disagree
         elif (stream, kind) in done:
             continue
         done.add((stream, kind))
-        raced = any(map(exchange.raced, members.values()))
+        ops, get = members.values(), evidence.sample.get
+        if all(get(op.process, op.number) for op in ops):
+            raced = any(_raced(evidence, op) for op in ops)
+        else:  # of what is over, and not at hand, the order of threads is not known
+            raced = threads(evidence, stream)
         if raced:
             odd = frozenset()
         yield Disagreement(
@@ -99,24 +103,15 @@ def _recent(evidence: Evidence, *, whole: bool) -> Iterator[Joined]:
         known = all(ops[-1].process in called for ops in kept.values())
         if group is None or len(called) < 2 or known != whole:
             continue
-        threads = any(len({op.thread for op in ops}) > 1 for ops in kept.values())
-        raced: Callable[[Op], bool] = partial(_same, threads)
         rows = zip(*([call.index for call in calls] for calls in called.values()), strict=False)
         seen: dict[tuple[int, ...], int] = {}
         for seq, row in enumerate(rows, first):
             seen.setdefault(row, seq)
         for seq in sorted(seen.values()):
             calls = [of[seq - first] for of in called.values()]
-            if len({*map(_signature, calls)}) > 1:
-                yield Joined(group, backend, seq, 1, partial(_members, kept, calls, seq), raced)
-
-
-def _same(value: bool, _: Op) -> bool:
-    return value
-
-
-def _signature(call: Call) -> str:
-    return repr((call.op, call.root, call.dtypes, call.shapes, call.reduce_op))
+            brought = {repr((c.op, c.root, c.dtypes, c.shapes, c.reduce_op)) for c in calls}
+            if len(brought) > 1:
+                yield Joined(group, backend, seq, 1, partial(_members, kept, calls, seq))
 
 
 def _members(kept: Mapping[int, Sequence[Op]], calls: Iterable[Call], seq: int) -> dict[int, Op]:
@@ -133,7 +128,6 @@ def _members(kept: Mapping[int, Sequence[Op]], calls: Iterable[Call], seq: int) 
 
 def _known(evidence: Evidence) -> Iterator[Joined]:
     """Collectives of which several members are known: those in flight, and the newest."""
-    raced = partial(_raced, evidence)
     for (group, backend), members in evidence.sample.streams.items():
         if group is None:
             continue
@@ -146,7 +140,7 @@ def _known(evidence: Evidence) -> Iterator[Joined]:
             if any(op.status != "ok" for op in found.values()):
                 found = {**evidence.exchange((group, backend), seq)}
             if len(found) > 1:
-                yield Joined(group, backend, seq, 1, found.copy, raced)
+                yield Joined(group, backend, seq, 1, found.copy)
 
 
 def _raised(evidence: Evidence) -> Iterator[Joined]:
@@ -158,9 +152,8 @@ def _raised(evidence: Evidence) -> Iterator[Joined]:
         if op.call.group is not None and op.call.group_rank is not None and op.seq is not None:
             members = found.setdefault((op.call.group, op.call.backend, op.seq), {})
             members.setdefault(op.call.group_rank, op)
-    raced = partial(_raced, evidence)
     for (group, backend, seq), here in sorted(found.items(), key=lambda item: item[0][2]):
-        yield Joined(group, backend, seq, 1, here.copy, raced)
+        yield Joined(group, backend, seq, 1, here.copy)
 
 
 def _raced(evidence: Evidence, op: Op) -> bool:

@@ -23,7 +23,6 @@ from disttrace_viewer.merge.tables import (
     Seen,
     merge_groups,
     named,
-    seen,
     store_of,
     stores_of,
     without_copies,
@@ -105,7 +104,26 @@ class Surveying:
                 record = {**record, "backends": alike}
             t = record.get("t")
             t_ns = None if t is None else to_unix(clock, process.t0 + t)
-            found.append(seen(place, number, record, base, prefix, t_ns))
+            found.append(
+                Seen(
+                    process=place,
+                    number=number,
+                    name=record.get("name") or "",
+                    desc=record.get("desc") or None,
+                    type=record.get("type") or None,
+                    backends=record.get("backends") or {},
+                    base=base,
+                    prefix=prefix,
+                    default=record.get("default", False),
+                    t_ns=t_ns,
+                    timeout_ns=record.get("timeout"),
+                    partial=record.get("partial", False),
+                    ranks=record.get("ranks"),
+                    rank=record.get("rank"),
+                    size=record.get("size"),
+                    nth=record.get("nth"),
+                )
+            )
         self._seen[place] = found
 
     def _process(self, place: int, journal: Journal) -> Process:

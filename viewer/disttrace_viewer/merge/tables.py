@@ -67,35 +67,6 @@ def store_of(index: int, process: int, number: int, record: Record, base: int, p
     )
 
 
-def seen(
-    process: int,
-    number: int,
-    record: Record,
-    base: int | None,
-    prefix: tuple[str | None, ...],
-    t_ns: int | None,
-) -> Seen:
-    """A group as one process defined it; its store has a prefix over that at the bottom."""
-    return Seen(
-        process,
-        number,
-        record.get("name") or "",
-        record.get("desc") or None,
-        record.get("type") or None,
-        record.get("backends") or {},
-        record.get("ranks"),
-        record.get("rank"),
-        record.get("size"),
-        base,
-        prefix,
-        record.get("nth"),
-        record.get("default", False),
-        t_ns,
-        record.get("timeout"),
-        record.get("partial", False),
-    )
-
-
 @dataclass(slots=True)
 class Calls:
     """The calls of all processes while they are collected, and what they refer to."""
