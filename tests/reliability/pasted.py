@@ -32,7 +32,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -390,8 +390,10 @@ class Cut:
     """What torchrun says there may be all that is left."""
 
 
-def cut(folder: Path, into: Path, drawn: random.Random) -> Cut:
-    """Some of a recording's files, as somebody would paste them."""
+def cut(folder: Path, into: Path, drawn: random.Random, before: Path | None = None) -> Cut:
+    """Some of a recording's files, as somebody would paste them; ``before``: of a job that was
+    logged to the same file.
+    """
     kinds = ["log", "log", "log", "folder"]
     stacks = sorted((folder / "stacks").iterdir())
     dumps = sorted((folder / "dumps").iterdir())
@@ -404,6 +406,9 @@ def cut(folder: Path, into: Path, drawn: random.Random) -> Cut:
         names = drawn.sample(list(CUTS), 1 if drawn.random() < 0.6 else 2)
         both = [(folder / f"node{n}.log").read_text(errors="replace").splitlines() for n in left]
         several = drawn.random() < 0.4
+        if before is not None:
+            text += f", behind {before.name}"
+            both[0][:0] = (before / "node0.log").read_text(errors="replace").splitlines()
         for n, lines in enumerate(both if several else [[one for own in both for one in own]]):
             for name in names:
                 lines = CUTS[name](lines, drawn)
@@ -456,7 +461,14 @@ def draw(number: int, seed: int, recordings: Sequence[tuple[Path, Program]]) -> 
     truth = json.loads((folder / "truth.json").read_text())
     with tempfile.TemporaryDirectory() as made:
         into = Path(made)
-        what = cut(folder, into, drawn)
+        before, its = recordings[drawn.randrange(len(recordings))]
+        again = drawn.random() < 0.1
+        what = cut(folder, into, drawn, before if again else None)
+        if again and "behind" in what.text:
+            guilty = program.guilty | its.guilty
+            healthy = program.healthy and its.healthy
+            program = replace(program, guilty=guilty, healthy=healthy, absent=False)
+            truth["wall_s"] += json.loads((before / "truth.json").read_text())["wall_s"]
         try:
             report = diagnose(into)
         except Exception as error:  # whatever it is, it is wrong

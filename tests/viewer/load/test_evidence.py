@@ -315,6 +315,18 @@ RESTATED = {
         ),
         Piece("", "missing_participant", (), ("of rank 0 the log has no such line",)),
     ),
+    "clocks that differ": (
+        "\n".join(
+            f"{at} {line}"
+            for at, text in (
+                ("2025-12-31 23:00:00", raised(0, f"RuntimeError: {PAIR}", GATHERS)),
+                ("2026-11-01 10:00:00", raised(1, "ValueError: shard 9 is empty")),
+                ("2027-01-02 10:00:00", raised(2, f"RuntimeError: {PAIR}", GATHERS)),
+            )
+            for line in text.splitlines()
+        ),
+        Piece("", "process_failed", (1,), ("shard 9 is empty",)),
+    ),
     "a task of srun": (
         "srun: error: node-b: task 5: Killed",
         Piece("", "process_failed", (5,), ("SIGKILL",)),

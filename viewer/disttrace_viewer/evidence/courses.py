@@ -56,7 +56,7 @@ def steps(evidence: Evidence, past: Iterable[tuple[Stream, Mapping[int, Course]]
             shift = _shift(evidence, stream, by_callers, group.size)
         if shift is not None:
             shifts[stream] = shift.later(first - 1)
-        elif found := habits_of(called, first):
+        elif called and (found := habits_of(called, first)):
             habits[stream] = found
     return Steps(shifts, habits)
 

@@ -232,7 +232,8 @@ def _take(log: Log, path: str, own: int | None, first: int | None) -> None:
             shape, waits = raw.translate(_DIGITS), reader.waits
             strange = None if waits else nothing.get(shape)
             if strange is None:
-                if texts.LOST.match(raw):
+                torn = 'File "' in raw and '", line ' not in raw  # wrapped where nobody can tell
+                if torn or texts.LOST.match(raw):
                     waits = True
                     reader.log.open.clear()
                     while dumped and "ecent call first" not in dumped.pop():
@@ -394,7 +395,7 @@ def _error_file(log: Log, path: str, own: int | None) -> None:
 
 def _echoes(failure: Failure) -> bool:
     """Whether an exception passes on that others went away, or did not come."""
-    if failure.type == "KeyboardInterrupt":
+    if failure.type == _INTERRUPT or _CUT_SHORT.fullmatch(failure.text):
         return True
     inner = failure.frames[0][0] if failure.frames else ""
     text = f"{failure.type}: {failure.text}"
@@ -408,6 +409,8 @@ def _alike(called: Iterable[Called]) -> bool:
 
 
 _INTERRUPT = "KeyboardInterrupt"
+_CUT_SHORT = re.compile(r"\[[^\]]{0,400}")
+"""The text of C++ code whose end was lost: it may be an echo."""
 _NATIVE = re.compile(r"\.cc:\d|\.cpp:\d|gloo|NCCL|c10d|TCPStore|monitoredBarrier|DistBackend")
 """In texts of C++ code of torch."""
 
@@ -633,13 +636,15 @@ class _Facts:
         """That of one rank; None: of no rank that is known."""
         log, path = self.log, self.path
         failures = [one for found in log.failures.values() for one in found]
-        newest = max([*(s.at_ns for s in log.statements), *(f.at_ns for f in failures)], default=0)
-        now = newest or files.modified_ns(path) or time.time_ns()
+        times = [s.at_ns for s in log.statements] + [f.at_ns for f in failures]
+        times = [at_ns for at_ns in times if at_ns]
+        now = max((s.at_ns for s in log.statements), default=0) or max(times, default=0)
+        now = now or files.modified_ns(path) or time.time_ns()
         every = [one for groups in self.reported.values() for one in groups.values()]
         longest = max((one.work.waited_ns for one in every if one.work), default=0)
         timed = all(one.at_ns for one in self.own.values())
         lacks = {*COUNTS_LACK, *(() if timed else ("moments",))}
-        lacks |= set() if longest else {"since"}
+        lacks |= set() if longest and rank in {*self.reported} - {*log.called} else {"since"}
         stacks = rank in log.stacks or rank in log.called
         lacks -= {"stack", "arguments"} if stacks else set()
         records = Records(
@@ -648,7 +653,7 @@ class _Facts:
             world=self.world,
             job=path.rpartition("/")[2] or NAME,
             clock=identity(NAME, path),
-            base_ns=now - longest - 3_600_000_000_000,
+            base_ns=min(times, default=now) - longest - 3_600_000_000_000,
             source={"kind": NAME, "lacks": sorted(lacks), "cut_ns": now, "reports": [*reports]},
         )
         if rank is None:
@@ -660,10 +665,12 @@ class _Facts:
         )
         if failure is not None:
             at_ns = failure.at_ns or now
-            stack, at = records.stack(failure.frames), records.t(at_ns)
             text = failure.text[:1000]
+            if failure is self.echoes.get(rank):  # clocks differ; a later job adds no wait
+                at_ns = max((one.at_ns for one in self.own.values()), default=0) or min(at_ns, now)
             if rank in self.echoes and failure.type != _INTERRUPT:
                 self._broken(records, failure, at_ns)
+            stack, at = records.stack(failure.frames), records.t(at_ns)
             records.define("failure", t=at, type=failure.type, text=text, stack=stack, h=0)
             records.define("exit", t=at, how="exception", code=1)
         elif (code := self.killed.get(rank)) is not None and rank not in self.reported:
