@@ -27,6 +27,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS))
 
+from reliability.attacks import ROWS  # noqa: E402
 from support.processes import clean_environ, companions, run_program  # noqa: E402
 
 ATTACKS = Path(__file__).with_name("attacks")
@@ -60,6 +61,7 @@ def attacks() -> Iterator[str]:
                 and not node.name.startswith("_")
             ):
                 yield f"{path.stem}.{node.name}"
+    yield from (f"rows.{name}" for name in ROWS)
 
 
 def run(attack: str, stall_s: float, **variables: str) -> Run:

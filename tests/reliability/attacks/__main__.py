@@ -5,8 +5,13 @@ from __future__ import annotations
 import importlib
 import sys
 
+from reliability.attacks import HEAD, ROWS
+
 theme, _, name = sys.argv[1].partition(".")
-getattr(importlib.import_module(f"reliability.attacks.{theme}"), name)()
+if theme == "rows":
+    exec(compile(HEAD + ROWS[name], name, "exec"), {"__name__": "__main__"})
+else:
+    getattr(importlib.import_module(f"reliability.attacks.{theme}"), name)()
 torch = sys.modules.get("torch")
 if torch is not None and torch.distributed.is_initialized():
     torch.distributed.destroy_process_group()  # torch alone may abort in the end without it
