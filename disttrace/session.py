@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Mapping
 from types import ModuleType
@@ -439,14 +440,9 @@ def identity() -> Identity | None:
     return _session.identity if _session is not None else None
 
 
-_watching_forks = False
-
-
+@functools.cache
 def _watch_forks() -> None:
-    global _watching_forks
-    if not _watching_forks:
-        _watching_forks = True
-        forks.watch(LOCK, _before_fork, _after_fork, _in_child)
+    forks.watch(LOCK, _before_fork, _after_fork, _in_child)
 
 
 def _before_fork() -> None:

@@ -95,7 +95,9 @@ class Companion:
     def enter(self, identity: Identity) -> None:
         """There is a journal from now on; others on this host can see that."""
         try:
-            self._roll.enter(identity, bare=_is_bare())
+            # A rank of which no launcher tells how many are on its host.
+            bare = _number("WORLD_SIZE") > 1 and not _number("LOCAL_WORLD_SIZE")
+            self._roll.enter(identity, bare=bare)
         except (OSError, ValueError):
             pass  # then we are not counted: a rank may take itself for alone, and have a companion
 
@@ -242,11 +244,6 @@ class Companion:
             self._say(f"otlp {sentence}", f"{sentence} ({self._log})")
 
 
-def _is_bare() -> bool:
-    """Whether this is a rank of which no launcher tells how many are on its host."""
-    return _number("WORLD_SIZE") > 1 and not _number("LOCAL_WORLD_SIZE")
-
-
 def _number(variable: str) -> int:
     """What a launcher set in the environment; 0 where it does not."""
     return integer(os.environ.get(variable)) or 0
@@ -347,18 +344,14 @@ class Roll:
         for what in (file_part(identity.job), _BARE):
             path = self._of(identity, what)
             if not _lives_one(path):
-                self._sweep(path, identity)
+                for one in _entries(path):  # of those that were killed something is left
+                    with contextlib.suppress(FileNotFoundError):
+                        if is_plain_name(one.base):
+                            os.unlink(f"{self._place(identity)}{one.base}{CALLS_SUFFIX}")
                 try:
                     os.unlink(path)
                 except FileNotFoundError:
                     continue
-
-    def _sweep(self, path: str, identity: Identity) -> None:
-        """Of those that were killed something is left."""
-        for one in _entries(path):
-            with contextlib.suppress(FileNotFoundError):
-                if is_plain_name(one.base):
-                    os.unlink(f"{self._place(identity)}{one.base}{CALLS_SUFFIX}")
 
     def _of(self, identity: Identity, what: str) -> str:
         name = "-".join((what, file_part(identity.host), namespace()))

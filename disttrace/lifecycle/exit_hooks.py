@@ -438,14 +438,11 @@ def shown(lines: list[tuple[str, int, str]]) -> list[tuple[str, int, str]]:
 
     What a library raises far inside (a loader, a client of some service) is looked for there.
     """
-    own = next((n for n, (file, _, _) in enumerate(lines) if _is_program(file)), 0)
+    programs = [errors.is_program_file(file) and not is_generated(file) for file, _, _ in lines]
+    own = programs.index(True) if True in programs else 0
     if own < _STACK:
         return lines[:_STACK]
     return lines[:_STACK] + lines[own : own + _STACK // 2]
-
-
-def _is_program(file: str) -> bool:
-    return errors.is_program_file(file) and not is_generated(file)
 
 
 def _from_traceback(traceback: types.TracebackType | None) -> list[tuple[str, int, str]]:

@@ -56,7 +56,9 @@ class LastWord:
         """
         if not self._config.heartbeat or not (stands or self._may_speak(identity, role)):
             return None
-        failed = code != 0 or (role not in (AGENT, WORKER) and self._is_bad(identity))
+        failed = code != 0
+        if not failed and role not in (AGENT, WORKER):  # a process that it started may have failed
+            failed = any(map(self._tells_of_failure, self._journals(identity)[:_MOST_LOOKED_AT]))
         if failed and (self._config.quiet or not self._may_speak(identity, role)):
             return None
         if not (failed or stands) or not self._journals(identity):
@@ -67,10 +69,6 @@ class LastWord:
     def _may_speak(self, identity: Identity, role: str) -> bool:
         """Whether no process above this one will."""
         return role == AGENT or identity.parent is None
-
-    def _is_bad(self, identity: Identity) -> bool:
-        """Whether a process that this one started has failed, although this one has not."""
-        return any(map(self._tells_of_failure, self._journals(identity)[:_MOST_LOOKED_AT]))
 
     def _tells_of_failure(self, path: str) -> bool:
         try:
