@@ -29,8 +29,8 @@ ASYNCHRONOUS = "all_reduce, async and wait"
 FUNCTIONAL = "functional all_reduce and wait"
 SYNCHRONOUS_GOAL, ASYNCHRONOUS_GOAL = 0.5, 0.75
 FUNCTIONAL_GOAL_US, BESIDE_GOAL_US = 8.0, 0.1
-BLOCK = 300
-"""Calls of a block of public calls, of which the least one counts: other programs only add."""
+BLOCK = 25
+"""Calls of a block of public calls: of few some find a quiet moment on any machine."""
 AT_MOST = {
     "batch_isend_irecv of 2": 6,
     "batch_isend_irecv of 8": 14,
@@ -44,7 +44,8 @@ AT_MOST = {
 
 def measure_calls(scale: Scale) -> Report:
     """What each public call adds, in microseconds and in plain all_reduces."""
-    counts = {"rounds": scale.rounds, "calls": min(scale.calls, BLOCK)}
+    blocks = max(scale.calls // BLOCK, 1)
+    counts = {"rounds": scale.rounds, "blocks": blocks}
     (found,) = child.measure(__name__, "calls_in_child", counts)
     least = {
         case: {name: min(blocks) / 1000 for name, blocks in clocks[CPU].items()}
@@ -62,8 +63,8 @@ def measure_calls(scale: Scale) -> Report:
         )
         for case, most in AT_MOST.items()
     ]
-    note = f"CPU time of the calling thread, the least of {counts['rounds']} blocks of "
-    note += f"{counts['calls']} calls, traced and untraced in turns in one process."
+    note = f"CPU time of the calling thread, the least of {scale.rounds * blocks} blocks of "
+    note += f"{BLOCK} calls, traced and untraced in turns in one process."
     title = "Public calls, one process (`fake`)"
     columns = ("call", "bare us", "added us", "all_reduces")
     return Report((Table(title, columns, tuple(rows), note),), tuple(verdicts))
@@ -132,14 +133,15 @@ def _joined() -> Any:
     return dist.group.WORLD
 
 
-def calls_in_child(rounds: int, calls: int) -> dict[str, Any]:
+def calls_in_child(rounds: int, blocks: int) -> dict[str, Any]:
     """In an interpreter of its own: every public call, traced and untraced."""
     from benchmarks.recorder import cases
 
     group = _joined()
     measured = [*cases.python_issued(group), *cases.composed(group)]
     variants = {name: Variant(enter, measured) for name, enter in available(BARE, OURS).items()}
-    return interleaved(variants, rounds=rounds, calls=calls, warm=min(calls, STEADY))
+    calls = blocks * BLOCK
+    return interleaved(variants, rounds=rounds, calls=calls, warm=calls, blocks=blocks)
 
 
 def in_child(rounds: int, calls: int, issuer: bool) -> dict[str, Any]:

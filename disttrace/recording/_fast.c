@@ -292,6 +292,7 @@ typedef struct {
     PyObject *works, *open; /* operations by id() of their Work: all, and those not complete */
     PyObject *results;      /* operations of functional operators by the storage of their result */
     PyObject *modes;        /* how many dispatch modes there are, as torch says it, set by Python */
+    PyObject *deferring;    /* torch's class of tensors that wait when they are used, set by Python */
     int64_t groups;         /* how many have been made: names of groups are used again */
     Link flight;            /* the ring of operations in flight, each of which has a reference */
     struct Operation *fallen, **last_fallen; /* whose Work is gone, and Python has to see to it */
@@ -981,6 +982,7 @@ static PyMemberDef core_members[] = {
     {"open", T_OBJECT, offsetof(Core, open), READONLY, NULL},
     {"results", T_OBJECT, offsetof(Core, results), READONLY, NULL},
     {"modes", T_OBJECT, offsetof(Core, modes), 0, NULL},
+    {"deferring", T_OBJECT, offsetof(Core, deferring), 0, NULL},
     {"groups", T_LONGLONG, offsetof(Core, groups), 0, NULL},
     {"depth", T_INT, offsetof(Core, depth), 0, "Frames of a stack."},
     {"begun", T_LONGLONG, offsetof(Core, begun), READONLY, "See PlainCore.begun."},
@@ -1291,7 +1293,9 @@ static PyObject *storage_of(Core *core, PyObject *tensor) {
 static Operation *begin_result(Method *self, PyObject *const *args, Py_ssize_t nargs,
                                PyObject *kwnames) {
     Core *core = self->of.core;
-    if (PyDict_GET_SIZE(core->results) == 0 || nargs != 2 || kwnames != NULL) return NULL;
+    if (PyDict_GET_SIZE(core->results) == 0 || nargs != 2 || kwnames != NULL ||
+        (PyObject *)Py_TYPE(args[1]) == core->deferring)
+        return NULL;
     PyObject *number = storage_of(core, args[1]);
     if (number == NULL) {
         PyObject *begun = PyErr_Occurred() ? NULL : PyObject_Vectorcall(self->begin, args, 2, NULL);

@@ -56,6 +56,7 @@ class PlainCore:
         self.open: dict[int, Operation] = {}  # those of them not seen complete yet
         self.results: dict[int, Operation] = {}  # by the storage of a result
         self.groups = 0  # how many have been made
+        self.deferring: type | None = None  # torch's tensors that wait when they are used
         self.wake: Callable[[], None] = lambda: None  # something is open from now on
         # Nobody holds its Work any more.
         self.dropped: Callable[[Operation], None] = lambda operation: None

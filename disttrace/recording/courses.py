@@ -101,7 +101,7 @@ class Courses:
         """A collective of the stream ``counter`` is defined: ``keys`` as in its record, ``place``
         of ``place_of``. ``name`` is equal for all members of the stream's group.
         """
-        if self._path is None or call.what:
+        if self._path is None:
             return
         call.what, call.where = _what(call, keys), _hash([call.op, place])
         with self._lock:

@@ -313,9 +313,9 @@ class Masker:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):  # an ABC runs Python, at which torch.compile would look
-            return {key: self._member(key, each) for key, each in value.items()}
+            return {k: v if type(v) is int else self._member(k, v) for k, v in value.items()}
         if isinstance(value, (list, tuple)):
-            return [self.record(each) for each in value]
+            return [each if type(each) is int else self.record(each) for each in value]
         return value
 
     def _member(self, key: object, value: Any) -> Any:

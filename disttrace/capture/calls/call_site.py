@@ -30,6 +30,7 @@ _TORCHS, _LIBRARYS, _PROGRAMS = 0, 1, 3  # as the numbers of code objects in C e
 _CODES = 8192  # code objects kept alive: programs may make new ones for ever
 _ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """Signals by which somebody asks a program to end, or to save what it has."""
+_NONE = (signal.SIG_DFL, signal.SIG_IGN, None, signal.default_int_handler)
 _CONTEXTLIB = contextlib.__file__  # between torch's context managers and the user's code
 
 
@@ -45,6 +46,7 @@ class CallSites:
         self._further = range(depth - _LEAST)
         self._codes: dict[int, types.CodeType] = {}  # by id(), which nothing else has meanwhile
         self._owners: dict[int, int] = {}  # by the same: whose it is
+        self._stacks: dict[Hashable, int] = {}  # by place
         self._generation = 0
         self.on_forget: list[Callable[[], None]] = []  # tables of places
         recorder.on_forget = self.forget
@@ -118,9 +120,19 @@ class CallSites:
         self.forget()
 
     def stack(self, frame: types.FrameType | None) -> int | None:
-        """Number of the stack at ``frame``."""
-        if frame is None:
-            return None
+        """Number of the stack at ``frame``; of all at one place only the first is looked at, but
+        where a handler of the program's may have called."""
+        handlers = {code_of(each) for each in map(_signal.getsignal, _ASKING) if each not in _NONE}
+        handlers -= {None}
+        place = () if handlers else self.place(frame)
+        number = self._stacks.get(place)
+        if number is None and frame is not None:
+            number = self._stack(frame, handlers)
+            if number is not None and place:
+                self._stacks[place] = number
+        return number
+
+    def _stack(self, frame: types.FrameType, handlers: set[types.CodeType | None]) -> int | None:
         first = current = self._skip(frame)
         for _ in self._below:
             current = current.f_back or current
@@ -133,7 +145,7 @@ class CallSites:
                 break
         else:
             shown += self._programs(first)
-        handler = _handler(first)
+        handler = _handler(first, handlers)
         if handler is None:
             return self._recorder.stack(shown)
         number = self._recorder.stack(shown + [line for line in handler if line not in shown])
@@ -153,6 +165,7 @@ class CallSites:
         that is made from now on."""
         self._codes.clear()
         self._owners.clear()
+        self._stacks.clear()
         self._generation += 1
         for forget in self.on_forget:
             forget()
@@ -199,12 +212,10 @@ class CallSites:
         return frame
 
 
-def _handler(frame: types.FrameType | None) -> list[tuple[str, int, str]] | None:
-    """Where the program's handler of a signal is, if it is one that called; for who asks seldom.
-
-    Of calls at one place only the first is asked.
-    """
-    handlers = {code_of(_signal.getsignal(number)) for number in _ASKING} - {None}
+def _handler(
+    frame: types.FrameType | None, handlers: set[types.CodeType | None]
+) -> list[tuple[str, int, str]] | None:
+    """Where the program's handler of a signal is, if it is one that called; for who asks seldom."""
     for _ in _FURTHEST if handlers else ():
         if frame is None:
             break

@@ -166,6 +166,11 @@ def install(capture: Capture) -> None:
     )
     before_cxx_issues(capture, PART, kernels.once)
 
+    def imported(module: Any) -> None:
+        capture.recorder.core.deferring = getattr(module, "AsyncCollectiveTensor", None)
+
+    capture.when_imported("torch.distributed._functional_collectives", imported)
+
 
 class _Waits(WaitPart):
     """Waits for a tensor, called with the operator, or its keys, and the tensor."""

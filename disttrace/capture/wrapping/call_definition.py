@@ -47,7 +47,7 @@ def define(
         **{name: getattr(signature, name) for name in _AS_READ},
     }
     made = capture.recorder.call(row.op, synchronous=asynchronous is False, counter=counter, **keys)
-    if row.kind == COLLECTIVE and counter is not None:
+    if row.kind == COLLECTIVE and counter is not None and not getattr(made[0], "what", True):
         place = capture.recorder.places.get(stack or 0, 0)
         told = (made[0], counter, entry.meeting(backend), keys, place)
         dynamo.call_unseen(capture.recorder.courses.note, *told)
