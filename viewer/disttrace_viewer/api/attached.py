@@ -56,8 +56,8 @@ def attached(pids: Sequence[int] = (), of_job: str | None = None, *, ask: bool =
         sentences.append(_GUESSED.format("pids"))
     alive = [one for one in found if one.pid not in troubles]
     dumped = recorders.ask(alive) if ask else NOTHING
-    if dumped.trouble is not None or (ask and not dumped.dumps):
-        sentences.append(dumped.trouble or "none of these ranks has a recorder that can be asked.")
+    if dumped.trouble is not None:
+        sentences.append(dumped.trouble)
     whole = not any(os.path.exists(f"/proc/{pid}") for pid in troubles)
     return Attached(reported(taken, dumped) if taken else None, tuple(sentences), whole)
 

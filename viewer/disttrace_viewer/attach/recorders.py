@@ -258,7 +258,7 @@ def ask(found: Sequence[Found]) -> Dumped:
     with ThreadPoolExecutor(max_workers=64) as pool:
         answers = dict(zip((o.pid for o in found), pool.map(_ask, found), strict=True))
     if all(one is None for one in answers.values()):
-        return NOTHING
+        return Dumped(trouble="none of these ranks has a recorder that can be asked.")
     alone = "so the verdict is by stacks alone, without sequence numbers"
     for pid, answer in answers.items():
         if isinstance(answer, str):
