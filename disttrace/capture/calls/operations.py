@@ -22,12 +22,16 @@ NOTHING = ("options", "wait_all")
 
 
 class Method(NamedTuple):
-    """One method: the operation's public name, its kind, and the layout of its arguments."""
+    """One method: the operation's public name, its kind, and the layout of its arguments.
+
+    ``lists``: it takes lists of any number of tensors, or lists of those.
+    """
 
     method: str
     op: str
     layout: tuple[str, ...]
     kind: str = COLLECTIVE
+    lists: bool = False
 
     @property
     def operator(self) -> str:
@@ -46,25 +50,31 @@ _OPERATORS = {"barrier": "barrier", "send": "send", "recv_anysource": "recv_any_
 ROWS: tuple[Method, ...] = (
     Method("allreduce", "all_reduce", DATA),
     Method("allreduce_sparse", "all_reduce", DATA),
-    Method("allreduce_coalesced", "all_reduce_coalesced", DATA),
+    Method("allreduce_coalesced", "all_reduce_coalesced", DATA, lists=True),
     Method("broadcast", "broadcast", ROOTED),
     Method("reduce", "reduce", ROOTED),
-    Method("allgather", "all_gather", OUT_IN),
-    Method("allgather_coalesced", "all_gather_coalesced", OUT_IN),
+    Method("allgather", "all_gather", OUT_IN, lists=True),
+    Method("allgather_coalesced", "all_gather_coalesced", OUT_IN, lists=True),
     Method("_allgather_base", "all_gather_into_tensor", OUT_IN),
     Method("all_gather_single", "all_gather_into_tensor", OUT_IN),
-    Method("allgather_into_tensor_coalesced", "all_gather_into_tensor_coalesced", OUT_IN),
-    Method("all_gather_single_coalesced", "all_gather_into_tensor_coalesced", OUT_IN),
+    Method(
+        "allgather_into_tensor_coalesced", "all_gather_into_tensor_coalesced", OUT_IN, lists=True
+    ),
+    Method("all_gather_single_coalesced", "all_gather_into_tensor_coalesced", OUT_IN, lists=True),
     Method("gather", "gather", OUT_IN_ROOT),
     Method("gather_single", "gather_into_tensor", OUT_IN_ROOT),
     Method("gather_into_tensor", "gather_into_tensor", OUT_IN_ROOT),
     Method("scatter", "scatter", OUT_IN_ROOT),
-    Method("reduce_scatter", "reduce_scatter", OUT_IN),
+    Method("reduce_scatter", "reduce_scatter", OUT_IN, lists=True),
     Method("_reduce_scatter_base", "reduce_scatter_tensor", OUT_IN),
     Method("reduce_scatter_single", "reduce_scatter_tensor", OUT_IN),
-    Method("reduce_scatter_tensor_coalesced", "reduce_scatter_tensor_coalesced", OUT_IN),
-    Method("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced", OUT_IN),
-    Method("alltoall", "all_to_all", OUT_IN),
+    Method(
+        "reduce_scatter_tensor_coalesced", "reduce_scatter_tensor_coalesced", OUT_IN, lists=True
+    ),
+    Method(
+        "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced", OUT_IN, lists=True
+    ),
+    Method("alltoall", "all_to_all", OUT_IN, lists=True),
     Method("alltoall_base", "all_to_all_single", SPLIT),
     Method("all_to_all_single", "all_to_all_single", SPLIT),
     Method("barrier", "barrier", NOTHING),

@@ -21,7 +21,7 @@ from disttrace import dynamo
 from disttrace.capture.calls import arguments
 from disttrace.capture.calls.operations import ROWS, Method
 from disttrace.capture.ddp.awaited import Awaited
-from disttrace.capture.hot_path import native, plain
+from disttrace.capture.hot_path import call_key, native, plain
 from disttrace.capture.native import operations
 from disttrace.capture.native.cxx_callers import guarded
 from disttrace.capture.objects.registry import Registry
@@ -139,7 +139,11 @@ class RelayPart(Part):
         made = native.wrapper(self, original, row.method, numbers=numbers, tells=True)
         if made is not None:
             return made
-        return plain.issuing(self, original, owner, row.method, asynchronous=None, tells=True)
+        tell = hasattr(c10d.AllreduceOptions, "asyncOp")
+        read_key = call_key.key_of(row) if tell else call_key.any_key
+        return plain.issuing(
+            self, original, owner, row.method, read_key=read_key, asynchronous=None, tells=True
+        )
 
     def begin(
         self, thread: ThreadState, frame: Any, relay: Any, /, *args: Any, **kwargs: Any

@@ -1,6 +1,8 @@
 """What tells one call from another, read on every call.
 
-The native core reads arguments by itself, and learns here only which types are what. Two calls with
+The plain core has a function for each layout of arguments that the public API passes; everything
+else (another overload, several tensors, lists of lists) is frozen as a whole, which is slower. The
+native core reads any arguments by itself, and learns here only which types are what. Two calls with
 one key have the same fields, as ``arguments.read`` reads them.
 """
 
@@ -15,9 +17,13 @@ import torch
 import torch._C._distributed_c10d as c10d
 
 from disttrace import foreign
+from disttrace.capture.calls.operations import DATA, NOTHING, OUT_IN, PEER, ROOTED, Method
 
 # What ``arguments.read`` reads of torch's options objects (``asyncOp`` from torch 2.6 on).
 _OPTION_FIELDS = ("reduceOp", "rootRank", "asyncOp", "device")
+
+ReadKey = Callable[[tuple[Any, ...], Mapping[str, Any]], Hashable]
+
 
 # Whether a mode or a class of the program's would be asked for what is read of a tensor
 # (``__torch_function__``): it must not learn of what the program never asked.
@@ -35,6 +41,78 @@ def unasked(tensor: Any) -> Hashable:
     """What tells a tensor from another, read past modes and classes of the program's."""
     with torch._C.DisableTorchFunction():
         return _shape(tensor), _dtype(tensor), _device(tensor)
+
+
+# A device is asked only where it is not the usual one: the object is made anew on each reading.
+# Comparing two ReduceOps costs more than everything else here; their hashes differ.
+def _reduced(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+    if kwargs:
+        raise TypeError
+    (tensor,), options = args
+    if overridden(tensor):
+        raise TypeError
+    where = tensor.is_cpu or tensor.device
+    return tensor.shape, tensor.dtype, where, options.asyncOp, hash(options.reduceOp)
+
+
+def _rooted(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+    if kwargs:
+        raise TypeError
+    (tensor,), options = args
+    if overridden(tensor):
+        raise TypeError
+    where = tensor.is_cpu or tensor.device
+    return tensor.shape, tensor.dtype, where, options.asyncOp, options.rootRank
+
+
+def _reduced_to_root(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+    return _rooted(args, kwargs), hash(args[1].reduceOp)
+
+
+def _out_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+    if kwargs:
+        raise TypeError
+    output, tensor, options = args
+    if overridden(output) or overridden(tensor):
+        raise TypeError
+    where = tensor.is_cpu or tensor.device
+    return output.shape, tensor.shape, tensor.dtype, where, options.asyncOp
+
+
+def _reduced_out_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+    return _out_in(args, kwargs), hash(args[2].reduceOp)
+
+
+def _peer(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+    if kwargs:
+        raise TypeError
+    (tensor,), peer, tag = args
+    if overridden(tensor):
+        raise TypeError
+    return tensor.shape, tensor.dtype, tensor.is_cpu or tensor.device, peer, tag
+
+
+def _nothing(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+    (options,) = kwargs.values() if kwargs else args  # barrier passes it by name
+    return options.device, options.asyncOp
+
+
+# By layout, and whether the operation reduces.
+_USUAL: Mapping[tuple[tuple[str, ...], bool], ReadKey] = {
+    (DATA, True): _reduced,
+    (ROOTED, False): _rooted,
+    (ROOTED, True): _reduced_to_root,
+    (OUT_IN, False): _out_in,
+    (OUT_IN, True): _reduced_out_in,
+    (PEER, False): _peer,
+    (NOTHING, False): _nothing,
+}
+
+
+def key_of(row: Method) -> ReadKey:
+    """What makes the key of calls of ``row`` in their usual form; it raises where a call has
+    another."""
+    return any_key if row.lists else _USUAL.get((row.layout, "reduce" in row.op), any_key)
 
 
 def any_key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:

@@ -7,13 +7,14 @@ methods.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 from disttrace import errors
 from disttrace.capture.calls.call_table import Calls
-from disttrace.capture.hot_path.call_key import any_key
+from disttrace.capture.hot_path.call_key import ReadKey
 from disttrace.capture.wrapping.wrappers import Args, Begin, Function, Kwargs, Part, wrap
+from disttrace.patching import rename
 from disttrace.recording.operation import WAITED, Operation, ThreadState, size
 
 
@@ -23,6 +24,7 @@ def issuing(
     owner: type,
     name: str,
     *,
+    read_key: ReadKey,
     asynchronous: Callable[[Any], bool | None] | None,
     tells: bool = False,
 ) -> Function:
@@ -49,7 +51,7 @@ def issuing(
             core.issued(operation)
             works.add(result, operation)
 
-    begin = _beginning(part, part.capture.groups.numbers.get, any_key, asynchronous, None)
+    begin = _beginning(part, part.capture.groups.numbers.get, read_key, asynchronous, None)
     return wrap(part, original, begin, returned, owner=owner, name=name)
 
 
@@ -76,7 +78,7 @@ def storing(
 def _beginning(
     part: Part,
     number_of: Callable[[int], int | None],
-    read_key: Callable[[Args, Kwargs], Hashable] | None,
+    read_key: ReadKey | None,
     asynchronous: Callable[[Any], bool | None] | None,
     told: Callable[[Args, Kwargs], bytes] | None,
 ) -> Begin:
@@ -113,7 +115,7 @@ def waiting(part: Part, original: Function, owner: type, name: str) -> Function:
     """The wrapper of a Work's ``wait``: of a call that waits itself, or later, or of one that
     nobody knows."""
     core, works = part.capture.recorder.core, part.capture.works
-    end, end_synchronous = core.end, core.end_synchronous
+    threads, end, end_synchronous = core.threads, core.end, core.end_synchronous
 
     def begin(thread: ThreadState, work: Any, *_: Any) -> Operation | None:
         awaited, waited = id(work), thread.waited
@@ -138,4 +140,43 @@ def waiting(part: Part, original: Function, owner: type, name: str) -> Function:
 
     # A wait lasts, and so is what signals interrupt. One in C++ issues nothing itself.
     alone = None if isinstance(original, types.FunctionType) else owner
-    return wrap(part, original, begin, returned, owner=owner, name=name, alone=alone)
+    any_wait = wrap(part, original, begin, returned, owner=owner, name=name, alone=alone, above=1)
+    rename(any_wait, name, owner)
+
+    def wait(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        try:  # around all of it: an exception of the other wait passes this frame, too
+            thread = threads.state
+            operation = thread.waited[-1] if thread.waited else None
+            if operation is None or operation.work != id(self) or type(self) is not alone or args:
+                return any_wait(self, *args, **kwargs)
+            if kwargs or thread.inside or core.off:
+                return any_wait(self, *args, **kwargs)
+            thread.waited.remove(operation)  # the public call that issued it waits for it
+            try:
+                result = original(self)
+            except BaseException as error:
+                try:
+                    part.failing(thread, operation, error)
+                except errors.SCARCE:
+                    pass
+                raise
+            try:
+                if operation.call.counter is None or operation.call.device_ends:
+                    part.returned(thread, operation, self)
+                else:
+                    end_synchronous(operation)
+            except BaseException as error:
+                try:
+                    part.fail(error)
+                except errors.SCARCE as further:
+                    if further is error:  # a handler's
+                        raise
+            return result
+        except BaseException as error:
+            try:
+                errors.take_off(error)
+            except errors.SCARCE:
+                pass
+            raise
+
+    return wait

@@ -10,7 +10,7 @@ import torch._C._distributed_c10d as c10d
 from disttrace import dynamo
 from disttrace.capture.calls import arguments
 from disttrace.capture.calls.operations import ROWS, Method
-from disttrace.capture.hot_path import native, plain
+from disttrace.capture.hot_path import call_key, native, plain
 from disttrace.capture.wrapping.call_definition import define
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Function, Part, wrap
@@ -46,6 +46,7 @@ class GroupPart(Part):
     def __init__(self, capture: Capture, row: Method, *, options_tell: bool) -> None:
         super().__init__(capture, PART)
         self._row = row
+        self._read_key = call_key.key_of(row) if options_tell else call_key.any_key
         self._async_local = None if options_tell else _async_local
 
     def wrapper(self, owner: type, original: Function) -> Any:
@@ -54,7 +55,8 @@ class GroupPart(Part):
         made = native.wrapper(self, original, name, numbers=numbers, asynchronous=waits)
         if made is not None:
             return made
-        return plain.issuing(self, original, owner, name, asynchronous=waits)
+        read_key = self._read_key
+        return plain.issuing(self, original, owner, name, read_key=read_key, asynchronous=waits)
 
     def begin(
         self, thread: ThreadState, frame: Any, group: Any, /, *args: Any, **kwargs: Any

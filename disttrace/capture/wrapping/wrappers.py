@@ -78,6 +78,7 @@ def wrap(
     name: str = "",
     nested: bool = False,
     alone: type | None = None,
+    above: int = 0,
 ) -> Function:
     """The wrapper of an operation, or of ``owner.name``: ``begin`` puts the begin on record, None:
     there is none.
@@ -86,6 +87,7 @@ def wrap(
     wrappers) is the same operation and passes, unless it is recorded ``nested``. From an object of
     the very class ``alone`` nothing comes back: a call that is made meanwhile is that of a signal
     handler, which runs before the wrapper does anything else, and is an operation of its own.
+    ``above``: frames of ours between the wrapper and the call.
     """
     core, direct = part.capture.recorder.core, {id(owner): owner}
     threads, overrides = core.threads, _overriding(owner, name, direct)
@@ -96,7 +98,7 @@ def wrap(
             thread = threads.state
             inside = thread.inside
             try:
-                frame = _frame(1)
+                frame = _frame(1 + above)
             except ValueError as error:
                 if not errors.is_ours(error):
                     raise
