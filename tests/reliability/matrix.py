@@ -210,6 +210,13 @@ def run(scene: Scene, folder: Path) -> tuple[str, str]:
         time.sleep(0.1)
     before = "".join(out.read_text() for out in outs)
     served = disttrace("serve", "--prometheus", "--once").stdout
+    jobs = {f'job="{path.name.split("-")[0]}' for path in folder.rglob("*.defs.jsonl")}
+    until = time.monotonic() + 30  # what `serve` reads is written from some ten seconds on
+    while scene.until == STALLED and jobs and time.monotonic() < until:
+        if any(job in one for one in served.splitlines() if "verdict_info{" in one for job in jobs):
+            break
+        time.sleep(0.5)
+        served = disttrace("serve", "--prometheus", "--once").stdout
     for launcher in launchers:
         if launcher.poll() is None:
             if scene.end is signal.SIGKILL:

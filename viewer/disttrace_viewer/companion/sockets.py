@@ -20,7 +20,7 @@ GONE_MS = 8_000
 """So long the kernel tries to reach another host before its stream is closed."""
 
 
-class _Stream(asyncio.Protocol):
+class _Link(asyncio.Protocol):
     def __init__(self, of: Sockets, *, called: bool) -> None:
         self.of, self.called = of, called
         self.number = next(of.numbers)
@@ -58,7 +58,7 @@ class Sockets:
     """A transport as ``endpoint.py`` asks for it."""
 
     def __init__(self) -> None:
-        self.streams: dict[int, _Stream] = {}
+        self.streams: dict[int, _Link] = {}
         self.numbers = itertools.count(1)
         self.endpoint: Endpoint
         self._loop = asyncio.new_event_loop()
@@ -88,7 +88,7 @@ class Sockets:
 
     def connect(self, address: Address) -> int:
         """Call an address: a number, also where that fails, which is reported as closed."""
-        one = _Stream(self, called=False)
+        one = _Link(self, called=False)
 
         async def connected() -> None:
             try:
@@ -115,7 +115,7 @@ class Sockets:
         self._listener = own
 
         async def served() -> None:
-            made = lambda: _Stream(self, called=True)  # noqa: E731
+            made = lambda: _Link(self, called=True)  # noqa: E731
             self._server = await self._loop.create_server(made, sock=own, backlog=BACKLOG)
 
         self._do(served())
