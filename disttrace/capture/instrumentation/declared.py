@@ -1,5 +1,5 @@
-"""What the program tells of itself: ``disttrace.annotate``, a name around operations, and
-``disttrace.operation``, communication that is not c10d's.
+"""What the program declares: ``disttrace.annotate`` and ``dist.record_comm``, a name around
+operations, and ``disttrace.operation``, communication that is not c10d's.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import COLLECTIVE, COMPOSED
 from disttrace.recording.operation import Operation
 
+PART = "names of communication"
+_OP = "record_comm"
+_SETTER = "_set_comm_profiling_name"
 BACKEND = "declared"
 """It counts by itself: a library of its own need not keep the order of c10d's collectives."""
 
@@ -141,3 +144,29 @@ class Declared(_Block):
         )
         capture.step_in(operation)
         return operation
+
+
+def install(capture: Capture) -> None:
+    """Patch what ``record_comm`` calls, on a torch that has it: it becomes a composed operation."""
+    import torch._C._distributed_c10d as c10d
+
+    original = getattr(c10d, _SETTER, None)
+    if original is None:
+        return
+    # The context manager's frame calls twice: at its begin, and to put the former name back.
+    around: dict[int, Operation] = {}
+    capture.on_fork.append(around.clear)
+
+    def named(frame: FrameType | None, name: str) -> None:
+        if frame is None or frame.f_code.co_name != _OP:
+            return
+        if id(frame) in around:
+            capture.leave(PART, around.pop(id(frame)))
+        else:
+            around[id(frame)] = capture.begin_composed(frame, _OP, name, keys={"name": name})
+
+    def set_name(name: str) -> None:
+        original(name)
+        capture.guard(PART, named, sys._getframe().f_back, str(name))
+
+    capture.engine.value(PART, c10d, _SETTER, set_name)
