@@ -30,27 +30,27 @@ ROOMS: dict[str, int] = {
     "disttrace/testing": 950,
     "viewer/disttrace_viewer": 100,
     "viewer/disttrace_viewer/analysis": 4_600,
-    "viewer/disttrace_viewer/api": 2_400,
+    "viewer/disttrace_viewer/api": 2_350,
     "viewer/disttrace_viewer/attach": 750,
-    "viewer/disttrace_viewer/commands": 1_150,
-    "viewer/disttrace_viewer/companion": 7_850,
+    "viewer/disttrace_viewer/commands": 1_100,
+    "viewer/disttrace_viewer/companion": 7_350,
     "viewer/disttrace_viewer/diagnosis": 2_050,
     "viewer/disttrace_viewer/evidence": 3_450,
-    "viewer/disttrace_viewer/findings": 8_050,
-    "viewer/disttrace_viewer/load": 7_250,
+    "viewer/disttrace_viewer/findings": 8_000,
+    "viewer/disttrace_viewer/load": 7_400,
     "viewer/disttrace_viewer/merge": 2_750,
     "viewer/disttrace_viewer/otlp": 2_050,
     "viewer/disttrace_viewer/replay": 700,
-    "viewer/disttrace_viewer/states": 2_550,
+    "viewer/disttrace_viewer/states": 2_450,
     "viewer/disttrace_viewer/trace": 1_300,
-    "viewer/disttrace_viewer/views": 5_650,
+    "viewer/disttrace_viewer/views": 5_600,
     "viewer/disttrace_viewer/wording": 950,
 }
 """Lines of Python by the two outermost folders of a file. They are ceilings: what is added to one
 room another gives up. Last raised for what ranks at work do, for logs, stacks and dumps of other
 tools and for reasons of doubt, and to be lowered again below 67,000 in all."""
-TESTS = 71_000
-FILES = 346
+TESTS = 69_000
+FILES = 340
 NAMED_TWICE = 18
 FILES_ENTERED, MODULES, CLIMBS = 96, 120, 2
 """By the diagnosis of a hang of two ranks, which stand in one folder of journals."""
