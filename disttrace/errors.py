@@ -7,6 +7,7 @@ signal handler or Ctrl-C may strike while our code runs, and those go on to the 
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # `signal.getsignal` compares handlers
 import inspect
 import os
 import select
@@ -157,7 +158,7 @@ def _is_library(path: str) -> bool:
 
 
 def _handlers() -> list[types.CodeType | None]:
-    return [foreign.code_of(signal.getsignal(number)) for number in signal.valid_signals()]
+    return [foreign.code_of(_signal.getsignal(number)) for number in signal.valid_signals()]
 
 
 def _interrupted(frame: types.FrameType, handlers: list[types.CodeType | None]) -> bool:

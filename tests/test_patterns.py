@@ -51,6 +51,12 @@ def test_no_isdigit() -> None:
             assert not re.search(r"\bisdigit\b", path.read_text()), path
 
 
+def test_no_getsignal() -> None:
+    """It compares the program's handlers with names of its own; ``_signal.getsignal`` does not."""
+    for path in (ROOT / "disttrace").rglob("*.py"):
+        assert not re.search(r"(?<!_)signal\.getsignal\(", path.read_text()), path
+
+
 def _run(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "tests/support/patterns.py"), *words]
     return subprocess.run(

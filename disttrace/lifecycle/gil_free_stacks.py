@@ -16,6 +16,7 @@ Where nothing was compiled there is none of this.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # `signal.getsignal` compares handlers
 import os
 import signal
 from collections.abc import Callable
@@ -127,12 +128,12 @@ class GilFreeStacks:
         self._file = -1
 
     def _handle(self) -> None:
-        if os.getpid() != _INIT and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        if os.getpid() != _INIT and _signal.getsignal(signal.SIGTERM) is _signal.SIG_DFL:
             self._native.handle_term()
 
     def _is_free(self, number: int) -> bool:
         """Whether neither Python nor the kernel knows of a handler of the program's."""
-        return signal.getsignal(number) is signal.SIG_DFL and bool(self._native.is_free(number))
+        return _signal.getsignal(number) is _signal.SIG_DFL and bool(self._native.is_free(number))
 
     def _registers(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def register(signum: int, *args: Any, **kwargs: Any) -> Any:
@@ -158,7 +159,7 @@ def _unused() -> int | None:
         return None
     first = signal.SIGRTMAX - _FROM_TOP
     for number in range(first, first - _MOST, -1):
-        if not taken >> (number - 1) & 1 and signal.getsignal(number) is signal.SIG_DFL:
+        if not taken >> (number - 1) & 1 and _signal.getsignal(number) is _signal.SIG_DFL:
             return number
     return None
 

@@ -65,6 +65,41 @@ def test_a_program_with_a_handler_below_mp_spawn(tmp_path: Path, core: str) -> N
     assert [call["op"] for call in journal.calls().values()].count("store.set") == 1
 
 
+COMPARED = """
+import signal, sys
+import torch.distributed as dist
+if sys.argv[2]:
+    import disttrace
+    disttrace.install(dir=sys.argv[1], core=sys.argv[2])
+
+class Handler:
+    compared = 0
+
+    def __call__(self, *_):
+        pass
+
+    def __eq__(self, other):
+        Handler.compared += 1
+        raise ValueError("not to be compared")
+
+    __hash__ = None
+
+signal.signal(signal.SIGTERM, Handler())
+dist.HashStore().set("step", "1")
+print(Handler.compared)
+"""
+
+
+@EACH_CORE
+def test_a_handler_of_the_programs_own_class_is_not_compared(tmp_path: Path, core: str) -> None:
+    bare, traced = (
+        preloaded("-W", "ignore", "-c", COMPARED, str(tmp_path), c).check() for c in ("", core)
+    )
+    assert bare.stdout  # Python itself may compare it
+    assert traced.stdout == bare.stdout
+    assert "no longer" not in traced.stderr
+
+
 FRAMEWORK = """
 def outermost(action, first=True):
     inner(action, 5) if first else other(action)

@@ -30,7 +30,6 @@ _TORCHS, _LIBRARYS, _PROGRAMS = 0, 1, 3  # as the numbers of code objects in C e
 _CODES = 8192  # code objects kept alive: programs may make new ones for ever
 _ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """Signals by which somebody asks a program to end, or to save what it has."""
-_NONE = (signal.SIG_DFL, signal.SIG_IGN, None, signal.default_int_handler)
 _CONTEXTLIB = contextlib.__file__  # between torch's context managers and the user's code
 
 
@@ -122,7 +121,9 @@ class CallSites:
     def stack(self, frame: types.FrameType | None) -> int | None:
         """Number of the stack at ``frame``; of all at one place only the first is looked at, but
         where a handler of the program's may have called."""
-        handlers = {code_of(each) for each in map(_signal.getsignal, _ASKING) if each not in _NONE}
+        found = map(_signal.getsignal, _ASKING)  # compared by identity: they may be the program's
+        usual = signal.default_int_handler
+        handlers = {code_of(one) for one in found if type(one) is not int and one is not usual}
         handlers -= {None}
         place = () if handlers else self.place(frame)
         number = self._stacks.get(place)
