@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # `signal.getsignal` compares handlers
 import os
-import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -128,7 +127,7 @@ class GilFreeStacks:
         self._file = -1
 
     def _handle(self) -> None:
-        if os.getpid() != _INIT and _signal.getsignal(signal.SIGTERM) is _signal.SIG_DFL:
+        if os.getpid() != _INIT and _signal.getsignal(_signal.SIGTERM) is _signal.SIG_DFL:
             self._native.handle_term()
 
     def _is_free(self, number: int) -> bool:
@@ -157,7 +156,7 @@ def _unused() -> int | None:
     taken = _taken()
     if taken is None:
         return None
-    first = signal.SIGRTMAX - _FROM_TOP
+    first = _signal.SIGRTMAX - _FROM_TOP
     for number in range(first, first - _MOST, -1):
         if not taken >> (number - 1) & 1 and _signal.getsignal(number) is _signal.SIG_DFL:
             return number
