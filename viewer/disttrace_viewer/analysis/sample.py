@@ -65,8 +65,6 @@ class Sample:
     """Those of ``history`` whose calls have their own arguments; they may begin at any number."""
     queues: Mapping[tuple[int, int, str], tuple[int, int]] = field(default_factory=dict)
     """Pushes and finished pops by process, store and key without prefixes."""
-    alike: bool = False
-    """All processes made the same groups, and came to an end: some of those calls are left out."""
     reported: Mapping[int, Mapping[int, Sequence[int]]] = field(default_factory=dict)
     """By group and rank in it the ranks there that wait with it (``Trace.reported``)."""
 

@@ -183,11 +183,6 @@ def _op(checker: Checker, value: Any) -> list[Any]:
     return [form(checker, one) for form, one in zip(_OP, value, strict=False)]
 
 
-def _built(checker: Checker, value: Any) -> str:
-    form = fields(ops=rows(_op), call=_numbered("call"), store=_numbered("store"))
-    return orjson.dumps(form(checker, orjson.loads(value)), option=orjson.OPT_NON_STR_KEYS).decode()
-
-
 def _process(checker: Checker, value: Any) -> dict[str, Any]:
     found = checker.fields("process", _table(value))
     # What a newer version tells of a process's identity is compared and never used otherwise.
@@ -217,9 +212,6 @@ _STATE: dict[str, Form] = {
     "versions": _record("versions"),
     "listed": _listed,
     "ops": rows(_op),
-    "built": _built,
-    "unsettled": lambda _, value: value is True,
-    "made": _SIGNED,
     "longest": _PAIRS,
     "active": _PAIRS,
     "queues": rows(row(_N, text("key"), _N, _N)),

@@ -15,20 +15,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import orjson
-
 from disttrace_viewer.analysis.liveness import Look, Observation, look
 from disttrace_viewer.analysis.process_ends import quotes
 from disttrace_viewer.companion import messages
 from disttrace_viewer.companion.endpoint import PeerReply
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.merged import Merged, WaitsWith
+from disttrace_viewer.states.reading import is_creation
 from disttrace_viewer.states.state import OpRow, State, inflated
 from disttrace_viewer.trace.operation import phrases
 from disttrace_viewer.trace.process import Process
 
 MOST_STATE = 8 << 10
-"""Bytes of a packed state; of a longer one half of the operations are sent, and so on."""
+"""Bytes of a packed state; of a longer one half of the operations are sent, and so on, but for
+creations of groups, which are compared call by call."""
 MOST_WHOLE = 64 << 10
 """Of one that was requested by itself, with the order of its collectives."""
 MOST_TEXT, MOST_TEXT_OF_ALL = 16 << 20, 64 << 20
@@ -133,9 +133,11 @@ _ANSWER = messages.fields(
 def _bounded(state: State, most: int) -> State:
     if state.history and _size(state) > most:
         state = replace(state, history=[])
-    while _size(state) > most and len(state.ops) > 1:
-        ops = state.ops
-        kept = ops[-(len(ops) // 2) :]
+    made = {n for n, call in state.numbered.get("call", {}).items() if is_creation(call)}
+    rest = [row[OpRow.NUMBER] for row in state.ops if row[OpRow.CALL] not in made]
+    while _size(state) > most and len(rest) > 1:
+        gone, rest = {*rest[: -(len(rest) // 2)]}, rest[-(len(rest) // 2) :]
+        kept = [row for row in state.ops if row[OpRow.NUMBER] not in gone]
         calls = {row[OpRow.CALL] for row in kept}
         numbered = state.numbered
         table = {n: c for n, c in numbered["call"].items() if n in calls}
@@ -177,7 +179,10 @@ _CALL = (
     *("op", "kind", "group", "backend", "device", "async", "shapes", "dtypes", "bytes", "splits"),
     *("reduce_op", "root", "peer", "tag", "store", "origin", "stack"),
 )
-_ARGS = ("ranks", "src", "dst", "group_src", "group_dst", "timeout")
+_ARGS = (
+    *("ranks", "src", "dst", "group_src", "group_dst", "timeout"),
+    *("use_local_synchronization", "sort_ranks"),
+)
 
 
 def public(state: State) -> State:
@@ -185,8 +190,6 @@ def public(state: State) -> State:
     state = with_words(state, hidden)
     numbered, env = state.numbered, state.process.get("env") or {}
     errors = [*numbered.get("string", {}).values()]
-    built = orjson.loads(state.built)
-    built["call"] = {n: _call(call) for n, call in built["call"].items()}
     host, pid = state.named.get("host", ""), state.named.get("pid", "")
     return replace(
         state,
@@ -216,7 +219,6 @@ def public(state: State) -> State:
             "thread": {n: {} for n in numbered.get("thread", {})},
             "call": {n: _call(call) for n, call in numbered.get("call", {}).items()},
         },
-        built=orjson.dumps(built, option=orjson.OPT_NON_STR_KEYS).decode(),
         problems=[],
     )
 
@@ -326,9 +328,6 @@ def with_words(state: State, word: Word) -> State:
     """The state with ``word`` of each of its words in its place."""
     process = {**state.process, **_texts(state.process, ("job", "run"), word)}
     identity = {**state.identity, **_texts(state.identity, ("run",), word)}
-    built = orjson.loads(state.built)
-    built["ops"] = [_row(row, word) for row in built["ops"]]
-    built["store"] = _stores(built["store"], word)
     numbered = state.numbered
     groups = numbered.get("group", {})
     return replace(
@@ -344,7 +343,6 @@ def with_words(state: State, word: Word) -> State:
             },
         },
         ops=[_row(row, word) for row in state.ops],
-        built=orjson.dumps(built, option=orjson.OPT_NON_STR_KEYS).decode(),
         queues=[[store, word(key), *counts] for store, key, *counts in state.queues],
     )
 

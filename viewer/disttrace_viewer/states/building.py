@@ -13,8 +13,6 @@ from dataclasses import dataclass, field, replace
 from itertools import starmap
 from typing import Any, TypeVar
 
-import orjson
-
 from disttrace.journal.format import COLLECTIVE, MESSAGE, UNKNOWN_OP, ranks_of
 from disttrace_viewer.analysis.sample import Course, Sample
 from disttrace_viewer.load.journals import Journal
@@ -53,7 +51,6 @@ def trace_of(
     ``only``: ids of the processes to keep (default: all); ``more`` is wrong with files of no state.
     """
     whole = found = merged.survey
-    alike = whole.alike
     if only is not None and any(p.id not in only for p in whole.processes):
         found = survey(merged.states, only)
         names = {p.id: p.job for p in whole.processes if p.id in only}
@@ -64,7 +61,7 @@ def trace_of(
         problems.take(problem)
     for sentence in merged.unread:
         problems.add(sentence, "unread", "was not read: whoever read it was lost, twice.")
-    building = _Building(found, merged.states, alike=alike)
+    building = _Building(found, merged.states)
     building.read()
     groups, reported = building.with_reported(merged.reported)
     here = {job.id for job in found.jobs}
@@ -95,27 +92,10 @@ def trace_of(
     return trace, building.sample()
 
 
-def opened(state: State) -> State:
-    """A state with the creations that are over among its operations."""
-    if state.built == NOTHING:
-        return state
-    built = orjson.loads(state.built)
-    numbered = dict(state.numbered)
-    for kind in ("call", "store"):
-        more = {int(n): value for n, value in built[kind].items()}
-        numbered[kind] = dict(sorted({**more, **numbered[kind]}.items()))
-    ops = sorted((*state.ops, *built["ops"]), key=lambda row: row[OpRow.NUMBER])
-    return replace(state, numbered=numbered, ops=ops, built=NOTHING)
-
-
-NOTHING = '{"ops":[],"call":{},"store":{}}'
-
-
 @dataclass
 class _Building:
     survey: StateSurvey
     states: Mapping[str, State]
-    alike: bool = field(kw_only=True)
     processes: list[Process] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     ops: dict[int, list[Op]] = field(default_factory=dict)
@@ -168,7 +148,7 @@ class _Building:
             for state in batch:
                 index = known.index.get(state.id)
                 if index is not None:
-                    self._process(index, state if self.alike else opened(state))
+                    self._process(index, state)
 
     def with_reported(
         self, rows: Sequence[WaitsWith]
@@ -221,7 +201,6 @@ class _Building:
             history=self.history,
             exact=self.exact,
             queues=self.queues,
-            alike=self.alike,
             reported=self.reported,
         )
 

@@ -12,7 +12,6 @@ import disttrace.journal.format as fmt
 from disttrace_viewer.load.fates import over
 from disttrace_viewer.load.schema import Record
 from disttrace_viewer.states.reading import Reading
-from disttrace_viewer.trace.operation import CREATING
 
 MOST_PENDING = 256
 MOST_KEYS = 256
@@ -23,10 +22,8 @@ _TOGETHER = (fmt.COLLECTIVE, "recv")
 """Operations that end after another process has come."""
 
 
-def chosen(reading: Reading) -> tuple[list[Record], list[Record]]:
-    """The kept begins by number, and those of creations that are over,
-    which count only where another process is not done with its own.
-    """
+def chosen(reading: Reading) -> list[Record]:
+    """The kept begins by number."""
     calls = reading.definitions.numbered["call"]
     found: dict[int, Record] = {}
     begun: dict[object, Record] = {}
@@ -35,7 +32,7 @@ def chosen(reading: Reading) -> tuple[list[Record], list[Record]]:
         kind = call.get("kind")
         begin = record["b"]
         key: object = (thread, kind)
-        if (key not in begun or begun[key]["b"] < begin) and not _settled(record, calls):
+        if key not in begun or begun[key]["b"] < begin:
             begun[key] = record
         by_user = kind != fmt.STORE or call.get("origin") != "c++"
         if by_user and (thread not in begun or begun[thread]["b"] < begin):
@@ -65,20 +62,20 @@ def chosen(reading: Reading) -> tuple[list[Record], list[Record]]:
     ]
     half = MOST_PENDING // 2
     built = [reading.built[n] for n in sorted(reading.built)]
-    settled = [record for record in built if _settled(record, calls)]
-    over_numbers = {record["b"] for record in settled}
+    if len(built) > MOST_GROUPS:
+        built = built[: MOST_GROUPS // 2] + built[-MOST_GROUPS // 2 :]
     keyed = [record for kept in list(reading.keys.values())[-MOST_KEYS:] for record in kept]
     for record in (
         *best,
         *(pending if len(pending) <= MOST_PENDING else pending[:half] + pending[-half:]),
         *(record for kept in reading.failed.values() for record in kept),
-        *(record for record in built if record["b"] not in over_numbers),
+        *built,
         *reading.sourced.values(),
         *keyed,
         *(
             reading.stores[n]
-            for n in reading.built
-            if n in reading.stores and n not in over_numbers
+            for n, record in reading.built.items()
+            if n in reading.stores and ("end" not in record or "x" in record)
         ),
     ):
         found[record["b"]] = record
@@ -88,10 +85,7 @@ def chosen(reading: Reading) -> tuple[list[Record], list[Record]]:
         while above is not None and above["b"] not in found:
             found[above["b"]] = above
             above = everything.get(above.get("p", -1))
-    if len(settled) > MOST_GROUPS:
-        settled = settled[: MOST_GROUPS // 2] + settled[-MOST_GROUPS // 2 :]
-    aside = [record for record in settled if record["b"] not in found]
-    return [found[number] for number in sorted(found)], aside
+    return [found[number] for number in sorted(found)]
 
 
 def _stream(call: Record) -> tuple[object, ...] | None:
@@ -102,11 +96,3 @@ def _stream(call: Record) -> tuple[object, ...] | None:
     if kind == fmt.MESSAGE:
         return (op, call.get("group"), call.get("backend"), call.get("peer"), call.get("tag"))
     return None
-
-
-def _settled(record: Record, calls: dict[int, Record]) -> bool:
-    """Whether it made a group or a store and ended well."""
-    call = calls.get(record.get("s", 0)) or {}
-    op = call.get("op") or ""
-    made = op.startswith(CREATING) if call.get("kind") == fmt.COMPOSED else bool(op)
-    return made and "end" in record and not ("x" in record or "f" in record or "a" in record)

@@ -147,28 +147,8 @@ class StateSurvey(Surveyed):
     problems: Problems
     partial: frozenset[int]
     """Processes of whose journals only a part was read."""
-    unsettled: bool
-    """Some process is not done with a group that it makes, or failed to make it."""
     paths: tuple[str, ...]
     """Of the first journal in each folder, without its suffix."""
-    made: list[int]
-    """By process the hash of the groups that it made."""
-
-    @property
-    def alike(self) -> bool:
-        """Whether all processes made the same groups, and came to an end with it: then no rule can
-        have a use for creations that are over.
-        """
-        if self.unsettled:
-            return False
-        joined: set[int] = set()
-        for group in self.groups:
-            if group.default:
-                members = [m.process for m in group.members]
-                if len({self.made[i] for i in members}) > 1 or joined & {*members}:
-                    return False
-                joined.update(members)
-        return True
 
 
 def survey(states: Mapping[str, State], only: Collection[str] | None = None) -> StateSurvey:
@@ -205,10 +185,8 @@ class _Surveying(Surveying):
     def __init__(self, index: dict[str, int], clocks: processing.Clocks) -> None:
         super().__init__(clocks)
         self._index = index
-        self._made: dict[int, int] = {}
         self._folders: dict[str, str] = {}
         self._partial: set[int] = set()
-        self._unsettled = False
         self._argv: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._versions: dict[str, dict[str, Any]] = {}
 
@@ -224,8 +202,6 @@ class _Surveying(Surveying):
         process["argv"] = self._argv.setdefault(argv, argv)
         state.versions = self._versions.setdefault(repr(state.versions), state.versions)
         self.journal(place, journal_of(state, OF_PROCESSES), state.met)
-        self._made[place] = state.made
-        self._unsettled |= state.unsettled
         if state.partial:
             self._partial.add(place)
 
@@ -237,8 +213,6 @@ class _Surveying(Surveying):
             problems=problems,
             partial=frozenset(self._partial),
             paths=tuple(self._folders.values()),
-            unsettled=self._unsettled,
-            made=[self._made[i] for i in range(len(self._index))],
         )
 
 

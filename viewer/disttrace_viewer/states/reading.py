@@ -46,6 +46,13 @@ def keys_of(record: Record) -> list[str]:
     return key if isinstance(key, list) else [key]
 
 
+def is_creation(call: Mapping[str, Any]) -> bool:
+    """Whether a call makes a group or a store, or is a part of that."""
+    kind = call.get("kind")
+    composed = kind == fmt.COMPOSED and (call.get("op") or "").startswith(BUILDING)
+    return composed or kind == fmt.CONSTRUCTOR
+
+
 MOST_MET = 8
 """Of so many newest exchanges of a stream it is kept when they began and ended."""
 MOST_STOOD = 4
@@ -214,7 +221,7 @@ class Reading:
         self._known.add(call)
         found = self._call(call)
         op, kind = found.get("op") or "", found.get("kind")
-        if kind == fmt.CONSTRUCTOR or (kind == fmt.COMPOSED and op.startswith(BUILDING)):
+        if is_creation(found):
             self._kept_whole.add(call)
         if "store" in found:
             self._in_store[call] = found["store"]

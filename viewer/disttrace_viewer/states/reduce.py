@@ -6,15 +6,11 @@ the begins stand that were in flight when it was opened.
 
 from __future__ import annotations
 
-import zlib
 from array import array
 from collections.abc import Iterator
 from typing import Any
 
-import orjson
-
 import disttrace.journal.format as fmt
-from disttrace_viewer.analysis.sample import STORES
 from disttrace_viewer.load import files as load_files
 from disttrace_viewer.load import text as texts
 from disttrace_viewer.load.definitions import Definitions, completed
@@ -111,8 +107,7 @@ def _state(
     reading.settle()
     own: dict[int, Record] = {}
     rows, used = [], set()
-    kept, aside = chosen(reading)
-    for record in kept:
+    for record in chosen(reading):
         call = record.get("s", 0)
         if isinstance(record.get("a"), dict):
             number = OVERRIDES + len(own)
@@ -140,19 +135,6 @@ def _state(
     past = _past(reading)
     for *_, calls_of in past:
         used.update(calls_of)
-    only = {record.get("s", 0) for record in aside} - used
-    numbered = _referred(
-        definitions, {n: calls[n] for n in used if n in calls} | own, rows, reading, only
-    )
-    built = {
-        "ops": [_row(record, record.get("s", 0), {}) for record in aside],
-        "call": {n: _bare_of(calls[n]) for n in only if n in calls},
-        "store": {
-            n: _bare_of(store)
-            for n, store in definitions.numbered["store"].items()
-            if n not in numbered["store"]
-        },
-    }
     process = {k: v for k, v in definitions.process.items() if k in _PROCESS}
     if process.get("parent") is None and "ppid" in definitions.process:
         process["ppid"] = definitions.process["ppid"]  # nothing else says who started it
@@ -180,14 +162,10 @@ def _state(
             for kind, found in definitions.listed.items()
             if found
         },
-        numbered=numbered,
-        ops=rows,
-        built=orjson.dumps(built, option=orjson.OPT_NON_STR_KEYS).decode(),
-        unsettled=any(
-            "end" not in record or "x" in record or "f" in record
-            for record in reading.built.values()
+        numbered=_referred(
+            definitions, {n: calls[n] for n in used if n in calls} | own, rows, reading
         ),
-        made=_made(reading, calls),
+        ops=rows,
         count=reading.count,
         longest=[[call, ns] for call, ns in reading.longest.items() if call in waiting],
         active=[[*one] for one in reading.active.items()],
@@ -298,15 +276,10 @@ def _referred(
     calls: dict[int, Record],
     rows: list[list[Any]],
     reading: Reading,
-    aside: set[int],
 ) -> dict[str, dict[int, Any]]:
-    """The definitions that kept ones refer to, and every group; ``aside`` are calls that may be
-    needed as well, of which only the stacks are among these.
-    """
+    """The definitions that kept ones refer to, and every group."""
     numbered = definitions.numbered
     stacks = {call["stack"] for call in calls.values() if "stack" in call}
-    more = (numbered["call"].get(n) or {} for n in aside)
-    stacks |= {call["stack"] for call in more if "stack" in call}
     stores = {call["store"] for call in calls.values() if "store" in call}
     stores |= {group["store"] for group in numbered["group"].values() if "store" in group}
     stores |= {n for n, store in numbered["store"].items() if store.get("base", n) == n}
@@ -330,25 +303,6 @@ def _referred(
         },
         "call": {n: _bare_of(call) for n, call in calls.items()},
     }
-
-
-def _made(reading: Reading, calls: dict[int, Record]) -> int:
-    """A number that is the same where processes made the same groups in the same order, and stores
-    for as many ranks.
-    """
-    made: list[Any] = []
-    sizes = set()
-    for number in sorted(reading.built):
-        record = reading.built[number]
-        call = calls.get(record.get("s", 0)) or {}
-        args = call.get("args") or {}
-        if call.get("op") == "new_group" and not args.get("use_local_synchronization"):
-            ranks = args.get("ranks")
-            made.append((_ranges(ranks) if isinstance(ranks, tuple) else ranks, record.get("a")))
-        elif call.get("op") in STORES:
-            sizes.add(repr(args.get("world_size")))
-    made += sorted(sizes)
-    return zlib.crc32(repr(made).encode()) if made else 0
 
 
 _MOST_ALIKE = 1 << 12

@@ -24,7 +24,7 @@ from disttrace_viewer.load.definitions import LISTED, NUMBERED, Definitions
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.journals import Journal
 
-VERSION = 3
+VERSION = 4
 LEVEL = 6
 """Of zlib: a quarter less than its fastest makes, for a thirtieth of what reducing takes."""
 MOST_BYTES = 64 << 20
@@ -76,13 +76,6 @@ class State:
     """
     ops: list[list[Any]]
     """Kept operations, each as ``OpRow`` says."""
-    built: str
-    """JSON of creations of groups that ended well (``ops``, ``call``, ``store``): they count only
-    where one is not done with its own (``unsettled``), or made other groups (``made``).
-    """
-    unsettled: bool
-    made: int
-    """A hash of the ranks of the groups that it made."""
     count: int
     """Operations begun."""
     longest: list[list[int]]

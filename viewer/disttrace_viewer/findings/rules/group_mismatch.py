@@ -29,8 +29,6 @@ class Creation:
 def find(case: Case) -> Iterator[Finding]:
     """Per default group the first position in the sequence of calls where they differ."""
     yield from _two_names(case)
-    if case.evidence.sample.alike:
-        return
     for group in case.evidence.trace.groups:
         if group.default and len(group.members) > 1:
             calls = _calls(case, group)
