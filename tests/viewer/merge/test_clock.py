@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from disttrace_viewer.merge.clock import realign, to_unix
-from disttrace_viewer.merge.processes import Clocks, OwnClock
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.process import (
-    Clock,
     Digest,
     Dropped,
     Exit,
@@ -23,14 +21,16 @@ from disttrace_viewer.trace.process import (
 from support.journals import MS, T0, UNIX_NS, Journal, workers
 
 
-def test_the_reading_that_was_taken_fastest_gives_the_offset() -> None:
+def test_the_reading_that_was_taken_fastest_gives_the_offset(tmp_path: Path) -> None:
     """Its error is the error of the clock."""
-    clocks = Clocks()
-    for offset_ns, error_ns, at_ns in ((5000, 9, 100), (5003, 2, 200), (5001, 2, 300)):
-        clocks.take(OwnClock("boot", Clock(offset_ns, error_ns, origin_ns=at_ns)))
-    (clock,) = clocks.found()
-    assert (clock.offset_ns, clock.error_ns) == (5003, 2)
-    assert to_unix(clock, 300) == 5303
+    for pid, shift, error_ns in ((1, 0, 9), (2, 3, 2), (3, 1, 4)):
+        journal = Journal(tmp_path, pid=pid, rank=pid - 1, world_size=3,
+                          offset_ns=UNIX_NS - T0 + shift, keys={"error_ns": error_ns})  # fmt: skip
+        journal.run(journal.collective(journal.world()), MS, MS, q=1)
+    trace = load([str(tmp_path)])
+    (clock,) = trace.clocks
+    assert (clock.offset_ns, clock.error_ns) == (UNIX_NS - T0 + 3, 2)
+    assert to_unix(clock, T0 + MS) == UNIX_NS + 3 + MS
 
 
 def test_processes_of_one_boot_share_one_offset(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import starmap
-from typing import NamedTuple
 
 from disttrace.journal.format import EXEC
 from disttrace_viewer.load.definitions import NONE, number_in
@@ -34,20 +33,6 @@ _NO_SAMPLES: dict[int, StackSample] = {}
 _NO_THREADS: dict[int, str] = {}
 
 
-class OwnClock(NamedTuple):
-    """What one journal holds of its clock."""
-
-    key: str
-    """Processes of one boot share theirs."""
-    best: Clock | None
-    """By the best of its own readings of both times."""
-
-
-def clock_of(journal: Journal) -> OwnClock:
-    """What a journal holds of its clock."""
-    return OwnClock(_clock_key(journal), min(_readings(journal), key=_rank, default=None))
-
-
 class Clocks:
     """The clocks of journals, seen one by one.
 
@@ -62,20 +47,10 @@ class Clocks:
 
     def add(self, journal: Journal) -> None:
         """One more journal."""
-        self.take(clock_of(journal))
-
-    def take(self, clock: OwnClock) -> None:
-        """What one more journal holds."""
-        key, own = clock
+        key, own = _clock_key(journal), min(_readings(journal), key=_rank, default=None)
         best = self._best.get(key)
         if best is None or (own is not None and _rank(own) < _rank(best)):
             self._best[key] = own
-
-    def copy(self) -> Clocks:
-        """The same, seen so far."""
-        found = Clocks()
-        found._best = {**self._best}
-        return found
 
     def found(self) -> tuple[Clock, ...]:
         """All clocks; ``place`` has which is which from then on."""

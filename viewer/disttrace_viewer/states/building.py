@@ -20,11 +20,10 @@ from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.merge.jobs import as_called
 from disttrace_viewer.merge.processes import stack_of
-from disttrace_viewer.merge.surveying import base_stores
+from disttrace_viewer.merge.surveying import Survey, base_stores
 from disttrace_viewer.merge.tables import KINDS, named, store_of
-from disttrace_viewer.states import merged as merging
 from disttrace_viewer.states.history import History, courses_differ
-from disttrace_viewer.states.merged import Merged, StateSurvey, WaitsWith, batches_of, survey
+from disttrace_viewer.states.merged import Merged, WaitsWith, survey
 from disttrace_viewer.states.state import ByIdentity, OpRow, State, journal_of
 from disttrace_viewer.trace.model import (
     Call,
@@ -88,15 +87,16 @@ def trace_of(
         elsewhere=merged.elsewhere,
         _calls=building.calls,
     )
-    merged.forget()
     return trace, building.sample()
 
 
 @dataclass
 class _Building:
-    survey: StateSurvey
+    survey: Survey
     states: Mapping[str, State]
     processes: list[Process] = field(default_factory=list)
+    index: dict[str, int] = field(default_factory=dict)
+    """Place of a process by its id."""
     calls: list[Call] = field(default_factory=list)
     ops: dict[int, list[Op]] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)
@@ -136,19 +136,15 @@ class _Building:
     def read(self) -> None:
         known = self.survey
         self.processes = list(known.processes)
-        if len(self.states) > merging.KEPT:
-            known.processes = ()  # the survey is forgotten after this, and each is made anew
+        self.index = {process.id: process.index for process in known.processes}
         self.stores = list(known.bases)
         self.ids = [""] * len(known.groups)
         for group, (process, number) in enumerate(known.firsts):
             self._asked.setdefault(process, []).append((number, group))
-        for batch in batches_of(self.states):
-            self._alike.turn()
-            self._stacks_alike.turn()
-            for state in batch:
-                index = known.index.get(state.id)
-                if index is not None:
-                    self._process(index, state)
+        for state in self.states.values():
+            index = self.index.get(state.id)
+            if index is not None:
+                self._process(index, state)
 
     def with_reported(
         self, rows: Sequence[WaitsWith]
@@ -158,7 +154,7 @@ class _Building:
         known, groups = self.survey, [*self.survey.groups]
         found = []
         for row in rows:
-            first, last = (known.index.get(one) for one in row.like)
+            first, last = (self.index.get(one) for one in row.like)
             group = None if last is None else known.group_index.get((last, row.number))
             if row.number < 0:
                 group = -1

@@ -10,7 +10,6 @@ import gc
 import gzip
 import importlib
 import os
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,9 +21,17 @@ from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.files import below, is_held, is_remote, opened
 from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.problems import Problems, ViewerError
-from disttrace_viewer.states.merged import Head, Merged, Packed, head_of
+from disttrace_viewer.states.merged import Merged, merge
 from disttrace_viewer.states.reduce import reduce
-from disttrace_viewer.states.state import LEVEL, MOST_BYTES, StateError, inflated, pack
+from disttrace_viewer.states.state import (
+    MOST_BYTES,
+    State,
+    StateError,
+    inflated,
+    pack,
+    parsed,
+    unpack,
+)
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ProcessPoolExecutor
@@ -153,8 +160,6 @@ class StateBatch:
     states: bytes | None
     count: int
     lost: tuple[str, ...] = ()
-    heads: Sequence[Head] = ()
-    """Of the states, in their order."""
 
 
 Parts = Iterator[StateBatch]
@@ -191,8 +196,7 @@ def run(task: Task) -> StateBatch:
     """The states of a task's journals."""
     states = (reduce(one, window=task.window, history=task.history) for one in task.files)
     found = [state for state in states if state is not None]
-    heads = [head_of(state) for state in found]
-    return StateBatch(pack(found), len(found), heads=heads)
+    return StateBatch(pack(found), len(found))
 
 
 def reduced(
@@ -230,15 +234,16 @@ def of_journals(
     progress: Progress | None = None,
 ) -> Merged:
     """The merged states of all journals below ``paths``; ``history``: as of ``reduced``."""
-    packed = Packed()
+    found: list[State] = []
     unread: list[str] = []
+    shared: dict[str, Any] = {}
     for part in reduced(
         paths, window=window, history=history, engine=engine, batch=batch, progress=progress
     ):
         if part.states is not None:
-            packed.add(part.states, part.heads)
+            found += unpack(part.states, shared)
         unread += part.lost
-    return Merged(packed, tuple(sorted(unread)))
+    return merge([Merged({}, tuple(unread)), *found])
 
 
 def write(path: str, parts: Parts) -> tuple[int, int]:
@@ -283,8 +288,9 @@ def holds_states(path: str) -> bool:
 
 def read(paths: Sequence[str]) -> Merged:
     """The merged states in files. Raises ViewerError where one holds no states."""
-    packed = Packed()
+    found: list[State] = []
     unread: list[str] = []
+    shared: dict[str, Any] = {}
     for path in _files(paths):
         try:
             with opened(path) as raw, gzip.open(raw, "rb") as file:
@@ -292,12 +298,12 @@ def read(paths: Sequence[str]) -> Merged:
                     if line.startswith(b'{"unread":'):
                         unread.append(orjson.loads(line)["unread"])
                     else:
-                        packed.add(zlib.compress(line, LEVEL))
+                        found += parsed(line, shared)
         except StateError as error:
             raise ViewerError(f"{path} {error}.") from error
         except (OSError, EOFError, orjson.JSONDecodeError) as error:
             raise ViewerError(f"{path} cannot be read as states ({error}).") from error
-    return Merged(packed, tuple(sorted(unread)))
+    return merge([Merged({}, tuple(unread)), *found])
 
 
 def _lines(file: IO[bytes]) -> Iterator[bytes]:

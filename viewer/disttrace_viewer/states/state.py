@@ -30,7 +30,6 @@ LEVEL = 6
 MOST_BYTES = 64 << 20
 """Of states that are sent or stored together, unpacked: a few hundred kilobytes, as a rule."""
 Record = dict[str, Any]
-K = TypeVar("K")
 V = TypeVar("V")
 
 
@@ -196,69 +195,46 @@ def pack(states: Iterable[State]) -> bytes:
     return zlib.compress(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS), LEVEL)
 
 
-class Recent(Generic[K, V]):
-    """Values by key, of which those stay that this batch of states asks for or the one before."""
-
-    def __init__(self) -> None:
-        self._now: dict[K, V] = {}
-        self._before: dict[K, V] = {}
-
-    def __len__(self) -> int:
-        return len(self._now)
-
-    def get(self, key: K) -> V | None:
-        found = self._now.get(key)
-        if found is None and (found := self._before.get(key)) is not None:
-            self._now[key] = found
-        return found
-
-    def put(self, key: K, value: V) -> V:
-        self._now[key] = value
-        return value
-
-    def turn(self) -> None:
-        self._before, self._now = self._now, {}
-
-
 class ByIdentity(Generic[V]):
     """What was made of objects, found again by their identity: to hash or to compare them takes
     longer. Each is kept, since its identity stands for it.
     """
 
     def __init__(self, make: Callable[[Any], V], most: int = 1 << 30) -> None:
-        """So many ``most`` are kept, and as many of those before them that are asked for again."""
+        """So many ``most`` are kept; then all are made anew."""
         self._make = make
         self._most = most
-        self._known: Recent[int, tuple[object, V]] = Recent()
+        self._known: dict[int, tuple[object, V]] = {}
 
     def of(self, thing: Any) -> V:
         """What ``make`` gives for an object, which is never changed."""
         found = self._known.get(id(thing))
         if found is None:
             if len(self._known) >= self._most:
-                self._known.turn()
-            found = self._known.put(id(thing), (thing, self._make(thing)))
+                self._known.clear()
+            found = self._known[id(thing)] = (thing, self._make(thing))
         return found[1]
 
-    def turn(self) -> None:
-        self._known.turn()
+
+def unpack(data: bytes, known: dict[str, Any] | None = None) -> list[State]:
+    """The states in the bytes of ``pack``. Raises StateError."""
+    return parsed(inflated(data), known)
 
 
-def unpack(data: bytes, known: Recent[str, Any] | None = None) -> list[State]:
-    """The states in the bytes of ``pack``; equal definitions, and those that are ``known`` from
-    others, are one object, which is never changed. Raises StateError.
+def parsed(text: bytes, known: dict[str, Any] | None = None) -> list[State]:
+    """The states of a batch; equal definitions, and those that are ``known`` from others, are one
+    object, which is never changed. Raises StateError.
     """
-    known = Recent() if known is None else known
+    known = {} if known is None else known
     try:
-        value = orjson.loads(inflated(data))
-        shared = []
-        for text in value["shared"]:
-            one = known.get(text)
-            shared.append(known.put(text, orjson.loads(text)) if one is None else one)
+        value = orjson.loads(text)
+        for one in value["shared"]:
+            if one not in known:
+                known[one] = orjson.loads(one)
         found = [checked(state) for state in value["states"]]
         for table in (one for state in found for one in state.numbered.values()):
             for number, place in table.items():
-                table[number] = shared[place]
+                table[number] = known[value["shared"][place]]
     except StateError:
         raise
     except (AttributeError, LookupError, TypeError, ValueError) as error:
