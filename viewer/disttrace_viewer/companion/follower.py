@@ -22,7 +22,8 @@ from disttrace_viewer.analysis.minutes import MINUTE_NS
 from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.companion.slow_ranks import Block, Blocks, Released
 from disttrace_viewer.load.definitions import Definitions
-from disttrace_viewer.load.schema import json_object
+from disttrace_viewer.load.fates import fold
+from disttrace_viewer.load.schema import Record, json_object
 from disttrace_viewer.load.tail import Defined, Tail
 from disttrace_viewer.trace.operation import SYNCHRONIZING
 from disttrace_viewer.trace.process import Frame
@@ -99,15 +100,6 @@ class _CallKind:
     on_device: bool
 
 
-@dataclass(slots=True)
-class _InFlight:
-    begin: int
-    call: _CallKind
-    seq: int | None
-    issued: bool = False
-    wait: int | None = None
-
-
 class Holds:
     """Of one journal, from any point of it on."""
 
@@ -121,7 +113,7 @@ class Holds:
         self._definitions = definitions
         self._minutes = minutes
         self._calls: dict[int, _CallKind] = {}
-        self._open: dict[int, _InFlight] = {}
+        self._open: dict[int, tuple[Record, _CallKind]] = {}
         self._newest = 0
         self._release: int | None = None
 
@@ -142,21 +134,17 @@ class Holds:
             try:
                 if kind == fmt.BEGIN:
                     self._begin(number, record)
-                elif (one := self._open.get(number)) is None:
-                    continue
-                elif kind == fmt.ISSUED:
-                    one.issued = True
-                elif kind == fmt.WAIT:
-                    one.wait = one.begin + record["d"]
-                elif (
-                    "r" not in record
-                    if kind == fmt.END
-                    else kind == fmt.COMPLETE and one.call.on_device
-                ):
-                    del self._open[number]
-                    held = self._ended(number, one, record)
-                    if held is not None:
-                        yield held
+                elif (found := self._open.get(number)) is not None:
+                    begin, call = found
+                    is_over = kind == fmt.END and "r" not in record
+                    if not is_over:
+                        fold(begin, kind, record)
+                        is_over = kind == fmt.COMPLETE and call.on_device
+                    if is_over:
+                        del self._open[number]
+                        held = self._ended(begin | record, call)
+                        if held is not None:
+                            yield held
             except (KeyError, TypeError):
                 continue
 
@@ -167,20 +155,22 @@ class Holds:
         call = self._call(record["s"])
         if call is None or not call.holds or (call.of_store and record.get("h")):
             return  # a thread beside the main one that asks a store holds nobody up
-        self._open[number] = _InFlight(record["t"], call, record.get("q"))
+        self._open[number] = record, call
         self._newest = max(self._newest, number)
         if len(self._open) > MOST_OPEN:
             del self._open[next(iter(self._open))]
 
-    def _ended(self, number: int, one: _InFlight, record: dict[str, Any]) -> Released | None:
-        end = one.begin + record["d"]
+    def _ended(self, op: Record, call: _CallKind) -> Released | None:
+        """It held from its begin on, or from where it was waited for; of a synchronous one its
+        issue may be a wait as well."""
+        end = op["t"] + op["d"]
         self.last_ns = max(self.last_ns, end)
-        since: int | None = one.begin
-        if type(record.get("z")) is int:
-            since = end - record["z"]  # the device's own time: it began when its kernel did
-        elif one.wait is not None:
-            since = one.wait
-        elif (one.issued or one.call.on_device) and number != self._newest:
+        since: int | None = op["t"]
+        if type(op.get("z")) is int:
+            since = end - op["z"]  # the device's own time: it began when its kernel did
+        elif "wait" in op:
+            since = op["t"] + op["wait"]
+        elif ("issued" in op or call.on_device) and op["b"] != self._newest:
             since = None  # the program went on meanwhile
         away = inside = 0
         before: int | None = None
@@ -188,17 +178,17 @@ class Holds:
             before, self._release = self._release, max(self._release or 0, end)
             inside = max(0, end - max(since, before or 0))
         if self._minutes is not None:
-            self._minutes.add(one.call.number, one.begin, end, inside)
+            self._minutes.add(call.number, op["t"], end, inside)
         if since is not None:
             if before is None:
                 return None  # it is not known how long it was away
             away = max(0, since - before)
             self.away_ns += away
             self.held_ns += inside
-        seq = record.get("q", one.seq)
-        if one.call.group is None or type(seq) is not int or record.get("f"):
+        seq = op.get("q")
+        if call.group is None or type(seq) is not int or op.get("f"):
             return None
-        return Released(one.call.group, seq, one.call.place, away, inside, end)
+        return Released(call.group, seq, call.place, away, inside, end)
 
     def _call(self, number: int) -> _CallKind | None:
         found = self._calls.get(number)
