@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -339,6 +340,34 @@ def test_wordings_of_public_reports(tmp_path: Path, name: str) -> None:
     text, piece = RESTATED[name]
     (tmp_path / "job.log").write_text(f"{text}\n")
     check(diagnose(tmp_path / "job.log"), piece)
+
+
+PUBLIC = (HERE.parent / "public_reports.txt").read_text()
+
+
+def reports() -> dict[str, tuple[str, str, str]]:
+    """By name the truth, words of the answer, and the text."""
+    found = {}
+    for one in re.split(r"^%% (?=.*\n%% source: )", PUBLIC, flags=re.MULTILINE)[1:]:
+        name, _, truth, says, text = one.split("\n", 4)
+        found[name] = (truth[10:], says[9:], text)
+    return found
+
+
+@pytest.mark.parametrize("name", reports())
+def test_public_reports(tmp_path: Path, name: str) -> None:
+    truth, says, text = reports()[name]
+    kind, *ranks = truth.split()
+    words = tuple(one for one in says.split("|") if one)
+    (tmp_path / "job.log").write_text(text)
+    if kind == "silent":
+        with pytest.raises(ViewerError) as refused:
+            print(diagnose(tmp_path / "job.log"))
+        assert all(one in str(refused.value) for one in words)
+    else:
+        found = None if kind == "undecided" else kind
+        piece = Piece("", found, tuple(map(int, ranks)), words)
+        check(diagnose(tmp_path / "job.log"), piece)
 
 
 AROUND: dict[str, Callable[[str], str]] = {

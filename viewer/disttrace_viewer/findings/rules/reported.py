@@ -202,7 +202,10 @@ def _ends(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
     """Ends of which none is known to have been the first."""
     one = rows[0]
     name = "local rank" if one["kind"] == "local" else "rank"
-    ends = [f"{name} {rank} ({_code(code)})" for rank, code in one["ends"]]
+    ends = [
+        f"{'a rank' if rank is None else f'{name} {rank}'} ({_code(code)})"
+        for rank, code in one["ends"]
+    ]
     shown = ends if len(ends) <= 16 else [*ends[:15], f"{len(ends) - 15} more"]
     first = ", in an order that the log does not tell" if len(ends) > 1 else ""
     summary = f"By the launcher's word {sentences.listed(shown)} failed{first}."
@@ -251,7 +254,10 @@ def _lost(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
         yield _found(case, "process_failed", summary, hint=OTHERS)
         return
     ended = [rank for row in rows for rank in row["ended"]]
+    peers = sorted({peer for row in rows for peer in row.get("peers", ())})
     which = "which one, and why, the log does not tell"
+    if peers:
+        which += f"; NCCL names {sentences.listed(peers)} as its address"
     if ended:
         which = f"{sentences.ranks(ended)}, of which the log has no error; why, it does not tell"
     summary = f"{who} lost a connection to a rank that had ended: {which}."
@@ -266,6 +272,17 @@ def _sizes(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
         f" {one['remote']:,} bytes of one message. Which ranks, the line does not tell."
     )
     yield _found(case, "shape_mismatch", summary, waiting=_all(case), hint=NCCL_COLL)
+
+
+def _shared(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
+    """Ranks that took one device: NCCL refuses that."""
+    for device in dict.fromkeys(row["device"] for row in rows):
+        ranks = sorted({rank for row in rows if row["device"] == device for rank in row["ranks"]})
+        summary = (
+            f"{sentences.capital(sentences.ranks(ranks))} use one device ({device}), which NCCL"
+            " refuses."
+        )
+        yield _found(case, "process_failed", summary, waiting=ranks, hint=OWN_DEVICE)
 
 
 def _around(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
@@ -327,6 +344,7 @@ _MAKERS: dict[str, Callable[[Case, Sequence[Report]], Iterator[Finding]]] = {
     "ends": _ends,
     "local": _ends,
     "lost": _lost,
+    "shared": _shared,
     "sizes": _sizes,
     "around": _around,
     "differ": _differ,
@@ -342,4 +360,8 @@ WATCHDOG = (
 )
 READ = "Read this exception first; what ranks report of lost connections follows from it."
 OTHERS = "Read the logs of the other ranks and hosts: one of them ended first."
+OWN_DEVICE = (
+    "Call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before the first collective, and"
+    " look at CUDA_VISIBLE_DEVICES of each rank."
+)
 NCCL_COLL = "Run with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=COLL, and diagnose that log."

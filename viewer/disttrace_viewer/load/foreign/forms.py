@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -26,6 +26,7 @@ _WORK = re.compile(
     r"(?:, NumelOut=(\d{1,20}))?.{0,200}?\) ran for (\d{1,12}) milliseconds"
 )
 _SEQ = re.compile(r"(?:at work(?: sequence id)?|(?:at|Timeout at) NCCL work): (\d{1,18})(?!\d)")
+_TIMED_OUT_THERE = re.compile(r"due to a collective timeout from {1,3}rank (\d{1,7})\b")
 _COUNTS = re.compile(
     r"[Ll]ast enqueued (?:NCCL )?work: (-?\d{1,18}),(?: last started [^\[]{0,100}?,)?"
     r" last completed (?:NCCL )?work: (-?\d{1,18})(?!\d)"
@@ -97,6 +98,8 @@ class Failure:
     frames: list[tuple[str, int, str]] = field(default_factory=list)
     at_ns: int = 0
     indent: int = 0
+    torn: str = ""
+    """The begin of a frame's path."""
     of: int | None = None
     """The rank, where a summary tells it."""
 
@@ -109,6 +112,7 @@ class Ended:
     at_ns: int = 0
     first: bool = False
     rank: int | None = None
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +137,12 @@ class Log:
     stacks: dict[int, list[tuple[str, int, str]]] = field(default_factory=dict)
     """Of collectives that timed out, as the watchdog of a rank printed them."""
     failures: dict[Speaker, list[Failure]] = field(default_factory=dict)
+    bare: list[Failure] = field(default_factory=list)
+    """Last lines of tracebacks, without the others and without a rank."""
     open: dict[Speaker, Failure] = field(default_factory=dict)
     """Tracebacks that have begun."""
     ends: dict[int, Ended] = field(default_factory=dict)
-    local_ends: dict[int, Ended] = field(default_factory=dict)
+    local_ends: dict[int | None, Ended] = field(default_factory=dict)
     entry: Ended | None = None
     """What a summary of torchrun's is at."""
     called: dict[int, Called] = field(default_factory=dict)
@@ -159,6 +165,10 @@ class Log:
     """So many ranks there are at least."""
     whole: int | None = None
     """So many there are, where a line tells that."""
+    outside: str = ""
+    """The signal that a launcher got itself."""
+    peers: set[str] = field(default_factory=set)
+    """Hosts to which NCCL lost a connection."""
     last: Speaker = ""
     lines: int = 0
     strange: Counter[str] = field(default_factory=Counter)
@@ -173,6 +183,8 @@ class Log:
 def watchdog(log: Log, line: Line, speaker: Speaker) -> bool:
     """What NCCL's watchdog tells of an operation, or of counts."""
     inner = _INNER.search(line.text)
+    if (there := _TIMED_OUT_THERE.search(line.text)) is not None:
+        log.world = max(log.world, int(there[1]) + 1)
     if inner is None:
         return False
     work, counts, seq = _WORK.search(line.text), _COUNTS.search(line.text), _SEQ.search(line.text)
@@ -331,7 +343,8 @@ _STORE_BARRIER = re.compile(
 _MESH_KEY = re.compile(r"keys?: /?default_pg/\d{1,4}//(?:cpu|cuda)//\d{1,4}/(\d{1,7})\b")
 _CLIENTS = re.compile(r"(\d{1,7})/(\d{1,7}) clients joined")
 _UNIQUE_ID = re.compile(
-    r"\[(\d{1,7})\] is setting up NCCL communicator and retrieving ncclUniqueId from \[(\d{1,7})\]"
+    r"\[(\d{1,7})\] is setting up NCCL communicator and retr[a-z]{6} ncclUniqueId from"
+    r" \[(\d{1,7})\]"
 )
 
 
@@ -386,6 +399,13 @@ _SIZES = re.compile(
     r"(?:collective mismatch error,? local size|op\.preamble\.length <= op\.nbytes\.)"
     r" (\d{1,20}) (?:remote|vs) (\d{1,20})"
 )
+_SHARED = re.compile(
+    r"Duplicate GPU detected : rank (\d{1,7}) and rank (\d{1,7}) both on CUDA device (\w{1,20})"
+)
+_PEER = re.compile(
+    r"(?:Call to (?:recv|send)\w{0,4} (?:from|to)|Connection closed by remote peer|Connect to"
+    r"|Got completion from peer) ([\w.:-]{1,200})<\d{1,6}>"
+)
 _AROUND = re.compile(r"Mismatched collective detected.{0,80}? at and around rank (\d{1,7})")
 
 
@@ -396,6 +416,12 @@ def nccl(log: Log, line: Line, speaker: Speaker) -> bool:
         return True
     if (around := _AROUND.search(line.text)) is not None:
         log.report("around", rank=int(around[1]))
+        return True
+    if (shared := _SHARED.search(line.text)) is not None:
+        log.report("shared", ranks=[int(shared[1]), int(shared[2])], device=shared[3])
+        return True
+    if (peer := _PEER.search(line.text)) is not None:
+        log.peers.add(peer[1])
         return True
     owner = _OWNER.search(line.text)
     if owner is None:
@@ -417,7 +443,7 @@ def nccl(log: Log, line: Line, speaker: Speaker) -> bool:
 
 
 _FIELD = re.compile(
-    r"\s{0,24}(time|rank|exitcode|traceback|msg)\s{0,8}: ?(?:(-?\d{1,10})\b(?!-))?(.{0,300})"
+    r"\s{0,24}(time|host|rank|exitcode|traceback|msg)\s{0,8}: ?(?:(-?\d{1,10})\b(?!-))?(.{0,300})"
 )
 _LOCAL_END = re.compile(r"failed \(exitcode: (-?\d{1,6})\) local_rank: (\d{1,7})")
 _TASKS = re.compile(
@@ -433,9 +459,15 @@ _SPAWNED = re.compile(
     r"|the following error)"
 )
 _NAMED_SIGNALS = {"SIGKILL": -9, "SIGSEGV": -11, "SIGABRT": -6, "SIGBUS": -7, "SIGTERM": -15}
-_LOCAL_RANK = re.compile(r"--local_rank=(\d{1,7})\b")
-_CODE = re.compile(r"-?\d{1,6}")
-_RETURNED = " exits with return code = "
+_MPI = re.compile(
+    r"process rank (\d{1,7}) with PID \d{1,10} on node \S{1,200} exited on signal (\d{1,2})"
+)
+# Both name the command of the last process that they started, whichever ended.
+_RETURNED = re.compile(
+    r"exits with return code = (-?\d{1,6})|returned non-zero exit status (\d{1,3})"
+    r"|died with <Signals\.(SIG[A-Z]{2,8})"
+)
+_OUTSIDE = re.compile(r"Received (\d{1,2}) death signal|Main process received (SIG[A-Z]{2,8})")
 
 
 def launchers(log: Log, line: Line, speaker: Speaker) -> bool:
@@ -459,10 +491,16 @@ def launchers(log: Log, line: Line, speaker: Speaker) -> bool:
             code = int(found[2]) if found[2] else _NAMED_SIGNALS.get(found[3], -9)
             log.ends.setdefault(int(found[1]), Ended(code, line.at_ns))
         log.last = int(found[1])
-    elif _RETURNED in text and (found := _LOCAL_RANK.search(text)) is not None:
-        returned = _CODE.match(text.partition(_RETURNED)[2])
-        ended = Ended(int(returned[0]) if returned else None, line.at_ns)
-        log.local_ends.setdefault(int(found[1]), ended)
+    elif (found := _MPI.search(text)) is not None:
+        log.ends.setdefault(int(found[1]), Ended(-int(found[2]), line.at_ns))
+    elif (found := _OUTSIDE.search(text)) is not None:
+        name = next(name for name in found.groups() if name)
+        log.outside = {"1": "SIGHUP", "2": "SIGINT", "3": "SIGQUIT", "15": "SIGTERM"}.get(
+            name, name
+        )
+    elif (found := _RETURNED.search(text)) is not None:
+        code = _NAMED_SIGNALS.get(found[3], -9) if found[3] else int(found[1] or found[2])
+        log.local_ends.setdefault(None, Ended(code, line.at_ns))
     else:
         return False
     return True
@@ -475,8 +513,10 @@ def _field(log: Log, found: re.Match[str], speaker: Speaker) -> None:
         return
     if name == "time":
         log.entry = Ended(None, unix(f"{number or ''}{rest}".strip()), entry.first)
+    elif name == "host":
+        entry.host = f"{number or ''}{rest}".strip()
     elif name == "rank" and number:
-        log.ends[int(number)] = log.entry = Ended(entry.code, entry.at_ns, entry.first, int(number))
+        log.ends[int(number)] = log.entry = replace(entry, rank=int(number))
     elif name == "exitcode" and number:
         entry.code = int(number)
     elif name == "traceback" and rest.startswith("Traceback (most recent"):
@@ -569,10 +609,10 @@ FORMS: tuple[tuple[tuple[str, ...], Callable[[Log, Line, Speaker], bool]], ...] 
     (("Fatal Python",), crashes),
     (("receive grad",), gradients),
     (("arrier", "clients joined", "ncclUniqueId", "default_pg/"), barriers),
-    (("NCCL", "preamble"), nccl),
+    (("NCCL", "preamble", "Duplicate GPU", "Call to ", "peer "), nccl),
     (
         ("Root Cause", "ailures:", "xitcode", " : ", "rank: ", "time: ", "srun: ",
-         "terminated with", "return code"),
+         "terminated with", "return code", " signal", "exit status", "died with", "received SIG"),
         launchers,
     ),
     (("anks", "roups", "ollective", "torchfr", "flight_rec"), analyzer),

@@ -23,7 +23,8 @@ _PREFIX = re.compile(
     r"|\((?:[\w.]{1,80} )?(?:rank=(?P<worker>\d{1,7}) )?"
     r"(?P<actor>pid=\d{1,10}(?:, ip=[\w.:]{1,40})?)\) ?"
     r"|\[pod/(?P<pod>[\w./-]{1,120})\] ?|>{1,5} ?|\[\d{1,9}\] (?=[\[ T])"
-    r"|\[(?P<horovod>\d{1,7})\]<std(?:err|out)>: ?)"
+    r"|(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})?"
+    r"\[(?:\d{1,7},)?(?P<horovod>\d{1,7})\]<std(?:err|out)>: ?)"
     r"|\s{0,3}(?:(?:\[[\w.]{1,80}\])?\[?(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)(?:\]|\b)"
     r"\s{0,8}(?:[|:-] )?(?:[\w.]{1,80}:[\w.<>]{1,80}:\d{1,7} - )?"
     r"|(?P<host>[A-Za-z][\w.-]{0,80})(?:: | {1,20}\| | \[std(?:err|out)\] ?)"
@@ -95,6 +96,13 @@ def _unwrapped(line: str) -> Sequence[str]:
     return [f"{at}{rank}{one}" for one in "\n".join(texts).rstrip("\n").split("\n")]
 
 
+def _prefix(text: str) -> re.Match[str] | None:
+    """What stands before a line; a word without a digit is no host."""
+    found = _PREFIX.match(text)
+    named = found is not None and found["host"] and not _DIGIT.search(found["host"])
+    return None if named else found
+
+
 class Prefixes:
     """Takes off what stands before the lines of one file. ``labels``: whether numbers before its
     lines are ranks (``srun --label``), numbers of lines (False), or text (None).
@@ -121,8 +129,8 @@ class Prefixes:
             line.text = line.text[label.end() :]
             line.rank = int(label[1]) if self.labels else None
         for _ in range(_MOST):
-            found = _PREFIX.match(line.text)
-            if found is None or (found["host"] and not _DIGIT.search(found["host"])):
+            found = _prefix(line.text)
+            if found is None:
                 break
             self._take(line, found)
             line.text = line.text[found.end() :]
@@ -191,7 +199,7 @@ def width(lines: Sequence[str]) -> int | None:
 def _begins(before: str, line: str) -> bool:
     """Whether a line is not what another one goes on in: it begins as that, or as lines do."""
     alike = before[:4] == line[:4] or _LABEL.match(line) is not None
-    return alike or _PREFIX.match(line) is not None or line.startswith(("Traceback", "  File "))
+    return alike or _prefix(line) is not None or line.startswith(("Traceback", "  File "))
 
 
 def joined(lines: Iterable[str], width: int) -> Iterator[str]:

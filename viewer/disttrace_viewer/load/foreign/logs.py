@@ -10,7 +10,7 @@ import contextlib
 import re
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,6 +35,7 @@ from disttrace_viewer.load.foreign.forms import (
 )
 from disttrace_viewer.load.foreign.lines import Line, Prefixes
 from disttrace_viewer.load.foreign.records import COUNTS_LACK, Records, identity
+from disttrace_viewer.load.foreign.stack_texts import is_of_rank
 from disttrace_viewer.load.problems import Problems, plural
 from disttrace_viewer.trace.operation import is_closed, is_echo, is_time_out
 from disttrace_viewer.trace.plain_text import whole
@@ -63,12 +64,22 @@ _CUES = (
     "clients joined",
     "terminated",
     "srun:",
+    "signal",
+    "exit",
+    "peer",
     "orld",
 )
 _DIGITS = str.maketrans("123456789", "000000000")
 _TROUBLE = re.compile(r"error|fail|time.?out|warn|abort|kill|signal|exception|terminat", re.I)
-_DUMPED = re.compile(r'File "[^"]{1,1000}", line \d{1,9} in ')
+_DUMPED = re.compile(
+    r'File "[^"]{1,1000}", line \d{1,9} in |Process \d{1,18}: |Thread \w{1,40} \((?:active|idle)'
+    r"|    [^\s()][^()]{0,300} \([^()]{1,400}:\d{1,9}\)\s*$"
+)
+"""Of stacks, of faulthandler or py-spy, that stand within a log."""
 _FRAME = re.compile(r'\s{0,32}File "([^"]{1,1000})", line (\d{1,9}), in (\S{1,300})')
+_BOX = re.compile(r"[│|] (.{10,400}?) [│|]\s*$")
+_BOXED = re.compile(r"(/[^:]{1,1000}):(\d{1,9}) in (\S{1,300})")
+"""A frame as rich prints it; a long path goes on in the next line."""
 _ERROR = re.compile(r"(\w[\w.]{0,200})(?:: |\Z)")
 _CLASS = re.compile("Error|Exception|Interrupt|Exit|Warning")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
@@ -81,6 +92,10 @@ _OWN_ENDS = frozenset({-4, -7, -8, -9, -11})
 """Signals that end a process by itself: torchrun sends SIGTERM, a watchdog aborts."""
 _BLOCK = 4 << 20
 _MOST_STRANGE = 10_000
+_LONGEST = 2000
+"""Letters of a statement of the watchdog's."""
+_FEW = 40
+"""Lines of what is the error itself, and no log around it."""
 
 
 def recognises(path: str, head: bytes) -> bool:
@@ -105,9 +120,10 @@ def read(paths: Sequence[str], problems: Problems) -> Iterator[Files]:
                 _take(log, path, own, base)
         except OSError as error:
             problems.add(path, "unreadable", f"cannot be read ({error.strerror}); left out.")
-    yield from _journals(log, read_paths[0])
-    for path, what in _silence(log, read_paths):
-        problems.add(path, "silent", what)
+    found = [*_journals(log, read_paths[0], problems)]
+    if not found:
+        problems.add(read_paths[0], "silent", _silence(log))
+    yield from found
 
 
 def _torchrun(path: str) -> tuple[int, int] | None:
@@ -161,41 +177,23 @@ def _of_the_last_attempt(paths: Sequence[str], problems: Problems) -> list[str]:
     return [path for path in paths if attempts.get(path, newest) == newest]
 
 
-def _silence(log: Log, paths: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Problems of files of which no line has the reason for the end of the job."""
-    kinds = {one["kind"] for one in log.reports.values()}
-    if kinds == {"analyzer"} and not (log.statements or log.failures):
-        yield (
-            paths[0],
-            (
-                "is an output of torch's analyzer of Flight Recorder dumps, and no evidence by"
-                " itself: give the folder of the dumps."
-            ),
+def _silence(log: Log) -> str:
+    """Why the lines do not have the reason for the end of the job."""
+    if {one["kind"] for one in log.reports.values()} == {"analyzer"}:
+        return (
+            "is an output of torch's analyzer of Flight Recorder dumps, and no evidence by itself:"
+            " give the folder of the dumps."
         )
-    elif log.strange and not _holds_anything(log):
+    if log.strange:
         count = sum(log.strange.values())
         most = "; ".join(f"`{text}`" for text, _ in log.strange.most_common(3))
-        yield (
-            paths[0],
-            (
-                f"does not tell why it ended: of {plural(log.lines, 'line')} {count:,} speak of"
-                f" trouble in no form that is known, most often {most}."
-            ),
-        )
-    elif not _holds_anything(log):
-        yield (
-            paths[0],
-            (f"does not tell why it ended: {plural(log.lines, 'line')}, none of trouble."),
-        )
-
-
-def _holds_anything(log: Log) -> bool:
-    return bool(
-        log.statements or log.failures or log.ends or log.called or log.stuck
-        or any(one.rank is not None for one in log.dumped)
-        or log.job_said
-        or {one["kind"] for one in log.reports.values()} - {"analyzer"} or _parted_calls(log)
-    )  # fmt: skip
+        of = f"of {plural(log.lines, 'line')} {count:,} speak of trouble in no form that is known"
+        trouble = f"{of}, most often {most}"
+    else:
+        trouble = f"{plural(log.lines, 'line')}, none of trouble"
+    if log.outside:
+        trouble = f"its launcher got {log.outside} from outside, and ended its ranks; {trouble}"
+    return f"does not tell why it ended: {trouble}."
 
 
 def _pieces(path: str) -> Iterator[list[str]]:
@@ -238,13 +236,14 @@ def _take(log: Log, path: str, own: int | None, first: int | None) -> None:
                     reader.log.open.clear()
                     while dumped and "ecent call first" not in dumped.pop():
                         pass
-                elif "ecent call first" in raw or ('File "' in raw and _DUMPED.search(raw)):
+                elif "ecent call first" in raw or _DUMPED.search(raw):
                     dumped.append(raw)
                     waits = True
                 if waits or any(cue in raw for cue in _CUES):
                     strange = reader.take(prefixes.strip(raw))
                 else:
                     strange = ""
+                waits |= reader.waits
                 if strange is not None and not waits and len(nothing) < _MOST_STRANGE:
                     nothing[shape] = strange
             if strange:
@@ -266,13 +265,14 @@ class _Reader:
         self.log, self.own, self._first = log, own, first
         self._path = path
         self._chained: set[Speaker] = set()
+        self._torn: Line | None = None
         log.entry, log.last = None, path
 
     @property
     def waits(self) -> bool:
         """Whether any line may belong to something that has begun."""
         log = self.log
-        return bool(log.open or log.entry is not None or log.last != self._path)
+        return bool(log.open or log.entry or self._torn or log.last != self._path)
 
     def note_rank(self, line: Line) -> None:
         """A rank that printed a line of its own."""
@@ -289,17 +289,27 @@ class _Reader:
 
     def take(self, line: Line) -> str | None:
         """What is strange in a line that tells nothing; None: it tells something."""
-        log, rank = self.log, self._rank(line)
+        log, torn = self.log, self._torn
+        wordings = [line.text]
+        if torn is not None and not (line.rank or line.by or line.text.startswith("[")):
+            # A statement that was wrapped; a space at its end may be lost.
+            wordings = [torn.text + line.text, f"{torn.text} {line.text}"]
+            line = torn
+        rank = self._rank(line)
+        self._torn = None
         speaker: Speaker = line.by if rank is None else rank
         if rank is not None:
             log.ranks.add(rank)
         log.deduplicated |= line.times > 1
         known = self._traceback(speaker, line)
-        for cues, form in FORMS:
-            if any(cue in line.text for cue in cues) and form(log, line, speaker):
-                return None
+        for line.text in reversed(wordings):
+            for cues, form in FORMS:
+                if any(cue in line.text for cue in cues) and form(log, line, speaker):
+                    return None
         if known:
             return None
+        if "ProcessGroupNCCL.cpp:" in line.text and len(line.text) < _LONGEST:
+            self._torn = line
         troubled = _TROUBLE.search(line.text) and len(log.strange) < _MOST_STRANGE
         return re.sub(r"\d+", "N", line.text.strip())[:120] if troubled else ""
 
@@ -316,8 +326,14 @@ class _Reader:
             return self._alone(line)
         text = text[current.indent :]
         if frame := _FRAME.match(text):
-            if current.frames or not current.type:
+            current.frames.insert(0, (frame[1], int(frame[2]), frame[3]))
+            return True
+        if (box := _BOX.search(line.text)) is not None:
+            current.torn += box[1].strip()
+            if frame := _BOXED.fullmatch(current.torn):
                 current.frames.insert(0, (frame[1], int(frame[2]), frame[3]))
+            if frame or not box[1].strip():
+                current.torn = ""
             return True
         error = _ERROR.match(text.rstrip()) if text[:1].strip() else None
         if error is None or _CLASS.search(error[1].rpartition(".")[2]) is None:
@@ -339,6 +355,7 @@ class _Reader:
         failure = Failure(name, line.text[error.end() :].rstrip(), at_ns=line.at_ns)
         speaker: Speaker = line.by if line.rank is None else line.rank
         if (line.rank is None and not _echoes(failure)) or self.log.failures.get(speaker):
+            self.log.bare.append(failure)
             return False
         self._close(speaker, failure)
         return True
@@ -409,6 +426,16 @@ def _alike(called: Iterable[Called]) -> bool:
 
 
 _INTERRUPT = "KeyboardInterrupt"
+_OF_LAUNCHERS = frozenset(
+    {
+        "ChildFailedError",
+        "SystemExit",
+        "CalledProcessError",
+        "ProcessExitedException",
+        "SignalException",
+    }
+)
+_ENDED = re.compile(r"process \d{1,7} terminated with ")
 _CUT_SHORT = re.compile(r"\[[^\]]{0,400}")
 """The text of C++ code whose end was lost: it may be an echo."""
 _NATIVE = re.compile(r"\.cc:\d|\.cpp:\d|gloo|NCCL|c10d|TCPStore|monitoredBarrier|DistBackend")
@@ -427,7 +454,9 @@ def _sides(log: Log) -> tuple[dict[int, Failure], dict[int, Failure], list[Failu
         mine = [one for one in mine if one.type not in ("ChildFailedError", "SystemExit")]
         passed = [one for one in found if _echoes(one)]
         if isinstance(speaker, str):
-            unnamed += mine
+            unnamed += [
+                one for one in mine if one.type not in _OF_LAUNCHERS and not _ENDED.match(one.text)
+            ]
         elif mine:
             own[speaker] = mine[0]
         elif passed:
@@ -440,7 +469,7 @@ def _sides(log: Log) -> tuple[dict[int, Failure], dict[int, Failure], list[Failu
     return own, echoes, unnamed
 
 
-def _journals(log: Log, path: str) -> Iterator[Files]:
+def _journals(log: Log, path: str, problems: Problems) -> Iterator[Files]:
     reported, uncounted = _reported(log.statements)
     own, echoes, unnamed = _sides(log)
     killed = _killed(log)
@@ -449,10 +478,14 @@ def _journals(log: Log, path: str) -> Iterator[Files]:
             echoes.pop(rank, None)
             if rank in own:
                 log.failures[rank] = [own.pop(rank)]
+    alone = not (own or echoes or killed or reported or log.called or log.reports or log.dumped)
+    if alone and not unnamed and log.lines <= _FEW:
+        unnamed = log.bare[:1]
     for failure in unnamed:
         log.report("failed", type=failure.type, text=failure.text[:1000],
                    frames=failure.frames[:16])  # fmt: skip
     stacks = {one.rank: one for one in log.dumped if one.rank is not None and not log.fatal}
+    nameless = [] if log.fatal or log.ranks - {*echoes} else _nameless(log, path)
     if not (own or killed or log.called or stacks):
         _report_ends(log, {*reported, *echoes})
     parted = _parted_calls(log)
@@ -467,10 +500,11 @@ def _journals(log: Log, path: str) -> Iterator[Files]:
     if not (own or killed or reported or unnamed or log.called or log.reports or log.job_said):
         passed = [
             *echoes.values(),
-            *(one for one in mute if one.type not in ("ChildFailedError", _INTERRUPT)),
+            *(one for one in mute if one.type not in (*_OF_LAUNCHERS, _INTERRUPT)),
         ]
-        if passed and all(is_closed(one.text) for one in passed):
-            log.report("lost", ranks=sorted(echoes), ended=_silent(log, echoes))
+        peers = {"peers": sorted(log.peers)[:8]} if log.peers else {}
+        if (passed or peers) and all(is_closed(one.text) for one in passed):
+            log.report("lost", ranks=sorted(echoes), ended=_silent(log, echoes), **peers)
         elif passed and not echoes:
             log.report("lost", ranks=[], text=f"{passed[0].type}: {passed[0].text}"[:300])
     if log.called and _alike(log.called.values()):
@@ -480,12 +514,17 @@ def _journals(log: Log, path: str) -> Iterator[Files]:
         log.report("said", said=one)
     reports = tuple(one for one in log.reports.values() if one["kind"] != "analyzer")
     concerned = {r["rank"] for r in reports if type(r.get("rank")) is int}
-    concerned |= {row["rank"] for r in reports for row in r.get("of", ())}
+    if not reported:  # beside counts they would be of ranks that had enqueued nothing
+        concerned |= {row["rank"] for r in reports for row in r.get("of", ())}
     concerned |= {rank for r in reports for rank, *_ in r.get("others", ())}
     absent = {rank for r in reports if r["kind"] == "absent" for rank in r["ranks"]}
     ranks = {*reported, *own, *killed, *log.called, *parted, *concerned}
     world = max([*log.ranks, *ranks, *echoes, *absent, -1]) + 1
     world = max(world, log.world, log.whole or 0)
+    if nameless and not (ranks or reports or stacks or echoes):
+        py_spy.tell_guesses(nameless, path, problems)
+        yield from py_spy.translated(nameless, kind=NAME, world=world, whole=log.whole)
+        return
     if not (ranks or reports or stacks) and not echoes:
         return
     if (echoes or stacks) and not {*reported, *own, *killed, *log.called, *parted}:
@@ -503,11 +542,24 @@ def _journals(log: Log, path: str) -> Iterator[Files]:
         rest = []
 
 
-def _silent(log: Log, echoes: Collection[int]) -> list[int]:
+def _nameless(log: Log, path: str) -> list[py_spy.Sample]:
+    """Stacks of which no line tells the rank, those of interrupts too."""
+    found = [one for one in log.dumped if one.rank is None]
+    for speaker, several in log.failures.items():
+        for one in several:
+            files_of = [file for file, _, _ in one.frames]
+            if isinstance(speaker, str) and one.type == _INTERRUPT and is_of_rank(files_of):
+                found.append(py_spy.Sample(path, 0, _framed(one)))
+    return found
+
+
+def _silent(log: Log, echoes: Mapping[int, Failure]) -> list[int]:
     """The rank that printed lines and no error, where all others printed one: whoever all waited
     for, or who ended first without a word, is such a one.
     """
     world = max(log.world, log.whole or 0)
+    if all(is_time_out(one.text) for one in echoes.values()):
+        world = max(world, *(rank + 1 for rank in log.ranks), 0)
     found = [rank for rank in range(world) if rank not in echoes]
     alone = len(found) == 1 and found[0] in {*log.ranks, *log.ends} and not log.deduplicated
     return found if alone and max(echoes, default=0) < world else []
@@ -527,10 +579,15 @@ def _report_ends(log: Log, waited: set[int]) -> None:
     ends = {rank: end for rank, end in log.ends.items() if end.code is not None}
     if not ends and not waited:
         local = {r: e for r, e in log.local_ends.items() if e.code not in (None, 0)}
-        if local:
-            log.report("local", ends=[[r, e.code] for r, e in sorted(local.items())])
+        known = {r: e for r, e in local.items() if r is not None} or local
+        if known:
+            log.report("local", ends=[[r, e.code] for r, e in known.items()])
         return
     first = [rank for rank, end in ends.items() if end.first]
+    if len(first) > 1:  # by several launchers: two hosts have two clocks
+        times = sorted((ends[rank].at_ns, rank) for rank in first)
+        apart = times[0][0] and times[0][0] < times[1][0]
+        first = [times[0][1]] if apart and len({ends[r].host for r in first}) == 1 else []
     if first and first[0] not in waited:
         root = ends[first[0]]
         others = [
@@ -585,7 +642,10 @@ def _parted_calls(log: Log) -> dict[int, list[Called]]:
     behind = len(last) == 2 and last[max(last)] == len(found) - 1 > 1
     log.whole = size if len(found) == size else log.whole
     _left_out(log, found)
-    return found if behind or any(len(row) > 1 for row in rows.values()) else {}
+    parted = behind or any(len(row) > 1 for row in rows.values())
+    if parted and 0 in rows:  # journals count from 1 on
+        found = {r: [replace(one, seq=one.seq + 1) for one in its] for r, its in found.items()}
+    return found if parted else {}
 
 
 def _left_out(log: Log, found: Mapping[int, Sequence[Called]]) -> None:
@@ -653,7 +713,7 @@ class _Facts:
             world=self.world,
             job=path.rpartition("/")[2] or NAME,
             clock=identity(NAME, path),
-            base_ns=min(times, default=now) - longest - 3_600_000_000_000,
+            base_ns=min(times, default=now) - longest - 2 * py_spy.UNKNOWN_NS,
             source={"kind": NAME, "lacks": sorted(lacks), "cut_ns": now, "reports": [*reports]},
         )
         if rank is None:
@@ -697,7 +757,7 @@ class _Facts:
             )
             if (one := own.get(key)) is not None:
                 # A rank that waits for none had enqueued its last before the others began to wait.
-                times = (one.at_ns or now, now - longest - 1_000_000_000)
+                times = (one.at_ns or now, now - (longest or py_spy.UNKNOWN_NS) - 1_000_000_000)
                 frames = self.log.stacks.get(rank, ()) if one.work else ()
                 counted = key not in self.uncounted
                 _operation(records, number, one, *times, counted=counted, frames=frames)
@@ -709,7 +769,7 @@ class _Facts:
                                   kind="collective", group=1, backend="nccl",
                                   device="cuda")  # fmt: skip
             at_ns = now - 60_000_000_000
-            records.enqueued(number, at_ns, max(1, call.seq), over=call.seq < stop)
+            records.enqueued(number, at_ns, call.seq, over=call.seq < stop)
 
     def _compared(self, records: Records, rank: int, call: Called, now: int) -> None:
         """What a check compared, where it raised."""
@@ -723,7 +783,7 @@ class _Facts:
             kind="collective",
             group=1,
             backend="nccl",
-            stack=records.stack(_user(of.frames)),
+            stack=records.stack(py_spy.program(tuple(of.frames))),
         )
         # Of torch before 2.1 numbers were never set.
         begun = records.begin(number, now - 1_000_000_000, q=max(1, min(seqs)))
@@ -754,12 +814,6 @@ def _framed(failure: Failure) -> tuple[py_spy.Frame, ...]:
     )
 
 
-def _user(frames: Sequence[tuple[str, int, str]]) -> Sequence[tuple[str, int, str]]:
-    """From the innermost frame of the program's own on."""
-    inner = next((n for n, one in enumerate(frames) if not is_library(one[0])), len(frames))
-    return frames[inner:]
-
-
 def _parted_at(parted: Mapping[int, Sequence[Called]]) -> int:
     """The first number under which ranks called other things, or not all have called."""
     rows: dict[int, set[tuple[Any, ...]]] = {}
@@ -783,18 +837,20 @@ def _operation(
     """What the rank was in; only counts where it did not time out itself."""
     work, enqueued = one.work, one.enqueued
     stuck = work.seq if work is not None else None
+    if stuck is None and counted and (one.completed or 0) < (one.at or 0) <= (enqueued or 0):
+        stuck = one.at
     if stuck is None and (enqueued is None or not counted):
         return
-    waits = work is not None or (enqueued or 0) > (one.completed or 0)
+    waits = stuck is not None or (enqueued or 0) > (one.completed or 0)
     number = stuck if stuck is not None else enqueued
     fields: dict[str, Any] = {"kind": "collective", "group": group, "backend": "nccl"}
     fields["device"] = "cuda"
     shapes = [[work.elements]] if work is not None and work.elements is not None else None
-    stack = records.stack(_user(frames))
+    stack = records.stack(py_spy.program(tuple(frames)))
     call = records.call(op=work.op if work else UNKNOWN_OP, shapes=shapes, stack=stack, **fields)
     waited_ns = work.waited_ns if work else 0
     if number:
-        begin_ns = at_ns - waited_ns if waits else before_ns
+        begin_ns = at_ns - waited_ns if work else before_ns + 1_000_000_000 * waits
         records.enqueued(call, begin_ns, number if counted else None, over=not waits)
     if counted and stuck is not None and enqueued is not None and enqueued > stuck:
         later = records.call(op=UNKNOWN_OP, **fields)
@@ -815,6 +871,7 @@ class InGroup:
     at_ns: int = 0
     enqueued: int | None = None
     completed: int | None = None
+    at: int | None = None
 
 
 Ranks = Mapping[int, Mapping[Key, InGroup]]
@@ -899,6 +956,7 @@ def _note(one: InGroup, statement: Statement) -> None:
         one.work = statement.work
     if statement.counted:
         one.enqueued, one.completed = statement.enqueued, statement.completed
+        one.at = statement.at or one.at
 
 
 def _uncounted(found: Ranks) -> Iterable[Key]:

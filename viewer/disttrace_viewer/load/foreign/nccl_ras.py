@@ -46,6 +46,8 @@ _KIND = re.compile(r"Communicator ranks have different (\w+) operation counts")
 _SOME = re.compile(r"(\d{1,10}) ranks have (?:launched up to operation (\d+)|not launched)")
 _ONE = re.compile(r"Rank (\d+) has (?:launched up to operation (\d+)|not launched any operations)")
 _RANK = re.compile(r"Rank (\d+) -- ")
+_SILENT = re.compile(r"^  Process (\d{1,10}) on node (\S{1,200}) managing GPU", re.MULTILINE)
+"""Of what RAS misses the answer."""
 _MISSING = re.compile(r"The missing ranks?: ([\d,]+)")
 
 
@@ -100,7 +102,11 @@ def _said(path: str, problems: Problems) -> _Output | None:
         problems.add(path, "unreadable", f"is no whole output of ncclras ({error!r}); left out.")
         return None
     if found is None:
+        silent = sorted({*_SILENT.findall(data.decode("utf-8", "replace"))})
         text = "tells of no communicator of all GPUs whose ranks differ: nobody is behind there."
+        if silent:
+            listed = ", ".join(f"process {pid} on node {node}" for pid, node in silent[:8])
+            text = f"has no data of {listed}, and tells of no other difference between ranks."
         problems.add(path, "silent", text)
         return None
     return found

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from disttrace.journal.code_files import is_library
 from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.load import files
 from disttrace_viewer.load.discover import Files
@@ -31,6 +33,7 @@ TOGETHER = frozenset(
     [
         "all_reduce",
         "all_reduce_coalesced",
+        "reduce_scatter_coalesced",
         "all_gather",
         "all_gather_coalesced",
         "all_gather_into_tensor",
@@ -56,9 +59,13 @@ TOGETHER = frozenset(
 MESSAGES = {"send": ("dst", "group_dst"), "recv": ("src", "group_src")}
 BATCH = "batch_isend_irecv"
 # py-spy's text leaves out the folders of packages.
-_DISTRIBUTED = re.compile(r"(^|[/\\])torch[/\\]distributed[/\\]")
+_DISTRIBUTED = re.compile(r"(^|[/\\])(torch[/\\]distributed|deepspeed[/\\]comm)[/\\]")
+_SHARDS = re.compile(r"(^|[/\\])deepspeed[/\\]runtime[/\\]zero[/\\]")
+"""Some of its functions bear the names of the collectives that they call."""
+_TORCH = re.compile(r"(^|[/\\])torch[/\\]|[/\\]lib(64)?[/\\]python3[^/\\]*[/\\](?!(site|dist)-)")
 _LIBRARY = re.compile(
-    r"(^|[/\\])(torch|torchvision|lightning|accelerate)[/\\]|[/\\]site-packages[/\\]"
+    r"(^|[/\\])(torch|torchvision|lightning|accelerate)[/\\]|[/\\](site|dist)-packages[/\\]"
+    r"|^(deepspeed|transformers|pytorch_lightning)[/\\]"
 )
 _MAY_WAIT = re.compile(
     r"(^|[/\\])torch[/\\](autograd|nn[/\\]parallel|_ops|_functional_collectives"
@@ -101,15 +108,21 @@ def recognises(path: str, head: bytes) -> bool:
 def read(paths: Sequence[str], problems: Problems) -> Iterator[Files]:
     """The processes of a job in which none is known to have moved."""
     found = samples(paths, problems)
+    tell_guesses(found, paths[0], problems)
+    yield from translated(found)
+
+
+def tell_guesses(found: Sequence[Sample], path: str, problems: Problems) -> None:
+    """Say which processes stand for which ranks, where nothing tells them."""
     guessed = [
-        f"rank {rank} is process {one.pid}"
+        f"rank {rank} is process {one.pid}" if one.pid else f"rank {rank} is in {one.path}"
         for rank, one in by_rank(found).items()
         if is_guessed(one)
     ]
     if guessed:
         shown = ", ".join(guessed[:16]) + ", ..." * (len(guessed) > 16)
-        problems.add(paths[0], "guessed", f"stacks tell no rank, so pids number them: {shown}.")
-    yield from translated(found)
+        by = "pids number" if any(one.pid for one in found) else "their order numbers"
+        problems.add(path, "guessed", f"stacks tell no rank, so {by} them: {shown}.")
 
 
 def samples(paths: Sequence[str], problems: Problems) -> list[Sample]:
@@ -198,7 +211,7 @@ def translated(
         job.reports = ()
 
 
-_UNKNOWN_NS = 3_600_000_000_000
+UNKNOWN_NS = 3_600_000_000_000
 """Whoever has its stacks looked at has waited for long enough; for how long is not told."""
 
 
@@ -234,13 +247,14 @@ def is_in_call(frames: Sequence[Frame]) -> bool:
 def call_of(sample: Sample) -> Call | None:
     """The call that a process is in; None where it is in none that may wait for others."""
     frames = sample.frames
-    user = _user(frames)
+    user = program(places(frames))
     inner = len(frames) - len(user)
     where = (user[0][0], user[0][1]) if user else ("?", 0)
     for frame in reversed(frames[:inner]):  # the outermost call of the program's own
-        if not _DISTRIBUTED.search(frame["file"]):
-            continue
         name = frame["name"]
+        named = name in TOGETHER and _SHARDS.search(frame["file"])
+        if not (named or _DISTRIBUTED.search(frame["file"])):
+            continue
         if name in MESSAGES:
             values = (frame["locals"].get(key) for key in MESSAGES[name])
             peer = next((n for v in values if (n := whole(v or "")) is not None), None)
@@ -276,10 +290,15 @@ def places(frames: Sequence[Frame]) -> Frames:
     return tuple((f["file"], f["line"], f["name"]) for f in frames)
 
 
-def _user(frames: Sequence[Frame]) -> Frames:
-    """From the innermost frame of the program's own on."""
-    inner = next((n for n, f in enumerate(frames) if not _LIBRARY.search(f["file"])), len(frames))
-    return places(frames[inner:])
+def program(frames: Frames) -> Frames:
+    """From the innermost frame of the program's own on; a program may be a package itself."""
+    for inner in (_LIBRARY, _TORCH):
+        for at, (file, _, _) in enumerate(frames):
+            standard = file.replace("\\", "/").partition("/")[0].removesuffix(".py")
+            known = inner.search(file) or standard in sys.stdlib_module_names
+            if not (known or (inner is _LIBRARY and is_library(file))):
+                return frames[at:]
+    return ()
 
 
 def _waits(user: Frames) -> bool:
@@ -329,7 +348,7 @@ def local_rank(sample: Sample) -> int | None:
 def _journal(
     job: _Job, sample: Sample, rank: int, call: Call | None, *, runs: bool, together: bool
 ) -> Files:
-    now, waited_ns = job.now, sample.waited_ns or _UNKNOWN_NS
+    now, waited_ns = job.now, sample.waited_ns or UNKNOWN_NS
     lacks = {*LACKS, *(() if sample.waited_ns else ("since",))}
     lacks |= {"rank"} if is_guessed(sample) else set()
     lacks |= set() if sample.frames else {"position"}
@@ -346,11 +365,11 @@ def _journal(
     begin = now - waited_ns
     records.group(1, "0", range(job.world), default=True, partial=job.partial)
     if runs:  # it has been through one since
-        user = records.stack(_user(sample.frames))
+        user = records.stack(program(places(sample.frames)))
         went = records.call(op=UNKNOWN_OP, kind="collective", group=1, stack=user, origin="python")
         records.after("e", records.begin(went, begin, q=1), 1)
     elif call is None:
-        stands = _user(sample.frames) or places(sample.frames)
+        stands = program(places(sample.frames)) or places(sample.frames)
         if stands:
             records.stands(now, records.stack(stands))
     else:

@@ -15,7 +15,7 @@ from disttrace_viewer.load.foreign.lines import Prefixes
 from disttrace_viewer.trace.plain_text import whole
 
 _BEGIN = re.compile(
-    r"Process (?P<process>\d{1,18}): .*"
+    r"Process (?P<process>\d{1,18}): .*?(?:--local[-_]rank[= ](?P<local>\d{1,7})\b.*)?"
     r"|Thread (?P<py_spy>\w{1,40}) \([^)]{0,40}\)(?P<name>: .*)?"
     r"|(?P<fault>Current thread|Thread) 0x\w{1,20}\b.{0,200}?most recent call first.*"
     r"|Traceback for thread (?P<pystack>\d{1,18}) .{0,200}?\(most recent call last\):"
@@ -58,7 +58,12 @@ class Process:
         """Whether it is no launcher, nor a helper of a rank."""
         files = [str(frame["filename"]) for frame in self.main["frames"]]
         spawned = any(frame["name"] == "_wrap" for frame in self.main["frames"])
-        return spawned or not any(_LAUNCHER.search(one) for one in files)
+        return spawned or is_of_rank(files)
+
+
+def is_of_rank(files: Sequence[str]) -> bool:
+    """Whether none of a stack's files is a launcher's, or a helper's."""
+    return bool(files) and not any(_LAUNCHER.search(one) for one in files)
 
 
 def begins(text: str) -> bool:
@@ -117,7 +122,7 @@ def _of_text(text: str, number: int, first: int | None) -> Iterator[Process]:
         rank = line.rank
         if rank is None and line.local is not None and first is not None:
             rank = first + line.local
-        key: object = line.by if rank is None else rank
+        key: object = (line.by, line.local) if rank is None else rank
         own = found.setdefault(key, [])
         text = line.text
         begin = _BEGIN.fullmatch(text.rstrip())
@@ -127,7 +132,8 @@ def _of_text(text: str, number: int, first: int | None) -> Iterator[Process]:
             continue
         pid = begin["process"] or begin["pid"] or begin["attached"]
         if pid is not None:
-            own.append(Process(int(pid), rank))
+            told = begin["local"] if rank is None and first is not None else None
+            own.append(Process(int(pid), rank if told is None else (first or 0) + int(told)))
         elif not own or begin["again"]:
             if begin["again"] and own and own[-1].threads:
                 own.pop()  # the newest of several looks
@@ -135,10 +141,10 @@ def _of_text(text: str, number: int, first: int | None) -> Iterator[Process]:
         if begin["lwp"]:
             native[key] = int(begin["lwp"])
         elif not (begin["process"] or begin["attached"] or begin["again"]):
-            told = begin["py_spy"] or begin["pystack"] or begin["sampled"]
+            number_of = begin["py_spy"] or begin["pystack"] or begin["sampled"]
             thread: dict[str, Any] = {
                 "pid": own[-1].pid,
-                "os_thread_id": whole(told) if told else native.get(key),
+                "os_thread_id": whole(number_of) if number_of else native.get(key),
                 "main": (begin["name"] or "").endswith('"MainThread"')
                 or "main thread" in (begin["status"] or ""),
                 "frames": [],
