@@ -226,8 +226,8 @@ SETTINGS: tuple[Setting, ...] = (
         0,
         _whole(0, 1 << 30),
         "a whole number, 0 or more",
-        "Compare a checksum of every n-th result that must be equal on all ranks "
-        "(`docs/foresight.md`); 0: none.",
+        "Compare a checksum of every n-th result that must be equal on all ranks, and report "
+        "inputs that are not finite (`docs/foresight.md`); 0: none.",
     ),
     Setting(
         "QUIET",

@@ -1,10 +1,14 @@
-"""Digests of results that all members of a group have to have equal (``DISTTRACE_DIGEST=n``).
+"""What tensors hold, looked at in every n-th call (``DISTTRACE_DIGEST=n``): digests of results
+that all members of a group have to have equal, and whether what is reduced is finite.
 
-Every n-th call of a function in a group, of those that return with the result: a checksum (CRC-32)
-of the tensors' bytes, in which one flipped bit is certainly seen. It is taken in the call, before
-the program can change them, and of tensors in the host's memory only. What is issued asynchronously
-or from C++ has no moment at which its result is there and still whole: for that, and for replicated
-parameters, there is ``disttrace.expect_equal``.
+Of functions that return with the result: a checksum (CRC-32) of the tensors' bytes, in which one
+flipped bit is certainly seen. It is taken in the call, before the program can change them, and of
+tensors in the host's memory only. What is issued asynchronously or from C++ has no moment at which
+its result is there and still whole: for that, and for replicated parameters, there is
+``disttrace.expect_equal``.
+
+An input is there before torch's own method gets it, DDP's and asynchronous ones too. Only of
+what sums or products come of: infinities are legal in a mask, and under MIN and MAX.
 """
 
 from __future__ import annotations
@@ -21,15 +25,20 @@ import torch
 import torch.distributed.distributed_c10d as c10d
 
 from disttrace import dynamo
+from disttrace.capture.calls import arguments
+from disttrace.capture.calls.operations import Method
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
-from disttrace.capture.wrapping.wrappers import compose
+from disttrace.capture.wrapping.wrappers import before, compose
+from disttrace.patching import rename
 
 PART = "digests of values"
 EXPECTED = "expect_equal"
 
 _FUNCTIONS = ("all_reduce", "broadcast", "all_gather", "all_gather_into_tensor")
 """Torch's functions whose result stands in their first argument, equal in all members."""
+_SPREADING = (None, "SUM", "AVG", "PREMUL_SUM", "PRODUCT")
+"""Reduce operations of which one input that is not finite spoils the result; None: torch's own."""
 
 
 def install(capture: Capture) -> None:
@@ -40,6 +49,23 @@ def install(capture: Capture) -> None:
         if capture.digest_every and function is not None:
             make = functools.partial(_wrapper, digests, name)
             capture.engine.function(PART, function, make)
+    if capture.digest_every:
+        capture.when_imported("torch.amp.grad_scaler", digests.amp_arrived)
+        capture.looking = functools.partial(_looking, digests)
+
+
+def _looking(digests: Digests, row: Method, original: Callable[..., Any]) -> Callable[..., Any]:
+    """``original``, after a look at what it is to reduce."""
+    if not row.op.startswith(("all_reduce", "reduce")):
+        return original
+
+    def look(group: Any, /, *args: Any, **kwargs: Any) -> None:
+        if PART not in digests._capture.broken and not torch.compiler.is_compiling():
+            digests.look(row, group, args, kwargs, sys._getframe(1))
+
+    made: Callable[..., Any] = before(digests._capture, PART, look)(original)
+    rename(made, row.method, c10d.ProcessGroup)
+    return made
 
 
 class Digests:
@@ -48,6 +74,55 @@ class Digests:
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
         self._seen: dict[tuple[int, str, str], int] = {}
+        self._spoilt: set[int] = set()  # groups with an input of ours that was not finite
+        self._scaled = False
+
+    def amp_arrived(self, module: types.ModuleType) -> None:
+        """Learn of losses that are scaled: gradients that are not finite find the scale."""
+        scale = before(self._capture, PART, self._scales)
+        name = "_lazy_init_scale_growth_tracker"
+        self._capture.engine.attribute(PART, module.GradScaler, name, scale)
+
+    def _scales(self, *_: Any, **__: Any) -> None:
+        self._scaled = True
+
+    def look(
+        self,
+        row: Method,
+        group: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        frame: types.FrameType,
+    ) -> None:
+        """Note that an input is not finite, the first in its group, if it is its turn."""
+        capture, entry = self._capture, self._capture.groups.of(group)
+        key = (entry.n, row.op, "input")
+        self._seen[key] = number = self._seen.get(key, 0) + 1
+        if number % capture.digest_every or entry.n < 0 or capture.recorder.full:
+            return
+        if not (self._scaled or _watched() or entry.n in self._spoilt):
+            dynamo.call_unseen(self._look, row, entry, number, args, kwargs, frame)
+
+    def _look(
+        self,
+        row: Method,
+        entry: GroupEntry,
+        number: int,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        frame: types.FrameType,
+    ) -> None:
+        capture, (how, tensors) = self._capture, arguments.reduced(row, args, kwargs)
+        if how not in _SPREADING:
+            return
+        finite = all(map(is_finite, tensors))
+        if not finite:
+            self._spoilt.add(entry.n)
+            seq = entry.collective_counter(entry.backend("cpu")).n
+            stack = capture.sites.stack(frame)
+            keys = {} if stack is None else {"stack": stack}
+            capture.recorder.note("nonfinite", group=entry.n, op=row.op, q=seq, **keys)
+        capture.recorder.courses.value(entry.meeting("inputs"), [row.op, number, finite])
 
     def take(
         self,
@@ -61,7 +136,7 @@ class Digests:
         key = (entry.n, op, name)
         self._seen[key] = number = self._seen.get(key, 0) + 1
         capture, every = self._capture, self._capture.digest_every
-        if not every or number % every or entry.n < 0 or capture.recorder.full:
+        if not every or number % every or entry.n < 0 or capture.recorder.full or _watched():
             return
         given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         dynamo.call_unseen(self._note, op, name, entry, number, given, frame)
@@ -105,6 +180,25 @@ def digest(tensors: Iterable[torch.Tensor]) -> int | None:
             flat = whole.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
             found = zlib.crc32(memoryview(flat.view(torch.uint8).numpy()), found)
     return found
+
+
+def _watched() -> bool:
+    """Whether a mode of the program's would see what is done to look at a tensor."""
+    return bool(torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack())
+
+
+def is_finite(tensor: torch.Tensor) -> bool:
+    """Whether it is, as far as it is looked at: a plain one of numbers, in the host's memory."""
+    if (
+        type(tensor) not in (torch.Tensor, torch.nn.Parameter)
+        or tensor.device.type != "cpu"
+        or tensor.layout != torch.strided
+    ):
+        return True
+    if not tensor.is_floating_point() or tensor.itemsize < 2:
+        return True
+    with torch.no_grad():  # one pass without a copy; a sum of finite numbers may be too large
+        return bool(tensor.sum().isfinite() or tensor.isfinite().all())
 
 
 def _wrapper(digests: Digests, op: str, original: types.FunctionType) -> Callable[..., Any]:

@@ -32,6 +32,7 @@ from disttrace.capture.wrapping.context import Capture
 def parts() -> list[ModuleType]:
     """Modules with the ``PART`` that messages name, and the ``install`` that opens it."""
     return [
+        digests,  # looks at inputs within the others' wrappers
         store_proxy,
         constructors,
         store,
@@ -46,7 +47,6 @@ def parts() -> list[ModuleType]:
         coalescing,
         group_methods,
         declared,
-        digests,
         subclasses,
         launcher,
         adapters,

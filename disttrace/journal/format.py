@@ -305,6 +305,7 @@ FIELDS: dict[str, dict[str, str]] = {
         "v": "number",
         "stack": "number",
     },
+    "nonfinite": {"t": "time", "group": "number", "op": "name", "q": "number", "stack": "number"},
     "seen": {"t": "time", "state": "name", "code": "rank", "others": "size"},
     "trouble": {
         "t": "time",
@@ -378,6 +379,7 @@ DEFINITIONS = frozenset(FIELDS).difference(_OF_OPERATIONS, _OF_SEGMENTS)
 NEEDED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("string", "stack", "thread", "store", "group", "call"), ("n",)),
     "digest": ("group", "op", "q", "v"),
+    "nonfinite": ("group", "op", "q"),
     "activity": ("t", "over"),
     "trouble": ("by", "where"),
     **{key: (key, "d") for key in _OF_OPERATIONS},

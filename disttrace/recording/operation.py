@@ -31,6 +31,12 @@ class Counter:
     def __init__(self) -> None:
         self.next: Callable[[], int] = itertools.count(1).__next__
 
+    @property
+    def n(self) -> int:
+        """The number that was taken last."""
+        counting: Any = self.next
+        return int(repr(counting.__self__)[len("count(") : -1]) - 1
+
     def give_back(self, number: int) -> None:
         """``number`` was taken for nothing. If another was taken since, it stays a gap."""
         probe = self.next()

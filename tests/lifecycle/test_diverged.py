@@ -22,7 +22,7 @@ from disttrace.recording.shown import (
 )
 from disttrace_viewer.companion.pulse import MOST_READ, Pulse
 from support.journals import MS, Journal
-from support.processes import clean_environ, free_port, run_program
+from support.processes import clean_environ, free_port, python, run_program, torchrun
 
 START = """
 import sys, time, torch, torch.distributed as dist, disttrace
@@ -68,6 +68,43 @@ for step in range(400):
     dist.all_reduce(done, op=dist.ReduceOp.MIN)
     if done.item(): break
     time.sleep(0.02)
+"""
+
+LOOKED_AT = f"""{START}
+from torch.utils._python_dispatch import TorchDispatchMode
+seen = []
+class Watching(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        seen.append(str(function))
+        return function(*args, **(kwargs or {{}}))
+def outcome(call, *args, **kwargs):
+    try: seen.append(repr(call(*args, **kwargs)))
+    except Exception as error: seen.append(repr(error))
+    seen.append(repr(args))
+for step in range(50):
+    x = torch.arange(12.0)[::2].clone()
+    if (rank, step) == (1, 17): x[3] = float("nan")
+    outcome(dist.all_reduce, x)
+    seen.append(x._version)
+    outcome(dist.all_reduce, torch.full((4,), float("-inf")), op=dist.ReduceOp.MAX)
+    outcome(dist.all_reduce, torch.ones(4, dtype=torch.bool), op=dist.ReduceOp.SUM)
+    outcome(dist.all_reduce, torch.full((4,), 1e38), async_op=False)
+    outcome(dist.all_reduce, torch.ones(4, dtype=torch.float8_e5m2))
+    outcome(dist.all_reduce, torch.ones(3, requires_grad=True))
+    outcome(dist.reduce, "no tensor", 0)
+    outcome(dist.all_reduce, torch.ones(2, device="meta"))
+    outcome(dist.all_reduce_coalesced, [torch.ones(2), torch.ones(3)])
+    with Watching(): dist.all_reduce(torch.ones(2))
+    work = dist.all_reduce(x := torch.ones(4), async_op=True); work.wait(); seen.append(repr(x))
+    time.sleep(0.05)
+with open(f"seen.{{rank}}", "a") as file: print(seen, file=file)
+"""
+SCALED = """
+import torch, torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+loss = torch.amp.GradScaler("cpu").scale(torch.ones(()))
+dist.all_reduce(torch.full((4,), float("inf")))
 """
 
 
@@ -125,6 +162,33 @@ def test_one_flipped_bit_is_told_at_the_next_call_that_is_sampled(tmp_path: Path
         " call 40 of the default group at program.py:"
     ), stderr
     assert one["culprit_ranks"] == [1]
+
+
+def test_an_input_that_is_not_finite_is_told_and_nothing_else_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At its rank and line; results, exceptions and what a mode sees are those of a run without."""
+    monkeypatch.chdir(tmp_path)
+    program = tmp_path / "program.py"
+    program.write_text(LOOKED_AT)
+    torchrun(program, nproc=3, OMP_NUM_THREADS="1").check()
+    said, stderr = told(tmp_path, LOOKED_AT, DISTTRACE_DIGEST="1")
+    for rank in range(3):
+        without, traced = Path(f"seen.{rank}").read_text().splitlines()
+        assert traced == without
+    (nan,) = [one["finding"]["nan"] for one in said]
+    assert (nan["rank"], nan["seq"]) == (1, 10 * 17 + 1), stderr
+    assert nan["line"].endswith("program.py:19")
+
+
+def test_where_losses_are_scaled_inputs_may_be_infinite(tmp_path: Path) -> None:
+    """It is how the scale is found; else it is noted."""
+    for text in (SCALED, SCALED.replace("loss =", "# loss =")):
+        (program := tmp_path / "program.py").write_text(text)
+        folder = tmp_path / str(len(text))
+        python(program, DISTTRACE="1", DISTTRACE_DIR=str(folder), DISTTRACE_DIGEST="1").check()
+        found = [path for path in folder.iterdir() if b'"nonfinite"' in path.read_bytes()]
+        assert len(found) == (text != SCALED)
 
 
 Calls = list[tuple[int, int]]

@@ -4,10 +4,13 @@ python tests/reliability/diverged.py --runs 18 --seed 1      mutations, in turn
 python tests/reliability/diverged.py --healthy --seconds 30  programs that are told of nothing
     --operations 1000000     again and again, until so many are begun
     --kinds accelerated      others than those that torch alone can run
+    --digest 1               with ``DISTTRACE_DIGEST``: of inputs that are finite, too
+python tests/reliability/diverged.py --spoilt --runs 50      inputs that are not finite
     --world 2                ranks
 
 Of each mutation stderr has to say ``diverged`` within two seconds after the second rank came to the
-step in which it is, once, and to blame nobody else.
+step in which it is, once, and to blame nobody else. Of what is spoilt ``diagnose`` has to name the
+rank and the line.
 """
 
 from __future__ import annotations
@@ -22,11 +25,12 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "tests"))
 
-from reliability.diverged_programs import FRAMEWORKS, HEALTHY, MUTATIONS  # noqa: E402
+from reliability.diverged_programs import FRAMEWORKS, HEALTHY, MUTATIONS, REDUCED  # noqa: E402
 from support.processes import clean_environ, free_port  # noqa: E402
 
 PROGRAMS = Path(__file__).with_name("diverged_programs.py")
@@ -45,14 +49,16 @@ class Ran:
     """gloo itself ended the program, at the first tensor that does not fit."""
     code: int
     stderr: str
+    found: list[Any]
+    """By ``diagnose``, afterwards."""
 
 
-def run(world: int, *arguments: str, seconds: float = 0.0) -> Ran:
+def run(world: int, *arguments: str, seconds: float = 0.0, digest: int = 0) -> Ran:
     """One program, to its end or for two minutes beyond ``seconds``."""
     with tempfile.TemporaryDirectory(prefix="disttrace-diverged-") as folder:
         environ = clean_environ(
             DISTTRACE="1", DISTTRACE_DIR=f"{folder}/out", DISTTRACE_STALL="4",
-            DISTTRACE_ON_STALL="abort", OMP_NUM_THREADS="1",
+            DISTTRACE_ON_STALL="abort", OMP_NUM_THREADS="1", DISTTRACE_DIGEST=str(digest),
         )  # fmt: skip
         command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={world}"]
         command += [f"--master-port={free_port()}", str(PROGRAMS), *arguments]
@@ -70,8 +76,37 @@ def run(world: int, *arguments: str, seconds: float = 0.0) -> Ran:
         )
         stamps = [float(at) for at in re.findall(r"MUTATED (\d+\.\d+)", ended.stderr)]
         said = [one for one in lines if one["kind"] == "diverged"]
-        stderr = ended.stderr
-        return Ran(said, sorted(stamps), begun, "EnforceNotMet" in stderr, ended.returncode, stderr)
+        stderr, aborted = ended.stderr, "EnforceNotMet" in ended.stderr
+        found = report(Path(folder, "out")) if digest else []
+        return Ran(said, sorted(stamps), begun, aborted, ended.returncode, stderr, found)
+
+
+def report(folder: Path) -> list[Any]:
+    """The findings of ``diagnose``."""
+    command = [sys.executable, "-m", "disttrace", "diagnose", "--format", "json", str(folder)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    findings: list[Any] = json.loads(ended.stdout)["findings"]
+    return findings
+
+
+def spoilt(runs: int, seed: int) -> bool:
+    """Whether of nearly each the rank and the line of the first were named, and of none others."""
+    right = wrong = live = 0
+    for number in range(runs):
+        draw = random.Random(seed * 1000 + number)
+        name, world = [*REDUCED][number % len(REDUCED)], draw.choice([2, 3, 3, 4])
+        odd, at = draw.randrange(world), draw.choice([3, 20, 60])
+        ran = run(world, name, "2", str(draw.randrange(1000)), str(odd), str(at), digest=1)
+        line = re.findall(r"SPOILT (\d+)", ran.stderr)[:1]
+        found = [one["nan"] for one in ran.found if "nan" in one]
+        fine = [(one["rank"], one["line"].split(":")[1:]) for one in found] == [(odd, line)]
+        right, wrong, live = right + fine, wrong + bool(found and not fine), live + bool(ran.said)
+        print(f"{'ok ' if fine else 'BAD'} {name}, rank {odd} of {world}, step {at}: {found}")
+        others = [one["summary"] for one in ran.found if "nan" not in one]
+        if others:
+            print(f"    also: {others}")
+    print(f"{right} of {runs} named with rank and line, {wrong} others; {live} while they ran.")
+    return right >= 0.96 * runs and not wrong
 
 
 def mutations(runs: int, seed: int) -> bool:
@@ -101,15 +136,15 @@ def mutations(runs: int, seed: int) -> bool:
     return right == lived
 
 
-def healthy(kinds: Sequence[str], world: int, seconds: float, most: int) -> bool:
+def healthy(kinds: Sequence[str], world: int, seconds: float, most: int, digest: int) -> bool:
     """Whether none of them is told of anything, all once, and again until ``most`` operations."""
     operations = told = 0
     while True:
         for name in kinds:
-            ran = run(world, name, f"{seconds:g}", seconds=seconds)
+            ran = run(world, name, f"{seconds:g}", seconds=seconds, digest=digest)
             operations += ran.operations
-            told += len(ran.said)
-            said = [one["summary"] for one in ran.said]
+            said = [one["summary"] for one in (*ran.said, *(f for f in ran.found if "nan" in f))]
+            told += len(said)
             ended = "" if ran.code == 0 else f", exit code {ran.code}: {ran.stderr[-400:]}"
             print(f"{name}: {ran.operations:,} operations, {said}{ended}", flush=True)
         if operations >= most:
@@ -128,9 +163,12 @@ def main() -> int:
     parser.add_argument("--operations", type=int, default=0)
     parser.add_argument("--kinds", nargs="+", default=[*HEALTHY], choices=[*HEALTHY, *FRAMEWORKS])
     parser.add_argument("--world", type=int, default=3)
+    parser.add_argument("--digest", type=int, default=0)
+    parser.add_argument("--spoilt", action="store_true")
     options = parser.parse_args()
-    programs = (options.kinds, options.world, options.seconds, options.operations)
-    fine = healthy(*programs) if options.healthy else mutations(options.runs, options.seed)
+    programs = (options.kinds, options.world, options.seconds, options.operations, options.digest)
+    drawn = spoilt if options.spoilt else mutations
+    fine = healthy(*programs) if options.healthy else drawn(options.runs, options.seed)
     return 0 if fine else 1
 
 

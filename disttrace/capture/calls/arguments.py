@@ -63,9 +63,21 @@ def read(row: Method, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Signa
     options = named.get("options")
     named.setdefault("root", getattr(options, "rootRank", None))
     named["asynchronous"] = getattr(options, "asyncOp", None)
-    reduce_op = reduce_op_name(named.get("op", getattr(options, "reduceOp", None)))
+    reduce_op = _reduce_op(named)
     device = getattr(getattr(options, "device", None), "type", None)
     return of_slots(named, device=device, reduce_op=reduce_op)
+
+
+def reduced(
+    row: Method, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[str | None, list[Any]]:
+    """How, and which tensors; None: not given."""
+    named = _named(row, args, kwargs)
+    return _reduce_op(named), list(flat(named.get("data", named.get("inputs"))))
+
+
+def _reduce_op(named: Mapping[str, Any]) -> str | None:
+    return reduce_op_name(named.get("op", getattr(named.get("options"), "reduceOp", None)))
 
 
 def of_slots(

@@ -178,7 +178,9 @@ def _relay_class(capture: Capture, awaited: Awaited) -> type:
         "getBackendName": lambda self: self._asked[2],
     }
     rows = {row.method: row for row in ROWS if row.method in _METHODS}
-    passing = {name: _passed_on(_ORIGINALS[name]) for name in rows}
+    passing = {
+        name: _passed_on(capture.looking(row, _ORIGINALS[name])) for name, row in rows.items()
+    }
     for function in (*methods.values(), *passing.values()):
         dynamo.skip(function.__code__)
     made = type("Relay", (c10d.ProcessGroup,), methods)

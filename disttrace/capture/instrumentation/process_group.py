@@ -51,6 +51,7 @@ class GroupPart(Part):
 
     def wrapper(self, owner: type, original: Function) -> Any:
         """What stands in the place of ``original`` on ``owner``."""
+        original = self.capture.looking(self._row, original)
         name, waits, numbers = self._row.method, self._async_local, self.capture.groups.numbers
         made = native.wrapper(self, original, name, numbers=numbers, asynchronous=waits)
         if made is not None:

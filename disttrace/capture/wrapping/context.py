@@ -46,6 +46,8 @@ class Capture:
         self.unseen_s = 4.0  # so long at most is an end on a device not looked for
         self.digest_every = 0  # calls of which one has a digest of its result taken; 0: none
         self.digests: Any = None  # who takes them
+        # A method of a row of ``operations``, with a look at what it reduces where that is wanted.
+        self.looking: Callable[[Any, Callable[..., Any]], Callable[..., Any]] = lambda _, it: it
         self.broken: set[str] = set()  # parts taken out of service
         self.unordered: set[str] = set()  # parts whose operations no other process counts
         self._undescribed: dict[str, int] = {}  # by part: calls that could not be described

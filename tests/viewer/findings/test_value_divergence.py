@@ -1,16 +1,22 @@
-"""Checksums of what all ranks have to have equal: who is odd, and since which call."""
+"""Checksums of what all ranks have to have equal, and inputs that are not finite: whose is odd, and
+since which call.
+"""
 
 from __future__ import annotations
 
+import json
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
+from disttrace.cli import main
 from disttrace_viewer.api.verdict import diagnose
 from disttrace_viewer.diagnosis import job
 from disttrace_viewer.findings.finding import Finding
 from support.journals import MS
-from support.scenes import leave, only, steps
+from support.scenes import fail, leave, only, steps
 
 
 def by_table(folder: Path) -> list[Finding]:
@@ -63,3 +69,72 @@ def test_of_two_nobody_is_named(tmp_path: Path, read: object) -> None:
 def test_equal_values_and_one_that_is_yet_to_come_are_healthy(tmp_path: Path, read: object) -> None:
     run(tmp_path, {0: [7, 8], 1: [7], 2: [7, 8]})
     assert read(tmp_path) == []  # type: ignore[operator]
+
+
+def spoil(folder: Path, numbers: dict[int, int], **where_from: int) -> None:
+    """Three ranks; of some an input was not finite in that collective."""
+    for journal, group in steps(folder, 3, **where_from):
+        where = journal.stack(("train.py", 7, "step"))
+        if journal.rank in numbers:
+            q = numbers[journal.rank]
+            journal.define(
+                "nonfinite", t=(50 + q) * MS, group=group, op="all_reduce", q=q, stack=where
+            )
+        leave(journal, 500 * MS)
+
+
+@READERS
+def test_the_rank_and_the_line_of_the_first_input_that_is_not_finite(
+    tmp_path: Path, read: object, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """What the others got of it is theirs later."""
+    spoil(tmp_path, {0: 18, 1: 17, 2: 18})
+    found = only(read(tmp_path))  # type: ignore[operator]
+    assert (found.kind, found.severity, found.certainty) == ("value_divergence", "error", "certain")
+    assert len(found.culprits) == 1
+    assert found.summary == (
+        "The input of rank 1 is not finite (NaN or infinite) in all_reduce #17 of the default group"
+        " at train.py:7: the first, before it was reduced."
+    )
+    assert main(["diagnose", str(tmp_path), "--json"]) == 1
+    told = json.loads(capsysbinary.readouterr().out)
+    schema = json.loads((files("disttrace_viewer.diagnosis") / "diagnose.schema.json").read_text())
+    assert list(Draft202012Validator(schema).iter_errors(told)) == []
+    nan = told["findings"][0]["nan"]
+    assert nan.pop("at_ns") > 0
+    assert nan == {"rank": 1, "op": "all_reduce", "seq": 17, "line": "train.py:7"}
+
+
+@READERS
+def test_of_all_at_once_none_is_named(tmp_path: Path, read: object) -> None:
+    spoil(tmp_path, {0: 17, 1: 17, 2: 17})
+    found = only(read(tmp_path))  # type: ignore[operator]
+    assert (found.culprits, found.nonfinite is not None) == ((), True)
+    assert found.summary.startswith("The inputs of ranks 0-2 are not finite")
+
+
+def test_the_exception_of_torchs_own_check_is_read_as_that(tmp_path: Path) -> None:
+    """The rank that raised it, in which call; the others lost it."""
+    for journal, group in steps(tmp_path, 3):
+        call = journal.collective(group, stack=journal.stack(("train.py", 7, "step")))
+        n = journal.begin(call, t=200 * MS, q=3)
+        text = "NaN found in input tensor."
+        if journal.rank != 1:
+            text = "[pair.cc:553] Connection closed by peer [127.0.0.1]:7829"
+        journal.end(n, d=5 * MS, x=journal.string(f"RuntimeError: {text}"))
+        fail(journal, (206 + (journal.rank != 1)) * MS, "RuntimeError", text)
+    for read in (by_table, by_states):
+        found = only(read(tmp_path))
+        assert found.kind == "value_divergence"
+        assert found.summary == (
+            "The input of rank 1 is not finite (NaN or infinite) in all_reduce #3 of the default"
+            " group at train.py:7: the first, before it was reduced."
+        )
+
+
+def test_over_hosts_the_number_decides_and_not_the_clocks(tmp_path: Path) -> None:
+    """Rank 1's host is four seconds behind, which no exchange shows."""
+    spoil(tmp_path, {0: 17, 1: 18}, apart_ns=-4000 * MS)
+    found = only(by_table(tmp_path))
+    assert "The input of rank 0 is not finite" in found.summary
+    assert found.certainty == "likely"

@@ -13,6 +13,7 @@ from disttrace_viewer.trace.process import (
     Dropped,
     Exit,
     Failure,
+    NonFinite,
     Sighting,
     StackSample,
     Trouble,
@@ -83,7 +84,8 @@ def test_realigning_moves_every_time_that_a_process_has(tmp_path: Path) -> None:
         "latest_samples": {0: made(StackSample)},
         **{name: (made(Failure),) for name in ("failures", "handling")},
         "samples": (made(StackSample),), "workers": (made(Worker),), "sightings": (made(Sighting),),
-        "troubles": (made(Trouble),), "digests": (made(Digest),), "dropped": (made(Dropped),),
+        "troubles": (made(Trouble),), "digests": (made(Digest),),
+        "nonfinite": (made(NonFinite),), "dropped": (made(Dropped),),
     }  # fmt: skip
     process = dataclasses.replace(trace.processes[0], heartbeat_ns=7, **fields)
     clock = trace.clocks[0]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from disttrace.journal.format import ranges_of
+from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.diagnosis.completeness import missing_ranks
 from disttrace_viewer.evidence.outlook import RankActivity
 from disttrace_viewer.findings.case import Case
@@ -14,7 +15,7 @@ from disttrace_viewer.merge.clock import UNKNOWN_NS
 from disttrace_viewer.merge.jobs import newest
 from disttrace_viewer.trace.model import Job, Location
 from disttrace_viewer.trace.operation import Op
-from disttrace_viewer.trace.process import JOURNAL, Process
+from disttrace_viewer.trace.process import JOURNAL, NonFinite, Process
 
 FORMAT = 1
 NO_HISTORY = (
@@ -216,6 +217,18 @@ def _by_rank(case: Case, found: Finding) -> dict[str, Any]:
     return {
         **({"parameters": named} if named else {}),
         **({"callers": callers} if callers else {}),
+        **({} if found.nonfinite is None else {"nan": _nan(case, *found.nonfinite)}),
+    }
+
+
+def _nan(case: Case, process: int, one: NonFinite) -> dict[str, Any]:
+    at = innermost(one.stack)
+    return {
+        "rank": case.evidence.trace.processes[process].rank,
+        "op": one.op,
+        "seq": one.seq,
+        "line": None if at is None else f"{at.file}:{at.line}",
+        "at_ns": one.t_ns,
     }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from disttrace_viewer.evidence.outlook import Deadline, RankActivity
 from disttrace_viewer.trace.model import Location, Stream
+from disttrace_viewer.trace.process import NonFinite
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 CERTAIN, LIKELY = "certain", "likely"
@@ -89,6 +90,8 @@ class Finding:
     """By process, the names of the model's parameters that it is about."""
     callers: tuple[tuple[int, str], ...] = ()
     """By process, the caller's line that tells its call from the others', made by the same line."""
+    nonfinite: tuple[int, NonFinite] | None = None
+    """The process whose input was the first that was not finite, and where it was."""
     settles: tuple[str, ...] = ()
     """Evidence that is missing and would make it certain."""
     said_at: float | None = None

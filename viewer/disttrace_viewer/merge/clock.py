@@ -18,6 +18,7 @@ from disttrace_viewer.trace.process import (
     Digest,
     Exit,
     Failure,
+    NonFinite,
     Process,
     Sighting,
     StackSample,
@@ -26,7 +27,7 @@ from disttrace_viewer.trace.process import (
     Worker,
 )
 
-T = TypeVar("T", Digest, Exit, Failure, Sighting, Trouble, Usage, Worker)
+T = TypeVar("T", Digest, Exit, Failure, NonFinite, Sighting, Trouble, Usage, Worker)
 UNKNOWN_NS = 1 << 62
 """Error of a clock of which no journal has a reading: of a process without definitions."""
 
@@ -127,6 +128,7 @@ def _moved(process: Process, old: Clock, new: Clock) -> Process:
         troubles=each(process.troubles),
         usage=each(process.usage),
         digests=each(process.digests),
+        nonfinite=each(process.nonfinite),
         dropped=tuple(dataclasses.replace(d, to_ns=maybe(d.to_ns)) for d in process.dropped),
     )
 

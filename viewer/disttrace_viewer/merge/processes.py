@@ -20,6 +20,7 @@ from disttrace_viewer.trace.process import (
     Exit,
     Failure,
     Frame,
+    NonFinite,
     Process,
     Sighting,
     Stack,
@@ -300,6 +301,16 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
                 stack=stack_of(journal, item.get("stack")),
             )
             for item in listed["digest"]
+        ),
+        nonfinite=tuple(
+            NonFinite(
+                t_ns=unix(item),
+                group=definitions.group_id(item["group"]) or "",
+                op=item["op"],
+                seq=item["q"],
+                stack=stack_of(journal, item.get("stack")),
+            )
+            for item in listed["nonfinite"]
         ),
     )
 

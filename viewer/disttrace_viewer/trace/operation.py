@@ -201,11 +201,13 @@ _BROKEN = re.compile(
 _DEVICE = re.compile(
     r"(CUDA|HIP) (error:|out of memory)|(?i:unhandled cuda error|duplicate gpu detected)"
 )
+_NAN_CHECK = re.compile("NaN found in input tensor|checkForNan", re.IGNORECASE)
+"""TORCH_DIST_NAN_CHECK, and TORCH_NCCL_NAN_CHECK."""
 _OWN = re.compile(
     r"^(\w+\.)*(ArithmeticError|AssertionError|AttributeError|FloatingPointError|ImportError"
     r"|IndexError|KeyError|MemoryError|ModuleNotFoundError|NameError|NotImplementedError"
     r"|OutOfMemoryError|OverflowError|TypeError|ValueError|ZeroDivisionError|AcceleratorError):"
-    rf"|{_DEVICE.pattern}",
+    rf"|{_DEVICE.pattern}|(?i:{_NAN_CHECK.pattern})",
 )
 """Python's mistakes, memory that is not there, and devices that are broken: not of others."""
 _ANSWERED = re.compile(r"\bOn WorkerInfo\(id=\d+, name=")
@@ -218,9 +220,16 @@ _LIMIT = "Operation timed out!"
 def phrases(text: str) -> list[str]:
     """The words of torch's own in a text by which the functions here know it again."""
     found = [
-        match[0] for pattern in (_CLOSED, _BROKEN, _DEVICE) for match in pattern.finditer(text)
+        match[0]
+        for pattern in (_CLOSED, _BROKEN, _DEVICE, _NAN_CHECK)
+        for match in pattern.finditer(text)
     ]
     return [*dict.fromkeys(found), *([_LIMIT] if text.endswith(_LIMIT) else [])]
+
+
+def is_nan_check(text: str) -> bool:
+    """Whether torch refused an input that is not a number."""
+    return _NAN_CHECK.search(text) is not None
 
 
 def is_closed(text: str | None) -> bool:

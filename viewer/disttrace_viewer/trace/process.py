@@ -183,6 +183,19 @@ class Digest:
 
 
 @dataclass(frozen=True, slots=True)
+class NonFinite:
+    """The first input in a group, of those looked at, that was not finite before it was reduced."""
+
+    t_ns: int
+    group: str
+    """The group's id."""
+    op: str | None
+    seq: int | None
+    """The collective's number in the group; None where torch found it outside of any."""
+    stack: Stack
+
+
+@dataclass(frozen=True, slots=True)
 class Process:
     """One traced process; ``index`` is its place in ``Trace.processes``."""
 
@@ -258,6 +271,7 @@ class Process:
     handling: tuple[Failure, ...] = ()
     """What its threads handled when they were last looked at, ``t_ns`` when that was first seen."""
     digests: tuple[Digest, ...] = ()
+    nonfinite: tuple[NonFinite, ...] = ()
     """Of what it had that others have to have equal, by time."""
 
     @property

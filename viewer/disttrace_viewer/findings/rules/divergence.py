@@ -20,11 +20,12 @@ from disttrace_viewer.evidence.courses import Habit, aligned
 from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.evidence.wait import COLLECTIVE
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, Finding, why
+from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, Finding, Scope, why
 from disttrace_viewer.findings.rules import swallowed
 from disttrace_viewer.findings.rules.swallowed import THEN
 from disttrace_viewer.trace.model import Group, Location, Stream, Trace
-from disttrace_viewer.trace.process import Digest
+from disttrace_viewer.trace.operation import is_nan_check
+from disttrace_viewer.trace.process import Digest, NonFinite
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.sentences import ELSEWHERE, MAJORITY, together
 
@@ -332,6 +333,85 @@ def _calls(shift: Shift[int, Place]) -> str:
 def _call(place: Place) -> str:
     op, frame = place
     return op if frame is None else f"{op} at {sentences.place(frame)}"
+
+
+def find_nonfinite(case: Case) -> Iterator[Finding]:
+    """The first input that was not finite, of all that were looked at, by us or by torch."""
+    found = [(one, p.index) for p in case.evidence.trace.processes for one in p.nonfinite]
+    raised = {p: one for p in case.own_failures() if (one := _raised(case, p)) is not None}
+    found += [(one, process) for process, one in raised.items()]
+    if not found:
+        return
+    first, process = min(found, key=lambda one: one[0].t_ns)
+    # Of one group the numbers tell what was first, whatever the clocks.
+    same = [(one, p) for one, p in found if one.seq is not None and one.group == first.group]
+    number = min((one.seq or 0 for one, _ in same), default=None)
+    at = {p: one for one, p in same if one.seq == number} or {process: first}
+    yield _nonfinite(case, at, [*raised])
+
+
+def _raised(case: Case, process: int) -> NonFinite | None:
+    """What a check of torch's found in an input of a process that failed by it."""
+    failure, op = case.evidence.ends[process].failure, case.last(process)
+    if failure is None or not is_nan_check(failure.text):
+        return None
+    if op is None or op.error is None or op.call.group is None:
+        return NonFinite(failure.t_ns, "", None, None, failure.stack)
+    group = case.evidence.trace.groups[op.call.group].id
+    return NonFinite(op.begin_ns, group, op.call.op, op.seq, op.call.stack)
+
+
+def _nonfinite(case: Case, at: dict[int, NonFinite], raised: Sequence[int]) -> Finding:
+    trace = case.evidence.trace
+    first = case.by_rank(at)
+    one = at[first[0]]
+    group = trace.group_by_id.get(one.group)
+    members = set() if group is None else {m.process for m in group.members}
+    named = () if members and members <= {*first} else tuple(first)
+    places = tuple(
+        Location.at(process, frame, one.op)
+        for process in first
+        if (frame := innermost(at[process].stack)) is not None
+    )
+    followed = case.witnesses.broke_after(raised) if raised else frozenset()
+    return Finding(
+        kind="value_divergence",
+        because=why((len({trace.processes[p].host for p in members}) > 1, sentences.CLOCKS)),
+        summary=nonfinite_summary(trace, group, one, first, places[:1], named=bool(named)),
+        hint=NONFINITE_HINT,
+        culprits=named,
+        op=one.op,
+        group=one.group or None,
+        seq=one.seq,
+        locations=places,
+        at_ns=one.t_ns,
+        nonfinite=(first[0], one),
+        scope=Scope(roots=frozenset(raised), members=followed),
+    )
+
+
+NONFINITE_HINT = (
+    "Look for what that rank fed into it: its batch, a division by zero, a logarithm, an overflow,"
+    " a message or a broadcast that it got. With DISTTRACE_DIGEST=1 each call is looked at."
+)
+
+
+def nonfinite_summary(
+    trace: Trace,
+    group: Group | None,
+    one: NonFinite,
+    first: Sequence[int],
+    places: Sequence[Location],
+    *,
+    named: bool,
+) -> str:
+    """Whose input it is, and in which call; not ``named``: that of all members."""
+    at = f" at {sentences.place(places[0])}" if places else ""
+    where = "" if one.op is None else f" in {one.op} #{one.seq} of {sentences.group(group, trace)}"
+    who = sentences.processes(trace, first)
+    inputs = f"input of {who} is" if len(first) == 1 else f"inputs of {who} are"
+    texts = f"The {inputs} not finite (NaN or infinite){where}{at}"
+    return f"{texts}: the first, before it was reduced." if named else f"{texts}, all at once."
 
 
 _Kind = tuple[str, str, str | None]

@@ -43,6 +43,7 @@ RULES: tuple[Rule, ...] = (
     interrupted.find,
     interrupted.find_orphaned,
     ended_unseen.find,
+    divergence.find_nonfinite,
     process_failed.find,
     rendezvous_incomplete.find,
     nodes_incomplete.find,
