@@ -21,7 +21,7 @@ _STARTER = re.compile(r"/bin/[^/.]+$")
 BUILT_IN = "<frozen built-in>"
 """In place of a file, of what is written in C and called by a program's line."""
 LOOP = "<frozen loop>"
-"""The same, of a loop that calls and changes nothing: it waits for a change by another thread."""
+"""The same, of a loop that changes nothing, and calls what looks only: it waits for a change."""
 TYPED = "<string>"
 """The text of ``python -c``, or what a library handed to ``exec``: it cannot be known."""
 

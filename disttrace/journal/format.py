@@ -322,6 +322,7 @@ FIELDS: dict[str, dict[str, str]] = {
         "over": "time",
         "cpu": "time",
         "busy": "mark",
+        "beside": "mark",
         "others": "mark",
         "read": "integer",
         "written": "integer",

@@ -32,21 +32,25 @@ static PyObject *line_of(PyFrameObject *frame) {
     return made;
 }
 
-/* The innermost frame's code, then a list of them from `frame` on, innermost first. */
+#define INNER 8
+
+/* The codes of the innermost frames, then a list of all from `frame` on, innermost first. */
 static PyObject *lines_from(PyFrameObject *frame, Py_ssize_t deepest) {
-    PyObject *code = (PyObject *)PyFrame_GetCode(frame), *lines = PyList_New(0);
-    if (lines != NULL && PyList_Append(lines, code) < 0) Py_CLEAR(lines);
-    Py_DECREF(code);
+    PyObject *codes = PyList_New(0), *lines = codes ? PyList_New(0) : NULL;
+    if (lines != NULL && PyList_Append(lines, codes) < 0) Py_CLEAR(lines);
     Py_INCREF(frame);
     while (lines != NULL && frame != NULL && PyList_GET_SIZE(lines) <= deepest) {
-        PyObject *line = line_of(frame);
+        PyObject *line = line_of(frame), *code = (PyObject *)PyFrame_GetCode(frame);
         if (line == NULL || PyList_Append(lines, line) < 0) Py_CLEAR(lines);
+        if (PyList_GET_SIZE(codes) < INNER && PyList_Append(codes, code) < 0) Py_CLEAR(lines);
+        Py_DECREF(code);
         Py_XDECREF(line);
         PyFrameObject *back = PyFrame_GetBack(frame);
         Py_DECREF(frame);
         frame = back;
     }
     Py_XDECREF(frame);
+    Py_XDECREF(codes);
     return lines;
 }
 
@@ -149,7 +153,7 @@ static PyObject *handled(PyObject *Py_UNUSED(module), PyObject *args) {
 
 static PyMethodDef methods[] = {
     {"lines", lines, METH_VARARGS,
-     "lines(skip, threads, deepest): the innermost frame's code, then (file, line, function) of so\n"
+     "lines(skip, threads, deepest): a list of the inner codes, then (file, line, function) of so\n"
      "many frames, innermost first, of so many threads by ident; not of the thread `skip`."},
     {"handled", handled, METH_VARARGS,
      "handled(skip, threads, deepest): (class, arguments, lines) of the exceptions that so many\n"

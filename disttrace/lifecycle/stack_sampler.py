@@ -61,10 +61,17 @@ _SHIFTED = {
     "LOAD_SUPER_ATTR": 2,
 }
 """Bits of an instruction's argument below the index of its name."""
-_ACTS = ("CALL", "DELETE", "FOR_ITER", "IMPORT", "SEND", "STORE", "YIELD")
-"""Heads of the names of instructions that call, or change what others see."""
+_ACTS = ("DELETE", "FOR_ITER", "IMPORT", "SEND", "STORE", "YIELD")
+"""Heads of the names of instructions that change what others see."""
+LOOKS: tuple[str, ...] = ("is_set", "empty", "full", "qsize", "len", "locked", "acquire", "done")
+LOOKS += ("ready", "running", "cancelled", "is_alive", "exists", "isfile", "is_file", "access")
+LOOKS += ("item", "check", "sleep")
+"""Calls that look whether others have changed something. No clock: a loop that looks at one ends.
+"""
 _THREADS = 64
 _DEEPEST = 200
+_INNER = 8
+"""So many frames may the library have between a look and the program's loop; as in `_frames.c`."""
 _HEAD = re.compile(r"(?:Current t|T)hread 0x([0-9a-f]+)")
 _FRAME = re.compile(r'\A  File "(.*)", line (\d+|\?+) in (.*)')
 _ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
@@ -80,7 +87,7 @@ def reader() -> Reader:
 
     def read(skip: int) -> Lines:
         found = native.lines(skip, _THREADS, _DEEPEST).items()
-        return {ident: [*waits_in(code, lines), *lines] for ident, (code, *lines) in found}
+        return {ident: [*waits_in(codes, lines), *lines] for ident, (codes, *lines) in found}
 
     return read
 
@@ -106,9 +113,10 @@ def walked(skip: int) -> Lines:
         for ident in list(frames)[:_THREADS]:
             lines: list[Line] = []
             frame = frames.pop(ident)
-            inner = frame.f_code
+            inner: list[CodeType] = []
             while frame is not None and len(lines) < _DEEPEST:
                 code = frame.f_code
+                inner += [code] if len(inner) < _INNER else []
                 lines.append((code.co_filename, frame.f_lineno or 0, code.co_name))
                 frame = frame.f_back
             found[ident] = [*waits_in(inner, lines), *lines]
@@ -118,43 +126,60 @@ def walked(skip: int) -> Lines:
     return found
 
 
-def waits_in(code: CodeType, lines: list[Line]) -> list[Line]:
-    """What waits for the outside, of all that the program's line which runs no Python calls by
-    name, as a frame of its own: C has none; or the loop there that calls and changes nothing. Empty
-    for a library's line."""
-    if not lines or not is_program(lines[0][0]):
+def waits_in(codes: Sequence[CodeType], lines: list[Line]) -> list[Line]:
+    """Frames that stand for what has none, on top of the others. What waits for the outside, of all
+    that the program's line calls by name where no Python runs beyond it; and the loop there that
+    changes nothing, and calls at most what looks whether something has changed."""
+    inner = zip(codes, lines, strict=False)
+    found = ((code, n) for n, (code, line) in enumerate(inner) if is_program(line[0]))
+    code, n = next(found, (None, 0))
+    if code is None:
         return []
-    names: set[str] = set()
-    acts = False
-    raw, at = code.co_code, lines[0][1]
+    raw, at = code.co_code, lines[n][1]
     parts = [(start, end) for start, end, line in code.co_lines() if line == at]
+    steps: list[tuple[int, str]] = []
     for start, end in parts:
         more = 0
         for op, low in zip(raw[start:end:2], raw[start + 1 : end : 2], strict=True):
             argument = more << 8 | low
             more = argument if op == opcode.EXTENDED_ARG else 0
             index = argument >> _SHIFTED.get(opcode.opname[op], 0)
-            acts |= opcode.opname[op].startswith(_ACTS)
-            if op in opcode.hasname and index < len(code.co_names):
-                names.add(code.co_names[index])
-    if not acts and any(_only_turns(code, start) for start, _ in parts):
-        return [(LOOP, at, "")]
-    return [(BUILT_IN, at, name) for name in WAITING if name in names][:1]
+            named = op in opcode.hasname and index < len(code.co_names)
+            steps.append((op, code.co_names[index] if named else ""))
+    names = {name for _, name in steps}
+    shown = [(BUILT_IN, at, name) for name in WAITING if name in names and not n][:1]
+    if not _acts(steps):
+        shown += [(LOOP, line, "") for part in parts if (line := _turns(code, *part))][:1]
+    return shown
 
 
-def _only_turns(code: CodeType, at: int) -> bool:
-    """Whether nothing is called or changed in the shortest loop around an instruction."""
+def _acts(steps: Sequence[tuple[int, object]]) -> bool:
+    """Whether any of some instructions, with their names, changes what others see, or calls more
+    than what looks."""
+    acts = any(opcode.opname[op].startswith(_ACTS) for op, _ in steps)
+    calls = sum(opcode.opname[op].startswith("CALL") for op, _ in steps)
+    return acts or calls > sum(name in LOOKS for _, name in steps)
+
+
+def _turns(code: CodeType, start: int, end: int) -> int:
+    """A line of the shortest loop that a part of the code is in, the same for all parts, where
+    nothing else is done than to look; 0: there is none."""
     steps = [*dis.get_instructions(code)]
     jumps = {*dis.hasjrel, *dis.hasjabs}
     loops = [
         (one.offset - one.argval, one.argval, one.offset)
         for one in steps
-        if one.opcode in jumps and one.argval <= at <= one.offset
+        if one.opcode in jumps and one.argval < end and start <= one.offset >= one.argval
     ]
-    if not loops:
-        return False
-    _, first, last = min(loops)
-    return not any(one.opname.startswith(_ACTS) for one in steps if first <= one.offset <= last)
+    _, first, last = min(loops, default=(0, 0, -1))
+    inside = [
+        (one.opcode, one.argval if one.opcode in opcode.hasname else "")
+        for one in steps
+        if first <= one.offset <= last
+    ]
+    if not inside or _acts(inside):
+        return 0
+    return next((line for at, to, line in code.co_lines() if at <= first < to and line), 0)
 
 
 def dumped(skip: int) -> Lines:

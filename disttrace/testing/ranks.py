@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -33,11 +34,12 @@ _END_S = 2.0
 
 
 def free_port() -> int:
-    """A port that is free now."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
+    """A port that is free now, and that no kernel gives to a connection meanwhile."""
+    while True:
+        port = secrets.choice(range(15_000, 32_000))
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            return port
 
 
 def environment(rank: int, world: int, port: int) -> dict[str, str]:

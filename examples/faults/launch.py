@@ -11,7 +11,9 @@ signal), once all ranks have ended.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import secrets
 import shlex
 import signal
 import socket
@@ -22,10 +24,13 @@ from collections.abc import Callable
 
 
 def free_port() -> int:
-    """A port on which nobody listens now."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-    return port
+    """A port on which nobody listens now, below those that kernels give out by themselves: one of
+    these may be the connection of another program before a rank listens on it.
+    """
+    while True:
+        port = secrets.choice(range(15_000, 32_000))
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def assignment(text: str) -> tuple[int, str, str]:

@@ -31,7 +31,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 
 from disttrace import load  # noqa: E402
 from disttrace.cli import main  # noqa: E402
-from support.processes import clean_environ  # noqa: E402
+from support.processes import clean_environ, free_port  # noqa: E402
 from viewer.views.test_html import data  # noqa: E402
 
 HEAD = """\
@@ -234,16 +234,6 @@ def run(scene: Scene, folder: Path) -> tuple[str, str]:
         for node in range(scene.nodes):
             scene.change(folder / f"out{node}")
     return before, served
-
-
-def free_port() -> int:
-    """One that nothing listens at."""
-    import socket
-
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-    return port
 
 
 def disttrace(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -1,6 +1,6 @@
 """Runs ranks that are at work and ranks that are stuck while others wait; judges what is reported.
 
-python tests/reliability/working.py                    all 43, two at a time
+python tests/reliability/working.py                    all 48, two at a time
 python tests/reliability/working.py --match stuck --jobs 4
 python tests/reliability/working.py --limits            when a time limit strikes, to the second
 python tests/reliability/working.py --load 20           beside so many processes that compute
@@ -35,6 +35,8 @@ sys.path.insert(0, str(REPOSITORY / "tests"))
 from support.processes import clean_environ, family  # noqa: E402
 
 STALL_S, PATIENCE_S = 10.0, 150.0
+LATER_S = {"gil held, computing": 90.0}
+"""Once one has been reported, until it is judged: it might be a long call."""
 HEAD = """
 import datetime, os, sys, time, threading, tempfile
 import torch, torch.distributed as dist
@@ -211,6 +213,21 @@ def work():
     with ThreadPoolExecutor(1) as pool:
         pool.submit(count).result()
 """,
+    "thread, looked at": """
+def count():
+    while True:
+        sum(n * n for n in range(1000))
+def work():
+    one = threading.Thread(target=count, daemon=True)
+    one.start()
+    while one.is_alive():
+        time.sleep(0.01)
+""",
+    "gil held": """
+def work():
+    while True:
+        sum(range(10**9))
+""",
     "accelerate": """
 import accelerate
 def work():
@@ -282,6 +299,19 @@ def work():
     "gil held": "import ctypes\ndef work():\n    ctypes.PyDLL(None).sleep(600)\n",
     "gil held, computing": 'import re\ndef work():\n    re.match(r"(a+)+$", "a" * 60 + "b")\n',
     "turns": "def work():\n    while True: pass\n",
+    "turns, looking": """
+def work():
+    one = threading.Event()
+    while not one.is_set():
+        pass
+""",
+    "turns, with pauses": """
+import queue
+def work():
+    one = queue.Queue()
+    while not one.empty() is False:
+        time.sleep(0.001)
+""",
     "queue": "import queue\ndef work():\n    queue.Queue().get()\n",
     "queue of processes": """
 import multiprocessing
@@ -488,10 +518,10 @@ def ranks(name: str, code: str, url: str) -> Iterator[tuple[Path, subprocess.Pop
                 one.wait()
 
 
-def heard(folder: Path) -> list[dict[str, Any]]:
-    """What both have said so far, by time."""
+def heard(folder: Path, *kinds: str) -> list[dict[str, Any]]:
+    """What both have said so far of these kinds, by time."""
     texts = [(folder / f"err{rank}").read_text(errors="replace") for rank in (0, 1)]
-    found = [one for text in texts for one in said(text) if one["kind"] in ("waiting", "stalled")]
+    found = [one for text in texts for one in said(text) if one["kind"] in kinds]
     return sorted(found, key=lambda one: one["at"])
 
 
@@ -499,15 +529,15 @@ def judged(name: str, code: str, url: str, *, works: bool) -> str:
     """Empty where all is right."""
     with ranks(name, HEAD + code + TAIL, url) as (folder, process):
         until = time.monotonic() + PATIENCE_S
-        while not (found := heard(folder)):
+        while not (found := heard(folder, "waiting", "stalled")):
             error = (folder / "err0").read_text(errors="replace")
             if "ModuleNotFoundError" in error:
                 return "not installed"
             if process.poll() is not None or time.monotonic() > until:
                 return f"nothing was said: {error[-300:]}"
             time.sleep(0.2)
-        time.sleep(2 * STALL_S)  # it stays so
-        found = heard(folder)
+        time.sleep(LATER_S.get(name, 2 * STALL_S))  # it stays so
+        found = heard(folder, "waiting", "stalled")
     kinds = [one["kind"] for one in found]
     did = [one["state"] for one in found[-1]["finding"]["activity"]]
     right = kinds[-1] == ("waiting" if works else "stalled") and (did == ["moves"]) == works
@@ -525,7 +555,7 @@ def struck(name: str, code: str, url: str) -> str:
             process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             return "it did not end"
-        found = heard(folder)
+        found = heard(folder, "starting", "waiting", "stalled")
         words = (folder / "out0").read_text().split()
         if not found or "ended" not in words:
             return f"{len(found)} said; {(folder / 'err0').read_text(errors='replace')[-300:]}"

@@ -36,12 +36,12 @@ def scene(
     lines: Sequence[int] = (12,),
     now: int = 12,
     *,
-    turns: bool = False,
+    loop: int | None = None,
     frozen: bool = False,
 ) -> dict[str, Any]:
     """Rank 1 has waited for rank 0 since second 2; seen at these lines of tokenize, every other
-    second from second 3 on, and what it used in the five seconds until the last one. ``turns``: a
-    loop that does nothing is there; ``frozen``: it gives no sign of life from second 3 on."""
+    second from second 3 on, and what it used in the five seconds until the last one. ``loop``: the
+    line of a loop there that only looks; ``frozen``: no sign of life from second 3 on."""
     for journal in workers(folder, 2):
         group = journal.numbered(
             "group", name="0", ranks=[0, 1], rank=journal.rank, default=True, timeout=LIMIT,
@@ -53,7 +53,7 @@ def scene(
             journal.begin(call, 2 * S, q=2)
         else:
             for place, line in enumerate(lines):
-                inner = [(LOOP, line, "")] if turns else []
+                inner = [] if loop is None else [(LOOP, loop, "")]
                 at = journal.stack(*inner, ("/a/data.py", line, "tokenize"))
                 journal.record(at=(3 + 2 * place) * S, k=at)
             if used is not None:
@@ -102,33 +102,44 @@ def test_what_it_does(
     assert found["certainty"] == "certain"
 
 
+TURNS = [
+    (BUSY, STANDING, "spins"),
+    ({**BUSY, "read": 60 * MB}, STANDING, "moves"),
+    ({**BUSY, "faults": 90_000}, STANDING, "moves"),
+    ({**BUSY, "cpu": 8 * S}, STANDING, "moves"),  # other threads compute
+    ({**BUSY, "others": 1}, STANDING, "moves"),
+    (IDLE, STANDING, "stands"),
+]
+
+
 @pytest.mark.parametrize(
     ("used", "lines", "state"),
     [
-        (BUSY, STANDING, "spins"),
+        *TURNS,
         (BUSY, MOVING, "spins"),  # the loop has several lines
-        ({**BUSY, "read": 60 * MB}, STANDING, "moves"),
-        ({**BUSY, "faults": 90_000}, STANDING, "moves"),
-        ({**BUSY, "cpu": 8 * S}, STANDING, "moves"),  # other threads compute
-        ({**BUSY, "others": 1}, STANDING, "moves"),
-        (IDLE, STANDING, "stands"),
+        (IDLE, MOVING, "stands"),
+        ({**BUSY, "beside": 1}, STANDING, "moves"),
     ],
 )
-@pytest.mark.parametrize("how", ["turns", "frozen"])
-def test_who_computes_and_gets_nothing_done(
-    tmp_path: Path, how: str, used: dict[str, int], lines: Sequence[int], state: str
+def test_who_only_looks_whether_others_got_something_done(
+    tmp_path: Path, used: dict[str, int], lines: Sequence[int], state: str
 ) -> None:
-    """In a loop that neither calls nor changes anything, or holding the GIL all the time."""
-    if how == "frozen":
-        lines = STANDING
-    found = scene(tmp_path, used, lines, **{how: True})
+    """In a loop that changes nothing: what its main thread computes is nothing."""
+    found = scene(tmp_path, used, lines, loop=12)
     assert found["activity"][0]["state"] == state
     assert found["severity"] == ("warning" if state == "moves" else "error")
 
 
-def test_a_call_may_hold_the_gil_for_a_while(tmp_path: Path) -> None:
-    """To sort takes seconds, and on a loaded machine more of them."""
-    assert scene(tmp_path, BUSY, (12, 12, 12), frozen=True)["activity"][0]["state"] == "moves"
+@pytest.mark.parametrize(("used", "lines", "state"), TURNS)
+def test_who_holds_the_gil(
+    tmp_path: Path, used: dict[str, int], lines: Sequence[int], state: str
+) -> None:
+    """A call that computes may do so for a minute (to sort takes its time); one that waits not."""
+    found = scene(tmp_path / "a", used, lines, now=70, frozen=True)["activity"][0]["state"]
+    soon = scene(tmp_path / "b", used, lines, now=20, frozen=True)
+    assert found == state
+    assert soon["activity"][0]["state"] == ("stands" if used is IDLE else "moves")
+    assert soon["severity"] == ("error" if used is IDLE else "warning")
 
 
 def test_sentences(tmp_path: Path) -> None:
@@ -141,7 +152,7 @@ def test_sentences(tmp_path: Path) -> None:
     said = "Rank 0 stands at data.py:12 in tokenize, no CPU time for 5.0 s."
     assert scene(tmp_path / "b", IDLE)["summary"].endswith(said)
     said = "Rank 0 spins at data.py:12 in tokenize: 80 % of a core for 5.0 s, without any effect."
-    assert scene(tmp_path / "c", BUSY, turns=True)["summary"].endswith(said)
+    assert scene(tmp_path / "c", BUSY, loop=12)["summary"].endswith(said)
     assert scene(tmp_path / "d", None)["summary"].endswith("not in any collective.")
 
 

@@ -147,7 +147,7 @@ def _between(
 ) -> dict[str, object]:
     cpu_ns = faults = others_ns = came = read = written = 0
     hidden = False
-    busy = others = False
+    busy = beside = others = False
     for pid, now in after.items():
         then = before.get(pid, _NOTHING)
         cpu_ns += max(0, now.cpu_ns - then.cpu_ns) + max(0, now.children_ns - then.children_ns)
@@ -161,22 +161,26 @@ def _between(
             read += max(0, now.moved[0] - (then.moved or (0, 0))[0])
             written += max(0, now.moved[1] - (then.moved or (0, 0))[1])
         computes = _computes(then.threads, now.threads, over_s)
-        busy |= computes and pid == rank
-        others |= computes and pid != rank
+        busy |= bool(computes) and pid == rank
+        beside |= bool(computes - {str(pid)}) and pid == rank
+        others |= bool(computes) and pid != rank
     others |= others_ns >= WANTED * over_s * 1e9
     record: dict[str, object] = {"over": round(over_s * 1e9), "cpu": cpu_ns, "faults": faults}
     record |= {"received": came} if came else {}
     record |= {} if hidden else {"read": read, "written": written}
-    return record | ({"busy": 1} if busy else {}) | ({"others": 1} if others else {})
+    did = {"busy": busy, "beside": beside, "others": others}
+    return record | {name: 1 for name, done in did.items() if done}
 
 
-def _computes(before: Threads, after: Threads, over_s: float) -> bool:
+def _computes(before: Threads, after: Threads, over_s: float) -> set[str]:
+    """The threads that do."""
+    found = set()
     for thread, (ran, waited) in after.items():
         first = before.get(thread, (0, 0))
         used, wanted = ran - first[0], ran + waited - sum(first)
         if used >= RAN * over_s * 1e9 and wanted >= WANTED * over_s * 1e9:
-            return True
-    return False
+            found.add(thread)
+    return found
 
 
 def _family(pid: int | None, received: Mapping[int, int]) -> dict[int, _Taken]:

@@ -20,7 +20,8 @@ from disttrace_viewer.evidence.outlook import (
 )
 from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR, WARNING, Finding
+from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, Finding
+from disttrace_viewer.findings.rules.communicator_creation import is_start
 from disttrace_viewer.findings.rules.downgraded import ABOUT_WAITS
 from disttrace_viewer.findings.rules.outside import frozen_ns
 from disttrace_viewer.trace.model import Reported, Trace
@@ -291,14 +292,15 @@ NEAR_S, OF_LIMIT = 60.0, 4
 
 def outlook(case: Case, finding: Finding) -> Finding:
     """The finding with what the missing do and the time left; a warning while all are at work."""
-    if finding.kind not in ABOUT_WAITS or finding.severity != ERROR:
+    starts = finding.severity == NOTE and is_start(finding)
+    if not starts and (finding.kind not in ABOUT_WAITS or finding.severity != ERROR):
         return finding
     evidence = case.evidence
     waits = [w for p in finding.waiting for w in case.at(p)]
     open_waits = [w for w in waits if w.op.error is None]
     found = deadline(evidence, [w.op for w in open_waits])
     missing = finding.culprits or tuple(sorted(finding.scope.roots))
-    if not waits or finding.kind == "no_progress" or not missing:
+    if not waits or starts or finding.kind == "no_progress" or not missing:
         return replace(finding, deadline=found)
     since_ns = min(w.op.since_ns for w in waits)
     until_ns = max(w.op.end_ns or evidence.cut_ns for w in waits)

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from disttrace.journal.code_files import BUILT_IN, LOOP
+from disttrace.journal.code_files import BUILT_IN, LOOP, programs_frame
 from disttrace.journal.format import CONSTRUCTOR, STORE
 from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.evidence.evidence import Evidence
@@ -72,7 +72,7 @@ def _of(evidence: Evidence, op: Op) -> Deadline | None:
         then = f"{call.op} raises in the ranks that wait"
     else:
         then = f"{call.backend or call.op} raises in the ranks that wait"
-    at_s = (op.begin_ns + limit_ns) / 1e9
+    at_s = (op.begin_ns + limit_ns) / 1e9 + (call.op == "TCPStore")  # it counts whole seconds
     return Deadline(at_s, limit_ns / 1e9, whose, what, then)
 
 
@@ -99,8 +99,9 @@ MOVED, RECEIVED, FAULTED = 64 << 10, 1 << 10, 1_000
 """Bytes read and written, bytes received, and pages faulted in, in a second, of one at work."""
 CORES = 1.5
 """Who computes on more of them than this does more than turn in a loop."""
-FROZEN = 0.6
-"""Of the wait without any Python: no long call any more, but one that keeps the GIL for ever."""
+FROZEN, FROZEN_NS = 0.6, 60e9
+"""The part of the wait without any Python, and how long, after which one that computes makes no
+long call any more, such as a sort: it keeps the GIL for ever."""
 _SOONEST_NS, _LATEST_NS, _SLACK_NS = 2e9, 10e9, 1.5e9
 """Between two looks of the recorder's at a stack: half of the silence, and between these."""
 
@@ -138,10 +139,11 @@ def activity(
     if usage is None:
         return RankActivity(process, lines=lines)
     stood = _lately(seen, at_ns, begun_ns)
-    turns = bool(stood) and all(s.stack[:1] and s.stack[0].file == LOOP for s in stood)
-    turns |= frozen_ns >= FROZEN * (until_ns - begun_ns)
+    turns = bool(stood) and all(_loop(s) is not None for s in stood)
+    frozen = frozen_ns >= max(FROZEN_NS, FROZEN * (until_ns - begun_ns))
     moved = any(_lines(s) != _lines(before) for before, s in itertools.pairwise(stood))
-    return RankActivity(process, _state(usage, moved=moved, turns=turns), usage, lines)
+    state = _state(usage, moved=moved, turns=turns, frozen=frozen)
+    return RankActivity(process, state, usage, lines)
 
 
 MOST_LINES = 5
@@ -156,17 +158,29 @@ def _lately(seen: list[StackSample], at_ns: int, begun_ns: int) -> list[StackSam
     return seen[-len(recent) - 1 :]
 
 
+def _loop(sample: StackSample) -> int | None:
+    """The first line of the loop that only looks whether others have changed something."""
+    return next((one.line for one in sample.stack[:2] if one.file == LOOP), None)
+
+
 def _lines(sample: StackSample) -> list[tuple[str, int]]:
-    """Without what the innermost line calls in C, which not every look can tell."""
-    return [(one.file, one.line) for one in sample.stack if one.file not in (BUILT_IN, LOOP)]
+    """Without what the innermost line calls in C, which not every look can tell; of a loop that
+    only looks its first line, and who called it."""
+    if (loop := _loop(sample)) is None:
+        return [(one.file, one.line) for one in sample.stack if one.file != BUILT_IN]
+    at = programs_frame([one.file for one in sample.stack])
+    outer = sample.stack[len(sample.stack) if at is None else at + 1 :]
+    return [(LOOP, loop), *((one.file, one.line) for one in outer)]
 
 
-def _state(usage: Usage, *, moved: bool, turns: bool) -> str:
-    """``turns``: what it computes there is nothing, or lets none of its threads get on."""
+def _state(usage: Usage, *, moved: bool, turns: bool, frozen: bool) -> str:
+    """``turns``: what its main thread computes there is nothing; ``frozen``: what it computes lets
+    none of its threads get on."""
     seconds = usage.over_ns / 1e9
     works = (usage.received or 0) / seconds >= RECEIVED or usage.others
     works |= ((usage.read or 0) + (usage.written or 0)) / seconds >= MOVED
-    if usage.busy and turns:
+    works |= turns and usage.beside
+    if usage.busy and (turns or frozen):
         works |= usage.faults / seconds >= FAULTED or usage.cpu_ns / usage.over_ns >= CORES
         return MOVES if works else SPINS
     if works or moved or usage.busy:

@@ -281,6 +281,7 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
                 over_ns=item["over"],
                 cpu_ns=item.get("cpu", 0),
                 busy=bool(item.get("busy")),
+                beside=bool(item.get("beside")),
                 others=bool(item.get("others")),
                 read=item.get("read"),
                 written=item.get("written"),

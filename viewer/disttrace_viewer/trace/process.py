@@ -147,6 +147,8 @@ class Usage:
     cpu_ns: int
     busy: bool
     """Whether a thread of its own computed, or waited for a processor."""
+    beside: bool
+    """Whether one did that is not its main thread."""
     others: bool
     """Whether a process that it started did."""
     read: int | None
