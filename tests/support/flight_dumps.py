@@ -84,9 +84,11 @@ def dump(
     }
     if entries:
         value["entries"] = [{**e, "record_id": first + n} for n, e in enumerate(entries)]
-    if version in ("2.4", "2.3"):
-        for one in value.get("entries", ()):
+    for one in value.get("entries", ()):
+        if version in ("2.4", "2.3", "2.1", "1.5"):
             del one["thread_name"], one["thread_id"]
+        if version == "1.5":
+            one["seq_id"] = one.pop("collective_seq_id")
     return value
 
 

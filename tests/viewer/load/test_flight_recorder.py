@@ -28,7 +28,7 @@ WORLD = {"0": (0, 1, 2, 3)}
 ALL = (0, 1, 2, 3)
 H100 = Path(__file__).with_name("h100")  # dumps of a real one
 FORMS = pytest.mark.parametrize("form", ["pickle", "json"])
-VERSIONS = pytest.mark.parametrize("version", ["2.3", "2.4", "2.7", "2.10"])
+VERSIONS = pytest.mark.parametrize("version", ["1.5", "2.1", "2.3", "2.4", "2.6", "2.8", "2.10"])
 
 
 def steps(count: int, **fields: Any) -> list[dict[str, Any]]:
@@ -91,6 +91,34 @@ def test_all_in_and_begun_by_the_device(tmp_path: Path) -> None:
     assert found.kind == "no_progress"
     assert not found.culprit_ranks
     assert "the device began it on all ranks" in found.summary
+
+
+REPORTED: dict[str, tuple[str, dict[int, list[dict[str, Any]]], tuple[str, ...], tuple[int, ...]]]
+REPORTED = {
+    # pytorch/pytorch#140563: the host stands in the name, too
+    "names with hosts": (
+        "nccl_trace_rank_container-node02_", {r: [waiting()] * (r != 2) for r in range(4)},
+        ("rank 2 has enqueued nothing",), (2,),
+    ),
+    # MiaAI-Lab/DeepSeek-v4-Flash-DSpark-2x-DGX-Spark#132: a gather of logits
+    "a gather of two": (
+        "comm_lib_trace_rank_",
+        {r: [waiting("_all_gather_base", seq=4)] if r else [] for r in range(4)},
+        ("all_gather_into_tensor #4",), (0,),
+    ),
+    # pytorch/pytorch#196968: who raised is held in its teardown, and leaves no dump
+    "only those who wait": (
+        "trace_rank_", {r: [waiting()] for r in (1, 2, 3)}, ("rank 0",), (),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REPORTED)
+def test_dumps_as_public_reports_have_them(tmp_path: Path, name: str) -> None:
+    prefix, last, says, culprits = REPORTED[name]
+    found = job(tmp_path, last, name=prefix).findings[0]
+    assert (found.kind, found.culprit_ranks) == ("missing_participant", culprits)
+    assert all(words in found.summary for words in says), found.summary
 
 
 def later(seq: int, op: str = "all_reduce") -> dict[str, Any]:

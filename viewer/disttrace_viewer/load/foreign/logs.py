@@ -487,7 +487,7 @@ def _journals(log: Log, path: str, problems: Problems) -> Iterator[Files]:
     stacks = {one.rank: one for one in log.dumped if one.rank is not None and not log.fatal}
     nameless = [] if log.fatal or log.ranks - {*echoes} else _nameless(log, path)
     if not (own or killed or log.called or stacks):
-        _report_ends(log, {*reported, *echoes})
+        _report_ends(log, {*reported, *echoes, *(rank for rank, _ in log.stuck)})
     parted = _parted_calls(log)
     waits = any(one.work for groups in reported.values() for one in groups.values())
     if log.stuck:
