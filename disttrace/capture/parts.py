@@ -10,7 +10,7 @@ import torch._C._distributed_c10d as c10d
 
 from disttrace import errors
 from disttrace.capture import adapters, digests, launcher
-from disttrace.capture.ddp import relays
+from disttrace.capture.ddp import parameters, relays
 from disttrace.capture.devices import completion, flight_recorder, recorders
 from disttrace.capture.instrumentation import (
     coalescing,
@@ -47,6 +47,7 @@ def parts() -> list[ModuleType]:
         coalescing,
         group_methods,
         declared,
+        parameters,
         subclasses,
         launcher,
         adapters,

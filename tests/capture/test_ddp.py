@@ -159,3 +159,55 @@ def test_parameters_without_a_gradient_are_named(tmp_path: Path) -> None:
     (failure,) = journal.of("failure")
     assert failure["parameters"] == ["head.weight", "head.bias"]
     assert "for rank 0: 2 3" in " ".join(failure["lines"])
+
+
+MODULES = """
+import sys
+if sys.argv[1] == "traced":
+    import disttrace
+    disttrace.install(dir=sys.argv[2])
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+torch.manual_seed(0)
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+mesh = dist.init_device_mesh("cpu", (2,))
+model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)), torch.nn.LayerNorm(4))
+for layer in model[:2]:
+    fully_shard(layer, mesh=mesh)
+fully_shard(model, mesh=mesh)
+model[1].bias.requires_grad_(False)
+for step in range(2):
+    model(torch.ones(2, 4)).square().sum().backward()
+    print([None if p.grad is None else p.grad.to_local().tolist() for p in model.parameters()])
+    model.zero_grad()
+for layer in model[0].modules():
+    layer.register_forward_hook(lambda *_: 1 / 0)
+try:
+    model(torch.ones(2, 4))
+except ZeroDivisionError as error:
+    print(repr(error))
+"""
+
+
+def test_what_fsdp_calls_bears_the_name_of_its_module(tmp_path: Path) -> None:
+    """Each call has its module and the parameters whose gradients it reduces; results stay."""
+    (tmp_path / "modules.py").write_text(MODULES)
+    folder = tmp_path / "journals"
+    plain = preloaded(tmp_path / "modules.py", "plain", folder).check()
+    traced = preloaded(tmp_path / "modules.py", "traced", folder).check()
+    assert traced.stdout == plain.stdout
+    (journal,) = read_journals(folder)
+    assert journal.of("note") == []
+    calls = [call for call in journal.calls().values() if "module" in call.get("args", {})]
+    rest = ["2.weight", "2.bias", "3.weight", "3.bias"]
+    assert {(c["op"][:10], c["args"]["module"], *c["args"]["parameters"]) for c in calls} == {
+        ("all_gather", "2, 3", *rest),
+        ("reduce_sca", "2, 3", *rest),
+        ("all_gather", "0", "0.weight", "0.bias"),
+        ("reduce_sca", "0", "0.weight", "0.bias"),
+        ("all_gather", "1", "1.weight", "1.bias"),
+        ("reduce_sca", "1", "1.weight"),
+    }

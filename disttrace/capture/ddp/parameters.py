@@ -1,22 +1,42 @@
-"""Which parameters an exception of DDP is about: it has their numbers, and its traceback the model.
+"""Which parameters it is about: an exception of DDP's, and a call that FSDP makes for a module.
 
-Nothing is recorded of a model before: only where one of DDP's exceptions ends the process, by the
-frame of ``DistributedDataParallel`` that it passed.
+DDP's exceptions have their numbers, and its traceback the model: nothing is recorded of that before
+one of them ends the process.
+
+FSDP2 calls for one module at a time, always from the same line. It does so through a function of
+ours whose code is of that module alone, so that these calls have places of their own, which the
+module is defined with: no call is looked at for that.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import re
+import sys
+import types
 from collections.abc import Iterator, Set
+from operator import attrgetter
 from typing import Any
 
 import torch
 
-from disttrace import foreign, redact
+from disttrace import dynamo, errors, foreign, redact
+from disttrace.capture.wrapping.context import Capture
+from disttrace.capture.wrapping.wrappers import Function
+
+PART = "names of FSDP's modules"
 
 MOST = 1_000
 """Names of one model; of a larger one all of them are none, for lists are compared."""
 _READ = 10_000  # characters of the exception's text
+_NAMED = 200  # names of one module
+_MODULES = 4_096
+_REACH = range(16)  # frames from a call to ours
+_FSDP = (
+    "torch.distributed.fsdp._fully_shard._fsdp_param_group",
+    "torch.distributed._composable.fsdp._fsdp_param_group",  # up to torch 2.5
+)
 _FILE = "/torch/nn/parallel/distributed.py"
 
 _UNUSED = re.compile(r"did not receive grad for rank \d{1,9}:([ \d]{1,8000})")
@@ -74,3 +94,79 @@ def _named(module: Any, ignored: Set[str]) -> Iterator[str]:
                 yield full.removeprefix(".")
         below = [(f"{prefix}.{n}".removeprefix("."), m) for n, m in dict.items(fields["_modules"])]
         left += reversed(below)
+
+
+def install(capture: Capture) -> None:
+    """Tell FSDP's modules apart, once the program imports it."""
+    modules = Modules(capture)
+    capture.module_of = modules.of
+    for name in _FSDP:
+        capture.when_imported(name, functools.partial(capture.guard, PART, modules.arrived))
+
+
+class Modules:
+    """The modules for which FSDP communicates, by the code through which it does."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        self._by_code: dict[int, dict[str, Any]] = {}
+        self._calls: dict[tuple[str, ...], Function] = {}  # keeps that code, by parameters
+
+    def arrived(self, module: types.ModuleType) -> None:
+        """``module`` of FSDP was imported."""
+        for name in ("foreach_all_gather", "foreach_reduce"):
+            if name in module.__dict__:
+                self._capture.engine.value(PART, module, name, self._wrapper(module.__dict__[name]))
+
+    def of(self) -> dict[str, Any] | None:
+        """The module for which this thread calls: its name, and the parameters of that call."""
+        frame = sys._getframe(1) if self._by_code else None
+        for _ in _REACH:
+            if frame is None:
+                break
+            if (found := self._by_code.get(id(frame.f_code))) is not None:
+                return found
+            frame = frame.f_back
+        return None
+
+    def _wrapper(self, original: Function) -> Function:
+        guard, known, name_of = self._capture.guard, self._through, attrgetter("_param_fqn")
+
+        def call(fsdp_params: Any, *args: Any, **kwargs: Any) -> Any:
+            through = guard(PART, known, name_of, fsdp_params)
+            try:
+                if through is None:
+                    return original(fsdp_params, *args, **kwargs)
+                return through(original, fsdp_params, args, kwargs)
+            except BaseException as error:
+                errors.take_off(error)
+                raise
+
+        dynamo.skip(call.__code__)
+        return call
+
+    def _through(self, name_of: Function, fsdp_params: Any) -> Function | None:
+        names: tuple[str, ...] = tuple(map(name_of, fsdp_params))
+        through = self._calls.get(names)
+        if (
+            through is None
+            and names
+            and all(type(name) is str for name in names)
+            and len(self._calls) < _MODULES
+        ):
+            through = types.FunctionType(_pass_on.__code__.replace(), globals())
+            dynamo.skip(through.__code__)
+            parts = zip(*(name.split(".")[:-1] for name in names), strict=False)
+            shared = itertools.takewhile(lambda one: len({*one}) == 1, parts)
+            module = ".".join([one[0] for one in shared])
+            module = module or ", ".join(dict.fromkeys(name.split(".")[0] for name in names[:4]))
+            found: dict[str, Any] = {"module": redact.current.text(module)}
+            if len(names) <= _NAMED:
+                found["parameters"] = [redact.current.text(name) for name in names]
+            self._by_code[id(through.__code__)] = found
+            self._calls[names] = through
+        return through
+
+
+def _pass_on(original: Function, fsdp_params: Any, args: Any, kwargs: Any) -> Any:
+    return original(fsdp_params, *args, **kwargs)

@@ -46,6 +46,8 @@ def define(
         "stack": stack,
         **{name: getattr(signature, name) for name in _AS_READ},
     }
+    if (module := capture.module_of()) is not None:
+        keys["args"] = {**(signature.args or {}), **module}
     made = capture.recorder.call(row.op, synchronous=asynchronous is False, counter=counter, **keys)
     if row.kind == COLLECTIVE and counter is not None and not getattr(made[0], "what", True):
         place = capture.recorder.places.get(stack or 0, 0)

@@ -65,6 +65,28 @@ def test_a_shift_that_nobody_notices_is_a_warning(
 
 
 @pytest.mark.parametrize("read", [lambda folder: list(diagnose(folder).found), by_states])
+@pytest.mark.parametrize("own", [False, True])
+def test_a_module_that_one_rank_skips_is_named(tmp_path: Path, own: bool, read: object) -> None:
+    """FSDP's gathers of one size from one line: their modules tell that rank 1 left one out; and
+    nothing where each rank has names of its own (``own``).
+    """
+    for journal, group in steps(tmp_path, 2, count=0):
+        rank = journal.rank or 0
+        layers = [0, 1, 2, 3] * 3 + [0, 2, 3] * (rank and not own) + [0, 1, 2, 3] * 3
+        for number, layer in enumerate(layers[:20], 1):
+            args = {"module": f"layers.{layer + 4 * own * rank}"}
+            call = journal.collective(group, "all_gather_into_tensor", args=args)
+            journal.run(call, t=(100 + number) * MS, d=MS // 2, q=number)
+        leave(journal, 500 * MS)
+    found = [f for f in read(tmp_path) if f.severity != "note"]  # type: ignore[operator]
+    assert [(f.kind, f.op) for f in found] == [("divergence", "all_gather_into_tensor")] * (not own)
+    assert (
+        own
+        or "rank 1 skipped all_gather_into_tensor of layers.1 at train.py:10" in found[0].summary
+    )
+
+
+@pytest.mark.parametrize("read", [lambda folder: list(diagnose(folder).found), by_states])
 @pytest.mark.parametrize("ends", [True, False])
 @pytest.mark.parametrize("third", [(), ("loss",)])
 def test_an_order_that_is_another_one_from_a_step_on_is_a_warning(

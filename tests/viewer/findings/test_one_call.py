@@ -191,6 +191,31 @@ def test_parameters_without_a_gradient_have_their_names(tmp_path: Path) -> None:
     assert "for rank 1: 2 (train.py:30). In the model: b.bias." in found.summary
 
 
+def of_module(journal: Journal, group: int, op: str, names: str, layer: int = 2) -> int:
+    """A call that FSDP makes for a layer: all of them come from one line."""
+    full = [f"layers.{layer}.{name}" for name in names.split()]
+    args = {"module": f"layers.{layer}", "parameters": full}
+    return journal.collective(group, op, shapes=[[4 * len(full)]], args=args)
+
+
+@pytest.mark.parametrize(
+    ("op", "what"), [("reduce_scatter_tensor", "gradient of "), ("all_gather_into_tensor", "")]
+)
+def test_parameters_that_one_rank_does_not_pass_are_named(
+    tmp_path: Path, op: str, what: str
+) -> None:
+    """FSDP's call for a module is of another size in rank 1."""
+    for journal, group in steps(tmp_path, 3):
+        names = "up.bias" if journal.rank == 1 else "up.weight up.bias down.bias"
+        journal.begin(of_module(journal, group, op, names), 200 * MS, q=3)
+        beat(journal, 20)
+    found = finds(tmp_path, "shape_mismatch", [1])
+    lacking = ("layers.2.up.weight", "layers.2.down.bias")
+    assert [names for _, names in found.parameters] == [lacking]
+    assert f"rank 1 {op} of layers.2 with 4 elements" in found.summary
+    assert found.summary.endswith(f" Rank 1 passes no {what}{', '.join(lacking)}, which others do.")
+
+
 def leaders(
     folder: Path, courses: dict[int, list[int]], then: Sequence[int], *, world: int = 0
 ) -> list[Finding]:

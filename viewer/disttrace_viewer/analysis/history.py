@@ -30,6 +30,7 @@ from disttrace_viewer.trace.model import Call, Stream, Trace
 from disttrace_viewer.trace.operation import GROUPED, Op, ops
 from disttrace_viewer.trace.process import Frame
 
+_SITE = ("op", "stack", "args")
 PATTERNS = 50_000
 """More different ways to be unlike than this are not looked at."""
 
@@ -198,18 +199,18 @@ class WholePast(Past):
         known = (
             trace.calls.with_row_index("call")
             .filter((pl.col("kind") == "collective") & pl.col("group").is_not_null())
-            .select("call", "group", "backend", "op", "stack")
+            .select("call", "group", "backend", "op", "stack", "args")
         )
         # Thousands of ranks call from a few stacks: each is queried once for its place, which of a
         # helper's calls is that of its callers.
         numbers: dict[Hashable, int] = {}
-        sites = known.group_by("op", "stack").agg(pl.col("call").first())
+        sites = known.group_by(_SITE).agg(pl.col("call").first())
         codes = [
             numbers.setdefault((place_of(value), *callers_of(value)), len(numbers))
             for value in map(trace.call, sites["call"].to_list())
         ]
-        sites = sites.select("op", "stack", pl.Series("_place", codes, dtype=pl.UInt32))
-        known = known.join(sites, on=["op", "stack"], nulls_equal=True)
+        sites = sites.select(*_SITE, pl.Series("_place", codes, dtype=pl.UInt32))
+        known = known.join(sites, on=_SITE, nulls_equal=True)
         rows = (
             trace.operations.lazy()
             .filter(pl.col("seq").is_not_null())

@@ -12,7 +12,7 @@ from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame, Stack
 
 Place = tuple[str, Frame | None]
-"""Operation and the user's line: behind a framework all of its calls are of one line."""
+"""Operation (with FSDP's module) and the user's line: behind a framework all have one line."""
 Misfit = tuple[Op, Op, int, list[Hashable]]
 """Send, receive, how many messages of their call sites there are, and which."""
 
@@ -105,7 +105,12 @@ NOTHING = Past()
 
 def place_of(call: Call) -> Place:
     """What two calls have in common that are one line of the program."""
-    return call.op, innermost(call.stack)
+    return call.named, innermost(call.stack)
+
+
+def op_of(place: Place) -> str:
+    """The operation alone."""
+    return place[0].partition(" ")[0]
 
 
 def callers_of(call: Call) -> Stack:

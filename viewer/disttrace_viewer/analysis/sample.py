@@ -259,7 +259,7 @@ def site(call: Call) -> Site:
     """Where a call was made. Each rank generates code of its own, under names and lines of its own:
     what called from there is compared by the user's line.
     """
-    return call.op, innermost(call.stack) if is_of_generated(call) else call.stack
+    return call.named, innermost(call.stack) if is_of_generated(call) else call.stack
 
 
 def is_of_generated(call: Call) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from disttrace_viewer.analysis.out_of_step import SWAPPED, Shift, first_shift
-from disttrace_viewer.analysis.past import Place, callers_of, place_of
+from disttrace_viewer.analysis.past import Place, callers_of, op_of, place_of
 from disttrace_viewer.analysis.sample import Course
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.model import Call, Stream
@@ -103,7 +103,7 @@ def called_from(calls: Mapping[int, Call], places: Mapping[int, Place]) -> dict[
 def _shift(
     evidence: Evidence, stream: Stream, called: Mapping[int, Sequence[Place]], size: int | None
 ) -> Shift[int, Place] | None:
-    found = first_shift(called, size, kind=lambda place: place[0])
+    found = first_shift(called, size, kind=op_of)
     if found is not None and found.how == SWAPPED and threads(evidence, stream):
         return None  # the order of two threads is by chance
     return found

@@ -22,6 +22,7 @@ from disttrace_viewer.load.fates import MARKS, Signs, over, wait_again, write_en
 from disttrace_viewer.load.schema import Record
 from disttrace_viewer.merge.clock import Meeting, meeting_of
 from disttrace_viewer.states.history import CallOrder, hashed, site_of
+from disttrace_viewer.trace.model import named
 
 INTEGERS = {int}
 
@@ -231,7 +232,10 @@ class Reading:
         if kind == fmt.COLLECTIVE and "group" in found:
             stream = (found["group"], found.get("backend"))
             course = self.courses.setdefault(stream, [0, 0, 0, 1])
-            site = site_of(op, tuple(self.definitions.frames(found.get("stack"))))
+            site = site_of(
+                named(op, found.get("args") or {}),
+                tuple(self.definitions.frames(found.get("stack"))),
+            )
             self._on_course[call] = (course, site)
             if self.history is not None:
                 self.first_of_site[call] = self._sites.setdefault(site, call)

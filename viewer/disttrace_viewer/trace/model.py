@@ -196,6 +196,11 @@ class Signature:
     args: Mapping[str, Any]
 
 
+def named(op: str, args: Mapping[str, Any]) -> str:
+    """``all_gather_into_tensor of layers.3`` where FSDP called for a module."""
+    return f"{op} of {args['module']}" if args.get("module") else op
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """What all operations from one place with one signature share, which also stands here."""
@@ -213,6 +218,11 @@ class Call:
     @property
     def op(self) -> str:
         return self.signature.op
+
+    @property
+    def named(self) -> str:
+        """``op``, and the module for which FSDP called."""
+        return named(self.op, self.args)
 
     @property
     def kind(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -249,6 +250,7 @@ class Describer:
         return self.names.member(call.group, call.root)
 
 
+_LISTED = 4  # parameters, before they are counted
 _SECOND = 1_000_000_000
 _BYTES = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
 
@@ -341,6 +343,16 @@ def few(items: Sequence[str], limit: int = 8, between: str = ", ") -> str:
     if len(items) <= limit:
         return between.join(items)
     return f"{between.join(items[:limit])} and {len(items) - limit:,} more"
+
+
+def parameters(names: Sequence[str]) -> str:
+    """``head.bias, head.weight``; of many ``12 parameters of layers.7 (layers.7.up.bias, ...)``."""
+    if len(names) <= _LISTED:
+        return ", ".join(names)
+    parts = zip(*(name.split(".")[:-1] for name in names), strict=False)
+    below = ".".join(one[0] for one in itertools.takewhile(lambda one: len({*one}) == 1, parts))
+    of = f" of {below}" if below else ""
+    return f"{len(names):,} parameters{of} ({few(names, _LISTED)})"
 
 
 def tensors(dtypes: Sequence[str] | None, shapes: Sequence[Sequence[int]] | None) -> str:

@@ -171,7 +171,7 @@ def call(trace: Trace, op: Op) -> str:
 
 def called(op: Op) -> str:
     """The name of an operation; other evidence than a journal may not have it."""
-    return "a collective" if op.call.op == UNKNOWN_OP else op.call.op
+    return "a collective" if op.call.op == UNKNOWN_OP else op.call.named
 
 
 def inside(within: str | None) -> str:

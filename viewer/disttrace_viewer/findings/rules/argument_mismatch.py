@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from disttrace_viewer.analysis.past import Misfit, fits
@@ -25,7 +26,7 @@ from disttrace_viewer.findings.rules import swallowed
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.names import few, number
+from disttrace_viewer.wording.names import few, number, parameters
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -51,6 +52,7 @@ def _finding(case: Case, found: Disagreement) -> Finding:
     if not ends:
         scope = Scope()
     odd = sorted(found.odd)
+    apart = _parameters(found) if found.kind == "shape_mismatch" else {}
     others = _lines_of_others(found)
     callers = (
         (op.process, caller)
@@ -60,9 +62,13 @@ def _finding(case: Case, found: Disagreement) -> Finding:
     return Finding(
         kind=found.kind,
         callers=tuple((process, sentences.place(caller)) for process, caller in callers),
-        summary=summary(
-            trace, found, {rank: evidence.within(op) for rank, op in found.members.items()}
+        summary=" ".join(
+            [
+                summary(trace, found, {r: evidence.within(op) for r, op in found.members.items()}),
+                *(_of_module(trace, found.members[r], *names) for r, names in apart.items()),
+            ]
         ),
+        parameters=tuple((found.members[r].process, (*a, *b)) for r, (a, b) in apart.items()),
         because=why(
             (len(found.members) != group.size, sentences.NO_JOURNAL),
             (not case.certain_journals(members), sentences.NOT_WHOLE),
@@ -141,6 +147,24 @@ def _inside(case: Case, found: Disagreement) -> frozenset[int]:
     return frozenset(inside)
 
 
+def _parameters(found: Disagreement) -> dict[int, tuple[list[str], list[str]]]:
+    """By rank, of what FSDP calls for, the parameters that it lacks there and those beyond the
+    others'; the most, or else those with more, are the usual ones.
+    """
+    named: dict[int, tuple[str, ...]] = {}
+    for rank, op in sorted(found.members.items()):
+        module, names = op.call.args.get("module"), op.call.args.get("parameters")
+        if not isinstance(module, str) or not isinstance(names, list):
+            return {}
+        named[rank] = tuple(map(str, names))
+    (usual, _), *_ = Counter(sorted(named.values(), key=len, reverse=True)).most_common()
+    return {
+        rank: ([n for n in usual if n not in {*own}], [n for n in own if n not in {*usual}])
+        for rank, own in named.items()
+        if {*own} != {*usual} and not {*own}.isdisjoint(usual)
+    }
+
+
 _WHAT = {
     "op_mismatch": (
         "with different operations",
@@ -195,6 +219,14 @@ def summary(trace: Trace, found: Disagreement, within: Mapping[int, str | None])
         f"The members of {sentences.group(trace.groups[found.group], trace)} joined collective"
         f" #{found.seq} {_WHAT[found.kind][0]}: {text}{again}."
     )
+
+
+def _of_module(trace: Trace, op: Op, lacking: Sequence[str], beyond: Sequence[str]) -> str:
+    """``Rank 1 passes no gradient of layers.2.down.bias, which others do.``"""
+    what = "gradient of " if "reduce" in op.call.op else ""
+    parts = [f"passes no {what}{parameters(lacking)}, which others do"] * bool(lacking)
+    parts += [f"passes {parameters(beyond)}, which others do not"] * bool(beyond)
+    return f"{sentences.subject(trace, [op.process])} {' and '.join(parts)}."
 
 
 def _by_pairs(trace: Trace, found: Disagreement, within: Mapping[int, str | None]) -> str:
@@ -276,11 +308,11 @@ def _value(
     op, value, inside = found.members[rank], found.values[rank], sentences.inside(within)
     at = f"({sentences.line_of(op, branch(op, others[value]))})"
     if found.kind == "op_mismatch":
-        return f"{value}{inside} {at}"
+        return f"{op.call.named}{inside} {at}"
     if found.kind == "root_mismatch":
         root = trace.groups[found.group].global_rank(int(value))
         value = f"root {value if root is None else root}"
-    return f"{op.call.op}{inside} with {value} {at}"
+    return f"{op.call.named}{inside} with {value} {at}"
 
 
 def find_messages(case: Case) -> Iterator[Finding]:

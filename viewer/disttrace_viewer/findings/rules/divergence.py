@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from disttrace_viewer.analysis.out_of_step import SKIPPED, SWAPPED, Shift
-from disttrace_viewer.analysis.past import Place, place_of
+from disttrace_viewer.analysis.past import Place, op_of, place_of
 from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.courses import Habit, aligned
@@ -53,7 +53,7 @@ def find(case: Case) -> Iterator[Finding]:
             summary=summary(case.evidence.trace, group, shift, mixed),
             hint=hint(shift),
             culprits=tuple(shift.members) if shift.decided else (),
-            op=shift.calls[0][0],
+            op=op_of(shift.calls[0]),
             group=group.id,
             seq=shift.number,
             locations=_locations(shift),
@@ -72,7 +72,7 @@ def _habits(case: Case) -> Iterator[Finding]:
             kind="divergence",
             severity=NOTE,
             summary=habit_text(case.evidence.trace, group, found),
-            op=found[0].lines[0][0][0],
+            op=op_of(found[0].lines[0][0]),
             group=group.id,
             seq=found[0].first,
             locations=tuple(_at(found[0])),
@@ -80,9 +80,9 @@ def _habits(case: Case) -> Iterator[Finding]:
 
 
 def _at(habit: Habit) -> Iterator[Location]:
-    for (op, frame), members in habit.lines:
-        if frame is not None:
-            yield Location.at(members[0], frame, op)
+    for place, members in habit.lines:
+        if place[1] is not None:
+            yield Location.at(members[0], place[1], op_of(place))
 
 
 def traced_back(case: Case, finding: Finding) -> Finding:
@@ -117,9 +117,9 @@ def _by_other_lines(case: Case, finding: Finding) -> Finding:
             last = parted == number - 1
             texts = by_other_lines(trace, finding.summary, group, parted, sides, last=last)
             places = (
-                Location.at(members[0], frame, op)
-                for (op, frame), members in sides
-                if frame is not None
+                Location.at(members[0], place[1], op_of(place))
+                for place, members in sides
+                if place[1] is not None
             )
             return replace(finding, summary=texts, locations=(*finding.locations, *places))
     return finding
@@ -198,12 +198,12 @@ def _mixed(case: Case, stream: Stream, shift: Shift[int, Place], before: int | N
 def _locations(shift: Shift[int, Place]) -> tuple[Location, ...]:
     """Where the members are reported to have gone astray, and what the others met."""
     found = []
-    for process, (op, frame) in (
+    for process, place in (
         (shift.members[0], shift.calls[0]),
         ((shift.others or shift.members)[0], shift.met),
     ):
-        if frame is not None:
-            found.append(Location.at(process, frame, op))
+        if place[1] is not None:
+            found.append(Location.at(process, place[1], op_of(place)))
     return tuple(dict.fromkeys(found))
 
 

@@ -31,8 +31,8 @@ from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.trace.model import Location, Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.names import few
-from disttrace_viewer.wording.sentences import ENDED_SILENTLY, MANY, came_about, ended, raised
+from disttrace_viewer.wording.names import parameters
+from disttrace_viewer.wording.sentences import ENDED_SILENTLY, came_about, ended, raised
 
 MOMENT_NS = 2_000_000_000
 """Those who are seen to be gone within this went at one moment."""
@@ -213,7 +213,7 @@ def _finding(case: Case, first: int, alike: list[int]) -> Finding:
     late = (op for op in reversed(ops) if op.thread == 0 and op.pending)
     # What its main thread is in since its exception, which it calls at its end.
     ending = next((o for o in late if end.failure and o.begin_ns >= end.failure.t_ns), None)
-    parameters, of_them = _parameters(case, alike, models=odd is not None)
+    named, of_them = _parameters(case, alike, models=odd is not None)
     received = summary(
         trace,
         alike,
@@ -231,7 +231,7 @@ def _finding(case: Case, first: int, alike: list[int]) -> Finding:
         hint=hint(end, others=_has_others(case, alike), ending=ending),
         culprits=tuple(alike) if odd is None else odd,
         op=None if last is None else last.call.op,
-        parameters=parameters,
+        parameters=named,
         locations=outside.locations(case, alike),
         at_ns=end.t_ns,
         scope=Scope(
@@ -293,7 +293,7 @@ def _parameters(
     named = {p: one.parameters for p in alike if (one := case.evidence.ends[p].failure) is not None}
     if not models:
         found = tuple((p, names) for p, names in named.items() if names)
-        return found, [f"In the model: {few(names, MANY)}." for _, names in found[:1]]
+        return found, [f"In the model: {parameters(names)}." for _, names in found[:1]]
     if not all(named.values()):
         return (), []
     (usual, _), *_ = Counter(sorted(named.values(), key=len, reverse=True)).most_common()
@@ -377,8 +377,8 @@ def summary(
 
 def model(who: str, lacking: Sequence[str], beyond: Sequence[str]) -> str:
     """``The model of rank 2 lacks head.bias, head.weight.``"""
-    parts = [f"lacks {few(lacking, MANY)}"] * bool(lacking)
-    parts += [f"has {few(beyond, MANY)} beside the others'"] * bool(beyond)
+    parts = [f"lacks {parameters(lacking)}"] * bool(lacking)
+    parts += [f"has {parameters(beyond)} beside the others'"] * bool(beyond)
     return f"The model of {who} {' and '.join(parts)}."
 
 
