@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from disttrace_viewer.load.journals import Journal
 from disttrace_viewer.load.problems import CUT_OFF, Problems
 from disttrace_viewer.merge.jobs import as_called, tries
 from disttrace_viewer.merge.processes import Clocks
-from disttrace_viewer.merge.surveying import Meetings, Survey, surveyed
+from disttrace_viewer.merge.surveying import Survey, surveyed
 from disttrace_viewer.states.state import State, journal_of
 from disttrace_viewer.trace.process import Problem
 
@@ -38,26 +37,29 @@ def survey(states: Mapping[str, State], only: Collection[str] | None = None) -> 
     known.sort(key=lambda state: (state.process.get("start_ns", state.modified_ns), state.id))
     clocks = Clocks()
     folders: dict[str, str] = {}
+    same: dict[Hashable, Any] = {}
     for state in known:
         clocks.add(journal_of(state, ()))
         folders.setdefault(os.path.dirname(state.base), state.base)
-    return surveyed(_journals(known), clocks, tuple(folders.values()), problems)
+    return surveyed(
+        ((journal_of(_with_shared_words(state, same), OF_PROCESSES), state.met) for state in known),
+        clocks,
+        tuple(folders.values()),
+        problems,
+    )
 
 
-def _journals(states: Iterable[State]) -> Iterator[tuple[Journal, Meetings]]:
-    """Those of states, with one object for words in which many are alike."""
-    argvs: dict[tuple[str, ...], tuple[str, ...]] = {}
-    versions: dict[str, dict[str, Any]] = {}
-    for state in states:
-        process = state.process
-        for record in (process, state.identity):
-            for name in OF_MANY:
-                if type(word := record.get(name)) is str:
-                    record[name] = sys.intern(word)
-        process["argv"] = argv = tuple(process.get("argv") or ())
-        process["argv"] = argvs.setdefault(argv, argv)
-        state.versions = versions.setdefault(repr(state.versions), state.versions)
-        yield journal_of(state, OF_PROCESSES), state.met
+def _with_shared_words(state: State, same: dict[Hashable, Any]) -> State:
+    """The state, in which what many are alike in is one object for all."""
+    process = state.process
+    for record in (process, state.identity):
+        for name in OF_MANY:
+            if type(word := record.get(name)) is str:
+                record[name] = sys.intern(word)
+    argv = tuple(process.get("argv") or ())
+    process["argv"] = same.setdefault(argv, argv)
+    state.versions = same.setdefault(repr(state.versions), state.versions)
+    return state
 
 
 class WaitsWith(NamedTuple):
