@@ -19,7 +19,7 @@ from disttrace_viewer.companion.reports import hidden, joined, packed, parted, u
 from disttrace_viewer.companion.verdict import _going_on, current, judgeable
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.folder import of_journals
-from disttrace_viewer.states.merged import Merged, merge
+from disttrace_viewer.states.state import Merged, merge
 from disttrace_viewer.wording.sentences import tidy
 from support.journals import MS, T0, UNIX_NS, Journal
 from support.scenes import S, all_gone, fail, leave, nobody_knows, steps, verdict

@@ -16,9 +16,8 @@ from disttrace_viewer.diagnosis.positions import places
 from disttrace_viewer.diagnosis.report import report
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.states.folder import of_journals
-from disttrace_viewer.states.merged import Merged
 from disttrace_viewer.states.reduce import WINDOW
-from disttrace_viewer.states.state import State
+from disttrace_viewer.states.state import Merged, State
 from support.by_host import (
     ALIVE,
     Hosts,

@@ -11,7 +11,7 @@ from benchmarks.viewer import shared_folder
 from disttrace_viewer.companion.reading import OwnJournals
 from disttrace_viewer.companion.verdict import Judge
 from disttrace_viewer.states.folder import of_journals
-from disttrace_viewer.states.merged import Merged
+from disttrace_viewer.states.state import Merged
 
 HOSTS, RANKS = 3, 2
 

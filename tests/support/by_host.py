@@ -17,9 +17,8 @@ from disttrace_viewer.companion.reports import Received, packed
 from disttrace_viewer.companion.verdict import HERE, Judge
 from disttrace_viewer.diagnosis.verdict import Verdict, verdict
 from disttrace_viewer.states.folder import of_journals
-from disttrace_viewer.states.merged import Merged, merge
 from disttrace_viewer.states.reduce import WINDOW
-from disttrace_viewer.states.state import State
+from disttrace_viewer.states.state import Merged, State, merge
 
 ALIVE = Observation(alive=True, code=None, state="S")
 Hosts = dict[str, Merged]

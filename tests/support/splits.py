@@ -16,7 +16,7 @@ from disttrace_viewer.diagnosis.verdict import verdict
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.folder import Engine, engine_of, here, local
-from disttrace_viewer.states.merged import Merged, merge
+from disttrace_viewer.states.state import Merged, merge
 from support.scenes import nobody_knows
 from support.states import done_by_another
 

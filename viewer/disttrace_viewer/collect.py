@@ -14,7 +14,7 @@ from disttrace_viewer.load import archives
 from disttrace_viewer.load.journals import in_name
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.load.said import paths_of
-from disttrace_viewer.merge.choice import chooser, folders, nothing
+from disttrace_viewer.merge.jobs import chooser, folders, nothing
 from disttrace_viewer.merge.surveying import restrict, survey
 
 __all__ = ["Collected", "Unpacked", "ViewerError", "is_archive", "pack", "unpack"]

@@ -23,9 +23,8 @@ from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.reader import load
-from disttrace_viewer.states.merged import merge
 from disttrace_viewer.states.reduce import reduce
-from disttrace_viewer.states.state import pack, unpack
+from disttrace_viewer.states.state import merge, pack, unpack
 from disttrace_viewer.trace.process import Process
 from support.journals import MS, Journal
 from support.scenes import OF_HISTORY, PEER_GONE, S, beat, fail, leave, stand, steps, store_call

@@ -12,9 +12,9 @@ import disttrace
 from disttrace.cli import main
 from disttrace_viewer.diagnosis import job as judging
 from disttrace_viewer.diagnosis.verdict import Verdict, verdict
-from disttrace_viewer.merge.choice import beside
+from disttrace_viewer.merge.jobs import beside
 from disttrace_viewer.states import folder
-from disttrace_viewer.states.merged import Merged
+from disttrace_viewer.states.state import Merged
 from support.journals import MS, T0, Journal
 from support.scenes import S, leave
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from disttrace_viewer.load.problems import ViewerError
-from disttrace_viewer.merge.choice import chooser
-from disttrace_viewer.merge.jobs import closure, newest
+from disttrace_viewer.merge.jobs import chooser, closure, newest
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.merge.surveying import survey
 from support.journals import MS, Journal, training, workers

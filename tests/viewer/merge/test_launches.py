@@ -10,7 +10,7 @@ import pytest
 
 from disttrace_viewer.merge.surveying import Survey, survey
 from disttrace_viewer.states import folder
-from disttrace_viewer.states.merged import newest_try
+from disttrace_viewer.states.state import newest_try
 from support.journals import MS, T0, UNIX_NS, Journal
 
 S = 1000 * MS

@@ -23,9 +23,8 @@ from disttrace_viewer.states import folder
 from disttrace_viewer.states.folder import here
 from disttrace_viewer.states.history import MOST_PACKED, CallOrder, History
 from disttrace_viewer.states.history import packed as packed_history
-from disttrace_viewer.states.merged import merge
 from disttrace_viewer.states.reduce import WINDOW, reduce
-from disttrace_viewer.states.state import State
+from disttrace_viewer.states.state import State, merge
 from disttrace_viewer.trace.model import Job, Stream
 from disttrace_viewer.trace.operation import Op
 from support.journals import MS

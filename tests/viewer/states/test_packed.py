@@ -8,9 +8,8 @@ from typing import Any
 from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.states.building import trace_of
-from disttrace_viewer.states.merged import merge
 from disttrace_viewer.states.reduce import reduce
-from disttrace_viewer.states.state import State, pack, unpack
+from disttrace_viewer.states.state import State, merge, pack, unpack
 from support.states import hang
 
 

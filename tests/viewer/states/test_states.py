@@ -20,9 +20,8 @@ from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems, ViewerError
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.folder import SUFFIX, read
-from disttrace_viewer.states.merged import merge
 from disttrace_viewer.states.reduce import reduce
-from disttrace_viewer.states.state import MOST_BYTES, State, StateError, pack, unpack
+from disttrace_viewer.states.state import MOST_BYTES, State, StateError, merge, pack, unpack
 from support.journals import MS
 from support.processes import python
 from support.scenes import S, beat, nobody_knows, steps

@@ -25,7 +25,7 @@ from disttrace_viewer.api.verdict import diagnose, others
 from disttrace_viewer.diagnosis.job import judged, looking_back
 from disttrace_viewer.diagnosis.said import Other, other, with_said
 from disttrace_viewer.load.problems import ViewerError
-from disttrace_viewer.merge.choice import chooser, folders
+from disttrace_viewer.merge.jobs import chooser, folders
 from disttrace_viewer.views.terminal.console import TextConsole, paper
 from disttrace_viewer.views.terminal.diagnosis import details
 from disttrace_viewer.views.terminal.diagnosis import lines as report_lines

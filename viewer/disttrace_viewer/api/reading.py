@@ -14,8 +14,7 @@ from disttrace_viewer.api.report import Report, report_of, stall_ns
 from disttrace_viewer.load import files
 from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.problems import Problems
-from disttrace_viewer.merge.choice import chooser, folders, nothing
-from disttrace_viewer.merge.jobs import newest
+from disttrace_viewer.merge.jobs import chooser, folders, newest, nothing
 from disttrace_viewer.merge.surveying import Survey, survey
 from disttrace_viewer.states.folder import engine_of
 from disttrace_viewer.trace import model

@@ -23,10 +23,10 @@ from disttrace_viewer.load.files import is_remote
 from disttrace_viewer.load.foreign.evidence import evidence as journals_of
 from disttrace_viewer.load.problems import Problems, ViewerError
 from disttrace_viewer.load.text import segment
-from disttrace_viewer.merge.choice import ALL, beside, chooser, folders
+from disttrace_viewer.merge.jobs import ALL, beside, chooser, folders
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.folder import engine_of
-from disttrace_viewer.states.merged import Merged, parts_of
+from disttrace_viewer.states.state import Merged, parts_of
 
 if TYPE_CHECKING:
     from disttrace_viewer.api.reading import Paths

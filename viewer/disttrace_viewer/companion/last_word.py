@@ -26,8 +26,8 @@ from disttrace_viewer.load.said import keep_once, path_of
 from disttrace_viewer.merge.jobs import closure
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.building import trace_of
-from disttrace_viewer.states.merged import Merged, merge, newest_try
 from disttrace_viewer.states.reduce import WINDOW
+from disttrace_viewer.states.state import Merged, merge, newest_try
 from disttrace_viewer.trace.model import Trace
 
 _TOGETHER_S, _LOOK_S = 1.5, 0.1

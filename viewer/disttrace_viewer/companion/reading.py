@@ -28,9 +28,8 @@ from disttrace_viewer.load.discover import Files, named
 from disttrace_viewer.load.files import modified_ns
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.building import trace_of
-from disttrace_viewer.states.merged import Merged
 from disttrace_viewer.states.reduce import WINDOW
-from disttrace_viewer.states.state import State
+from disttrace_viewer.states.state import Merged, State
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.process import AGENT, Process
 

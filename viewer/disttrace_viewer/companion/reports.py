@@ -20,9 +20,8 @@ from disttrace_viewer.analysis.process_ends import quotes
 from disttrace_viewer.companion import messages
 from disttrace_viewer.companion.endpoint import PeerReply
 from disttrace_viewer.states.building import trace_of
-from disttrace_viewer.states.merged import Merged, WaitsWith
 from disttrace_viewer.states.reading import is_creation
-from disttrace_viewer.states.state import OpRow, State, inflated
+from disttrace_viewer.states.state import Merged, OpRow, State, WaitsWith, inflated
 from disttrace_viewer.trace.operation import phrases
 from disttrace_viewer.trace.process import Process
 

@@ -22,8 +22,7 @@ from disttrace_viewer.companion.endpoint import MOST_SUMMARY, PeerReply
 from disttrace_viewer.companion.reports import hidden
 from disttrace_viewer.load.schema import Checker
 from disttrace_viewer.states.building import trace_of
-from disttrace_viewer.states.merged import Merged, WaitsWith
-from disttrace_viewer.states.state import OpRow, State
+from disttrace_viewer.states.state import Merged, OpRow, State, WaitsWith
 
 MOST_WAITS, MOST_GROUPS, MOST_PIECES = 128, 64, 64
 """Rows of a summary, groups of these, and ranges of ranks in one row."""

@@ -43,9 +43,8 @@ from disttrace_viewer.merge.jobs import closure
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.folder import here
-from disttrace_viewer.states.merged import Merged, merge, newest_try
 from disttrace_viewer.states.reduce import WINDOW
-from disttrace_viewer.states.state import State
+from disttrace_viewer.states.state import Merged, State, merge, newest_try
 from disttrace_viewer.trace.model import Job
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.wording import sentences

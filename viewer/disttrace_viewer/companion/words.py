@@ -18,8 +18,7 @@ from disttrace_viewer.findings.finding import LIKELY, NOTE, Finding
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.merge.jobs import ties
 from disttrace_viewer.states import folder
-from disttrace_viewer.states.merged import Merged, merge
-from disttrace_viewer.states.state import State
+from disttrace_viewer.states.state import Merged, State, merge
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.views.terminal.diagnosis import lines as report_lines

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from typing import TYPE_CHECKING
 
 from disttrace_viewer.analysis.liveness import Look, look
-from disttrace_viewer.diagnosis.completeness import gaps_of
+from disttrace_viewer.diagnosis.report import gaps_of
 from disttrace_viewer.diagnosis.said import with_said
 from disttrace_viewer.diagnosis.verdict import Verdict, verdict
 from disttrace_viewer.evidence.evidence import Evidence
@@ -19,13 +19,12 @@ from disttrace_viewer.load.files import size
 from disttrace_viewer.load.foreign.evidence import evidence, troubles
 from disttrace_viewer.load.journals import open_journal
 from disttrace_viewer.load.problems import Problems, ViewerError
-from disttrace_viewer.merge.choice import nothing
+from disttrace_viewer.merge.jobs import nothing
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.folder import Engine, here
 from disttrace_viewer.states.history import courses_differ
-from disttrace_viewer.states.merged import Merged, merge
 from disttrace_viewer.states.reduce import WINDOW
-from disttrace_viewer.states.state import State
+from disttrace_viewer.states.state import Merged, State, merge
 from disttrace_viewer.trace.model import Job, Stream, Trace
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from typing import Any
 from disttrace.journal.format import STOPPED
 from disttrace_viewer.analysis.process_ends import ALIVE, RUNNING, SILENT
 from disttrace_viewer.analysis.sample import frame
+from disttrace_viewer.evidence.endings import end_of
 from disttrace_viewer.evidence.outlook import (
     MOVES,
     SPINS,
@@ -18,7 +19,6 @@ from disttrace_viewer.evidence.outlook import (
     activity,
     deadline,
 )
-from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, Finding
 from disttrace_viewer.findings.rules.communicator_creation import is_start

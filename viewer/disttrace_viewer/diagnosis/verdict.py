@@ -10,11 +10,10 @@ from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.analysis.past import NOTHING, Past
 from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN, SILENT, TOGETHER_NS
 from disttrace_viewer.analysis.sample import frame
-from disttrace_viewer.diagnosis.completeness import Gaps, gaps_of
 from disttrace_viewer.diagnosis.positions import outlook
-from disttrace_viewer.diagnosis.report import healthy, report
+from disttrace_viewer.diagnosis.report import Gaps, gaps_of, healthy, report
+from disttrace_viewer.evidence.endings import end_of
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.evidence.recorded import STALL_NS
 from disttrace_viewer.evidence.wait import Wait
 from disttrace_viewer.findings.case import Case
@@ -25,7 +24,7 @@ from disttrace_viewer.findings.rules.downgraded import attempts, eased, overcome
 from disttrace_viewer.findings.rules.group_mismatch import by_names
 from disttrace_viewer.findings.rules.table import RULES
 from disttrace_viewer.states.building import trace_of
-from disttrace_viewer.states.merged import Merged
+from disttrace_viewer.states.state import Merged
 from disttrace_viewer.trace.model import Blame, Trace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Problem

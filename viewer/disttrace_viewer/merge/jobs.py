@@ -1,68 +1,24 @@
-"""What is one launch, and which launches met: processes are sorted into jobs here."""
+"""What is one launch, which launches met, and which folders and which job a command means."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
 from disttrace_viewer.load.journals import in_name
-from disttrace_viewer.merge.launches import launches
+from disttrace_viewer.load.problems import ViewerError
+from disttrace_viewer.merge.launches import Union, families, launches
 from disttrace_viewer.merge.store_servers import Life
 from disttrace_viewer.trace.model import Group, Job, Place
-from disttrace_viewer.trace.process import Process
+from disttrace_viewer.trace.plain_text import plain
+from disttrace_viewer.trace.process import Problem, Process
 
 TOGETHER_NS = 60_000_000_000
 """Processes started one by one, as by a shell loop, are one launch within this time."""
 OWN_SOURCES = ("drawn", "parent", "")
 """Values of ``job_source`` that hold no more than descent does."""
-
-
-class Union:
-    """Sets that grow together (union-find)."""
-
-    def __init__(self, count: int) -> None:
-        self._above = list(range(count))
-
-    def find(self, item: int) -> int:
-        """The representative of an item's set: its smallest member."""
-        while self._above[item] != item:
-            self._above[item] = self._above[self._above[item]]
-            item = self._above[item]
-        return item
-
-    def join(self, items: Iterable[int]) -> None:
-        """Make one set of the sets of all items."""
-        roots = {self.find(item) for item in items}
-        if roots:
-            least = min(roots)
-            for root in roots:
-                self._above[root] = least
-
-    def all(self) -> list[int]:
-        """The representative of every item."""
-        return [self.find(item) for item in range(len(self._above))]
-
-
-def families(processes: Sequence[Process]) -> Union:
-    """Processes under the traced process from which they descend.
-
-    An agent is a launch of its own, whoever started it.
-    """
-    index = {p.id: p.index for p in processes}
-    union = Union(len(processes))
-    unseen: dict[str, list[int]] = {}
-    for process in processes:
-        if process.parent is None or process.is_agent:
-            continue
-        if process.parent in index:
-            union.join((process.index, index[process.parent]))
-        else:
-            # The parent left no journal; its children are siblings all the same.
-            unseen.setdefault(process.parent, []).append(process.index)
-    for siblings in unseen.values():
-        union.join(siblings)
-    return union
 
 
 def by_launch(
@@ -421,3 +377,93 @@ def _by_number(
         and (other.exit is None or other.exit.t_ns >= one.start_ns)
     ]
     return max(lived, key=lambda other: other.start_ns).index if lived else None
+
+
+DEFAULT_DIR = "disttrace-out"
+DIR_VARIABLE = "DISTTRACE_DIR"
+NEWEST, ALL = "newest", "all"
+Lives = Callable[[Process], bool | None]
+"""Whether a process runs, as far as this host can tell."""
+
+
+def folders(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None) -> list[str]:
+    """The folders that are meant."""
+    if path is None or (isinstance(path, Sequence) and not path):
+        return [os.environ.get(DIR_VARIABLE) or DEFAULT_DIR]
+    if isinstance(path, (str, os.PathLike)):
+        return [os.fspath(path)]
+    return [os.fspath(one) for one in path]
+
+
+def nothing(where: Sequence[str], problems: Sequence[Problem]) -> ViewerError:
+    """The error for folders without a journal."""
+    names = [plain(one) or "''" for one in where]
+    if problems and all(problem.kind == "silent" for problem in problems):
+        of = [
+            (plain(one.path), one.sentence.removeprefix(f"{plain(one.path)}: ")) for one in problems
+        ]
+        return ViewerError("\n".join(f"{path}: it {why}" for path, why in of))
+    if [problem.path for problem in problems] == list(where) and len(where) == 1:
+        why = problems[0].sentence.removeprefix(f"{plain(where[0])}: ")
+        it = "" if why[:1].isdecimal() else "it "  # what is in a folder is counted
+        return ViewerError(f"no journals in {names[0]}: {it}{why}")
+    reasons = "".join(f"\n  {problem.sentence}" for problem in problems)
+    return ViewerError(
+        f"no journals in {', '.join(names)}: run the program with DISTTRACE=1 and give the"
+        f" folder that DISTTRACE_DIR names.{reasons}"
+    )
+
+
+def chooser(job: str | None) -> Callable[[Sequence[Job]], Sequence[str]]:
+    """What picks the ids of the jobs that ``job`` stands for."""
+    wanted = job or NEWEST
+
+    def choose(found: Sequence[Job]) -> Sequence[str]:
+        if wanted == ALL:
+            return [job.id for job in found]
+        if wanted == NEWEST:
+            return [job.id for job in closure(found, [newest(found).id])]
+        exact = [job.id for job in found if job.id == wanted]
+        fits = exact or [job.id for job in found if job.id.startswith(wanted)]
+        if len(fits) != 1:
+            names = ", ".join(job.id for job in found)
+            state = "is no job here" if not fits else f"stands for {len(fits)} jobs"
+            raise ViewerError(f"--job {wanted} {state}; there are: {names}")
+        return fits
+
+    return choose
+
+
+def beside(
+    jobs: Sequence[Job], processes: Sequence[Process], lives: Lives
+) -> list[tuple[str, ...]]:
+    """The jobs that are judged besides the newest one and those that it met, newest first, each
+    with those that it met in turn: which lived while the newest did, or started it.
+
+    A job that was killed lived to its newest sign of life; one of which a process runs still
+    (``lives``) lives, even if nothing was heard of it.
+    """
+    if not jobs:
+        return []
+    first = newest(jobs)
+    near = closure(jobs, [first.id])
+    above = reached(jobs, [one for job in near for one in job.parents], lambda job: job.parents)
+    seen = {job.id for job in near}
+    found = []
+    for job in sorted(jobs, key=lambda job: (job.start_ns, job.index), reverse=True):
+        if job.id in seen or not job.known:
+            continue
+        if job.id in above or _until(job, first, processes, lives):
+            met = tuple(one.id for one in closure(jobs, [job.id]))
+            # The one itself comes first: it gives all of them their name.
+            found.append((job.id, *(one for one in met if one != job.id)))
+            seen.update(met)
+    return found
+
+
+def _until(job: Job, first: Job, processes: Sequence[Process], lives: Lives) -> bool:
+    """Whether a job that was launched before another one lived while that one did."""
+    if job.last_ns >= first.start_ns:
+        return job.start_ns <= first.last_ns
+    members = (processes[i] for i in job.processes)
+    return any(p.exit is None and lives(p) for p in members)

@@ -1,4 +1,5 @@
-"""Which processes of one name are one launch: a job that is tried again bears its name again.
+"""Families of processes, and which processes of one name are one launch: a job that is tried again
+bears its name again.
 
 A process that ended before another one began is not of its launch. On one boot that is known
 exactly, by the steady clock that all of its processes share; attempts of one launcher are one
@@ -18,6 +19,54 @@ from dataclasses import dataclass, field
 
 from disttrace_viewer.merge.store_servers import SLACK_NS, Life
 from disttrace_viewer.trace.process import Process
+
+
+class Union:
+    """Sets that grow together (union-find)."""
+
+    def __init__(self, count: int) -> None:
+        self._above = list(range(count))
+
+    def find(self, item: int) -> int:
+        """The representative of an item's set: its smallest member."""
+        while self._above[item] != item:
+            self._above[item] = self._above[self._above[item]]
+            item = self._above[item]
+        return item
+
+    def join(self, items: Iterable[int]) -> None:
+        """Make one set of the sets of all items."""
+        roots = {self.find(item) for item in items}
+        if roots:
+            least = min(roots)
+            for root in roots:
+                self._above[root] = least
+
+    def all(self) -> list[int]:
+        """The representative of every item."""
+        return [self.find(item) for item in range(len(self._above))]
+
+
+def families(processes: Sequence[Process]) -> Union:
+    """Processes under the traced process from which they descend.
+
+    An agent is a launch of its own, whoever started it.
+    """
+    index = {p.id: p.index for p in processes}
+    union = Union(len(processes))
+    unseen: dict[str, list[int]] = {}
+    for process in processes:
+        if process.parent is None or process.is_agent:
+            continue
+        if process.parent in index:
+            union.join((process.index, index[process.parent]))
+        else:
+            # The parent left no journal; its children are siblings all the same.
+            unseen.setdefault(process.parent, []).append(process.index)
+    for siblings in unseen.values():
+        union.join(siblings)
+    return union
+
 
 APART_NS = 60_000_000_000
 """Hosts whose clocks are further apart are not brought together by their ranks."""

@@ -23,8 +23,15 @@ from disttrace_viewer.merge.processes import stack_of
 from disttrace_viewer.merge.surveying import Survey, base_stores
 from disttrace_viewer.merge.tables import KINDS, named, store_of
 from disttrace_viewer.states.history import History, courses_differ
-from disttrace_viewer.states.merged import Merged, WaitsWith, survey
-from disttrace_viewer.states.state import ByIdentity, OpRow, State, journal_of
+from disttrace_viewer.states.state import (
+    ByIdentity,
+    Merged,
+    OpRow,
+    State,
+    WaitsWith,
+    journal_of,
+    survey,
+)
 from disttrace_viewer.trace.model import (
     Call,
     Group,

@@ -21,13 +21,14 @@ from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.files import below, is_held, is_remote, opened
 from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.problems import Problems, ViewerError
-from disttrace_viewer.states.merged import Merged, merge
 from disttrace_viewer.states.reduce import reduce
 from disttrace_viewer.states.state import (
     MOST_BYTES,
+    Merged,
     State,
     StateError,
     inflated,
+    merge,
     pack,
     parsed,
     unpack,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from disttrace.journal.format import STOPPED
 from disttrace_viewer.analysis.process_ends import ALIVE, CLEAN, MISSED_NS, SILENT, TOGETHER_NS, End
 from disttrace_viewer.analysis.sample import innermost
-from disttrace_viewer.evidence.peer_addresses import end_of
+from disttrace_viewer.evidence.endings import end_of
 from disttrace_viewer.evidence.recorded import DRAINING
 from disttrace_viewer.evidence.wait import Wait
 from disttrace_viewer.findings.case import Case

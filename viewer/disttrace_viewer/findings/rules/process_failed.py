@@ -22,8 +22,8 @@ from disttrace_viewer.analysis.process_ends import (
     End,
 )
 from disttrace_viewer.analysis.sample import frame, innermost
+from disttrace_viewer.evidence.endings import end_of
 from disttrace_viewer.evidence.mismatches import minority
-from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.evidence.recorded import STUCK_NS
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, Finding, Scope, why

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from disttrace_viewer.analysis.process_ends import End
-from disttrace_viewer.evidence.peer_addresses import end_of
+from disttrace_viewer.evidence.endings import end_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, Finding, Scope, why
 from disttrace_viewer.findings.rules.claims import address

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from disttrace.journal.format import EXEC
 from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN, End
 from disttrace_viewer.analysis.sample import frame
-from disttrace_viewer.evidence.peer_addresses import end_of
+from disttrace_viewer.evidence.endings import end_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, Finding, Scope
 from disttrace_viewer.findings.rules import process_failed

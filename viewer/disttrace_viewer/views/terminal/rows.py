@@ -14,8 +14,8 @@ from rich.text import Text
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.process_ends import EXITED, FAILED, KILLED, UNKNOWN
 from disttrace_viewer.analysis.sample import innermost
+from disttrace_viewer.evidence.endings import end_of
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.views.terminal import BAD, DIM, HOLD, NUMBER, WAIT
 from disttrace_viewer.wording.names import (
