@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import tarfile
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ import orjson
 import polars as pl
 import pytest
 
+from disttrace.cli import main
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.commands import export
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.views import jsonl
 from disttrace_viewer.views.timeline import perfetto, tracks
-from support.journals import MS, Journal, bulk, training, workers
+from support.journals import MS, T0, UNIX_NS, Journal, bulk, training, workers
 from support.scenes import S, beat, fail
 
 Event = dict[str, Any]
@@ -301,3 +303,90 @@ def test_bytes_per_operation(tmp_path: Path) -> None:
     trace = load([str(tmp_path)])
     packed = gzip.compress(b"".join(perfetto.lines(trace)), 6)
     assert len(packed) / trace.operations.height <= 150
+
+
+def test_profiles_of_hosts_whose_clocks_are_seconds_apart_are_one_picture(tmp_path: Path) -> None:
+    """By the manifest of Perfetto each event lies where ours does, and no message runs backwards.
+
+    Each host reads its own wall clock for its profile, and calls its process by the same pid.
+    """
+    size, paths, wall = 4, [], UNIX_NS - UNIX_NS % S
+    rounds = range(1, 6)
+    for rank in range(size):
+        ahead = rank * 5 * S
+        journal = Journal(
+            tmp_path / "journals", pid=7, rank=rank, world_size=size, host=f"h{rank}",
+            boot_id=f"boot {rank}", offset_ns=UNIX_NS - T0 + ahead, store_host="h0",
+        )  # fmt: skip
+        group, profile = journal.world(), []
+        for seq in rounds:
+            start = seq * 100 * MS
+            journal.run(journal.collective(group, "barrier"), t=start + rank, d=MS, q=seq)
+            for op, peer, t, d in (
+                ("send", (rank + 1) % size, start + 2 * MS, MS),
+                ("recv", (rank - 1) % size, start + 4 * MS, MS),
+            ):
+                journal.run(journal.message(group, op, peer), t=t, d=d, q=seq)
+                us = (UNIX_NS + ahead + t - wall) / 1000
+                name = f"{op} {seq} {rank if op == 'send' else peer}"
+                profile.append(
+                    {"ph": "X", "name": name, "ts": us, "dur": d / 1000, "pid": 7, "tid": 1}
+                )
+        journal.define("exit", t=S, how="normal", code=0)
+        paths.append(tmp_path / f"{rank}.pt.trace.json.gz")
+        head = {"distributedInfo": {"rank": rank}, "baseTimeNanoseconds": wall}
+        paths[-1].write_bytes(gzip.compress(orjson.dumps({**head, "traceEvents": profile})))
+    options = ["--with", *map(str, paths), "-o", str(tmp_path / "job.tar")]
+    assert main(["export", str(tmp_path / "journals"), *options]) == 0
+
+    with tarfile.open(tmp_path / "job.tar") as packed:
+        members = {one.name: packed.extractfile(one) for one in packed.getmembers()}
+        read = {name: file.read() for name, file in members.items() if file is not None}
+    assert next(iter(read)) == "perfetto_manifest.json"
+    assert read["perfetto_manifest.json"].startswith(b'{"perfetto_manifest"')
+    manifest = orjson.loads(read.pop("perfetto_manifest.json"))["perfetto_manifest"]
+    ours, *theirs = manifest["files"]
+    assert (manifest["version"], ours) == (1, {"path": perfetto.OURS})
+    assert [one["machine"]["name"] for one in theirs] == [
+        f"rank {rank} of h{rank}, {rank}.pt.trace.json.gz" for rank in range(size)
+    ]
+    assert list(read) == [one["path"] for one in manifest["files"]]
+    document = orjson.loads(read[perfetto.OURS])
+    begins: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for event in sorted(slices(document["traceEvents"]), key=lambda one: float(one["ts"])):
+        begins[event["name"].split(" ")[0], event["pid"] - 1].append(event["ts"] * 1000)
+    placed: dict[str, tuple[float, float]] = {}
+    for rank, one in enumerate(theirs):
+        assert one["clocks"]["sync_to"] == {"file": perfetto.OURS}
+        for event in orjson.loads(read[one["path"]])["traceEvents"]:
+            at = event["ts"] * 1000 + one["clocks"]["offset_ns"]
+            assert at >= 0
+            op, seq, _ = event["name"].split(" ")
+            assert abs(at - begins[op, rank][int(seq) - 1]) < 1000  # a double has microseconds
+            placed[event["name"]] = at, at + event["dur"] * 1000
+    for name, (begin, _) in placed.items():
+        if name.startswith("send"):
+            assert begin < placed[name.replace("send", "recv")][1]
+
+
+@pytest.mark.parametrize(
+    ("profile", "why"),
+    [
+        (b"{}", "is no profile"),
+        (b"[]", "is no profile"),
+        (b'{"traceEvents": [{"ph": "X", "ts": 1, "pid": 1}]}', "no process has its pids"),
+        (b'{"traceEvents": [{"ph": "X", "ts": 1, "pid": 7}]}', "several hosts have its pids"),
+    ],
+)
+def test_what_cannot_be_placed_is_refused(
+    tmp_path: Path, profile: bytes, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a sentence, and without an archive."""
+    for host in "ab":
+        Journal(tmp_path / "journals", pid=7, host=host, boot_id=host)
+    path = tmp_path / "x.json"
+    path.write_bytes(profile)
+    target = tmp_path / "job.tar"
+    assert main(["export", str(tmp_path / "journals"), "--with", str(path), "-o", str(target)]) == 2
+    assert why in capsys.readouterr().err
+    assert not target.exists()

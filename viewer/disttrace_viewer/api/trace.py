@@ -184,16 +184,18 @@ class Trace:
         format: str | None = None,  # noqa: A002
         *,
         source: bool = True,
+        profiles: Sequence[str] = (),
     ) -> None:
         """Write ``path`` as ``disttrace export`` does: ``jsonl``, ``perfetto``, ``html``,
         ``parquet`` or ``otlp``, guessed from the suffix (``.jsonl``, ``.json``, ``.html``,
         ``.parquet``; all but the last also with ``.gz``). ``source``: whether a page has
-        the text of the program's lines, where their file is here.
+        the text of the program's lines, where their file is here. ``profiles``: files of
+        torch.profiler and VizTracer that go into a ``.tar`` for Perfetto.
 
         Raises:
             ViewerError: for a suffix that tells nothing, and when it cannot be written.
         """
-        export(self.model, os.fspath(path), format, source=source)
+        export(self.model, os.fspath(path), format, source=source, profiles=profiles)
 
     @property
     def jobs(self) -> tuple[str, ...]:
@@ -262,21 +264,26 @@ SUFFIXES = {
     ".html": ("html",),
     ".htm": ("html",),
     ".parquet": ("parquet",),
+    ".tar": ("perfetto",),  # with profiles of other tools
 }
 """Suffix -> the formats that it may hold, the one that it stands for first."""
+ARCHIVE = ".tar"
 GZIP = ".gz"
 _LEVEL = 6
 
 
-def format_of(path: str | None, wanted: str | None) -> str:
+def format_of(path: str | None, wanted: str | None, profiles: Sequence[str] = ()) -> str:
     """The format for a path: as given, else by its suffix, else jsonl.
 
     Raises:
-        ViewerError: where the two contradict each other, and for a suffix that tells nothing.
+        ViewerError: where the two contradict each other, for a suffix that tells nothing, and for
+            ``profiles`` that are to go into another file than an archive.
     """
     name = "" if path is None else os.path.basename(os.path.normpath(path)).lower()
     packed = name.endswith(GZIP)
     suffix = os.path.splitext(name.removesuffix(GZIP))[1]
+    if profiles and suffix != ARCHIVE:
+        raise ViewerError(f"profiles go into an archive: name it by -o, as in -o job{ARCHIVE}")
     fits = SUFFIXES.get(suffix, ())
     if wanted is not None and wanted not in FORMATS:
         raise ViewerError(f"no format {wanted!r}; there are: {', '.join(FORMATS)}")
@@ -300,19 +307,26 @@ def format_of(path: str | None, wanted: str | None) -> str:
 
 
 def export(
-    trace: model.Trace, path: str, wanted: str | None = None, *, source: bool = True
+    trace: model.Trace,
+    path: str,
+    wanted: str | None = None,
+    *,
+    source: bool = True,
+    profiles: Sequence[str] = (),
 ) -> None:
     """Write ``path``, which appears when it is complete; ``source``: a page with source lines.
 
     Raises:
         ViewerError: see ``format_of``; and when it cannot be written.
     """
-    chosen = format_of(path, wanted)
+    chosen = format_of(path, wanted, profiles)
     try:
         if chosen in FOLDERS:
             _write_folder(path, trace)
         else:
             parts = pieces(trace, chosen, source=source)
+            if path.lower().removesuffix(GZIP).endswith(ARCHIVE):
+                parts = importlib.import_module(FORMATS[chosen]).archive(trace, profiles)
             _write(path, _packed(parts) if path.lower().endswith(GZIP) else parts)
     except OSError as error:
         raise ViewerError(f"cannot write {path}: {error.strerror}.") from error

@@ -25,8 +25,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="FILE",
-        help="where to write: .jsonl, .json (Perfetto), .html, each also with .gz, or a folder"
-        " .parquet (default: -, stdout; otlp: to the collector of the OTEL_* variables)",
+        help="where to write: .jsonl, .json or .tar (Perfetto), .html, each also with .gz, or a"
+        " folder .parquet (default: -, stdout; otlp: to the collector of the OTEL_* variables)",
+    )
+    parser.add_argument(
+        "--with",
+        dest="profiles",
+        nargs="+",
+        default=[],
+        metavar="PROFILE",
+        help="with -o FILE.tar: files of torch.profiler or VizTracer of the same run, which"
+        " Perfetto (58.2 or later) shows on one time line with it, by the measured clocks",
     )
     parser.add_argument(
         "--no-source",
@@ -41,7 +50,7 @@ def execute(args: argparse.Namespace) -> int:
     from disttrace_viewer.api import trace as exporting
 
     target = None if args.output in (None, "-") else args.output
-    chosen = exporting.format_of(target, args.format)  # before anything is read
+    chosen = exporting.format_of(target, args.format, args.profiles)  # before anything is read
     trace = common.read(args)
     for problem in trace.problems:
         sys.stderr.write(problem + "\n")
@@ -53,5 +62,5 @@ def execute(args: argparse.Namespace) -> int:
         sys.stdout.buffer.flush()
     else:
         with common.taken_down():
-            trace.export(target, chosen, source=not args.no_source)
+            trace.export(target, chosen, source=not args.no_source, profiles=args.profiles)
     return 0

@@ -38,6 +38,11 @@ def to_unix(clock: Clock, monotonic_ns: int) -> int:
     return monotonic_ns + clock.offset_ns - drifted
 
 
+def by_wall_clock(clock: Clock, ns: int) -> int:
+    """Unix time of a reading of the wall clock that the processes of a clock see."""
+    return to_unix(clock, ns - clock.offset_ns + clock.moved_ns)
+
+
 def realign(trace: Trace, clocks: tuple[Clock, ...]) -> Trace:
     """The same trace under other clocks (same order and length as ``trace.clocks``).
 
@@ -252,9 +257,11 @@ def _shifted(
     origin = bounds.origin_ns - old.offset_ns
     there = bounds.origin_ns - round(line.offset_ns) - moved.offset_ns - above.origin_ns
     shift = above.offset_ns - moved.offset_ns - round(there * above.drift)
+    by_ns = shift - round(line.offset_ns)
     return dataclasses.replace(
         old,
-        offset_ns=old.offset_ns - round(line.offset_ns) + shift,
+        offset_ns=old.offset_ns + by_ns,
+        moved_ns=by_ns,
         drift=line.drift + above.drift,
         origin_ns=origin,
         error_ns=round(line.error_ns) + (above.error_ns if shift else 0),

@@ -306,3 +306,5 @@ class Clock:
     """Seconds gained per second against the reference clock, counted from ``origin_ns``."""
     origin_ns: int = 0
     """Monotonic reading at which ``offset_ns`` holds exactly."""
+    moved_ns: int = 0
+    """The part of ``offset_ns`` by which exchanges showed the wall clock to be wrong."""

@@ -94,7 +94,7 @@ class _Profile:
 def recognises(path: str, head: bytes) -> bool:
     """By the keys that Kineto writes first."""
     try:
-        head = _unpacked(head, len(head))[0]
+        head = unpacked(head, len(head))[0]
     except zlib.error:
         return False
     return head.lstrip().startswith(b"{") and b'"schemaVersion"' in head
@@ -119,7 +119,7 @@ def read(paths: Sequence[str], problems: Problems) -> Iterator[Files]:
 def _profile(path: str, problems: Problems) -> _Profile | None:
     try:
         data, beyond = files.read(path, MOST_BYTES)
-        data, more = _unpacked(data, MOST_BYTES)
+        data, more = unpacked(data, MOST_BYTES)
         beyond = beyond or more
         value = {} if beyond else orjson.loads(data)
         info, events = value.get("distributedInfo"), value.get("traceEvents")
@@ -156,7 +156,7 @@ def _profile(path: str, problems: Problems) -> _Profile | None:
     return None
 
 
-def _unpacked(data: bytes, most: int) -> tuple[bytes, int]:
+def unpacked(data: bytes, most: int) -> tuple[bytes, int]:
     """What gzip packed, up to ``most`` bytes, and whether there is more; what is none, as it is.
 
     Raises zlib.error.

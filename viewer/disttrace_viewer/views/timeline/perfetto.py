@@ -12,7 +12,11 @@ The format: "Trace Event Format", Duca and Sinclair, Google, 2016.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -23,8 +27,13 @@ from disttrace_viewer.diagnosis.job import verdict_on
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.load import files
+from disttrace_viewer.load.foreign.kineto import unpacked
+from disttrace_viewer.load.problems import ViewerError
+from disttrace_viewer.merge.clock import by_wall_clock
 from disttrace_viewer.trace.columns import STATUS
 from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.plain_text import plain
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.views.tables import shared
 from disttrace_viewer.views.timeline.tracks import Track, Tracks, counters, placed
@@ -135,14 +144,104 @@ class Slices:
 CHUNK_ROWS = 50_000
 
 
-def lines(trace: Trace) -> Iterator[bytes]:
-    """The document in pieces, one event per line."""
-    yield _head(trace, trace.launch_ns)
+def lines(trace: Trace, start: int | None = None) -> Iterator[bytes]:
+    """The document in pieces, one event per line; its zero is the launch or ``start``."""
+    start = trace.launch_ns if start is None else start
+    yield _head(trace, start)
     separator = b"\n"
-    for piece in _pieces(trace, _clock(trace.launch_ns)):
+    for piece in _pieces(trace, _clock(start)):
         yield separator + piece
         separator = b",\n"
     yield b"\n]}\n"
+
+
+OURS = "disttrace.json"
+
+
+@dataclass(frozen=True, slots=True)
+class _Profile:
+    """A trace of another tool of one of our processes."""
+
+    path: str
+    name: str
+    """In the archive."""
+    machine: str
+    zero_ns: int
+    """When its own time was zero, by the clock of all processes."""
+    first_ns: int
+
+
+def archive(trace: Trace, paths: Sequence[str]) -> Iterator[bytes]:
+    """A TAR of the document and of profiles, with the manifest by which Perfetto shows them on one
+    time line: perfetto.dev/docs/reference/perfetto-manifest.
+
+    Raises:
+        ViewerError: for a file that is no profile of one of the processes.
+    """
+    profiles = [_profile(trace, path, number) for number, path in enumerate(paths, 1)]
+    # What is before zero Perfetto leaves out.
+    start = min([trace.launch_ns, *(one.first_ns for one in profiles)])
+    placed = [
+        {
+            "path": one.name,
+            "machine": {"name": one.machine},
+            "clocks": {"sync_to": {"file": OURS}, "offset_ns": one.zero_ns - start},
+        }
+        for one in profiles
+    ]
+    manifest = {"version": 1, "files": [{"path": OURS}, *placed]}
+    yield from _member("perfetto_manifest.json", orjson.dumps({"perfetto_manifest": manifest}))
+    yield from _member(OURS, b"".join(lines(trace, start)))
+    for one in profiles:
+        yield from _member(one.name, _content(one.path))
+    yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def _member(name: str, data: bytes) -> Iterator[bytes]:
+    head = tarfile.TarInfo(name)
+    head.size = len(data)
+    yield from (head.tobuf(tarfile.USTAR_FORMAT), data, bytes(-len(data) % tarfile.BLOCKSIZE))
+
+
+def _content(path: str) -> bytes:
+    """Of a profile, which may be a gzip."""
+    try:
+        data, beyond = files.read(path)
+        data, more = unpacked(data, files.MOST_BYTES)
+    except (OSError, zlib.error) as error:
+        raise ViewerError(f"{plain(path)} cannot be read: {error}.") from error
+    if beyond or more:
+        raise ViewerError(f"{plain(path)} is too large: profile fewer steps.")
+    return data
+
+
+def _profile(trace: Trace, path: str, number: int) -> _Profile:
+    """One of ``torch.profiler`` (its rank is in it) or VizTracer (pids of one host are)."""
+    try:
+        value = orjson.loads(_content(path))
+        events = [one for one in value["traceEvents"] if one.get("ph") != "M"]
+        first = round(min(one["ts"] for one in events if "ts" in one) * 1000)
+        of = value.get("viztracer_metadata", value).get("baseTimeNanoseconds", 0) + first
+        rank = value.get("distributedInfo", {}).get("rank")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ViewerError(f"{plain(path)} is no profile: trace events have no times.") from error
+    pids = {one.get("pid") for one in events}
+    made = [p for p in trace.processes if p.pid in pids and rank in (None, p.rank)]
+    clocks = {p.clock for p in made}
+    if len(clocks) != 1:
+        why = "processes of several hosts have its pids" if clocks else "no process has its pids"
+        raise ViewerError(f"{plain(path)} cannot be placed: {why}.")
+    at = by_wall_clock(trace.clocks[clocks.pop()], of)
+    labels = ", ".join(p.label for p in made) if len(made) < _FEW else f"{len(made)} processes"
+    file = os.path.basename(path)
+    name = f"profile-{number}-{file.removesuffix('.gz')}"[-_NAME:]
+    # One machine for two files would be one thread, in which slices must not cross.
+    return _Profile(path, name, f"{labels} of {made[0].host}, {file}", at - first, at)
+
+
+_NAME = 90
+"""Characters of a name in an archive; there may be 100 bytes."""
+_FEW = 4
 
 
 def _head(trace: Trace, start: int) -> bytes:
