@@ -1,4 +1,4 @@
-"""What a job said, every later command says: three of the scenes of ``make surfaces``."""
+"""What a job said, every later command says: three scenes here, all of them with ``-m long``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ import pytest
 
 from reliability.matrix import SCENES, faults
 
+OFTEN = {"bare", "ctrl-c", "desync"}
 
-@pytest.mark.parametrize("name", ["bare", "ctrl-c", "desync"])
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in OFTEN else pytest.mark.long) for n in SCENES]
+)
 def test_every_surface_says_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
