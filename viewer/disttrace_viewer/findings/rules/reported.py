@@ -13,6 +13,7 @@ from disttrace_viewer.analysis.process_ends import FROM_OUTSIDE
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, KINDS, NOTE, WARNING, Finding, Scope
 from disttrace_viewer.findings.rules.process_failed import look_for
+from disttrace_viewer.load.foreign.lines import numbers
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import clock_time
 
@@ -69,7 +70,7 @@ def _said(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
         listed = one.get("culprit_ranks")
         ranks = [r for r in (listed if type(listed) is list else ()) if type(r) is int]
         if led is not None and not own:
-            ranks = [*_numbers(led[1]), *([int(led[2])] if led[2] else [])]
+            ranks = [*numbers(led[1]), *([int(led[2])] if led[2] else [])]
         kind = own.get("kind") if own.get("kind") in KINDS else _KIND_OF.get(one["kind"])
         never = "never joined" in one["summary"]
         severity = own.get("severity") if own.get("severity") in (WARNING, NOTE) else ERROR
@@ -84,16 +85,6 @@ def _said(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
             because=() if one.get("certainty") == CERTAIN else (sentences.OTHER_TOOLS,),
             hint="The job said this itself while it ran: its journals tell more.",
         )
-
-
-def _numbers(text: str) -> list[int]:
-    """The ranks of ``0, 2-4``."""
-    found: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.strip().partition("-")
-        if first.isdecimal() and (last or first).isdecimal():
-            found += range(int(first), min(int(last or first), int(first) + 4096) + 1)
-    return found
 
 
 def _absent(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
 
-from disttrace_viewer.load.foreign.lines import Line, unix
+from disttrace_viewer.load.foreign.lines import Line, numbers, unix
+from disttrace_viewer.load.foreign.nccl_ras import OPS
 from disttrace_viewer.load.foreign.py_spy import Sample
 
 DEFAULT = ("0", "default_pg")
@@ -332,44 +333,62 @@ def crashes(log: Log, line: Line, speaker: Speaker) -> bool:
     return True
 
 
-_UNPASSED = re.compile(
-    r"Ranks? (\d{1,7}(?:, \d{1,7})*) failed to pass monitoredBarrier in (\d{1,12})"
-)
-_REACHED = re.compile(r"Rank (\d{1,7}) successfully reached monitoredBarrier")
-_STORE_BARRIER = re.compile(
-    r"store based barrier (?:to initialize process group )?(?:on|for) rank: (\d{1,7}),"
-    r".{0,200}?world_size=(\d{1,7}), worker_count=(\d{1,7})"
-)
-_MESH_KEY = re.compile(r"keys?: /?default_pg/\d{1,4}//(?:cpu|cuda)//\d{1,4}/(\d{1,7})\b")
-_CLIENTS = re.compile(r"(\d{1,7})/(\d{1,7}) clients joined")
-_UNIQUE_ID = re.compile(
-    r"\[(\d{1,7})\] is setting up NCCL communicator and retr[a-z]{6} ncclUniqueId from"
-    r" \[(\d{1,7})\]"
-)
+_TOLD = tuple(
+    (kind, op, also, re.compile(pattern, re.IGNORECASE if kind == "analyzer" else 0))
+    for kind, op, also, pattern in (
+        ("absent", "monitored_barrier", "",
+         r"Ranks? (?P<ranks>\d{1,7}(?:, \d{1,7})*) failed to pass monitoredBarrier in \d{1,12}"),
+        ("reached", "monitored_barrier", "",
+         r"Rank (?P<rank>\d{1,7}) successfully reached monitoredBarrier"),
+        ("barrier", "", "",
+         (r"store based barrier (?:to initialize process group )?(?:on|for) rank: (?P<rank>\d{1,7})"
+         r".{0,200}?world_size=(?P<world>\d{1,7}), worker_count=(?P<count>\d{1,7})")),
+        ("absent", "init_process_group", "imeout",
+         r"keys?: /?default_pg/\d{1,4}//(?:cpu|cuda)//\d{1,4}/(?P<ranks>\d{1,7})\b"),
+        ("clients", "", "", r"(?P<count>\d{1,7})/(?P<world>\d{1,7}) clients joined"),
+        ("absent", "ncclUniqueId", "imeout",
+         (r"\[\d{1,7}\] is setting up NCCL communicator and retr[a-z]{6} ncclUniqueId from"
+         r" \[(?P<ranks>\d{1,7})\]")),
+        ("no_grad", "", "",
+         r"did not receive grad for rank (?P<rank>\d{1,7}): (?P<names>[^\n]{0,200})"),
+        ("sizes", "", "",
+         (r"(?:collective mismatch error,? local size|op\.preamble\.length <= op\.nbytes\.)"
+         r" (?P<local>\d{1,20}) (?:remote|vs) (?P<remote>\d{1,20})")),
+        ("around", "", "",
+         r"Mismatched collective detected.{0,80}? at and around rank (?P<rank>\d{1,7})"),
+        ("shared", "", "",
+         (r"Duplicate GPU detected : rank (?P<ranks>\d{1,7} and rank \d{1,7}) both on CUDA device"
+         r" (?P<device>\w{1,20})")),
+        ("analyzer", "", "",
+         (r"Not all ranks joining collective|built groups, memberships|torchfrtrace"
+         r"|No errors found\b.{0,40}collective|Missing ranks: \{|flight_recorder/components"
+         r"|Collective (sequence number|state):")),
+    )
+)  # fmt: skip
+"""Lines that tell something of others, or of the whole job: the kind of a report, its operation, a
+word that stands anywhere in the line, and the report's fields.
+"""
+_TEXTS = frozenset({"names", "device"})
 
 
-def barriers(log: Log, line: Line, speaker: Speaker) -> bool:
-    """A check that names ranks which have not come, or tells how many have."""
-    text = line.text
-    if (found := _UNPASSED.search(text)) is not None:
-        ranks = [int(n) for n in found[1].split(",")]
-        log.report("absent", op="monitored_barrier", ranks=ranks)
-        log.world = max(log.world, max(ranks) + 1)
-    elif (found := _REACHED.search(text)) is not None:
-        log.report("reached", op="monitored_barrier", rank=int(found[1]))
-    elif (found := _STORE_BARRIER.search(text)) is not None:
-        rank, world, count = map(int, found.groups())
-        log.report("barrier", world=world, rank=rank, count=count)
-        log.whole = world if log.whole in (None, world) else log.whole
-    elif (found := _MESH_KEY.search(text)) is not None and "imeout" in text:
-        log.report("absent", op="init_process_group", ranks=[int(found[1])])
-    elif (found := _CLIENTS.search(text)) is not None:
-        log.report("clients", count=int(found[1]), world=int(found[2]))
-    elif (found := _UNIQUE_ID.search(text)) is not None and "imeout" in text:
-        log.report("absent", op="ncclUniqueId", ranks=[int(found[2])])
-    else:
-        return False
-    return True
+def told(log: Log, line: Line, _speaker: Speaker) -> bool:
+    """What torch's checks and NCCL's tell of ranks, or of how many have come."""
+    for kind, op, also, pattern in _TOLD:
+        found = pattern.search(line.text)
+        if found is None or also not in line.text:
+            continue
+        fields: dict[str, Any] = {"op": op} if op else {}
+        for name, text in found.groupdict().items():
+            if name == "ranks":
+                fields[name] = [int(n) for n in re.findall("[0-9]+", text)]
+                log.world = max(log.world, *(rank + 1 for rank in fields[name]))
+            else:
+                fields[name] = text.strip() if name in _TEXTS else int(text)
+        if kind == "barrier" and log.whole in (None, fields["world"]):
+            log.whole = fields["world"]
+        log.report(kind, **fields)
+        return True
+    return False
 
 
 _CALL_OF_NCCL = re.compile(
@@ -382,44 +401,18 @@ _COMM_OF_NCCL = re.compile(
     r" (0x[0-9a-f]{1,16}))?"
 )
 _OWNER = re.compile(r"(\S{1,200}):(\d{1,10}):\d{1,10} \[(\d{1,4})\] NCCL")
-_NCCL_OPS = {
-    "AllReduce": "all_reduce",
-    "AllGather": "all_gather_into_tensor",
-    "ReduceScatter": "reduce_scatter_tensor",
-    "Broadcast": "broadcast",
-    "Reduce": "reduce",
-}
-_DTYPES = dict(
-    enumerate(
-        ["int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
-    )
-)
+_DTYPES = dict(enumerate((
+    "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"
+)))  # fmt: skip
 _MOST_CALLS = 64
-_SIZES = re.compile(
-    r"(?:collective mismatch error,? local size|op\.preamble\.length <= op\.nbytes\.)"
-    r" (\d{1,20}) (?:remote|vs) (\d{1,20})"
-)
-_SHARED = re.compile(
-    r"Duplicate GPU detected : rank (\d{1,7}) and rank (\d{1,7}) both on CUDA device (\w{1,20})"
-)
 _PEER = re.compile(
     r"(?:Call to (?:recv|send)\w{0,4} (?:from|to)|Connection closed by remote peer|Connect to"
     r"|Got completion from peer) ([\w.:-]{1,200})<\d{1,6}>"
 )
-_AROUND = re.compile(r"Mismatched collective detected.{0,80}? at and around rank (\d{1,7})")
 
 
 def nccl(log: Log, line: Line, speaker: Speaker) -> bool:
-    """Calls as NCCL_DEBUG=INFO with SUBSYS COLL prints them, and its own warnings of mismatches."""
-    if (sizes := _SIZES.search(line.text)) is not None:
-        log.report("sizes", local=int(sizes[1]), remote=int(sizes[2]))
-        return True
-    if (around := _AROUND.search(line.text)) is not None:
-        log.report("around", rank=int(around[1]))
-        return True
-    if (shared := _SHARED.search(line.text)) is not None:
-        log.report("shared", ranks=[int(shared[1]), int(shared[2])], device=shared[3])
-        return True
+    """Calls as NCCL_DEBUG=INFO with SUBSYS COLL prints them, and peers that it lost."""
     if (peer := _PEER.search(line.text)) is not None:
         log.peers.add(peer[1])
         return True
@@ -430,7 +423,7 @@ def nccl(log: Log, line: Line, speaker: Speaker) -> bool:
     if (call := _CALL_OF_NCCL.search(line.text)) is not None:
         key = (process, call[5])
         log.comms.setdefault(key, (-1, int(call[6]), ""))
-        if (op := _NCCL_OPS.get(call[1])) is not None:
+        if (op := OPS.get(call[1])) is not None:
             kept = log.calls.setdefault(key, deque(maxlen=_MOST_CALLS))
             dtype = _DTYPES.get(int(call[4]), f"nccl{call[4]}")
             kept.append(Called(op, int(call[2], 16), (int(call[3]),), dtype))
@@ -445,29 +438,28 @@ def nccl(log: Log, line: Line, speaker: Speaker) -> bool:
 _FIELD = re.compile(
     r"\s{0,24}(time|host|rank|exitcode|traceback|msg)\s{0,8}: ?(?:(-?\d{1,10})\b(?!-))?(.{0,300})"
 )
-_LOCAL_END = re.compile(r"failed \(exitcode: (-?\d{1,6})\) local_rank: (\d{1,7})")
-_TASKS = re.compile(
-    r"srun: error: \S{1,200}: tasks? ([\d,-]{1,200}): (Killed|Terminated|Segmentation fault"
-    r"|Aborted|Bus error|Out Of Memory|Exited with exit code (\d{1,3}))"
-)
+_TASKS = r"srun: error: .{1,200}: tasks? (?P<ranks>[\d,-]{1,200}): "
+_ENDS = tuple(map(re.compile, (
+    r"failed \(exitcode: (?P<code>-?\d{1,6})\) local_rank: (?P<local>\d{1,7})",
+    rf"{_TASKS}Exited with exit code (?P<code>\d{{1,3}})",
+    rf"{_TASKS}(?P<signal>Killed|Terminated|Segmentation fault|Aborted|Bus error|Out Of Memory)",
+    r"[Pp]rocess (?P<ranks>\d{1,7}) terminated with exit code (?P<code>\d{1,3})",
+    r"[Pp]rocess (?P<ranks>\d{1,7}) terminated with signal (?P<signal>SIG[A-Z]{2,8})",
+    r"[Pp]rocess (?P<ranks>\d{1,7}) terminated with the following error",
+    r"process rank (?P<ranks>\d{1,7}) with PID .{1,200} exited on (?P<signal>signal \d{1,2})",
+    # These name the command of the last process that was started, whichever ended.
+    r"exits with return code = (?P<code>-?\d{1,6})",
+    r"returned non-zero exit status (?P<code>\d{1,3})",
+    r"died with <Signals\.(?P<signal>SIG[A-Z]{2,8})",
+)))  # fmt: skip
 _SIGNALS = {
     "Killed": -9, "Out Of Memory": -9, "Terminated": -15, "Segmentation fault": -11,
     "Aborted": -6, "Bus error": -7, "Illegal instruction": -4, "Floating point exc": -8,
+    "SIGKILL": -9, "SIGSEGV": -11, "SIGABRT": -6, "SIGBUS": -7, "SIGTERM": -15,
+    **{f"signal {n}": -n for n in range(1, 32)},
 }  # fmt: skip
-_SPAWNED = re.compile(
-    r"(?:process|Process) (\d{1,7}) terminated with (?:exit code (\d{1,3})|signal (SIG[A-Z]{2,8})"
-    r"|the following error)"
-)
-_NAMED_SIGNALS = {"SIGKILL": -9, "SIGSEGV": -11, "SIGABRT": -6, "SIGBUS": -7, "SIGTERM": -15}
-_MPI = re.compile(
-    r"process rank (\d{1,7}) with PID \d{1,10} on node \S{1,200} exited on signal (\d{1,2})"
-)
-# Both name the command of the last process that they started, whichever ended.
-_RETURNED = re.compile(
-    r"exits with return code = (-?\d{1,6})|returned non-zero exit status (\d{1,3})"
-    r"|died with <Signals\.(SIG[A-Z]{2,8})"
-)
 _OUTSIDE = re.compile(r"Received (\d{1,2}) death signal|Main process received (SIG[A-Z]{2,8})")
+_OUTER = {"1": "SIGHUP", "2": "SIGINT", "3": "SIGQUIT", "15": "SIGTERM"}
 
 
 def launchers(log: Log, line: Line, speaker: Speaker) -> bool:
@@ -477,33 +469,29 @@ def launchers(log: Log, line: Line, speaker: Speaker) -> bool:
         log.entry = Ended(first="Root Cause" in text)
     elif log.entry is not None and (found := _FIELD.match(text)) is not None:
         _field(log, found, speaker)
-    elif (found := _LOCAL_END.search(text)) is not None:
-        log.local_ends.setdefault(int(found[2]), Ended(int(found[1]), line.at_ns))
-    elif (found := _TASKS.search(text)) is not None:
-        code = int(found[3]) if found[3] else _SIGNALS[found[2]]
-        for part in found[1].split(","):
-            first, _, to = part.partition("-")
-            if first and len(first) < 8 and len(to) < 8:
-                for rank in range(int(first), min(int(to or first), int(first) + 4096) + 1):
-                    log.ends.setdefault(rank, Ended(code, line.at_ns))
-    elif (found := _SPAWNED.search(text)) is not None:
-        if found[2] or found[3]:
-            code = int(found[2]) if found[2] else _NAMED_SIGNALS.get(found[3], -9)
-            log.ends.setdefault(int(found[1]), Ended(code, line.at_ns))
-        log.last = int(found[1])
-    elif (found := _MPI.search(text)) is not None:
-        log.ends.setdefault(int(found[1]), Ended(-int(found[2]), line.at_ns))
     elif (found := _OUTSIDE.search(text)) is not None:
-        name = next(name for name in found.groups() if name)
-        log.outside = {"1": "SIGHUP", "2": "SIGINT", "3": "SIGQUIT", "15": "SIGTERM"}.get(
-            name, name
-        )
-    elif (found := _RETURNED.search(text)) is not None:
-        code = _NAMED_SIGNALS.get(found[3], -9) if found[3] else int(found[1] or found[2])
-        log.local_ends.setdefault(None, Ended(code, line.at_ns))
+        number, name = found.groups()
+        log.outside = name or _OUTER.get(number, f"signal {number}")
     else:
-        return False
+        found = next((one for pattern in _ENDS if (one := pattern.search(text))), None)
+        if found is not None:
+            _ended(log, found.groupdict(), line.at_ns)
+        return found is not None
     return True
+
+
+def _ended(log: Log, words: Mapping[str, str | None], at_ns: int) -> None:
+    """The end of some ranks, of a local one, or of whichever it was."""
+    number, signal = words.get("code"), words.get("signal")
+    code = int(number) if number else _SIGNALS.get(signal, -9) if signal else None
+    ranks, local = words.get("ranks"), words.get("local")
+    if not ranks:
+        log.local_ends.setdefault(int(local) if local else None, Ended(code, at_ns))
+    elif code is None:
+        log.last = int(ranks)
+    else:
+        for rank in numbers(ranks):
+            log.ends.setdefault(rank, Ended(code, at_ns))
 
 
 def _field(log: Log, found: re.Match[str], speaker: Speaker) -> None:
@@ -556,34 +544,6 @@ def ours(log: Log, line: Line, _speaker: Speaker) -> bool:
     return True
 
 
-_ANALYZER = re.compile(
-    r"Not all ranks joining collective|built groups, memberships|No errors found\b.{0,40}collective"
-    r"|Missing ranks: \{|Collective (sequence number|state):.{0,80}"
-    r"|flight_recorder/components|torchfrtrace",
-    re.IGNORECASE,
-)
-
-
-def analyzer(log: Log, line: Line, _speaker: Speaker) -> bool:
-    """An output of torch's own analyzer of Flight Recorder dumps."""
-    if _ANALYZER.search(line.text) is None:
-        return False
-    log.report("analyzer")
-    return True
-
-
-_NO_GRAD = re.compile(r"did not receive grad for rank (\d{1,7}): ([^\n]{0,200})")
-
-
-def gradients(log: Log, line: Line, _speaker: Speaker) -> bool:
-    """What DDP tells at the end of its error on parameters that were not used."""
-    found = _NO_GRAD.search(line.text)
-    if found is None:
-        return False
-    log.report("no_grad", rank=int(found[1]), names=found[2].strip())
-    return True
-
-
 _WORLD = re.compile(
     r"(?:\b[Ww]orld[_ ]size|WORLD_SIZE|Num processes|MEMBER: \d{1,7}/|Starting with)"
     r"['\"]?(?: of)?[\s=:]{0,3}(\d{1,7})\b(?! GPU| node)"
@@ -607,15 +567,17 @@ FORMS: tuple[tuple[tuple[str, ...], Callable[[Log, Line, Speaker], bool]], ...] 
     (("failed collective", " from "), failed_stack),
     (("is running ",), fingerprints),
     (("Fatal Python",), crashes),
-    (("receive grad",), gradients),
-    (("arrier", "clients joined", "ncclUniqueId", "default_pg/"), barriers),
-    (("NCCL", "preamble", "Duplicate GPU", "Call to ", "peer "), nccl),
+    (
+        ("receive grad", "arrier", "clients joined", "ncclUniqueId", "default_pg/", "preamble",
+         "ismatch", "Duplicate GPU", "anks", "roups", "ollective", "torchfr", "flight_rec"),
+        told,
+    ),
+    (("NCCL", "Call to ", "peer "), nccl),
     (
         ("Root Cause", "ailures:", "xitcode", " : ", "rank: ", "time: ", "srun: ",
          "terminated with", "return code", " signal", "exit status", "died with", "received SIG"),
         launchers,
     ),
-    (("anks", "roups", "ollective", "torchfr", "flight_rec"), analyzer),
     (("orld", "ORLD", "MEMBER: ", "processes"), world),
 )  # fmt: skip
 """Words without which a line is not of a form, and what takes it; the first that does ends it,

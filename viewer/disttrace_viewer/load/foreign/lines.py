@@ -181,6 +181,16 @@ def unix(text: str) -> int:
     return _unix(*date, *map(int, found["clock"].split(":")), part=found["part"] or "0")
 
 
+def numbers(text: str) -> list[int]:
+    """The ranks of ``0, 2-4``."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if first.isdecimal() and (last or first).isdecimal() and len(first) < 8 > len(last):
+            found += range(int(first), min(int(last or first), int(first) + 4096) + 1)
+    return found
+
+
 _GOES_ON = re.compile(r"[a-z0-9 ,.;:)_\]]")
 
 

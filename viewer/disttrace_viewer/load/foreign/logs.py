@@ -35,7 +35,6 @@ from disttrace_viewer.load.foreign.forms import (
 )
 from disttrace_viewer.load.foreign.lines import Line, Prefixes
 from disttrace_viewer.load.foreign.records import COUNTS_LACK, Records, identity
-from disttrace_viewer.load.foreign.stack_texts import is_of_rank
 from disttrace_viewer.load.problems import Problems, plural
 from disttrace_viewer.trace.operation import is_closed, is_echo, is_time_out
 from disttrace_viewer.trace.plain_text import whole
@@ -47,28 +46,10 @@ _NAMES = re.compile(
     re.IGNORECASE,
 )
 _CUES = (
-    "rror",
-    "preamble",
-    "ailure",
-    "NCCL",
-    "ank",
-    "Traceback",
-    "exitcode",
-    "disttrace:",
-    "Root Cause",
-    "Interrupt",
-    'File "',
-    "xception",
-    "eartbeat",
-    "arrier",
-    "clients joined",
-    "terminated",
-    "srun:",
-    "signal",
-    "exit",
-    "peer",
-    "orld",
-)
+    "rror", "preamble", "ailure", "NCCL", "ank", "Traceback", "exitcode", "disttrace:", "Interrupt",
+    "Root Cause", 'File "', "xception", "eartbeat", "arrier", "clients joined", "terminated",
+    "srun:", "signal", "exit", "peer", "orld",
+)  # fmt: skip
 _DIGITS = str.maketrans("123456789", "000000000")
 _TROUBLE = re.compile(r"error|fail|time.?out|warn|abort|kill|signal|exception|terminat", re.I)
 _DUMPED = re.compile(
@@ -548,7 +529,7 @@ def _nameless(log: Log, path: str) -> list[py_spy.Sample]:
     for speaker, several in log.failures.items():
         for one in several:
             files_of = [file for file, _, _ in one.frames]
-            if isinstance(speaker, str) and one.type == _INTERRUPT and is_of_rank(files_of):
+            if isinstance(speaker, str) and one.type == _INTERRUPT and py_spy.is_of_rank(files_of):
                 found.append(py_spy.Sample(path, 0, _framed(one)))
     return found
 
@@ -561,7 +542,9 @@ def _silent(log: Log, echoes: Mapping[int, Failure]) -> list[int]:
     if all(is_time_out(one.text) for one in echoes.values()):
         world = max(world, *(rank + 1 for rank in log.ranks), 0)
     found = [rank for rank in range(world) if rank not in echoes]
-    alone = len(found) == 1 and found[0] in {*log.ranks, *log.ends} and not log.deduplicated
+    aborted = {rank for rank, end in log.ends.items() if end.code == -6}  # by a check of its own
+    known = {*log.ranks, *log.ends} - aborted
+    alone = len(found) == 1 and found[0] in known and not log.deduplicated
     return found if alone and max(echoes, default=0) < world else []
 
 

@@ -30,7 +30,7 @@ MOST_RANKS = 1 << 20
 _APART_NS = 1_000_000_000
 """Outputs that are less apart may be copies with the times of copying."""
 LACKS = (*COUNTS_LACK, "order")
-_OPS = {
+OPS = {
     "AllReduce": "all_reduce",
     "AllGather": "all_gather_into_tensor",
     "ReduceScatter": "reduce_scatter_tensor",
@@ -224,7 +224,7 @@ def _journal(output: _Output, rank: int, since_ns: int) -> Files:
     if common:
         call = records.call(op=UNKNOWN_OP, **fields)
         records.enqueued(call, since_ns - 1_000_000_000, common, over=True)
-    op = _OPS.get(next(iter(ahead), ""), UNKNOWN_OP) if len(ahead) == 1 else UNKNOWN_OP
+    op = OPS.get(next(iter(ahead), ""), UNKNOWN_OP) if len(ahead) == 1 else UNKNOWN_OP
     for beyond in sorted({1, sum(ahead.values())} if ahead else ()):
         call = records.call(op=op, **fields)
         records.enqueued(call, since_ns + beyond, common + beyond, over=False)

@@ -1,5 +1,5 @@
-"""Stacks (of py-spy, ``faulthandler`` and others: ``stack_texts``) as journals of the ranks that
-they are of.
+"""Stacks of py-spy, ``faulthandler``, pystack, gdb and Python 3.15's ``profiling.sampling``, of
+one process or of several in one file, as journals of the ranks that they are of.
 
 A stack shows in which call a rank is and not which one: there are no sequence numbers. So those who
 are in one call at one line are in one exchange, and who is in none while they wait is missing,
@@ -14,14 +14,16 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+import orjson
 
 from disttrace.journal.code_files import is_library
 from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.load import files
 from disttrace_viewer.load.discover import Files
-from disttrace_viewer.load.foreign import stack_texts
+from disttrace_viewer.load.foreign.lines import Prefixes
 from disttrace_viewer.load.foreign.records import Frames, Records, identity
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.trace.plain_text import whole
@@ -29,32 +31,13 @@ from disttrace_viewer.trace.plain_text import whole
 NAME = "py-spy"
 MOST_BYTES = 16 << 20
 LACKS = ("arguments", "ends", "older", "reduce_op", "root", "sequence", "store")
-TOGETHER = frozenset(
-    [
-        "all_reduce",
-        "all_reduce_coalesced",
-        "reduce_scatter_coalesced",
-        "all_gather",
-        "all_gather_coalesced",
-        "all_gather_into_tensor",
-        "all_gather_object",
-        "all_to_all",
-        "all_to_all_single",
-        "barrier",
-        "broadcast",
-        "broadcast_object_list",
-        "gather",
-        "gather_object",
-        "init_process_group",
-        "monitored_barrier",
-        "new_group",
-        "reduce",
-        "reduce_scatter",
-        "reduce_scatter_tensor",
-        "scatter",
-        "scatter_object_list",
-    ]
-)
+TOGETHER = frozenset({
+    "all_reduce", "all_reduce_coalesced", "reduce_scatter_coalesced", "all_gather",
+    "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_to_all",
+    "all_to_all_single", "barrier", "broadcast", "broadcast_object_list", "gather",
+    "gather_object", "init_process_group", "monitored_barrier", "new_group", "reduce",
+    "reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list",
+})  # fmt: skip
 """What all ranks call."""
 MESSAGES = {"send": ("dst", "group_dst"), "recv": ("src", "group_src")}
 BATCH = "batch_isend_irecv"
@@ -102,7 +85,7 @@ def recognises(path: str, head: bytes) -> bool:
     """By the keys of a thread, or as one of these texts begins."""
     if head.lstrip().startswith((b"[{", b"[\n")):
         return b'"frames"' in head and b'"thread_id"' in head
-    return stack_texts.begins(head.decode(errors="replace"))
+    return _begins(head.decode(errors="replace"))
 
 
 def read(paths: Sequence[str], problems: Problems) -> Iterator[Files]:
@@ -144,7 +127,7 @@ def samples(paths: Sequence[str], problems: Problems) -> list[Sample]:
 
 def of_text(path: str, data: bytes, first: int | None, number: int = 0) -> list[Sample]:
     """The ranks of which a text has stacks; ``first``: the rank of its host's first process."""
-    several = stack_texts.processes(data, number, first)
+    several = _processes(data, number, first)
     at_ns = files.modified_ns(path)
     return [
         Sample(path, one.pid, frames_of(one), one.rank, at_ns=at_ns)
@@ -155,10 +138,10 @@ def of_text(path: str, data: bytes, first: int | None, number: int = 0) -> list[
 
 def main_thread(data: bytes) -> tuple[Frame, ...]:
     """Frames of the main thread, innermost first. Raises ValueError, KeyError, TypeError."""
-    return frames_of(stack_texts.processes(data)[0])
+    return frames_of(_processes(data)[0])
 
 
-def frames_of(process: stack_texts.Process) -> tuple[Frame, ...]:
+def frames_of(process: Process) -> tuple[Frame, ...]:
     """The frames of a process's main thread, innermost first."""
     return tuple(
         {
@@ -377,3 +360,182 @@ def _journal(
         numbered = together or (call.op in MESSAGES and call.peer is not None)
         records.begin(recorded(call, records, group), begin, q=1 if numbered else None)
     return records.done(f"{sample.path}[rank {rank}]", now)
+
+
+# -- the text --------------------------------------------------------------------------------
+
+_BEGIN = re.compile(
+    r"Process (?P<process>\d{1,18}): .*?(?:--local[-_]rank[= ](?P<local>\d{1,7})\b.*)?"
+    r"|Thread (?P<py_spy>\w{1,40}) \([^)]{0,40}\)(?P<name>: .*)?"
+    r"|(?P<fault>Current thread|Thread) 0x\w{1,20}\b.{0,200}?most recent call first.*"
+    r"|Traceback for thread (?P<pystack>\d{1,18}) .{0,200}?\(most recent call last\):"
+    r"|Stack dump(?: for PID (?P<pid>\d{1,18}))?(?:, thread (?P<sampled>\d{1,18}))?"
+    r" \((?P<status>.{0,200}?)most recent call last\):"
+    r"|Thread \d{1,6} \(Thread 0x\w{1,20} \(LWP (?P<lwp>\d{1,18})\).{0,100}"
+    r"|(?P<gdb>Traceback \(most recent call first\):)"
+    r"|(?P<again>Timeout \(.{1,40}\)!|Fatal Python error: .*)"
+    r"|(?:Attaching to process|\[New process) (?P<attached>\d{1,18}).{0,100}"
+)
+_VARIABLE = re.compile(r"            (?P<name>\w+): (?P<repr>.*)")
+_LAUNCHER = re.compile(
+    r"torch[/\\]distributed[/\\](elastic[/\\]agent|launcher|run\.py|launch\.py)"
+    r"|torch[/\\]multiprocessing[/\\]spawn\.py|torch[/\\]utils[/\\]data[/\\]_utils[/\\]worker\.py"
+    r"|multiprocessing[/\\](resource_tracker|forkserver)\.py|_inductor[/\\]compile_worker"
+)
+"""Of what is no rank: a launcher, a worker of a loader, a helper."""
+
+
+@dataclass(slots=True)
+class Process:
+    """The threads of a process, as ``py-spy dump --json`` has them; ``rank`` where a prefix tells
+    it. The pid is ``number`` where nothing tells it.
+    """
+
+    pid: int
+    rank: int | None = None
+    threads: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def main(self) -> dict[str, Any]:
+        """The main thread: by its number or name, else the last one."""
+        found = [one for one in self.threads if one["frames"]]
+        own = [one for one in found if one.get("os_thread_id") == self.pid]
+        named = [one for one in found if one.get("main")]
+        return (own or named or found)[-1]
+
+    @property
+    def is_rank(self) -> bool:
+        """Whether it is no launcher, nor a helper of a rank."""
+        files = [str(frame["filename"]) for frame in self.main["frames"]]
+        spawned = any(frame["name"] == "_wrap" for frame in self.main["frames"])
+        return spawned or is_of_rank(files)
+
+
+def is_of_rank(files: Sequence[str]) -> bool:
+    """Whether none of a stack's files is a launcher's, or a helper's."""
+    return bool(files) and not any(_LAUNCHER.search(one) for one in files)
+
+
+def _begins(text: str) -> bool:
+    """Whether a file whose first lines these are begins with a stack."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    found = [Prefixes(lines[:50], 1970).strip(line).text.rstrip() for line in lines[:1]]
+    return any(_BEGIN.fullmatch(line) for line in found)
+
+
+def _processes(data: bytes, number: int = 0, first: int | None = 0) -> list[Process]:
+    """The processes of a file, in their order; ``first``: the rank of the first one of its host.
+    Raises ValueError where it has no stack.
+    """
+    found = _of_json(data) or [*_of_text(data.decode(errors="replace"), number, first)]
+    found = [one for one in found if any(thread["frames"] for thread in one.threads)]
+    if not found:
+        raise ValueError("no thread with a frame")
+    return found
+
+
+def _of_json(data: bytes) -> list[Process]:
+    """Lists of threads: one, or one a line, with prefixes or without."""
+    if b'"frames"' not in data:
+        return []
+    if data.lstrip().startswith((b"[", b"{")):
+        try:
+            return _by_pid(orjson.loads(data), None)
+        except orjson.JSONDecodeError:
+            pass
+    lines = data.decode(errors="replace").splitlines()
+    prefixes, found = Prefixes(lines[:50], 1970), []
+    for raw in lines:
+        line = prefixes.strip(raw)
+        start = line.text.find("[{")
+        if start >= 0:
+            found += _by_pid(orjson.loads(line.text[start:]), line.rank)
+    return found
+
+
+def _by_pid(threads: Sequence[dict[str, Any]], rank: int | None) -> list[Process]:
+    found: dict[int, Process] = {}
+    for thread in threads:
+        pid = int(thread["pid"])
+        found.setdefault(pid, Process(pid, rank)).threads.append(thread)
+    return [*found.values()]
+
+
+def _of_text(text: str, number: int, first: int | None) -> Iterator[Process]:
+    lines = text.splitlines()
+    prefixes = Prefixes(lines[:200], 1970)
+    found: dict[object, list[Process]] = {}
+    reversed_ = set[int]()
+    native: dict[object, int] = {}
+    for raw in lines:
+        line = prefixes.strip(raw)
+        rank = line.rank
+        if rank is None and line.local is not None and first is not None:
+            rank = first + line.local
+        key: object = (line.by, line.local) if rank is None else rank
+        own = found.setdefault(key, [])
+        text = line.text
+        begin = _BEGIN.fullmatch(text.rstrip())
+        if begin is None:
+            if own and own[-1].threads:
+                _within(own[-1].threads[-1], text)
+            continue
+        pid = begin["process"] or begin["pid"] or begin["attached"]
+        if pid is not None:
+            told = begin["local"] if rank is None and first is not None else None
+            own.append(Process(int(pid), rank if told is None else (first or 0) + int(told)))
+        elif not own or begin["again"]:
+            if begin["again"] and own and own[-1].threads:
+                own.pop()  # the newest of several looks
+            own.append(Process(number, rank))
+        if begin["lwp"]:
+            native[key] = int(begin["lwp"])
+        elif not (begin["process"] or begin["attached"] or begin["again"]):
+            number_of = begin["py_spy"] or begin["pystack"] or begin["sampled"]
+            thread: dict[str, Any] = {
+                "pid": own[-1].pid,
+                "os_thread_id": whole(number_of) if number_of else native.get(key),
+                "main": (begin["name"] or "").endswith('"MainThread"')
+                or "main thread" in (begin["status"] or ""),
+                "frames": [],
+            }
+            own[-1].threads.append(thread)
+            if begin["pystack"] or begin["status"] is not None:
+                reversed_.add(id(thread))
+            if begin["pystack"] and own[-1].pid == number:
+                lowest = min(one["os_thread_id"] or 0 for one in own[-1].threads)
+                own[-1].threads[-1]["lowest"] = lowest
+    for several in found.values():
+        for one in several:
+            lowest = [thread["lowest"] for thread in one.threads if "lowest" in thread]
+            one.pid = lowest[-1] if lowest else one.pid  # a main thread is a process's first
+            for thread in one.threads:
+                if id(thread) in reversed_:
+                    thread["frames"].reverse()
+            yield one
+
+
+def _within(thread: dict[str, Any], line: str) -> None:
+    """A frame, or a local variable of the last one."""
+    if (frame := _frame(line)) is not None:
+        thread["frames"].append(frame)
+    elif thread["frames"] and (variable := _VARIABLE.fullmatch(line)) is not None:
+        thread["frames"][-1]["locals"].append(variable.groupdict())
+
+
+def _frame(line: str) -> dict[str, Any] | None:
+    """``    name (file:line)`` of py-spy, ``  File "file", line line in name`` of the others."""
+    text = line.removeprefix("    (Python) ").lstrip() if "File " in line else line
+    if text.startswith('File "') and line[:1] == " ":
+        file, _, rest = text.removeprefix('File "').rpartition('", line ')
+        number, _, name = rest.partition(" in ")
+        number = number.removesuffix(",")
+        name = name.partition("  opcode=")[0]
+    elif line.startswith("    ") and line[4:5].strip() and line.endswith(")"):
+        rest, _, number = line[4:-1].rpartition(":")
+        name, _, file = rest.rpartition(" (")
+    else:
+        return None
+    if not (file and name and number.isascii() and number.isdecimal()):
+        return None
+    return {"filename": file, "line": number, "name": name, "locals": []}
