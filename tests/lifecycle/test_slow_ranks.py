@@ -145,7 +145,7 @@ def test_garbage_is_passed_over() -> None:
     assert not list(Holds(definitions()).take(odd))
 
 
-def test_blocks_grow_until_they_take_a_second_and_all_of_a_host_cut_alike() -> None:
+def test_blocks_grow_until_they_take_half_a_second_and_all_of_a_host_cut_alike() -> None:
     """Two ranks with an exchange each 0.2 s; a block is a power of two from a multiple of it on."""
     shifts: dict[str, int] = {}
     both = [Blocks(GROUP, rank, 2, shifts) for rank in (0, 1)]
@@ -154,11 +154,11 @@ def test_blocks_grow_until_they_take_a_second_and_all_of_a_host_cut_alike() -> N
         for one in both:
             block = one.add(Released(1, seq, "aa", 150 * MS, 50 * MS, seq * 200 * MS))
             found += [] if block is None else [block]
-    assert shifts == {GROUP: 3}
-    last = [one for one in found if one.shift == 3 and one.index == 7]
+    assert shifts == {GROUP: 2}
+    last = [one for one in found if one.shift == 2 and one.index == 15]
     assert [one.rank for one in last] == [0, 1]
-    assert last[0].span_ns == 1600 * MS
-    assert last[0].places == {"aa": (8, 1200 * MS, 400 * MS)}
+    assert last[0].span_ns == 800 * MS
+    assert last[0].places == {"aa": (4, 600 * MS, 200 * MS)}
 
 
 def test_in_a_job_of_many_ranks_blocks_are_longer() -> None:
@@ -200,6 +200,31 @@ def test_the_own_delay_is_what_one_was_away_for_longer_and_others_were_held_for(
 def test_who_only_inherits_lateness_or_hides_it_has_no_delay(late: tuple[int, int]) -> None:
     delays = own_delays(blocks(0, {0: (800, 200), 1: (800, 200), 2: late}))
     assert delays[2]["aa"] == 0
+
+
+def test_who_has_more_bytes_of_its_own_may_be_as_much_longer_away() -> None:
+    """An expert with three times the tokens; not one that is later than that."""
+    rows = blocks(0, {0: (300, 700), 1: (300, 700), 2: (900, 100), 3: (950, 50)})
+    rows = [replace(one, bytes={"aa": 30 if one.rank > 1 else 10}) for one in rows]
+    delays = own_delays(rows)
+    assert (delays[2]["aa"], delays[3]["aa"]) == (0, 50 * MS)
+
+
+@pytest.mark.parametrize("turns", [True, False])
+def test_what_each_does_in_turn_is_not_slow_and_half_of_the_time_is_told_soon(turns: bool) -> None:
+    """In steps of a second; nine of them, twice the time that the others take, are enough."""
+    known, told = SlowRanks(0.05), -1
+    for number in range(600):
+        late = number % 4 if turns else 2 * (number >= 20)
+        times = {rank: (900 if late == rank else 400, 0) for rank in range(4)}
+        if not turns and number < 20:
+            times[0] = (400, 0)
+        longest = max(away for away, _ in times.values())
+        times = {rank: (away, longest - away + 50) for rank, (away, _) in times.items()}
+        known.add(blocks(number, times, span=longest + 50), 1000.0 + number)
+        if known.slow() and told < 0:
+            told = number
+    assert told == -1 if turns else 20 < told < 30
 
 
 def test_of_two_each_is_measured_by_the_other() -> None:
@@ -320,7 +345,7 @@ def test_all_ranks_of_a_host_are_told_as_one() -> None:
 
 
 def test_what_hosts_tell_is_read_back_and_what_is_not_sound_is_nothing() -> None:
-    one = Block("ab12", 3, 7, 5, 8, 1000, {"cd34": (8, 10, 20)})
+    one = Block("ab12", 3, 7, 5, 8, 1000, {"cd34": (8, 10, 20)}, {"cd34": 64})
     told = messages.opened(messages.packed(slow.values([one], "node7")), slow.FORM)
     assert told is not None
     assert (slow.read_back(told), told["host"]) == ([one], "node7")

@@ -15,6 +15,11 @@ were away and held goes to the code that tells slow ranks in jobs, one block for
   over 300 steps, of which some fifteen are known when it is told.
 * One host of 64 does: is the host told, and nobody else?
 * All are well: how many are told in so many hours of ranks?
+* All are well, and what they do differs four times (``LENGTHS``): by the batch, by turns, or by the
+  bytes that each brings. How many are told?
+* One rank makes the others wait half of the time, from the start or later: after how many seconds
+  is it told, by steps of up to 0.7 s (1.4 s then; of two ranks 0.2 s)? Two are added for what lies
+  between a block and its line.
 
 ``--record`` runs a healthy job (``device``: four ranks that mostly wait, as for a device; ``cpu``:
 two that compute) and keeps what its journals say, which is the noise of the machine it runs on.
@@ -24,6 +29,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import statistics
@@ -32,13 +38,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from disttrace_viewer.companion.follower import Follower, records
-from disttrace_viewer.companion.slow_ranks import Block, Notice, SlowRanks, Telling
+from disttrace_viewer.companion.slow import AFTER_S
+from disttrace_viewer.companion.slow_ranks import (
+    Block,
+    Blocks,
+    Notice,
+    Released,
+    SlowRanks,
+    Telling,
+)
 
 NOISE = Path(__file__).with_name("noise")
 PLACES = ("aa1", "bb2", "cc3")
@@ -212,6 +227,89 @@ def healthy(noise: list[list[int]], hours: float, seed: int, step: float) -> int
     return told
 
 
+LENGTHS = ("uniform", "packed", "lognormal", "turns", "experts")
+BETWEEN_S = 2.0
+
+
+def lengths(kind: str, draw: Any, steps: int, size: int, first: int) -> Any:
+    """How many times as long each rank takes in each step."""
+    if kind == "uniform":
+        return draw.uniform(1, 4, (steps, size))
+    if kind == "packed":
+        return np.where(draw.random((steps, size)) < 0.85, 1.0, 4.0)
+    if kind == "lognormal":
+        return np.clip(np.exp(draw.normal(0, 0.5, (steps, size))), 0.5, 2.0)
+    if kind == "turns":
+        found = np.ones((steps, size))
+        found[np.arange(steps), (np.arange(steps) + first) % size] = 4.0
+        return found
+    return np.tile(np.linspace(1, 4, size), (steps, 1))  # experts
+
+
+def unlike(noise: list[list[int]], hours: float, seed: int, step: float) -> int:
+    """How many are told of ranks that are well while what they do differs."""
+    told = 0
+    for kind in LENGTHS:
+        for size in (2, 4, 8, 64):
+            draw = np.random.default_rng(seed)
+            world = World(noise, random.Random(seed), size, step / 2)
+            ranks, telling, n, here = SlowRanks(SHARE), Telling(SHARE), 0, 0
+            while ranks.rank_hours < hours / len(LENGTHS) / 4:
+                times = lengths(kind, draw, 500, size, n)
+                for now, blocks in world.blocks(world.away(500) * times[:, :, None], n):
+                    if kind == "experts":
+                        blocks = [
+                            replace(one, bytes=dict.fromkeys(PLACES, int(1e6 * times[0, one.rank])))
+                            for one in blocks
+                        ]
+                    ranks.add(blocks, now)
+                    found = telling.due(ranks.slow(), {}, ranks.leaning, now)
+                    here += sum(not one.over for one in found)
+                n += 500
+            print(f"  {kind}, {size} ranks: {here} told in {ranks.rank_hours:,.0f} rank hours")
+            told += here
+    return told
+
+
+def half(noise: list[list[int]], seed: int) -> float:
+    """The most seconds from the begin of a rank that makes others wait half of the time."""
+    most = 0.0
+    for size in (2, 4, 8, 64):
+        for step in (0.05, 0.2, 0.7)[: 2 if size == 2 else 3]:
+            for warm in (0.0, 120.0):
+                world = World(noise, random.Random(seed), size, step)
+                took = _until_told(world, round(warm / step), warm)
+                print(f"  {size} ranks, steps of {step} s, after {warm:g} s: told in {took:.1f} s")
+                most = max(most, took)
+    return most
+
+
+def _until_told(world: World, warm: int, since: float) -> float:
+    """Seconds, of which ``AFTER_S`` are those in which nothing is read at the start of a job."""
+    away = world.away(warm + round(100 / world.step))
+    away[warm:, 1, 0] += world.step
+    shifts: dict[str, int] = {}
+    cut = [Blocks("feed", rank, world.size, shifts, world=world.size) for rank in range(world.size)]
+    ranks, begun, at, seq = SlowRanks(SHARE), 0.0, 0.0, 0
+    for n in range(len(away)):
+        begun = at if n == warm else begun
+        for place in range(len(PLACES)):
+            longest = away[n, :, place].max()
+            at, seq = at + longest + 0.05 * world.step / len(PLACES), seq + 1
+            if at < AFTER_S:
+                continue
+            found = []
+            for rank, one in enumerate(cut):
+                mine = away[n, rank, place]
+                times = (int(mine * 1e9), int((longest - mine) * 1e9), int(at * 1e9))
+                block = one.add(Released(1, seq, PLACES[place], *times))
+                found += [] if block is None else [block]
+            ranks.add(found, at)
+            if n >= warm and any(one.rank == 1 for one in ranks.slow()):
+                return float(at - begun + BETWEEN_S)
+    return math.inf
+
+
 def main() -> int:
     """A table for each noise; 1 where one is not as it should be."""
     parser = argparse.ArgumentParser(
@@ -220,6 +318,7 @@ def main() -> int:
     parser.add_argument("--noise", nargs="*", default=[str(NOISE / "device.json")])
     parser.add_argument("--trials", type=int, default=40)
     parser.add_argument("--hours", type=float, default=1000.0)
+    parser.add_argument("--unlike", type=float, default=1000.0, help="hours with lengths apart")
     parser.add_argument("--step", type=float, default=2.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--record", choices=("device", "cpu"))
@@ -240,6 +339,9 @@ def main() -> int:
             good &= trials(noise, max(1, args.trials // 4), args.seed, args.step, 4)
         if args.hours:
             good &= healthy(noise, args.hours, args.seed, args.step) <= args.hours / 10_000
+        if args.unlike:
+            good &= unlike(noise, args.unlike, args.seed, args.step) == 0
+            good &= half(noise, args.seed) <= 25.0
     return 0 if good else 1
 
 

@@ -98,6 +98,7 @@ class _CallKind:
     holds: bool
     of_store: bool
     on_device: bool
+    bytes: int
 
 
 class Holds:
@@ -188,7 +189,7 @@ class Holds:
         seq = op.get("q")
         if call.group is None or type(seq) is not int or op.get("f"):
             return None
-        return Released(call.group, seq, call.place, away, inside, end)
+        return Released(call.group, seq, call.place, away, inside, end, call.bytes)
 
     def _call(self, number: int) -> _CallKind | None:
         found = self._calls.get(number)
@@ -202,6 +203,7 @@ class Holds:
                 holds=kind in _HOLD,
                 of_store=kind == fmt.STORE,
                 on_device=fmt.ends_on_device(call.get("backend"), call.get("device")),
+                bytes=call.get("bytes") or 0,
             )
         return found
 

@@ -33,7 +33,7 @@ from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import file_name
 
-VERSION = 1
+VERSION = 2
 MOST_BLOCKS = 4096
 """Of one answer: of more the newest."""
 MOST_PLACES = 12
@@ -51,7 +51,7 @@ def _hash(_checker: object, value: Any) -> str:
 
 
 _N = messages.number(0, 1 << 62)
-_PLACES = messages.rows(messages.row(_hash, _N, _N, _N), MOST_PLACES)
+_PLACES = messages.rows(messages.row(_hash, _N, _N, _N, _N), MOST_PLACES)
 FORM = messages.fields(
     slow=messages.one_of(VERSION),
     host=messages.text("name"),
@@ -70,17 +70,19 @@ def values(blocks: Sequence[Block], host: str) -> dict[str, Any]:
     return {"slow": VERSION, "host": host[:MOST_NAME], "blocks": rows}
 
 
-def _places(block: Block) -> list[tuple[str, int, int, int]]:
-    found = [(place, *sums) for place, sums in block.places.items()]
+def _places(block: Block) -> list[tuple[str, int, int, int, int]]:
+    found = [(p, *sums, block.bytes.get(p, 0)) for p, sums in block.places.items()]
     return sorted(found, key=lambda row: -row[2] - row[3])[:MOST_PLACES]
 
 
 def read_back(value: Mapping[str, Any]) -> list[Block]:
     """The blocks of an answer that is of the form."""
-    return [
-        Block(group, shift, index, rank, size, span_ns, {p: (n, a, i) for p, n, a, i in places})
-        for group, shift, index, rank, size, span_ns, places in value["blocks"]
-    ]
+    found = []
+    for group, shift, index, rank, size, span_ns, rows in value["blocks"]:
+        places = {place: (n, away, inside) for place, n, away, inside, _ in rows}
+        sizes = {place: of_it for place, *_, of_it in rows}
+        found.append(Block(group, shift, index, rank, size, span_ns, places, sizes))
+    return found
 
 
 def request_words(slow: Iterable[Slow]) -> list[str]:
@@ -287,8 +289,8 @@ class LiveFile:
 
 SHARE = 0.02
 WINDOW_S = 30.0
-AFTER_S = 35.0
-"""From the start of a rank on: before that ranks are unlike each other, and nothing is read."""
+AFTER_S = 5.0
+"""From the start of a rank on: before that nothing is read."""
 _TELL_S, _RECENT_S = 5.0, 12.0
 """Between two answers in which blocks are sent, and which ones are."""
 HERE = "here"

@@ -1,11 +1,15 @@
 """Which ranks make the others of their groups wait: exchanges in blocks, compared and tested.
 
-A block is 2**shift exchanges of a group, by their numbers, which take a second or longer: all hosts
-speak of the same ones, whatever their clocks say. The own delay of a rank at a place is the smaller
-of two: by how much longer than the median of the others it was away, and by how much shorter
-inside, where it waits for none. Lateness inherited from another group makes them differ, so it
-vanishes, and so does what was hidden behind others' computation. It is the measure of
+A block is 2**shift exchanges of a group, by their numbers, which take half a second or longer in
+the mean: all hosts speak of the same ones, whatever their clocks say. The own delay of a rank at a
+place is the smaller of two: by how much longer than the median of the others it was away, and by
+how much shorter inside, where it waits for none. Lateness inherited from another group makes them
+differ, so it vanishes, and so does what was hidden behind others' computation. It is the measure of
 ``analysis/delays`` without a table of all operations.
+
+Who has more bytes of its own there is as much longer away (experts with more tokens), and what is
+usual among the others (batches of other lengths, a task that goes round) is nobody's doing: neither
+is lateness.
 """
 
 from __future__ import annotations
@@ -17,9 +21,10 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
-SHORTEST_NS, OF_RANK_NS, LONGEST = 1_000_000_000, 2_000_000, 4
-"""Of what is shorter (also than so much for each rank of the job, for one host compares all) twice
-as many exchanges make a block from then on; of what is that many times as long half.
+SHORTEST_NS, OF_RANK_NS, LONGEST = 500_000_000, 2_000_000, 4
+"""Where two or more are shorter in the mean (also than so much for each rank of the job, for one
+host compares all) twice as many exchanges make a block from then on; where that many times as long
+half.
 """
 MOST_SHIFT = 20
 _BEHIND = 2
@@ -42,6 +47,8 @@ class Released(NamedTuple):
     away: int
     inside: int
     end: int
+    bytes: int = 0
+    """What it brought itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,8 @@ class Block:
     span_ns: int
     """From the end of the block before to the end of this one."""
     places: Mapping[str, Sums]
+    bytes: Mapping[str, int] = field(default_factory=dict)
+    """By place, of this rank's own; none where they are not known."""
 
     def joined(self, other: Block) -> Block:
         """Of this one and its neighbour the block of the next size."""
@@ -65,8 +74,9 @@ class Block:
             n, away, inside = places.get(place, (0, 0, 0))
             places[place] = (n + sums[0], away + sums[1], inside + sums[2])
         span_ns = self.span_ns + other.span_ns
-        index = self.index >> 1
-        return Block(self.group, self.shift + 1, index, self.rank, self.size, span_ns, places)
+        index, sizes = self.index >> 1, dict(Counter(self.bytes) + Counter(other.bytes))
+        shift = self.shift + 1
+        return Block(self.group, shift, index, self.rank, self.size, span_ns, places, sizes)
 
 
 @dataclass(slots=True)
@@ -74,6 +84,7 @@ class _Begun:
     covered: int = 0
     last: int = 0
     places: dict[str, list[int]] = field(default_factory=dict)
+    bytes: Counter[str] = field(default_factory=Counter)
 
 
 class Blocks:
@@ -90,12 +101,14 @@ class Blocks:
         self._open: dict[int, _Begun] = {}
         self._before: tuple[int, int] | None = None
         """The last whole block and its end."""
+        self._spans = [0, 0]
+        """How many of this size there were, and how long together."""
 
     def add(self, held: Released) -> Block | None:
         """The block that this exchange completes."""
         shift = self._shifts.setdefault(self._group, 0)
         if shift != self._shift:
-            self._shift, self._before = shift, None
+            self._shift, self._before, self._spans = shift, None, [0, 0]
             self._open.clear()
         index = (held.seq - 1) >> shift
         one = self._open.get(index)
@@ -110,6 +123,7 @@ class Blocks:
             sums[0] += 1
             sums[1] += held.away
             sums[2] += held.inside
+            one.bytes[held.place] += held.bytes
         if one.covered < 1 << shift:
             return None
         del self._open[index]
@@ -117,26 +131,32 @@ class Blocks:
         if before is None or before[0] != index - 1:
             return None
         span_ns = one.last - before[1]
-        if span_ns < self._shortest_ns and shift < MOST_SHIFT:
+        self._spans = [self._spans[0] + 1, self._spans[1] + span_ns]
+        usual_ns = self._spans[1] / self._spans[0]
+        if self._spans[0] > 1 and usual_ns < self._shortest_ns and shift < MOST_SHIFT:
             self._shifts[self._group] = shift + 1
-        elif span_ns >= LONGEST * self._shortest_ns and shift:
+        elif self._spans[0] > 1 and usual_ns >= LONGEST * self._shortest_ns and shift:
             self._shifts[self._group] = shift - 1
         places = {place: (n, away, inside) for place, (n, away, inside) in one.places.items()}
-        return Block(self._group, shift, index, self._rank, self._size, span_ns, places)
+        group, rank, size = self._group, self._rank, self._size
+        return Block(group, shift, index, rank, size, span_ns, places, dict(one.bytes))
 
 
-BET = 0.45
-LOWEST, HIGHEST = -2.0, 8.0
-_NEVER_FALLS_TO_ZERO = 1 + BET * LOWEST > 0
-assert _NEVER_FALLS_TO_ZERO
+BETS = (0.45, 8.0), (0.25, 60.0)
+"""How much is bet that a rank is late, and the most that an observation counts: the second sees at
+once what is long late, also where it is not in each block.
+"""
+MOST_LOST = 0.9
+"""Of what a detector has, by one observation: it never falls to zero."""
 
 
 class Detector:
     """Of one rank in one group. ``won`` is a logarithm."""
 
-    __slots__ = ("count", "since", "total", "won")
+    __slots__ = ("_bet", "_highest", "count", "since", "total", "won")
 
-    def __init__(self) -> None:
+    def __init__(self, bet: float = BETS[0][0], highest: float = BETS[0][1]) -> None:
+        self._bet, self._highest = bet, highest
         self.won = 0.0
         self.count = 0
         """Observations since the last start; ``total`` is their sum, ``since`` when that was."""
@@ -149,9 +169,9 @@ class Detector:
 
     def observe(self, value: float, allowance: float, spread: float, now: float) -> bool:
         """Take one more; whether it started anew. ``spread`` is of observations before this one."""
-        y = min(max((value - allowance) / spread, LOWEST), HIGHEST)
+        y = min((value - allowance) / spread, self._highest)
         before = self.won
-        self.won = max(before, 0.0) + math.log1p(BET * y)
+        self.won = max(before, 0.0) + math.log1p(max(self._bet * y, -MOST_LOST))
         anew = before <= 0.0
         if anew:
             self.count, self.total, self.since = 0, 0.0, now
@@ -164,6 +184,8 @@ RANK_HOURS = 10_000
 """In so many hours of ranks that are well there is one false alarm, or fewer."""
 OF_SHARE = 0.5
 """Of the share from which a rank is reported: what is allowed to any rank."""
+EARLY, EARLY_S = 0.3, 25.0
+"""So long after a group's first block, ranks are unlike each other: of less nothing is reported."""
 OVER = math.log(1_000)
 """Won by betting that a rank is late no more: then it is over."""
 LATE_S = 15.0
@@ -199,17 +221,26 @@ class Slow:
 class _Watched:
     """One rank in one group."""
 
-    up: Detector = field(default_factory=Detector)
+    ups: list[Detector] = field(default_factory=lambda: [Detector(*one) for one in BETS])
     down: Detector = field(default_factory=Detector)
     places: dict[str, float] = field(default_factory=dict)
     last: float | None = None
+    usual: float = 0.0
+    """Its share, over the newest observations."""
     lost_ns: float = 0.0
     slow: bool = False
+
+    @property
+    def up(self) -> Detector:
+        """The one that has won most."""
+        return max(self.ups, key=lambda one: one.won)
 
 
 @dataclass(slots=True)
 class _Group:
     size: int
+    begun: float
+    """When its first block came."""
     blocks: dict[tuple[int, int], dict[int, Block]] = field(default_factory=dict)
     first: dict[tuple[int, int], float] = field(default_factory=dict)
     watched: dict[int, _Watched] = field(default_factory=dict)
@@ -237,7 +268,7 @@ class SlowRanks:
         for block in blocks:
             if block.group not in self._groups and len(self._groups) >= MOST_GROUPS:
                 continue
-            group = self._groups.setdefault(block.group, _Group(block.size))
+            group = self._groups.setdefault(block.group, _Group(block.size, now))
             if (block.shift, block.index) <= group.done and block.shift == group.done[0]:
                 continue
             self._put(group, block, now)
@@ -301,6 +332,9 @@ class SlowRanks:
         spread = max(group.spread or 0.0, self._allowance / 2)
         began = now - span_ns / 1e9
         changes = []
+        least = max(self._share, EARLY if began - group.begun < EARLY_S else 0.0)
+        before = {r: group.watched[r].usual if r in group.watched else 0.0 for r in shares}
+        usual = _of_others(before)
         for rank, share in shares.items():
             one = group.watched.get(rank)
             if one is None:
@@ -309,8 +343,10 @@ class SlowRanks:
             if one.last is not None:
                 changes.append(abs(share - one.last))
             one.last = share
+            one.usual += max(_OF_NEW, 1 / (group.looks + 1)) * (share - one.usual)
             if group.spread is not None:
-                self._observe(one, rank, share, spread, began)
+                beyond = share - max(usual[rank], 0.0)
+                self._observe(one, rank, beyond, spread, began, least)
                 for place, delay in delays[rank].items():
                     one.places[place] = one.places.get(place, 0.0) + delay
                 one.lost_ns += max(share, 0.0) * span_ns * (group.size - 1)
@@ -321,26 +357,30 @@ class SlowRanks:
             new = 1.4826 * median(changes) / math.sqrt(2)
             group.spread = (1 - weight) * (group.spread or 0.0) + weight * new
 
-    def _observe(self, one: _Watched, rank: int, share: float, spread: float, began: float) -> None:
+    def _observe(
+        self, one: _Watched, rank: int, share: float, spread: float, began: float, least: float
+    ) -> None:
         if one.slow:
             one.up.count += 1
             one.up.total += share
             one.down.observe(-share, -self._allowance, spread, began)
             if one.down.won >= OVER:
                 one.slow = False
-                one.up, one.down = Detector(), Detector()
+                one.ups, one.down = _Watched().ups, Detector()
             return
-        if one.up.observe(share, self._allowance, spread, began):
+        anew = [up.observe(share, self._allowance, spread, began) for up in one.ups]
+        if all(anew):
             one.places.clear()
             one.lost_ns = 0.0
-        one.slow = one.up.won >= self.threshold(rank) and one.up.mean >= self._share
+        one.slow = one.up.won >= self.threshold(rank) and one.up.mean >= least
 
     def threshold(self, rank: int) -> float:
-        """Logarithm of how often, in observations, a false alarm is allowed: an observation takes a
-        second or more, and the groups in which a rank is tested share its rate (Bonferroni).
+        """Logarithm of how often, in observations, a false alarm is allowed: an observation takes
+        half a second or more, and the groups in which a rank is tested, and the bets, share its
+        rate (Bonferroni).
         """
         per_hour = _NS_PER_HOUR / SHORTEST_NS
-        return math.log(RANK_HOURS * per_hour * max(1, self._tests[rank]))
+        return math.log(RANK_HOURS * per_hour * max(1, self._tests[rank]) * len(BETS))
 
     def _told(self, name: str, rank: int, group: _Group, one: _Watched) -> Slow:
         place = max(one.places, key=lambda p: one.places[p], default="")
@@ -365,22 +405,29 @@ def own_delays(rows: Sequence[Block]) -> dict[int, dict[str, float]]:
         there = [row for row in there if row[1] == usual]
         if len(there) < 2:
             continue
-        away = _beyond_others({rank: float(one) for rank, _, one, _ in there})
-        inside = _beyond_others({rank: -float(one) for rank, _, _, one in there})
-        for rank, longer in away.items():
-            found[rank][place] = min(longer, inside[rank])
+        away = {rank: float(one) for rank, _, one, _ in there}
+        inside = {rank: -float(one) for rank, _, _, one in there}
+        usual_away, usual_inside = _of_others(away), _of_others(inside)
+        sizes = {one.rank: float(one.bytes.get(place, 0)) for one in rows if one.rank in away}
+        usual_size = _of_others(sizes)
+        for rank in away:
+            more = max(1.0, sizes[rank] / usual_size[rank]) if usual_size[rank] else 1.0
+            longer = away[rank] - more * usual_away[rank]
+            found[rank][place] = min(longer, inside[rank] - usual_inside[rank])
     return found
 
 
-def _beyond_others(values: Mapping[int, float]) -> dict[int, float]:
-    """By how much each value is beyond the median of the others."""
+def _of_others(values: Mapping[int, float]) -> dict[int, float]:
+    """For each the median of the others; of none 0."""
+    if len(values) < 2:
+        return dict.fromkeys(values, 0.0)
     order = sorted(values, key=lambda rank: values[rank])
     rest = len(order) - 1
     low, high = (rest - 1) // 2, rest // 2
     found = {}
     for at, rank in enumerate(order):
         middle = values[order[low + (low >= at)]] + values[order[high + (high >= at)]]
-        found[rank] = values[rank] - middle / 2
+        found[rank] = middle / 2
     return found
 
 
