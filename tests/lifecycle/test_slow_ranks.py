@@ -349,9 +349,16 @@ def test_what_hosts_tell_is_read_back_and_what_is_not_sound_is_nothing() -> None
     told = messages.opened(messages.packed(slow.values([one], "node7")), slow.FORM)
     assert told is not None
     assert (slow.read_back(told), told["host"]) == ([one], "node7")
-    row = ["ab12", 3, 7, 5, 8, 1000, [["cd34", 8, 10, 20]]]
+    row = ["ab12", 3, 7, 5, 8, 1000, [["cd34", 8, 10, 20, 64]]]
     assert slow.read_back(messages.opened(_told([row]), slow.FORM) or {}) == [one]
-    for at, wrong in ((0, "x y"), (1, 99), (3, -1), (3, True), (5, 1.5), (6, [["cd34", 8, 10]])):
+    for at, wrong in (
+        (0, "x y"),
+        (1, 99),
+        (3, -1),
+        (3, True),
+        (5, 1.5),
+        (6, [["cd34", 8, 10, 20]]),
+    ):
         assert messages.opened(_told([[*row[:at], wrong, *row[at + 1 :]]]), slow.FORM) is None
     for data in (b"", b"garbage", zlib.compress(b"[]"), zlib.compress(b"{}")):
         assert messages.opened(data, slow.FORM) is None
