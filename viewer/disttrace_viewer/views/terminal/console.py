@@ -105,7 +105,7 @@ def paper(
 
 
 _DEEPEST = 44
-"""A lead that takes more columns than this stands above its text."""
+"""A lead that takes more columns than this, or half of them, is the beginning of its text."""
 
 
 def paint(out: TextConsole, lines: Iterable[Line]) -> None:
@@ -115,16 +115,14 @@ def paint(out: TextConsole, lines: Iterable[Line]) -> None:
             out.line()
             continue
         lead = Text(line.lead, line.style)
-        indent = len(line.lead) if len(line.lead) <= min(_DEEPEST, out.width // 2) else 3
         if line.whole:
             out.line(lead, line.text)
-        elif line.lead and line.lead[0].isdecimal():
+        elif line.lead[:1].isdecimal() or len(line.lead) > min(_DEEPEST, out.width // 2):
             # "1. ERROR kind: " is the beginning of the sentence, and what follows hangs under it.
-            text = Text.assemble(lead, line.text)
-            out.wrapped(text, Text(""), Text("   "))
+            out.wrapped(Text.assemble(lead, line.text), Text(""), Text("   "))
         else:
             text = Text(line.text, PLAIN if line.lead else line.style)
-            out.wrapped(text, lead, Text(" " * indent))
+            out.wrapped(text, lead, Text(" " * len(line.lead)))
 
 
 @dataclass(frozen=True, slots=True)

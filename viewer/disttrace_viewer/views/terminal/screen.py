@@ -27,6 +27,8 @@ LEGEND = (
 _RIGHT = (("for", 8), ("ops/s", 6), ("late", 5), ("wait", 5))
 _LEAST_WHO = 14
 _VERDICT_LINES = 4
+_BOTH = 24
+"""In fewer columns there is only the line where a rank is, and not what it does there."""
 
 
 @dataclass
@@ -233,9 +235,10 @@ def _row(row: TopRow, member: bool, who: int, width: int, older_ns: int) -> Text
 
 def _doing(row: TopRow, room: int) -> str:
     """What and where: the place is kept whole, what stands before it gives way."""
-    words = [text.removeprefix("in ") for text in row.briefly or (row.doing,)]
+    texts = [text.removeprefix("in ") for text in row.briefly or (row.doing,)]
+    words = texts
     if row.state != RUNNING:
-        words = [f"{row.word}: {what}" if what else row.word for what in words]
+        words = [f"{row.word}: {what}" if what else row.word for what in texts]
     if not row.at:
         return _cut(words[0], room)
     for at in (row.at, row.at.partition(" in ")[0]):
@@ -243,10 +246,11 @@ def _doing(row: TopRow, room: int) -> str:
             if cell_len(what) + 2 + cell_len(at) <= room:
                 return f"{what}  {at}"
     at = row.at.partition(" in ")[0]
-    left = room - cell_len(at) - 2
-    if left < 8:
+    if room < _BOTH:
         return shortened(at, room)
-    return f"{_cut(words[-1], left)}  {at}"
+    what = texts[-1] or row.word
+    at = shortened(at, room - 2 - min(cell_len(what), room // 2))
+    return f"{_cut(what, room - cell_len(at) - 2)}  {at}"
 
 
 def _sized(text: str, size: int) -> str:
