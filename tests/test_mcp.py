@@ -16,7 +16,7 @@ from support.journals import MS
 from support.processes import ROOT, clean_environ, run_program
 from support.scenes import S, beat, stand, steps
 
-TOOLS = ["diagnose", "stats", "view", "jobs", "diff"]
+TOOLS = ["diagnose", "stats", "view", "jobs", "diff", "attach", "collect"]
 
 
 @pytest.fixture
@@ -75,6 +75,36 @@ def test_a_session_from_its_beginning_to_its_end(job: str) -> None:
     assert differences["content"][0]["text"].startswith("Both runs communicate alike")
     assert not any(one.get("isError") for one in (diagnosed, viewed, stats, jobs, differences))
     assert pong == {}
+
+
+def test_what_lies_here_is_packed_and_what_runs_here_is_looked_at(job: str, tmp_path: Path) -> None:
+    """The one tool that writes says so; of a job that does not run here a sentence tells."""
+    target = tmp_path / "packed" / "job.tar.gz"
+    target.parent.mkdir()
+    listed, packed, refused, attached = (
+        one["result"]
+        for one in said(
+            request(1, "tools/list"),
+            call(2, "collect", path=job, output=str(target)),
+            call(3, "collect", path=job, output=str(tmp_path / "job.zip")),
+            call(4, "attach", job="of no name"),
+        )
+    )
+    writes = [t["name"] for t in listed["tools"] if not t["annotations"]["readOnlyHint"]]
+    assert writes == ["collect"]
+    assert packed["structuredContent"]["journals"] == 2
+    assert disttrace.load(unpacked(target)).diagnose().findings[0].culprit_ranks == (1,)
+    assert refused["isError"]
+    assert attached["content"][0]["text"].endswith(".")
+    assert "structuredContent" not in attached
+
+
+def unpacked(archive: Path) -> Path:
+    """The folder into which it was put."""
+    folder = archive.parent / "unpacked"
+    command = [sys.executable, "-m", "disttrace", "collect", str(archive), "-o", str(folder)]
+    run_program(command, clean_environ()).check()
+    return folder
 
 
 def test_what_is_wrong_is_an_answer_and_ends_nothing(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ SCENES = {
     "bare": Scene(HANG, "missing_participant", (1,), until=STALLED, bare=True),
     "ctrl-c": Scene(CAUGHT, "missing_participant", (1,), until=STALLED, end=signal.SIGINT),
     "sigterm": Scene(HANDLER, "missing_participant", (1,), until=STALLED, end=signal.SIGTERM),
-    "sizes": Scene(SIZES, "shape_mismatch", (1,), until="disttrace: ", end=signal.SIGTERM),
+    "sizes": Scene(SIZES, "shape_mismatch", (1,), until="disttrace: failed", end=signal.SIGTERM),
     "newer": Scene(CRASH, None, change=newer, code=2),
     "server": Scene(SERVER, None, until="SLEEP 20", code=0),
 }

@@ -128,6 +128,7 @@ class Tool:
     properties: Mapping[str, Mapping[str, str]]
     call: Callable[..., Answer]
     required: tuple[str, ...] = ()
+    writes: bool = False
 
     def described(self) -> dict[str, Any]:
         """Its entry in ``tools/list``."""
@@ -136,7 +137,7 @@ class Tool:
             "name": self.name,
             "description": self.description,
             "inputSchema": {**schema, "additionalProperties": False},
-            "annotations": {"readOnlyHint": True, "openWorldHint": False},
+            "annotations": {"readOnlyHint": not self.writes, "openWorldHint": False},
         }
 
     def called(self, arguments: Any) -> dict[str, Any]:
@@ -213,6 +214,23 @@ def _diff(a: str, b: str) -> Answer:
     return str(found), found.to_dict()
 
 
+def _attach(job: str | None = None) -> Answer:
+    from disttrace_viewer.api.attached import attached
+
+    found = attached((), job)
+    if found.report is None:
+        return "\n".join(found.troubles), None
+    return "\n".join((*found.troubles, str(found.report))), found.report.to_dict(full=False)
+
+
+def _collect(output: str, path: str | None = None, job: str | None = None) -> Answer:
+    from disttrace_viewer import collect
+
+    packed = collect.pack([] if path is None else [path], job=job, output=output)
+    values = {"path": packed.path, "journals": packed.journals, "job": packed.job}
+    return f"{packed.path}: {packed.journals:,} journals of job {packed.job}", values
+
+
 TOOLS = (
     Tool(
         "diagnose",
@@ -254,5 +272,19 @@ TOOLS = (
         {"a": _RUN, "b": _RUN},
         _diff,
         ("a", "b"),
+    ),
+    Tool(
+        "attach",
+        "Whom a job of this host waits for that hangs without disttrace, by stacks of its ranks.",
+        {"job": {**_JOB, "description": "Run id of torchrun, job id of Slurm, or MASTER_PORT."}},
+        _attach,
+    ),
+    Tool(
+        "collect",
+        "Pack the journals of a job into one file, to send or to bring to those of other hosts.",
+        {"output": {"type": "string", "description": "FILE.tar.gz"}, "path": _PATH, "job": _JOB},
+        _collect,
+        ("output",),
+        writes=True,
     ),
 )

@@ -423,36 +423,18 @@ def collectives(waits: WaitStates) -> pl.DataFrame:
     return (
         with_shapes(rows)
         .select(
-            "job",
-            pl.col("_group").alias("group"),
-            "group_name",
-            "group_desc",
-            "backend",
-            pl.col("seq").cast(pl.Int64),
-            "op",
-            "line",
-            "bytes",
-            pl.col("expected", "arrived").cast(pl.Int64),
-            "missing",
-            "arrivals",
-            "first_ns",
-            "last_ns",
-            "first_rank",
-            "last_rank",
-            pl.col("ended").cast(pl.Int64),
-            "end_ns",
-            pl.col("errors").cast(pl.Int64),
-            "pending",
-            "alike",
-            "wait_ns",
-            "spread_ns",
-            "busy_ns",
+            "job", pl.col("_group").alias("group"), "group_name", "group_desc", "backend",
+            pl.col("seq").cast(pl.Int64), "op", "line", "bytes",
+            pl.col("expected", "arrived").cast(pl.Int64), "missing", "arrivals",
+            "first_ns", "last_ns", "first_rank", "last_rank",
+            pl.col("ended").cast(pl.Int64), "end_ns", pl.col("errors").cast(pl.Int64),
+            "pending", "alike", "wait_ns", "spread_ns", "busy_ns",
             algbw.alias("algbw"),
             (algbw * pl.col("_factor")).alias("busbw"),
             pl.when(algbw.is_not_null()).then("clock").alias("clock"),
         )
         .collect()
-    )
+    )  # fmt: skip
 
 
 def store_operations(exchanges: Exchanges) -> pl.DataFrame:

@@ -41,22 +41,9 @@ from disttrace_viewer.wording.names import duration, spans
 from disttrace_viewer.wording.sentences import group
 
 _ROW = (
-    "process",
-    "number",
-    "call",
-    "track",
-    "seq",
-    "key",
-    "source",
-    "error",
-    "bytes",
-    "begin_ns",
-    "issued_ns",
-    "wait_begin_ns",
-    "complete_ns",
-    "end_ns",
-    "status",
-)
+    "process", "number", "call", "track", "seq", "key", "source", "error", "bytes",
+    "begin_ns", "issued_ns", "wait_begin_ns", "complete_ns", "end_ns", "status",
+)  # fmt: skip
 Event = dict[str, Any]
 Clock = Callable[[int], float]
 """From unix nanoseconds to the format's microseconds."""
