@@ -288,6 +288,7 @@ FIELDS: dict[str, dict[str, str]] = {
         "text": "text",
         "stack": "number",
     },
+    "gradients": {"t": "time", "parameters": "texts"},
     "exit": {
         "t": "time",
         "how": "name",

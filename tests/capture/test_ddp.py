@@ -211,3 +211,44 @@ def test_what_fsdp_calls_bears_the_name_of_its_module(tmp_path: Path) -> None:
         ("all_gather", "1", "1.weight", "1.bias"),
         ("reduce_sca", "1", "1.weight"),
     }
+
+
+LEFT = (
+    UNUSED.partition("model = ")[0]
+    + """
+from torch.nn.parallel import DistributedDataParallel
+
+class Whole(Branches):
+    def forward(self, x):
+        return self.head(self.used(x))
+
+def passed(model):
+    model(torch.ones(1, 2)).sum().backward()
+    return model
+
+kept = [DistributedDataParallel(Whole()), passed(DistributedDataParallel(Whole()))]
+kept.append(passed(DistributedDataParallel(Branches(), find_unused_parameters=True)))
+kept[0](torch.ones(1, 2))  # its backward pass is still to come
+accumulated = DistributedDataParallel(Branches())
+with accumulated.no_sync():
+    passed(accumulated)
+evaluated = DistributedDataParallel(Branches()).eval()
+with torch.no_grad():
+    evaluated(torch.ones(1, 2))
+if sys.argv[2] == "left":
+    left = passed(DistributedDataParallel(Branches()))
+"""
+)
+
+
+@pytest.mark.parametrize(("how", "found"), [("left", ["head.weight", "head.bias"]), ("", None)])
+def test_parameters_that_a_pass_left_unreduced_are_noted(
+    tmp_path: Path, how: str, found: list[str] | None
+) -> None:
+    """As the process ends; not of models that wait for a pass, accumulate, evaluate, or look for
+    what is unused.
+    """
+    preloaded("-c", LEFT, tmp_path, how).check()
+    (journal,) = read_journals(tmp_path)
+    assert journal.of("note") == []
+    assert [one["parameters"] for one in journal.of("gradients")] == [found] * (found is not None)
