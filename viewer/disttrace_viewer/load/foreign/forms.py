@@ -33,14 +33,10 @@ _COUNTS = re.compile(
     r" last completed (?:NCCL )?work: (-?\d{1,18})(?!\d)"
 )
 _OPS = {
-    "ALLREDUCE": "all_reduce",
-    "ALLGATHER": "all_gather",
-    "_ALLGATHER_BASE": "all_gather_into_tensor",
-    "_REDUCE_SCATTER_BASE": "reduce_scatter_tensor",
-    "REDUCESCATTER": "reduce_scatter",
-    "ALLTOALL": "all_to_all",
-    "ALLTOALL_BASE": "all_to_all_single",
-}
+    "ALLREDUCE": "all_reduce", "ALLGATHER": "all_gather", "REDUCESCATTER": "reduce_scatter",
+    "_ALLGATHER_BASE": "all_gather_into_tensor", "_REDUCE_SCATTER_BASE": "reduce_scatter_tensor",
+    "ALLTOALL": "all_to_all", "ALLTOALL_BASE": "all_to_all_single",
+}  # fmt: skip
 _GATHERING = frozenset(
     ["ALLGATHER", "_ALLGATHER_BASE", "REDUCESCATTER", "_REDUCE_SCATTER_BASE", "GATHER", "SCATTER"]
 )
