@@ -159,6 +159,7 @@ bench-viewer: $(STAMP) ## how a verdict's cost grows with ranks, hosts, groups a
 
 docs: $(STAMP) ## the notebook, run on a real job
 	$(BIN)/python docs/run_notebook.py
+	$(BIN)/python docs/record_hang.py
 
 clean: ## everything made here except the environments
 	rm -rf build dist disttrace-out .mypy_cache .ruff_cache .pytest_cache
