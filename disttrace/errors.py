@@ -7,13 +7,13 @@ signal handler or Ctrl-C may strike while our code runs, and those go on to the 
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # `signal.getsignal` compares handlers
 import inspect
 import os
 import select
 import signal
 import sys
 import types
+from _signal import getsignal  # type: ignore[import-not-found]  # that of signal compares handlers
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -158,7 +158,7 @@ def _is_library(path: str) -> bool:
 
 
 def _handlers() -> list[types.CodeType | None]:
-    return [foreign.code_of(_signal.getsignal(number)) for number in signal.valid_signals()]
+    return [foreign.code_of(getsignal(number)) for number in signal.valid_signals()]
 
 
 def _interrupted(frame: types.FrameType, handlers: list[types.CodeType | None]) -> bool:

@@ -16,8 +16,8 @@ Where nothing was compiled there is none of this.
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # `signal.getsignal` compares handlers
 import os
+from _signal import SIG_DFL, SIGRTMAX, SIGTERM, getsignal  # type: ignore[import-not-found]  # signal's compares
 from collections.abc import Callable
 from typing import Any
 
@@ -127,12 +127,12 @@ class GilFreeStacks:
         self._file = -1
 
     def _handle(self) -> None:
-        if os.getpid() != _INIT and _signal.getsignal(_signal.SIGTERM) is _signal.SIG_DFL:
+        if os.getpid() != _INIT and getsignal(SIGTERM) is SIG_DFL:
             self._native.handle_term()
 
     def _is_free(self, number: int) -> bool:
         """Whether neither Python nor the kernel knows of a handler of the program's."""
-        return _signal.getsignal(number) is _signal.SIG_DFL and bool(self._native.is_free(number))
+        return getsignal(number) is SIG_DFL and bool(self._native.is_free(number))
 
     def _registers(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def register(signum: int, *args: Any, **kwargs: Any) -> Any:
@@ -156,9 +156,9 @@ def _unused() -> int | None:
     taken = _taken()
     if taken is None:
         return None
-    first = _signal.SIGRTMAX - _FROM_TOP
+    first = SIGRTMAX - _FROM_TOP
     for number in range(first, first - _MOST, -1):
-        if not taken >> (number - 1) & 1 and _signal.getsignal(number) is _signal.SIG_DFL:
+        if not taken >> (number - 1) & 1 and getsignal(number) is SIG_DFL:
             return number
     return None
 

@@ -70,6 +70,7 @@ LOOKS += ("item", "check", "sleep")
 """
 _THREADS = 64
 _DEEPEST = 200
+_LONGEST = 1 << 16  # bytes of a function in which a loop is looked for
 _INNER = 8
 """So many frames may the library have between a look and the program's loop; as in `_frames.c`."""
 _HEAD = re.compile(r"(?:Current t|T)hread 0x([0-9a-f]+)")
@@ -148,7 +149,7 @@ def waits_in(codes: Sequence[CodeType], lines: list[Line]) -> list[Line]:
             steps.append((op, code.co_names[index] if named else ""))
     names = {name for _, name in steps}
     shown = [(BUILT_IN, at, name) for name in WAITING if name in names and not n][:1]
-    if not _acts(steps):
+    if not _acts(steps) and len(raw) <= _LONGEST:
         shown += [(LOOP, line, "") for part in parts if (line := _turns(code, *part))][:1]
     return shown
 

@@ -9,11 +9,11 @@ objects only as long as places may be compared.
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # signal's functions have frames, which dynamo counts
 import contextlib
 import os
 import signal
 import types
+from _signal import getsignal  # type: ignore[import-not-found]  # that of signal compares handlers
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -121,7 +121,7 @@ class CallSites:
     def stack(self, frame: types.FrameType | None) -> int | None:
         """Number of the stack at ``frame``; of all at one place only the first is looked at, but
         where a handler of the program's may have called."""
-        found = map(_signal.getsignal, _ASKING)  # compared by identity: they may be the program's
+        found = map(getsignal, _ASKING)  # compared by identity: they may be the program's
         usual = signal.default_int_handler
         handlers = {code_of(one) for one in found if type(one) is not int and one is not usual}
         handlers -= {None}

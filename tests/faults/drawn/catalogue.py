@@ -46,6 +46,7 @@ _EVALUATION = (
     " d.all_reduce(torch.ones(1)); d.destroy_process_group()"
 )
 _NEVER_SET = "dist.distributed_c10d._get_default_store().wait(['no'], timedelta(seconds=1))"
+_POLLS = "while not flag.is_set(): time.sleep(0.001)"
 _LOCK = "lock.acquire()"
 
 MUTATIONS: tuple[tuple[int, str, Mutation], ...] = (
@@ -75,8 +76,8 @@ MUTATIONS: tuple[tuple[int, str, Mutation], ...] = (
     (2, "", does("holds the GIL", "re.match('(a+)+$', 'a' * 60 + 'b')", kinds=MISSED, named=True)),
     (2, "U2", does("waits for a lock", "lock = threading.Lock()", _LOCK, _LOCK, kinds=MISSED,
                    named=True, line=_LOCK, unsaid=("uneven", "fewer batches"))),
-    (1, "L1", does("computes for ever", "while True: pass", kinds=MISSED, named=True,
-                   line="while True: pass")),
+    (1, "L1", does("polls for ever", "flag = threading.Event()", _POLLS, kinds=MISSED, named=True,
+                   line=_POLLS)),
     (1, "L1", does("computes long", "until = time.monotonic() + 6",
                    "while time.monotonic() < until: pass", kinds=frozenset(), named=False,
                    meanwhile=MISSED)),

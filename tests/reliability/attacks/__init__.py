@@ -24,6 +24,21 @@ def of(call):
 """
 
 ROWS = {
+    "signals_replaced": """
+import signal
+real = sys.modules["_signal"]
+class Odd:
+    def __call__(self, *_): log.append("called")
+    def __eq__(self, other): log.append("eq"); return False
+    def __hash__(self): log.append("hash"); return 1
+for number in (signal.SIGUSR1, signal.SIGTERM): signal.signal(number, Odd())
+for name in ("signal", "getsignal", "pthread_sigmask", "set_wakeup_fd"):
+    setattr(real, name, lambda *_, name=name: log.append(name))
+dist.all_reduce(x)
+time.sleep(5)
+for number in (signal.SIGUSR1, signal.SIGTERM): os.kill(os.getpid(), number)
+say(log)
+""",
     "equality_raises": """
 class Key(str):
     __hash__ = str.__hash__
