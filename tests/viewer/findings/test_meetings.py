@@ -186,6 +186,7 @@ def test_a_start_that_takes_long_is_a_note(tmp_path: Path, *, has_journal: bool)
     found = only(findings(tmp_path))
     assert (found.severity, found.culprits, found.absent_ranks) == ("note", (), ())
     assert found.summary.startswith("2 of 3 ranks have come to init_process_group (train.py:5)")
+    assert found.deadline is not None
     (late,) = [f for f in findings(tmp_path, look=all_gone) if f.severity == "error"]
     assert late.kind == "rendezvous_incomplete"
 
