@@ -335,3 +335,37 @@ def test_likeness_is_of_what_the_program_wrote(
     found = finds(tmp_path, "store_key_missing")
     assert (f"nearest key that was set is 'default_pg/0//{prefix}/{key}'" in found.summary) is near
     assert ("spelling" in (found.hint or "")) is near
+
+
+def turns(counts: Mapping[int, int]) -> dict[int, list[str]]:
+    """What C++ sets for symmetric memory, rank by rank in so many turns."""
+    return {
+        rank: [f"CUDASymmetricMemory/{turn}/{rank}" for turn in range(count)]
+        for rank, count in counts.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("counts", "awaited", "odd"),
+    [
+        ({0: 3, 1: 3, 2: 2}, {0: "2/2", 1: "2/2"}, [2]),
+        ({0: 3, 1: 4, 2: 3}, {1: "3/0"}, [1]),
+        ({0: 3, 1: 2}, {0: "2/1"}, []),
+        ({0: 1, 1: 1, 2: 1}, {0: "1/2", 1: "1/2"}, []),
+    ],
+    ids=["behind", "ahead", "of two", "no turn that goes on"],
+)
+def test_of_keys_that_ranks_set_in_turns_the_one_at_another_turn_is_named(
+    tmp_path: Path, counts: dict[int, int], awaited: dict[int, str], odd: list[int]
+) -> None:
+    awaits = {rank: f"CUDASymmetricMemory/{key}" for rank, key in awaited.items()}
+    found = only(
+        job(tmp_path, turns(counts), awaits, sleeping=[2] * (odd == [2]), world_size=len(counts))
+    )
+    assert found.kind == "store_key_missing"
+    assert ranks(tmp_path, found.culprits) == odd
+    assert ("came to turn" in found.summary) == bool(odd)
+    if odd == [2]:
+        assert (
+            "rank 2 came to turn 1, the others to 2; it is at train.py:60 in prepare"
+        ) in found.summary

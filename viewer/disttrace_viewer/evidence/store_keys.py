@@ -141,6 +141,25 @@ class Setters:
             return (self._absent(key) & waiting) - {waiter} if counted else frozenset()
         return frozenset({setter}) & waiting - {waiter}
 
+    def turns(self, key: Key) -> Mapping[int, tuple[int, ...]]:
+        """By process the newest of its keys of this form, as numbers without its own: where each
+        sets keys that bear one number of its own, as in the exchanges of torch's C++ for symmetric
+        memory and NVSHMEM (``PREFIX/TURN/RANK``), and that of the setter of ``key`` is among them.
+        """
+        series = self._forms.get((key[0], NUMBER.sub("#", key[1])), {})
+        wanted = NUMBER.findall(key[1])
+        for at in range(len(wanted)) if len(series) > 1 else ():
+            own = {p: {numbers[at] for numbers in of} for p, of in series.items()}
+            single = {next(iter(one)) for one in own.values() if len(one) == 1}
+            if len(single) == len(series) and wanted[at] in single and len(wanted) > 1:
+                others = ([*map(int, n[:at] + n[at + 1 :])] for of in series.values() for n in of)
+                if len({*map(tuple, others)}) > 1:  # a turn that goes on
+                    return {
+                        p: max(tuple(map(int, n[:at] + n[at + 1 :])) for n in of)
+                        for p, of in series.items()
+                    }
+        return {}
+
     def _absent(self, key: Key) -> frozenset[int]:
         """Those that have set every other key of a series that others set as well, but not this."""
         series = self._forms.get((key[0], NUMBER.sub("#", key[1])), {})

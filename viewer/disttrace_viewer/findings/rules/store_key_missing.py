@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.evidence.store_keys import ALIKE, NUMBER, Key
 from disttrace_viewer.evidence.wait import KEY, Wait
 from disttrace_viewer.findings.case import Case
@@ -102,7 +103,9 @@ def _finding(case: Case, wait: Wait) -> Finding:
     behind = [w for w in inside if w.behind is not None]
     setters = case.setters
     series = [] if is_late or behind else _of_its_form(case, wait)
-    near = None if series else _near(case, op, (str(place), key))
+    turns = {} if is_late or behind or wait.polled else setters.turns((str(place), key))
+    odd = case.by_rank(minority(turns, len(turns))) if turns else []
+    near = None if series or odd else _near(case, op, (str(place), key))
     before = setters.first.get((str(place), key))
     pushed, popped = setters.queues.get((str(place), key), (0, 0))
     if wait.polled and near is not None and NUMBER.sub("#", near[0]) == NUMBER.sub("#", key):
@@ -133,6 +136,8 @@ def _finding(case: Case, wait: Wait) -> Finding:
         held=late,
         able=held,
         series=series,
+        odd=outside.doing(case, odd, wait.op.begin_ns),
+        turns=turns,
     )
     return Finding(
         kind="store_key_missing",
@@ -147,7 +152,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
         hint=ONE_STORE
         if apart is not None and not (wait.polled or is_late)
         else hint(found, popped=before is not None and bool(pushed)),
-        culprits=late_arrivals.answerable(late, wait.targets) if is_late else (),
+        culprits=late_arrivals.answerable(late, wait.targets) if is_late else tuple(odd),
         waiting=tuple(dict.fromkeys([*who, *(w.process for w in series)])),
         op=op.call.op,
         key=key,
@@ -311,6 +316,9 @@ class AwaitedKeys:
     """The waits of all who could set it, where each of them waits for who waits for it."""
     series: Sequence[Wait] = ()
     """Waits for keys that differ from it in numbers only."""
+    odd: Mapping[int, Doing] = field(default_factory=dict)
+    """Ranks that are at another turn of this sequence of keys than most, and what they are at."""
+    turns: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 def summary(trace: Trace, found: AwaitedKeys) -> str:
@@ -342,7 +350,7 @@ def summary(trace: Trace, found: AwaitedKeys) -> str:
     return (
         f"{who} {have} been in {op.call.op} of {names} at {at} for {age}, and"
         f" {_unset_text(trace, found)}{_series(trace, found)}{_behind(trace, found.behind)}"
-        f"{_able_text(trace, found)}{doing}."
+        f"{_able_text(trace, found)}{_odd_text(trace, found) or doing}."
     )
 
 
@@ -379,7 +387,8 @@ def hint(found: AwaitedKeys, *, popped: bool) -> str:
         return DELETED
     if popped:
         return POPPED
-    if found.series and not found.others:  # else the one that sets them all may stand there
+    # Where others use the store too, the one that sets them all may be among those.
+    if found.odd or (found.series and not found.others):
         return IN_STEP
     return f"{WHO} {SET_FIRST}" if found.able else SPELLING
 
@@ -402,6 +411,23 @@ def _near_text(trace: Trace, found: AwaitedKeys) -> str:
         return ""
     key, setter = found.near
     return f"; the nearest key that was set is {key!r}, by {trace.processes[setter].label}"
+
+
+def _odd_text(trace: Trace, found: AwaitedKeys) -> str:
+    """Whose turns differ: the last number that changes tells a turn."""
+    if not found.odd:
+        return ""
+    at = max(
+        i for i, seen in enumerate(zip(*found.turns.values(), strict=True)) if len({*seen}) > 1
+    )
+    mine = found.turns[next(iter(found.odd))][at]
+    usual = next(turn[at] for process, turn in found.turns.items() if process not in found.odd)
+    who = sentences.processes(trace, found.odd)
+    where = "" if found.able else outside.where(trace, found.odd, named=True)
+    return (
+        f"; each rank sets such keys in turns, and {who} came to turn {mine}, the others to {usual}"
+        f"{where}"
+    )
 
 
 def _able_text(trace: Trace, found: AwaitedKeys) -> str:
