@@ -98,6 +98,13 @@ for step in range(50):
     work = dist.all_reduce(x := torch.ones(4), async_op=True); work.wait(); seen.append(repr(x))
     time.sleep(0.05)
 with open(f"seen.{{rank}}", "a") as file: print(seen, file=file)
+import os
+until, waits = time.monotonic() + 20, os.environ.get("DISTTRACE") == "1"
+while waits:
+    done = torch.tensor([float(len(heard) > 0 or time.monotonic() > until)])
+    dist.all_reduce(done, op=dist.ReduceOp.MIN)
+    if done.item(): break
+    time.sleep(0.05)
 """
 SCALED = """
 import torch, torch.distributed as dist
