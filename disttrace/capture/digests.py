@@ -60,8 +60,14 @@ def _looking(digests: Digests, row: Method, original: Callable[..., Any]) -> Cal
         return original
 
     def look(group: Any, /, *args: Any, **kwargs: Any) -> None:
-        if PART not in digests._capture.broken and not torch.compiler.is_compiling():
-            digests.look(row, group, args, kwargs, sys._getframe(1))
+        if PART in digests._capture.broken or torch.compiler.is_compiling():
+            return
+        entry = digests.due(row.op, group)
+        if entry is None:
+            return
+        how, tensors = arguments.reduced(row, args, kwargs)
+        if how in _SPREADING:
+            dynamo.call_unseen(digests.look, row.op, entry, tensors, sys._getframe(1))
 
     made: Callable[..., Any] = before(digests._capture, PART, look)(original)
     rename(made, row.method, c10d.ProcessGroup)
@@ -86,43 +92,26 @@ class Digests:
     def _scales(self, *_: Any, **__: Any) -> None:
         self._scaled = True
 
-    def look(
-        self,
-        row: Method,
-        group: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        frame: types.FrameType,
-    ) -> None:
-        """Note that an input is not finite, the first in its group, if it is its turn."""
+    def due(self, op: str, group: Any) -> GroupEntry | None:
+        """The group of an input that is one to look at."""
         capture, entry = self._capture, self._capture.groups.of(group)
-        key = (entry.n, row.op, "input")
+        key = (entry.n, op, "input")
         self._seen[key] = number = self._seen.get(key, 0) + 1
-        if number % capture.digest_every or entry.n < 0 or capture.recorder.full:
-            return
-        if not (self._scaled or _watched() or entry.n in self._spoilt):
-            dynamo.call_unseen(self._look, row, entry, number, args, kwargs, frame)
+        skipped = number % capture.digest_every or entry.n < 0 or capture.recorder.full
+        known = self._scaled or entry.n in self._spoilt
+        return None if skipped or known or _watched() else entry
 
-    def _look(
-        self,
-        row: Method,
-        entry: GroupEntry,
-        number: int,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        frame: types.FrameType,
-    ) -> None:
-        capture, (how, tensors) = self._capture, arguments.reduced(row, args, kwargs)
-        if how not in _SPREADING:
-            return
+    def look(self, op: str, entry: GroupEntry, tensors: Any, frame: types.FrameType) -> None:
+        """Note that an input is not finite, the first in its group."""
+        capture, number = self._capture, self._seen[entry.n, op, "input"]
         finite = all(map(is_finite, tensors))
         if not finite:
             self._spoilt.add(entry.n)
             seq = entry.collective_counter(entry.backend("cpu")).n
             stack = capture.sites.stack(frame)
             keys = {} if stack is None else {"stack": stack}
-            capture.recorder.note("nonfinite", group=entry.n, op=row.op, q=seq, **keys)
-        capture.recorder.courses.value(entry.meeting("inputs"), [row.op, number, finite])
+            capture.recorder.note("nonfinite", group=entry.n, op=op, q=seq, **keys)
+        capture.recorder.courses.value(entry.meeting("inputs"), [op, number, finite])
 
     def take(
         self,
