@@ -288,7 +288,6 @@ FIELDS: dict[str, dict[str, str]] = {
         "text": "text",
         "stack": "number",
     },
-    "gradients": {"t": "time", "parameters": "texts"},
     "exit": {
         "t": "time",
         "how": "name",

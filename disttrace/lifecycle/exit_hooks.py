@@ -26,9 +26,7 @@ from disttrace.capture.calls.call_site import frames
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.code_files import is_generated
 from disttrace.journal.format import ABORTED, EXEC, RESUMED
-from disttrace.journal.originals import get_ident
 from disttrace.lifecycle import abort
-from disttrace.lifecycle.stack_sampler import reader
 from disttrace.patching import Engine
 from disttrace.waiting import ImportHook
 
@@ -138,8 +136,6 @@ class Ending:
         if self._said or not self._capture.recorder.is_open:
             return
         self._said = True
-        if how in ("normal", "exit"):
-            self._capture.standing(lambda: reader()(get_ident()).values())
         origin: dict[str, Any] = {"stack": stack} if stack else {}
         self._capture.recorder.note(
             "exit", how=how, code=code, **origin, **_given("causes", caused_by)

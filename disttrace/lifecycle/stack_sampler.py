@@ -297,10 +297,8 @@ class Stacks:
     def take(self) -> None:
         """Note where every thread is, now."""
         number = self._numbers()
-        found = self._read(get_ident())
-        for ident, lines in found.items():
+        for ident, lines in self._read(get_ident()).items():
             self._note(number(ident), lines)
-        self._capture.standing(found.values)
         self._handled.take(number)
 
     def _look_at_main(self) -> None:

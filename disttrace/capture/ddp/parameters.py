@@ -1,9 +1,7 @@
-"""Which parameters it is about: an exception of DDP's, a backward pass that reduced no gradient of
-some, a call that FSDP makes for a module.
+"""Which parameters it is about: an exception of DDP's, and a call that FSDP makes for a module.
 
 DDP's exceptions have their numbers, and its traceback the model: nothing is recorded of that before
-one of them ends the process. Where nothing moves, or the process ends, the reducer is asked for the
-exception that it would raise in the next forward pass (its logger notes that it had an error).
+one of them ends the process.
 
 FSDP2 calls for one module at a time, always from the same line. It does so through a function of
 ours whose code is of that module alone, so that these calls have places of their own, which the
@@ -17,35 +15,28 @@ import itertools
 import re
 import sys
 import types
-import weakref
 from collections.abc import Iterator, Set
 from operator import attrgetter
 from typing import Any
 
 import torch
-import torch._C._distributed_c10d as c10d
 
 from disttrace import dynamo, errors, foreign, redact
-from disttrace.capture.wrapping.context import Capture, Threads
-from disttrace.capture.wrapping.wrappers import Function, after
+from disttrace.capture.wrapping.context import Capture
+from disttrace.capture.wrapping.wrappers import Function
 
-PART = "names of parameters"
+PART = "names of FSDP's modules"
 
 MOST = 1_000
 """Names of one model; of a larger one all of them are none, for lists are compared."""
 _READ = 10_000  # characters of the exception's text
-_CHECK = c10d.Reducer._check_reducer_finalized
 _NAMED = 200  # names of one module
 _MODULES = 4_096
 _REACH = range(16)  # frames from a call to ours
-_DDP = "torch.nn.parallel.distributed"
 _FSDP = (
     "torch.distributed.fsdp._fully_shard._fsdp_param_group",
     "torch.distributed._composable.fsdp._fsdp_param_group",  # up to torch 2.5
 )
-_MODELS = 64  # of DDP, at once
-_PASSES = ("/torch/nn/parallel/distributed.py", "/torch/autograd/__init__.py")
-"""Where a thread is in a forward or a backward pass: the reducer may be locked meanwhile."""
 _FILE = "/torch/nn/parallel/distributed.py"
 
 _UNUSED = re.compile(r"did not receive grad for rank \d{1,9}:([ \d]{1,8000})")
@@ -106,63 +97,11 @@ def _named(module: Any, ignored: Set[str]) -> Iterator[str]:
 
 
 def install(capture: Capture) -> None:
-    """Tell FSDP's modules apart, once the program imports it, and know DDP's models."""
-    models = Models(capture)
-    capture.when_imported(_DDP, functools.partial(capture.guard, PART, models.arrived))
-    capture.standing = functools.partial(capture.guard, PART, models.standing)
+    """Tell FSDP's modules apart, once the program imports it."""
     modules = Modules(capture)
     capture.module_of = modules.of
     for name in _FSDP:
         capture.when_imported(name, functools.partial(capture.guard, PART, modules.arrived))
-
-
-class Models:
-    """DDP's models: of which parameters their last backward pass has reduced no gradient."""
-
-    def __init__(self, capture: Capture) -> None:
-        self._capture = capture
-        self._known: list[weakref.ref[Any]] = []
-        self._noted: list[str] = []
-
-    def arrived(self, module: types.ModuleType) -> None:
-        """``module`` of DDP was imported."""
-        look, owner = after(self._capture, PART, self.made), module.DistributedDataParallel
-        self._capture.engine.attribute(PART, owner, "_ddp_init_helper", look)
-
-    def made(self, result: Any, model: Any, *args: Any, **kwargs: Any) -> None:
-        """``model`` has got its reducer."""
-        known = [one for one in self._known if one() is not None]
-        self._known = [*known[1 - _MODELS :], weakref.ref(model)]
-
-    def standing(self, threads: Threads) -> None:
-        """Note these parameters, once, where no thread is in a forward or a backward pass."""
-        models = [model for one in self._known if (model := one()) is not None]
-        files = [file.replace("\\", "/") for t in threads() for file, _, _ in t] if models else []
-        if any([file.endswith(_PASSES) for file in files]):  # noqa: C419 - no generator
-            return
-        found: list[str] = []
-        for model in models:
-            found += _not_reduced(foreign.of_torch(model, "__dict__"))
-        if found and found != self._noted and len(found) <= MOST:
-            self._capture.recorder.note("gradients", parameters=found)
-            self._noted = found
-
-
-def _not_reduced(fields: dict[str, Any]) -> list[str]:
-    """Names of parameters, where others have had a gradient since the last forward pass."""
-    reducer = fields.get("reducer")
-    if type(reducer) is not c10d.Reducer:
-        return []
-    try:
-        _CHECK(reducer)
-        return []
-    except RuntimeError as error:
-        found = _UNUSED.search(foreign.text_of(error)[:_READ])
-    names = list(_named(fields["_modules"]["module"], fields["parameters_to_ignore"]))
-    wanted = [int(number) for number in found[1].split()] if found is not None else []
-    if len(wanted) == len(names):
-        return []  # there was no backward pass yet
-    return [redact.current.text(names[i]) for i in wanted if i < len(names)]
 
 
 class Modules:

@@ -6,7 +6,7 @@ import atexit
 import functools
 import importlib
 import os
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
@@ -26,8 +26,6 @@ T = TypeVar("T")
 
 _UNDESCRIBED = 1000
 """Calls of a part that raise when they are described, before it is taken for the part's fault."""
-Threads = Callable[[], Iterable[Iterable[tuple[str, int, str]]]]
-"""Gives the stack of each thread."""
 
 
 class Capture:
@@ -72,8 +70,6 @@ class Capture:
         self.parameters_of: Callable[[BaseException], list[str]] = lambda error: []
         # The module of FSDP's for which this thread calls, with its parameters.
         self.module_of: Callable[[], dict[str, Any] | None] = lambda: None
-        # Nothing moves, or the process ends: where its threads are.
-        self.standing: Callable[[Threads], object] = lambda threads: None
         # Runs a callback once a module is imported: torch is half imported at installation.
         self.when_imported: Callable[[str, Callable[[ModuleType], None]], None] = _at_once
         # What patches torch's classes, and what Python subclasses of theirs override.

@@ -216,28 +216,6 @@ def test_parameters_that_one_rank_does_not_pass_are_named(
     assert found.summary.endswith(f" Rank 1 passes no {what}{', '.join(lacking)}, which others do.")
 
 
-@pytest.mark.parametrize("since", [False, True])
-@pytest.mark.parametrize("origin", ["c++", "python"])
-def test_parameters_of_which_a_rank_has_no_gradient_are_named(
-    tmp_path: Path, since: bool, origin: str
-) -> None:
-    """Rank 1 is in a barrier while DDP of the others reduces. Not where it has called since, nor
-    where others wait for something else.
-    """
-    names = ("head.weight", "head.bias")
-    for journal, group in steps(tmp_path, 3):
-        if journal.rank == 1:
-            journal.define("gradients", t=190 * MS if since else 300 * MS, parameters=names)
-            journal.begin(journal.collective(group, "barrier", shapes=None), 200 * MS, q=3)
-        else:
-            journal.begin(journal.collective(group, origin=origin), 200 * MS, q=3)
-        beat(journal, 20)
-    found = finds(tmp_path, "op_mismatch", [1])
-    told = "Rank 1 has had no gradient of head.weight, head.bias since its last forward pass"
-    assert (told in found.summary) == (origin == "c++" and not since)
-    assert [names for _, names in found.parameters] == [names] * (told in found.summary)
-
-
 def leaders(
     folder: Path, courses: dict[int, list[int]], then: Sequence[int], *, world: int = 0
 ) -> list[Finding]:

@@ -18,13 +18,7 @@ from disttrace_viewer.evidence.recorded import STALL_NS
 from disttrace_viewer.evidence.wait import Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, Finding
-from disttrace_viewer.findings.rules import (
-    argument_mismatch,
-    downgraded,
-    outside,
-    unmatched,
-    waiting_for_input,
-)
+from disttrace_viewer.findings.rules import downgraded, outside, unmatched, waiting_for_input
 from disttrace_viewer.findings.rules.divergence import traced_back
 from disttrace_viewer.findings.rules.downgraded import attempts, eased, overcome
 from disttrace_viewer.findings.rules.group_mismatch import by_names
@@ -185,8 +179,7 @@ def _take(case: Case, finding: Finding) -> None:
     finding = waiting_for_input.eased(case, eased(case, finding))
     found = outside.tempered(case, finding)
     if found is not None:
-        found = downgraded.with_handled(case, by_names(case, found))
-        case.add(argument_mismatch.with_gradients(case, found))
+        case.add(downgraded.with_handled(case, by_names(case, found)))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from disttrace_viewer.trace.process import (
     Digest,
     Exit,
     Failure,
-    Gradients,
     NonFinite,
     Process,
     Sighting,
@@ -28,7 +27,7 @@ from disttrace_viewer.trace.process import (
     Worker,
 )
 
-T = TypeVar("T", Digest, Exit, Failure, Gradients, NonFinite, Sighting, Trouble, Usage, Worker)
+T = TypeVar("T", Digest, Exit, Failure, NonFinite, Sighting, Trouble, Usage, Worker)
 UNKNOWN_NS = 1 << 62
 """Error of a clock of which no journal has a reading: of a process without definitions."""
 
@@ -126,7 +125,6 @@ def _moved(process: Process, old: Clock, new: Clock) -> Process:
         exit=None if process.exit is None else each([process.exit])[0],
         failures=each(process.failures),
         handling=each(process.handling),
-        gradients=each(process.gradients),
         latest_samples={thread: seen(one) for thread, one in process.latest_samples.items()},
         samples=tuple(map(seen, process.samples)),
         workers=each(process.workers),

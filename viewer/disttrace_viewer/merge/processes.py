@@ -20,7 +20,6 @@ from disttrace_viewer.trace.process import (
     Exit,
     Failure,
     Frame,
-    Gradients,
     NonFinite,
     Process,
     Sighting,
@@ -216,10 +215,6 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
         ),
         failures=tuple(map(failure, listed["failure"])),
         handling=tuple(failure(item) for item in handled.values() if "type" in item),
-        gradients=tuple(
-            Gradients(t_ns=unix(item), parameters=tuple(item.get("parameters") or ()))
-            for item in listed["gradients"]
-        ),
         threads={
             number: item.get("name") or "?"
             for number, item in definitions.numbered["thread"].items()

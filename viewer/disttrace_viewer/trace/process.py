@@ -185,14 +185,6 @@ class Digest:
 
 
 @dataclass(frozen=True, slots=True)
-class Gradients:
-    """Parameters of DDP's models of which a backward pass left no gradient, as it was then."""
-
-    t_ns: int
-    parameters: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class NonFinite:
     """The first input in a group, of those looked at, that was not finite before it was reduced."""
 
@@ -279,7 +271,6 @@ class Process:
     usage: tuple[Usage, ...] = ()
     """While others waited for it, by time."""
     handling: tuple[Failure, ...] = ()
-    gradients: tuple[Gradients, ...] = ()
     """What its threads handled when they were last looked at, ``t_ns`` when that was first seen."""
     digests: tuple[Digest, ...] = ()
     nonfinite: tuple[NonFinite, ...] = ()

@@ -21,7 +21,7 @@ from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.courses import aligned
 from disttrace_viewer.evidence.mismatches import Disagreement, unfitting
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR, Finding, Scope, why
+from disttrace_viewer.findings.finding import Finding, Scope, why
 from disttrace_viewer.findings.rules import swallowed
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.operation import Op
@@ -165,24 +165,6 @@ def _parameters(found: Disagreement) -> dict[int, tuple[list[str], list[str]]]:
     }
 
 
-def with_gradients(case: Case, finding: Finding) -> Finding:
-    """An error for which others wait in DDP, with the parameters of which a rank has reduced no
-    gradient: none where that has begun anything since.
-    """
-    if finding.severity != ERROR or finding.parameters:
-        return finding
-    found: list[tuple[int, tuple[str, ...]]] = []
-    for process in sorted({*finding.culprits, *finding.waiting}):
-        noted, last = case.evidence.trace.processes[process].gradients, case.last(process)
-        if noted and (last is None or last.begin_ns <= noted[-1].t_ns):
-            found.append((process, noted[-1].parameters))
-    calls = [wait.op.call for p in finding.waiting for wait in case.of_process.get(p, ())]
-    if not any(call.origin == "c++" and call.op == "all_reduce" for call in calls):
-        return finding
-    texts = [of_pass(case.evidence.trace, process, names) for process, names in found]
-    return replace(finding, summary=" ".join([finding.summary, *texts]), parameters=tuple(found))
-
-
 _WHAT = {
     "op_mismatch": (
         "with different operations",
@@ -245,14 +227,6 @@ def _of_module(trace: Trace, op: Op, lacking: Sequence[str], beyond: Sequence[st
     parts = [f"passes no {what}{parameters(lacking)}, which others do"] * bool(lacking)
     parts += [f"passes {parameters(beyond)}, which others do not"] * bool(beyond)
     return f"{sentences.subject(trace, [op.process])} {' and '.join(parts)}."
-
-
-def of_pass(trace: Trace, process: int, names: Sequence[str]) -> str:
-    """``Rank 1 has no gradient of head.bias since its last forward pass, ...``"""
-    return (
-        f"{sentences.subject(trace, [process])} has had no gradient of {parameters(names)} since"
-        " its last forward pass: DDP did not reduce these, nor what stands in later buckets."
-    )
 
 
 def _by_pairs(trace: Trace, found: Disagreement, within: Mapping[int, str | None]) -> str:
