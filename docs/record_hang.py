@@ -59,7 +59,7 @@ def recorded(folder: Path) -> list[tuple[float, str]]:
 
         reader = threading.Thread(target=read, daemon=True)
         reader.start()
-        found = []
+        found: list[tuple[float, str]] = []
         while not found or "stalled" not in found[-1][1]:
             found.append(lines.get(timeout=LONGEST_S))
         job.terminate()

@@ -10,7 +10,7 @@ from disttrace.journal.format import STOPPED
 from disttrace_viewer.analysis.process_ends import ALIVE, RUNNING, SILENT
 from disttrace_viewer.analysis.sample import frame
 from disttrace_viewer.evidence.endings import end_of
-from disttrace_viewer.evidence.outlook import (
+from disttrace_viewer.evidence.wait import (
     MOVES,
     SPINS,
     STANDS,

@@ -11,7 +11,7 @@ from typing import Any
 from disttrace.journal.format import HEARTBEAT_NS, UNINSTALLED, ranges_of
 from disttrace_viewer.analysis.process_ends import MISSED_NS
 from disttrace_viewer.analysis.sample import Sample, innermost
-from disttrace_viewer.evidence.outlook import RankActivity
+from disttrace_viewer.evidence.wait import RankActivity
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, Finding
 from disttrace_viewer.merge.clock import UNKNOWN_NS

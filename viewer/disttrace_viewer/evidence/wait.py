@@ -1,15 +1,22 @@
-"""A wait, as a value: an operation, and those that it waits for; which of these import."""
+"""A wait, as a value: an operation, and those that it waits for; when a time limit ends it and what
+happens then; and what the ranks that are waited for do meanwhile.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from disttrace.journal.code_files import BUILT_IN, LOOP, programs_frame
+from disttrace.journal.format import CONSTRUCTOR, STORE
 from disttrace_viewer.analysis.process_ends import ALIVE
+from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.rendezvous import LATE_NS
 from disttrace_viewer.trace.model import Stream
-from disttrace_viewer.trace.operation import Op, because_of_others, is_closed
+from disttrace_viewer.trace.operation import GROUPED, Op, because_of_others, is_closed
+from disttrace_viewer.trace.process import Frame, StackSample, Usage
 
 COLLECTIVE, MESSAGE, KEY, RENDEZVOUS, OTHER = "collective", "message", "key", "rendezvous", "other"
 SERVER = "server"
@@ -224,3 +231,178 @@ def _around(edges: Mapping[int, Iterable[int]], start: int) -> list[int]:
                 before[target] = process
                 reached.append(target)
     return []
+
+
+GROUP, CALL, WATCHDOG, LAUNCHER = "group", "call", "watchdog", "launcher"
+STORE_NS = 300_000_000_000
+"""Of a store that was given none (``Store::kDefaultTimeout``)."""
+HEARTBEAT_S = 480
+"""torch's default of ``TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC``."""
+_NCCL = {
+    0: "nothing ends it, since TORCH_NCCL_ASYNC_ERROR_HANDLING is 0",
+    1: "NCCL's watchdog ends the process, since TORCH_NCCL_ASYNC_ERROR_HANDLING is 1",
+    2: "NCCL's watchdog aborts the communicator, since TORCH_NCCL_ASYNC_ERROR_HANDLING is 2",
+    3: "NCCL's watchdog ends the process (TORCH_NCCL_ASYNC_ERROR_HANDLING is 3, the default)",
+}
+"""``ErrorHandlingMode`` of ``ProcessGroupNCCL.hpp``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """``whose`` limit it is: a group's, a call's, a watchdog's or a launcher's."""
+
+    at_s: float
+    """Unix time."""
+    limit_s: float
+    whose: str
+    what: str
+    """Whose, in words: ``gloo's limit``."""
+    then: str
+
+
+def deadline(evidence: Evidence, ops: Iterable[Op]) -> Deadline | None:
+    """The first limit that strikes of those on some waits; None where none is known."""
+    found = [one for op in ops if (one := _of(evidence, op)) is not None]
+    return min(found, key=lambda one: one.at_s, default=None)
+
+
+def _of(evidence: Evidence, op: Op) -> Deadline | None:
+    trace, call = evidence.trace, op.call
+    given = call.args.get("timeout")
+    process = trace.processes[op.process]
+    whose, what = CALL, f"the timeout of {call.op}"
+    limit_ns: float | None = None
+    if isinstance(given, (int, float)) and not isinstance(given, bool) and given > 0:
+        limit_ns = given * 1e9
+    elif call.kind == STORE or call.op == "TCPStore":
+        of = None if call.store is None else trace.stores[call.store]
+        base = of if of is None or of.base is None else trace.stores[of.base]
+        limit_ns = (base.timeout_ns if base is not None else None) or STORE_NS
+        what = "the store's limit"
+    elif call.kind in GROUPED and call.group is not None:
+        limit_ns = trace.groups[call.group].timeout_ns
+        whose, what = GROUP, f"{call.backend or 'the group'}'s limit"
+    if limit_ns is None:
+        return None
+    if process.is_agent:
+        whose, what, then = LAUNCHER, "torchrun's limit", "torchrun gives the rendezvous up"
+    elif call.kind in GROUPED and call.backend == "nccl":
+        then = _of_nccl(process.env, limit_ns / 1e9)
+    elif call.kind == STORE or call.kind == CONSTRUCTOR:
+        then = f"{call.op} raises in the ranks that wait"
+    else:
+        then = f"{call.backend or call.op} raises in the ranks that wait"
+    at_s = (op.begin_ns + limit_ns) / 1e9 + (call.op == "TCPStore")  # it counts whole seconds
+    return Deadline(at_s, limit_ns / 1e9, whose, what, then)
+
+
+def _of_nccl(env: Mapping[str, str], limit_s: float) -> str:
+    def number(name: str, default: int) -> int:
+        text = env.get(name, "")
+        return int(text) if text.isdecimal() else default
+
+    if number("TORCH_NCCL_BLOCKING_WAIT", 0):
+        return "the wait raises, since TORCH_NCCL_BLOCKING_WAIT is set"
+    mode = number("TORCH_NCCL_ASYNC_ERROR_HANDLING", 3)
+    then = _NCCL.get(mode, _NCCL[3])
+    beat_s = number("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", HEARTBEAT_S)
+    if number("TORCH_NCCL_ENABLE_MONITORING", 1) and beat_s < limit_s:
+        then += (
+            f"; where the watchdog itself is stuck, the heartbeat monitor ends the process after"
+            f" {beat_s} s (TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC)"
+        )
+    return then
+
+
+MOVES, STANDS, SPINS, UNKNOWN = "moves", "stands", "spins", "unknown"
+MOVED, RECEIVED, FAULTED = 64 << 10, 1 << 10, 1_000
+"""Bytes read and written, bytes received, and pages faulted in, in a second, of one at work."""
+CORES = 1.5
+"""Who computes on more of them than this does more than turn in a loop."""
+FROZEN, FROZEN_NS = 0.6, 60e9
+"""The part of the wait without any Python, and how long, after which one that computes makes no
+long call any more, such as a sort: it keeps the GIL for ever."""
+_SOONEST_NS, _LATEST_NS, _SLACK_NS = 2e9, 10e9, 1.5e9
+"""Between two looks of the recorder's at a stack: half of the silence, and between these."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankActivity:
+    """What a process did while others waited for it."""
+
+    process: int
+    state: str = UNKNOWN
+    usage: Usage | None = None
+    lines: tuple[Frame, ...] = ()
+    """Lines of the program at which it was seen, the newest first."""
+
+    @property
+    def cpu(self) -> float | None:
+        """The share of a core that it used, with the processes that it started."""
+        return None if self.usage is None else self.usage.cpu_ns / self.usage.over_ns
+
+
+def activity(
+    evidence: Evidence, process: int, since_ns: int, until_ns: int, frozen_ns: int
+) -> RankActivity:
+    """What a process did while others waited for it, from ``since_ns`` until ``until_ns``; for
+    ``frozen_ns`` only one of its threads has run, if any."""
+    one = evidence.trace.processes[process]
+    usage = next((u for u in reversed(one.usage) if since_ns < u.t_ns <= until_ns), None)
+    at_ns = until_ns if usage is None else usage.t_ns
+    active = evidence.sample.active.get((process, 0), 0)
+    begun_ns = max(since_ns, active) if active <= at_ns else since_ns
+    seen = [s for s in one.samples if begun_ns < s.t_ns <= at_ns + _SLACK_NS]
+    samples = seen or [s for s in one.samples if s.t_ns <= at_ns][-1:]
+    frames = [f for s in reversed(samples) if (f := innermost(s.stack)) is not None]
+    lines = tuple(dict.fromkeys(frames))[:MOST_LINES]
+    if usage is None:
+        return RankActivity(process, lines=lines)
+    stood = _lately(seen, at_ns, begun_ns)
+    turns = bool(stood) and all(_loop(s) is not None for s in stood)
+    frozen = frozen_ns >= max(FROZEN_NS, FROZEN * (until_ns - begun_ns))
+    moved = any(_lines(s) != _lines(before) for before, s in itertools.pairwise(stood))
+    state = _state(usage, moved=moved, turns=turns, frozen=frozen)
+    return RankActivity(process, state, usage, lines)
+
+
+MOST_LINES = 5
+
+
+def _lately(seen: list[StackSample], at_ns: int, begun_ns: int) -> list[StackSample]:
+    """Where the main thread was seen in the last looks: places are written down when they have
+    changed, and the first of a silence in any case.
+    """
+    recent_ns = min(max((at_ns - begun_ns) / 2, _SOONEST_NS), _LATEST_NS) + _SLACK_NS
+    recent = [s for s in seen if at_ns - s.t_ns <= recent_ns]
+    return seen[-len(recent) - 1 :]
+
+
+def _loop(sample: StackSample) -> int | None:
+    """The first line of the loop that only looks whether others have changed something."""
+    return next((one.line for one in sample.stack[:2] if one.file == LOOP), None)
+
+
+def _lines(sample: StackSample) -> list[tuple[str, int]]:
+    """Without what the innermost line calls in C, which not every look can tell; of a loop that
+    only looks its first line, and who called it."""
+    if (loop := _loop(sample)) is None:
+        return [(one.file, one.line) for one in sample.stack if one.file != BUILT_IN]
+    at = programs_frame([one.file for one in sample.stack])
+    outer = sample.stack[len(sample.stack) if at is None else at + 1 :]
+    return [(LOOP, loop), *((one.file, one.line) for one in outer)]
+
+
+def _state(usage: Usage, *, moved: bool, turns: bool, frozen: bool) -> str:
+    """``turns``: what its main thread computes there is nothing; ``frozen``: what it computes lets
+    none of its threads get on."""
+    seconds = usage.over_ns / 1e9
+    works = (usage.received or 0) / seconds >= RECEIVED or usage.others
+    works |= ((usage.read or 0) + (usage.written or 0)) / seconds >= MOVED
+    works |= turns and usage.beside
+    if usage.busy and (turns or frozen):
+        works |= usage.faults / seconds >= FAULTED or usage.cpu_ns / usage.over_ns >= CORES
+        return MOVES if works else SPINS
+    if works or moved or usage.busy:
+        return MOVES
+    return UNKNOWN if usage.read is None else STANDS

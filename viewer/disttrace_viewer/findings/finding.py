@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from disttrace_viewer.evidence.outlook import Deadline, RankActivity
+from disttrace_viewer.evidence.wait import Deadline, RankActivity
 from disttrace_viewer.trace.model import Location, Stream
 from disttrace_viewer.trace.process import NonFinite
 
