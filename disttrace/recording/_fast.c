@@ -545,11 +545,13 @@ static uintptr_t code_number(Core *core, PyObject *code) {
 typedef struct {
     int count;
     uint64_t words[KEY_WORDS];
+    char lengths[KEY_WORDS]; /* which of them are lengths */
 } Key;
 
 /* 0 where the key is full. */
 static int push(Key *key, uint64_t word) {
     if (key->count == KEY_WORDS) return 0;
+    key->lengths[key->count] = 0;
     key->words[key->count++] = word;
     return 1;
 }
@@ -592,6 +594,13 @@ static uint64_t key_hash(const Key *key) {
         hash = hash << 27 | hash >> 37; /* the best bits of a product are its upper ones */
     }
     return hash ^ hash >> 32;
+}
+
+/* Make it the key of all calls that differ from its own in lengths alone. */
+static void forget_lengths(Key *key) {
+    key->words[0]++; /* an address, which is even: it is no call's own key */
+    for (int i = 0; i < key->count; i++)
+        if (key->lengths[i]) key->words[i] = 0;
 }
 
 /* The row of a key, or the empty one where it would stand. */
@@ -697,7 +706,9 @@ static int push_value(Core *core, Key *key, PyObject *value, int nested) {
     if (PyLong_CheckExact(value)) {
         int overflow;
         long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
-        return !overflow && push(key, INT) && push(key, (uint64_t)number);
+        if (overflow || !push(key, INT) || !push(key, (uint64_t)number)) return 0;
+        key->lengths[key->count - 1] = nested > 0;
+        return 1;
     }
     if (given(core->tensor) && PyObject_TypeCheck(value, (PyTypeObject *)core->tensor))
         return push_tensor(core, key, value);
@@ -1149,6 +1160,7 @@ typedef struct {
     PyObject *begin;        /* of a call that was not seen before; None: this is a wait */
     PyObject *numbers;      /* {id(object): number of a group or store} */
     PyObject *asynchronous; /* says of a frame whether its call waits; None: the options say it */
+    PyObject *varying;      /* what a begin record adds where the call is not whole */
     /* Of operators: what is called where the call is known, or passes; and whether this comes to
        the kernels, of a first argument that is no mere tensor. */
     PyObject *direct, *passes;
@@ -1175,6 +1187,7 @@ static PyMemberDef method_members[] = {
     {"begin", T_OBJECT, offsetof(Method, begin), 0, NULL},
     {"numbers", T_OBJECT, offsetof(Method, numbers), 0, NULL},
     {"asynchronous", T_OBJECT, offsetof(Method, asynchronous), 0, NULL},
+    {"varying", T_OBJECT, offsetof(Method, varying), 0, NULL},
     {"direct", T_OBJECT, offsetof(Method, direct), 0, NULL},
     {"passes", T_OBJECT, offsetof(Method, passes), 0, NULL},
     {"waits", T_BOOL, offsetof(Method, waits), 0, NULL},
@@ -1446,6 +1459,11 @@ static Operation *begin(Method *self, Thread *thread, PyObject *const *args, Py_
     }
     Call *call = done > 0 ? (Call *)Py_XNewRef((PyObject *)find_row(core, &key)->call) : NULL;
     if (call == NULL && given(self->direct)) return NULL; /* kernels see it */
+    if (call == NULL && done > 0 && given(self->varying)) {
+        Key any = key;
+        forget_lengths(&any);
+        call = (Call *)Py_XNewRef((PyObject *)find_row(core, &any)->call);
+    }
     if (call == NULL) {
         PyObject *made = PyObject_Vectorcall(self->begin, args, nargs, kwnames);
         if (made == Py_None) Py_CLEAR(made); /* there is none */
@@ -1454,7 +1472,10 @@ static Operation *begin(Method *self, Thread *thread, PyObject *const *args, Py_
             Py_CLEAR(made);
         }
         call = made ? ((Operation *)made)->call : NULL;
-        if (done > 0 && call != NULL && call->whole) remember_call(core, &key, call);
+        /* Where its begin records have to add lengths, it is that of any. */
+        int any = call && !call->whole && given(self->varying) && counter_of(core, call);
+        if (any) forget_lengths(&key);
+        if (done > 0 && call != NULL && (call->whole || any)) remember_call(core, &key, call);
         return (Operation *)made;
     }
     char space[2 * LINE], *end = space;
@@ -1462,6 +1483,9 @@ static Operation *begin(Method *self, Thread *thread, PyObject *const *args, Py_
     if (given(self->describe)) {
         end = kwnames == NULL ? put_details(self, space, args, nargs) : NULL;
         if (end == NULL) told = PyObject_Vectorcall(self->describe, args + 1, nargs - 1, kwnames);
+    } else if (!call->whole) {
+        end = NULL;
+        told = PyObject_Vectorcall(self->varying, args + 1, nargs - 1, kwnames);
     }
     Text details = end ? (Text){space, end - space} : text_of(told);
     Operation *operation = PyErr_Occurred() ? NULL : core_begin(core, thread, call, details);

@@ -11,7 +11,7 @@ is defined: what is not known by then is recorded as far as a few last definitio
 from __future__ import annotations
 
 import itertools
-import json
+import marshal
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
@@ -39,6 +39,13 @@ called around a fork is registered once."""
 FURTHER = "(more than the journal may define)"
 
 Made = tuple[Call, bytes]
+
+
+def added(varying: Mapping[str, Any]) -> bytes:
+    """What the begin record of a call that is not whole says of it."""
+    return b',"a":' + json_text(redact.current.record(varying)) if varying else b""
+
+
 Frame = tuple[str, int, str]
 """File, line, function."""
 
@@ -65,7 +72,7 @@ class Definitions:
         self._stacks: dict[tuple[Frame, ...], int] = {}
         self.of_handlers: set[int] = set()  # stacks in which a handler of signals is at work
         self.places: dict[int, int] = {}  # by number of a stack, see courses.py
-        self._calls: dict[tuple[bytes, int], Call] = {}
+        self._calls: dict[tuple[int | None, bytes, int], Call] = {}
         self._variants: dict[tuple[Any, ...], int] = {}  # op, stack, group and store
         self._numbers: dict[str, itertools.count[int]] = {}
         self._thread_numbers = itertools.count()
@@ -131,14 +138,16 @@ class Definitions:
         are None are left out.
         """
         fixed = {key: value for key, value in keys.items() if value is not None}
-        if fixed.get("stack") in self.of_handlers:
-            fixed["args"] = {**fixed.get("args", {}), "handler": True}
         varying = {key: fixed.pop(key) for key in VARYING if key in fixed}
+        whole = varying
+        if fixed.get("stack") in self.of_handlers:
+            fixed["args"] = {"handler": True}
+            whole = {**varying, "args": {**varying.get("args", {}), "handler": True}}
         with self.lock:
             for key in ("stack", "group", "store"):
                 if fixed.get(key, 1) < 1:  # unknown, or without a definition of its own
                     del fixed[key]
-            whole = {**fixed, **varying}
+            whole = {**fixed, **whole}
             call = self._call(op, synchronous, counter, whole, new=False)
             place = (op, fixed.get("stack"), fixed.get("group"), fixed.get("store"))
             seen = self._variants.get(place, 0)
@@ -152,11 +161,11 @@ class Definitions:
             new = not self.exhausted
             call = self._call(op, synchronous, counter, fixed, whole=False, new=new)
             if call is None:  # not even that: every operation has a name and a kind
-                varying = {**fixed, **varying}
+                varying = {key: whole[key] for key in whole if key in fixed or key in varying}
                 fixed = {"kind": varying.pop("kind", None)}
                 call = self._call(op, synchronous, None, fixed, whole=False)
         assert call is not None
-        return call, b',"a":' + json_text(redact.current.record(varying)) if varying else b""
+        return call, added(varying)
 
     def forget_calls(self, kind: str, alive: Container[int]) -> None:
         """Let go of calls on a ``store`` or ``group`` that is not ``alive``: a program may make new
@@ -174,9 +183,8 @@ class Definitions:
     def frames(self, call: Call) -> tuple[Frame, ...]:
         """The stack of a call, innermost first; empty where it is unknown. For who asks seldom."""
         with self.lock:
-            made = next((key for (key, _), one in self._calls.items() if one is call), None)
+            n = next((s for (s, *_), one in self._calls.items() if one is call), None)
             stacks = list(self._stacks.items())
-        n = None if made is None else json.loads(made)[2].get("stack")
         return next((frames for frames, number in stacks if number == n), ())
 
     def thread_number(self, ident: int, name: str, native: int | None) -> int:
@@ -209,7 +217,11 @@ class Definitions:
     ) -> Call | None:
         """The call with this definition; where there is none it is made, if it may be ``new``."""
         # Counters live as long as the process.
-        identity = encode([op, synchronous, keys, whole]), id(counter)
+        try:
+            told = marshal.dumps((op, synchronous, dict(keys), whole), 2)  # equal for equal values
+        except ValueError:  # of another type than JSON has
+            told = encode([op, synchronous, keys, whole])
+        identity = keys.get("stack"), told, id(counter)
         call = self._calls.get(identity)
         if call is None and new:
             call = self.core.new_call(self.define("call", op=op, **keys), op, synchronous, counter)

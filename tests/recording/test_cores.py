@@ -69,6 +69,10 @@ for turn in range(3):
         pass
     with disttrace.annotate("step"):
         dist.all_reduce(tensor)
+for size in range(100):  # more lengths than a place has definitions for
+    dist.all_reduce(torch.ones(size), dist.ReduceOp.MAX)
+    dist.all_to_all_single(torch.ones(size), torch.ones(size), [0, size], [size, 0])
+    dist.send(torch.ones(size, size), 1, tag=size % 2)
 dist.destroy_process_group()
 """
 
@@ -89,6 +93,11 @@ def test_both_write_the_same_records(tmp_path: Path, where: str) -> None:
     assert written[choice.NATIVE] == written[choice.PLAIN]
     asked = [line for line in written[choice.PLAIN] if b'"o":1' in line]
     assert (len(asked) > 40) is (where == "device")
+    added = [json.loads(line)["a"] for line in written[choice.PLAIN] if b'"a":{' in line]
+    assert len(added) > 100
+    assert added[-3]["shapes"] == [[99]]
+    assert added[-2]["splits"] == [[99, 0], [0, 99]]
+    assert added[-1] == {"shapes": [[99, 99]], "dtypes": ["float32"], "bytes": 4 * 99 * 99}
 
 
 def recorder(folder: Path, core: str, failures: list[BaseException], *, mb: int = 1) -> Recorder:

@@ -6,7 +6,8 @@ Nothing here touches a tensor's values or synchronises a device.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Mapping
+import functools
+from collections.abc import Callable, Mapping
 from inspect import getattr_static
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,8 +21,10 @@ _T = TypeVar("_T")
 _sizes, _dtype, _device = (
     getattr_static(torch.Tensor, name).__get__ for name in ("shape", "dtype", "device")
 )
+_numel, _element_size = torch.Tensor.numel, torch.Tensor.element_size
 _TORCH = frozenset({"torch"})
 _OPERATIONS = ("RedOpType", "ReduceOp")
+_REDUCTIONS: dict[int, str] = {}  # by the hash, which is the number, of what torch has few of
 
 # Names in the overloads and in the schemas of operators, by what they mean, where that is not it.
 _SLOTS: Mapping[str, tuple[str, ...]] = {
@@ -63,7 +66,7 @@ def read(row: Method, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Signa
     options = named.get("options")
     named.setdefault("root", getattr(options, "rootRank", None))
     named["asynchronous"] = getattr(options, "asyncOp", None)
-    reduce_op = _reduce_op(named)
+    reduce_op = _reduce_op(named) if "reduce" in row.op else None
     device = getattr(getattr(options, "device", None), "type", None)
     return of_slots(named, device=device, reduce_op=reduce_op)
 
@@ -73,7 +76,7 @@ def reduced(
 ) -> tuple[str | None, list[Any]]:
     """How, and which tensors; None: not given."""
     named = _named(row, args, kwargs)
-    return _reduce_op(named), list(flat(named.get("data", named.get("inputs"))))
+    return _reduce_op(named), flat(named.get("data", named.get("inputs")))
 
 
 def _reduce_op(named: Mapping[str, Any]) -> str | None:
@@ -88,34 +91,31 @@ def of_slots(
     Shapes are of tensors passed in, or of those filled where nothing is.
     """
     whole = "data" in named  # tensors that are input and output
-    sent = list(flat(named.get("data" if whole else "inputs")))
-    received = [] if whole else list(flat(named.get("outputs")))
+    sent = flat(named.get("data" if whole else "inputs"))
+    received = [] if whole else flat(named.get("outputs"))
     told = sent or received
-    sizes = _told(_bytes, told)
-    devices = _told(lambda tensor: str(_device(tensor).type), told[:1])
-    return Signature(
-        device=devices[0] if devices else device,
-        asynchronous=named.get("asynchronous"),
-        shapes=_told(_shape, told),
-        dtypes=_told(lambda tensor: str(_dtype(tensor)).removeprefix("torch."), told),
-        bytes=sum(sizes) if sizes else None,
-        splits=_splits(named),
-        reduce_op=reduce_op,
-        root=foreign.integer(named.get("root")),
-        peer=foreign.integer(named.get("peer")),
-        tag=foreign.integer(named.get("tag")),
-        args=_rest(named, sent, received),
-    )
+    with torch._C.DisableTorchFunction():
+        # A mode or a class of the program's is not asked: it would see what the program never did.
+        sizes, devices = _told(_bytes, told), _told(_device, told[:1])
+        return Signature(
+            device=devices[0].type if devices else device,
+            asynchronous=named.get("asynchronous"),
+            shapes=_told(_shape, told),
+            dtypes=_told(lambda tensor: _name_of(_dtype(tensor)), told),
+            bytes=sum(sizes) if sizes else None,
+            splits=_splits(named),
+            reduce_op=reduce_op,
+            root=foreign.integer(named.get("root")),
+            peer=foreign.integer(named.get("peer")),
+            tag=foreign.integer(named.get("tag")),
+            args=_rest(named, sent, received),
+        )
 
 
 def _told(question: Callable[[Any], _T], tensors: list[Any]) -> list[_T] | None:
-    """An answer for each tensor; None without any, or where a sparse or nested one has none.
-
-    A mode or a class of the program's is not asked: it would see what the program never did.
-    """
+    """An answer for each tensor; None without any, or where a sparse or nested one has none."""
     try:
-        with torch._C.DisableTorchFunction():
-            return [question(tensor) for tensor in tensors] or None
+        return [question(tensor) for tensor in tensors] or None
     except Exception as error:
         if not errors.is_ours(error):
             raise
@@ -123,7 +123,12 @@ def _told(question: Callable[[Any], _T], tensors: list[Any]) -> list[_T] | None:
 
 
 def _shape(tensor: Any) -> list[int]:
-    return [int(length) for length in _sizes(tensor)]
+    return list(map(int, _sizes(tensor)))
+
+
+@functools.cache
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def reduce_op_name(op: Any) -> str | None:
@@ -135,9 +140,13 @@ def reduce_op_name(op: Any) -> str | None:
     name = getattr(op, "name", None)
     if isinstance(name, str):
         return name
-    # A ReduceOp object: its text is "<RedOpType.SUM: 0>".
-    text = repr(getattr(op, "op", op))
-    return text.partition(".")[2].partition(":")[0].strip("<> ") or text
+    if foreign.type_name(op) != "ReduceOp":
+        return repr(op)
+    number = hash(op)
+    if number not in _REDUCTIONS:  # the text of what it holds is "<RedOpType.SUM: 0>"
+        text = repr(getattr(op, "op", op))
+        _REDUCTIONS[number] = text.partition(".")[2].partition(":")[0].strip("<> ") or text
+    return _REDUCTIONS[number]
 
 
 def _named(row: Method, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,7 +166,7 @@ def slot_of(name: str) -> str:
 
 
 def _slot(slot: str, value: Any) -> str:
-    if slot in ("data", "outputs", "inputs"):
+    if slot in ("data", "outputs", "inputs") or type(value) is int:
         return slot
     if foreign.is_a(value, datetime.timedelta):
         return "timeout"
@@ -167,18 +176,18 @@ def _slot(slot: str, value: Any) -> str:
     return "op" if kind in _OPERATIONS else slot
 
 
-def flat(value: Any) -> Iterable[Any]:
+def flat(value: Any) -> list[Any]:
     """Every tensor in nested lists."""
     if foreign.is_a(value, torch.Tensor):
-        yield value
-    elif foreign.is_a(value, (list, tuple)):
-        for item in foreign.items_of(value):
-            yield from flat(item)
+        return [value]
+    if foreign.is_a(value, (list, tuple)):
+        return [tensor for item in foreign.items_of(value) for tensor in flat(item)]
+    return []
 
 
 def _bytes(tensor: Any) -> int:
     try:
-        return int(torch.Tensor.numel(tensor) * torch.Tensor.element_size(tensor))
+        return int(_numel(tensor) * _element_size(tensor))
     except RuntimeError:  # a sparse or nested tensor has no such size
         return 0
 

@@ -15,6 +15,7 @@ from disttrace.capture.wrapping.call_definition import define
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Function, Part, wrap
 from disttrace.journal.originals import get_ident
+from disttrace.recording.interning import VARYING, added
 from disttrace.recording.operation import Operation, ThreadState
 
 PART = "collectives and messages"
@@ -53,7 +54,8 @@ class GroupPart(Part):
         """What stands in the place of ``original`` on ``owner``."""
         original = self.capture.looking(self._row, original)
         name, waits, numbers = self._row.method, self._async_local, self.capture.groups.numbers
-        made = native.wrapper(self, original, name, numbers=numbers, asynchronous=waits)
+        further: dict[str, Any] = {"asynchronous": waits, "varying": self.varying}
+        made = native.wrapper(self, original, name, numbers=numbers, **further)
         if made is not None:
             return made
         read_key = self._read_key
@@ -69,6 +71,11 @@ class GroupPart(Part):
         stack = capture.sites.stack(frame)
         call, extra = define(capture, row, group, entry, read, asynchronous, "python", stack)
         return capture.recorder.begin(thread, call, extra)
+
+    def varying(self, *args: Any, **kwargs: Any) -> bytes:
+        """What the begin record of a call adds that is known but for its lengths."""
+        read = arguments.read(self._row, args, kwargs)
+        return added({k: v for k in VARYING if (v := getattr(read, k, None)) is not None})
 
     def returned(self, thread: ThreadState, operation: Operation, work: Any) -> None:
         recorder, works = self.capture.recorder, self.capture.works

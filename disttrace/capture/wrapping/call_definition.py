@@ -13,7 +13,7 @@ from disttrace.journal.format import COLLECTIVE, MESSAGE, ON_DEVICE
 from disttrace.recording.interning import Made
 from disttrace.recording.operation import Counter
 
-_AS_READ = ("peer", "tag", "shapes", "dtypes", "bytes", "splits", "root", "args")
+_AS_READ = ("reduce_op", "peer", "tag", "shapes", "dtypes", "bytes", "splits", "root", "args")
 ANYWHERE = "*"  # a backend used directly serves whatever device it is given
 
 
@@ -42,7 +42,6 @@ def define(
         "device": device if device != ANYWHERE else None,
         "async": asynchronous,
         "origin": origin,
-        "reduce_op": signature.reduce_op if "reduce" in row.op else None,
         "stack": stack,
         **{name: getattr(signature, name) for name in _AS_READ},
     }
