@@ -32,7 +32,7 @@ from disttrace.journal.originals import Lock
 from disttrace.journal.own_file import OfParent, SlowWrites
 from disttrace.journal.segment import filesystem
 from disttrace.journal.standard_library import Paused, StandardLibrary
-from disttrace.journal.writer import Journal, make_folder_below
+from disttrace.journal.writer import JournalWriter, make_folder_below
 from disttrace.lifecycle import abort, detached, listeners, spans
 from disttrace.lifecycle.companion import Companion
 from disttrace.lifecycle.exit_hooks import Ending
@@ -63,7 +63,7 @@ class Session:
         self.role = self.identity.role
         self._reporter = reporter
         self._versions: dict[str, Any] | None = None
-        self._journal: Journal | None = None
+        self._journal: JournalWriter | None = None
         self.recorder = Recorder(
             t0=self.identity.clock.mono_ns,
             process=lambda: self.identity.process,
@@ -192,9 +192,9 @@ class Session:
             return None
         return Syncing(self.capture, self._without_gil)
 
-    def _open_journal(self) -> Journal:
+    def _open_journal(self) -> JournalWriter:
         folder, instead_of = self._made_folder()
-        journal = Journal(
+        journal = JournalWriter(
             folder,
             self.identity.base_name(),
             max_bytes=self.config.max_mb * 2**20,

@@ -13,7 +13,7 @@ except ImportError:  # the same under its older name
     from pytorch_lightning.callbacks import Callback
 
 
-class Disttrace(Callback):
+class DisttraceCallback(Callback):
     """Names the steps of the training in the trace, gives what `disttrace.live()` knows to the
     trainer's loggers as often as the trainer logs, and puts what the job reported of itself below
     the exception that ends it. It asks no other rank, and does nothing without tracing.
@@ -45,3 +45,6 @@ class Disttrace(Callback):
         step, self._step = self._step, None
         if step is not None:
             step.__exit__(type(error), error, None)
+
+
+Disttrace = DisttraceCallback

@@ -66,7 +66,7 @@ def _let_in(folder: str, mode: int) -> None:
             raise
 
 
-class Journal:
+class JournalWriter:
     """Files of one process.
 
     ``put`` is the current segment's own, rebound whenever that makes room or the next one opens:

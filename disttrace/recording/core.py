@@ -18,7 +18,7 @@ from disttrace import errors, foreign
 from disttrace.journal import format as fmt
 from disttrace.journal.windows import MakeWindow, PlainWindow
 from disttrace.recording.choice import NATIVE, PLAIN, native
-from disttrace.recording.operation import Call, Counter, Operation, Threads, ThreadState
+from disttrace.recording.operation import CallRecord, Counter, Operation, Threads, ThreadState
 
 
 def take_out(table: dict[int, Operation], key: int, operation: Operation) -> bool:
@@ -42,7 +42,7 @@ class PlainCore:
     threads: Threads
     name = PLAIN
     new_counter = Counter
-    new_call = Call
+    new_call = CallRecord
     new_thread = ThreadState
     new_window: MakeWindow = PlainWindow
 
@@ -66,7 +66,7 @@ class PlainCore:
         self._in_flight: dict[int, Operation] = {}
         self._number = itertools.count(1).__next__
 
-    def begin(self, thread: ThreadState, call: Call, extra: bytes = b"") -> Operation:
+    def begin(self, thread: ThreadState, call: CallRecord, extra: bytes = b"") -> Operation:
         """Put the begin of one operation of ``call`` on record.
 
         ``extra`` holds further keys as JSON, each with a comma before it.
@@ -310,10 +310,10 @@ def _native_core() -> Any:
                 self.n -= 1
 
     class NativeCall(numbered):
-        """A ``Call``, of which C knows what it looks at."""
+        """A ``CallRecord``, of which C knows what it looks at."""
 
         __slots__ = ("begin_line", "group", "op", "store", "tag")
-        __init__ = Call.__init__
+        __init__ = CallRecord.__init__
 
     class NativeThread(of_thread):
         """A ``ThreadState``, of which C knows what it looks at."""

@@ -19,10 +19,10 @@ from disttrace import redact
 from disttrace.journal import format as fmt
 from disttrace.journal.encoding import encode, json_text
 from disttrace.journal.originals import RLock
-from disttrace.journal.writer import Journal
+from disttrace.journal.writer import JournalWriter
 from disttrace.recording.core import PlainCore
 from disttrace.recording.courses import place_of
-from disttrace.recording.operation import Call, Counter
+from disttrace.recording.operation import CallRecord, Counter
 
 MOST = 50_000
 """Definitions that a process keeps in memory, whatever its journal may hold."""
@@ -38,7 +38,7 @@ called around a fork is registered once."""
 
 FURTHER = "(more than the journal may define)"
 
-Made = tuple[Call, bytes]
+Made = tuple[CallRecord, bytes]
 
 
 def added(varying: Mapping[str, Any]) -> bytes:
@@ -50,14 +50,14 @@ Frame = tuple[str, int, str]
 """File, line, function."""
 
 
-class Definitions:
+class InternTable:
     """Numbers of strings, stacks, threads, calls and whatever else has a definition.
 
     Who inherits this says how a definition is written, and whether there is a journal yet.
     """
 
     core: PlainCore
-    _journal: Journal | None = None
+    _journal: JournalWriter | None = None
 
     def __init__(self) -> None:
         self.lock = LOCK
@@ -72,7 +72,7 @@ class Definitions:
         self._stacks: dict[tuple[Frame, ...], int] = {}
         self.of_handlers: set[int] = set()  # stacks in which a handler of signals is at work
         self.places: dict[int, int] = {}  # by number of a stack, see courses.py
-        self._calls: dict[tuple[int | None, bytes, int], Call] = {}
+        self._calls: dict[tuple[int | None, bytes, int], CallRecord] = {}
         self._variants: dict[tuple[Any, ...], int] = {}  # op, stack, group and store
         self._numbers: dict[str, itertools.count[int]] = {}
         self._thread_numbers = itertools.count()
@@ -180,7 +180,7 @@ class Definitions:
                     del self._variants[place]
         self.on_forget()
 
-    def frames(self, call: Call) -> tuple[Frame, ...]:
+    def frames(self, call: CallRecord) -> tuple[Frame, ...]:
         """The stack of a call, innermost first; empty where it is unknown. For who asks seldom."""
         with self.lock:
             n = next((s for (s, *_), one in self._calls.items() if one is call), None)
@@ -214,7 +214,7 @@ class Definitions:
         *,
         whole: bool = True,
         new: bool = True,
-    ) -> Call | None:
+    ) -> CallRecord | None:
         """The call with this definition; where there is none it is made, if it may be ``new``."""
         # Counters live as long as the process.
         try:

@@ -43,7 +43,7 @@ class Counter:
         self.next = itertools.count(number if probe == number + 1 else probe).__next__
 
 
-class Call:
+class CallRecord:
     """One call site with one signature: what its operations share, defined once."""
 
     __slots__ = (
@@ -71,7 +71,7 @@ class Operation:
 
     n: int
     begin: int
-    call: Call
+    call: CallRecord
     seq: int
     line: bytes  # its begin record
 

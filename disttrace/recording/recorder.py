@@ -18,18 +18,18 @@ from disttrace.journal import format as fmt
 from disttrace.journal.encoding import encode, json_text
 from disttrace.journal.originals import get_ident, get_native_id
 from disttrace.journal.segment import SegmentFull, SegmentLost
-from disttrace.journal.writer import Journal
+from disttrace.journal.writer import JournalWriter
 from disttrace.recording import core as cores
 from disttrace.recording.choice import PLAIN
 from disttrace.recording.courses import Courses
-from disttrace.recording.interning import LOCK, Definitions
+from disttrace.recording.interning import LOCK, InternTable
 from disttrace.recording.operation import Operation
 
 _LOSSES = 8
 """Segments that may be lost: whoever takes one after another does not want them."""
 
 
-class Recorder(Definitions):
+class Recorder(InternTable):
     """Begins and ends of operations, definitions, and the journal they go to.
 
     ``process`` is the id of this process, which a fork changes. ``open_journal`` makes the journal
@@ -43,7 +43,7 @@ class Recorder(Definitions):
         *,
         t0: int,
         process: Callable[[], str],
-        open_journal: Callable[[], Journal],
+        open_journal: Callable[[], JournalWriter],
         opening: Callable[[], Sequence[Mapping[str, Any]]],
         on_failure: Callable[[BaseException], None],
         on_loss: Callable[[str], None] = lambda why: None,
@@ -271,7 +271,7 @@ class Recorder(Definitions):
         self._journal = journal
         self._roll(journal)
 
-    def _roll(self, journal: Journal, *last: bytes) -> None:
+    def _roll(self, journal: JournalWriter, *last: bytes) -> None:
         """Go on in the next segment, with the lines ``last`` as its first of ours."""
         number = journal.number + 1
         head = {"seg": number, "format": fmt.FORMAT, "process": self._process(), "t": self.now()}
@@ -305,7 +305,7 @@ class Recorder(Definitions):
             else:
                 self._publish(journal, (line,))
 
-    def _lose(self, journal: Journal, lost: SegmentLost, line: bytes) -> None:
+    def _lose(self, journal: JournalWriter, lost: SegmentLost, line: bytes) -> None:
         """Go on in the next segment: what is put into this one reaches nobody."""
         why = str(lost)
         self._losses += bool(why)
@@ -315,7 +315,7 @@ class Recorder(Definitions):
         if why:
             self._on_loss(why)
 
-    def _publish(self, journal: Journal, lines: Sequence[bytes]) -> None:
+    def _publish(self, journal: JournalWriter, lines: Sequence[bytes]) -> None:
         """Let everybody put where there is room now. What made it necessary comes first: other
         threads take no lock, and may fill a window between any two steps."""
         for line in lines:

@@ -9,7 +9,7 @@ import pytest
 from disttrace.capture.objects.groups import Groups
 from disttrace.capture.objects.registry import GONE
 from disttrace.capture.objects.stores import Stores
-from disttrace.journal.writer import Journal
+from disttrace.journal.writer import JournalWriter
 from disttrace.recording import interning
 from disttrace.recording.recorder import Recorder
 from support.preloaded import preloaded
@@ -27,8 +27,8 @@ class Thing:
 def recorder(tmp_path: Path) -> Recorder:
     """One with a journal of its own."""
 
-    def open_journal() -> Journal:
-        return Journal(str(tmp_path), "j", max_bytes=2**24, window=made.core.new_window)
+    def open_journal() -> JournalWriter:
+        return JournalWriter(str(tmp_path), "j", max_bytes=2**24, window=made.core.new_window)
 
     made = Recorder(
         t0=0,

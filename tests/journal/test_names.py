@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from disttrace.identity import Identity, file_part
 from disttrace.journal import format as fmt
-from disttrace.journal.writer import Journal
+from disttrace.journal.writer import JournalWriter
 from disttrace_viewer.companion.reading import of_job
 from disttrace_viewer.load.definitions import Definitions, parse
 from disttrace_viewer.load.problems import Problems
@@ -89,7 +89,7 @@ def test_what_is_no_list_of_ranks_is_none(value: object) -> None:
 
 def test_a_group_of_thousands_costs_a_line(tmp_path: Path) -> None:
     """In the group and among the arguments of the call that made it; small ones stay plain."""
-    journal = Journal(str(tmp_path), "j", max_bytes=1 << 20)
+    journal = JournalWriter(str(tmp_path), "j", max_bytes=1 << 20)
     journal.define({"def": "group", "n": 1, "ranks": list(range(SIZE))})
     journal.define({"def": "call", "n": 1, "args": {"ranks": list(range(0, SIZE, 8)), "x": 1}})
     journal.define({"def": "group", "n": 2, "ranks": [0, 1, 2, 3]})

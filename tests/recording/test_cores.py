@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from disttrace.journal.writer import Journal
+from disttrace.journal.writer import JournalWriter
 from disttrace.recording import choice
 from disttrace.recording.core import take_out
 from disttrace.recording.recorder import Recorder
@@ -101,8 +101,8 @@ def test_both_write_the_same_records(tmp_path: Path, where: str) -> None:
 
 
 def recorder(folder: Path, core: str, failures: list[BaseException], *, mb: int = 1) -> Recorder:
-    def journal() -> Journal:
-        return Journal(str(folder), "j", max_bytes=mb << 20, window=made.core.new_window)
+    def journal() -> JournalWriter:
+        return JournalWriter(str(folder), "j", max_bytes=mb << 20, window=made.core.new_window)
 
     made = Recorder(
         t0=0, process=lambda: "p", open_journal=journal, opening=list, on_failure=failures.append,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from disttrace.capture.objects.works import Works
-from disttrace.journal.writer import Journal
+from disttrace.journal.writer import JournalWriter
 from disttrace.recording.recorder import Recorder
 from support.cores import CORES, EACH_CORE
 from support.raw import RawJournal, read_journals
@@ -32,9 +32,9 @@ class Bench:
             core=core,
         )
 
-    def _open(self) -> Journal:
+    def _open(self) -> JournalWriter:
         self.opened += 1
-        return Journal(
+        return JournalWriter(
             str(self.folder),
             f"j{self.opened}",
             max_bytes=self._max_bytes,
@@ -230,7 +230,7 @@ def test_files_have_the_permissions_asked_for(tmp_path: Path, mode: int, folder:
     """Whatever the umask: by default nobody but the owner reads a journal."""
     before = os.umask(0o022 if mode == 0o600 else 0o077)
     try:
-        journal = Journal(str(tmp_path / "out"), "j", max_bytes=2**20, mode=mode)
+        journal = JournalWriter(str(tmp_path / "out"), "j", max_bytes=2**20, mode=mode)
         journal.open_segment([b"{}\n"], lambda number: None)
     finally:
         os.umask(before)

@@ -8,7 +8,7 @@ from typing import Any
 from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.load.fates import completed_at
 from disttrace_viewer.merge.reader import load
-from disttrace_viewer.otlp.journal import JournalReader, Operation
+from disttrace_viewer.otlp.journal import JournalReader, LiveOperation
 from disttrace_viewer.trace.columns import STATUS
 
 Known = dict[tuple[str, int], dict[str, Any]]
@@ -74,7 +74,7 @@ def streaming(folder: Path) -> Known:
     return found
 
 
-def _streamed(reader: JournalReader, op: Operation) -> dict[str, Any]:
+def _streamed(reader: JournalReader, op: LiveOperation) -> dict[str, Any]:
     definitions = reader.definitions
     call = op.call
     group = call.get("group")

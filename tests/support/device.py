@@ -14,7 +14,7 @@ from disttrace.capture.devices.completion import DeviceOperations
 from disttrace.capture.devices.flight_recorder import Question, Reply, record, unix_offset
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
-from disttrace.recording.operation import Call, Operation
+from disttrace.recording.operation import CallRecord, Operation
 from disttrace.recording.recorder import Recorder
 
 Entry = dict[str, Any]
@@ -83,7 +83,7 @@ class Device:
 
     def call(
         self, op: str, *, kind: str = "collective", group: int = 1, synchronous: bool = True
-    ) -> Call:
+    ) -> CallRecord:
         """A call of the group, with a counter of its own."""
         return self.recorder.call(
             op, synchronous=synchronous, counter=self.recorder.core.new_counter(), kind=kind,

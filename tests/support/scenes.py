@@ -12,7 +12,7 @@ from disttrace_viewer.diagnosis.job import verdict_on
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.diagnosis.verdict import verdict as judge_states
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.findings.finding import RuleFinding
 from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.reader import load
@@ -35,7 +35,7 @@ def all_gone(_process: Process) -> Observation:
     return GONE
 
 
-def findings(folder: Path, *, stall_s: float = 10, look: Look = nobody_knows) -> list[Finding]:
+def findings(folder: Path, *, stall_s: float = 10, look: Look = nobody_knows) -> list[RuleFinding]:
     """What is said about the journals in a folder."""
     return list(verdict(folder, stall_s=stall_s, look=look)[1])
 
@@ -46,7 +46,7 @@ def _of_history(hint: str | None) -> bool:
 
 def verdict(
     folder: Path, *, stall_s: float = 10, look: Look = nobody_knows
-) -> tuple[Case, tuple[Finding, ...]]:
+) -> tuple[Case, tuple[RuleFinding, ...]]:
     """The case too. Of the states of the same journals the rules must say the same."""
     whole = verdict_on(load([str(folder)]), stall_ns=round(stall_s * 1e9), look=look)
     found = (whole.case, whole.findings)
@@ -79,7 +79,7 @@ OF_HISTORY = ("straggler", "late_sender", "unwaited_work")
 """Findings that need all operations; states hold the few that say where processes are."""
 
 
-def told(case: Case, finding: Finding) -> tuple[object, ...]:
+def told(case: Case, finding: RuleFinding) -> tuple[object, ...]:
     """What a finding says, with processes by their ids."""
     names = [p.id for p in case.evidence.trace.processes]
     return (
@@ -93,13 +93,13 @@ def told(case: Case, finding: Finding) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def only(found: Sequence[Finding]) -> Finding:
+def only(found: Sequence[RuleFinding]) -> RuleFinding:
     """The one finding that there is."""
     assert [f.kind for f in found] == [found[0].kind if found else "one finding"]
     return found[0]
 
 
-def finds(folder: Path, kind: str, culprits: list[int] | None = None, **facts: Any) -> Finding:
+def finds(folder: Path, kind: str, culprits: list[int] | None = None, **facts: Any) -> RuleFinding:
     """The one finding about a folder: of this kind, blaming these ranks, with these attributes."""
     case, found = verdict(folder, **{k: facts.pop(k) for k in ("look", "stall_s") if k in facts})
     facts |= {"kind": kind} if culprits is None else {"kind": kind, "culprits": culprits}
@@ -107,7 +107,7 @@ def finds(folder: Path, kind: str, culprits: list[int] | None = None, **facts: A
     return found[0]
 
 
-def _fact(case: Case, finding: Finding, name: str) -> object:
+def _fact(case: Case, finding: RuleFinding, name: str) -> object:
     """An attribute; processes as their ranks."""
     value = getattr(finding, name)
     if name not in ("culprits", "waiting"):

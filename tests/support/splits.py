@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from disttrace_viewer.diagnosis.verdict import verdict
-from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.findings.finding import RuleFinding
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.folder import Engine, engine_of, here, local
 from disttrace_viewer.states.state import Merged, merge
@@ -21,7 +21,7 @@ from support.scenes import nobody_knows
 from support.states import done_by_another
 
 
-def findings(merged: Merged) -> tuple[Finding, ...]:
+def findings(merged: Merged) -> tuple[RuleFinding, ...]:
     """What is wrong, of another host's journals."""
     return verdict(merged, look=nobody_knows).findings
 

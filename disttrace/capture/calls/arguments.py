@@ -44,7 +44,7 @@ _SLOTS: Mapping[str, tuple[str, ...]] = {
 _KEYWORDS = {name: slot for slot, names in _SLOTS.items() for name in names}
 
 
-class Signature(NamedTuple):
+class CallArguments(NamedTuple):
     """Everything a call record says of the arguments."""
 
     device: str | None = None
@@ -60,7 +60,7 @@ class Signature(NamedTuple):
     args: dict[str, Any] | None = None
 
 
-def read(row: Method, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Signature:
+def read(row: Method, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallArguments:
     """All fields of one call. Works for every overload of every supported torch."""
     named = _named(row, args, kwargs)
     options = named.get("options")
@@ -85,7 +85,7 @@ def _reduce_op(named: Mapping[str, Any]) -> str | None:
 
 def of_slots(
     named: Mapping[str, Any], *, device: str | None = None, reduce_op: str | None = None
-) -> Signature:
+) -> CallArguments:
     """The fields of a call whose arguments are told by meaning; ``device`` where no tensor is.
 
     Shapes are of tensors passed in, or of those filled where nothing is.
@@ -97,7 +97,7 @@ def of_slots(
     with torch._C.DisableTorchFunction():
         # A mode or a class of the program's is not asked: it would see what the program never did.
         sizes, devices = _told(_bytes, told), _told(_device, told[:1])
-        return Signature(
+        return CallArguments(
             device=devices[0].type if devices else device,
             asynchronous=named.get("asynchronous"),
             shapes=_told(_shape, told),

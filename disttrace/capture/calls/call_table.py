@@ -7,18 +7,18 @@ from collections.abc import Callable, Hashable
 
 from disttrace.capture.calls.call_site import CallSites
 from disttrace.recording.interning import Made
-from disttrace.recording.operation import Call
+from disttrace.recording.operation import CallRecord
 
 _TABLE = 20_000  # a table starts anew at this bound: what is in the journal already is found there
 
 
-class Calls:
+class CallTable:
     """A table of calls by signature and place (see ``CallSites``)."""
 
     def __init__(self, sites: CallSites) -> None:
         self._sites = sites
         self._native = sites.find_call
-        self._table: dict[Hashable, Call] = {}
+        self._table: dict[Hashable, CallRecord] = {}
         self.get = self._table.get
         sites.on_forget.append(self._table.clear)
 
@@ -45,7 +45,7 @@ class Calls:
             self.add(key, call)  # C has no room for such a key
         return call, extra
 
-    def add(self, key: Hashable, call: Call) -> None:
+    def add(self, key: Hashable, call: CallRecord) -> None:
         """Remember ``call`` under ``key``, unless its begin records must add to it."""
         if call.whole:
             if len(self._table) >= _TABLE:

@@ -43,7 +43,7 @@ from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import before
 from disttrace.journal.originals import Lock, get_ident, sleep
 from disttrace.recording.background import SOON_NS
-from disttrace.recording.operation import Call, Operation
+from disttrace.recording.operation import CallRecord, Operation
 
 PART = "completion on devices"
 
@@ -198,7 +198,7 @@ class DeviceOperations(Unwatched):
         """Whether waits block the host, so that each is the end of what it waits for."""
         return self._recorders.blocking
 
-    def by_recorder(self, call: Call) -> bool:
+    def by_recorder(self, call: CallRecord) -> bool:
         return self._recorders.queried(call) is not None
 
     def aborting(self, group: int) -> None:
@@ -234,7 +234,7 @@ class DeviceOperations(Unwatched):
                 sleep(0)
         self._noted_ns += time.thread_time_ns() - begin
 
-    def _channel_of(self, call: Call) -> tuple[Channel | None, str | None]:
+    def _channel_of(self, call: CallRecord) -> tuple[Channel | None, str | None]:
         """The recorder of a call's group, if it is queried now, and the group's name."""
         name = self._recorders.of(call)
         channel = None if name is None else self._recorders.channel(name)

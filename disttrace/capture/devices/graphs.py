@@ -22,7 +22,7 @@ from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Function
 from disttrace.journal.format import COLLECTIVE, REPLAYED
 from disttrace.journal.originals import Lock, get_ident
-from disttrace.recording.operation import Call, Operation
+from disttrace.recording.operation import CallRecord, Operation
 
 _RUNS = 8  # of like operations; of more a checksum is shown
 _DEVICE = "cuda"
@@ -45,7 +45,7 @@ class GraphReplays:
         self._names: dict[int, tuple[int, list[tuple[int, str]]]] = {}
         self._graphs: dict[int, weakref.ref[Any]] = {}
 
-    def holds(self, graph: int | None, call: Call) -> None:
+    def holds(self, graph: int | None, call: CallRecord) -> None:
         """A collective was captured into ``graph``."""
         if graph is not None and call.group is not None and call.counter is not None:
             self._held.setdefault(graph, {}).setdefault(call.group, []).append(call.op)

@@ -17,7 +17,7 @@ from disttrace.capture.objects.groups import GroupEntry, Groups
 from disttrace.journal.format import ends_on_device
 from disttrace.journal.originals import local
 from disttrace.recording.background import SOON_NS
-from disttrace.recording.operation import Call, Operation
+from disttrace.recording.operation import CallRecord, Operation
 from disttrace.recording.recorder import Recorder
 
 _BLOCKING = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
@@ -85,18 +85,18 @@ class Recorders:
         self._by_group: dict[int | None, str | None] = {}
         self.blocking = is_on(_BLOCKING)  # waits block the host, and are the end
 
-    def of(self, call: Call) -> str | None:
+    def of(self, call: CallRecord) -> str | None:
         """The name of the recorder that the call's group writes to; None where there is none."""
         if call.group not in self._by_group:
             self._by_group[call.group] = self._resolve(self._groups.by_number(call.group))
         return self._by_group[call.group]
 
-    def queried(self, call: Call) -> str | None:
+    def queried(self, call: CallRecord) -> str | None:
         """The same, where it is to be queried for completion."""
         name = self.of(call)
         return None if name == NATIVE and self.blocking else name
 
-    def device(self, call: Call) -> str | None:
+    def device(self, call: CallRecord) -> str | None:
         """The type of device that ends operations of the call's group."""
         entry = self._groups.by_number(call.group)
         backends = {} if entry is None else entry.backends
@@ -133,7 +133,7 @@ def is_on(names: tuple[str, ...]) -> bool:
     return any(value in ("1", "true", "yes", "on", "y", "t") for value in values)
 
 
-def spoils(call: Call, *, batched: bool) -> bool:
+def spoils(call: CallRecord, *, batched: bool) -> bool:
     """Whether NCCL's own recorder keeps an entry of such a call that a graph captures, with an
     event of the graph: to query that prints an error at each dump, and up to torch 2.7 raises it.
     Of other captured calls it keeps none, or one without events.

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from disttrace import errors
-from disttrace.capture.calls.call_table import Calls
+from disttrace.capture.calls.call_table import CallTable
 from disttrace.capture.hot_path.call_key import ReadKey
 from disttrace.capture.wrapping.wrappers import Args, Begin, Function, Kwargs, Part, wrap
 from disttrace.patching import rename
@@ -83,7 +83,7 @@ def _beginning(
     told: Callable[[Args, Kwargs], bytes] | None,
 ) -> Begin:
     """Looks the call up by its object's number and place, and what else tells calls apart."""
-    capture, calls = part.capture, Calls(part.capture.sites)
+    capture, calls = part.capture, CallTable(part.capture.sites)
     place, known, core_begin = capture.sites.place, calls.get, capture.recorder.core.begin
 
     def begin(thread: ThreadState, owner: Any, args: Args, kwargs: Kwargs, frame: Any) -> Operation:

@@ -116,7 +116,7 @@ def _called_back(capture: Capture, row: Method, make: Function, original: Functi
     return wrap(_CalledBack(capture, PART), recorded, begun, lambda *_: None)
 
 
-def _asynchronous(capture: Capture, signature: arguments.Signature, frame: Any) -> bool | None:
+def _asynchronous(capture: Capture, signature: arguments.CallArguments, frame: Any) -> bool | None:
     """Whether the public call left the waiting to its caller; None where that cannot be known."""
     name = frame.f_code.co_name if frame is not None else ""
     if not (name and capture.sites.is_torch(frame.f_code.co_filename)):

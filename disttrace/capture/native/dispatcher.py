@@ -16,7 +16,7 @@ from typing import Any
 import torch._C._distributed_c10d as c10d
 
 from disttrace.capture.calls import arguments
-from disttrace.capture.calls.arguments import Signature
+from disttrace.capture.calls.arguments import CallArguments
 from disttrace.capture.calls.operations import ROWS, Method
 from disttrace.capture.hot_path.call_key import freeze
 from disttrace.capture.native import cxx_callers, functional, hooks, operations
@@ -32,7 +32,7 @@ from disttrace.capture.native.operator_calls import before_cxx_issues
 from disttrace.capture.objects.works import storage
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Args, Part, wrap
-from disttrace.recording.operation import Call, Operation, ThreadState
+from disttrace.recording.operation import CallRecord, Operation, ThreadState
 
 PART = hooks.PART
 _NAMESPACE = "c10d"
@@ -47,7 +47,7 @@ def install(capture: Capture) -> None:
         defined = frozenset(operators(_NAMESPACE))
         for row in ROWS:
             if row.operator in defined:
-                reader = _Reader(capture, row)
+                reader = _SchemaReader(capture, row)
                 kernel = _kernel(capture, kernels, reader, lambda call: issuing.seen(call))
                 kernels.put(row.operator, kernel)
 
@@ -60,7 +60,7 @@ def install(capture: Capture) -> None:
 
 
 def _kernel(
-    capture: Capture, kernels: Kernels, reader: _Reader, seen: Callable[[Call], None]
+    capture: Capture, kernels: Kernels, reader: _SchemaReader, seen: Callable[[CallRecord], None]
 ) -> Callable[..., Any]:
     redispatch, after = redispatch_of(_NAMESPACE, reader.row.operator), after_key(kernels.key)
     unbox_work = c10d.Work.unbox
@@ -83,7 +83,7 @@ def _kernel(
     return wrap(Part(capture, PART), pass_on, begin, returned)
 
 
-class _Reader:
+class _SchemaReader:
     """Reads the arguments of one operator by the names in its schema, which differ by version.
 
     A barrier's tensor only carries the device.
@@ -123,7 +123,7 @@ class _Reader:
         """Storages that hold the result."""
         return [storage(tensor) for n in self._filled for tensor in arguments.flat(args[n])]
 
-    def _read(self, group: Any, args: tuple[Any, ...]) -> tuple[Any, Signature]:
+    def _read(self, group: Any, args: tuple[Any, ...]) -> tuple[Any, CallArguments]:
         named = self._defaults | dict(zip(self._slots, args))
         if named.get("timeout", -1) > 0:
             named["timeout"] = datetime.timedelta(milliseconds=named["timeout"])

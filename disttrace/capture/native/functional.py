@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from disttrace import foreign
-from disttrace.capture.calls.call_table import Calls
+from disttrace.capture.calls.call_table import CallTable
 from disttrace.capture.hot_path import native
 from disttrace.capture.hot_path.call_key import freeze
 from disttrace.capture.instrumentation.work import WaitPart
@@ -29,7 +29,7 @@ from disttrace.capture.native.operator_calls import OperatorCalls, before_cxx_is
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, Part, wrap
 from disttrace.journal.originals import get_ident
-from disttrace.recording.operation import Call, Operation, ThreadState
+from disttrace.recording.operation import CallRecord, Operation, ThreadState
 
 PART = "waits of functional collectives"
 NAMESPACES = (cxx_callers.FUNCTIONAL, "_dtensor")
@@ -46,14 +46,14 @@ class Issuing(Part):
         """``called`` puts the kernels of the key WITHIN in place, ``scripted`` those for all."""
         super().__init__(capture, name)
         self._called = called
-        self._calls = Calls(capture.sites)
-        self._issued: dict[int, list[Call]] = {}  # by threads in a functional operator
+        self._calls = CallTable(capture.sites)
+        self._issued: dict[int, list[CallRecord]] = {}  # by threads in a functional operator
         self._operators = OperatorCalls(capture, name, self._wrap, scripted)
         for namespace in NAMESPACES:
             self._operators.watch(namespace, issuers)
         capture.on_fork.append(self._issued.clear)
 
-    def seen(self, call: Call) -> None:
+    def seen(self, call: CallRecord) -> None:
         """The calling thread issued an operator of ``c10d`` and recorded it."""
         if self._issued:
             issued = self._issued.get(get_ident())
@@ -76,7 +76,7 @@ class Issuing(Part):
             if threads.state.inside or core.off or not (args and _passes(args[0])):
                 return original(operator, *args, **kwargs)
             cxx_callers.guarded(self.capture, self.name, self._called)
-            thread, issued = get_ident(), list[Call]()
+            thread, issued = get_ident(), list[CallRecord]()
             outer = self._issued.get(thread)
             self._issued[thread] = issued
             try:
@@ -95,7 +95,7 @@ class Issuing(Part):
             values = tuple([freeze(arg) for arg in args])
             return id(operator), core.groups, values, place(frame)
 
-        def learn(call: Call, frame: Any, operator: Any, args: Args) -> None:
+        def learn(call: CallRecord, frame: Any, operator: Any, args: Args) -> None:
             """Know ``call`` from now on, if its operations are followed without a Work."""
             if made is None and frame is not None:
                 frame = frame.f_back  # of the wrapper
@@ -118,7 +118,7 @@ class Issuing(Part):
         made = native.wrapper(self, new, "__call__", direct=original, passes=_passes)
         return wrap(self, new, begin, returned) if made is None else made
 
-    def _is_followed(self, call: Call) -> bool:
+    def _is_followed(self, call: CallRecord) -> bool:
         """Whether operations of ``call`` are followed without a Work."""
         if call.device_ends:
             return self.capture.works.device.by_recorder(call)

@@ -17,7 +17,7 @@ import torch.distributed.distributed_c10d as c10d
 
 from disttrace import dynamo
 from disttrace.capture.calls import arguments
-from disttrace.capture.calls.arguments import Signature
+from disttrace.capture.calls.arguments import CallArguments
 from disttrace.capture.calls.operations import ROWS, Method
 from disttrace.capture.hot_path.call_key import freeze
 from disttrace.capture.native import operations
@@ -160,7 +160,7 @@ def _row_of(kind: Any) -> Method | None:
     return _ROWS.get(kind.name)
 
 
-def _signature(row: Method, told: Any, sent: list[Any], received: list[Any]) -> Signature:
+def _signature(row: Method, told: Any, sent: list[Any], received: list[Any]) -> CallArguments:
     named = {"inputs": sent, "outputs": received, "asynchronous": told.async_op}
     if told.root != _NOBODY:
         named["peer" if row.kind == MESSAGE else "root"] = told.root

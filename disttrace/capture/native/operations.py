@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from disttrace.capture.calls.arguments import Signature
+from disttrace.capture.calls.arguments import CallArguments
 from disttrace.capture.calls.operations import Method
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.call_definition import define
@@ -27,7 +27,7 @@ def begin(
     key: tuple[Hashable, ...],
     row: Method,
     entry: GroupEntry,
-    read: Callable[[], tuple[Any, Signature]],
+    read: Callable[[], tuple[Any, CallArguments]],
 ) -> Operation:
     """Put the begin on record; ``read`` gives the group and the signature of a key that was not
     seen before.

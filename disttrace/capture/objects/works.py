@@ -14,7 +14,7 @@ from typing import Any
 from disttrace import errors
 from disttrace.recording.background import SOON_NS
 from disttrace.recording.core import take_out
-from disttrace.recording.operation import Call, Operation
+from disttrace.recording.operation import CallRecord, Operation
 from disttrace.recording.recorder import Recorder
 
 _clock = time.perf_counter_ns
@@ -43,7 +43,7 @@ class Unwatched:
         """A library has put it on ``stream`` of a device (None: the current one)."""
         self.add(operation, None, None)
 
-    def by_recorder(self, call: Call) -> bool:
+    def by_recorder(self, call: CallRecord) -> bool:
         """Whether operations of ``call`` are followed without a Work."""
         return False
 

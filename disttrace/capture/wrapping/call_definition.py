@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from disttrace import dynamo
-from disttrace.capture.calls.arguments import Signature
+from disttrace.capture.calls.arguments import CallArguments
 from disttrace.capture.calls.operations import Method
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
@@ -22,7 +22,7 @@ def define(
     row: Method,
     group: Any,
     entry: GroupEntry,
-    signature: Signature,
+    signature: CallArguments,
     asynchronous: bool | None,
     origin: str,
     stack: int | None,
@@ -56,7 +56,7 @@ def define(
 
 
 def _counter(
-    row: Method, entry: GroupEntry, signature: Signature, backend: str | None, new: bool
+    row: Method, entry: GroupEntry, signature: CallArguments, backend: str | None, new: bool
 ) -> Counter | None:
     if row.kind != MESSAGE:
         return entry.collective_counter(backend)

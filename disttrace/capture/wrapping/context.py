@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from disttrace import errors, foreign
 from disttrace.capture.calls.call_site import CallSites
-from disttrace.capture.calls.call_table import Calls
+from disttrace.capture.calls.call_table import CallTable
 from disttrace.capture.objects.groups import GroupEntry, Groups
 from disttrace.capture.objects.stores import Stores
 from disttrace.capture.objects.works import Works
@@ -40,7 +40,7 @@ class Capture:
         self.sites = CallSites(recorder, depth=stack_depth)
         self.works = Works(recorder)
         self.keys = KeyTexts()
-        self.calls = Calls(self.sites)  # of what is not called all the time
+        self.calls = CallTable(self.sites)  # of what is not called all the time
         self.store_trace: frozenset[str] = frozenset()  # backends that get a delegating store
         self.asks_devices = True  # when they have finished what was issued
         self.unseen_s = 4.0  # so long at most is an end on a device not looked for

@@ -10,7 +10,7 @@ from disttrace_viewer.analysis.exchanges import Exchanges, align
 from disttrace_viewer.merge.clock import Bounds, _tree, fit
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.states.folder import of_journals
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.process import Clock
 from support.journals import MS, T0, UNIX_NS, Journal, training, workers
 from support.scenes import steps
@@ -208,7 +208,7 @@ def two_hosts(folder: Path, *, offset: int = OFFSET, ppm: float = PPM) -> None:
         journal.define("exit", t=at(rank, 61 * S), how="normal", code=0)
 
 
-def clocks(trace: Trace) -> dict[str, Clock]:
+def clocks(trace: JobTrace) -> dict[str, Clock]:
     """By host."""
     return {p.host: trace.clocks[p.clock] for p in trace.processes}
 

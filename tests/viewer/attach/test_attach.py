@@ -22,7 +22,7 @@ from disttrace_viewer.api.attached import from_files, reported
 from disttrace_viewer.attach import processes, samples
 from disttrace_viewer.attach.processes import Found
 from disttrace_viewer.attach.samples import Look, refusal
-from disttrace_viewer.load.foreign.py_spy import Frame, Sample
+from disttrace_viewer.load.foreign.py_spy import Frame, ProcessSample
 from disttrace_viewer.load.foreign.py_spy import samples as samples_of
 from disttrace_viewer.load.problems import Problems
 
@@ -108,7 +108,7 @@ def test_who_does_nothing_in_what_may_be_a_collective_waits(idle: bool) -> None:
     frames = {0: [BACKWARD, frame("step", 20)], 1: [BACKWARD, frame("step", 20)]}
     frames[2] = [frame("load", 9)]
     taken = [
-        Sample(f"process {rank}", 100 + rank, read(of), rank, idle=idle, waited_ns=10**9)
+        ProcessSample(f"process {rank}", 100 + rank, read(of), rank, idle=idle, waited_ns=10**9)
         for rank, of in frames.items()
     ]
     found = reported(taken).findings
@@ -123,7 +123,8 @@ def test_who_stays_at_a_line_that_waits_for_a_device(tmp_path: Path, idle: bool 
     at = frame("main", 2, str(tmp_path / "train.py"))
     frames = {0: [at], 1: [at], 2: [frame("load", 9)]}
     taken = [
-        Sample(str(rank), 100 + rank, read(of), rank, idle=idle) for rank, of in frames.items()
+        ProcessSample(str(rank), 100 + rank, read(of), rank, idle=idle)
+        for rank, of in frames.items()
     ]
     (found,) = reported(taken).findings
     if idle is None:

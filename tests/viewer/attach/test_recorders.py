@@ -25,7 +25,7 @@ from disttrace_viewer.api.report import Report
 from disttrace_viewer.attach import recorders
 from disttrace_viewer.attach.processes import Found
 from disttrace_viewer.attach.samples import refusal
-from disttrace_viewer.load.foreign.py_spy import Sample
+from disttrace_viewer.load.foreign.py_spy import ProcessSample
 from disttrace_viewer.load.problems import Problems
 
 may_look = pytest.mark.skipif(refusal() is not None, reason="nobody may look here")
@@ -196,7 +196,7 @@ def asked(ops: Sequence[str], size: int, *, guessed: bool = False) -> Report:
         outer = {"file": "/t.py", "line": 5, "name": "step", "locals": {}}
         frames = ({**inner, "line": 9, "locals": {}}, outer)
         rank = None if guessed else pid - 100
-        stacks.append(Sample("", pid, frames, rank=rank, at_ns=now))
+        stacks.append(ProcessSample("", pid, frames, rank=rank, at_ns=now))
     return reported(stacks, recorders.Dumped(dumps, now))
 
 

@@ -9,7 +9,7 @@ import pytest
 from disttrace_viewer.api.verdict import diagnose
 from disttrace_viewer.diagnosis import job
 from disttrace_viewer.evidence.courses import habits_of
-from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.findings.finding import RuleFinding
 from disttrace_viewer.trace.process import Frame
 from support.journals import MS
 from support.scenes import beat, create, leave, only, steps
@@ -40,7 +40,7 @@ def run(folder: Path, courses: list[tuple[str, ...]], *, ends: bool, helper: boo
             beat(journal, 20)
 
 
-def by_states(folder: Path) -> list[Finding]:
+def by_states(folder: Path) -> list[RuleFinding]:
     """Without a table, as where Polars is not installed."""
     return list(job.judged([str(folder)], choose=lambda jobs: [one.id for one in jobs]).findings)
 
@@ -222,7 +222,7 @@ def test_lines_that_meet_now_and_then_are_no_habit() -> None:
     assert (one.first, one.times) == (8, 4)
 
 
-def hanging(folder: Path, course: tuple[str, ...], *, then: str = "recv") -> Finding:
+def hanging(folder: Path, course: tuple[str, ...], *, then: str = "recv") -> RuleFinding:
     """Rank 2 has called at these lines and waits for a message of rank 0's, who made one more, or
     makes a group that the others have not come to, or joins their call with another size.
     """

@@ -19,7 +19,7 @@ from disttrace_viewer.companion.endpoint import PeerReply
 from disttrace_viewer.companion.reports import MOST_WHOLE, packed, unpacked
 from disttrace_viewer.diagnosis.job import judged, verdict_on
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.findings.finding import RuleFinding
 from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.reader import load
@@ -108,7 +108,7 @@ def begin(
     return journal.begin(store_call(journal, op, line), now, k=key)
 
 
-def told(case: Case, found: Sequence[Finding]) -> list[tuple[object, ...]]:
+def told(case: Case, found: Sequence[RuleFinding]) -> list[tuple[object, ...]]:
     """What is said, processes by their ranks, in an order of its own."""
     rank = [p.rank or 0 for p in case.evidence.trace.processes]
     return sorted(

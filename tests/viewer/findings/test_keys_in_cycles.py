@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.findings.finding import RuleFinding
 from support.journals import MS, Journal
 from support.scenes import S, beat, findings, finds, only, ranks, stand, steps, store_call
 
@@ -23,7 +23,7 @@ def job(
     tries: int = 0,
     mesh: bool = False,
     world_size: int = 2,
-) -> list[Finding]:
+) -> list[RuleFinding]:
     """Ranks set keys; then some await one, some stand elsewhere, and the others are in a barrier.
 
     Rank 0 deletes the ``deleted`` ones, after they were set. With ``tries`` a key is awaited so
@@ -192,7 +192,7 @@ def test_a_deleted_key_of_several_setters_is_missing_and_told_as_deleted(tmp_pat
     assert (found.hint or "").startswith("A key that is deleted is one that was never set")
 
 
-def queue(folder: Path, pushes: int, pops: int, *, dropped: bool = False) -> list[Finding]:
+def queue(folder: Path, pushes: int, pops: int, *, dropped: bool = False) -> list[RuleFinding]:
     """Rank 0 pushes; rank 1 pops so often, and then waits for one more."""
     for journal, _ in steps(folder, 2):
         push, pop = store_call(journal, "queue_push", 40), store_call(journal, "queue_pop", 50)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from disttrace_viewer.api.verdict import diagnose
-from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.findings.finding import RuleFinding
 from support.journals import MS, Journal
 from support.scenes import PEER_GONE, S, beat, fail, findings, finds, only, ranks, steps
 
@@ -218,7 +218,7 @@ def test_parameters_that_one_rank_does_not_pass_are_named(
 
 def leaders(
     folder: Path, courses: dict[int, list[int]], then: Sequence[int], *, world: int = 0
-) -> list[Finding]:
+) -> list[RuleFinding]:
     """Ranks 0 and 2 of 4 reduce at these lines of their group. ``then``: who of them has come to a
     barrier of all, where the others are; the group of all was used ``world`` times before.
     """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from disttrace_viewer.diagnosis.said import settled
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.findings.finding import RuleFinding
 from support.journals import MS, T0
 from support.scenes import PEER_GONE, S, all_gone, only, ranks, steps, verdict
 
@@ -19,9 +19,9 @@ def test_who_acted_after_it_was_read_is_not_missing(tmp_path: Path) -> None:
     receive = first.begin(first.message(group, "recv", 1), 19 * S, q=1)
     first.end(receive, 100 * MS, x=first.string(PEER_GONE))
     second.record(hb=18 * S)
-    readings: list[tuple[Case, tuple[Finding, ...]]] = []
+    readings: list[tuple[Case, tuple[RuleFinding, ...]]] = []
 
-    def read() -> tuple[Case, tuple[Finding, ...]]:
+    def read() -> tuple[Case, tuple[RuleFinding, ...]]:
         if len(readings) == 1:
             second.begin(second.message(other, "send", 0, shapes=[[5]], bytes=20), 18 * S, q=1)
         readings.append(verdict(tmp_path, look=all_gone))
@@ -41,7 +41,7 @@ def test_what_broke_long_ago_is_read_once(tmp_path: Path) -> None:
             journal.end(lost, 100 * MS, x=journal.string(PEER_GONE))
     times = []
 
-    def read() -> tuple[Case, tuple[Finding, ...]]:
+    def read() -> tuple[Case, tuple[RuleFinding, ...]]:
         times.append(1)
         return verdict(tmp_path, look=all_gone)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.findings.finding import RuleFinding
 from support.journals import MS, Journal
 from support.scenes import all_gone, findings, finds, leave, only, ranks, steps
 
@@ -118,7 +118,7 @@ def test_small_delays_are_not_told(tmp_path: Path) -> None:
     assert findings(tmp_path, look=all_gone) == []
 
 
-def overlapping(folder: Path, *, late: int, waits: int, buckets: int = 1) -> list[Finding]:
+def overlapping(folder: Path, *, late: int, waits: int, buckets: int = 1) -> list[RuleFinding]:
     """Three ranks issue ``buckets`` all_reduces in each step, rank 1 ``late`` ns after the others,
     and wait for them ``waits`` ns after their first begin.
     """

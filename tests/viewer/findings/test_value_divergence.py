@@ -14,16 +14,16 @@ from jsonschema import Draft202012Validator
 from disttrace.cli import main
 from disttrace_viewer.api.verdict import diagnose
 from disttrace_viewer.diagnosis import job
-from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.findings.finding import RuleFinding
 from support.journals import MS
 from support.scenes import fail, leave, only, steps
 
 
-def by_table(folder: Path) -> list[Finding]:
+def by_table(folder: Path) -> list[RuleFinding]:
     return list(diagnose(folder).found)
 
 
-def by_states(folder: Path) -> list[Finding]:
+def by_states(folder: Path) -> list[RuleFinding]:
     """Without a table, as where Polars is not installed."""
     return list(job.judged([str(folder)], choose=lambda jobs: [one.id for one in jobs]).findings)
 

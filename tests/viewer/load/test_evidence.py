@@ -16,7 +16,7 @@ from disttrace_viewer.api.report import Report
 from disttrace_viewer.api.verdict import diagnose
 from disttrace_viewer.load.foreign import logs
 from disttrace_viewer.load.foreign.evidence import troubles
-from disttrace_viewer.load.foreign.lines import Line
+from disttrace_viewer.load.foreign.lines import LogLine
 from disttrace_viewer.load.problems import ViewerError
 
 HERE = Path(__file__).parent / "evidence"
@@ -448,13 +448,13 @@ def test_lines_that_differ_by_numbers_are_read_once(
 ) -> None:
     """A long log is mostly these; who printed them is known all the same."""
     taken: list[str] = []
-    take = logs._Reader.take
+    take = logs._LogReader.take
 
-    def counted(reader: logs._Reader, line: Line) -> str | None:
+    def counted(reader: logs._LogReader, line: LogLine) -> str | None:
         taken.append(line.text)
         return take(reader, line)
 
-    monkeypatch.setattr(logs._Reader, "take", counted)
+    monkeypatch.setattr(logs._LogReader, "take", counted)
     lines = [f"[rank{n % 4}]: rank {n % 4} step {n:04} error 0.{n % 7}" for n in range(4000)]
     (tmp_path / "job.log").write_text("\n".join([*lines, GATHER.format(0)]))
     (found,) = diagnose(tmp_path / "job.log").findings

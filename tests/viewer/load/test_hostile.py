@@ -29,7 +29,7 @@ from disttrace_viewer.load.schema import Checker
 from disttrace_viewer.load.tail import Tail
 from disttrace_viewer.load.text import LONGEST_LINE, read
 from disttrace_viewer.merge.reader import load
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.plain_text import plain, shortened
 from support.journals import MS, Journal, training
 
@@ -163,7 +163,7 @@ def test_no_text_of_a_trace_can_be_obeyed(tmp_path: Path) -> None:
     nasty_job(tmp_path)
     odd = tmp_path / "a\x1b[2Jb.defs.jsonl"
     odd.write_bytes(b"{}\n")
-    trace: Trace = load([str(tmp_path)])
+    trace: JobTrace = load([str(tmp_path)])
     calls = [trace.call(i) for i in range(trace.calls.height)]
     texts = values_of(
         (trace.processes, trace.groups, trace.stores, trace.places, trace.jobs, trace.stacks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from disttrace_viewer.otlp.journal import Operation
+from disttrace_viewer.otlp.journal import LiveOperation
 from disttrace_viewer.otlp.pipeline import OpenExchanges
 from disttrace_viewer.otlp.spans import Exchanged
 
@@ -27,10 +27,10 @@ class Definitions:
         return "group"
 
 
-def operation(op: str, begin: int, end: int | None = None) -> Operation:
+def operation(op: str, begin: int, end: int | None = None) -> LiveOperation:
     call = {"op": op, "kind": "collective", "group": 1, "backend": "gloo"}
     record = {"b": 1, "t": begin, "q": 3}
-    return Operation(record if end is None else {**record, "end": end}, call, None, None)
+    return LiveOperation(record if end is None else {**record, "end": end}, call, None, None)
 
 
 def part(rank: int) -> Exchanged:

@@ -25,7 +25,7 @@ from disttrace_viewer.states.history import MOST_PACKED, CallOrder, History
 from disttrace_viewer.states.history import packed as packed_history
 from disttrace_viewer.states.reduce import WINDOW, reduce
 from disttrace_viewer.states.state import State, merge
-from disttrace_viewer.trace.model import Job, Stream
+from disttrace_viewer.trace.model import LaunchedJob, Stream
 from disttrace_viewer.trace.operation import Op
 from support.journals import MS
 from support.scenes import PEER_GONE, beat, fail, nobody_knows, steps, told
@@ -49,7 +49,7 @@ def one_more(path: Path, size: int, count: int) -> None:
         beat(journal, 30)
 
 
-def all_of(jobs: Sequence[Job]) -> list[str]:
+def all_of(jobs: Sequence[LaunchedJob]) -> list[str]:
     """Every job."""
     return [one.id for one in jobs]
 

@@ -10,7 +10,7 @@ from disttrace_viewer.analysis.process_ends import ALIVE, CLEAN, FAILED, SILENT,
 from disttrace_viewer.findings.rules import claims, ended_unseen, outside, process_failed
 from disttrace_viewer.findings.rules.outside import Doing
 from disttrace_viewer.load.problems import ViewerError
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.process import Failure, Frame, Worker
 from disttrace_viewer.views.terminal.plan import parse_ranks, parse_time
 from disttrace_viewer.views.terminal.rows import common
@@ -31,9 +31,9 @@ from disttrace_viewer.wording.sentences import ended, ranks
 LOADER = Doing(End(ALIVE, 0), at=Frame("/app/loader.py", 9, "load"))
 
 
-def trace(size: int = 4) -> Trace:
+def trace(size: int = 4) -> JobTrace:
     """Ranks and nothing else."""
-    found = object.__new__(Trace)
+    found = object.__new__(JobTrace)
     ranks = [SimpleNamespace(rank=rank, label=f"rank {rank}") for rank in range(size)]
     vars(found).update(processes=ranks)
     return found

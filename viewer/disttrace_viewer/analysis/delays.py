@@ -19,7 +19,7 @@ import polars as pl
 from disttrace.journal.format import ON_DEVICE, STORE
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.past import Late
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import JobTrace
 
 LEAST_NS = 5_000_000
 """Own delays below this are noise of the machine."""
@@ -178,7 +178,7 @@ def _usual_gaps(exchanges: Exchanges, calls: pl.Series) -> pl.LazyFrame:
     return lines.join(usual, on="stack").select("send_call", "_usual_gap")
 
 
-def _held(trace: Trace, parts: pl.LazyFrame, never: pl.Expr) -> pl.LazyFrame:
+def _held(trace: JobTrace, parts: pl.LazyFrame, never: pl.Expr) -> pl.LazyFrame:
     """``held_ns``: from when on an operation holds its process up, ``never`` where it does not.
 
     That is its begin, later by what the process did between issuing and waiting for it. C++ code
@@ -208,7 +208,7 @@ _NOBODY = pl.LazyFrame(schema={"process": pl.UInt32, "number": pl.UInt32, "_met"
 """No process is known to have been released earlier than its operation was over."""
 
 
-def _with_gaps(trace: Trace, ends: pl.LazyFrame, released: pl.LazyFrame) -> pl.LazyFrame:
+def _with_gaps(trace: JobTrace, ends: pl.LazyFrame, released: pl.LazyFrame) -> pl.LazyFrame:
     """``_gap``: how long a process was away since its operation before this one let it go.
 
     A collective lets go when the last one has come, as ``released`` states by its number: when its
@@ -232,7 +232,7 @@ def _with_gaps(trace: Trace, ends: pl.LazyFrame, released: pl.LazyFrame) -> pl.L
     )
 
 
-def _with_previous(trace: Trace, ends: pl.LazyFrame) -> pl.LazyFrame:
+def _with_previous(trace: JobTrace, ends: pl.LazyFrame) -> pl.LazyFrame:
     """``_before``: the number of the operation before this one, but for what threads beside the
     main one ask stores: a sign of life proves nothing of what the main one does.
     """
@@ -256,7 +256,7 @@ def _with_previous(trace: Trace, ends: pl.LazyFrame) -> pl.LazyFrame:
     return ends.join(previous, on=["process", "number"], how="left")
 
 
-def _sites(trace: Trace, delays: pl.DataFrame) -> list[Late]:
+def _sites(trace: JobTrace, delays: pl.DataFrame) -> list[Late]:
     """Lates summed up per process and line; where a line makes several calls in a row (the buckets
     of a reducer, the layers of a sharded model), of which only the first can be late, also of calls
     with one signature, and of those that come equally far into the row.

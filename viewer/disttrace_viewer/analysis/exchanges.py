@@ -18,7 +18,7 @@ from disttrace.journal.format import ON_DEVICE
 from disttrace_viewer.analysis.sample import SETTERS
 from disttrace_viewer.merge.clock import JOINING, Bounds, Point, Tree, place, realign
 from disttrace_viewer.trace.columns import IN_FLIGHT
-from disttrace_viewer.trace.model import Stream, Trace
+from disttrace_viewer.trace.model import JobTrace, Stream
 
 WAITERS = ("store.get", "store.wait", "store.multi_get", "store.queue_pop", "store.barrier")
 
@@ -31,7 +31,7 @@ _EXCHANGE = (pl.col("_stream").cast(pl.UInt64) * (1 << 32) + pl.col("seq")).alia
 class Exchanges:
     """The exchanges of a trace; each table is computed when it is first requested."""
 
-    trace: Trace
+    trace: JobTrace
 
     @cached_property
     def collectives(self) -> pl.DataFrame:
@@ -273,7 +273,7 @@ class Exchanges:
 BINS = 200
 
 
-def align(trace: Trace) -> Trace:
+def align(trace: JobTrace) -> JobTrace:
     """The trace on one time line; unchanged where all processes share one clock."""
     if len({p.clock for p in trace.processes}) < 2:
         return trace
@@ -372,7 +372,7 @@ def _joined(sides: pl.LazyFrame, messages: pl.DataFrame) -> list[AbstractSet[int
     return list(found)
 
 
-def _clock_of(trace: Trace) -> pl.LazyFrame:
+def _clock_of(trace: JobTrace) -> pl.LazyFrame:
     clocks = [p.clock for p in trace.processes]
     return pl.LazyFrame(
         {"process": range(len(clocks)), "clock": clocks},
@@ -380,7 +380,7 @@ def _clock_of(trace: Trace) -> pl.LazyFrame:
     )
 
 
-def _sides_of_collectives(trace: Trace) -> pl.LazyFrame:
+def _sides_of_collectives(trace: JobTrace) -> pl.LazyFrame:
     """Per exchange and clock the last ``begin`` and the first ``end`` of those that none leaves
     before everybody came; ``stream`` numbers their groups and backends.
     """
@@ -403,7 +403,7 @@ def _sides_of_collectives(trace: Trace) -> pl.LazyFrame:
     return found.collect().lazy()
 
 
-def _messages(trace: Trace) -> pl.DataFrame:
+def _messages(trace: JobTrace) -> pl.DataFrame:
     """Messages between clocks: a send (``begin``) began before its receive ended (``end``)."""
     clocks = _clock_of(trace)
     return (

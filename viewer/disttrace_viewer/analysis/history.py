@@ -26,7 +26,7 @@ from disttrace_viewer.analysis.past import (
     place_of,
 )
 from disttrace_viewer.analysis.sample import Course, innermost
-from disttrace_viewer.trace.model import Call, Stream, Trace
+from disttrace_viewer.trace.model import Call, JobTrace, Stream
 from disttrace_viewer.trace.operation import GROUPED, Op, ops
 from disttrace_viewer.trace.process import Frame
 
@@ -40,7 +40,7 @@ class WholePast(Past):
     """What is over, by tables, in the terms of the trace that is judged."""
 
     exchanges: Exchanges
-    judged: Trace
+    judged: JobTrace
     known = True
 
     def unlike(self) -> Iterator[Joined]:

@@ -15,7 +15,7 @@ from functools import cached_property
 
 from disttrace.journal.code_files import is_generated, is_library, is_program, programs_frame
 from disttrace.journal.format import COLLECTIVE, ON_DEVICE
-from disttrace_viewer.trace.model import Call, Stream, Trace
+from disttrace_viewer.trace.model import Call, JobTrace, Stream
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame, Process, Stack, StackSample
 
@@ -66,7 +66,7 @@ class Sample:
     queues: Mapping[tuple[int, int, str], tuple[int, int]] = field(default_factory=dict)
     """Pushes and finished pops by process, store and key without prefixes."""
     reported: Mapping[int, Mapping[int, Sequence[int]]] = field(default_factory=dict)
-    """By group and rank in it the ranks there that wait with it (``Trace.reported``)."""
+    """By group and rank in it the ranks there that wait with it (``JobTrace.reported``)."""
 
     @cached_property
     def of_process(self) -> Mapping[int, tuple[Op, ...]]:
@@ -272,7 +272,7 @@ _MAIN = 0
 
 
 def latest_samples(
-    trace: Trace, active: Mapping[tuple[int, int], int], at_work: Mapping[int, Set[int]]
+    trace: JobTrace, active: Mapping[tuple[int, int], int], at_work: Mapping[int, Set[int]]
 ) -> Mapping[int, StackSample]:
     """By process: the latest note of its main thread, if it is newer than all that thread did.
 

@@ -22,7 +22,7 @@ import polars as pl
 from disttrace.journal.code_files import in_package, is_program
 from disttrace_viewer.analysis.align import AlignedSide
 from disttrace_viewer.analysis.sample import innermost
-from disttrace_viewer.trace.model import Call, Group, Trace
+from disttrace_viewer.trace.model import Call, Group, JobTrace
 from disttrace_viewer.trace.operation import GROUPED
 from disttrace_viewer.trace.process import Frame, Stack
 
@@ -200,7 +200,7 @@ class Stream:
 class Streams:
     """The streams of a trace."""
 
-    trace: Trace
+    trace: JobTrace
 
     @cached_property
     def of(self) -> Mapping[Key, Stream]:

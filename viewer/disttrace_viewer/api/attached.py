@@ -12,7 +12,7 @@ from disttrace_viewer.attach.recorders import NOTHING, Dumped
 from disttrace_viewer.attach.samples import looked_at, refusal
 from disttrace_viewer.diagnosis import job
 from disttrace_viewer.load.foreign import py_spy
-from disttrace_viewer.load.foreign.py_spy import Sample, by_rank, local_rank, translated
+from disttrace_viewer.load.foreign.py_spy import ProcessSample, by_rank, local_rank, translated
 from disttrace_viewer.load.problems import Problems
 
 _STALL_NS = 900_000_000
@@ -74,7 +74,7 @@ def from_files(paths: Sequence[str]) -> Attached:
     return Attached(reported(taken) if taken else None, tuple(sentences))
 
 
-def reported(taken: Sequence[Sample], dumped: Dumped = NOTHING) -> Report:
+def reported(taken: Sequence[ProcessSample], dumped: Dumped = NOTHING) -> Report:
     """The verdict on one job's ranks, by their stacks and what their recorders hold."""
     stall_ns, foreign = _STALL_NS, translated(taken)
     if dumped.dumps:

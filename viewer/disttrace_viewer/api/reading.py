@@ -93,7 +93,7 @@ def print_jobs(
 
 def read(
     path: Paths, job: str | None, progress: Progress | None = None, engine: str | None = None
-) -> model.Trace:
+) -> model.JobTrace:
     """The trace of one job of a folder: a job's id or the beginning of it, ``newest`` (with the
     jobs it met; also None) or ``all``. ``engine`` names a cluster that reads the segments.
 
@@ -112,7 +112,7 @@ def read(
     return align(trace)
 
 
-def report_on(trace: model.Trace, stall_s: float | None = None) -> Report:
+def report_on(trace: model.JobTrace, stall_s: float | None = None) -> Report:
     """The report on a trace, with what its job announced itself."""
     from disttrace_viewer.diagnosis.job import verdict_on
 

@@ -104,13 +104,13 @@ class Report:
 
     case: Case
     """What the rules share of the job, and ``found`` by them; no stable interface."""
-    found: tuple[findings.Finding, ...]
+    found: tuple[findings.RuleFinding, ...]
     others: tuple[Report, ...]
     """The reports on each of the other jobs that lived while this one did, newest first; what this
     report holds, it holds for all of them."""
 
     def __init__(
-        self, case: Case, found: tuple[findings.Finding, ...], others: tuple[Report, ...] = ()
+        self, case: Case, found: tuple[findings.RuleFinding, ...], others: tuple[Report, ...] = ()
     ) -> None:
         """``disttrace.diagnose`` makes one, of what the judge found."""
         self.case, self.found, self.others = case, found, others

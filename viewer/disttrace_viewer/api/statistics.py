@@ -22,7 +22,7 @@ from disttrace_viewer.api.reading import Paths, read
 from disttrace_viewer.diagnosis.job import verdict_on
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.trace import model
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.views import tables
 from disttrace_viewer.views.tables import group_ids, processes_by_index
 from disttrace_viewer.views.terminal.console import TextConsole, paper
@@ -64,7 +64,7 @@ class Stats:
     """Where the time of a job goes. Sums are over ranks; times are nanoseconds."""
 
     def __init__(
-        self, trace: model.Trace, *, from_: str | None = None, to: str | None = None
+        self, trace: model.JobTrace, *, from_: str | None = None, to: str | None = None
     ) -> None:
         """``disttrace.stats`` makes one."""
         self._trace = trace
@@ -373,7 +373,7 @@ def asked_without(question: str, schedule: Schedule) -> Without:
     return found
 
 
-def gain(outcome: WhatIfOutcome, trace: Trace) -> dict[str, Any]:
+def gain(outcome: WhatIfOutcome, trace: JobTrace) -> dict[str, Any]:
     """An element of ``what_if`` in ``stats --json``."""
     without = outcome.without
     keys = {key: getattr(without, key) for key in WITHOUT_KEYS if getattr(without, key) is not None}
@@ -387,7 +387,7 @@ def gain(outcome: WhatIfOutcome, trace: Trace) -> dict[str, Any]:
     }
 
 
-def gains(what_if: WhatIf, trace: Trace) -> pl.DataFrame:
+def gains(what_if: WhatIf, trace: JobTrace) -> pl.DataFrame:
     """``without wall_ns saved_ns saved_share``, largest first."""
     rows = [gain(outcome, trace) for outcome in what_if.best]
     for row in rows:

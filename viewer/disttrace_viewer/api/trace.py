@@ -49,7 +49,7 @@ class Trace:
     are those of ``diagnose --json`` and of every export.
     """
 
-    def __init__(self, model: model.Trace) -> None:
+    def __init__(self, model: model.JobTrace) -> None:
         """``disttrace.load`` makes one."""
         self.model = model
         """The record type that rules and views of disttrace share; no stable interface."""
@@ -307,7 +307,7 @@ def format_of(path: str | None, wanted: str | None, profiles: Sequence[str] = ()
 
 
 def export(
-    trace: model.Trace,
+    trace: model.JobTrace,
     path: str,
     wanted: str | None = None,
     *,
@@ -332,7 +332,7 @@ def export(
         raise ViewerError(f"cannot write {path}: {error.strerror}.") from error
 
 
-def pieces(trace: model.Trace, wanted: str, *, source: bool = True) -> Iterator[bytes]:
+def pieces(trace: model.JobTrace, wanted: str, *, source: bool = True) -> Iterator[bytes]:
     """The export for a stream; ``source`` as for ``export``.
 
     Raises:
@@ -344,7 +344,7 @@ def pieces(trace: model.Trace, wanted: str, *, source: bool = True) -> Iterator[
     return lines(trace) if source or wanted != "html" else lines(trace, source=False)
 
 
-def send(trace: model.Trace) -> int:
+def send(trace: model.JobTrace) -> int:
     """Send ``otlp`` to the collector of the ``OTEL_*`` variables; the exit code.
 
     Raises:
@@ -388,7 +388,7 @@ def _write(path: str, parts: Iterable[bytes]) -> None:
         raise
 
 
-def _write_folder(path: str, trace: model.Trace) -> None:
+def _write_folder(path: str, trace: model.JobTrace) -> None:
     """The same for a folder, which takes the place of an earlier export only."""
     from disttrace_viewer.views import parquet
 

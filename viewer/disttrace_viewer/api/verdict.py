@@ -30,7 +30,7 @@ from disttrace_viewer.states.state import Merged, parts_of
 
 if TYPE_CHECKING:
     from disttrace_viewer.api.reading import Paths
-    from disttrace_viewer.trace.model import Trace
+    from disttrace_viewer.trace.model import JobTrace
 
 Others: TypeAlias = tuple[Other, ...]
 """Jobs beside the one that is shown."""
@@ -121,7 +121,7 @@ def _read(
 
 
 def others(
-    path: Paths, wanted: str | None, trace: Trace, *, stall_s: float | None = None
+    path: Paths, wanted: str | None, trace: JobTrace, *, stall_s: float | None = None
 ) -> Others:
     """The jobs that lived while the one of ``trace`` did, which is shown, newest first, each with
     the first finding of ``diagnose``; none where a job was ``wanted``.

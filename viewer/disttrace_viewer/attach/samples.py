@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.attach.processes import Found, busy_s, switches
 from disttrace_viewer.load.discover import Files
-from disttrace_viewer.load.foreign.dump import Dump, Entry
+from disttrace_viewer.load.foreign.dump import Dump, DumpEntry
 from disttrace_viewer.load.foreign.dump_set import DumpSet, in_flight
 from disttrace_viewer.load.foreign.flight_recorder import MESSAGE, RELATIVE, Translating, op_of
 from disttrace_viewer.load.foreign.py_spy import (
     MESSAGES,
     Frame,
-    Sample,
+    ProcessSample,
     call_of,
     is_guessed,
     is_in_call,
@@ -53,7 +53,7 @@ class Look:
     trouble: str | None = None
 
 
-def sample(found: Sequence[Found]) -> tuple[list[Sample], dict[int, str]]:
+def sample(found: Sequence[Found]) -> tuple[list[ProcessSample], dict[int, str]]:
     """The ranks that could be looked at, and why not the others."""
     looks = [_looks(found)]
     for apart_s in (APART_S, LATER_S):
@@ -74,7 +74,7 @@ def sample(found: Sequence[Found]) -> tuple[list[Sample], dict[int, str]]:
             continue
         first, last = seen[-2:]
         samples.append(
-            Sample(
+            ProcessSample(
                 f"process {one.pid}",
                 one.pid,
                 last.frames,
@@ -132,7 +132,7 @@ _TOLD = ("position", "messages")
 
 
 def looked_at(
-    dumps: Mapping[int, Dump], samples: Mapping[int, Sample], at_ns: int
+    dumps: Mapping[int, Dump], samples: Mapping[int, ProcessSample], at_ns: int
 ) -> Iterator[Files]:
     """The journals of ranks, by dumps as of a moment (unix ns) and the stacks just before it."""
     one = DumpSet(dict(sorted(dumps.items())), {ATTACHED}, asked_ns=at_ns)
@@ -145,7 +145,7 @@ class _LookedAt(Translating):
 
     kind = ATTACHED
 
-    def __init__(self, of: DumpSet, rank: int, dump: Dump, sample: Sample) -> None:
+    def __init__(self, of: DumpSet, rank: int, dump: Dump, sample: ProcessSample) -> None:
         self.sample, self.call = sample, call_of(sample)
         super().__init__(of, rank, dump)
         self.open = [entry for entry in dump.entries if in_flight(dump, entry)]
@@ -155,13 +155,13 @@ class _LookedAt(Translating):
         if is_guessed(self.sample):
             yield "rank"
 
-    def stack(self, entry: Entry) -> int | None:
+    def stack(self, entry: DumpEntry) -> int | None:
         """Where an operation was called; of the one that the main thread is in, where that is."""
         if self.call is not None and self._is_in(entry):
             return self.records.stack(self.call.frames)
         return super().stack(entry)
 
-    def _is_in(self, entry: Entry) -> bool:
+    def _is_in(self, entry: DumpEntry) -> bool:
         """Whether the main thread is in an operation: by the functions that it is in, or as in the
         only one for which it can wait where it waits.
         """

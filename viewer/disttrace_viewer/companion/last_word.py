@@ -28,7 +28,7 @@ from disttrace_viewer.states import folder
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.state import Merged, merge, newest_try
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import JobTrace
 
 _TOGETHER_S, _LOOK_S = 1.5, 0.1
 """Ranks that went on together end together; of those that live on the companion reports."""
@@ -98,7 +98,7 @@ def word(order: EndOrder) -> dict[str, Any] | None:
 
 
 def _kept(
-    order: EndOrder, trace: Trace, found: Verdict, names: Sequence[str]
+    order: EndOrder, trace: JobTrace, found: Verdict, names: Sequence[str]
 ) -> dict[str, Any] | None:
     """The word, unless another process of the job has had it. ``names`` of the job: ranks that were
     not launched together draw each their own."""
@@ -127,7 +127,7 @@ def _kept(
 
 
 def _values(
-    order: EndOrder, trace: Trace, found: Verdict, before: Sequence[dict[str, Any]]
+    order: EndOrder, trace: JobTrace, found: Verdict, before: Sequence[dict[str, Any]]
 ) -> dict[str, Any] | None:
     stands = standing(before)
     first = next((f for f in found.findings if f.severity == ERROR), None)

@@ -30,7 +30,7 @@ from disttrace_viewer.states import folder
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.state import Merged, State
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.process import AGENT, Process
 
 RECENT_S = 60.0
@@ -186,18 +186,18 @@ MOST_BESIDE = 256
 """So many of the newest journals in the folder are looked at for processes of the same job."""
 
 
-def unknown_ranks(trace: Trace) -> tuple[int, ...]:
+def unknown_ranks(trace: JobTrace) -> tuple[int, ...]:
     """Ranks of the job of which no journal is at hand."""
     world = max(_worlds(trace), default=0)
     known = {*_ranks(trace), *trace.elsewhere}
     return tuple(rank for rank in range(world) if rank not in known)
 
 
-def _ranks(trace: Trace) -> list[int]:
+def _ranks(trace: JobTrace) -> list[int]:
     return [p.rank for p in trace.processes if p.rank is not None and not p.is_agent]
 
 
-def _worlds(trace: Trace) -> Iterable[int]:
+def _worlds(trace: JobTrace) -> Iterable[int]:
     for process in trace.processes:
         if process.world_size is not None:
             yield process.world_size
@@ -208,7 +208,7 @@ def _worlds(trace: Trace) -> Iterable[int]:
             yield group.size
 
 
-def is_alone(trace: Trace) -> bool:
+def is_alone(trace: JobTrace) -> bool:
     """Whether there may be processes of the job of which no journal is at hand."""
     return bool(unknown_ranks(trace)) or not _ranks(trace)
 
@@ -219,7 +219,7 @@ def addresses(merged: Merged, processes: Sequence[Process]) -> list[Address]:
     return stores((tables.get(p.id, {}), p.env, p.is_agent) for p in processes)
 
 
-def order(trace: Trace) -> int:
+def order(trace: JobTrace) -> int:
     """The place of our best speaker: the lowest rank, and before it the agent that started it."""
     agents = any(p.is_agent for p in trace.processes)
     lowest = min(_ranks(trace), default=1 << 30)

@@ -45,7 +45,7 @@ from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.folder import here
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.state import Merged, State, merge, newest_try
-from disttrace_viewer.trace.model import Job
+from disttrace_viewer.trace.model import LaunchedJob
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.wording import sentences
 
@@ -478,7 +478,7 @@ _LISTENS: dict[str, Any] = {
 """Another host prints."""
 
 
-def current(jobs: Sequence[Job], ours: str, received: Received) -> list[str]:
+def current(jobs: Sequence[LaunchedJob], ours: str, received: Received) -> list[str]:
     """The jobs (ids) to judge. Those who answered share a store with us, so they are of our job
     whatever its name; but whoever had ended before it began was killed, and it was started again.
     """

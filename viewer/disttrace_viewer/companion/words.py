@@ -14,12 +14,12 @@ from disttrace_viewer.diagnosis.positions import positions, time_left
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.diagnosis.verdict import Verdict, verdict
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import LIKELY, NOTE, Finding
+from disttrace_viewer.findings.finding import LIKELY, NOTE, RuleFinding
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.merge.jobs import ties
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.state import Merged, State, merge
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.views.terminal.diagnosis import lines as report_lines
 from disttrace_viewer.wording import names, sentences
@@ -32,7 +32,7 @@ LONGEST_LINE = 400
 
 def lines(
     case: Case,
-    found: list[Finding],
+    found: list[RuleFinding],
     directory: str,
     *,
     word: str = "stalled",
@@ -65,7 +65,7 @@ def lines(
     ]
 
 
-def objects(case: Case, found: Sequence[Finding]) -> list[dict[str, Any]]:
+def objects(case: Case, found: Sequence[RuleFinding]) -> list[dict[str, Any]]:
     """The same for programs."""
     values = [as_values(case, one) for one in found[:MOST_FINDINGS]]
     keys = ("certainty", "summary", "culprit_ranks")
@@ -74,8 +74,8 @@ def objects(case: Case, found: Sequence[Finding]) -> list[dict[str, Any]]:
 
 def for_command(
     case: Case,
-    findings: Sequence[Finding],
-    new: Sequence[Finding],
+    findings: Sequence[RuleFinding],
+    new: Sequence[RuleFinding],
     job: str,
     directory: str,
     elsewhere: Set[str],
@@ -104,7 +104,7 @@ def for_command(
     }
 
 
-def those_of(trace: Trace, job: Collection[int]) -> tuple[str, int]:
+def those_of(trace: JobTrace, job: Collection[int]) -> tuple[str, int]:
     """``Ranks 0-2``, and how many they are; launchers, which are in no group, count only where
     none has a rank.
     """
@@ -114,7 +114,9 @@ def those_of(trace: Trace, job: Collection[int]) -> tuple[str, int]:
     return f"{names.number(len(job), 'process', 'processes')} of the job", len(job)
 
 
-def reached(case: Case, findings: Sequence[Finding], reported: Collection[str] = ()) -> set[int]:
+def reached(
+    case: Case, findings: Sequence[RuleFinding], reported: Collection[str] = ()
+) -> set[int]:
     """Processes that more than a name joins to those that findings are about, and to those (ids)
     that were ``reported``: these may print it, and be ended for it. All where there are none.
     """
@@ -150,7 +152,7 @@ def _roots(case: Case) -> list[int]:
     return ties(trace.processes, trace.places, trace.groups)
 
 
-def _marked(finding: Finding) -> str:
+def _marked(finding: RuleFinding) -> str:
     return f"{' (likely)' if finding.certainty == LIKELY else ''}: {finding.summary}"
 
 

@@ -25,7 +25,7 @@ from disttrace_viewer.states.folder import Engine, here
 from disttrace_viewer.states.history import courses_differ
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.state import Merged, State, merge
-from disttrace_viewer.trace.model import Job, Stream, Trace
+from disttrace_viewer.trace.model import JobTrace, LaunchedJob, Stream
 
 if TYPE_CHECKING:
     from disttrace_viewer.analysis.exchanges import Exchanges
@@ -45,7 +45,7 @@ end for the verdict.
 FEW_BYTES = 1 << 22
 """Of those that are read in this process: processes for them would take as long to start."""
 NO_RANK = Merged({})
-Choose = Callable[[Sequence[Job]], Sequence[str]]
+Choose = Callable[[Sequence[LaunchedJob]], Sequence[str]]
 Fetch = Callable[[Sequence[str]], Sequence[State]]
 
 
@@ -214,7 +214,7 @@ def in_full(
 
 
 def verdict_on(
-    trace: Trace,
+    trace: JobTrace,
     exchanges: Exchanges | None = None,
     *,
     stall_ns: int = STALL_NS,

@@ -10,10 +10,10 @@ from disttrace_viewer.analysis.process_ends import ALIVE
 from disttrace_viewer.analysis.sample import frame
 from disttrace_viewer.evidence.wait import RENDEZVOUS
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import CERTAIN, ERROR, WARNING, Finding
+from disttrace_viewer.findings.finding import CERTAIN, ERROR, WARNING, RuleFinding
 from disttrace_viewer.findings.rules.communicator_creation import is_creation, is_start
 from disttrace_viewer.findings.rules.downgraded import ABOUT_WAITS, is_waiting
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import GROUPED, Op
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.wording import sentences
@@ -40,9 +40,9 @@ Starved = Callable[[int], float]
 class Picture:
     """What is to be reported now."""
 
-    errors: list[Finding]
+    errors: list[RuleFinding]
     """By which a rank has stood still for the limit."""
-    notes: list[Finding]
+    notes: list[RuleFinding]
     """Where there is none: who is starting, else who waits while all others get on."""
     starting: bool
     creating: bool
@@ -70,7 +70,7 @@ class Picture:
 
 def picture(
     case: Case,
-    findings: Sequence[Finding],
+    findings: Sequence[RuleFinding],
     limit_s: float,
     *,
     unknown: Sequence[int],
@@ -126,7 +126,7 @@ def _ids(case: Case, processes: Iterable[int]) -> list[str]:
 
 
 def _is_starved(
-    case: Case, finding: Finding, age_s: float, limit_s: float, starved: Starved
+    case: Case, finding: RuleFinding, age_s: float, limit_s: float, starved: Starved
 ) -> bool:
     """Whether those who do not come have waited for a processor, and without that none would
     have waited for them for the limit. Not for ever: they may have nothing to do with it.
@@ -175,7 +175,7 @@ def open_waits(case: Case) -> set[tuple[str, int]]:
     }
 
 
-def waits_of(case: Case, errors: Sequence[Finding]) -> set[tuple[str, int]]:
+def waits_of(case: Case, errors: Sequence[RuleFinding]) -> set[tuple[str, int]]:
     """The same of the waits that findings are about."""
     found = {i for finding in errors for i in finding.waiting}
     waits = [w for w in case.waits if w.process in found]
@@ -197,7 +197,7 @@ def _named(case: Case, op: Op, *, polled: bool) -> tuple[str, int]:
     return case.evidence.trace.processes[op.process].id, ASKS if polled else op.number
 
 
-def stalled(case: Case, findings: Iterable[Finding], limit_s: float) -> list[Finding]:
+def stalled(case: Case, findings: Iterable[RuleFinding], limit_s: float) -> list[RuleFinding]:
     """The errors by which a rank has stood still for the limit, and the warnings by which it waited
     for ranks that are at work.
 
@@ -222,7 +222,7 @@ def stalled(case: Case, findings: Iterable[Finding], limit_s: float) -> list[Fin
     return sorted(found, key=lambda f: alive.isdisjoint((*f.culprits, *f.waiting)))
 
 
-def _of_earlier_attempt(case: Case, finding: Finding, alive: set[int]) -> bool:
+def _of_earlier_attempt(case: Case, finding: RuleFinding, alive: set[int]) -> bool:
     """Whether all that it is about is over, and those who live are of a later attempt."""
     processes = case.evidence.trace.processes
     concerned = {*finding.culprits, *finding.waiting}
@@ -232,7 +232,7 @@ def _of_earlier_attempt(case: Case, finding: Finding, alive: set[int]) -> bool:
     return all((processes[i].attempt or 0) > last >= 0 for i in alive)
 
 
-def _habitual(case: Case, finding: Finding) -> bool:
+def _habitual(case: Case, finding: RuleFinding) -> bool:
     """Whether all who wait have waited at that place for about as long before: a checkpoint.
 
     Who gave up, however soon, does not wait any more.
@@ -244,12 +244,12 @@ def _habitual(case: Case, finding: Finding) -> bool:
     )
 
 
-def by_records(errors: Iterable[Finding]) -> list[Finding]:
+def by_records(errors: Iterable[RuleFinding]) -> list[RuleFinding]:
     """Those that hold whatever unknown ranks did: these may be in a call, or missing there."""
     return [f for f in errors if f.culprits or (f.certainty == CERTAIN and not f.absent_ranks)]
 
 
-def find(case: Case, unknown: Sequence[int]) -> Iterator[Finding]:
+def find(case: Case, unknown: Sequence[int]) -> Iterator[RuleFinding]:
     """Who has waited longest. ``unknown``: ranks of which nothing is known."""
     evidence, trace = case.evidence, case.evidence.trace
     waiting = [w for w in case.waits if w.holds and case.old(w)]
@@ -263,7 +263,7 @@ def find(case: Case, unknown: Sequence[int]) -> Iterator[Finding]:
     group = trace.group_of(first.call)
     members = None if group is None or group.ranks is None else {*group.ranks}
     missing = [r for r in unknown if members is None or r in members] or unknown
-    yield Finding(
+    yield RuleFinding(
         kind="no_progress",
         because=(NO_JOURNAL,),
         summary=summary(trace, who, first, max(map(evidence.age_ns, alike)), missing),
@@ -274,7 +274,7 @@ def find(case: Case, unknown: Sequence[int]) -> Iterator[Finding]:
 
 
 def summary(
-    trace: Trace, who: Sequence[int], op: Op, waited_ns: int, missing: Sequence[int]
+    trace: JobTrace, who: Sequence[int], op: Op, waited_ns: int, missing: Sequence[int]
 ) -> str:
     """Who waits in what, for how long, and who may be missing."""
     where = frame(op)

@@ -20,11 +20,11 @@ from disttrace_viewer.evidence.wait import (
     deadline,
 )
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, Finding
+from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, RuleFinding
 from disttrace_viewer.findings.rules.communicator_creation import is_start
 from disttrace_viewer.findings.rules.downgraded import ABOUT_WAITS
 from disttrace_viewer.findings.rules.outside import frozen_ns
-from disttrace_viewer.trace.model import Reported, Trace
+from disttrace_viewer.trace.model import JobTrace, Reported
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import clock_time, size
@@ -61,7 +61,7 @@ class RankPlace:
         """How many are there."""
         return len(self.processes) + len(self.reported)
 
-    def who(self, trace: Trace) -> str:
+    def who(self, trace: JobTrace) -> str:
         """``ranks 0-60, 62, 63``, ``rank 1 (attempt 0)``."""
         of = "" if self.attempt is None else f" (attempt {self.attempt})"
         return sentences.processes(trace, self.processes, self.reported) + of
@@ -116,12 +116,12 @@ _Key = tuple[bool, str, str, str, "int | None"]
 """Whether a rank is named, what is done where, the state, and the attempt where that matters."""
 
 
-def positions(case: Case, findings: Sequence[Finding]) -> list[str]:
+def positions(case: Case, findings: Sequence[RuleFinding]) -> list[str]:
     """One line per place, those of culprits first, then the fewest."""
     return [place.line(case) for place in places(case, findings)]
 
 
-def places(case: Case, findings: Sequence[Finding]) -> list[RankPlace]:
+def places(case: Case, findings: Sequence[RuleFinding]) -> list[RankPlace]:
     """Processes that do the same in the same place, as one."""
     culprits = {i for f in findings for i in f.culprits}
     waiting = {i for f in findings for i in f.waiting}
@@ -271,11 +271,11 @@ def _doing(case: Case, index: int) -> _Doing:
     return _Doing(_named(trace, done, last), at, named=(done, last))
 
 
-def _named(trace: Trace, done: str, op: Op, *, brief: bool = False) -> str:
+def _named(trace: JobTrace, done: str, op: Op, *, brief: bool = False) -> str:
     return f"{done} {sentences.operation(trace, op, brief=brief)}"
 
 
-def _brief(trace: Trace, done: str, op: Op) -> tuple[str, ...]:
+def _brief(trace: JobTrace, done: str, op: Op) -> tuple[str, ...]:
     """Of the default group the short name states all that the long one does."""
     group = trace.group_of(op.call)
     brief = _named(trace, done, op, brief=True)
@@ -290,7 +290,7 @@ NEAR_S, OF_LIMIT = 60.0, 4
 """So long before a time limit strikes, and that part of it at most, who is at work is late."""
 
 
-def outlook(case: Case, finding: Finding) -> Finding:
+def outlook(case: Case, finding: RuleFinding) -> RuleFinding:
     """The finding with what the missing do and the time left; a warning while all are at work."""
     starts = finding.severity == NOTE and is_start(finding)
     if not starts and (finding.kind not in ABOUT_WAITS or finding.severity != ERROR):
@@ -333,7 +333,7 @@ def near_s(limit_s: float) -> float:
     return min(NEAR_S, limit_s / OF_LIMIT)
 
 
-def marks(findings: Iterable[Finding]) -> list[float]:
+def marks(findings: Iterable[RuleFinding]) -> list[float]:
     """Unix times to report the first limit again: at its half, and when it is near."""
     limit = next((f.deadline for f in findings), None)
     if limit is None:
@@ -369,7 +369,7 @@ def _sentence(case: Case, one: RankActivity) -> str:
     return f"{subject} {'is' if now else 'was'} at work{at}: {used} in the last {over}{of}."
 
 
-def time_left(case: Case, finding: Finding) -> str | None:
+def time_left(case: Case, finding: RuleFinding) -> str | None:
     """``gloo's limit of 30 min ends this in 19:40, at 17:12:05: then gloo raises ...``."""
     limit = finding.deadline
     left_s = 0 if limit is None else round(limit.at_s - case.evidence.cut_ns / 1e9)

@@ -13,10 +13,10 @@ from disttrace_viewer.analysis.process_ends import MISSED_NS
 from disttrace_viewer.analysis.sample import Sample, innermost
 from disttrace_viewer.evidence.wait import RankActivity
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import NOTE, Finding
+from disttrace_viewer.findings.finding import NOTE, RuleFinding
 from disttrace_viewer.merge.clock import UNKNOWN_NS
 from disttrace_viewer.merge.jobs import newest
-from disttrace_viewer.trace.model import Group, Job, Location, Trace
+from disttrace_viewer.trace.model import Group, JobTrace, LaunchedJob, ProcessLine
 from disttrace_viewer.trace.operation import SYNCHRONIZING, Op
 from disttrace_viewer.trace.process import JOURNAL, Exit, NonFinite, Process
 
@@ -27,7 +27,7 @@ NO_HISTORY = (
 )
 
 
-def healthy(findings: Sequence[Finding]) -> bool:
+def healthy(findings: Sequence[RuleFinding]) -> bool:
     """Whether there is neither an error nor a warning."""
     return all(finding.severity == NOTE for finding in findings)
 
@@ -36,7 +36,7 @@ FOLD = 64
 """Jobs of more processes are folded in ``diagnose --json``, unless ``--full`` is given."""
 
 
-def report(case: Case, findings: Sequence[Finding], *, full: bool = True) -> dict[str, Any]:
+def report(case: Case, findings: Sequence[RuleFinding], *, full: bool = True) -> dict[str, Any]:
     """The report as plain values; unless ``full``, equal processes are one entry, ranks ranges."""
     if not full and len(case.evidence.trace.processes) > FOLD:
         return _folded(report(case, findings))
@@ -53,12 +53,12 @@ def report(case: Case, findings: Sequence[Finding], *, full: bool = True) -> dic
     }
 
 
-def job_of(case: Case) -> Job:
+def job_of(case: Case) -> LaunchedJob:
     """The job that a report is on: of those that met, the one that was launched last."""
     return newest(case.evidence.trace.jobs)
 
 
-def _job(case: Case, findings: Sequence[Finding]) -> dict[str, Any]:
+def _job(case: Case, findings: Sequence[RuleFinding]) -> dict[str, Any]:
     one = job_of(case)
     return {
         "id": one.id,
@@ -163,7 +163,7 @@ def last(case: Case, op: Op | None) -> dict[str, Any] | None:
     }
 
 
-def location(case: Case, where: Location) -> dict[str, Any]:
+def location(case: Case, where: ProcessLine) -> dict[str, Any]:
     """One line of a program on which a process stands or stood."""
     one = case.evidence.trace.processes[where.process]
     return {
@@ -173,7 +173,7 @@ def location(case: Case, where: Location) -> dict[str, Any]:
     }
 
 
-def finding(case: Case, found: Finding) -> dict[str, Any]:
+def finding(case: Case, found: RuleFinding) -> dict[str, Any]:
     """One finding by the contract."""
     processes = case.evidence.trace.processes
     cycle = found.cycle
@@ -213,7 +213,7 @@ def finding(case: Case, found: Finding) -> dict[str, Any]:
     }
 
 
-def _by_rank(case: Case, found: Finding) -> dict[str, Any]:
+def _by_rank(case: Case, found: RuleFinding) -> dict[str, Any]:
     processes = case.evidence.trace.processes
     named = [{"rank": processes[i].rank, "names": list(names)} for i, names in found.parameters]
     callers = {str(processes[i].rank): line for i, line in found.callers}
@@ -307,7 +307,7 @@ class Gaps:
     """Ranks of the processes that lack something."""
 
 
-def gaps_of(trace: Trace, sample: Sample) -> Gaps:
+def gaps_of(trace: JobTrace, sample: Sample) -> Gaps:
     """What is missing, by the journals' own account and by that of their peers."""
     lost = {p.index: p.losses for p in trace.processes if p.losses}
     for process, sentence in (*_behind(trace, sample), *_unended(trace, sample)):
@@ -329,7 +329,7 @@ def gaps_of(trace: Trace, sample: Sample) -> Gaps:
     )
 
 
-def missing_ranks(trace: Trace) -> tuple[int, ...]:
+def missing_ranks(trace: JobTrace) -> tuple[int, ...]:
     """Ranks of default groups of which there is no journal, or none that states whose it is.
 
     Of a dry run (``fake``) there is one process, whatever the size of its group.
@@ -344,7 +344,7 @@ def missing_ranks(trace: Trace) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _of_other_size(trace: Trace, group: Group) -> set[int]:
+def _of_other_size(trace: JobTrace, group: Group) -> set[int]:
     """Ranks of those who meet for it at the same place, but take the world for larger or smaller:
     they are in another group by that, and their journals are there.
     """
@@ -361,12 +361,12 @@ def _of_other_size(trace: Trace, group: Group) -> set[int]:
     }
 
 
-def _tries(trace: Trace, group: Group) -> set[int | None]:
+def _tries(trace: JobTrace, group: Group) -> set[int | None]:
     """The attempts that a group is of."""
     return {trace.processes[member.process].attempt for member in group.members}
 
 
-def _behind(trace: Trace, sample: Sample) -> Iterator[tuple[int, str]]:
+def _behind(trace: JobTrace, sample: Sample) -> Iterator[tuple[int, str]]:
     """Members that must have begun what others completed with them, but have no record of it."""
     for (number, backend), members in sample.streams.items():
         if number is None or backend not in REAL:
@@ -382,7 +382,7 @@ def _behind(trace: Trace, sample: Sample) -> Iterator[tuple[int, str]]:
                 yield one.index, f"{one.label}: {what} with it; what it did since is not known."
 
 
-def _unended(trace: Trace, sample: Sample) -> Iterator[tuple[int, str]]:
+def _unended(trace: JobTrace, sample: Sample) -> Iterator[tuple[int, str]]:
     """Processes that exited normally while, by their journal, the main thread was in a call."""
     for op in sample.pending:
         one = trace.processes[op.process]

@@ -21,9 +21,9 @@ from disttrace_viewer.diagnosis.report import healthy, job_of
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import CERTAIN, ERROR, KINDS, NOTE, WARNING, Finding
+from disttrace_viewer.findings.finding import CERTAIN, ERROR, KINDS, NOTE, WARNING, RuleFinding
 from disttrace_viewer.load.said import MOST, said
-from disttrace_viewer.trace.model import Location, Trace
+from disttrace_viewer.trace.model import JobTrace, ProcessLine
 from disttrace_viewer.trace.operation import GROUPED
 from disttrace_viewer.wording.names import number
 from disttrace_viewer.wording.sentences import AT_THE_TIME
@@ -87,14 +87,14 @@ def _is_finding(value: object) -> bool:
 _LISTS = {"culprits": str, "waiting": str, "culprit_ranks": int, "locations": dict}
 
 
-def _finding(case: Case, one: Mapping[str, Any]) -> Finding:
+def _finding(case: Case, one: Mapping[str, Any]) -> RuleFinding:
     """What was reported, in terms of the processes that were read."""
     values, trace = one["finding"], case.evidence.trace
     known = {p.id: p.index for p in trace.processes}
     culprits = tuple(known[i] for i in values["culprits"] if i in known)
     waiting = tuple(known[i] for i in values["waiting"] if i in known)
-    blank = Finding(values["kind"], values["summary"])
-    return Finding(
+    blank = RuleFinding(values["kind"], values["summary"])
+    return RuleFinding(
         kind=values["kind"],
         summary=one["summary"],
         because=tuple(values.get("because") or (AT_THE_TIME,))
@@ -108,7 +108,7 @@ def _finding(case: Case, one: Mapping[str, Any]) -> Finding:
         group=values.get("group"),
         seq=values.get("seq"),
         locations=tuple(
-            Location(known[w["process"]], w["file"], w["line"], w["function"], w.get("op"))
+            ProcessLine(known[w["process"]], w["file"], w["line"], w["function"], w.get("op"))
             for w in values["locations"]
             if w.get("process") in known
         ),
@@ -118,34 +118,34 @@ def _finding(case: Case, one: Mapping[str, Any]) -> Finding:
     )
 
 
-def _same(one: Finding, reported: Finding) -> bool:
+def _same(one: RuleFinding, reported: RuleFinding) -> bool:
     """Whether both are about one fault."""
     where = (one.kind, one.group, one.seq) == (reported.kind, reported.group, reported.seq)
     who = (*one.culprits, *one.absent_ranks) == (*reported.culprits, *reported.absent_ranks)
     return where or (one.kind == reported.kind and who)
 
 
-def _as_much(one: Finding, reported: Finding) -> bool:
+def _as_much(one: RuleFinding, reported: RuleFinding) -> bool:
     """Whether it is as certain as what was reported, and states as well where the culprits were."""
     lines = {(w.file, w.line) for w in reported.locations if w.process in reported.culprits}
     known = lines <= {(w.file, w.line) for w in one.locations}
     return reported.certainty != CERTAIN or (one.certainty == CERTAIN and known)
 
 
-def _follows(one: Finding, reported: Finding) -> bool:
+def _follows(one: RuleFinding, reported: RuleFinding) -> bool:
     """Whether it is how ranks ended that waited there; how the absent one did may be the cause."""
     failed = one.kind == "process_failed" and not {*one.culprits} <= {*reported.culprits}
     return failed and not {*one.culprits}.isdisjoint(reported.waiting)
 
 
-def _less(one: Finding, reported: Finding) -> bool:
+def _less(one: RuleFinding, reported: RuleFinding) -> bool:
     """Whether it is about processes of the fault, and rests on less."""
     mine = {*one.culprits, *one.waiting}
     of_it = not mine or not mine.isdisjoint({*reported.culprits, *reported.waiting})
     return one.severity != NOTE and one.certainty != CERTAIN and of_it
 
 
-def _resolved(case: Case, reported: Finding, at: float) -> bool:
+def _resolved(case: Case, reported: RuleFinding, at: float) -> bool:
     """Whether a process that waited got through with it, or communicated since."""
     evidence = case.evidence
     groups = {one.id: one.index for one in evidence.trace.groups}
@@ -162,7 +162,7 @@ def _resolved(case: Case, reported: Finding, at: float) -> bool:
     return False
 
 
-def said_beside(bases: Iterable[str], trace: Trace) -> tuple[dict[str, Any], ...]:
+def said_beside(bases: Iterable[str], trace: JobTrace) -> tuple[dict[str, Any], ...]:
     """What was kept of the jobs of ``trace`` in the folders of its journals, oldest first; or what
     their log tells of it.
 
@@ -204,7 +204,7 @@ class Other:
     id: str
     processes: int
     healthy: bool
-    first: Finding | None
+    first: RuleFinding | None
 
     def to_dict(self) -> dict[str, Any]:
         """An element of ``others`` in ``stats --json`` and ``top --json``."""
@@ -223,7 +223,7 @@ class Other:
         return f"{who}: {self.first.severity} {self.first.kind}: {self.first.summary}"
 
 
-def other(case: Case, findings: Sequence[Finding]) -> Other:
+def other(case: Case, findings: Sequence[RuleFinding]) -> Other:
     """A job beside the one that is shown, by the verdict on it."""
     first = next((one for one in findings if one.severity != NOTE), None)
     trace = case.evidence.trace

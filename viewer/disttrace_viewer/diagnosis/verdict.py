@@ -17,7 +17,7 @@ from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.recorded import STALL_NS
 from disttrace_viewer.evidence.wait import Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, Finding
+from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, RuleFinding
 from disttrace_viewer.findings.rules import downgraded, outside, unmatched, waiting_for_input
 from disttrace_viewer.findings.rules.divergence import traced_back
 from disttrace_viewer.findings.rules.downgraded import attempts, eased, overcome
@@ -25,7 +25,7 @@ from disttrace_viewer.findings.rules.group_mismatch import by_names
 from disttrace_viewer.findings.rules.table import RULES
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.state import Merged
-from disttrace_viewer.trace.model import Blame, Trace
+from disttrace_viewer.trace.model import Blame, JobTrace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Problem
 from disttrace_viewer.wording import names, sentences
@@ -54,7 +54,9 @@ AWAY = ("missing_participant", "unmatched_send", "unmatched_recv")
 """Kinds that blame who is not there."""
 
 
-def judged(case: Case, findings: Sequence[Finding]) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+def judged(
+    case: Case, findings: Sequence[RuleFinding]
+) -> tuple[tuple[RuleFinding, ...], tuple[str, ...]]:
     """The findings that hold whatever lost records held, and sentences about what is missing."""
     gaps = gaps_of(case.evidence.trace, case.evidence.sample)
     if any(not job.known for job in case.evidence.trace.other_jobs):
@@ -68,13 +70,13 @@ def judged(case: Case, findings: Sequence[Finding]) -> tuple[tuple[Finding, ...]
     return tuple(kept), tuple(_sentences(gaps, case.evidence.trace))
 
 
-def _unnamed(finding: Finding) -> Finding:
+def _unnamed(finding: RuleFinding) -> RuleFinding:
     """Without absent ranks: journals without definitions lie here, maybe theirs."""
     settles = (*finding.settles, outside.DEFINITIONS)
     return finding.doubted(NO_DEFINITIONS, absent_ranks=(), settles=settles)
 
 
-def _may_follow(case: Case, finding: Finding) -> bool:
+def _may_follow(case: Case, finding: RuleFinding) -> bool:
     """Whether a rank without a journal may have ended the one that is blamed."""
     evidence = case.evidence
     if all(evidence.trace.processes[p].source == "log" for p in finding.culprits):
@@ -88,7 +90,7 @@ def _may_follow(case: Case, finding: Finding) -> bool:
     )
 
 
-def _may_be_crossed(case: Case, gaps: Gaps, finding: Finding) -> bool:
+def _may_be_crossed(case: Case, gaps: Gaps, finding: RuleFinding) -> bool:
     """Whether a lost journal may be of one that waits for those here: a wrong address."""
     if finding.kind not in AWAY or not finding.culprits:
         return False
@@ -103,7 +105,7 @@ def _may_be_crossed(case: Case, gaps: Gaps, finding: Finding) -> bool:
     )
 
 
-def _unblamed(finding: Finding, gaps: Gaps) -> Finding:
+def _unblamed(finding: RuleFinding, gaps: Gaps) -> RuleFinding:
     """What happened, without saying whose doing it was."""
     more = outside.journals({*gaps.absent, *gaps.ranks})
     return finding.doubted(
@@ -113,7 +115,7 @@ def _unblamed(finding: Finding, gaps: Gaps) -> Finding:
     )
 
 
-def _holds(case: Case, gaps: Gaps, finding: Finding) -> bool:
+def _holds(case: Case, gaps: Gaps, finding: RuleFinding) -> bool:
     if finding.kind in SEEN:
         return True
     if not gaps.lost:
@@ -133,7 +135,7 @@ def _holds(case: Case, gaps: Gaps, finding: Finding) -> bool:
     return bool(finding.culprits or finding.absent_ranks)
 
 
-def _failed_first(case: Case, finding: Finding) -> bool:
+def _failed_first(case: Case, finding: RuleFinding) -> bool:
     """Whether it failed by its own record, before others did or noticed a loss."""
     evidence = case.evidence
     first = min((evidence.ends[p] for p in finding.culprits), key=lambda end: end.t_ns)
@@ -145,7 +147,7 @@ def _failed_first(case: Case, finding: Finding) -> bool:
     )
 
 
-def _sentences(gaps: Gaps, trace: Trace) -> Iterator[str]:
+def _sentences(gaps: Gaps, trace: JobTrace) -> Iterator[str]:
     for found in gaps.lost.values():
         yield from found
     for rank in gaps.absent:
@@ -157,7 +159,7 @@ def _sentences(gaps: Gaps, trace: Trace) -> Iterator[str]:
             yield f"rank {rank}: {outside.not_found(trace)}."
 
 
-def judge(evidence: Evidence, past: Past = NOTHING) -> tuple[Case, tuple[Finding, ...]]:
+def judge(evidence: Evidence, past: Past = NOTHING) -> tuple[Case, tuple[RuleFinding, ...]]:
     """The case and its findings, errors first; each carries its consequences as sentences.
 
     Where journals are lost, findings that these might contradict are left out, and
@@ -175,7 +177,7 @@ def judge(evidence: Evidence, past: Past = NOTHING) -> tuple[Case, tuple[Finding
     return case, findings
 
 
-def _take(case: Case, finding: Finding) -> None:
+def _take(case: Case, finding: RuleFinding) -> None:
     finding = waiting_for_input.eased(case, eased(case, finding))
     found = outside.tempered(case, finding)
     if found is not None:
@@ -187,7 +189,7 @@ class Verdict:
     """Findings, errors first, and what they were found in."""
 
     case: Case
-    findings: tuple[Finding, ...]
+    findings: tuple[RuleFinding, ...]
     bases: tuple[str, ...] = ()
     """The paths of journals without their suffixes."""
 
@@ -249,7 +251,7 @@ Explained = TypeVar("Explained", Wait, int)
 _ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}
 
 
-def fold(case: Case) -> tuple[Finding, ...]:
+def fold(case: Case) -> tuple[RuleFinding, ...]:
     """All findings with consequences, errors first; a repeated attempt's behind the last one's."""
     waits, ends = _by_owner(case.owner), _by_owner(case.ends)
     folded = []
@@ -279,7 +281,7 @@ def _by_owner(owners: Mapping[Explained, int]) -> dict[int, list[Explained]]:
 
 
 def _consequence_sentences(
-    case: Case, finding: Finding, explained: Iterable[Wait], ends: Iterable[int]
+    case: Case, finding: RuleFinding, explained: Iterable[Wait], ends: Iterable[int]
 ) -> list[str]:
     trace, evidence = case.evidence.trace, case.evidence
     waits: dict[tuple[bool, str], list[int]] = {}
@@ -322,7 +324,7 @@ def _consequence_sentences(
     return reported
 
 
-def _in_more_groups(trace: Trace, ops: Iterable[Op]) -> list[str]:
+def _in_more_groups(trace: JobTrace, ops: Iterable[Op]) -> list[str]:
     """Ranks that were reported to wait as some do, in other groups of that make."""
     found: dict[tuple[str, str], tuple[list[int], int]] = {}
     for op in ops:
@@ -339,7 +341,7 @@ def _in_more_groups(trace: Trace, ops: Iterable[Op]) -> list[str]:
     ]
 
 
-def _uncaught(case: Case, finding: Finding, reported: Iterable[str]) -> list[str]:
+def _uncaught(case: Case, finding: RuleFinding, reported: Iterable[str]) -> list[str]:
     """Uncaught exceptions of the named processes that no sentence of the finding quotes."""
     quoted = " ".join((finding.summary, *reported))
     raised: dict[str, list[int]] = {}

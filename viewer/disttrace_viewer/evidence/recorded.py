@@ -13,7 +13,7 @@ from typing import Any
 from disttrace_viewer.analysis import process_ends, sample
 from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.analysis.sample import Course, Sample, stand_in
-from disttrace_viewer.trace.model import Stream, Trace
+from disttrace_viewer.trace.model import JobTrace, Stream
 from disttrace_viewer.trace.operation import CREATING, GROUPED, SYNCHRONIZING, Op
 from disttrace_viewer.trace.process import Process
 
@@ -108,7 +108,7 @@ _UNKNOWN_ARGUMENTS: dict[str, Any] = dict.fromkeys(
 class Recorded:
     """A trace and the sample of its operations; each question is answered once."""
 
-    trace: Trace
+    trace: JobTrace
     given: Sample
     """Operations as they were recorded; rules ask ``sample``."""
     stall_ns: int = STALL_NS

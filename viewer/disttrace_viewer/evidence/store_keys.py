@@ -18,7 +18,7 @@ from disttrace_viewer.analysis.process_ends import CLEAN
 from disttrace_viewer.analysis.sample import SETTERS
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.recorded import ANNOTATION
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import Op
 
 Key = tuple[str | None, str]
@@ -302,7 +302,7 @@ class Setters:
         return self._known[place]
 
 
-def keys_of(trace: Trace, op: Op) -> list[Key]:
+def keys_of(trace: JobTrace, op: Op) -> list[Key]:
     """The keys that a store operation uses; none where that is not known."""
     full = trace.full_key(op.call.index, op.key)
     names = [full] if isinstance(full, str) else (full or ())

@@ -26,7 +26,7 @@ from disttrace_viewer.evidence.rendezvous import Agents, RendezvousIndex
 from disttrace_viewer.evidence.store_keys import Setters
 from disttrace_viewer.evidence.wait import Wait, still_imports
 from disttrace_viewer.evidence.waits import waits
-from disttrace_viewer.findings.finding import ERROR, Finding
+from disttrace_viewer.findings.finding import ERROR, RuleFinding
 from disttrace_viewer.findings.witnesses import Witnesses
 from disttrace_viewer.trace.model import Stream
 from disttrace_viewer.trace.operation import GROUPED, Op
@@ -45,7 +45,7 @@ class Case:
     """What the rules share. A rule reads it; only ``add`` changes it."""
 
     evidence: Evidence
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[RuleFinding] = field(default_factory=list)
     owner: dict[Wait, int] = field(default_factory=dict)
     """Number of the finding that explains a wait."""
     ends: dict[int, int] = field(default_factory=dict)
@@ -154,14 +154,14 @@ class Case:
         age = self.evidence.age_ns(wait.op)
         return age < EARLY_NS or age <= self.evidence.longest_ns(wait.op)
 
-    def add(self, finding: Finding) -> None:
+    def add(self, finding: RuleFinding) -> None:
         """Take a finding in and mark what follows from it."""
         self.findings.append(finding)
         number = len(self.findings) - 1
         if finding.severity == ERROR or finding.scope.exchanges:  # a note may be about waits
             self._spread(finding, number)
 
-    def _spread(self, finding: Finding, number: int) -> None:
+    def _spread(self, finding: RuleFinding, number: int) -> None:
         scope = finding.scope
         for process in scope.members | scope.roots:
             if self.evidence.ends[process].over:
@@ -185,7 +185,7 @@ class Case:
             if end.how in (CASCADE, SILENT) or end.exit_word == "os._exit":
                 self.ends.setdefault(process, number)
 
-    def _take(self, finding: Finding, number: int, wait: Wait) -> bool:
+    def _take(self, finding: RuleFinding, number: int, wait: Wait) -> bool:
         if wait in self.owner or not self._explains(finding, number, wait):
             return False
         self.owner[wait] = number
@@ -212,7 +212,7 @@ class Case:
                 found[_ANY_OF].append(wait)
         return found
 
-    def _leading(self, finding: Finding, number: int) -> list[Hashable]:
+    def _leading(self, finding: RuleFinding, number: int) -> list[Hashable]:
         """Keys of the waits that a finding may explain at once."""
         scope = finding.scope
         keys: list[Hashable] = [("exchange", exchange) for exchange in scope.exchanges]
@@ -223,7 +223,7 @@ class Case:
         keys += [_ABSENT] if scope.absent else []
         return keys + ([_OPEN_ENDED] if finding.kind == "process_failed" else [])
 
-    def _explains(self, finding: Finding, number: int, wait: Wait) -> bool:
+    def _explains(self, finding: RuleFinding, number: int, wait: Wait) -> bool:
         scope = finding.scope
         if wait.exchange in scope.exchanges:
             return True
@@ -246,14 +246,14 @@ class Case:
             return (wait.unknown or wait.complete) and self._same_attempt(finding, wait)
         return False
 
-    def _same_attempt(self, finding: Finding, wait: Wait) -> bool:
+    def _same_attempt(self, finding: RuleFinding, wait: Wait) -> bool:
         """What failed before a restart has no part in what the next attempt waits for."""
         processes = self.evidence.trace.processes
         mine = processes[wait.process].attempt
         theirs = {processes[p].attempt for p in finding.culprits}
         return mine is None or None in theirs or mine in theirs
 
-    def _reaches(self, finding: Finding, number: int, process: int) -> bool:
+    def _reaches(self, finding: RuleFinding, number: int, process: int) -> bool:
         if process in finding.scope.roots or self.ends.get(process) == number:
             return True
         return any(self.owner.get(wait) == number for wait in self.of_process.get(process, ()))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from disttrace_viewer.evidence.wait import Deadline, RankActivity
-from disttrace_viewer.trace.model import Location, Stream
+from disttrace_viewer.trace.model import ProcessLine, Stream
 from disttrace_viewer.trace.process import NonFinite
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
@@ -61,7 +61,7 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RuleFinding:
     """One thing that is wrong. Processes are indices into ``Trace.processes``."""
 
     kind: str
@@ -81,7 +81,7 @@ class Finding:
     seq: int | None = None
     key: str | None = None
     cycle: tuple[tuple[int, str, int], ...] | None = None
-    locations: tuple[Location, ...] = ()
+    locations: tuple[ProcessLine, ...] = ()
     consequences: tuple[str, ...] = ()
     at_ns: int = 0
     """When it began, for the order of findings of one kind."""
@@ -108,7 +108,7 @@ class Finding:
         """``certain``, or ``likely`` where there is a reason to doubt it."""
         return LIKELY if self.because else CERTAIN
 
-    def doubted(self, *reasons: str, **changes: Any) -> Finding:
+    def doubted(self, *reasons: str, **changes: Any) -> RuleFinding:
         """The finding with further reasons, and other ``changes``."""
         because = tuple(dict.fromkeys((*self.because, *reasons)))
         return replace(self, because=because, **changes)

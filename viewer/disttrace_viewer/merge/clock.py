@@ -11,7 +11,7 @@ from operator import ge, le
 from typing import Any, TypeVar
 
 import disttrace.journal.format as fmt
-from disttrace_viewer.trace.model import Group, Member, Tables, Trace
+from disttrace_viewer.trace.model import Group, JobTrace, Member, Tables
 from disttrace_viewer.trace.operation import SYNCHRONIZING
 from disttrace_viewer.trace.process import (
     Clock,
@@ -43,7 +43,7 @@ def by_wall_clock(clock: Clock, ns: int) -> int:
     return to_unix(clock, ns - clock.offset_ns + clock.moved_ns)
 
 
-def realign(trace: Trace, clocks: tuple[Clock, ...]) -> Trace:
+def realign(trace: JobTrace, clocks: tuple[Clock, ...]) -> JobTrace:
     """The same trace under other clocks (same order and length as ``trace.clocks``).
 
     ``trace`` must be as it was loaded: without drift.
@@ -162,7 +162,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ClockLine:
     """``offset_ns + drift * t``, and how far it may be off."""
 
     offset_ns: float
@@ -249,7 +249,7 @@ def _shifted(
     reference: int,
     clock: int,
     bounds: Bounds,
-    line: Line,
+    line: ClockLine,
 ) -> Clock:
     """A clock set right by its line against a reference, which may have been set right itself."""
     old, above, moved = was[clock], clocks[reference], was[reference]
@@ -268,7 +268,7 @@ def _shifted(
     )
 
 
-def fit(bounds: Bounds) -> Line:
+def fit(bounds: Bounds) -> ClockLine:
     """The line that keeps the greatest distance from all bounds; without drift if that does too."""
     bounds = Bounds(
         bounds.origin_ns,
@@ -288,7 +288,7 @@ def fit(bounds: Bounds) -> Line:
         drift = 0.0
     top = min(bound - drift * t for t, bound in bounds.upper)
     bottom = max(bound - drift * t for t, bound in bounds.lower)
-    return Line((top + bottom) / 2, drift, abs(top - bottom) / 2)
+    return ClockLine((top + bottom) / 2, drift, abs(top - bottom) / 2)
 
 
 def _width(bounds: Bounds, drift: float) -> float:

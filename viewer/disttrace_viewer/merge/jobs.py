@@ -11,7 +11,7 @@ from disttrace_viewer.load.journals import in_name
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.merge.launches import Union, families, launches
 from disttrace_viewer.merge.store_servers import Life
-from disttrace_viewer.trace.model import Group, Job, Place
+from disttrace_viewer.trace.model import Group, LaunchedJob, Place
 from disttrace_viewer.trace.plain_text import plain
 from disttrace_viewer.trace.process import Problem, Process
 
@@ -114,7 +114,7 @@ def jobs_of(
     sources: Sequence[str],
     orphans: Collection[int],
     modified_ns: Sequence[int],
-) -> tuple[Job, ...]:
+) -> tuple[LaunchedJob, ...]:
     """The jobs, oldest first. A job is a launch: who descends from one traced process; who bears
     one scheduler or run id at one time; the members of one default group that were launched with
     ranks; and, of those that met no other, who was started with one program and world size within
@@ -145,7 +145,7 @@ def jobs_of(
         for number in met:
             linked[number] |= met - {number}
     return tuple(
-        Job(
+        LaunchedJob(
             id=names[number],
             index=number,
             processes=tuple(members),
@@ -160,14 +160,16 @@ def jobs_of(
     )
 
 
-def closure(jobs: Sequence[Job], chosen: Iterable[str]) -> tuple[Job, ...]:
+def closure(jobs: Sequence[LaunchedJob], chosen: Iterable[str]) -> tuple[LaunchedJob, ...]:
     """The chosen jobs and all that are linked to them, directly or through others."""
     found = reached(jobs, chosen, lambda job: job.linked)
     return tuple(job for job in jobs if job.id in found)
 
 
 def reached(
-    jobs: Sequence[Job], chosen: Iterable[str], others: Callable[[Job], Iterable[str]]
+    jobs: Sequence[LaunchedJob],
+    chosen: Iterable[str],
+    others: Callable[[LaunchedJob], Iterable[str]],
 ) -> set[str]:
     """Ids of the chosen jobs and of those to which they lead, directly or through others."""
     by_id = {job.id: job for job in jobs}
@@ -180,7 +182,7 @@ def reached(
     return found
 
 
-def tries(jobs: Sequence[Job], name: str) -> list[Job]:
+def tries(jobs: Sequence[LaunchedJob], name: str) -> list[LaunchedJob]:
     """The launches of one name, oldest first; all but the oldest one bear a number behind it."""
     found = [j for j in jobs if j.id == name or _NUMBERED.fullmatch(j.id.removeprefix(name))]
     return sorted(found, key=lambda job: (job.start_ns, job.index))
@@ -189,7 +191,7 @@ def tries(jobs: Sequence[Job], name: str) -> list[Job]:
 _NUMBERED = re.compile(r"\.[0-9]+")
 
 
-def newest(jobs: Sequence[Job]) -> Job:
+def newest(jobs: Sequence[LaunchedJob]) -> LaunchedJob:
     """The job that was launched last, of those of which more than names of files is known."""
     return max(jobs, key=lambda job: (job.known, job.start_ns, job.index))
 
@@ -311,8 +313,8 @@ def _names(ordered: Sequence[Sequence[int]], processes: Sequence[Process]) -> li
 
 
 def as_called(
-    whole: Mapping[str, str], processes: Sequence[Process], jobs: Sequence[Job]
-) -> tuple[tuple[Process, ...], tuple[Job, ...]]:
+    whole: Mapping[str, str], processes: Sequence[Process], jobs: Sequence[LaunchedJob]
+) -> tuple[tuple[Process, ...], tuple[LaunchedJob, ...]]:
     """Processes and jobs of a part under the ids that they bear in the whole (by process): the
     second launch of a name stays the second where the first one was left out.
     """
@@ -332,7 +334,7 @@ def as_called(
     return tuple(called), tuple(renamed)
 
 
-def with_jobs(processes: Sequence[Process], jobs: Sequence[Job]) -> tuple[Process, ...]:
+def with_jobs(processes: Sequence[Process], jobs: Sequence[LaunchedJob]) -> tuple[Process, ...]:
     """The processes bearing the ids of their jobs."""
     name = {i: job.id for job in jobs for i in job.processes}
     return tuple(
@@ -414,11 +416,11 @@ def nothing(where: Sequence[str], problems: Sequence[Problem]) -> ViewerError:
     )
 
 
-def chooser(job: str | None) -> Callable[[Sequence[Job]], Sequence[str]]:
+def chooser(job: str | None) -> Callable[[Sequence[LaunchedJob]], Sequence[str]]:
     """What picks the ids of the jobs that ``job`` stands for."""
     wanted = job or NEWEST
 
-    def choose(found: Sequence[Job]) -> Sequence[str]:
+    def choose(found: Sequence[LaunchedJob]) -> Sequence[str]:
         if wanted == ALL:
             return [job.id for job in found]
         if wanted == NEWEST:
@@ -435,7 +437,7 @@ def chooser(job: str | None) -> Callable[[Sequence[Job]], Sequence[str]]:
 
 
 def beside(
-    jobs: Sequence[Job], processes: Sequence[Process], lives: Lives
+    jobs: Sequence[LaunchedJob], processes: Sequence[Process], lives: Lives
 ) -> list[tuple[str, ...]]:
     """The jobs that are judged besides the newest one and those that it met, newest first, each
     with those that it met in turn: which lived while the newest did, or started it.
@@ -461,7 +463,9 @@ def beside(
     return found
 
 
-def _until(job: Job, first: Job, processes: Sequence[Process], lives: Lives) -> bool:
+def _until(
+    job: LaunchedJob, first: LaunchedJob, processes: Sequence[Process], lives: Lives
+) -> bool:
     """Whether a job that was launched before another one lived while that one did."""
     if job.last_ns >= first.start_ns:
         return job.start_ns <= first.last_ns

@@ -23,7 +23,7 @@ from disttrace_viewer.merge.processes import stack_of
 from disttrace_viewer.merge.surveying import Survey, restrict, survey
 from disttrace_viewer.merge.tables import Calls
 from disttrace_viewer.trace.columns import COMPLETIONS, OPERATIONS, TIMES
-from disttrace_viewer.trace.model import Job, Key, Tables, Trace
+from disttrace_viewer.trace.model import JobTrace, Key, LaunchedJob, Tables
 from disttrace_viewer.trace.plain_text import plain, shortened
 from disttrace_viewer.trace.process import Process, StackSample
 
@@ -177,15 +177,15 @@ Engine = Callable[
 def load(
     paths: Sequence[str | Files],
     *,
-    choose: Callable[[Sequence[Job]], Collection[str]] | None = None,
+    choose: Callable[[Sequence[LaunchedJob]], Collection[str]] | None = None,
     progress: Progress | None = None,
     engine: Engine | None = None,
-) -> Trace:
+) -> JobTrace:
     """Read every journal below ``paths`` (folders or files, or journals) into a trace.
 
     ``choose`` gets all jobs and returns the ids of those to read (default: all). ``engine`` reads
     and parses the segments (default: this process). Raises nothing for damaged input: what is
-    wrong is in ``Trace.problems``, and everything else is read.
+    wrong is in ``JobTrace.problems``, and everything else is read.
     """
     read_ns = time.time_ns()
     whole = survey(paths)
@@ -202,7 +202,7 @@ def load(
         )
         for p in reading.processes()
     )
-    return Trace(
+    return JobTrace(
         processes=processes,
         tables=Tables(operations, reading.narrowing.calls.table(), completions),
         groups=part.groups,

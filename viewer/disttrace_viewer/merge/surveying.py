@@ -27,7 +27,7 @@ from disttrace_viewer.merge.tables import (
     stores_of,
     without_copies,
 )
-from disttrace_viewer.trace.model import Group, Job, Place, Store
+from disttrace_viewer.trace.model import Group, LaunchedJob, Place, Store
 from disttrace_viewer.trace.process import Clock, Process
 
 OWN = frozenset(("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"))
@@ -53,7 +53,7 @@ class Survey:
     """Index of a group by (process, the process's own number of it)."""
     copies: Copies
     firsts: list[tuple[int, int]]
-    jobs: tuple[Job, ...]
+    jobs: tuple[LaunchedJob, ...]
     paths: tuple[str, ...]
     problems: Problems
     journals: list[Journal] = field(default_factory=list)

@@ -13,7 +13,7 @@ import orjson
 
 from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.load.fates import completed_at
-from disttrace_viewer.otlp.journal import Operation
+from disttrace_viewer.otlp.journal import LiveOperation
 from disttrace_viewer.trace.plain_text import whole
 
 Value = str | int | float | bool | list[str] | list[int]
@@ -32,7 +32,7 @@ _FROM_CALL = (
 _AS_JSON = ("shapes", "splits", "args")
 
 
-def operation(definitions: Definitions, op: Operation) -> Attributes:
+def operation(definitions: Definitions, op: LiveOperation) -> Attributes:
     """Everything known of an operation."""
     call = op.call
     found: Attributes = {
@@ -123,7 +123,7 @@ def service_name(definitions: Definitions) -> str:
     return "disttrace"
 
 
-def _group(definitions: Definitions, op: Operation) -> Attributes:
+def _group(definitions: Definitions, op: LiveOperation) -> Attributes:
     number = op.call.get("group")
     if number is None:
         return {}
@@ -137,7 +137,7 @@ def _group(definitions: Definitions, op: Operation) -> Attributes:
     return found
 
 
-def _store(definitions: Definitions, op: Operation) -> Attributes:
+def _store(definitions: Definitions, op: LiveOperation) -> Attributes:
     number = op.call.get("store")
     store = definitions.get("store", number)
     if store is None:
@@ -153,7 +153,7 @@ def _store(definitions: Definitions, op: Operation) -> Attributes:
     )
 
 
-def _code(definitions: Definitions, op: Operation) -> Attributes:
+def _code(definitions: Definitions, op: LiveOperation) -> Attributes:
     frames = definitions.frames(op.call.get("stack"))
     if not frames:
         return {}

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from disttrace.journal.format import DEFS_SUFFIX
 from disttrace_viewer.analysis.process_ends import End
 from disttrace_viewer.diagnosis.job import verdict_on
-from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.findings.finding import RuleFinding
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.otlp.pipeline import Pipeline
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import JobTrace
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _BATCH = 512
 
 
-def lines(trace: Trace) -> Iterator[bytes]:
+def lines(trace: JobTrace) -> Iterator[bytes]:
     """OTLP requests as JSON, one per line."""
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -43,7 +43,7 @@ def lines(trace: Trace) -> Iterator[bytes]:
         yield _line(found)
 
 
-def send(trace: Trace) -> int:
+def send(trace: JobTrace) -> int:
     """Send to the collector of the environment; the exit code.
 
     Raises:
@@ -73,9 +73,9 @@ def send(trace: Trace) -> int:
 _NEVER = 1 << 62
 
 
-def _feed(pipeline: Pipeline, trace: Trace) -> Iterator[None]:
+def _feed(pipeline: Pipeline, trace: JobTrace) -> Iterator[None]:
     """Journal by journal; control comes back after each, and every so many spans."""
-    found: dict[str, tuple[End, list[Finding]]] = {}
+    found: dict[str, tuple[End, list[RuleFinding]]] = {}
     verdict = verdict_on(trace)
     for process, end in zip(trace.processes, verdict.case.evidence.ends, strict=True):
         concerns = [

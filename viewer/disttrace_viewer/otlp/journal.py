@@ -23,14 +23,14 @@ expected.
 
 
 @dataclass(slots=True, eq=False)
-class Operation:
+class LiveOperation:
     """One operation: its begin, in which ``fold`` writes what becomes of it. ``begin`` counts from
     the journal's ``t0``, the other times from it.
     """
 
     record: Record
     call: Record
-    parent: Operation | None
+    parent: LiveOperation | None
     user: Context | None
     error: str | None = None
     pending_sent: bool = False
@@ -95,7 +95,7 @@ class JournalReader:
         """``owner``: the user whose files alone are read, where others may write beside them."""
         self.base = base
         self._owner = owner
-        self.in_flight: dict[int, Operation] = {}
+        self.in_flight: dict[int, LiveOperation] = {}
         self.last = 0
         """Newest time in the journal, from ``t0``."""
         self.gone = False
@@ -106,11 +106,11 @@ class JournalReader:
         self.definitions = self._defined.known
         self._segments: list[Tail] = []
         self._next = 1
-        self._expected: dict[int, Operation] = {}
+        self._expected: dict[int, LiveOperation] = {}
         """Those of which a wait may follow; else they were over when that was last seen."""
-        self._begun: list[Operation] = []
+        self._begun: list[LiveOperation] = []
 
-    def poll(self, *, final: bool = False) -> Iterator[Operation]:
+    def poll(self, *, final: bool = False) -> Iterator[LiveOperation]:
         """Read what is new, and yield operations that ended, in the order of their ends.
 
         ``final``: the process is gone, and so are holes that stay.
@@ -131,7 +131,7 @@ class JournalReader:
             if final or self.last - operation.begin - (operation.end or 0) > _EXPECTED_NS:
                 yield self._over(operation)
 
-    def begun(self) -> list[Operation]:
+    def begun(self) -> list[LiveOperation]:
         """Operations that began since the last call."""
         new, self._begun = self._begun, []
         return new
@@ -180,7 +180,7 @@ class JournalReader:
 
     # -- records -----------------------------------------------------------------------------
 
-    def _take(self, line: dict[str, Any]) -> Iterator[Operation]:
+    def _take(self, line: dict[str, Any]) -> Iterator[LiveOperation]:
         kind = next(iter(line), None)
         if kind not in _KINDS:
             return
@@ -224,11 +224,11 @@ class JournalReader:
         self._seen(record["t"])
         parent = self.in_flight.get(record.get("p", -1))
         user = parse_traceparent(f"00-{record.get('sp')}")  # TRACE-SPAN-FLAGS
-        operation = Operation(record, call, parent, user)
+        operation = LiveOperation(record, call, parent, user)
         self.in_flight[number] = operation
         self._begun.append(operation)
 
-    def _over(self, operation: Operation) -> Operation:
+    def _over(self, operation: LiveOperation) -> LiveOperation:
         self.in_flight.pop(operation.number, None)
         self._expected.pop(operation.number, None)
         return operation

@@ -13,7 +13,7 @@ from disttrace_viewer.analysis.process_ends import End
 from disttrace_viewer.load import ids
 from disttrace_viewer.load.ids import Context
 from disttrace_viewer.otlp import attributes
-from disttrace_viewer.otlp.journal import JournalReader, Operation
+from disttrace_viewer.otlp.journal import JournalReader, LiveOperation
 from disttrace_viewer.otlp.spans import (
     Builder,
     Emit,
@@ -28,7 +28,7 @@ from disttrace_viewer.otlp.spans import (
 from disttrace_viewer.trace.plain_text import plain
 
 if TYPE_CHECKING:
-    from disttrace_viewer.findings.finding import Finding
+    from disttrace_viewer.findings.finding import RuleFinding
     from disttrace_viewer.otlp.sdk import Meters
 
 _ROOT_AFTER_NS = 2_000_000_000
@@ -59,9 +59,9 @@ class Pipeline:
         self._exchanges = OpenExchanges(self._builder)
         self._rooted: set[str] = set()
         self._full = full
-        self._ended: deque[tuple[JournalReader, Operation]] = deque()
+        self._ended: deque[tuple[JournalReader, LiveOperation]] = deque()
         """To be sent at the next turn."""
-        self._due: deque[tuple[JournalReader, Operation]] = deque()
+        self._due: deque[tuple[JournalReader, LiveOperation]] = deque()
         """To be sent now, or when there is room again."""
 
     def use(self, meters: Meters) -> None:
@@ -104,7 +104,7 @@ class Pipeline:
             self._give_up(self.journals[base], error)
 
     def replay(
-        self, base: str, how: End | None = None, verdict: Sequence[Finding] = ()
+        self, base: str, how: End | None = None, verdict: Sequence[RuleFinding] = ()
     ) -> Iterator[None]:
         """Read a journal to its end, and yield between spans.
 
@@ -159,7 +159,7 @@ class Pipeline:
                 self._emit(spans[-1])
         return spans
 
-    def in_flight(self) -> Iterator[tuple[JournalReader, Operation, int]]:
+    def in_flight(self) -> Iterator[tuple[JournalReader, LiveOperation, int]]:
         """Every operation in flight with its age in nanoseconds."""
         now = time.time_ns()
         for journal in list(self.journals.values()):
@@ -203,18 +203,18 @@ class Pipeline:
             if journal.definitions.identity or since > _ROOT_AFTER_NS:
                 self._root(journal)
 
-    def _over(self, journal: JournalReader, operation: Operation, now: int) -> None:
+    def _over(self, journal: JournalReader, operation: LiveOperation, now: int) -> None:
         if operation.raised_on_issue:
             self._exchanges.left(operation)
         self._joined(journal, operation, now)
         self._send(journal, operation)
 
-    def _joined(self, journal: JournalReader, operation: Operation, now: int) -> None:
+    def _joined(self, journal: JournalReader, operation: LiveOperation, now: int) -> None:
         part: Exchanged | None = exchanged(journal, operation)
         if part is not None and part.peer is None:
             self._exchanges.joined(journal, operation, part, now)
 
-    def _send(self, journal: JournalReader, operation: Operation) -> None:
+    def _send(self, journal: JournalReader, operation: LiveOperation) -> None:
         self._emit(self._builder.operation(journal, operation))
         if self._meters is not None:
             self._meters.ended(journal, operation)
@@ -250,7 +250,7 @@ class Exchange:
     """One collective: who of this host is in, who is through."""
 
     part: Exchanged
-    begun: dict[int, tuple[JournalReader, Operation]] = field(default_factory=dict)
+    begun: dict[int, tuple[JournalReader, LiveOperation]] = field(default_factory=dict)
     """By group rank."""
     ended: set[int] = field(default_factory=set)
     first: int = 0
@@ -272,7 +272,7 @@ class OpenExchanges:
         self._closed: OrderedDict[Key, None] = OrderedDict()
         self._groups: set[tuple[str, str]] = set()
 
-    def joined(self, journal: JournalReader, op: Operation, part: Exchanged, now: int) -> None:
+    def joined(self, journal: JournalReader, op: LiveOperation, part: Exchanged, now: int) -> None:
         """A member began its part, or is seen for the first time at its end."""
         key = (self._builder.trace(journal), part.group, part.backend, part.seq)
         if key in self._closed:
@@ -294,11 +294,11 @@ class OpenExchanges:
         """Forget the members of a journal that cannot be used."""
         self._forget(lambda of, _: of is journal)
 
-    def left(self, op: Operation) -> None:
+    def left(self, op: LiveOperation) -> None:
         """A call raised on issue: it was no part of the exchange that it seemed to begin."""
         self._forget(lambda _, member: member is op)
 
-    def _forget(self, gone: Callable[[JournalReader, Operation], bool]) -> None:
+    def _forget(self, gone: Callable[[JournalReader, LiveOperation], bool]) -> None:
         """Forget members, and when they came."""
         for key, exchange in list(self._open.items()):
             kept = {rank: member for rank, member in exchange.begun.items() if not gone(*member)}

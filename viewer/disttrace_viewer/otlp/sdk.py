@@ -19,7 +19,7 @@ from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, S
 
 from disttrace_viewer.load.ids import Context
 from disttrace_viewer.otlp import attributes
-from disttrace_viewer.otlp.journal import OK, JournalReader, Operation
+from disttrace_viewer.otlp.journal import OK, JournalReader, LiveOperation
 from disttrace_viewer.otlp.pipeline import Pipeline
 from disttrace_viewer.otlp.spans import Span
 from disttrace_viewer.trace.operation import BUS
@@ -191,7 +191,9 @@ class Meters:
     """The instruments, fed by the pipeline."""
 
     def __init__(
-        self, meter: Meter, in_flight: Callable[[], Iterable[tuple[JournalReader, Operation, int]]]
+        self,
+        meter: Meter,
+        in_flight: Callable[[], Iterable[tuple[JournalReader, LiveOperation, int]]],
     ) -> None:
         """``in_flight`` gives every operation in flight with its age in nanoseconds."""
         self._in_flight = in_flight
@@ -230,7 +232,7 @@ class Meters:
             "Operations in flight.",
         )
 
-    def ended(self, journal: JournalReader, op: Operation) -> None:
+    def ended(self, journal: JournalReader, op: LiveOperation) -> None:
         """An operation is over, or its process is."""
         labels = _labels(journal, op)
         self._count.add(1, {**labels, "disttrace.status": op.status})
@@ -244,7 +246,7 @@ class Meters:
             self._wait.record(max(0, op.end - wait) / 1e9, labels)
 
     def exchanged(
-        self, journal: JournalReader, op: Operation, duration_ns: int, *, clock: str
+        self, journal: JournalReader, op: LiveOperation, duration_ns: int, *, clock: str
     ) -> None:
         """All members of a collective are through, ``duration_ns`` after the last one arrived.
 
@@ -276,7 +278,7 @@ class Meters:
         return found.items()
 
 
-def _labels(journal: JournalReader, op: Operation) -> dict[str, str | int]:
+def _labels(journal: JournalReader, op: LiveOperation) -> dict[str, str | int]:
     found: dict[str, str | int] = {"disttrace.op": str(op.call.get("op"))}
     number = op.call.get("group")
     if number is not None:

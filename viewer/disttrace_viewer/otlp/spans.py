@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import disttrace.journal.format as fmt
 from disttrace_viewer.analysis.liveness import GONE
 from disttrace_viewer.analysis.process_ends import FAILED, KILLED, End, ends
-from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.findings.finding import RuleFinding
 from disttrace_viewer.load import ids
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.ids import Context
@@ -16,7 +16,7 @@ from disttrace_viewer.load.journals import Journal
 from disttrace_viewer.merge.processes import Clocks, process_of
 from disttrace_viewer.otlp import attributes
 from disttrace_viewer.otlp.attributes import Attributes
-from disttrace_viewer.otlp.journal import IN_FLIGHT, JournalReader, Operation
+from disttrace_viewer.otlp.journal import IN_FLIGHT, JournalReader, LiveOperation
 from disttrace_viewer.wording.sentences import ended
 
 _REMEMBERED = 65536
@@ -73,7 +73,7 @@ class Exchanged:
     tag: int | None = None
 
 
-def exchanged(journal: JournalReader, op: Operation) -> Exchanged | None:
+def exchanged(journal: JournalReader, op: LiveOperation) -> Exchanged | None:
     """What an operation takes part in; None for store operations, failed calls, and so on."""
     call, definitions = op.call, journal.definitions
     number = call.get("group")
@@ -119,7 +119,7 @@ class Builder:
         """The span outside of the job under which a process runs."""
         return self._trace(journal)[1]
 
-    def began(self, journal: JournalReader, op: Operation) -> None:
+    def began(self, journal: JournalReader, op: LiveOperation) -> None:
         """Remember a message in a trace of the user's own: the other end's link must name it."""
         part = exchanged(journal, op)
         if part is None or part.peer is None:
@@ -130,7 +130,7 @@ class Builder:
             if len(self._elsewhere) > _REMEMBERED:
                 del self._elsewhere[next(iter(self._elsewhere))]
 
-    def operation(self, journal: JournalReader, op: Operation) -> Span:
+    def operation(self, journal: JournalReader, op: LiveOperation) -> Span:
         """The span of an operation that is over, or whose process ended first."""
         part = exchanged(journal, op)
         parent = self.parent(journal, op)
@@ -152,7 +152,7 @@ class Builder:
             kind=_kind(op),
         )
 
-    def pending(self, journal: JournalReader, op: Operation, now: int) -> Span:
+    def pending(self, journal: JournalReader, op: LiveOperation, now: int) -> Span:
         """The span of an operation in flight since ``start``, as of ``now``."""
         final = self.operation(journal, op)
         return replace(
@@ -161,7 +161,7 @@ class Builder:
             end=max(now, final.start),
         )
 
-    def stalled(self, journal: JournalReader, op: Operation, now: int, summary: str) -> Span:
+    def stalled(self, journal: JournalReader, op: LiveOperation, now: int, summary: str) -> Span:
         """The pending span with the stall as an event; another one where it was sent already."""
         span = self.pending(journal, op, now)
         if op.pending_sent:
@@ -170,7 +170,7 @@ class Builder:
         about: Attributes = {"disttrace.summary": summary}
         return replace(span, events=(*span.events, (attributes.STALLED, now, about)))
 
-    def parent(self, journal: JournalReader, op: Operation) -> Context:
+    def parent(self, journal: JournalReader, op: LiveOperation) -> Context:
         """The innermost of: composed operation around it, the user's span, the process's root."""
         outer = op.parent
         if outer is not None and (op.user is None or op.user == outer.user):
@@ -179,14 +179,14 @@ class Builder:
             return Context(above.trace, self._span_id(journal, outer, part), above.sampled)
         return op.user if op.user is not None else self.root(journal)
 
-    def _pending_parent(self, op: Operation, final: Span) -> Context | None:
+    def _pending_parent(self, op: LiveOperation, final: Span) -> Context | None:
         """Of a composed operation in flight there is only the pending span so far."""
         inside = op.parent is not None and (op.user is None or op.user == op.parent.user)
         if not inside or op.parent is None or not op.parent.pending_sent or final.parent is None:
             return final.parent
         return final.parent._replace(span=pending_id(final.parent))
 
-    def _span_id(self, journal: JournalReader, op: Operation, part: Exchanged | None) -> str:
+    def _span_id(self, journal: JournalReader, op: LiveOperation, part: Exchanged | None) -> str:
         trace = self.trace(journal)
         if part is None:
             return ids.operation_span(trace, journal.definitions.id, op.number)
@@ -199,7 +199,7 @@ class Builder:
         )
 
     def _links(
-        self, journal: JournalReader, op: Operation, part: Exchanged | None
+        self, journal: JournalReader, op: LiveOperation, part: Exchanged | None
     ) -> tuple[tuple[Context, str], ...]:
         trace = self.trace(journal)
         links: list[tuple[Context, str]] = []
@@ -267,7 +267,7 @@ def end_of(journal: JournalReader) -> End:
 
 
 def process_end(
-    builder: Builder, journal: JournalReader, how: End, verdict: Sequence[Finding] = ()
+    builder: Builder, journal: JournalReader, how: End, verdict: Sequence[RuleFinding] = ()
 ) -> Span:
     """How a process ended: a moment under its root, with what concerns it of the verdict."""
     definitions = journal.definitions
@@ -337,14 +337,14 @@ def pending_id(final: Context) -> str:
     return ids.other_span(final.trace, "pending", final.span)
 
 
-def _name(op: Operation) -> str:
+def _name(op: LiveOperation) -> str:
     name = op.call.get("name")
     if op.call.get("op") == "annotate" and name:
         return str(name)
     return str(op.call.get("op", "operation"))
 
 
-def _kind(op: Operation) -> str:
+def _kind(op: LiveOperation) -> str:
     kind = op.call.get("kind")
     if kind == fmt.MESSAGE:
         return "producer" if op.call.get("op") == "send" else "consumer"

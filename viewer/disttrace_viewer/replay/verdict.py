@@ -16,7 +16,7 @@ import orjson
 from disttrace_viewer.analysis import liveness
 from disttrace_viewer.diagnosis import job
 from disttrace_viewer.diagnosis.verdict import Verdict
-from disttrace_viewer.findings.finding import ERROR, Finding
+from disttrace_viewer.findings.finding import ERROR, RuleFinding
 from disttrace_viewer.load import files
 from disttrace_viewer.load import text as texts
 from disttrace_viewer.load.discover import Files
@@ -67,7 +67,7 @@ def _would_hang(
     processes: Sequence[Process],
     *,
     stall_ns: int,
-) -> tuple[Finding, ...]:
+) -> tuple[RuleFinding, ...]:
     """The errors of the journals that are cut; processes have their numbers in ``processes``."""
     journals, alive = _cut(scripts, standing)
 

@@ -35,13 +35,13 @@ from disttrace_viewer.states.state import (
 from disttrace_viewer.trace.model import (
     Call,
     Group,
+    JobTrace,
     Key,
     Member,
     Reported,
     Signature,
     Store,
     Stream,
-    Trace,
 )
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame, Problem, Process, Stack, StackSample
@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 def trace_of(
     merged: Merged, *, only: Collection[str] | None = None, more: Iterable[Problem] = ()
-) -> tuple[Trace, Sample]:
+) -> tuple[JobTrace, Sample]:
     """The trace of merged states, without tables, and the sample that takes their place.
 
     ``only``: ids of the processes to keep (default: all); ``more`` is wrong with files of no state.
@@ -71,7 +71,7 @@ def trace_of(
     building.read()
     groups, reported = building.with_reported(merged.reported)
     here = {job.id for job in found.jobs}
-    trace = Trace(
+    trace = JobTrace(
         processes=tuple(building.processes),
         tables=None,
         groups=named(groups, building.processes, building.ids),

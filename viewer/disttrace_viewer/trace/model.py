@@ -1,11 +1,11 @@
 """What a set of journals holds, as values: the one record type that all rules and views read.
 
-Numbers that stand for things are indices: ``operations.process`` into ``Trace.processes``,
-``operations.call`` into the rows of ``Trace.calls``, ``calls.group`` into ``Trace.groups``,
-``calls.store`` into ``Trace.stores``, ``calls.stack`` into ``Trace.stacks``, ``operations.key``
-into ``Trace.keys`` and ``operations.error`` into ``Trace.errors``. Times are unix nanoseconds after
-alignment (see ``disttrace_viewer.merge.clock``). The columns of both tables are in
-``disttrace_viewer.trace.columns``.
+Numbers that stand for things are indices: ``operations.process`` into ``JobTrace.processes``,
+``operations.call`` into the rows of ``JobTrace.calls``, ``calls.group`` into ``JobTrace.groups``,
+``calls.store`` into ``JobTrace.stores``, ``calls.stack`` into ``JobTrace.stacks``,
+``operations.key`` into ``JobTrace.keys`` and ``operations.error`` into ``JobTrace.errors``. Times
+are unix nanoseconds after alignment (see ``disttrace_viewer.merge.clock``). The columns of both
+tables are in ``disttrace_viewer.trace.columns``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def lead_of(prefix: Iterable[str | None]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A store object of one process; ``index`` is its place in ``Trace.stores``."""
+    """A store object of one process; ``index`` is its place in ``JobTrace.stores``."""
 
     index: int
     process: int
@@ -148,7 +148,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class LaunchedJob:
     """One launch: the processes that one command started, over all hosts and restarts."""
 
     id: str
@@ -312,7 +312,7 @@ class Tables:
 
 
 @dataclass(frozen=True)
-class Trace:
+class JobTrace:
     """Everything read from a set of journals. See the module's docstring for how it refers."""
 
     processes: tuple[Process, ...]
@@ -321,9 +321,9 @@ class Trace:
     groups: tuple[Group, ...]
     stores: tuple[Store, ...]
     places: tuple[Place, ...]
-    jobs: tuple[Job, ...]
+    jobs: tuple[LaunchedJob, ...]
     """The jobs whose operations are in this trace."""
-    other_jobs: tuple[Job, ...]
+    other_jobs: tuple[LaunchedJob, ...]
     """Jobs in the same folders that were not requested (their ``processes`` are empty)."""
     of_others: frozenset[str]
     """Ids of the processes of those."""
@@ -505,7 +505,7 @@ class Trace:
         parts = [lead + part for part in entry.parts]
         return parts if entry.many else parts[0]
 
-    def replace(self, **changes: Any) -> Trace:
+    def replace(self, **changes: Any) -> JobTrace:
         """A copy with other values in some fields."""
         return dataclasses.replace(self, **changes, _calls={})
 
@@ -536,7 +536,7 @@ def _args(text: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Location:
+class ProcessLine:
     """Where a process stands or called from; ``op`` is null outside communication."""
 
     process: int
@@ -546,7 +546,7 @@ class Location:
     op: str | None
 
     @classmethod
-    def at(cls, process: int, frame: Frame, op: str | None = None) -> Location:
+    def at(cls, process: int, frame: Frame, op: str | None = None) -> ProcessLine:
         """Where a frame of a process is."""
         return cls(process, frame.file, frame.line, frame.function, op)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from disttrace.journal.format import COLLECTIVE, MESSAGE, ends_on_device
-from disttrace_viewer.trace.model import Call, Trace
+from disttrace_viewer.trace.model import Call, JobTrace
 from disttrace_viewer.trace.process import Stack
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ COLUMNS = tuple(field.name for field in fields(Op) if field.name != "awaited_at"
 """What is read of a row of the operations table, as ``Op`` has it."""
 
 
-def ops(trace: Trace, rows: pl.DataFrame) -> Iterator[Op]:
+def ops(trace: JobTrace, rows: pl.DataFrame) -> Iterator[Op]:
     """Rows of the operations table as values, in their order."""
     for row in rows.select(COLUMNS).iter_rows():
         process, number, call, thread, parent, seq, key, source, error, *rest = row

@@ -12,7 +12,7 @@ import orjson
 import polars as pl
 
 from disttrace_viewer.trace.columns import STATUS, WAIT_END
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.views.tables import FIELDS, VARYING, values
 
 CHUNK_ROWS = 5_000
@@ -24,7 +24,7 @@ _ROW = (
 )
 
 
-def lines(trace: Trace) -> Iterator[bytes]:
+def lines(trace: JobTrace) -> Iterator[bytes]:
     """The export in pieces of whole lines; what all operations of a call share is encoded once."""
     templates: dict[int, tuple[str, str, dict[str, str]]] = {}
     errors = [_json(error) for error in trace.errors]
@@ -49,7 +49,7 @@ def lines(trace: Trace) -> Iterator[bytes]:
         yield "".join(found).encode()
 
 
-def _template(trace: Trace, call: int) -> tuple[str, str, dict[str, str]]:
+def _template(trace: JobTrace, call: int) -> tuple[str, str, dict[str, str]]:
     """The line of a call with gaps for what varies, how ids of its process begin, and what fills
     a gap where the operation says nothing else.
     """

@@ -17,7 +17,7 @@ from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.wait_states import WaitStates
 from disttrace_viewer.diagnosis.job import verdict_on
 from disttrace_viewer.diagnosis.report import finding as as_values
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.views import tables
 
 BUCKET = 64
@@ -52,7 +52,7 @@ OPERATIONS = (
 """Of ``operations``; ``wait_ns`` and the partitions ``job`` and ``ranks`` come to them."""
 
 
-def write(trace: Trace, folder: str) -> None:
+def write(trace: JobTrace, folder: str) -> None:
     """All tables into a folder that exists."""
     waits = WaitStates(Exchanges(trace))
     _operations(trace, waits, folder)
@@ -72,7 +72,7 @@ def is_export(folder: str) -> bool:
     return os.path.isdir(folder) and (not os.listdir(folder) or MARK in os.listdir(folder))
 
 
-def _operations(trace: Trace, waits: WaitStates, folder: str) -> None:
+def _operations(trace: JobTrace, waits: WaitStates, folder: str) -> None:
     waited = waits.parts.select("process", "number", "wait_ns")
     buckets: dict[tuple[str, str], list[int]] = {}
     for process in trace.processes:

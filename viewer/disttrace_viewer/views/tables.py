@@ -18,7 +18,7 @@ from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.analysis.statistics import by_device, with_shapes
 from disttrace_viewer.analysis.wait_states import WaitStates
 from disttrace_viewer.trace.columns import STATUS, WAIT_END
-from disttrace_viewer.trace.model import Call, Group, Store, Trace
+from disttrace_viewer.trace.model import Call, Group, JobTrace, Store
 from disttrace_viewer.trace.process import Process
 
 FRAME = pl.Struct({"file": pl.String(), "line": pl.Int64(), "function": pl.String()})
@@ -28,7 +28,7 @@ _RANKS = pl.List(pl.Int64())
 class _Context(NamedTuple):
     """A call and what it refers to."""
 
-    trace: Trace
+    trace: JobTrace
     call: Call
     owner: Process
     group: Group | None
@@ -131,7 +131,7 @@ _ON_A_SLICE = (
 )
 
 
-def values(trace: Trace, number: int, names: tuple[str, ...]) -> dict[str, Any]:
+def values(trace: JobTrace, number: int, names: tuple[str, ...]) -> dict[str, Any]:
     """Some fields of a call, None for one that does not apply."""
     call = trace.call(number)
     context = _Context(
@@ -144,7 +144,7 @@ def values(trace: Trace, number: int, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: of(context) for name in names if (of := _ALL[name].of) is not None}
 
 
-def shared(trace: Trace, number: int) -> dict[str, Any]:
+def shared(trace: JobTrace, number: int) -> dict[str, Any]:
     """What a timeline has once per call: ``group`` is its name; nothing that does not apply."""
     found = values(trace, number, _ON_A_SLICE)
     found["args"] = found["args"] or None
@@ -173,7 +173,7 @@ OF_PROCESS: Mapping[str, Column] = {
 }
 
 
-def columns_of(trace: Trace, columns: Mapping[str, Column]) -> pl.DataFrame:
+def columns_of(trace: JobTrace, columns: Mapping[str, Column]) -> pl.DataFrame:
     """One row per process, in their order."""
     return pl.DataFrame(
         {name: [of(p) for p in trace.processes] for name, (_, of) in columns.items()},
@@ -181,7 +181,7 @@ def columns_of(trace: Trace, columns: Mapping[str, Column]) -> pl.DataFrame:
     )
 
 
-def processes_by_index(trace: Trace) -> pl.DataFrame:
+def processes_by_index(trace: JobTrace) -> pl.DataFrame:
     """By ``_p``, with ``_short``, the id that begins those of operations."""
     own: dict[str, Column] = {
         "_p": (pl.UInt32, lambda p: p.index),
@@ -191,7 +191,7 @@ def processes_by_index(trace: Trace) -> pl.DataFrame:
     return columns_of(trace, own | {name: OF_PROCESS[name] for name in names})
 
 
-def group_ids(trace: Trace) -> pl.LazyFrame:
+def group_ids(trace: JobTrace) -> pl.LazyFrame:
     """Ids (``_group``) by ``_g``."""
     return pl.LazyFrame(
         {"_g": [g.index for g in trace.groups], "_group": [g.id for g in trace.groups]},
@@ -199,7 +199,7 @@ def group_ids(trace: Trace) -> pl.LazyFrame:
     )
 
 
-def groups_by_index(trace: Trace, need: set[str]) -> pl.DataFrame:
+def groups_by_index(trace: JobTrace, need: set[str]) -> pl.DataFrame:
     """By ``_g``; members only where they are needed."""
     columns: dict[str, tuple[pl.DataType, list[object]]] = {
         "group": (pl.String(), [g.id for g in trace.groups]),
@@ -215,7 +215,7 @@ def groups_by_index(trace: Trace, need: set[str]) -> pl.DataFrame:
     )
 
 
-def stores_by_index(trace: Trace) -> pl.DataFrame:
+def stores_by_index(trace: JobTrace) -> pl.DataFrame:
     """Names and servers by ``_s``."""
     return pl.DataFrame(
         {
@@ -227,7 +227,7 @@ def stores_by_index(trace: Trace) -> pl.DataFrame:
     )
 
 
-def stacks_by_index(trace: Trace, need: set[str]) -> pl.DataFrame:
+def stacks_by_index(trace: JobTrace, need: set[str]) -> pl.DataFrame:
     """By ``_k``: the line, the stack, or both."""
     index = pl.Series("_k", range(len(trace.stacks)), dtype=pl.UInt32)
     columns = [index]
@@ -242,7 +242,7 @@ def stacks_by_index(trace: Trace, need: set[str]) -> pl.DataFrame:
 
 
 def operations(
-    trace: Trace, columns: Sequence[str] = tuple(FIELDS), rows: pl.DataFrame | None = None
+    trace: JobTrace, columns: Sequence[str] = tuple(FIELDS), rows: pl.DataFrame | None = None
 ) -> pl.DataFrame:
     """The operations (all, or some rows of their table), ordered by begin."""
     schema = {**FIELDS, **FURTHER}
@@ -289,7 +289,7 @@ def operations(
     return found.select(picked).collect()
 
 
-def calls(trace: Trace, wanted: Iterable[str]) -> pl.DataFrame:
+def calls(trace: JobTrace, wanted: Iterable[str]) -> pl.DataFrame:
     """What the operations of a call share, one row per ``call``, for some columns."""
     need = set(wanted)
     if "peer" in need:
@@ -318,14 +318,14 @@ def calls(trace: Trace, wanted: Iterable[str]) -> pl.DataFrame:
     ).collect()
 
 
-def processes(trace: Trace) -> pl.DataFrame:
+def processes(trace: JobTrace) -> pl.DataFrame:
     """One row per process, by rank: who it is, when it lived (unix ns), how it says it ended."""
     error: Column = (pl.Int64, lambda p: trace.clocks[p.clock].error_ns)
     found = columns_of(trace, {**OF_PROCESS, "clock_error_ns": error})
     return found.sort("rank", "start_ns", "process", nulls_last=True)
 
 
-def groups(trace: Trace) -> pl.DataFrame:
+def groups(trace: JobTrace) -> pl.DataFrame:
     """One row per member of a group, also for members of which no process was seen."""
     rows = []
     for group in trace.groups:
@@ -467,7 +467,7 @@ def store_operations(exchanges: Exchanges) -> pl.DataFrame:
     )
 
 
-def _with_global(trace: Trace, rows: pl.LazyFrame, **columns: str) -> pl.LazyFrame:
+def _with_global(trace: JobTrace, rows: pl.LazyFrame, **columns: str) -> pl.LazyFrame:
     """``rows``, whose groups are ``_g``, with global ranks for columns of group ranks; null where
     there is none. A list of all ranks beside each row would be the square of the job's size.
     """

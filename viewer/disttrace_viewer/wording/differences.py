@@ -11,7 +11,7 @@ from disttrace_viewer.analysis import align
 from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.analysis.schedule import OUTSIDE, TRANSFER
 from disttrace_viewer.analysis.what_if import WhatIf, WhatIfOutcome
-from disttrace_viewer.trace.model import Call, Group, Trace
+from disttrace_viewer.trace.model import Call, Group, JobTrace
 from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording.names import duration, file_name, names_of, number, size, tensors
 from disttrace_viewer.wording.sentences import capital, place, ranks
@@ -155,7 +155,7 @@ def _times(one: Slower) -> str:
 WHAT_IF = "the run's times once more, without what others did not need"
 
 
-def what_if_sentence(what_if: WhatIf, answer: WhatIfOutcome, trace: Trace) -> str:
+def what_if_sentence(what_if: WhatIf, answer: WhatIfOutcome, trace: JobTrace) -> str:
     """``Without rank 2's excess the run would have taken 41.2 s instead of 58.9 s (-30 %).``"""
     without = f"Without {left_out(what_if, answer, trace)} the run would have taken"
     if not answer.saved_ns:
@@ -166,7 +166,7 @@ def what_if_sentence(what_if: WhatIf, answer: WhatIfOutcome, trace: Trace) -> st
     return f"{without} {less} instead of {whole} (-{answer.saved_share:.0%})."
 
 
-def left_out(what_if: WhatIf, answer: WhatIfOutcome, trace: Trace) -> str:
+def left_out(what_if: WhatIf, answer: WhatIfOutcome, trace: JobTrace) -> str:
     """``rank 2's excess (most of it before loader.py:34)``."""
     without = answer.without
     if without.group is not None:
@@ -196,7 +196,7 @@ def stretch(row: Mapping[str, object]) -> str:
     return f"{'transfer' if row['kind'] == TRANSFER else 'call'} of {op} at {at}"
 
 
-def _most(what_if: WhatIf, rank: int, trace: Trace) -> str | None:
+def _most(what_if: WhatIf, rank: int, trace: JobTrace) -> str | None:
     """The line before which most of a rank's excess is, if half of it and more."""
     mine = [p.index for p in trace.processes if p.rank == rank]
     lines = what_if.excess.filter(pl.col("process").is_in(mine)).group_by("line")

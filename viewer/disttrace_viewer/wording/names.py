@@ -12,7 +12,7 @@ from typing import Any
 
 from disttrace.journal.code_files import in_package
 from disttrace_viewer.analysis.sample import innermost
-from disttrace_viewer.trace.model import Call, Group, Trace
+from disttrace_viewer.trace.model import Call, Group, JobTrace
 from disttrace_viewer.trace.process import Process, Stack
 
 LANES = 8
@@ -31,7 +31,7 @@ class Lane:
 class Names:
     """Names for one trace; ``letters`` tell jobs apart where there are several."""
 
-    trace: Trace
+    trace: JobTrace
     letters: Mapping[str, str]
     short: tuple[str, ...]
     """Per process what heads its lane: ``0``, ``B1``, ``agent``, ``1'`` for a child of rank 1."""
@@ -94,7 +94,7 @@ class Names:
         return f"rank {known}" if known is not None else f"group rank {group_rank}"
 
 
-def names_of(trace: Trace) -> Names:
+def names_of(trace: JobTrace) -> Names:
     """Letters are given to jobs in the order of their start."""
     several = len(trace.jobs) > 1
     letters = {
@@ -106,7 +106,7 @@ def names_of(trace: Trace) -> Names:
     return Names(trace=trace, letters=letters, short=short)
 
 
-def _short(trace: Trace, process: Process, letters: Mapping[str, str]) -> str:
+def _short(trace: JobTrace, process: Process, letters: Mapping[str, str]) -> str:
     letter = letters.get(process.job, "")
     if process.rank is not None:
         return f"{letter}{process.rank}"
@@ -195,7 +195,7 @@ def brief(error: str) -> str:
 class Describer:
     """Words for operations of one trace."""
 
-    trace: Trace
+    trace: JobTrace
     names: Names
 
     def title(self, row: Mapping[str, Any]) -> str:

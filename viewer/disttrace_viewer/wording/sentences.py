@@ -11,7 +11,7 @@ from disttrace.journal.format import ABORTED, EXEC, STOPPED, UNINSTALLED, UNKNOW
 from disttrace_viewer.analysis.liveness import DISK, signal_name
 from disttrace_viewer.analysis.process_ends import SILENT, UNKNOWN, End
 from disttrace_viewer.analysis.sample import frame as frame_of
-from disttrace_viewer.trace.model import Group, Location, Trace
+from disttrace_viewer.trace.model import Group, JobTrace, ProcessLine
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Failure, Frame
 from disttrace_viewer.wording.names import few, file_name, first_runs, roughly
@@ -41,7 +41,11 @@ def ranks(numbers: Iterable[int]) -> str:
 
 
 def processes(
-    trace: Trace, indices: Iterable[int], absent: Iterable[int] = (), *, within: int | None = None
+    trace: JobTrace,
+    indices: Iterable[int],
+    absent: Iterable[int] = (),
+    *,
+    within: int | None = None,
 ) -> str:
     """By rank where they have one, else by role and pid; and ranks of which there is no journal.
     ``within``: the group in which they do what follows.
@@ -53,7 +57,7 @@ def processes(
     return listed(words + others) or "nobody"
 
 
-def sides(trace: Trace, reported: Iterable[tuple[str, int]], one: str, many: str) -> str:
+def sides(trace: JobTrace, reported: Iterable[tuple[str, int]], one: str, many: str) -> str:
     """``ranks 0, 1 claim 4 and rank 2 claims 3``: what each process claims, with both verbs."""
     return listed(
         [
@@ -63,12 +67,12 @@ def sides(trace: Trace, reported: Iterable[tuple[str, int]], one: str, many: str
     )
 
 
-def subject(trace: Trace, indices: Iterable[int], *, within: int | None = None) -> str:
+def subject(trace: JobTrace, indices: Iterable[int], *, within: int | None = None) -> str:
     """Processes, to begin a sentence."""
     return capital(processes(trace, indices, within=within))
 
 
-def have_been(trace: Trace, who: Sequence[int], *, within: int | None = None) -> str:
+def have_been(trace: JobTrace, who: Sequence[int], *, within: int | None = None) -> str:
     """``Rank 2 has been``, ``Ranks 0, 1 have been``."""
     return f"{subject(trace, who, within=within)} {have(who)} been"
 
@@ -105,7 +109,7 @@ def span(ns: int | float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
-def group(value: Group | None, trace: Trace | None = None, *, brief: bool = False) -> str:
+def group(value: Group | None, trace: JobTrace | None = None, *, brief: bool = False) -> str:
     """A group as a person knows it; by its name too where others have the same members. ``brief``:
     ``default`` or what it was described as, where it was.
     """
@@ -128,7 +132,7 @@ def _few(numbers: tuple[int, ...]) -> str:
     return ", ".join([*shown, f"{more:,} more"] if more else shown)
 
 
-def place(frame: Frame | Location | None) -> str:
+def place(frame: Frame | ProcessLine | None) -> str:
     """``train.py:42``, or that it is not known."""
     if frame is None:
         return "an unknown line"
@@ -145,26 +149,26 @@ def line_of(op: Op, caller: Frame | None) -> str:
     return line(op) if caller is None else f"{line(op)} <- {place(caller)}"
 
 
-def aside(frame: Frame | Location | None) -> str:
+def aside(frame: Frame | ProcessLine | None) -> str:
     """`` (train.py:42)``, or nothing where no line of the program called (torchrun's agents)."""
     return "" if frame is None else f" ({place(frame)})"
 
 
-def is_at(frame: Frame | Location, within: Frame | None = None) -> str:
+def is_at(frame: Frame | ProcessLine, within: Frame | None = None) -> str:
     """``train.py:42 in load``, and what that line has called: ``(in queue.py:171 get)``."""
     function = "" if frame.function == "<module>" else f" in {frame.function}"
     called = "" if within is None else f" (in {place(within)} {within.function})"
     return f"{file_name(frame.file)}:{frame.line}{function}{called}"
 
 
-def operation(trace: Trace, op: Op, within: str | None = None, *, brief: bool = False) -> str:
+def operation(trace: JobTrace, op: Op, within: str | None = None, *, brief: bool = False) -> str:
     """``all_reduce #3 of the default group``, ``recv from rank 1``, ``store.get of 'k'``; and the
     operation that the program called, of which it is a part. ``brief``: as ``group``.
     """
     return _operation(trace, op, brief) + inside(within)
 
 
-def call(trace: Trace, op: Op) -> str:
+def call(trace: JobTrace, op: Op) -> str:
     """``all_reduce #3 of the default group (train.py:42)``: an operation, and the user's line."""
     return f"{operation(trace, op)} ({line(op)})"
 
@@ -179,7 +183,7 @@ def inside(within: str | None) -> str:
     return "" if within is None else f" inside {within}"
 
 
-def _operation(trace: Trace, op: Op, brief: bool) -> str:
+def _operation(trace: JobTrace, op: Op, brief: bool) -> str:
     call = op.call
     where = trace.group_of(call)
     if call.kind == "message":

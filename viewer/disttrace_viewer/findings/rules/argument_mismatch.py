@@ -21,15 +21,15 @@ from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.courses import aligned
 from disttrace_viewer.evidence.mismatches import Disagreement, unfitting
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import Finding, Scope, why
+from disttrace_viewer.findings.finding import RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import swallowed
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import few, number, parameters
 
 
-def find(case: Case) -> Iterator[Finding]:
+def find(case: Case) -> Iterator[RuleFinding]:
     """The first difference of each stream of collectives."""
     for difference in mismatches.differences(case.evidence, case.past.unlike()):
         raised = _swallowed(case, difference)
@@ -38,7 +38,7 @@ def find(case: Case) -> Iterator[Finding]:
         yield swallowed.with_raised(case, _finding(case, difference), [*raised.values()])
 
 
-def _finding(case: Case, found: Disagreement) -> Finding:
+def _finding(case: Case, found: Disagreement) -> RuleFinding:
     evidence, trace = case.evidence, case.evidence.trace
     group = trace.groups[found.group]
     one = None if found.raced else _one_call(case, found)
@@ -59,7 +59,7 @@ def _finding(case: Case, found: Disagreement) -> Finding:
         for rank, op in sorted(found.members.items())
         if (caller := branch(op, others[found.values.get(rank)])) is not None
     )
-    return Finding(
+    return RuleFinding(
         kind=found.kind,
         callers=tuple((process, sentences.place(caller)) for process, caller in callers),
         summary=" ".join(
@@ -197,7 +197,7 @@ _RACED = (
 )
 
 
-def summary(trace: Trace, found: Disagreement, within: Mapping[int, str | None]) -> str:
+def summary(trace: JobTrace, found: Disagreement, within: Mapping[int, str | None]) -> str:
     """The sides, odd ones first: ``rank 0 all_gather (a.py:3), ranks 1, 2 all_reduce (a.py:7)``.
 
     ``within``: by group rank the operation that the program called, where that was another one.
@@ -221,7 +221,7 @@ def summary(trace: Trace, found: Disagreement, within: Mapping[int, str | None])
     )
 
 
-def _of_module(trace: Trace, op: Op, lacking: Sequence[str], beyond: Sequence[str]) -> str:
+def _of_module(trace: JobTrace, op: Op, lacking: Sequence[str], beyond: Sequence[str]) -> str:
     """``Rank 1 passes no gradient of layers.2.down.bias, which others do.``"""
     what = "gradient of " if "reduce" in op.call.op else ""
     parts = [f"passes no {what}{parameters(lacking)}, which others do"] * bool(lacking)
@@ -229,7 +229,7 @@ def _of_module(trace: Trace, op: Op, lacking: Sequence[str], beyond: Sequence[st
     return f"{sentences.subject(trace, [op.process])} {' and '.join(parts)}."
 
 
-def _by_pairs(trace: Trace, found: Disagreement, within: Mapping[int, str | None]) -> str:
+def _by_pairs(trace: JobTrace, found: Disagreement, within: Mapping[int, str | None]) -> str:
     """``all_to_all_single (a.py:3), in which rank 2 sends 12 rows to rank 1, ...``, or nothing."""
     pairs = unfitting(found.members) if found.kind == "shape_mismatch" else []
     if not pairs:
@@ -250,7 +250,7 @@ def _by_pairs(trace: Trace, found: Disagreement, within: Mapping[int, str | None
     return f"{call}, in which {few(text_of)}"
 
 
-def hint(trace: Trace, found: Disagreement, one: OneCall | None, within: str | None) -> str:
+def hint(trace: JobTrace, found: Disagreement, one: OneCall | None, within: str | None) -> str:
     """What to look for; ``one``: the call that one side skipped, or made beyond the others',
     ``within`` what the program called.
     """
@@ -273,7 +273,7 @@ def hint(trace: Trace, found: Disagreement, one: OneCall | None, within: str | N
 _SIZES = ("shape_mismatch", "dtype_mismatch")
 
 
-def _two_lines(trace: Trace, found: Disagreement) -> tuple[str, str] | None:
+def _two_lines(trace: JobTrace, found: Disagreement) -> tuple[str, str] | None:
     """The line of those who differ and that of the others, where each side has one of its own."""
     sides: dict[str, set[bool]] = {}
     others = _lines_of_others(found)
@@ -299,7 +299,7 @@ def _lines_of_others(found: Disagreement) -> dict[str | None, Lines]:
 
 
 def _value(
-    trace: Trace,
+    trace: JobTrace,
     found: Disagreement,
     rank: int,
     within: str | None,
@@ -315,7 +315,7 @@ def _value(
     return f"{op.call.named}{inside} with {value} {at}"
 
 
-def find_messages(case: Case) -> Iterator[Finding]:
+def find_messages(case: Case) -> Iterator[RuleFinding]:
     """One finding per pair of call sites whose messages do not fit."""
     seen: set[Hashable] = set()
     for send, receive, times, keys in (*case.past.misfits(), *_known(case)):
@@ -339,10 +339,12 @@ def _known(case: Case) -> Iterator[Misfit]:
                 yield send, receive, 1, [("message", *stream, send.seq)]
 
 
-def _of_messages(case: Case, send: Op, receive: Op, times: int, keys: list[Hashable]) -> Finding:
+def _of_messages(
+    case: Case, send: Op, receive: Op, times: int, keys: list[Hashable]
+) -> RuleFinding:
     trace = case.evidence.trace
     inside = tuple(op.process for op in (send, receive) if op.status != "ok")
-    return Finding(
+    return RuleFinding(
         kind="size_mismatch",
         summary=messages_summary(trace, send, receive, times),
         hint=HINT,
@@ -359,7 +361,7 @@ def _of_messages(case: Case, send: Op, receive: Op, times: int, keys: list[Hasha
 HINT = "Give both ends tensors of one size and dtype; the rest of the receiver's is stale."
 
 
-def messages_summary(trace: Trace, send: Op, receive: Op, times: int) -> str:
+def messages_summary(trace: JobTrace, send: Op, receive: Op, times: int) -> str:
     """``times``: how many messages of these two calls there are."""
     ends = [
         f"{trace.processes[op.process].label} {verb} {sentences.sizes(op)} ({sentences.line(op)})"
@@ -421,7 +423,7 @@ class OneCall:
     """Those on the other side."""
 
 
-def one_call_hint(trace: Trace, found: OneCall, what: str) -> str:
+def one_call_hint(trace: JobTrace, found: OneCall, what: str) -> str:
     """What to look for; ``what`` is the call."""
     who = sentences.subject(trace, found.who)
     at, due = (

@@ -9,10 +9,10 @@ from disttrace_viewer.analysis.sample import STORES
 from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.wait import COLLECTIVE, MESSAGE, RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import Finding, Scope
+from disttrace_viewer.findings.finding import RuleFinding, Scope
 from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.merge.store_servers import is_loopback
-from disttrace_viewer.trace.model import Store, Trace
+from disttrace_viewer.trace.model import JobTrace, Store
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording import sentences
@@ -69,7 +69,7 @@ def address(case: Case, store: Store) -> Hashable:
     return ("tcp", host, store.port)
 
 
-def find_duplicates(case: Case) -> Iterator[Finding]:
+def find_duplicates(case: Case) -> Iterator[RuleFinding]:
     """One finding per rank that is claimed twice, where a rank waits or fails over it."""
     claims: dict[tuple[Hashable, int], list[Join]] = {}
     everybody: dict[Hashable, list[Join]] = {}
@@ -119,10 +119,10 @@ def _unclaimed(found: Sequence[Join]) -> list[int]:
 
 def _duplicate(
     case: Case, rank: int, rivals: Sequence[Join], left: Sequence[int], waits: Sequence[Wait]
-) -> Finding:
+) -> RuleFinding:
     who = [join.op.process for join in rivals]
     waiting = sorted({w.process for w in waits} - set(who))
-    return Finding(
+    return RuleFinding(
         kind="duplicate_rank",
         summary=duplicate_summary(
             case.evidence.trace,
@@ -155,7 +155,7 @@ DUPLICATE_HINT = (
 
 
 def duplicate_summary(
-    trace: Trace,
+    trace: JobTrace,
     rank: int,
     who: Sequence[int],
     *,
@@ -178,7 +178,7 @@ def duplicate_summary(
     return f"{len(who)} processes claim rank {rank} at {at}: {pids}{started}{no_culprit}."
 
 
-def find_world_sizes(case: Case) -> Iterator[Finding]:
+def find_world_sizes(case: Case) -> Iterator[RuleFinding]:
     """One ``group_mismatch`` per rendezvous place where the claims differ and a rank waits."""
     found: dict[Hashable, dict[int, Join]] = {}
     for join in joins(case):
@@ -192,12 +192,12 @@ def find_world_sizes(case: Case) -> Iterator[Finding]:
             yield _world_size(case, claims, waiting)
 
 
-def _world_size(case: Case, claims: dict[int, Join], waiting: list[int]) -> Finding:
+def _world_size(case: Case, claims: dict[int, Join], waiting: list[int]) -> RuleFinding:
     values = {p: join.world_size for p, join in claims.items()}
     odd = sorted(mismatches.minority(values, len(values)))
     order = sorted(claims, key=lambda p: (p not in odd, p))
     first = next(iter(claims.values()))
-    return Finding(
+    return RuleFinding(
         kind="group_mismatch",
         summary=world_size_summary(
             case.evidence.trace, {p: values[p] for p in order}, first.store.name
@@ -219,7 +219,7 @@ def _world_size(case: Case, claims: dict[int, Join], waiting: list[int]) -> Find
 WORLD_SIZE_HINT = "Give all processes one WORLD_SIZE; compare the environments that start them."
 
 
-def world_size_summary(trace: Trace, claims: Mapping[int, int | None], at: str | None) -> str:
+def world_size_summary(trace: JobTrace, claims: Mapping[int, int | None], at: str | None) -> str:
     """``claims``: by process; ``at``: where they meet."""
     reported = ((str(size), process) for process, size in claims.items())
     text = sentences.sides(trace, reported, "claims", "claim")

@@ -21,8 +21,8 @@ from disttrace_viewer.evidence.wait import (
     import_limit_ns,
 )
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import NOTE, Finding, Scope
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.findings.finding import NOTE, RuleFinding, Scope
+from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import CREATING, GROUPED, Op
 from disttrace_viewer.trace.process import JOURNAL
 from disttrace_viewer.wording import names, sentences
@@ -31,7 +31,7 @@ OF_TIMEOUT = 4
 """After one part in so many of the group's time-out it is a stall."""
 
 
-def find(case: Case) -> Iterator[Finding]:
+def find(case: Case) -> Iterator[RuleFinding]:
     """One note per communicator that is made while all of its members are there."""
     seen: set[Hashable] = set()
     for wait in case.oldest() if case.evidence.live else ():
@@ -50,7 +50,7 @@ def find(case: Case) -> Iterator[Finding]:
             yield _finding(case, op, inside, waits, (lasts_ns, limit_ns))
 
 
-def is_creation(finding: Finding) -> bool:
+def is_creation(finding: RuleFinding) -> bool:
     """Whether a finding states no more than that a communicator is being made."""
     return finding.severity == NOTE and finding.kind == "no_progress"
 
@@ -65,13 +65,13 @@ def _all_run(case: Case, inside: Sequence[Op]) -> bool:
 
 def _finding(
     case: Case, op: Op, inside: Sequence[Op], waits: Sequence[Wait], times: tuple[int, int]
-) -> Finding:
+) -> RuleFinding:
     evidence, trace = case.evidence, case.evidence.trace
     who = tuple(case.by_rank(one.process for one in inside))
     lasts_ns, limit_ns = times
     library = name(backend(evidence, op))
     first = is_first(evidence, op)
-    return Finding(
+    return RuleFinding(
         kind="no_progress",
         summary=summary(trace, op, who, lasts_ns, backend=library, first=first),
         severity=NOTE,
@@ -94,7 +94,7 @@ def name(backend: str | None) -> str:
 
 
 def summary(
-    trace: Trace, op: Op, who: Sequence[int], lasts_ns: int, *, backend: str, first: bool
+    trace: JobTrace, op: Op, who: Sequence[int], lasts_ns: int, *, backend: str, first: bool
 ) -> str:
     """``first``: of its group, or of its pair; else the first of its sort there."""
     group = trace.group_of(op.call)
@@ -119,7 +119,7 @@ def hint(backend: str, limit_ns: int) -> str:
     )
 
 
-def _made(trace: Trace, op: Op, who: Sequence[int]) -> str:
+def _made(trace: JobTrace, op: Op, who: Sequence[int]) -> str:
     """The group that a call makes."""
     if op.call.op == "init_process_group":
         return "the default group"
@@ -258,7 +258,7 @@ def may_come(case: Case, waits: Sequence[Wait], sinks: Iterable[int]) -> bool:
     return all(evidence.age_ns(w.op) < import_limit_ns(evidence) for w in waits)
 
 
-def is_start(finding: Finding) -> bool:
+def is_start(finding: RuleFinding) -> bool:
     """Whether a finding states no more than that a start takes long."""
     return is_creation(finding) or (
         finding.severity == NOTE

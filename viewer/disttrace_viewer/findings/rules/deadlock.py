@@ -10,10 +10,10 @@ from disttrace_viewer.analysis.sample import site
 from disttrace_viewer.evidence.rendezvous import LATE_NS
 from disttrace_viewer.evidence.wait import COLLECTIVE, KEY, MESSAGE, Wait, cycles, ring
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import Finding, Scope, why
+from disttrace_viewer.findings.finding import RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import outside, swallowed, unmatched
 from disttrace_viewer.findings.rules.unmatched import question
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording import sentences
@@ -21,7 +21,7 @@ from disttrace_viewer.wording.names import few
 from disttrace_viewer.wording.sentences import capital
 
 
-def find(case: Case) -> Iterator[Finding]:
+def find(case: Case) -> Iterator[RuleFinding]:
     """One finding per strongly connected part of the waits that nothing else explains.
 
     Those first that wait for others as well: each is a fault by itself, and what follows from one
@@ -77,7 +77,7 @@ def _ring(waits: Iterable[Wait]) -> list[int]:
     return [order[node] for node in found if node >= 0]
 
 
-def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Finding:
+def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> RuleFinding:
     evidence, trace = case.evidence, case.evidence.trace
     mine: dict[int, list[Wait]] = {}
     for wait in waits:
@@ -101,7 +101,7 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Findi
     apart = _beside(case, waits)
     skipped = None if apart else _skipped(case, waits)
     surely = skipped is not None and skipped[2]
-    finding = Finding(
+    finding = RuleFinding(
         kind="deadlock",
         summary=summary(trace, edges),
         because=why(
@@ -346,7 +346,7 @@ class Edge:
         return [p for p in self.wait.targets if p not in self.ended] if self.wait.any_of else []
 
 
-def summary(trace: Trace, edges: Sequence[Edge]) -> str:
+def summary(trace: JobTrace, edges: Sequence[Edge]) -> str:
     """Edge by edge."""
     label = {edge.target: trace.processes[edge.target].label for edge in edges}
     texts = [
@@ -362,7 +362,7 @@ def summary(trace: Trace, edges: Sequence[Edge]) -> str:
     return f"{who} wait for one another: {text_of}."
 
 
-def _whom(trace: Trace, edge: Edge) -> str:
+def _whom(trace: JobTrace, edge: Edge) -> str:
     target_text = trace.processes[edge.target].label
     if len(edge.any_of) > 1:
         target_text = f"any of {sentences.processes(trace, edge.any_of)}, which all wait"
@@ -372,7 +372,7 @@ def _whom(trace: Trace, edge: Edge) -> str:
     return target_text
 
 
-def _detail(trace: Trace, wait: Wait, within: str | None) -> str:
+def _detail(trace: JobTrace, wait: Wait, within: str | None) -> str:
     text = sentences.operation(trace, wait.op, within)
     return f"{text}, {sentences.sizes(wait.op)}" if wait.kind == MESSAGE else text
 
@@ -383,7 +383,7 @@ def _expected(wait: Wait) -> str:
     return ", which alone has set such keys" if wait.kind == KEY else ""
 
 
-def left_out(trace: Trace, wait: Wait, instead: Wait, *, both: bool) -> str:
+def left_out(trace: JobTrace, wait: Wait, instead: Wait, *, both: bool) -> str:
     """``both``: each side has used the group of the other one before."""
     one = trace.processes[instead.process].label
     return (
@@ -394,7 +394,7 @@ def left_out(trace: Trace, wait: Wait, instead: Wait, *, both: bool) -> str:
     )
 
 
-def either_left_out(trace: Trace, wait: Wait, instead: Wait, surely: bool) -> str:
+def either_left_out(trace: JobTrace, wait: Wait, instead: Wait, surely: bool) -> str:
     """Most wait in a collective for one that is in a message: which side left out a call?"""
     if surely:
         return left_out(trace, wait, instead, both=False)
@@ -408,7 +408,7 @@ def either_left_out(trace: Trace, wait: Wait, instead: Wait, surely: bool) -> st
     )
 
 
-def short_text(trace: Trace, sides: Sequence[tuple[Wait, int, int]]) -> str:
+def short_text(trace: JobTrace, sides: Sequence[tuple[Wait, int, int]]) -> str:
     """Collectives of two groups, each with the member that lacks in it, and its number of calls."""
     texts = []
     for wait, process, done in sides:
@@ -427,7 +427,7 @@ def short_text(trace: Trace, sides: Sequence[tuple[Wait, int, int]]) -> str:
     )
 
 
-def passed_over(trace: Trace, wait: Wait, since: Op) -> str:
+def passed_over(trace: JobTrace, wait: Wait, since: Op) -> str:
     """What to look for where the other end of the oldest message went on with others, ``since``."""
     one, other = trace.processes[wait.process].label, trace.processes[since.process].label
     mine, theirs = ("send", "receive") if wait.op.call.op == "send" else ("receive", "send")
@@ -444,7 +444,7 @@ def or_order(question: str) -> str:
     return f"{question} If it is: {ONE_SENDS[:1].lower()}{ONE_SENDS[1:]}"
 
 
-def other_threads(trace: Trace, failed: tuple[int, Failure] | None, who: Iterable[int]) -> str:
+def other_threads(trace: JobTrace, failed: tuple[int, Failure] | None, who: Iterable[int]) -> str:
     """What to do where other threads than those that wait make the calls; one may have failed."""
     if failed is not None:
         label, exception = trace.processes[failed[0]].label, outside.raised(failed[1])
@@ -455,7 +455,7 @@ def other_threads(trace: Trace, failed: tuple[int, Failure] | None, who: Iterabl
     )
 
 
-def all_came(trace: Trace, wait: Wait, sent: Mapping[int, int]) -> str:
+def all_came(trace: JobTrace, wait: Wait, sent: Mapping[int, int]) -> str:
     """Who receives from any source has all that was sent to it, and wants more."""
     by_count = sentences.together((count, process) for process, count in sent.items())
     texts = sentences.listed(
@@ -471,7 +471,7 @@ def all_came(trace: Trace, wait: Wait, sent: Mapping[int, int]) -> str:
     )
 
 
-def counted(trace: Trace, wait: Wait) -> str:
+def counted(trace: JobTrace, wait: Wait) -> str:
     """One side of a message went on to a collective: how often each of them has called."""
     count = wait.op.seq or 1
     mine, theirs = ("receive", "sent") if wait.op.call.op == "recv" else ("send", "received")

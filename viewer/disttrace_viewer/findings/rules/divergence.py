@@ -20,10 +20,10 @@ from disttrace_viewer.evidence.courses import Habit, aligned
 from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.evidence.wait import COLLECTIVE
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, Finding, Scope, why
+from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import swallowed
 from disttrace_viewer.findings.rules.swallowed import THEN
-from disttrace_viewer.trace.model import Group, Location, Stream, Trace
+from disttrace_viewer.trace.model import Group, JobTrace, ProcessLine, Stream
 from disttrace_viewer.trace.operation import is_nan_check
 from disttrace_viewer.trace.process import Digest, NonFinite
 from disttrace_viewer.wording import sentences
@@ -35,7 +35,7 @@ _IN_THE_END = _AT_LAST | {"deadlock", "group_mismatch", "store_key_missing"}
 """The same, in a group or outside of it."""
 
 
-def find(case: Case) -> Iterator[Finding]:
+def find(case: Case) -> Iterator[RuleFinding]:
     """Groups that are out of step and in which no error show it."""
     for stream, shift in case.steps.shifts.items():
         group = case.evidence.trace.groups[stream[0] or 0]
@@ -46,7 +46,7 @@ def find(case: Case) -> Iterator[Finding]:
         if all(case.clean(p) for p in (*shift.members, *shift.others)) and not shift.short:
             shift = replace(shift, instead=None)  # who left one out would have ended alone
         ops = (op for p in shift.members for op in case.evidence.sample.of_process.get(p, ()))
-        found = Finding(
+        found = RuleFinding(
             kind="divergence",
             severity=WARNING,
             because=(ELSEWHERE,),
@@ -64,11 +64,11 @@ def find(case: Case) -> Iterator[Finding]:
         yield from _habits(case)
 
 
-def _habits(case: Case) -> Iterator[Finding]:
+def _habits(case: Case) -> Iterator[RuleFinding]:
     """Of each group whose members have lines of their own one note."""
     for stream, found in case.steps.habits.items():
         group = case.evidence.trace.groups[stream[0] or 0]
-        yield Finding(
+        yield RuleFinding(
             kind="divergence",
             severity=NOTE,
             summary=habit_text(case.evidence.trace, group, found),
@@ -79,13 +79,13 @@ def _habits(case: Case) -> Iterator[Finding]:
         )
 
 
-def _at(habit: Habit) -> Iterator[Location]:
+def _at(habit: Habit) -> Iterator[ProcessLine]:
     for place, members in habit.lines:
         if place[1] is not None:
-            yield Location.at(members[0], place[1], op_of(place))
+            yield ProcessLine.at(members[0], place[1], op_of(place))
 
 
-def traced_back(case: Case, finding: Finding) -> Finding:
+def traced_back(case: Case, finding: RuleFinding) -> RuleFinding:
     """An error with the call since which its group was out of step, where that was before it."""
     for stream, shift in case.steps.shifts.items():
         number = _came_to(case, finding, stream)
@@ -105,7 +105,7 @@ def traced_back(case: Case, finding: Finding) -> Finding:
     return _by_other_lines(case, finding)
 
 
-def _by_other_lines(case: Case, finding: Finding) -> Finding:
+def _by_other_lines(case: Case, finding: RuleFinding) -> RuleFinding:
     """An error with the collective from which on members came by different lines, up to the last
     that all have made before it, if they had always come to each of these lines together: a call
     that was left out just now is followed by too few others for anybody to show it.
@@ -117,7 +117,7 @@ def _by_other_lines(case: Case, finding: Finding) -> Finding:
             last = parted == number - 1
             texts = by_other_lines(trace, finding.summary, group, parted, sides, last=last)
             places = (
-                Location.at(members[0], place[1], op_of(place))
+                ProcessLine.at(members[0], place[1], op_of(place))
                 for place, members in sides
                 if place[1] is not None
             )
@@ -125,7 +125,7 @@ def _by_other_lines(case: Case, finding: Finding) -> Finding:
     return finding
 
 
-def _up_to(case: Case, finding: Finding) -> dict[Stream, int]:
+def _up_to(case: Case, finding: RuleFinding) -> dict[Stream, int]:
     """The number in each group to which a finding came, or in which some wait that it is about."""
     if finding.severity != ERROR or finding.kind not in _IN_THE_END:
         return {}
@@ -165,7 +165,7 @@ def _parted_before(
     return first + at, sorted(sides.items(), key=lambda side: -len(side[1]))
 
 
-def _came_to(case: Case, finding: Finding, stream: Stream) -> int | None:
+def _came_to(case: Case, finding: RuleFinding, stream: Stream) -> int | None:
     """The number in a stream to which an error came that may be due to members out of step."""
     if finding.severity != ERROR:
         return None
@@ -176,7 +176,9 @@ def _came_to(case: Case, finding: Finding, stream: Stream) -> int | None:
     return finding.seq if ours and finding.kind in _AT_LAST else None
 
 
-def _with_raised(case: Case, finding: Finding, stream: Stream, shift: Shift[int, Place]) -> Finding:
+def _with_raised(
+    case: Case, finding: RuleFinding, stream: Stream, shift: Shift[int, Place]
+) -> RuleFinding:
     """A finding with the exceptions over which the members went on without what they skipped."""
     skipped = shift.members if shift.how == SKIPPED else ()
     calls = (swallowed.at(case, process, stream, shift) for process in skipped)
@@ -195,7 +197,7 @@ def _mixed(case: Case, stream: Stream, shift: Shift[int, Place], before: int | N
     return min(mixed, shift.crossed or mixed)
 
 
-def _locations(shift: Shift[int, Place]) -> tuple[Location, ...]:
+def _locations(shift: Shift[int, Place]) -> tuple[ProcessLine, ...]:
     """Where the members are reported to have gone astray, and what the others met."""
     found = []
     for process, place in (
@@ -203,7 +205,7 @@ def _locations(shift: Shift[int, Place]) -> tuple[Location, ...]:
         ((shift.others or shift.members)[0], shift.met),
     ):
         if place[1] is not None:
-            found.append(Location.at(process, place[1], op_of(place)))
+            found.append(ProcessLine.at(process, place[1], op_of(place)))
     return tuple(dict.fromkeys(found))
 
 
@@ -219,7 +221,7 @@ def hint(shift: Shift[int, Place]) -> str:
     return _ORDER if shift.how == SWAPPED else _HINT
 
 
-def habit_text(trace: Trace, group: Group, habits: Sequence[Habit]) -> str:
+def habit_text(trace: JobTrace, group: Group, habits: Sequence[Habit]) -> str:
     """Members that always come to a call by lines of their own."""
     first = habits[0]
     op = first.lines[0][0][0]
@@ -241,7 +243,7 @@ def habit_text(trace: Trace, group: Group, habits: Sequence[Habit]) -> str:
     )
 
 
-def summary(trace: Trace, group: Group, shift: Shift[int, Place], mixed: int) -> str:
+def summary(trace: JobTrace, group: Group, shift: Shift[int, Place], mixed: int) -> str:
     """Who is out of step with which, since when and why."""
     others = sentences.processes(trace, shift.others)
     who = sentences.subject(trace, shift.members)
@@ -258,7 +260,7 @@ def summary(trace: Trace, group: Group, shift: Shift[int, Place], mixed: int) ->
 
 
 def traced_back_text(
-    trace: Trace, summary: str, shift: Shift[int, Place], mixed: int, group: Group | None
+    trace: JobTrace, summary: str, shift: Shift[int, Place], mixed: int, group: Group | None
 ) -> str:
     """An error, and since when its group was out of step; ``group``: where there are several."""
     where = "" if group is None else f"in {sentences.group(group, trace)} "
@@ -269,7 +271,7 @@ def traced_back_text(
 
 
 def by_other_lines(
-    trace: Trace,
+    trace: JobTrace,
     summary: str,
     group: Group,
     number: int,
@@ -298,7 +300,7 @@ def _results(count: int, when: str = "since ") -> str:
     return f"{count:,} result {when}was" if count == 1 else f"{count:,} results {when}were"
 
 
-def _did(trace: Trace, shift: Shift[int, Place]) -> str:
+def _did(trace: JobTrace, shift: Shift[int, Place]) -> str:
     """What the members did; what the others may have done instead, where nothing decides."""
     who = sentences.processes(trace, shift.members)
     others = sentences.processes(trace, shift.others)
@@ -335,7 +337,7 @@ def _call(place: Place) -> str:
     return op if frame is None else f"{op} at {sentences.place(frame)}"
 
 
-def find_nonfinite(case: Case) -> Iterator[Finding]:
+def find_nonfinite(case: Case) -> Iterator[RuleFinding]:
     """The first input that was not finite, of all that were looked at, by us or by torch."""
     found = [(one, p.index) for p in case.evidence.trace.processes for one in p.nonfinite]
     raised = {p: one for p in case.own_failures() if (one := _raised(case, p)) is not None}
@@ -361,7 +363,7 @@ def _raised(case: Case, process: int) -> NonFinite | None:
     return NonFinite(op.begin_ns, group, op.call.op, op.seq, op.call.stack)
 
 
-def _nonfinite(case: Case, at: dict[int, NonFinite], raised: Sequence[int]) -> Finding:
+def _nonfinite(case: Case, at: dict[int, NonFinite], raised: Sequence[int]) -> RuleFinding:
     trace = case.evidence.trace
     first = case.by_rank(at)
     one = at[first[0]]
@@ -369,12 +371,12 @@ def _nonfinite(case: Case, at: dict[int, NonFinite], raised: Sequence[int]) -> F
     members = set() if group is None else {m.process for m in group.members}
     named = () if members and members <= {*first} else tuple(first)
     places = tuple(
-        Location.at(process, frame, one.op)
+        ProcessLine.at(process, frame, one.op)
         for process in first
         if (frame := innermost(at[process].stack)) is not None
     )
     followed = case.witnesses.broke_after(raised) if raised else frozenset()
-    return Finding(
+    return RuleFinding(
         kind="value_divergence",
         because=why((len({trace.processes[p].host for p in members}) > 1, sentences.CLOCKS)),
         summary=nonfinite_summary(trace, group, one, first, places[:1], named=bool(named)),
@@ -397,11 +399,11 @@ NONFINITE_HINT = (
 
 
 def nonfinite_summary(
-    trace: Trace,
+    trace: JobTrace,
     group: Group | None,
     one: NonFinite,
     first: Sequence[int],
-    places: Sequence[Location],
+    places: Sequence[ProcessLine],
     *,
     named: bool,
 ) -> str:
@@ -417,7 +419,7 @@ def nonfinite_summary(
 _Kind = tuple[str, str, str | None]
 
 
-def find_values(case: Case) -> Iterator[Finding]:
+def find_values(case: Case) -> Iterator[RuleFinding]:
     """Of each group and kind of result the first one that differs."""
     taken: dict[_Kind, dict[int, dict[int, Digest]]] = {}
     for process in case.evidence.trace.processes:
@@ -431,7 +433,7 @@ def find_values(case: Case) -> Iterator[Finding]:
                 break
 
 
-def _finding(case: Case, digests: dict[int, Digest]) -> Finding:
+def _finding(case: Case, digests: dict[int, Digest]) -> RuleFinding:
     trace = case.evidence.trace
     one = next(iter(digests.values()))
     group = trace.group_by_id.get(one.group)
@@ -441,8 +443,8 @@ def _finding(case: Case, digests: dict[int, Digest]) -> Finding:
     for process in odd or case.by_rank(digests):
         frame = innermost(digests[process].stack)
         if frame is not None:
-            places.append(Location.at(process, frame, one.op))
-    return Finding(
+            places.append(ProcessLine.at(process, frame, one.op))
+    return RuleFinding(
         kind="value_divergence",
         # That they differ is sure, and not that a majority is right.
         because=why((odd, MAJORITY)),
@@ -465,12 +467,12 @@ HINT = (
 
 
 def values_summary(
-    trace: Trace,
+    trace: JobTrace,
     group: Group | None,
     one: Digest,
     odd: Sequence[int],
     members: Sequence[int],
-    places: Sequence[Location],
+    places: Sequence[ProcessLine],
 ) -> str:
     """Who has other values than which; ``odd``: none, where no majority tells."""
     what = f"the result of {one.op}" if one.name is None else f"'{one.name}'"

@@ -12,8 +12,8 @@ from disttrace_viewer.evidence.asking import ASKED_NS
 from disttrace_viewer.evidence.recorded import STUCK_NS
 from disttrace_viewer.evidence.wait import KEY, Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR, NOTE, Finding
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.findings.finding import ERROR, NOTE, RuleFinding
+from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import GROUPED, Op, is_connection_error
 from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording import sentences
@@ -25,7 +25,7 @@ _KINDS = mismatches.KINDS | {
 }
 
 
-def with_handled(case: Case, finding: Finding) -> Finding:
+def with_handled(case: Case, finding: RuleFinding) -> RuleFinding:
     """A finding with what those to blame handle; where none is, with what anybody does."""
     if finding.severity != ERROR or finding.kind not in _KINDS:
         return finding
@@ -55,7 +55,7 @@ def _handled(case: Case, processes: Iterable[int]) -> Iterator[tuple[int, Failur
                 yield process, failure
 
 
-def sentence(trace: Trace, found: Mapping[int, Failure]) -> str:
+def sentence(trace: JobTrace, found: Mapping[int, Failure]) -> str:
     """``Rank 1 handles ValueError: bad batch (train.py:12) there.``"""
     with_handled = sentences.together(
         (_what(failure), process) for process, failure in found.items()
@@ -66,7 +66,7 @@ def sentence(trace: Trace, found: Mapping[int, Failure]) -> str:
     )
 
 
-def hint(trace: Trace, found: Mapping[int, Failure]) -> str:
+def hint(trace: JobTrace, found: Mapping[int, Failure]) -> str:
     """What to read first, and what to change."""
     what = sentences.listed(list(dict.fromkeys(map(_what, found.values()))))
     return (
@@ -92,7 +92,7 @@ GROUPS = "ProcessGroup"
 """How the constructors of backends begin."""
 
 
-def traced_to(case: Case, findings: Sequence[Finding]) -> list[Finding]:
+def traced_to(case: Case, findings: Sequence[RuleFinding]) -> list[RuleFinding]:
     """The findings, with a store's file, or its keys, that an earlier run left as the cause."""
     if not any(_may_be(one) for one in findings):
         return [*findings]
@@ -101,15 +101,15 @@ def traced_to(case: Case, findings: Sequence[Finding]) -> list[Finding]:
     return [_traced(one, before, left) if _may_be(one) else one for one in findings]
 
 
-def _may_be(finding: Finding) -> bool:
+def _may_be(finding: RuleFinding) -> bool:
     return finding.severity == ERROR and finding.kind in LEFT_OVER_KINDS
 
 
 def _traced(
-    finding: Finding,
+    finding: RuleFinding,
     before: Mapping[bool, Sequence[tuple[Op, int]]],
     left: Sequence[tuple[Op, Set[int]]],
-) -> Finding:
+) -> RuleFinding:
     concerned = {*finding.culprits, *finding.waiting, *finding.scope.members}
     for op, attempt in before[finding.kind == "no_progress"]:
         if op.process in concerned:
@@ -205,7 +205,7 @@ def of_attempt(found: str, before: int) -> str:
     )
 
 
-def overcome(case: Case, finding: Finding) -> Finding:
+def overcome(case: Case, finding: RuleFinding) -> RuleFinding:
     """The finding, as a note where all concerned are of an attempt whose successor ended well."""
     attempt, later = attempts(case, finding)
     if finding.severity != ERROR:
@@ -222,7 +222,7 @@ def overcome(case: Case, finding: Finding) -> Finding:
     return replace(finding, severity=NOTE, summary=summary, hint=TRIED_AGAIN_HINT)
 
 
-def attempts(case: Case, finding: Finding) -> tuple[int | None, int | None]:
+def attempts(case: Case, finding: RuleFinding) -> tuple[int | None, int | None]:
     """The attempt of all concerned, and the last one that all their launchers began after it."""
     trace = case.evidence.trace
     concerned = [trace.processes[i] for i in _concerned(finding)]
@@ -235,7 +235,7 @@ def attempts(case: Case, finding: Finding) -> tuple[int | None, int | None]:
     return attempt, max(last) if last and min(last) > (attempt or 0) else None
 
 
-def _went_on(case: Case, finding: Finding) -> int | None:
+def _went_on(case: Case, finding: RuleFinding) -> int | None:
     """The process that started all concerned as ranks, then others who all ended well, and ended
     well itself: a sweep in which a trial failed, by which it did not. No launcher is one: its end
     counts its attempts.
@@ -271,7 +271,7 @@ def _ran_to_its_end(case: Case, attempt: int, launchers: set[str]) -> bool:
     )
 
 
-def _launchers(case: Case, finding: Finding) -> set[str]:
+def _launchers(case: Case, finding: RuleFinding) -> set[str]:
     """Ids of the processes that started those concerned, whose journals may be lost; an empty one
     for which nothing traced has started. Who was killed with its node begins nothing anew: in its
     place those count that started the others of that attempt, as a job may go on with fewer nodes.
@@ -295,12 +295,12 @@ def _killed_in(case: Case, launcher: str | None, attempt: int | None) -> bool:
     return _last(trace, one.id) <= (attempt or 0)
 
 
-def _last(trace: Trace, launcher: str) -> int:
+def _last(trace: JobTrace, launcher: str) -> int:
     """The last attempt that a launcher began."""
     return max(trace.processes[i].attempt or 0 for i in trace.children[launcher])
 
 
-def _concerned(finding: Finding) -> tuple[int, ...]:
+def _concerned(finding: RuleFinding) -> tuple[int, ...]:
     return (*finding.culprits, *finding.waiting)
 
 
@@ -320,7 +320,7 @@ HINT_OF_A_TRIAL = (
 )
 
 
-def of_a_trial(what: str, trace: Trace, starter: int) -> str:
+def of_a_trial(what: str, trace: JobTrace, starter: int) -> str:
     """``starter``: the process that ran the trials."""
     label = sentences.processes(trace, [starter])
     return (
@@ -344,7 +344,7 @@ _ROUNDS = 3
 """So many exchanges of one sort are more than a step on the way to somewhere else."""
 
 
-def eased(case: Case, finding: Finding) -> Finding:
+def eased(case: Case, finding: RuleFinding) -> RuleFinding:
     """The finding, as a note where everybody waited for gets on."""
     if finding.severity != ERROR or finding.kind not in KINDS or finding.absent_ranks:
         return finding
@@ -358,7 +358,7 @@ def eased(case: Case, finding: Finding) -> Finding:
     return finding.doubted(MAY_END, severity=NOTE, hint=GETTING_ON_HINT, culprits=())
 
 
-def is_waiting(finding: Finding) -> bool:
+def is_waiting(finding: RuleFinding) -> bool:
     """Whether a finding is such a note."""
     return finding.severity == NOTE and finding.kind in {*KINDS, "waiting_for_input"}
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from disttrace_viewer.analysis.liveness import signal_name
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import Finding, Scope, why
+from disttrace_viewer.findings.finding import RuleFinding, Scope, why
 from disttrace_viewer.findings.rules.outside import journals
 from disttrace_viewer.findings.rules.process_failed import look_for
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.process import Worker
 from disttrace_viewer.wording import sentences
 
 
-def find(case: Case) -> Iterator[Finding]:
+def find(case: Case) -> Iterator[RuleFinding]:
     """One finding per way to end in a launcher's last attempt, by time. After how an earlier one
     ended its launcher has begun anew; and live the journals of those who had ended long before the
     last attempt began are left out, so it cannot be told there that they have none.
@@ -32,7 +32,7 @@ def find(case: Case) -> Iterator[Finding]:
         yield _finding(case, found)
 
 
-def _finding(case: Case, found: list[Unseen]) -> Finding:
+def _finding(case: Case, found: list[Unseen]) -> RuleFinding:
     ranks = sorted({one.rank for one in found})
     errors = {one.worker.error.partition("\n")[0] for one in found if one.worker.error}
     first, sure = found[0].worker, found[0].sure
@@ -42,7 +42,7 @@ def _finding(case: Case, found: list[Unseen]) -> Finding:
         for p in trace.processes
         if p.attempt == first.attempt and p.told is not None and p.told.event == "killed"
     }
-    return Finding(
+    return RuleFinding(
         kind="process_failed",
         summary=summary(ranks, first, sure=sure, errors=errors),
         because=why((not sure, sentences.NO_JOURNAL)),
@@ -127,7 +127,7 @@ class Unseen:
         )
 
 
-def unseen_of(trace: Trace) -> Mapping[tuple[int | None, int], Unseen]:
+def unseen_of(trace: JobTrace) -> Mapping[tuple[int | None, int], Unseen]:
     """By attempt and rank."""
     known = {(p.parent, p.pid) for p in trace.processes}
     ranks = {(p.attempt, p.rank) for p in trace.processes if p.rank is not None}

@@ -9,9 +9,9 @@ from functools import partial
 from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.wait import COLLECTIVE, MESSAGE, RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR, WARNING, Finding, Scope, why
+from disttrace_viewer.findings.finding import ERROR, WARNING, RuleFinding, Scope, why
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
-from disttrace_viewer.trace.model import Group, Trace
+from disttrace_viewer.trace.model import Group, JobTrace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 
@@ -26,7 +26,7 @@ class Creation:
     ranks: Ranks
 
 
-def find(case: Case) -> Iterator[Finding]:
+def find(case: Case) -> Iterator[RuleFinding]:
     """Per default group the first position in the sequence of calls where they differ."""
     yield from _two_names(case)
     for group in case.evidence.trace.groups:
@@ -37,7 +37,7 @@ def find(case: Case) -> Iterator[Finding]:
                 yield finding
 
 
-def _two_names(case: Case) -> Iterator[Finding]:
+def _two_names(case: Case) -> Iterator[RuleFinding]:
     """One group that its members make under different names, in one store: among members only
     (``use_local_synchronization``) torch names a group by how many each of them has made before.
     """
@@ -56,7 +56,7 @@ def _two_names(case: Case) -> Iterator[Finding]:
         if len(names) < 2 or len(who) < len(waits):
             continue
         places = [case.evidence.top(wait.op) for wait in waits]
-        yield Finding(
+        yield RuleFinding(
             kind="group_mismatch",
             summary=two_names(
                 case.evidence.trace,
@@ -75,7 +75,7 @@ def _two_names(case: Case) -> Iterator[Finding]:
         )
 
 
-def by_names(case: Case, finding: Finding) -> Finding:
+def by_names(case: Case, finding: RuleFinding) -> RuleFinding:
     """A finding without culprit, with the member that gives the names of groups crosswise."""
     if finding.severity != ERROR or finding.culprits or finding.kind not in _BY_NAMES:
         return finding
@@ -136,7 +136,7 @@ def _ranks(op: Op, group: Group) -> Ranks:
     return tuple(sorted(given) if op.call.args.get("sort_ranks", True) else given)
 
 
-def _differ(case: Case, group: Group, calls: Mapping[int, list[Creation]]) -> Finding | None:
+def _differ(case: Case, group: Group, calls: Mapping[int, list[Creation]]) -> RuleFinding | None:
     for position in range(max(map(len, calls.values()))):
         here = {p: c[position] for p, c in calls.items() if position < len(c)}
         if len({creation.ranks for creation in here.values()}) < 2:
@@ -170,7 +170,7 @@ def _harmed(case: Case, calls: Mapping[int, list[Creation]], position: int) -> l
     return found
 
 
-def _went_past(case: Case, group: Group, calls: Mapping[int, list[Creation]]) -> Finding | None:
+def _went_past(case: Case, group: Group, calls: Mapping[int, list[Creation]]) -> RuleFinding | None:
     """A creation that a rank waits in, and that a member passed by without calling.
 
     Or they made one too many: the fewer ones are named, and of one against one neither is.
@@ -247,7 +247,7 @@ def _finding(
     severity: str,
     *,
     past: Sequence[int] = (),
-) -> Finding:
+) -> RuleFinding:
     trace, evidence = case.evidence.trace, case.evidence
     order = sorted(here, key=lambda p: (p not in odd, p))
     places = [here[p].op for p in order]
@@ -259,7 +259,7 @@ def _finding(
         # One against one, both in operations: either of them may have left a call out before.
         unsure = bool(went) and not odd
         places = [*went, *places]
-    return Finding(
+    return RuleFinding(
         kind="group_mismatch",
         summary=summary,
         severity=severity,
@@ -300,7 +300,7 @@ Made = Iterable[tuple[Op, Sequence[int]]]
 """Calls of new_group with the ranks that they name."""
 
 
-def differ(trace: Trace, position: int, made: Made) -> str:
+def differ(trace: JobTrace, position: int, made: Made) -> str:
     """The calls at one position name other ranks."""
     return (
         f"In call {position + 1} of new_group, the processes do not make the same group:"
@@ -309,7 +309,7 @@ def differ(trace: Trace, position: int, made: Made) -> str:
 
 
 def went_past(
-    trace: Trace, position: int, made: Made, past: Sequence[int], inside: Sequence[Op]
+    trace: JobTrace, position: int, made: Made, past: Sequence[int], inside: Sequence[Op]
 ) -> str:
     """``past``: those who did not make the call, and are ``inside`` other operations."""
     who, one = sentences.processes(trace, past), len(past) == 1
@@ -323,7 +323,7 @@ def went_past(
     )
 
 
-def two_names(trace: Trace, made: Iterable[tuple[Op, str]]) -> str:
+def two_names(trace: JobTrace, made: Iterable[tuple[Op, str]]) -> str:
     """The same group, and the prefix under which each of its members makes it."""
     texts = ((f"it under {name!r} ({sentences.line(op)})", op.process) for op, name in made)
     return (
@@ -333,6 +333,6 @@ def two_names(trace: Trace, made: Iterable[tuple[Op, str]]) -> str:
     )
 
 
-def _makes(trace: Trace, made: Made) -> str:
+def _makes(trace: JobTrace, made: Made) -> str:
     texts = ((f"{list(ranks)} ({sentences.line(op)})", op.process) for op, ranks in made)
     return sentences.sides(trace, texts, "makes", "make")

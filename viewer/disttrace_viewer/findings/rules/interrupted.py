@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 
 from disttrace_viewer.analysis.process_ends import MISSED_NS, SILENT, STOPPED_AGENT, End
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR, NOTE, Finding, Scope
+from disttrace_viewer.findings.finding import ERROR, NOTE, RuleFinding, Scope
 from disttrace_viewer.findings.rules import outside
-from disttrace_viewer.trace.model import Location, Trace
+from disttrace_viewer.trace.model import JobTrace, ProcessLine
 from disttrace_viewer.trace.process import Failure, Process
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.sentences import ended
 
 
-def find(case: Case) -> Iterator[Finding]:
+def find(case: Case) -> Iterator[RuleFinding]:
     """A note where the whole job was interrupted; an error where ranks were, and others were not.
 
     A rank that others had been waiting for when it was interrupted broke nothing by that.
@@ -38,12 +38,12 @@ def _stopped(failure: Failure) -> bool:
     return failure.type == STOPPED_AGENT
 
 
-def _finding(case: Case, who: list[int], *, whole: bool) -> Finding:
+def _finding(case: Case, who: list[int], *, whole: bool) -> RuleFinding:
     evidence, trace = case.evidence, case.evidence.trace
     first = min(who, key=lambda p: evidence.ends[p].t_ns)
     texts = (f.text for p in trace.processes for f in filter(_stopped, p.failures))
     torchrun, where = (next(texts, None), None) if whole else (None, evidence.whereabouts(first))
-    return Finding(
+    return RuleFinding(
         kind="process_failed",
         severity=NOTE if whole else ERROR,
         summary=summary(trace, who, torchrun=torchrun, where=where, whole=whole),
@@ -64,7 +64,12 @@ HINT = (
 
 
 def summary(
-    trace: Trace, who: Sequence[int], *, torchrun: str | None, where: Location | None, whole: bool
+    trace: JobTrace,
+    who: Sequence[int],
+    *,
+    torchrun: str | None,
+    where: ProcessLine | None,
+    whole: bool,
 ) -> str:
     """``torchrun``: its agent's words; ``where``: the line of the first of some ranks."""
     were = "were" if len(who) > 1 else "was"
@@ -76,7 +81,7 @@ def summary(
     )
 
 
-def find_orphaned(case: Case) -> Iterator[Finding]:
+def find_orphaned(case: Case) -> Iterator[RuleFinding]:
     """One note per launcher that was seen to be gone, and gave no word of an end."""
     trace, evidence = case.evidence.trace, case.evidence
     for launcher in trace.processes:
@@ -90,7 +95,7 @@ def find_orphaned(case: Case) -> Iterator[Finding]:
             and trace.processes[p].last_ns > gone_ns + MISSED_NS
         ]
         if left:
-            yield Finding(
+            yield RuleFinding(
                 kind="process_failed",
                 severity=NOTE,
                 summary=orphaned_summary(trace, launcher, end, left),
@@ -105,7 +110,7 @@ ORPHANED_HINT = (
 )
 
 
-def orphaned_summary(trace: Trace, launcher: Process, end: End, left: Sequence[int]) -> str:
+def orphaned_summary(trace: JobTrace, launcher: Process, end: End, left: Sequence[int]) -> str:
     """``Agent 4711 was ended by SIGKILL, and rank 1 lived on.``"""
     who = sentences.subject(trace, [launcher.index])
     return f"{who} {ended(end, surely=True)}, and {sentences.processes(trace, left)} lived on."

@@ -12,19 +12,19 @@ from disttrace_viewer.analysis.sample import STAND_IN, Course, Site, site
 from disttrace_viewer.evidence.recorded import DRAINING
 from disttrace_viewer.evidence.wait import COLLECTIVE, RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import Finding, Scope, why
+from disttrace_viewer.findings.finding import RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import late_arrivals, outside, swallowed, unmatched
 from disttrace_viewer.findings.rules.late_arrivals import Held
 from disttrace_viewer.findings.rules.outside import Doing, journals
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
 from disttrace_viewer.findings.rules.unmatched import with_question
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording import sentences
 
 
-def find(case: Case) -> Iterator[Finding]:
+def find(case: Case) -> Iterator[RuleFinding]:
     """Per collective that waits directly for a rank who waits for nothing: all such members."""
     seen = set()
     for wait in sorted(case.oldest(), key=lambda w: any(not case.outside(t) for t in w.targets)):
@@ -41,7 +41,7 @@ def find(case: Case) -> Iterator[Finding]:
             yield _finding(case, wait, sinks)
 
 
-def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
+def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> RuleFinding:
     evidence, trace = case.evidence, case.evidence.trace
     inside = [w for w in case.inside(wait.exchange) if w.late_ns is None]
     who = [w.process for w in inside]
@@ -75,7 +75,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         left=left,
         extra=extra,
     )
-    finding = Finding(
+    finding = RuleFinding(
         kind="missing_participant",
         summary=with_question(summary(trace, found), trace, wait, other),
         because=why(
@@ -311,7 +311,7 @@ class Missing:
     """The calls that those who wait made and the missing did not."""
 
 
-def summary(trace: Trace, found: Missing) -> str:
+def summary(trace: JobTrace, found: Missing) -> str:
     """Who never joined, arrived too late or left too early, and who waits for that."""
     wait, late = found.wait, dict(found.wait.lateness)
     waiting, group = [w.process for w in found.inside], found.wait.op.call.group

@@ -18,10 +18,10 @@ from disttrace_viewer.evidence.wait import (
     import_limit_ns,
 )
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import Finding, Scope, why
+from disttrace_viewer.findings.finding import RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.findings.rules.outside import Doing
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import Op, is_closed
 from disttrace_viewer.trace.process import JOURNAL, Trouble
 from disttrace_viewer.wording import sentences
@@ -29,7 +29,7 @@ from disttrace_viewer.wording import sentences
 _MOST_BETWEEN_TRIES_NS = 60_000_000_000
 
 
-def find(case: Case) -> Iterator[Finding]:
+def find(case: Case) -> Iterator[RuleFinding]:
     """One finding per exchange that is complete, old, and not over; and per store whose server is
     still.
 
@@ -127,7 +127,7 @@ def _is_only_asked(wait: Wait) -> bool:
     return wait.kind == MESSAGE and call.backend == "gloo" and unwaited
 
 
-def _finding(case: Case, wait: Wait) -> Finding:
+def _finding(case: Case, wait: Wait) -> RuleFinding:
     evidence, trace = case.evidence, case.evidence.trace
     inside = [
         w
@@ -142,7 +142,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
     waited_ns = evidence.waited_ns(w.op for w in inside)
     open_ = _open(case, wait)
     reported = around(case, wait, {*who, *wait.arrived})
-    return Finding(
+    return RuleFinding(
         kind="no_progress",
         summary=summary(trace, wait, who, waited_ns, outside.doing(case, still), open_)
         + troubles(trace, reported),
@@ -180,7 +180,7 @@ def _held_by_graphs(case: Case, wait: Wait) -> bool:
     )
 
 
-def _apart(case: Case, waits: Sequence[Wait]) -> Finding:
+def _apart(case: Case, waits: Sequence[Wait]) -> RuleFinding:
     """Waits at different places, of which it is not known whether they are for one another."""
     trace, who = case.evidence.trace, [w.process for w in waits]
     alike = sentences.together(
@@ -191,7 +191,7 @@ def _apart(case: Case, waits: Sequence[Wait]) -> Finding:
     which = "which of them should be elsewhere"
     if len(parts) == 1:
         told, which = f"{sentences.capital(parts[0])} may wait there for others", "for whom"
-    return Finding(
+    return RuleFinding(
         kind="no_progress",
         summary=f"{told}. Stacks have no sequence numbers, so nobody knows {which}.",
         because=(sentences.NOTHING_ELSE,),
@@ -216,7 +216,7 @@ def _open(case: Case, wait: Wait) -> str | None:
     return "began" if all(one.call.args.get("started") for one in inside) else None
 
 
-def _unanswered(case: Case, wait: Wait) -> Finding:
+def _unanswered(case: Case, wait: Wait) -> RuleFinding:
     """A store's server does not answer, since its process does not run."""
     evidence, trace = case.evidence, case.evidence.trace
     inside = case.inside(wait.exchange)
@@ -224,7 +224,7 @@ def _unanswered(case: Case, wait: Wait) -> Finding:
     ((server, doing),) = outside.doing(case, wait.targets).items()
     name, waited_ns = sentences.operation(trace, wait.op), evidence.waited_ns(w.op for w in inside)
     been = sentences.capital(_been_in(trace, who, name, wait.op, waited_ns))
-    return Finding(
+    return RuleFinding(
         kind="no_progress",
         summary=f"{been}, and {trace.processes[server].label}, which serves this store, does not"
         f" answer{outside.where(trace, {server: doing})}.",
@@ -272,7 +272,7 @@ INTERFACE = (
 
 
 def summary(
-    trace: Trace,
+    trace: JobTrace,
     wait: Wait,
     who: Sequence[int],
     waited_ns: int | None,
@@ -310,7 +310,7 @@ UNCOUNTED = (
 )
 
 
-def _been_in(trace: Trace, who: Sequence[int], what: str, op: Op, waited_ns: int | None) -> str:
+def _been_in(trace: JobTrace, who: Sequence[int], what: str, op: Op, waited_ns: int | None) -> str:
     subject, at = sentences.processes(trace, who, within=op.call.group), sentences.line(op)
     if waited_ns is None:
         return f"{subject} {'were' if len(who) > 1 else 'was'} in {what} at {at}"
@@ -329,7 +329,7 @@ _WHAT = {DEVICE: "a device", LINK: "a link", HOST: "a host"}
 _MOST = 2
 
 
-def troubles(trace: Trace, reported: Sequence[tuple[int, Trouble]]) -> str:
+def troubles(trace: JobTrace, reported: Sequence[tuple[int, Trouble]]) -> str:
     """Nothing where there are none, else as many as one can read."""
     parts = [_one(trace, process, one) for process, one in reported[:_MOST]]
     more = len(reported) - len(parts)
@@ -337,7 +337,7 @@ def troubles(trace: Trace, reported: Sequence[tuple[int, Trouble]]) -> str:
     return "".join(f" {part}." for part in [*parts, *tail])
 
 
-def _one(trace: Trace, process: int, one: Trouble) -> str:
+def _one(trace: JobTrace, process: int, one: Trouble) -> str:
     owner = trace.processes[process]
     whose = f" of {sentences.processes(trace, [process])}" if one.mine else ""
     xid = f"Xid {one.code}" if one.code is not None else one.name or _WHAT[one.where]
@@ -372,7 +372,7 @@ def around(case: Case, wait: Wait, members: Iterable[int]) -> list[tuple[int, Tr
     return sorted(found, key=lambda each: (_ORDER.index(each[1].where), each[1].t_ns))
 
 
-def find_stuck_device(case: Case) -> Iterator[Finding]:
+def find_stuck_device(case: Case) -> Iterator[RuleFinding]:
     """One finding on all whose devices are not through with what those of the others are."""
     evidence = case.evidence
     stuck = [
@@ -389,7 +389,7 @@ def find_stuck_device(case: Case) -> Iterator[Finding]:
     who = case.by_rank(wait.process for wait in stuck)
     first, *more = stuck
     reported = around(case, first, {*who})
-    yield Finding(
+    yield RuleFinding(
         kind="no_progress",
         summary=device_summary(evidence.trace, [wait.op for wait in stuck])
         + troubles(evidence.trace, reported),
@@ -420,7 +420,7 @@ def _is_told_of(case: Case, wait: Wait) -> bool:
     )
 
 
-def device_summary(trace: Trace, ops: Sequence[Op]) -> str:
+def device_summary(trace: JobTrace, ops: Sequence[Op]) -> str:
     """``ops``: the first operation of each with which its device is not through."""
     alike = sentences.together((sentences.operation(trace, op), op.process) for op in ops)
     parts = [

@@ -9,22 +9,22 @@ from disttrace_viewer.analysis.process_ends import CLEAN
 from disttrace_viewer.evidence.rendezvous import UNNAMED, Attempt, host_of
 from disttrace_viewer.evidence.wait import NODES, Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR, NOTE, Finding, Scope, why
+from disttrace_viewer.findings.finding import ERROR, NOTE, RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.findings.rules.communicator_creation import may_come
 from disttrace_viewer.findings.rules.outside import Doing
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.wording import sentences
 
 
-def find(case: Case) -> Iterator[Finding]:
+def find(case: Case) -> Iterator[RuleFinding]:
     """One finding per store in which agents wait; those who wait there under another id belong."""
     for wait in case.oldest():
         if wait.kind == NODES and wait not in case.owner and case.old(wait) and not wait.complete:
             yield _finding(case, wait)
 
 
-def _finding(case: Case, wait: Wait) -> Finding:
+def _finding(case: Case, wait: Wait) -> RuleFinding:
     agents = case.agents
     attempt = next(a for a in agents.attempts if a.op == wait.op)
     arrived, elsewhere = agents.arrived(attempt), agents.elsewhere(attempt)
@@ -45,7 +45,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
     )
     # Nodes are started one after another by hand or by a scheduler: seconds apart, as a rule.
     start = not (elsewhere or late or disagree) and may_come(case, same, ())
-    return Finding(
+    return RuleFinding(
         kind="rendezvous_incomplete",
         severity=NOTE if start else ERROR,
         summary=summary(case.evidence.trace, found),
@@ -101,7 +101,7 @@ class Nodes:
     waited_ns: int
 
 
-def summary(trace: Trace, found: Nodes) -> str:
+def summary(trace: JobTrace, found: Nodes) -> str:
     """Who waits where, how many came, and what is known of the others."""
     attempt, who = found.attempt, [one.process for one in found.arrived]
     name = "" if attempt.run in (None, UNNAMED) else f" {attempt.run!r}"
@@ -113,7 +113,7 @@ def summary(trace: Trace, found: Nodes) -> str:
     )
 
 
-def _missing(trace: Trace, found: Nodes) -> Iterator[str]:
+def _missing(trace: JobTrace, found: Nodes) -> Iterator[str]:
     """Who is missing, as far as that is known, and what these nodes do not agree on."""
     attempt, arrived = found.attempt, found.arrived
     for one in found.late:
@@ -150,7 +150,7 @@ def _missing(trace: Trace, found: Nodes) -> Iterator[str]:
             yield f"of the other {'one' if left == 1 else left} no process was seen"
 
 
-def _at(trace: Trace, attempt: Attempt) -> str:
+def _at(trace: JobTrace, attempt: Attempt) -> str:
     place = trace.place_by_id.get(attempt.place or "")
     return "" if place is None else f" at {place.name}"
 
@@ -161,7 +161,7 @@ def _nodes(attempt: Attempt) -> str:
     return f"--nnodes {least}" if least == most else f"--nnodes {least}:{most}"
 
 
-def _agents(trace: Trace, processes: Iterable[int]) -> str:
+def _agents(trace: JobTrace, processes: Iterable[int]) -> str:
     """``agent 4711 on a`` or ``agents 4711 on a and 4712 on b``."""
     found = [trace.processes[p] for p in processes]
     names = [f"{p.pid or p.id[:8]} on {host_of(p)}" for p in found]

@@ -9,8 +9,8 @@ from dataclasses import replace
 from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.evidence.wait import Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import Finding, Scope, why
-from disttrace_viewer.trace.model import Group, Location, Trace
+from disttrace_viewer.findings.finding import RuleFinding, Scope, why
+from disttrace_viewer.trace.model import Group, JobTrace, ProcessLine
 from disttrace_viewer.trace.plain_text import whole
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.wording import sentences
@@ -23,7 +23,7 @@ _ITSELF = re.compile(r"rank should not be the same as the rank of the current pr
 _TO_ITSELF = re.compile(r"Invalid destination rank")
 
 
-def find(case: Case) -> Iterator[Finding]:
+def find(case: Case) -> Iterator[RuleFinding]:
     """Failures by that check; those about one group are one finding."""
     found: dict[int | None, dict[int, int]] = {}
     for process in case.own_failures():
@@ -42,7 +42,7 @@ def find(case: Case) -> Iterator[Finding]:
             yield finding
 
 
-def _inherited(case: Case, wait: Wait) -> Finding | None:
+def _inherited(case: Case, wait: Wait) -> RuleFinding | None:
     """A forked child that calls in a group of its parent's: its copy is connected to none."""
     evidence, trace, call = case.evidence, case.evidence.trace, wait.op.call
     parent = trace.parent_of(trace.processes[wait.process])
@@ -51,7 +51,7 @@ def _inherited(case: Case, wait: Wait) -> Finding | None:
     group = trace.groups[call.group]
     if parent.index not in {member.process for member in group.members}:
         return None
-    return Finding(
+    return RuleFinding(
         kind="not_in_group",
         summary=inherited(trace, wait, parent, evidence.age_ns(wait.op)),
         hint=FORKED,
@@ -90,7 +90,7 @@ def _group(case: Case, process: int, rank: int) -> Group | None:
     return mine[0] if len(mine) == 1 else None
 
 
-def _finding(case: Case, group: Group | None, named: dict[int, int]) -> Finding:
+def _finding(case: Case, group: Group | None, named: dict[int, int]) -> RuleFinding:
     """``named`` maps processes, in order, to the rank that each of them named."""
     evidence, trace = case.evidence, case.evidence.trace
     processes = list(named)
@@ -106,7 +106,7 @@ def _finding(case: Case, group: Group | None, named: dict[int, int]) -> Finding:
         for p in processes
         if (end := evidence.ends[p]).failure and _TO_ITSELF.search(end.failure.text)
     }
-    return Finding(
+    return RuleFinding(
         kind="not_in_group",
         summary=to_itself(trace, [*named], where, sending)
         if itself
@@ -156,7 +156,7 @@ FORKED = (
 )
 
 
-def inherited(trace: Trace, wait: Wait, parent: Process, waited_ns: int) -> str:
+def inherited(trace: JobTrace, wait: Wait, parent: Process, waited_ns: int) -> str:
     """Which child waits where; ``parent``: whose group it is."""
     child = trace.processes[wait.process]
     return (
@@ -167,9 +167,9 @@ def inherited(trace: Trace, wait: Wait, parent: Process, waited_ns: int) -> str:
 
 
 def summary(
-    trace: Trace,
+    trace: JobTrace,
     named: Mapping[int, int],
-    where: Mapping[int, Location | None],
+    where: Mapping[int, ProcessLine | None],
     members: Sequence[int] | None,
 ) -> str:
     """``named``: the rank that each process named, at a line."""
@@ -181,7 +181,7 @@ def summary(
 
 
 def to_itself(
-    trace: Trace, who: Sequence[int], where: Mapping[int, Location | None], sending: Set[int]
+    trace: JobTrace, who: Sequence[int], where: Mapping[int, ProcessLine | None], sending: Set[int]
 ) -> str:
     """The one that is not ``sending`` to itself receives from itself."""
     reported = sentences.together(

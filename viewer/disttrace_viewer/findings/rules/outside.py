@@ -12,9 +12,9 @@ from disttrace_viewer.evidence.endings import end_of
 from disttrace_viewer.evidence.recorded import DRAINING
 from disttrace_viewer.evidence.wait import Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import NOTE, WARNING, Finding
+from disttrace_viewer.findings.finding import NOTE, WARNING, RuleFinding
 from disttrace_viewer.findings.rules import late_arrivals
-from disttrace_viewer.trace.model import Location, Trace
+from disttrace_viewer.trace.model import JobTrace, ProcessLine
 from disttrace_viewer.trace.operation import SYNCHRONIZING, Op
 from disttrace_viewer.trace.process import ATTACHED, DUMPED, JOURNAL, Failure, Frame
 from disttrace_viewer.wording import sentences
@@ -93,7 +93,7 @@ def failed_threads(case: Case, process: int) -> Iterator[Failure]:
     return (f for f in case.evidence.trace.processes[process].failures if f.thread)
 
 
-def locations(case: Case, processes: Iterable[int]) -> tuple[Location, ...]:
+def locations(case: Case, processes: Iterable[int]) -> tuple[ProcessLine, ...]:
     """Where they stand, or called last."""
     found = (case.evidence.whereabouts(p) for p in processes)
     return tuple(place for place in found if place is not None)
@@ -151,11 +151,11 @@ class Doing:
     """What its evidence does not hold."""
     frozen_ns: int = 0
     """For how long no Python ran in it."""
-    before: Location | None = None
+    before: ProcessLine | None = None
     """Where it was last seen before the others gave up, of one that broke after that."""
 
 
-def where(trace: Trace, found: Mapping[int, Doing], *, named: bool = False) -> str:
+def where(trace: JobTrace, found: Mapping[int, Doing], *, named: bool = False) -> str:
     """A clause per place: ``; rank 2 is at loader.py:9 in load, not in any collective``.
 
     ``named``: they were named just before, so all of them at one place are ``it`` or ``they``.
@@ -171,7 +171,7 @@ def where(trace: Trace, found: Mapping[int, Doing], *, named: bool = False) -> s
     return "; " + ", ".join(clauses) if clauses else ""
 
 
-def _doing_text(trace: Trace, one: Doing, *, many: bool = False) -> str:
+def _doing_text(trace: JobTrace, one: Doing, *, many: bool = False) -> str:
     are, at = "are" if many else "is", ""
     if one.at is not None:
         at = f" at {sentences.is_at(one.at, one.inside)}"
@@ -203,7 +203,7 @@ def _doing_text(trace: Trace, one: Doing, *, many: bool = False) -> str:
     return f"{are} {NOWHERE}{since}"
 
 
-def stopped(trace: Trace, processes: Sequence[int], *, alive: bool) -> str:
+def stopped(trace: JobTrace, processes: Sequence[int], *, alive: bool) -> str:
     """What to find where none of those runs, and how those go on that live."""
     pids = " ".join(str(trace.processes[p].pid) for p in processes)
     go_on = f"; unless a debugger has it, `kill -CONT {pids}` on its host lets it go on"
@@ -231,7 +231,7 @@ OF_TIME = OF_ABSENCE | {"deadlock"}
 """Kinds of which it has to be known that the evidence of all is of one moment."""
 
 
-def tempered(case: Case, finding: Finding) -> Finding | None:
+def tempered(case: Case, finding: RuleFinding) -> RuleFinding | None:
     """The finding as far as the evidence bears it; None where it bears nothing of it."""
     concerned = {*finding.culprits, *finding.waiting, *finding.scope.roots, *finding.scope.members}
     of = [p for p in concerned if case.evidence.trace.processes[p].source != JOURNAL]
@@ -259,7 +259,7 @@ def tempered(case: Case, finding: Finding) -> Finding | None:
     return replace(finding, severity=NOTE, hint=TIMES)
 
 
-def worded(case: Case, finding: Finding) -> Finding:
+def worded(case: Case, finding: RuleFinding) -> RuleFinding:
     """The finding in the words of what was read: where no journal was, none is spoken of."""
     if any(process.source == JOURNAL for process in case.evidence.trace.processes):
         return finding
@@ -277,7 +277,7 @@ def _others_away(case: Case) -> bool:
     return bool(dumped) and len(away) > 1
 
 
-def _came_later(case: Case, finding: Finding) -> bool:
+def _came_later(case: Case, finding: RuleFinding) -> bool:
     """Whether one is through with what needs all: then the missing were dumped before it."""
     sample = case.evidence.sample
     for wait in case.waits:
@@ -289,7 +289,7 @@ def _came_later(case: Case, finding: Finding) -> bool:
     return False
 
 
-def what_stays_open(case: Case, findings: Sequence[Finding]) -> tuple[str, ...]:
+def what_stays_open(case: Case, findings: Sequence[RuleFinding]) -> tuple[str, ...]:
     """What of the verdict stays open."""
     reported = {p for f in findings if f.severity != NOTE for p in f.waiting}
     waiting = {wait.process for wait in case.open()} - reported
@@ -342,7 +342,7 @@ UNDECIDED = {
 """What was read of a kind of evidence that never shows that all is well."""
 
 
-def unseen(trace: Trace, ranks: Sequence[int]) -> str:
+def unseen(trace: JobTrace, ranks: Sequence[int]) -> str:
     """Of ranks of which nothing was found."""
     they = "they" if len(ranks) > 1 else "it"
     if _all_of(trace, "log"):
@@ -362,7 +362,7 @@ def unseen(trace: Trace, ranks: Sequence[int]) -> str:
     return f"of {sentences.ranks(ranks)} no journal was found, so nobody knows whether {they} came"
 
 
-def not_found(trace: Trace) -> str:
+def not_found(trace: JobTrace) -> str:
     """Of a rank of which nothing was found, by itself."""
     if _all_of(trace, "log"):
         return "the log has no line of it"
@@ -377,7 +377,7 @@ def not_found(trace: Trace) -> str:
     return "no journal found (was it started? was its journal collected?)"
 
 
-def _all_of(trace: Trace, source: str) -> bool:
+def _all_of(trace: JobTrace, source: str) -> bool:
     return bool(trace.processes) and all(p.source == source for p in trace.processes)
 
 
@@ -397,7 +397,7 @@ def journals(ranks: Iterable[int]) -> str:
     return f"collect the journals of {sentences.ranks(ranks)}"
 
 
-def lived(trace: Trace, mute: Sequence[int]) -> str:
+def lived(trace: JobTrace, mute: Sequence[int]) -> str:
     """What would settle it where the missing gave no sign of life."""
     who = sentences.processes(trace, mute)
     return f"see whether {who} still lived then (the host's log, dmesg)"

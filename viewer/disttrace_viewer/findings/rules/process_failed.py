@@ -26,9 +26,9 @@ from disttrace_viewer.evidence.endings import end_of
 from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.evidence.recorded import STUCK_NS
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR, Finding, Scope, why
+from disttrace_viewer.findings.finding import ERROR, RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import outside
-from disttrace_viewer.trace.model import Location, Trace
+from disttrace_viewer.trace.model import JobTrace, ProcessLine
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import parameters
@@ -41,7 +41,7 @@ _OF_ONE = re.compile(r"[\d/]")
 """In an exception's text what may differ by rank: names in quotes, numbers, paths."""
 
 
-def find(case: Case) -> Iterator[Finding]:
+def find(case: Case) -> Iterator[RuleFinding]:
     """The first failure of its own; failures of the same type, line and words are one finding, and
     crashes by the same signal after the same call.
 
@@ -203,7 +203,7 @@ def _after_its_launcher(case: Case, process: int) -> bool:
     return end.how == SILENT and not end.interrupted and gone_ns <= until_ns + TOGETHER_NS
 
 
-def _finding(case: Case, first: int, alike: list[int]) -> Finding:
+def _finding(case: Case, first: int, alike: list[int]) -> RuleFinding:
     evidence, trace = case.evidence, case.evidence.trace
     end = evidence.ends[first]
     last = case.last(first)
@@ -224,7 +224,7 @@ def _finding(case: Case, first: int, alike: list[int]) -> Finding:
         first=_is_first(case, first, alike),
         ending=ending,
     )
-    return Finding(
+    return RuleFinding(
         kind="process_failed",
         summary=" ".join([received, *of_them]),
         because=why((not sure, ENDED_SILENTLY)),
@@ -341,10 +341,10 @@ _GONE = ("BrokenPipeError", "ConnectionRefusedError", "ConnectionResetError", "E
 
 
 def summary(
-    trace: Trace,
+    trace: JobTrace,
     who: Sequence[int],
     end: End,
-    where: Location | None,
+    where: ProcessLine | None,
     last: Op | None,
     *,
     surely: bool = True,

@@ -9,18 +9,18 @@ from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.evidence.rendezvous import Rendezvous
 from disttrace_viewer.evidence.wait import RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR, NOTE, Finding, Scope, why
+from disttrace_viewer.findings.finding import ERROR, NOTE, RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import downgraded, ended_unseen, late_arrivals, outside
 from disttrace_viewer.findings.rules.communicator_creation import may_come
 from disttrace_viewer.findings.rules.ended_unseen import EXITED, KILLED, Unseen, unseen_of
 from disttrace_viewer.findings.rules.outside import Doing
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Worker
 from disttrace_viewer.wording import sentences
 
 
-def find(case: Case) -> Iterator[Finding]:
+def find(case: Case) -> Iterator[RuleFinding]:
     """One finding per rendezvous that waits for a rank who waits for nothing, or is not there."""
     # Who finds the addresses of an earlier attempt is refused, by any rank that comes.
     met = (case.rendezvous.of(op) for op, _ in downgraded.met_before(case))
@@ -83,7 +83,7 @@ def _made_alike(case: Case, one: Wait, two: Wait) -> bool:
 
 def _finding(
     case: Case, wait: Wait, rendezvous: Rendezvous, sinks: list[int], elsewhere: list[Wait]
-) -> Finding:
+) -> RuleFinding:
     evidence = case.evidence
     same = [
         w
@@ -117,7 +117,7 @@ def _finding(
     away = [s for s in sinks if case.at_work(s) is None]
     hopeless = elsewhere or ended or world_size is not None
     start = not hopeless and may_come(case, same, sinks)
-    return Finding(
+    return RuleFinding(
         kind="rendezvous_incomplete",
         severity=NOTE if start else ERROR,
         summary=(start_text if start else summary)(case.evidence.trace, found),
@@ -218,7 +218,7 @@ class Incomplete:
     """The job's, where the store is made for more clients than that."""
 
 
-def summary(trace: Trace, found: Incomplete) -> str:
+def summary(trace: JobTrace, found: Incomplete) -> str:
     """Who waits where, who has arrived, and who has not."""
     wait, rendezvous = found.wait, found.rendezvous
     arrived = len(rendezvous.arrived)
@@ -236,7 +236,7 @@ def summary(trace: Trace, found: Incomplete) -> str:
     )
 
 
-def _arrived(trace: Trace, rendezvous: Rendezvous) -> str:
+def _arrived(trace: JobTrace, rendezvous: Rendezvous) -> str:
     """Those who came: a group made by hand may number them in its own way."""
     known = [trace.processes[p].rank for p in rendezvous.arrived.values()]
     return sentences.ranks(
@@ -244,7 +244,7 @@ def _arrived(trace: Trace, rendezvous: Rendezvous) -> str:
     )
 
 
-def start_text(trace: Trace, found: Incomplete) -> str:
+def start_text(trace: JobTrace, found: Incomplete) -> str:
     """How many have come, where the others may still be on their way."""
     arrived, expected = found.rendezvous.arrived, found.rendezvous.expected
     ranks = "ranks have" if len(arrived) != 1 else "ranks has" if expected != 1 else "rank has"
@@ -255,7 +255,7 @@ def start_text(trace: Trace, found: Incomplete) -> str:
     )
 
 
-def _apart(trace: Trace, found: Incomplete) -> str:
+def _apart(trace: JobTrace, found: Incomplete) -> str:
     """How the two rendezvous points differ."""
     if found.there is None:
         return "elsewhere"
@@ -268,7 +268,7 @@ def _apart(trace: Trace, found: Incomplete) -> str:
     return f"in the same store under the prefix {there!r}, not {here!r}"
 
 
-def _missing(trace: Trace, found: Incomplete) -> str:
+def _missing(trace: JobTrace, found: Incomplete) -> str:
     late, parts = dict(found.wait.lateness), []
     came = [p for p in found.missing if p in late]
     never = {p: doing for p, doing in found.missing.items() if p not in late}

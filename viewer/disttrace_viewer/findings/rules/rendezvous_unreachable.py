@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 from disttrace_viewer.analysis.process_ends import End
 from disttrace_viewer.evidence.endings import end_of
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR, NOTE, Finding, Scope, why
+from disttrace_viewer.findings.finding import ERROR, NOTE, RuleFinding, Scope, why
 from disttrace_viewer.findings.rules.claims import address
 from disttrace_viewer.findings.rules.communicator_creation import may_come
-from disttrace_viewer.trace.model import Store, Trace
+from disttrace_viewer.trace.model import JobTrace, Store
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.sentences import START_UP, ended
 
 
-def find(case: Case) -> Iterator[Finding]:
+def find(case: Case) -> Iterator[RuleFinding]:
     """One finding per address that is dialled in vain."""
     dialled: dict[object, list[tuple[Op, Store]]] = {}
     answered: dict[object, int] = {}  # until when a server certainly answered there
@@ -41,7 +41,7 @@ def find(case: Case) -> Iterator[Finding]:
             yield _finding(case, in_vain)
 
 
-def _finding(case: Case, clients: Sequence[tuple[Op, Store]]) -> Finding:
+def _finding(case: Case, clients: Sequence[tuple[Op, Store]]) -> RuleFinding:
     trace, evidence = case.evidence.trace, case.evidence
     who = [op.process for op, _ in clients]
     op, store = clients[0]
@@ -63,7 +63,7 @@ def _finding(case: Case, clients: Sequence[tuple[Op, Store]]) -> Finding:
     if start:
         culprits, absent, sure = [], [], False
     waited_ns = max(evidence.age_ns(o) for o, _ in clients)
-    return Finding(
+    return RuleFinding(
         kind="rendezvous_unreachable",
         severity=NOTE if start else ERROR,
         summary=summary(trace, who, op, store, waited_ns, text),
@@ -161,7 +161,7 @@ OTHERS_DIAL, NOBODY_DIALS = ", where the others dial", ", where nobody else dial
 
 
 def summary(
-    trace: Trace, who: Sequence[int], op: Op, store: Store, waited_ns: int, listeners: str
+    trace: JobTrace, who: Sequence[int], op: Op, store: Store, waited_ns: int, listeners: str
 ) -> str:
     """``op``: the first of those that dial; ``listeners``: one of the clauses of this file."""
     return (
@@ -171,12 +171,12 @@ def summary(
     )
 
 
-def before_text(trace: Trace, process: int, end: End) -> str:
+def before_text(trace: JobTrace, process: int, end: End) -> str:
     """Who listened there, and ended."""
     return f"{trace.processes[process].label} listened there before and {ended(end)}"
 
 
-def listens(trace: Trace, process: int, store: Store, dialled: str) -> str:
+def listens(trace: JobTrace, process: int, store: Store, dialled: str) -> str:
     """Who listens elsewhere, and which that suits."""
     return f"{trace.processes[process].label} listens at {store.host}:{store.port}{dialled}"
 

@@ -11,7 +11,15 @@ from typing import Any
 from disttrace_viewer.analysis.liveness import signal_name
 from disttrace_viewer.analysis.process_ends import FROM_OUTSIDE
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import CERTAIN, ERROR, KINDS, NOTE, WARNING, Finding, Scope
+from disttrace_viewer.findings.finding import (
+    CERTAIN,
+    ERROR,
+    KINDS,
+    NOTE,
+    WARNING,
+    RuleFinding,
+    Scope,
+)
 from disttrace_viewer.findings.rules.process_failed import look_for
 from disttrace_viewer.load.foreign.lines import numbers
 from disttrace_viewer.wording import sentences
@@ -20,7 +28,7 @@ from disttrace_viewer.wording.names import clock_time
 Report = Mapping[str, Any]
 
 
-def find(case: Case) -> Iterator[Finding]:
+def find(case: Case) -> Iterator[RuleFinding]:
     """One finding per kind of line; what the job reported itself comes first."""
     rows = [row for one in case.evidence.trace.processes for row in one.reports]
     of_kind: dict[str, list[Report]] = {}
@@ -39,10 +47,10 @@ def _found(
     ranks: Sequence[int] = (),
     waiting: Sequence[int] = (),
     **more: Any,
-) -> Finding:
+) -> RuleFinding:
     """A finding that blames ``ranks``; it explains what ``waiting`` wait for, and their ends."""
     index = {p.rank: p.index for p in case.evidence.trace.processes if p.rank is not None}
-    return Finding(
+    return RuleFinding(
         kind,
         summary,
         **{"because": (sentences.OTHER_TOOLS,), **more},
@@ -63,7 +71,7 @@ _SEVERITY = {"slow": WARNING, "waiting": NOTE, "starting": NOTE, "going on": NOT
 _KIND_OF = {"diverged": "divergence", "slow": "straggler", "failed": "process_failed"}
 
 
-def _said(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
+def _said(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     for one in {row["said"]["summary"]: row["said"] for row in rows}.values():
         own = one.get("finding") if isinstance(one.get("finding"), dict) else {}
         led = _LED.match(one["summary"])
@@ -87,7 +95,7 @@ def _said(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
         )
 
 
-def _absent(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
+def _absent(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     """Ranks that an error names as missing."""
     for op in dict.fromkeys(row["op"] for row in rows):
         ranks = sorted({rank for row in rows if row["op"] == op for rank in row["ranks"]})
@@ -105,7 +113,7 @@ def _absent(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _reached(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
+def _reached(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     """Ranks that came to a monitored barrier and were let down by rank 0, which knows why."""
     if any(found.op == "monitored_barrier" for found in case.findings):
         return
@@ -120,7 +128,7 @@ def _reached(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _barrier(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
+def _barrier(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     """How many have come to a barrier by the store, of how many."""
     world = max(row["world"] for row in rows)
     count = max(row["count"] for row in rows)
@@ -146,7 +154,7 @@ def _barrier(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _stuck(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
+def _stuck(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     """Watchdogs that do not get on themselves."""
     of = [one for row in rows for one in row["of"]]
     parts = []
@@ -168,7 +176,7 @@ def _stuck(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _root(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
+def _root(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     """What torchrun calls the root cause."""
     one = rows[0]
     rank, code = one["rank"], one["code"]
@@ -189,7 +197,7 @@ def _root(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _ends(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
+def _ends(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     """Ends of which none is known to have been the first."""
     one = rows[0]
     name = "local rank" if one["kind"] == "local" else "rank"
@@ -220,7 +228,7 @@ def _hint(code: int | None) -> str:
     return "Read the exception in the log of this rank (torchrun --log-dir, -t 3; record)."
 
 
-def _failed(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
+def _failed(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     """Exceptions of which no line tells the rank."""
     for row in rows[:8]:
         where = next((f"{f[0].rpartition('/')[2]}:{f[1]}" for f in row["frames"]
@@ -233,7 +241,7 @@ def _failed(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
         yield _found(case, "process_failed", summary, hint=READ, waiting=_all(case))
 
 
-def _lost(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
+def _lost(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     """Ranks that lost a connection, and no line of the one that ended."""
     ranks = sorted({rank for row in rows for rank in row["ranks"]})
     who = sentences.capital(sentences.ranks(ranks)) if ranks else "A rank"
@@ -255,7 +263,7 @@ def _lost(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
     yield _found(case, "process_failed", summary, ranks=ended, waiting=ranks, hint=OTHERS)
 
 
-def _sizes(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
+def _sizes(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     """NCCL's or gloo's word of messages whose ends differ in size."""
     one = rows[0]
     summary = (
@@ -265,7 +273,7 @@ def _sizes(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
     yield _found(case, "shape_mismatch", summary, waiting=_all(case), hint=NCCL_COLL)
 
 
-def _shared(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
+def _shared(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     """Ranks that took one device: NCCL refuses that."""
     for device in dict.fromkeys(row["device"] for row in rows):
         ranks = sorted({rank for row in rows if row["device"] == device for rank in row["ranks"]})
@@ -276,7 +284,7 @@ def _shared(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
         yield _found(case, "process_failed", summary, waiting=ranks, hint=OWN_DEVICE)
 
 
-def _around(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
+def _around(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     """NCCL's own check of what was enqueued."""
     ranks = sorted({row["rank"] for row in rows})
     summary = (
@@ -286,7 +294,7 @@ def _around(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
     yield _found(case, "op_mismatch", summary, waiting=_all(case), hint=NCCL_COLL)
 
 
-def _left_out(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
+def _left_out(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     """A rank whose calls are those of the others without one."""
     for one in rows:
         summary = (
@@ -296,7 +304,7 @@ def _left_out(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
         yield _found(case, "op_mismatch", summary, severity=NOTE, hint=None)
 
 
-def _differ(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
+def _differ(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     """Calls that torch found to differ, in what the line does not tell."""
     one = rows[0]
     summary = (
@@ -306,7 +314,7 @@ def _differ(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
     yield _found(case, "op_mismatch", summary, waiting=one["ranks"], hint=NCCL_COLL)
 
 
-def _no_grad(case: Case, rows: Sequence[Report]) -> Iterator[Finding]:
+def _no_grad(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     """Parameters that DDP missed a gradient of."""
     for one in rows:
         summary = f"Rank {one['rank']} had no gradient of these parameters: {one['names']}."
@@ -324,7 +332,7 @@ def _all(case: Case) -> list[int]:
     return [p.rank for p in case.evidence.trace.processes if p.rank is not None]
 
 
-_MAKERS: dict[str, Callable[[Case, Sequence[Report]], Iterator[Finding]]] = {
+_MAKERS: dict[str, Callable[[Case, Sequence[Report]], Iterator[RuleFinding]]] = {
     "said": _said,
     "absent": _absent,
     "reached": _reached,

@@ -11,18 +11,18 @@ from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.evidence.store_keys import ALIKE, NUMBER, Key
 from disttrace_viewer.evidence.wait import KEY, Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR, Finding, Scope, why
+from disttrace_viewer.findings.finding import ERROR, RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import late_arrivals, outside
 from disttrace_viewer.findings.rules.deadlock import SET_FIRST
 from disttrace_viewer.findings.rules.late_arrivals import Held
 from disttrace_viewer.findings.rules.outside import EARLY, POLLED_HINT, Doing
-from disttrace_viewer.trace.model import Trace, lead_of
+from disttrace_viewer.trace.model import JobTrace, lead_of
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import few
 
 
-def find(case: Case) -> Iterator[Finding]:
+def find(case: Case) -> Iterator[RuleFinding]:
     """One finding per key, or set of keys, that is awaited and not set.
 
     A thread beside the one that communicates may wait for a key all day, for "shutdown" for
@@ -89,7 +89,7 @@ def _joined(case: Case, wait: Wait) -> bool:
     )
 
 
-def _finding(case: Case, wait: Wait) -> Finding:
+def _finding(case: Case, wait: Wait) -> RuleFinding:
     evidence, trace = case.evidence, case.evidence.trace
     exchange = wait.exchange
     assert isinstance(exchange, tuple)
@@ -139,7 +139,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
         odd=outside.doing(case, odd, wait.op.begin_ns),
         turns=turns,
     )
-    return Finding(
+    return RuleFinding(
         kind="store_key_missing",
         summary=summary(trace, found),
         because=why(
@@ -321,7 +321,7 @@ class AwaitedKeys:
     turns: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
 
-def summary(trace: Trace, found: AwaitedKeys) -> str:
+def summary(trace: JobTrace, found: AwaitedKeys) -> str:
     """Who waits for it, for how long, and what became of it."""
     op, late = found.wait.behind or found.wait.op, dict(found.wait.lateness)
     names = " and ".join(repr(key) for key in found.keys[:3])
@@ -354,7 +354,7 @@ def summary(trace: Trace, found: AwaitedKeys) -> str:
     )
 
 
-def _unset_text(trace: Trace, found: AwaitedKeys) -> str:
+def _unset_text(trace: JobTrace, found: AwaitedKeys) -> str:
     if found.set_by is None and found.apart is not None:
         name, setter = found.apart
         first = trace.processes[setter].label
@@ -393,7 +393,7 @@ def hint(found: AwaitedKeys, *, popped: bool) -> str:
     return f"{WHO} {SET_FIRST}" if found.able else SPELLING
 
 
-def _series(trace: Trace, found: AwaitedKeys) -> str:
+def _series(trace: JobTrace, found: AwaitedKeys) -> str:
     def awaited(wait: Wait) -> str:
         names = " and ".join(repr(key) for key in wait.exchange[2:5])  # type: ignore[index]
         return f"{names} ({sentences.line(wait.op)})"
@@ -406,14 +406,14 @@ def _series(trace: Trace, found: AwaitedKeys) -> str:
     return f"; {few(waits, sentences.MANY, ', ')}" if waits else ""
 
 
-def _near_text(trace: Trace, found: AwaitedKeys) -> str:
+def _near_text(trace: JobTrace, found: AwaitedKeys) -> str:
     if found.near is None:
         return ""
     key, setter = found.near
     return f"; the nearest key that was set is {key!r}, by {trace.processes[setter].label}"
 
 
-def _odd_text(trace: Trace, found: AwaitedKeys) -> str:
+def _odd_text(trace: JobTrace, found: AwaitedKeys) -> str:
     """Whose turns differ: the last number that changes tells a turn."""
     if not found.odd:
         return ""
@@ -430,7 +430,7 @@ def _odd_text(trace: Trace, found: AwaitedKeys) -> str:
     )
 
 
-def _able_text(trace: Trace, found: AwaitedKeys) -> str:
+def _able_text(trace: JobTrace, found: AwaitedKeys) -> str:
     if not found.able:
         return ""
     reported = sentences.together(
@@ -443,7 +443,7 @@ def _able_text(trace: Trace, found: AwaitedKeys) -> str:
     )
 
 
-def _behind(trace: Trace, behind: Sequence[Wait]) -> str:
+def _behind(trace: JobTrace, behind: Sequence[Wait]) -> str:
     calls = sentences.together(((w.op.call.op, sentences.line(w.op)), w.process) for w in behind)
     shown = [f"{op} of {sentences.processes(trace, who)} ({at})" for (op, at), who in calls.items()]
     if not shown:

@@ -8,9 +8,9 @@ from disttrace.journal.code_files import BUILT_IN, is_library
 from disttrace_viewer.analysis.past import Late
 from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, Finding, why
+from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, RuleFinding, why
 from disttrace_viewer.findings.rules.waiting_for_input import for_input
-from disttrace_viewer.trace.model import Location, Trace
+from disttrace_viewer.trace.model import JobTrace, ProcessLine
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording import sentences
@@ -20,7 +20,7 @@ WARN_NS = 10_000_000
 """A delay is worth a warning from here on, and above what the clocks leave open."""
 
 
-def find(case: Case) -> Iterator[Finding]:
+def find(case: Case) -> Iterator[RuleFinding]:
     """One warning per process and line; only where nothing is broken."""
     if any(f.severity == ERROR for f in case.findings):
         return
@@ -43,13 +43,13 @@ def _idle(late: Late) -> bool:
     return 2 * sum(idle) > len(idle)
 
 
-def _finding(trace: Trace, late: Late) -> Finding:
+def _finding(trace: JobTrace, late: Late) -> RuleFinding:
     where = innermost(late.call.stack)
     after = None  # the call of a pool's thread has no line of the program
     if where is not None and is_library(where.file) and late.after is not None:
         after = None if is_library(late.after.file) else late.after
     where = after or where
-    return Finding(
+    return RuleFinding(
         kind=late.kind,
         severity=WARNING,
         because=why((late.apart, sentences.CLOCKS)),
@@ -59,7 +59,7 @@ def _finding(trace: Trace, late: Late) -> Finding:
         waiting=late.others,
         op=late.call.op,
         group=late.group,
-        locations=() if where is None else (Location.at(late.process, where, late.call.op),),
+        locations=() if where is None else (ProcessLine.at(late.process, where, late.call.op),),
         at_ns=late.first_ns,
     )
 
@@ -74,7 +74,7 @@ HINT_AFTER = (
 )
 
 
-def summary(trace: Trace, late: Late, after: Frame | None) -> str:
+def summary(trace: JobTrace, late: Late, after: Frame | None) -> str:
     """``after``: the program's line before it, where the call has none."""
     where = innermost(late.call.stack)
     at = f" before {sentences.is_at(where)}" if where is not None else ""
@@ -88,11 +88,11 @@ def summary(trace: Trace, late: Late, after: Frame | None) -> str:
     )
 
 
-def find_unwaited(case: Case) -> Iterator[Finding]:
+def find_unwaited(case: Case) -> Iterator[RuleFinding]:
     """One note per call site."""
     for found in case.past.unwaited():
         op = found.first
-        yield Finding(
+        yield RuleFinding(
             kind="unwaited_work",
             severity=NOTE,
             because=(sentences.KEPT,),
@@ -110,7 +110,7 @@ def find_unwaited(case: Case) -> Iterator[Finding]:
 UNWAITED_HINT = "Keep the Work and wait for it before the tensors are used or freed."
 
 
-def unwaited_summary(trace: Trace, processes: Sequence[int], op: Op, times: int) -> str:
+def unwaited_summary(trace: JobTrace, processes: Sequence[int], op: Op, times: int) -> str:
     """``op``: one of so many at one line."""
     again = f", {times:,} times" if times > 1 else ""
     return (

@@ -14,8 +14,8 @@ from disttrace_viewer.analysis.out_of_step import Shift
 from disttrace_viewer.analysis.past import Place, place_of
 from disttrace_viewer.analysis.sample import frame
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import Finding
-from disttrace_viewer.trace.model import Stream, Trace
+from disttrace_viewer.findings.finding import RuleFinding
+from disttrace_viewer.trace.model import JobTrace, Stream
 from disttrace_viewer.trace.operation import Op, is_connection_error
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import few
@@ -26,7 +26,7 @@ THEN = "Then "
 
 
 def sentence(
-    trace: Trace,
+    trace: JobTrace,
     raised: Sequence[Op],
     within: Mapping[tuple[int, int], str | None],
     lead: str,
@@ -44,7 +44,7 @@ def sentence(
     return f"{lead}{few(texts, sentences.MANY, '; ')}."
 
 
-def hint(trace: Trace, raised: Sequence[Op]) -> str:
+def hint(trace: JobTrace, raised: Sequence[Op]) -> str:
     """What to read first, and what to change."""
     who = sentences.processes(trace, [op.process for op in raised])
     lines = sentences.listed(list(dict.fromkeys(sentences.line(op) for op in raised)))
@@ -89,8 +89,8 @@ def at(case: Case, process: int, stream: Stream, shift: Shift[int, Place]) -> Op
 
 
 def with_raised(
-    case: Case, finding: Finding, raised: Sequence[Op], lead: str = JUST_BEFORE
-) -> Finding:
+    case: Case, finding: RuleFinding, raised: Sequence[Op], lead: str = JUST_BEFORE
+) -> RuleFinding:
     """A finding with the calls without which those which it is about went on."""
     if not raised:
         return finding

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.findings.finding import RuleFinding
 from disttrace_viewer.findings.rules import (
     argument_mismatch,
     claims,
@@ -29,7 +29,7 @@ from disttrace_viewer.findings.rules import (
     unmatched,
 )
 
-Rule = Callable[[Case], Iterator[Finding]]
+Rule = Callable[[Case], Iterator[RuleFinding]]
 
 RULES: tuple[Rule, ...] = (
     reported.find,

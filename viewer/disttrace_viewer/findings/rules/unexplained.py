@@ -12,15 +12,15 @@ from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN, End
 from disttrace_viewer.analysis.sample import frame
 from disttrace_viewer.evidence.endings import end_of
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR, Finding, Scope
+from disttrace_viewer.findings.finding import ERROR, RuleFinding, Scope
 from disttrace_viewer.findings.rules import process_failed
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import Op, is_time_out
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.sentences import NOTHING_ELSE, ended
 
 
-def find(case: Case) -> Iterator[Finding]:
+def find(case: Case) -> Iterator[RuleFinding]:
     """One finding per attempt in which something failed and nothing else was found."""
     trace = case.evidence.trace
     reported = {
@@ -42,7 +42,7 @@ def find(case: Case) -> Iterator[Finding]:
         yield _finding(case, sorted(failed, key=lambda p: case.evidence.ends[p].t_ns))
 
 
-def _finding(case: Case, failed: list[int]) -> Finding:
+def _finding(case: Case, failed: list[int]) -> RuleFinding:
     evidence = case.evidence
     place = {process: number for number, process in enumerate(failed)}
     broken = [op for op in evidence.given_up if op.process in place]
@@ -62,7 +62,7 @@ def _finding(case: Case, failed: list[int]) -> Finding:
         left,
         gave_up=gave_up,
     )
-    return Finding(
+    return RuleFinding(
         kind="process_failed",
         summary=summary,
         because=(NOTHING_ELSE,),
@@ -122,7 +122,7 @@ LOOK = (
 
 
 def summary_text(
-    trace: Trace,
+    trace: JobTrace,
     failed: Mapping[int, End],
     broken: Sequence[Op],
     server: tuple[int, End] | None,

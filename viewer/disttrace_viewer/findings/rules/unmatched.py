@@ -8,16 +8,16 @@ from disttrace.journal.format import ON_DEVICE
 from disttrace_viewer.analysis.sample import BATCHES, frame
 from disttrace_viewer.evidence.wait import COLLECTIVE, MESSAGE, Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import Finding, Scope, why
+from disttrace_viewer.findings.finding import RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import late_arrivals, outside
 from disttrace_viewer.findings.rules.late_arrivals import HINT, Held
 from disttrace_viewer.findings.rules.outside import Doing
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 
 
-def find(case: Case) -> Iterator[Finding]:
+def find(case: Case) -> Iterator[RuleFinding]:
     """Waits for a message whose other side is outside communication or has ended."""
     for wait in case.oldest():
         if wait in case.owner or wait.kind != MESSAGE or not case.old(wait):
@@ -54,7 +54,7 @@ def _launched_with(case: Case, wait: Wait) -> set[int]:
     return found
 
 
-def facing(case: Case, waits: Sequence[Wait]) -> Finding | None:
+def facing(case: Case, waits: Sequence[Wait]) -> RuleFinding | None:
     """Two ends of one direction that differ in the tag, among the waits of a cycle."""
     for wait in waits:
         if wait.kind == MESSAGE:
@@ -83,10 +83,10 @@ def _other_tag(case: Case, wait: Wait) -> Op | None:
     return None
 
 
-def _facing(case: Case, wait: Wait, other: Op) -> Finding:
+def _facing(case: Case, wait: Wait, other: Op) -> RuleFinding:
     send, receive = sorted([wait.op, other], key=lambda op: op.call.op == "recv")
     blocked = {w.op.id for w in case.of_process.get(other.process, ())}
-    return Finding(
+    return RuleFinding(
         kind="unmatched_recv" if wait.op.call.op == "recv" else "unmatched_send",
         summary=facing_text(case.evidence.trace, send, receive),
         hint=ONE_TAG,
@@ -104,7 +104,7 @@ def _facing(case: Case, wait: Wait, other: Op) -> Finding:
     )
 
 
-def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
+def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> RuleFinding:
     evidence = case.evidence
     op = wait.op
     early = case.early(wait)
@@ -122,7 +122,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         doing=outside.doing(case, sinks, wait=wait),
         held=late,
     )
-    return Finding(
+    return RuleFinding(
         kind="unmatched_recv" if op.call.op == "recv" else "unmatched_send",
         summary=with_question(summary, evidence.trace, wait, other),
         because=why(
@@ -166,7 +166,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
 ONE_TAG = "Give both ends one tag; where both tags are used, post them in one order on both ends."
 
 
-def facing_text(trace: Trace, send: Op, receive: Op) -> str:
+def facing_text(trace: JobTrace, send: Op, receive: Op) -> str:
     """Two ends of one direction that differ in the tag."""
     return (
         f"{sentences.subject(trace, [send.process])} sends to"
@@ -177,7 +177,7 @@ def facing_text(trace: Trace, send: Op, receive: Op) -> str:
 
 
 def summary_text(
-    trace: Trace,
+    trace: JobTrace,
     wait: Wait,
     waited_ns: int | None,
     *,
@@ -256,7 +256,7 @@ def _same_line(one: Wait, two: Wait) -> bool:
     return here is not None and here == there and one.op.call.group != two.op.call.group
 
 
-def question(trace: Trace, wait: Wait, other: Wait) -> str:
+def question(trace: JobTrace, wait: Wait, other: Wait) -> str:
     """``wait`` is for another one than the one who waits, in ``other``, for its process."""
     one, two = (trace.processes[w.process].label for w in (wait, other))
     here, there = (sentences.call(trace, w.op) for w in (wait, other))
@@ -268,6 +268,6 @@ def question(trace: Trace, wait: Wait, other: Wait) -> str:
     )
 
 
-def with_question(summary: str, trace: Trace, wait: Wait, other: Wait | None) -> str:
+def with_question(summary: str, trace: JobTrace, wait: Wait, other: Wait | None) -> str:
     """A summary, and the question behind it where there is an ``other``."""
     return summary if other is None else f"{summary[:-1]}; {question(trace, wait, other)}"

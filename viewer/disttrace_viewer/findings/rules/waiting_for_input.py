@@ -17,9 +17,9 @@ from disttrace_viewer.analysis.sample import innermost, inside, site
 from disttrace_viewer.evidence.store_keys import NUMBER
 from disttrace_viewer.evidence.wait import COLLECTIVE, KEY, MESSAGE, Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR, NOTE, Finding
+from disttrace_viewer.findings.finding import ERROR, NOTE, RuleFinding
 from disttrace_viewer.findings.rules import outside
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import GROUPED
 from disttrace_viewer.trace.process import Frame, Stack, StackSample
 from disttrace_viewer.wording import sentences
@@ -40,7 +40,7 @@ _OWN = ("/concurrent/futures/", "/multiprocessing/pool.py", "/subprocess.py", "/
 """Between these and the program's line one waits for threads and processes of its own."""
 
 
-def eased(case: Case, finding: Finding) -> Finding:
+def eased(case: Case, finding: RuleFinding) -> RuleFinding:
     """The finding, as a note where the only one that does not come is such a source."""
     if finding.severity != ERROR or finding.kind not in _KINDS or finding.absent_ranks:
         return finding
@@ -207,7 +207,7 @@ def for_input(stack: Stack) -> bool:
 
 
 def summary(
-    trace: Trace, source: int, at: StackSample, waits: Sequence[Wait], *, closing: bool = False
+    trace: JobTrace, source: int, at: StackSample, waits: Sequence[Wait], *, closing: bool = False
 ) -> str:
     """Who waits for what, and who for it; ``closing``: for the end of its clients."""
     op = waits[0].op

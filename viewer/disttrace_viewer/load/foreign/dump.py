@@ -32,7 +32,7 @@ _LARGEST = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class DumpEntry:
     """What the recorder kept of one operation."""
 
     id: int
@@ -80,7 +80,7 @@ class Dump:
     path: str
     version: str
     library: str
-    entries: list[Entry]
+    entries: list[DumpEntry]
     ranks: dict[str, tuple[int, ...]]
     """Global ranks of groups by their name; empty names hold those of whichever recorded last."""
     descs: dict[str, str]
@@ -229,7 +229,7 @@ def _whole_entries(text: str) -> Iterator[Any]:
             place += 1
 
 
-def _with_messages(entries: Iterable[Entry]) -> Iterator[Entry]:
+def _with_messages(entries: Iterable[DumpEntry]) -> Iterator[DumpEntry]:
     """What bears the state of a launch of messages counts as one: NCCL's recorder tells that of
     each message, and not of the last entry, which has their numbers.
     """
@@ -243,7 +243,7 @@ def _with_messages(entries: Iterable[Entry]) -> Iterator[Entry]:
         yield entry
 
 
-def _entry(value: object) -> Entry | None:
+def _entry(value: object) -> DumpEntry | None:
     """An entry; None for what is none."""
     if not isinstance(value, dict):
         return None
@@ -252,7 +252,7 @@ def _entry(value: object) -> Entry | None:
         group, desc = _text(named[0], 300), _text(named[1], 300)
         backend, _, name = _text(value["profiling_name"], 300).partition(":")
         duration = value.get("duration_ms")
-        entry = Entry(
+        entry = DumpEntry(
             id=_counted(value["record_id"]),
             pg=_counted(value.get("pg_id", 0)),
             group=group,

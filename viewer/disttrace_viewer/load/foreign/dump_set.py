@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from disttrace_viewer.load.foreign.dump import Dump, Entry, rank_in
+from disttrace_viewer.load.foreign.dump import Dump, DumpEntry, rank_in
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.trace.plain_text import plain, whole
 
@@ -175,7 +175,7 @@ class DumpSet:
         return any(dump.wrapped for dump in self.dumps.values())
 
 
-def in_flight(dump: Dump, entry: Entry) -> bool:
+def in_flight(dump: Dump, entry: DumpEntry) -> bool:
     """Whether an operation was not over when the dump was made.
 
     The recorder of NCCL sees completion; what its watchdog gave up is ``retired`` and still in

@@ -15,7 +15,7 @@ from typing import Any
 
 from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.load.discover import Files
-from disttrace_viewer.load.foreign.dump import Dump, Entry, looks_like_one
+from disttrace_viewer.load.foreign.dump import Dump, DumpEntry, looks_like_one
 from disttrace_viewer.load.foreign.dump import read as read_dump
 from disttrace_viewer.load.foreign.dump_set import (
     DEFAULT,
@@ -148,12 +148,12 @@ class Translating:
             )
 
     @cached_property
-    def _launches(self) -> list[list[Entry]]:
+    def _launches(self) -> list[list[DumpEntry]]:
         """What was launched together as one: equal numbers, next to each other. Its newest entry
         has its state.
         """
 
-        def is_known(entry: Entry) -> bool:
+        def is_known(entry: DumpEntry) -> bool:
             start = self.of.starts.get(entry.group, 0)
             # Others do not know what they did before.
             return entry.p2p or entry.seq >= start or in_flight(self.dump, entry)
@@ -161,7 +161,7 @@ class Translating:
         kept = filter(is_known, self.dump.entries)
         return [[*entries] for _, entries in groupby(kept, key=lambda entry: entry.launch)]
 
-    def _write(self, launch: Sequence[Entry]) -> None:
+    def _write(self, launch: Sequence[DumpEntry]) -> None:
         newest = launch[-1]
         if not newest.p2p:
             self._operation(newest, newest, None)
@@ -186,7 +186,7 @@ class Translating:
         if not in_flight(self.dump, newest):
             self.records.after("e", around, newest.created_ns - first)
 
-    def _operation(self, entry: Entry, bears: Entry, parent: int | None) -> None:
+    def _operation(self, entry: DumpEntry, bears: DumpEntry, parent: int | None) -> None:
         """One operation; ``bears`` is the entry that has its launch's state."""
         of_message = MESSAGE.fullmatch(entry.name) if entry.p2p else None
         if entry.p2p and of_message is None:
@@ -220,7 +220,7 @@ class Translating:
         )
         self._end(number, entry, bears)
 
-    def _count(self, entry: Entry, fields: dict[str, object]) -> int:
+    def _count(self, entry: DumpEntry, fields: dict[str, object]) -> int:
         """The number of a message among those from one rank to another."""
         key = (fields["group"], fields["op"], fields["peer"])
         if self.of.wrapped and key not in self.sent:
@@ -235,7 +235,7 @@ class Translating:
         self.sent[key] = self.sent.get(key, 0) + 1
         return self.sent[key]
 
-    def _end(self, number: int, entry: Entry, bears: Entry) -> None:
+    def _end(self, number: int, entry: DumpEntry, bears: DumpEntry) -> None:
         records, device = self.records, entry.backend not in _ON_HOST
         if not in_flight(self.dump, bears):
             if self.dump.ends_told:
@@ -252,7 +252,7 @@ class Translating:
         if not device and self._waits(entry):
             records.after("w", number, 0)
 
-    def _waits(self, entry: Entry) -> bool:
+    def _waits(self, entry: DumpEntry) -> bool:
         """Whether it is the oldest that its thread has in flight: that holds it up, sooner or
         later.
         """
@@ -296,20 +296,20 @@ class Translating:
                 self.records.after("i", begun, 0)
                 self.records.after("w", begun, 0)
 
-    def stack(self, entry: Entry) -> int | None:
+    def stack(self, entry: DumpEntry) -> int | None:
         """Where an operation was called."""
         frames = entry.frames
         first = next((i for i, f in enumerate(frames) if not _LIBRARY.search(f[0])), None)
         return None if first is None else self.records.stack(frames[first:])
 
-    def _thread(self, entry: Entry) -> int:
+    def _thread(self, entry: DumpEntry) -> int:
         if entry.thread not in self.threads:
             self.threads[entry.thread] = number = len(self.threads)
             self.records.define("thread", n=number, name=entry.thread or "?")
         return self.threads[entry.thread]
 
 
-def op_of(entry: Entry) -> str:
+def op_of(entry: DumpEntry) -> str:
     """The public function of an entry's name."""
     name = entry.name
     if name.upper() == name or name.endswith("_coalesced"):

@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
-from disttrace_viewer.load.foreign.lines import Line, numbers, unix
+from disttrace_viewer.load.foreign.lines import LogLine, numbers, unix
 from disttrace_viewer.load.foreign.nccl_ras import OPS
-from disttrace_viewer.load.foreign.py_spy import Sample
+from disttrace_viewer.load.foreign.py_spy import ProcessSample
 
 DEFAULT = ("0", "default_pg")
 _INNER = re.compile(
@@ -56,7 +56,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class LoggedGroup:
     """What a line calls its group; ``local``: by a number of that process only."""
 
     name: str
@@ -77,7 +77,7 @@ class Statement:
 
     rank: int | None
     inner: int
-    group: Group | None
+    group: LoggedGroup | None
     work: Work | None
     at: int | None
     enqueued: int | None
@@ -87,7 +87,7 @@ class Statement:
 
 
 @dataclass(slots=True)
-class Failure:
+class LoggedFailure:
     """An exception that was printed; frames innermost first."""
 
     type: str = ""
@@ -133,10 +133,10 @@ class Log:
     statements: list[Statement] = field(default_factory=list)
     stacks: dict[int, list[tuple[str, int, str]]] = field(default_factory=dict)
     """Of collectives that timed out, as the watchdog of a rank printed them."""
-    failures: dict[Speaker, list[Failure]] = field(default_factory=dict)
-    bare: list[Failure] = field(default_factory=list)
+    failures: dict[Speaker, list[LoggedFailure]] = field(default_factory=dict)
+    bare: list[LoggedFailure] = field(default_factory=list)
     """Last lines of tracebacks, without the others and without a rank."""
-    open: dict[Speaker, Failure] = field(default_factory=dict)
+    open: dict[Speaker, LoggedFailure] = field(default_factory=dict)
     """Tracebacks that have begun."""
     ends: dict[int, Ended] = field(default_factory=dict)
     local_ends: dict[int | None, Ended] = field(default_factory=dict)
@@ -148,7 +148,7 @@ class Log:
     comms: dict[tuple[str, str], tuple[int, int, str]] = field(default_factory=dict)
     """Rank, size and id of communicators."""
     stuck: dict[tuple[int, str], dict[str, int]] = field(default_factory=dict)
-    dumped: list[Sample] = field(default_factory=list)
+    dumped: list[ProcessSample] = field(default_factory=list)
     """Stacks that ``faulthandler`` wrote."""
     fatal: bool = False
     """It wrote them since a process crashed."""
@@ -177,7 +177,7 @@ class Log:
         self.reports.setdefault(orjson.dumps(found), found)
 
 
-def watchdog(log: Log, line: Line, speaker: Speaker) -> bool:
+def watchdog(log: Log, line: LogLine, speaker: Speaker) -> bool:
     """What NCCL's watchdog tells of an operation, or of counts."""
     inner = _INNER.search(line.text)
     if (there := _TIMED_OUT_THERE.search(line.text)) is not None:
@@ -209,14 +209,14 @@ def watchdog(log: Log, line: Line, speaker: Speaker) -> bool:
     return True
 
 
-def _group(inner: re.Match[str]) -> Group | None:
+def _group(inner: re.Match[str]) -> LoggedGroup | None:
     if inner["bare"]:
         return None
     if inner["desc"] == DEFAULT[1] or (inner["pg"] == "0" and not inner["guid"]):
-        return Group(*DEFAULT)
+        return LoggedGroup(*DEFAULT)
     if inner["guid"]:
-        return Group(inner["guid"], inner["desc"] or "")
-    return Group(inner["pg"], inner["desc"] or "", local=True)
+        return LoggedGroup(inner["guid"], inner["desc"] or "")
+    return LoggedGroup(inner["pg"], inner["desc"] or "", local=True)
 
 
 def _work(found: re.Match[str]) -> Work:
@@ -238,7 +238,7 @@ _STUCK = re.compile(
 _PENDING = re.compile(r"workMetaList_\.size\(\) ?= ?(\d{1,12})")
 
 
-def heartbeat(log: Log, line: Line, _speaker: Speaker) -> bool:
+def heartbeat(log: Log, line: LogLine, _speaker: Speaker) -> bool:
     """The watchdog itself does not get on: a call of CUDA, or who holds the GIL in one."""
     found, inner = _STUCK.search(line.text), _INNER.search(line.text)
     if found is None or inner is None:
@@ -262,10 +262,10 @@ _TIMED_OUT = re.compile(
 )
 
 
-def timed_out(log: Log, line: Line, _speaker: Speaker) -> bool:
+def timed_out(log: Log, line: LogLine, _speaker: Speaker) -> bool:
     """What the watchdog of torch 2.15 tells: that an operation does not end, and no more."""
     if (found := _TIMED_OUT.search(line.text)) is not None:
-        failure = Failure("DistBackendError", found[2], at_ns=line.at_ns)
+        failure = LoggedFailure("DistBackendError", found[2], at_ns=line.at_ns)
         log.failures.setdefault(int(found[1]), [failure])
     return found is not None
 
@@ -273,7 +273,7 @@ def timed_out(log: Log, line: Line, _speaker: Speaker) -> bool:
 _FRAME_OF_NCCL = re.compile(r"\s{0,4}#(\d{1,3}) (\S{1,200}) from (\S{1,1000})\s{0,4}")
 
 
-def failed_stack(log: Log, line: Line, speaker: Speaker) -> bool:
+def failed_stack(log: Log, line: LogLine, speaker: Speaker) -> bool:
     """``Stack trace of the failed collective``, and its frames below it."""
     if "Stack trace of the failed collective" in line.text:
         log.last = speaker
@@ -298,7 +298,7 @@ _FINGERPRINT = re.compile(
 _NUMBER_AFTER = re.compile(r"The sequence number is: (\d{1,20})")
 
 
-def fingerprints(log: Log, line: Line, speaker: Speaker) -> bool:
+def fingerprints(log: Log, line: LogLine, speaker: Speaker) -> bool:
     """What TORCH_DISTRIBUTED_DEBUG=DETAIL compares: the arguments of two ranks, or of one."""
     if "is running " not in line.text:
         return False
@@ -318,7 +318,7 @@ _CRASHED = re.compile(
 )
 
 
-def crashes(log: Log, line: Line, speaker: Speaker) -> bool:
+def crashes(log: Log, line: LogLine, speaker: Speaker) -> bool:
     """What ``faulthandler`` writes of a signal: an end of its own, unless an error came before."""
     found = _CRASHED.search(line.text)
     if found is None:
@@ -367,7 +367,7 @@ word that stands anywhere in the line, and the report's fields.
 _TEXTS = frozenset({"names", "device"})
 
 
-def told(log: Log, line: Line, _speaker: Speaker) -> bool:
+def told(log: Log, line: LogLine, _speaker: Speaker) -> bool:
     """What torch's checks and NCCL's tell of ranks, or of how many have come."""
     for kind, op, also, pattern in _TOLD:
         found = pattern.search(line.text)
@@ -407,7 +407,7 @@ _PEER = re.compile(
 )
 
 
-def nccl(log: Log, line: Line, speaker: Speaker) -> bool:
+def nccl(log: Log, line: LogLine, speaker: Speaker) -> bool:
     """Calls as NCCL_DEBUG=INFO with SUBSYS COLL prints them, and peers that it lost."""
     if (peer := _PEER.search(line.text)) is not None:
         log.peers.add(peer[1])
@@ -458,7 +458,7 @@ _OUTSIDE = re.compile(r"Received (\d{1,2}) death signal|Main process received (S
 _OUTER = {"1": "SIGHUP", "2": "SIGINT", "3": "SIGQUIT", "15": "SIGTERM"}
 
 
-def launchers(log: Log, line: Line, speaker: Speaker) -> bool:
+def launchers(log: Log, line: LogLine, speaker: Speaker) -> bool:
     """How ranks ended by torchrun, srun, ``mp.spawn``, DeepSpeed."""
     text = line.text
     if "Root Cause" in text or "Failures:" in text:
@@ -505,7 +505,7 @@ def _field(log: Log, found: re.Match[str], speaker: Speaker) -> None:
         entry.code = int(number)
     elif name == "traceback" and rest.startswith("Traceback (most recent"):
         indent = found.start(1)
-        log.open[speaker] = Failure(at_ns=entry.at_ns, indent=indent, of=entry.rank)
+        log.open[speaker] = LoggedFailure(at_ns=entry.at_ns, indent=indent, of=entry.rank)
 
 
 _OURS = re.compile(r"disttrace: ([a-z][a-z ]{2,20})( \(likely\))?: ")
@@ -513,7 +513,7 @@ _CLOCK = re.compile(r" \((\d\d:\d\d:\d\d)\)")
 _KINDS = frozenset({"stalled", "diverged", "slow", "waiting", "failed", "starting", "going on"})
 
 
-def ours(log: Log, line: Line, _speaker: Speaker) -> bool:
+def ours(log: Log, line: LogLine, _speaker: Speaker) -> bool:
     """What the job itself reported on stderr, by disttrace: as text, or as JSON."""
     start = line.text.find('{"disttrace":')
     if start >= 0:
@@ -546,7 +546,7 @@ _WORLD = re.compile(
 )
 
 
-def world(log: Log, line: Line, _speaker: Speaker) -> bool:
+def world(log: Log, line: LogLine, _speaker: Speaker) -> bool:
     """How many ranks there are, by a line of the program or its trainer."""
     found = _WORLD.search(line.text)
     if found is None:
@@ -555,7 +555,7 @@ def world(log: Log, line: Line, _speaker: Speaker) -> bool:
     return True
 
 
-FORMS: tuple[tuple[tuple[str, ...], Callable[[Log, Line, Speaker], bool]], ...] = (
+FORMS: tuple[tuple[tuple[str, ...], Callable[[Log, LogLine, Speaker], bool]], ...] = (
     (("disttrace",), ours),
     (("atchdog", "work: ", "eartbeat"), watchdog),
     (("atchdog", "eartbeat"), heartbeat),

@@ -55,7 +55,7 @@ _WIDEST = 400
 
 
 @dataclass(slots=True)
-class Line:
+class LogLine:
     """A line without its prefixes. ``rank``: the global one, where a prefix tells it; ``local``
     that of a host; ``by``: what else tells who printed it. ``times``: so many printed it.
     """
@@ -119,9 +119,9 @@ class Prefixes:
             rising = all(a < b for a, b in itertools.pairwise(numbers))
             self.labels = not (rising and len(numbers) > 2)
 
-    def strip(self, text: str) -> Line:
+    def strip(self, text: str) -> LogLine:
         """The line without its prefixes."""
-        line = Line(COLOUR.sub("", text) if "\x1b" in text else text)
+        line = LogLine(COLOUR.sub("", text) if "\x1b" in text else text)
         line.text = line.text.removeprefix(self._margin)
         if (glog := _GLOG.search(line.text)) is not None:
             line.at_ns = _unix(self._year, *map(int, glog.groups()[:5]), part=glog[6])
@@ -142,7 +142,7 @@ class Prefixes:
             line.text = line.text[: again.start()].rstrip()
         return line
 
-    def _take(self, line: Line, found: re.Match[str]) -> None:
+    def _take(self, line: LogLine, found: re.Match[str]) -> None:
         if rank := found["rank"] or found["worker"] or found["horovod"]:
             line.rank = int(rank)
         elif found["role"] and found["other"]:  # either order; a global rank is no smaller

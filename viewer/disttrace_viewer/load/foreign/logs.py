@@ -26,14 +26,14 @@ from disttrace_viewer.load.foreign.forms import (
     DEFAULT,
     FORMS,
     Called,
-    Failure,
-    Group,
     Log,
+    LoggedFailure,
+    LoggedGroup,
     Speaker,
     Statement,
     Work,
 )
-from disttrace_viewer.load.foreign.lines import Line, Prefixes
+from disttrace_viewer.load.foreign.lines import LogLine, Prefixes
 from disttrace_viewer.load.foreign.records import COUNTS_LACK, Records, identity
 from disttrace_viewer.load.problems import Problems, plural
 from disttrace_viewer.trace.operation import is_closed, is_echo, is_time_out
@@ -200,7 +200,7 @@ def _take(log: Log, path: str, own: int | None, first: int | None) -> None:
     width = None
     seen: set[str] = set()
     nothing: dict[str, str] = {}
-    reader = _Reader(log, path, own, first)
+    reader = _LogReader(log, path, own, first)
     dumped: list[str] = []
     for piece in _pieces(path):
         if prefixes is None:
@@ -239,14 +239,14 @@ def _take(log: Log, path: str, own: int | None, first: int | None) -> None:
             log.dumped.append(replace(one, rank=own) if one.rank is None else one)
 
 
-class _Reader:
+class _LogReader:
     """Takes the lines of one file."""
 
     def __init__(self, log: Log, path: str, own: int | None, first: int | None) -> None:
         self.log, self.own, self._first = log, own, first
         self._path = path
         self._chained: set[Speaker] = set()
-        self._torn: Line | None = None
+        self._torn: LogLine | None = None
         log.entry, log.last = None, path
 
     @property
@@ -255,20 +255,20 @@ class _Reader:
         log = self.log
         return bool(log.open or log.entry or self._torn or log.last != self._path)
 
-    def note_rank(self, line: Line) -> None:
+    def note_rank(self, line: LogLine) -> None:
         """A rank that printed a line of its own."""
         rank = self._rank(line)
         if rank is not None:
             self.log.ranks.add(rank)
 
-    def _rank(self, line: Line) -> int | None:
+    def _rank(self, line: LogLine) -> int | None:
         if line.rank is None and line.local is not None and self._first is not None:
             line.rank = self._first + line.local
         if line.rank is None:
             line.rank = self.own
         return line.rank
 
-    def take(self, line: Line) -> str | None:
+    def take(self, line: LogLine) -> str | None:
         """What is strange in a line that tells nothing; None: it tells something."""
         log, torn = self.log, self._torn
         wordings = [line.text]
@@ -294,13 +294,15 @@ class _Reader:
         troubled = _TROUBLE.search(line.text) and len(log.strange) < _MOST_STRANGE
         return re.sub(r"\d+", "N", line.text.strip())[:120] if troubled else ""
 
-    def _traceback(self, speaker: Speaker, line: Line) -> bool:
+    def _traceback(self, speaker: Speaker, line: LogLine) -> bool:
         log, text = self.log, line.text
         if text.startswith(_CHAINED):
             self._chained.add(speaker)
             return True
         if "Traceback (most recent call last)" in text:
-            log.open[speaker] = Failure(at_ns=line.at_ns, indent=len(text) - len(text.lstrip()))
+            log.open[speaker] = LoggedFailure(
+                at_ns=line.at_ns, indent=len(text) - len(text.lstrip())
+            )
             return True
         current = log.open.get(speaker)
         if current is None:
@@ -325,7 +327,7 @@ class _Reader:
         self._close(speaker, current)
         return True
 
-    def _alone(self, line: Line) -> bool:
+    def _alone(self, line: LogLine) -> bool:
         """The last line of a traceback without the others, as far as a prefix tells its rank, or it
         is one of torch's own.
         """
@@ -333,7 +335,7 @@ class _Reader:
         name = "" if error is None else error[1].rpartition(".")[2]
         if error is None or not name.endswith(("Error", "Exception", "KeyboardInterrupt")):
             return False
-        failure = Failure(name, line.text[error.end() :].rstrip(), at_ns=line.at_ns)
+        failure = LoggedFailure(name, line.text[error.end() :].rstrip(), at_ns=line.at_ns)
         speaker: Speaker = line.by if line.rank is None else line.rank
         if (line.rank is None and not _echoes(failure)) or self.log.failures.get(speaker):
             self.log.bare.append(failure)
@@ -341,7 +343,7 @@ class _Reader:
         self._close(speaker, failure)
         return True
 
-    def _close(self, speaker: Speaker, failure: Failure) -> None:
+    def _close(self, speaker: Speaker, failure: LoggedFailure) -> None:
         log = self.log
         if failure.of is not None:
             speaker = failure.of
@@ -383,7 +385,7 @@ def _error_file(log: Log, path: str, own: int | None) -> None:
         return
     log.lines += 1
     name = type_.rpartition(".")[2]
-    failure = Failure(name, text[:4000], frames[::-1], at)
+    failure = LoggedFailure(name, text[:4000], frames[::-1], at)
     speaker: Speaker = path if own is None else own
     log.failures[speaker] = [failure, *log.failures.get(speaker, [])]
 
@@ -391,7 +393,7 @@ def _error_file(log: Log, path: str, own: int | None) -> None:
 # -- what follows from it --------------------------------------------------------------------
 
 
-def _echoes(failure: Failure) -> bool:
+def _echoes(failure: LoggedFailure) -> bool:
     """Whether an exception passes on that others went away, or did not come."""
     if failure.type == _INTERRUPT or _CUT_SHORT.fullmatch(failure.text):
         return True
@@ -423,13 +425,15 @@ _NATIVE = re.compile(r"\.cc:\d|\.cpp:\d|gloo|NCCL|c10d|TCPStore|monitoredBarrier
 """In texts of C++ code of torch."""
 
 
-def _sides(log: Log) -> tuple[dict[int, Failure], dict[int, Failure], list[Failure]]:
+def _sides(
+    log: Log,
+) -> tuple[dict[int, LoggedFailure], dict[int, LoggedFailure], list[LoggedFailure]]:
     """By rank the failures that are its own, and those that pass on others'; and those of which no
     line tells the rank.
     """
-    own: dict[int, Failure] = {}
-    echoes: dict[int, Failure] = {}
-    unnamed: list[Failure] = []
+    own: dict[int, LoggedFailure] = {}
+    echoes: dict[int, LoggedFailure] = {}
+    unnamed: list[LoggedFailure] = []
     for speaker, found in log.failures.items():
         mine = [one for one in found if not _echoes(one)]
         mine = [one for one in mine if one.type not in ("ChildFailedError", "SystemExit")]
@@ -511,7 +515,9 @@ def _journals(log: Log, path: str, problems: Problems) -> Iterator[Files]:
     if (echoes or stacks) and not {*reported, *own, *killed, *log.called, *parted}:
         given_up = [one for one in _samples(log, path, echoes) if one.rank not in stacks]
         if all(is_time_out(one.error) for one in given_up) and not stacks:
-            given_up += [py_spy.Sample(path, rank, (), rank) for rank in _silent(log, echoes)]
+            given_up += [
+                py_spy.ProcessSample(path, rank, (), rank) for rank in _silent(log, echoes)
+            ]
         yield from py_spy.translated(
             [*stacks.values(), *given_up], kind=NAME, world=world, whole=log.whole, reports=reports,
         )  # fmt: skip
@@ -523,18 +529,18 @@ def _journals(log: Log, path: str, problems: Problems) -> Iterator[Files]:
         rest = []
 
 
-def _nameless(log: Log, path: str) -> list[py_spy.Sample]:
+def _nameless(log: Log, path: str) -> list[py_spy.ProcessSample]:
     """Stacks of which no line tells the rank, those of interrupts too."""
     found = [one for one in log.dumped if one.rank is None]
     for speaker, several in log.failures.items():
         for one in several:
             files_of = [file for file, _, _ in one.frames]
             if isinstance(speaker, str) and one.type == _INTERRUPT and py_spy.is_of_rank(files_of):
-                found.append(py_spy.Sample(path, 0, _framed(one)))
+                found.append(py_spy.ProcessSample(path, 0, _framed(one)))
     return found
 
 
-def _silent(log: Log, echoes: Mapping[int, Failure]) -> list[int]:
+def _silent(log: Log, echoes: Mapping[int, LoggedFailure]) -> list[int]:
     """The rank that printed lines and no error, where all others printed one: whoever all waited
     for, or who ended first without a word, is such a one.
     """
@@ -646,7 +652,9 @@ def _left_out(log: Log, found: Mapping[int, Sequence[Called]]) -> None:
                 break
 
 
-def _samples(log: Log, path: str, echoes: Mapping[int, Failure]) -> list[py_spy.Sample]:
+def _samples(
+    log: Log, path: str, echoes: Mapping[int, LoggedFailure]
+) -> list[py_spy.ProcessSample]:
     """Where ranks were when they gave up, or were interrupted."""
     found = []
     dumped = {one.rank: one.frames for one in log.dumped}
@@ -657,7 +665,9 @@ def _samples(log: Log, path: str, echoes: Mapping[int, Failure]) -> list[py_spy.
         error = None if one.type == _INTERRUPT else f"{one.type}: {one.text}"[:1000]
         at_ns = one.at_ns or files.modified_ns(path)
         idle = is_time_out(error) or None  # until then it waited
-        found.append(py_spy.Sample(path, rank, frames, rank, idle=idle, at_ns=at_ns, error=error))
+        found.append(
+            py_spy.ProcessSample(path, rank, frames, rank, idle=idle, at_ns=at_ns, error=error)
+        )
     return found
 
 
@@ -668,8 +678,8 @@ class _Facts:
     log: Log
     reported: Ranks
     uncounted: frozenset[Key]
-    own: Mapping[int, Failure]
-    echoes: Mapping[int, Failure]
+    own: Mapping[int, LoggedFailure]
+    echoes: Mapping[int, LoggedFailure]
     killed: Mapping[int, int]
     parted: Mapping[int, Sequence[Called]]
     path: str
@@ -756,7 +766,7 @@ class _Facts:
 
     def _compared(self, records: Records, rank: int, call: Called, now: int) -> None:
         """What a check compared, where it raised."""
-        of = next(iter(self.log.failures.get(rank, ())), None) or Failure()
+        of = next(iter(self.log.failures.get(rank, ())), None) or LoggedFailure()
         seqs = {one.seq for one in self.log.called.values()}
         seqs = seqs if len(seqs) == 1 else {0}
         number = records.call(
@@ -780,9 +790,9 @@ class _Facts:
         else:
             records.after("i", begun, 0)
 
-    def _broken(self, records: Records, failure: Failure, at_ns: int) -> None:
+    def _broken(self, records: Records, failure: LoggedFailure, at_ns: int) -> None:
         """The operation in which an exception passes on that others went away."""
-        found = py_spy.call_of(py_spy.Sample("", 0, _framed(failure)))
+        found = py_spy.call_of(py_spy.ProcessSample("", 0, _framed(failure)))
         op = found.op if found is not None and found.op in py_spy.TOGETHER else UNKNOWN_OP
         stack = records.stack(found.frames if found is not None else failure.frames)
         number = records.call(op=op, kind="collective", group=1, stack=stack)
@@ -791,7 +801,7 @@ class _Facts:
         records.after("e", begun, 1_000_000_000, x=error)
 
 
-def _framed(failure: Failure) -> tuple[py_spy.Frame, ...]:
+def _framed(failure: LoggedFailure) -> tuple[py_spy.Frame, ...]:
     return tuple(
         {"file": f, "line": n, "name": name, "locals": {}} for f, n, name in failure.frames
     )
@@ -901,7 +911,7 @@ def _rank(statement: Statement) -> int | None:
     return statement.inner if statement.group is None or statement.group.is_default else None
 
 
-def _key(group: Group) -> Key:
+def _key(group: LoggedGroup) -> Key:
     return group.name, group.desc
 
 

@@ -50,7 +50,7 @@ class _Steps(dict[int, Callable[..., None]]):
 
 
 def _bounded(step: Callable[..., None], builds: bool) -> Callable[..., None]:
-    def bounded(reader: _Reader) -> None:
+    def bounded(reader: _BoundedUnpickler) -> None:
         step(reader)
         reader.built += builds
         if reader.built > MOST_VALUES or len(reader.stack) > MOST_VALUES:
@@ -61,7 +61,7 @@ def _bounded(step: Callable[..., None], builds: bool) -> Callable[..., None]:
     return bounded
 
 
-class _Reader(pickle._Unpickler):
+class _BoundedUnpickler(pickle._Unpickler):
     """Python's own reader, with fewer opcodes and with bounds."""
 
     stack: list[Any]
@@ -146,7 +146,7 @@ class _Reader(pickle._Unpickler):
 
 def loads(data: bytes) -> Any:
     """The value of a pickle of plain values. Raises Refused or Torn."""
-    return _spread(_Reader(data).value(), len(data))
+    return _spread(_BoundedUnpickler(data).value(), len(data))
 
 
 def _spread(value: Any, size: int) -> Any:
@@ -175,7 +175,7 @@ def salvaged(data: bytes, inner: str) -> dict[str, Any]:
     """What a torn pickle of a dictionary held, as far as it was complete, with the complete
     dictionaries of the list under ``inner``. Raises Refused.
     """
-    reader = _Reader(data)
+    reader = _BoundedUnpickler(data)
     try:
         value = _spread(reader.value(), len(data))
         return value if isinstance(value, dict) else {}

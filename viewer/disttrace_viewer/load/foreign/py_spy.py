@@ -61,7 +61,7 @@ Frame = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class ProcessSample:
     """The main thread of one process, once or twice."""
 
     path: str
@@ -95,7 +95,7 @@ def read(paths: Sequence[str], problems: Problems) -> Iterator[Files]:
     yield from translated(found)
 
 
-def tell_guesses(found: Sequence[Sample], path: str, problems: Problems) -> None:
+def tell_guesses(found: Sequence[ProcessSample], path: str, problems: Problems) -> None:
     """Say which processes stand for which ranks, where nothing tells them."""
     guessed = [
         f"rank {rank} is process {one.pid}" if one.pid else f"rank {rank} is in {one.path}"
@@ -108,9 +108,9 @@ def tell_guesses(found: Sequence[Sample], path: str, problems: Problems) -> None
         problems.add(path, "guessed", f"stacks tell no rank, so {by} them: {shown}.")
 
 
-def samples(paths: Sequence[str], problems: Problems) -> list[Sample]:
+def samples(paths: Sequence[str], problems: Problems) -> list[ProcessSample]:
     """The ranks of which files have stacks; a sentence of each file without one."""
-    found: dict[object, Sample] = {}
+    found: dict[object, ProcessSample] = {}
     for path in paths:
         digits = re.findall(r"[0-9]+", os.path.basename(path))
         try:
@@ -125,12 +125,12 @@ def samples(paths: Sequence[str], problems: Problems) -> list[Sample]:
     return [*found.values()]
 
 
-def of_text(path: str, data: bytes, first: int | None, number: int = 0) -> list[Sample]:
+def of_text(path: str, data: bytes, first: int | None, number: int = 0) -> list[ProcessSample]:
     """The ranks of which a text has stacks; ``first``: the rank of its host's first process."""
     several = _processes(data, number, first)
     at_ns = files.modified_ns(path)
     return [
-        Sample(path, one.pid, frames_of(one), one.rank, at_ns=at_ns)
+        ProcessSample(path, one.pid, frames_of(one), one.rank, at_ns=at_ns)
         for one in several
         if one.is_rank or len(several) == 1
     ]
@@ -141,7 +141,7 @@ def main_thread(data: bytes) -> tuple[Frame, ...]:
     return frames_of(_processes(data)[0])
 
 
-def frames_of(process: Process) -> tuple[Frame, ...]:
+def frames_of(process: DumpedProcess) -> tuple[Frame, ...]:
     """The frames of a process's main thread, innermost first."""
     return tuple(
         {
@@ -155,7 +155,7 @@ def frames_of(process: Process) -> tuple[Frame, ...]:
 
 
 def translated(
-    samples: Sequence[Sample],
+    samples: Sequence[ProcessSample],
     *,
     kind: str = NAME,
     world: int = 0,
@@ -211,7 +211,7 @@ class _Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class StackCall:
     """What a process is in; ``op`` is ``?`` where it is unknown whether it waits for others."""
 
     op: str
@@ -224,10 +224,10 @@ class Call:
 
 def is_in_call(frames: Sequence[Frame]) -> bool:
     """Whether a thread is in a call that may wait for others."""
-    return call_of(Sample("", 0, tuple(frames))) is not None
+    return call_of(ProcessSample("", 0, tuple(frames))) is not None
 
 
-def call_of(sample: Sample) -> Call | None:
+def call_of(sample: ProcessSample) -> StackCall | None:
     """The call that a process is in; None where it is in none that may wait for others."""
     frames = sample.frames
     user = program(places(frames))
@@ -241,16 +241,16 @@ def call_of(sample: Sample) -> Call | None:
         if name in MESSAGES:
             values = (frame["locals"].get(key) for key in MESSAGES[name])
             peer = next((n for v in values if (n := whole(v or "")) is not None), None)
-            return Call(name, peer, where, user)
+            return StackCall(name, peer, where, user)
         if name in TOGETHER or name == BATCH:
-            return Call(name, None, where, user)
+            return StackCall(name, None, where, user)
     if any(_DISTRIBUTED.search(f["file"]) or _MAY_WAIT.search(f["file"]) for f in frames[:inner]):
-        return Call(UNKNOWN_OP, None, where, user, computes=sample.idle is False)
+        return StackCall(UNKNOWN_OP, None, where, user, computes=sample.idle is False)
     waits = _waits(user) or sample.error is not None
-    return Call(UNKNOWN_OP, None, where, user) if waits else None  # for a device it spins
+    return StackCall(UNKNOWN_OP, None, where, user) if waits else None  # for a device it spins
 
 
-def recorded(call: Call, records: Records, group: int | None) -> int:
+def recorded(call: StackCall, records: Records, group: int | None) -> int:
     """The number of a call among the records of its process."""
     kind = "composed" if call.op == BATCH else "collective"
     return records.call(
@@ -296,9 +296,9 @@ def _waits(user: Frames) -> bool:
     return _WAITING_LINE.search(line) is not None
 
 
-def by_rank(samples: Sequence[Sample]) -> dict[int, Sample]:
+def by_rank(samples: Sequence[ProcessSample]) -> dict[int, ProcessSample]:
     """The samples by rank: recorded, by a local variable of the program, or by order of pids."""
-    found: dict[int, Sample] = {}
+    found: dict[int, ProcessSample] = {}
     rest = []
     for sample in sorted(samples, key=lambda s: s.pid):
         rank = local_rank(sample) if sample.rank is None else sample.rank
@@ -312,12 +312,12 @@ def by_rank(samples: Sequence[Sample]) -> dict[int, Sample]:
     return dict(sorted(found.items()))
 
 
-def is_guessed(sample: Sample) -> bool:
+def is_guessed(sample: ProcessSample) -> bool:
     """Whether its rank is no more than the place of its pid."""
     return sample.rank is None and local_rank(sample) is None
 
 
-def local_rank(sample: Sample) -> int | None:
+def local_rank(sample: ProcessSample) -> int | None:
     """By a variable in a frame of the program's own, outermost first."""
     for frame in reversed(sample.frames):
         if not _LIBRARY.search(frame["file"]):
@@ -329,7 +329,13 @@ def local_rank(sample: Sample) -> int | None:
 
 
 def _journal(
-    job: _Job, sample: Sample, rank: int, call: Call | None, *, runs: bool, together: bool
+    job: _Job,
+    sample: ProcessSample,
+    rank: int,
+    call: StackCall | None,
+    *,
+    runs: bool,
+    together: bool,
 ) -> Files:
     now, waited_ns = job.now, sample.waited_ns or UNKNOWN_NS
     lacks = {*LACKS, *(() if sample.waited_ns else ("since",))}
@@ -386,7 +392,7 @@ _LAUNCHER = re.compile(
 
 
 @dataclass(slots=True)
-class Process:
+class DumpedProcess:
     """The threads of a process, as ``py-spy dump --json`` has them; ``rank`` where a prefix tells
     it. The pid is ``number`` where nothing tells it.
     """
@@ -423,7 +429,7 @@ def _begins(text: str) -> bool:
     return any(_BEGIN.fullmatch(line) for line in found)
 
 
-def _processes(data: bytes, number: int = 0, first: int | None = 0) -> list[Process]:
+def _processes(data: bytes, number: int = 0, first: int | None = 0) -> list[DumpedProcess]:
     """The processes of a file, in their order; ``first``: the rank of the first one of its host.
     Raises ValueError where it has no stack.
     """
@@ -434,7 +440,7 @@ def _processes(data: bytes, number: int = 0, first: int | None = 0) -> list[Proc
     return found
 
 
-def _of_json(data: bytes) -> list[Process]:
+def _of_json(data: bytes) -> list[DumpedProcess]:
     """Lists of threads: one, or one a line, with prefixes or without."""
     if b'"frames"' not in data:
         return []
@@ -453,18 +459,18 @@ def _of_json(data: bytes) -> list[Process]:
     return found
 
 
-def _by_pid(threads: Sequence[dict[str, Any]], rank: int | None) -> list[Process]:
-    found: dict[int, Process] = {}
+def _by_pid(threads: Sequence[dict[str, Any]], rank: int | None) -> list[DumpedProcess]:
+    found: dict[int, DumpedProcess] = {}
     for thread in threads:
         pid = int(thread["pid"])
-        found.setdefault(pid, Process(pid, rank)).threads.append(thread)
+        found.setdefault(pid, DumpedProcess(pid, rank)).threads.append(thread)
     return [*found.values()]
 
 
-def _of_text(text: str, number: int, first: int | None) -> Iterator[Process]:
+def _of_text(text: str, number: int, first: int | None) -> Iterator[DumpedProcess]:
     lines = text.splitlines()
     prefixes = Prefixes(lines[:200], 1970)
-    found: dict[object, list[Process]] = {}
+    found: dict[object, list[DumpedProcess]] = {}
     reversed_ = set[int]()
     native: dict[object, int] = {}
     for raw in lines:
@@ -483,11 +489,11 @@ def _of_text(text: str, number: int, first: int | None) -> Iterator[Process]:
         pid = begin["process"] or begin["pid"] or begin["attached"]
         if pid is not None:
             told = begin["local"] if rank is None and first is not None else None
-            own.append(Process(int(pid), rank if told is None else (first or 0) + int(told)))
+            own.append(DumpedProcess(int(pid), rank if told is None else (first or 0) + int(told)))
         elif not own or begin["again"]:
             if begin["again"] and own and own[-1].threads:
                 own.pop()  # the newest of several looks
-            own.append(Process(number, rank))
+            own.append(DumpedProcess(number, rank))
         if begin["lwp"]:
             native[key] = int(begin["lwp"])
         elif not (begin["process"] or begin["attached"] or begin["again"]):

@@ -14,7 +14,7 @@ from disttrace_viewer.diagnosis.positions import RankPlace, places, time_left
 from disttrace_viewer.diagnosis.report import NO_HISTORY, coverage, healthy, job_of
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR, NOTE, Finding
+from disttrace_viewer.findings.finding import ERROR, NOTE, RuleFinding
 from disttrace_viewer.findings.rules.outside import TIMELESS, TIMES, UNDECIDED
 from disttrace_viewer.load.said import SHOWN, subject
 from disttrace_viewer.trace.process import JOURNAL, Stack
@@ -61,7 +61,7 @@ class Line:
         return f"{self.lead}{self.text}"
 
 
-def announced(case: Case, findings: Sequence[Finding]) -> list[str]:
+def announced(case: Case, findings: Sequence[RuleFinding]) -> list[str]:
     """``Said by the job itself at 19:29:26 (stalled), 19:31:02 (failed)``, with the sentence where
     it is not that of the first finding.
     """
@@ -90,12 +90,12 @@ def _clock(at: float) -> str:
     return clock_time(round(at * 1e9)).rpartition(" ")[2]
 
 
-def lines(case: Case, findings: Sequence[Finding]) -> Iterator[str]:
+def lines(case: Case, findings: Sequence[RuleFinding]) -> Iterator[str]:
     """The report, not wrapped."""
     return (str(line).rstrip() for line in page(case, findings))
 
 
-def page(case: Case, findings: Sequence[Finding], *, stacks: bool = False) -> Iterator[Line]:
+def page(case: Case, findings: Sequence[RuleFinding], *, stacks: bool = False) -> Iterator[Line]:
     """The report; ``stacks`` adds the recorded frames of the ranks that are stuck."""
     serious = [f for f in findings if f.severity != NOTE]
     where, read = places(case, serious), tuple(_coverage(case))
@@ -110,7 +110,7 @@ def page(case: Case, findings: Sequence[Finding], *, stacks: bool = False) -> It
 
 
 def _judgement(
-    case: Case, findings: Sequence[Finding], where: Sequence[RankPlace], length: Length
+    case: Case, findings: Sequence[RuleFinding], where: Sequence[RankPlace], length: Length
 ) -> Iterator[Line]:
     if _by_log(case):
         yield from (Line(one, style=WAIT) for one in announced(case, []))
@@ -135,7 +135,7 @@ def _judgement(
 # -- what is wrong ---------------------------------------------------------------------------
 
 
-def _caveats(case: Case, findings: Sequence[Finding]) -> Iterator[Line]:
+def _caveats(case: Case, findings: Sequence[RuleFinding]) -> Iterator[Line]:
     """What is missing comes first: what follows may change with it."""
     if not case.incomplete:
         return
@@ -208,7 +208,7 @@ def not_yet(case: Case) -> str | None:
     return None
 
 
-def _finding(case: Case, place: int, finding: Finding) -> Iterator[Line]:
+def _finding(case: Case, place: int, finding: RuleFinding) -> Iterator[Line]:
     doubt = "" if finding.certainty == "certain" else ", likely"
     mark = finding.severity if finding.severity != ERROR else "ERROR"
     if finding.values is not None and finding.said_at is not None:
@@ -225,14 +225,14 @@ def _finding(case: Case, place: int, finding: Finding) -> Iterator[Line]:
         yield Line(f"{sentences.listed(finding.settles)}.", "   To confirm: ", HEAD)
 
 
-def details(case: Case, findings: Sequence[Finding]) -> Iterator[str]:
+def details(case: Case, findings: Sequence[RuleFinding]) -> Iterator[str]:
     """What stands beside the sentence of the first finding, and the stacks of its ranks."""
     for finding in findings[:1]:
         beside = [*_finding(case, 1, finding)][1:]
         yield from (str(line).rstrip() for line in (*beside, *_stacks(case, [finding])))
 
 
-def _following(place: int | None, finding: Finding, most: int) -> Iterator[Line]:
+def _following(place: int | None, finding: RuleFinding, most: int) -> Iterator[Line]:
     if not finding.consequences:
         return
     yield Line("")
@@ -249,7 +249,7 @@ def _following(place: int | None, finding: Finding, most: int) -> Iterator[Line]
 
 
 def _where(
-    case: Case, findings: Sequence[Finding], found: Sequence[RankPlace], most: int
+    case: Case, findings: Sequence[RuleFinding], found: Sequence[RankPlace], most: int
 ) -> Iterator[Line]:
     trace = case.evidence.trace
     if not found:
@@ -280,7 +280,7 @@ def _doing(place: RankPlace) -> str:
 # -- stacks ----------------------------------------------------------------------------------
 
 
-def _stacks(case: Case, findings: Sequence[Finding]) -> Iterator[Line]:
+def _stacks(case: Case, findings: Sequence[RuleFinding]) -> Iterator[Line]:
     """Recorded frames, innermost first, of culprits, then of those who wait, each stack once."""
     trace = case.evidence.trace
     guilty = [p for f in findings for p in f.culprits]
@@ -352,7 +352,7 @@ class JobReport:
     """The verdict on one job."""
 
     case: Case
-    findings: Sequence[Finding]
+    findings: Sequence[RuleFinding]
 
     @property
     def well(self) -> bool:

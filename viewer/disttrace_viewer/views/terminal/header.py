@@ -14,7 +14,7 @@ from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.process_ends import EXITED, FAILED, KILLED, RUNNING, UNKNOWN
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.columns import IN_FLIGHT
-from disttrace_viewer.trace.model import Group, Job, Member, Place, Trace, lead_of
+from disttrace_viewer.trace.model import Group, JobTrace, LaunchedJob, Member, Place, lead_of
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.views.terminal import BAD, DIM, GOOD, HEAD, PLAIN, WAIT
 from disttrace_viewer.wording.names import Names, clock_time, duration, few, number, spans
@@ -67,7 +67,7 @@ def _program(process: Process) -> str:
     return " ".join(words)
 
 
-def _job(evidence: Evidence, names: Names, job: Job) -> Iterator[HeadLine]:
+def _job(evidence: Evidence, names: Names, job: LaunchedJob) -> Iterator[HeadLine]:
     trace = names.trace
     processes = [trace.processes[i] for i in job.processes]
     oldest = min(processes, key=lambda p: (p.parent in trace.by_id, not p.is_agent, p.start_ns))
@@ -113,7 +113,7 @@ def _states(evidence: Evidence, processes: Sequence[Process]) -> Iterator[tuple[
         yield f"{count} {state}", _STATE_STYLES[state]
 
 
-def _groups(trace: Trace, exchanges: Exchanges, names: Names) -> Iterator[HeadLine]:
+def _groups(trace: JobTrace, exchanges: Exchanges, names: Names) -> Iterator[HeadLine]:
     collectives, messages = (
         Counter(dict(frame.group_by("group").len().iter_rows()))
         for frame in (exchanges.collectives, exchanges.messages)
@@ -145,7 +145,7 @@ def _members(group: Group, names: Names) -> str:
     return names.processes(m.process for m in group.members)
 
 
-def _recorded(trace: Trace, names: Names) -> Iterator[HeadLine]:
+def _recorded(trace: JobTrace, names: Names) -> Iterator[HeadLine]:
     operations = number(trace.operations.height, "operation")
     read = f"{operations} in {number(len(trace.processes), 'journal')}"
     if len(trace.clocks) > 1:
@@ -169,7 +169,7 @@ def _recorded(trace: Trace, names: Names) -> Iterator[HeadLine]:
         yield HeadLine("also here", ((text, DIM),))
 
 
-def _problems(trace: Trace, names: Names) -> list[str]:
+def _problems(trace: JobTrace, names: Names) -> list[str]:
     found = [problem.sentence for problem in trace.problems]
     for job in trace.jobs:
         processes = [trace.processes[i] for i in job.processes]
@@ -223,7 +223,7 @@ class Phase:
     """None: not over yet, or failed."""
 
 
-def initialization_of(trace: Trace) -> pl.DataFrame:
+def initialization_of(trace: JobTrace) -> pl.DataFrame:
     """Columns ``process``, ``number``: agents' operations, constructors, and what makes groups with
     everything inside it except collectives and messages.
     """
@@ -340,7 +340,7 @@ def _maker(member: Member, rows: Sequence[Operation]) -> Operation | None:
     return around[0] if around else None
 
 
-def _called(trace: Trace, maker: Operation) -> str:
+def _called(trace: JobTrace, maker: Operation) -> str:
     op = str(maker["op"])
     if op != "init_process_group":
         return op

@@ -14,7 +14,7 @@ from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.trace.columns import IN_FLIGHT
-from disttrace_viewer.trace.model import Group, Trace
+from disttrace_viewer.trace.model import Group, JobTrace
 from disttrace_viewer.trace.plain_text import whole
 
 _UNITS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "": 10**9}
@@ -109,7 +109,7 @@ class Plan:
 
 
 def plan_of(
-    trace: Trace, exchanges: Exchanges, filters: Filters, initialization: pl.DataFrame
+    trace: JobTrace, exchanges: Exchanges, filters: Filters, initialization: pl.DataFrame
 ) -> Plan:
     """``initialization``: (process, number) of what is shown as initialization, not here."""
     local = _locals(trace, filters, initialization)
@@ -122,7 +122,7 @@ def plan_of(
     return Plan(rows.sort("first_ns", "kind", "item"), local)
 
 
-def group_indices(trace: Trace, filters: Filters) -> list[int]:
+def group_indices(trace: JobTrace, filters: Filters) -> list[int]:
     """Groups that pass the filters on groups and ranks."""
 
     def named(group: Group) -> bool:
@@ -145,7 +145,7 @@ def wanted_op(op: str, filters: Filters) -> bool:
     return not filters.ops or any(fnmatchcase(op, pattern) for pattern in filters.ops)
 
 
-def _tolerance(trace: Trace) -> tuple[pl.DataFrame, int]:
+def _tolerance(trace: JobTrace) -> tuple[pl.DataFrame, int]:
     """Per group the members of which nothing is known, and until when records were dropped."""
     unseen = pl.DataFrame(
         {
@@ -158,11 +158,11 @@ def _tolerance(trace: Trace) -> tuple[pl.DataFrame, int]:
     return unseen, dropped
 
 
-def _of_calls(trace: Trace, *names: str) -> pl.LazyFrame:
+def _of_calls(trace: JobTrace, *names: str) -> pl.LazyFrame:
     return trace.calls.lazy().with_row_index("call").select("call", *names)
 
 
-def _collectives(trace: Trace, exchanges: Exchanges, filters: Filters) -> pl.DataFrame:
+def _collectives(trace: JobTrace, exchanges: Exchanges, filters: Filters) -> pl.DataFrame:
     unseen, dropped = _tolerance(trace)
     names = [op for op in trace.calls["op"].unique().to_list() if wanted_op(op, filters)]
     looks = _looks(trace, exchanges)
@@ -192,7 +192,7 @@ def _collectives(trace: Trace, exchanges: Exchanges, filters: Filters) -> pl.Dat
     )
 
 
-def _sites(trace: Trace) -> pl.LazyFrame:
+def _sites(trace: JobTrace) -> pl.LazyFrame:
     """``call`` and ``site``: a number for the user's line that it was called from."""
     numbers: dict[tuple[str, int] | None, int] = {}
     of_stack = []
@@ -208,7 +208,7 @@ def _sites(trace: Trace) -> pl.LazyFrame:
     return calls.join(table, on="stack", how="left", maintain_order="left").drop("stack")
 
 
-def _looks(trace: Trace, exchanges: Exchanges) -> pl.LazyFrame:
+def _looks(trace: JobTrace, exchanges: Exchanges) -> pl.LazyFrame:
     """Per collective a number that is equal where all members came alike: each from the same line,
     with the same arguments, as in the other one.
     """
@@ -223,7 +223,7 @@ def _looks(trace: Trace, exchanges: Exchanges) -> pl.LazyFrame:
     )
 
 
-def _messages(trace: Trace, exchanges: Exchanges, filters: Filters) -> pl.DataFrame:
+def _messages(trace: JobTrace, exchanges: Exchanges, filters: Filters) -> pl.DataFrame:
     _, dropped = _tolerance(trace)
     ops = [op for op in ("send", "recv") if wanted_op(op, filters)]
     rows = exchanges.messages.lazy().filter(
@@ -285,7 +285,7 @@ def _messages(trace: Trace, exchanges: Exchanges, filters: Filters) -> pl.DataFr
     )
 
 
-def _locals(trace: Trace, filters: Filters, initialization: pl.DataFrame) -> pl.DataFrame:
+def _locals(trace: JobTrace, filters: Filters, initialization: pl.DataFrame) -> pl.DataFrame:
     """Operations in no exchange: store, composed and constructor ones, refused ones, receives
     whose source is open. ``item``: the n-th time of every process at one line is one row."""
     operations = trace.operations.lazy()

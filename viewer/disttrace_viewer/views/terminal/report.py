@@ -13,7 +13,7 @@ from disttrace_viewer.diagnosis.job import verdict_on
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.trace.columns import IN_FLIGHT
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.views.terminal import BAD, DIM, HEAD, HOLD, WAIT
 from disttrace_viewer.views.terminal.console import TextConsole
 from disttrace_viewer.views.terminal.header import (
@@ -56,7 +56,7 @@ class Overview:
 
 
 def report_of(
-    trace: Trace,
+    trace: JobTrace,
     filters: Filters | None = None,
     *,
     evidence: Evidence | None = None,
@@ -97,7 +97,7 @@ def report_of(
     )
 
 
-def _quiet(trace: Trace, inside: pl.DataFrame) -> pl.DataFrame:
+def _quiet(trace: JobTrace, inside: pl.DataFrame) -> pl.DataFrame:
     """What of initialization the sequence leaves out: all but what is stuck or failed."""
     loud = trace.operations.filter(
         (IN_FLIGHT & ~pl.col("lost")) | pl.col("error").is_not_null()
@@ -105,7 +105,7 @@ def _quiet(trace: Trace, inside: pl.DataFrame) -> pl.DataFrame:
     return inside.join(loud, on=["process", "number"], how="anti")
 
 
-def _check(trace: Trace, filters: Filters) -> None:
+def _check(trace: JobTrace, filters: Filters) -> None:
     ranks = {p.rank for p in trace.processes if p.rank is not None}
     for group in trace.groups:
         ranks |= set(group.ranks or ())

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.views.terminal import DIM, HOLD, NUMBER, WAIT
 from disttrace_viewer.views.terminal.plan import (
     COLLECTIVE,
@@ -165,7 +165,7 @@ def _materialise(
     }
 
 
-def _actors(trace: Trace, plan: Plan, filters: Filters) -> list[int]:
+def _actors(trace: JobTrace, plan: Plan, filters: Filters) -> list[int]:
     """Processes with a lane: who speaks to others, or has a rank, or a step of its own."""
     talking = {m.process for g in trace.groups for m in g.members}
     alone = set(plan.locals["process"].unique().to_list())

@@ -11,7 +11,7 @@ from rich.text import Text
 from disttrace_viewer.analysis.minutes import Older
 from disttrace_viewer.analysis.statistics import FAMILY, Statistics
 from disttrace_viewer.analysis.what_if import WhatIf, WhatIfOutcome
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.views.terminal import DIM, WAIT
 from disttrace_viewer.views.terminal.console import Column, TextConsole, paint_table
 from disttrace_viewer.wording.differences import WHAT_IF, path_note, stretch, what_if_sentence
@@ -243,7 +243,7 @@ def paint_what_if(what_if: WhatIf, answers: Sequence[WhatIfOutcome], out: TextCo
         out.line((f"  and {rest} (--json)", DIM))
 
 
-def paint_critical_path(stretches: pl.DataFrame, trace: Trace, out: TextConsole) -> None:
+def paint_critical_path(stretches: pl.DataFrame, trace: JobTrace, out: TextConsole) -> None:
     """The largest stretches, with their share of the path."""
     whole = int(stretches["time_ns"].sum())
     if not whole:

@@ -11,8 +11,8 @@ from disttrace_viewer.diagnosis.positions import RankPlace, places
 from disttrace_viewer.diagnosis.report import by_rank
 from disttrace_viewer.diagnosis.said import Other
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import NOTE, Finding
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.findings.finding import NOTE, RuleFinding
+from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.views.terminal.diagnosis import not_yet
 from disttrace_viewer.wording.names import number
@@ -176,7 +176,7 @@ def activity_of(exchanges: Exchanges) -> Shares:
 
 
 def snapshot_of(
-    case: Case, findings: Sequence[Finding], activity: Shares, others: Sequence[Other] = ()
+    case: Case, findings: Sequence[RuleFinding], activity: Shares, others: Sequence[Other] = ()
 ) -> Snapshot:
     """The snapshot at the instant at which the case stops: now, while a process lives here."""
     evidence, trace = case.evidence, case.evidence.trace
@@ -198,7 +198,7 @@ def snapshot_of(
     )
 
 
-def _position(place: RankPlace, trace: Trace, activity: Shares) -> TopRow:
+def _position(place: RankPlace, trace: JobTrace, activity: Shares) -> TopRow:
     """The row of a position, with those of its processes."""
 
     def largest(whose: Sequence[Process], shares: Mapping[str, float]) -> float | None:
@@ -241,7 +241,7 @@ def _position(place: RankPlace, trace: Trace, activity: Shares) -> TopRow:
     )
 
 
-def _with_absence(findings: Sequence[Finding], activity: Shares, ids: Sequence[str]) -> Shares:
+def _with_absence(findings: Sequence[RuleFinding], activity: Shares, ids: Sequence[str]) -> Shares:
     """Who never arrived is in no exchange: those who wait in the finding wait for it."""
     late = dict(activity.late)
     for finding in findings:
@@ -251,7 +251,7 @@ def _with_absence(findings: Sequence[Finding], activity: Shares, ids: Sequence[s
     return Shares(activity.ops_per_s, late, activity.waiting, activity.known)
 
 
-def _verdict(case: Case, findings: Sequence[Finding]) -> Headline:
+def _verdict(case: Case, findings: Sequence[RuleFinding]) -> Headline:
     if findings:
         first = findings[0]
         return Headline(FAULT, first.kind, first.certainty, first.summary, len(findings) - 1)

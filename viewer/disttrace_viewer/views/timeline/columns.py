@@ -27,7 +27,7 @@ from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.schedule import Schedule, critical_path
 from disttrace_viewer.analysis.wait_states import WaitStates
 from disttrace_viewer.analysis.what_if import WhatIf
-from disttrace_viewer.trace.model import Blame, Trace
+from disttrace_viewer.trace.model import Blame, JobTrace
 from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.views import tables
 from disttrace_viewer.wording.differences import WHAT_IF, left_out, path_note, stretch
@@ -82,7 +82,7 @@ OPERATIONS = 500_000
 """Of more operations a page does not work this out, which takes longer than the page itself."""
 
 
-def gains(trace: Trace, exchanges: Exchanges, blame: Blame) -> dict[str, Any] | None:
+def gains(trace: JobTrace, exchanges: Exchanges, blame: Blame) -> dict[str, Any] | None:
     """``what_if`` and ``path``: a note, and rows, largest first; None where the run is too long."""
     if trace.operations.height > OPERATIONS:
         return None

@@ -21,10 +21,10 @@ from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.diagnosis.job import verdict_on
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.findings.finding import RuleFinding
 from disttrace_viewer.load.said import SHOWN
 from disttrace_viewer.trace.columns import IN_FLIGHT
-from disttrace_viewer.trace.model import Group, Trace
+from disttrace_viewer.trace.model import Group, JobTrace
 from disttrace_viewer.trace.process import Frame, Stack
 from disttrace_viewer.views.tables import shared
 from disttrace_viewer.views.timeline.columns import Columns, Sources, gains
@@ -36,12 +36,12 @@ OPERATIONS = 1_000_000
 """So many a browser holds; beyond, the page has the newest and all in flight, with a note."""
 
 
-def document(trace: Trace, *, source: bool = True) -> bytes:
+def document(trace: JobTrace, *, source: bool = True) -> bytes:
     """The content of the page, packed; ``source``: with the text of the program's lines."""
     return _Content(trace, source=source).pack()
 
 
-def shown(trace: Trace) -> pl.DataFrame:
+def shown(trace: JobTrace) -> pl.DataFrame:
     """The operations that the page holds, by begin: the newest, and all in flight."""
     table = trace.operations
     if table.height <= OPERATIONS:
@@ -70,7 +70,7 @@ class _Numbered:
 
 
 class _Content:
-    def __init__(self, trace: Trace, *, source: bool) -> None:
+    def __init__(self, trace: JobTrace, *, source: bool) -> None:
         self._trace = trace
         begun = max((one.start_ns for one in trace.processes), default=0)
         self._sources = Sources(begun) if source else None
@@ -261,7 +261,7 @@ class _Content:
 
     # -- findings ----------------------------------------------------------------------------
 
-    def _finding(self, found: Finding) -> dict[str, Any]:
+    def _finding(self, found: RuleFinding) -> dict[str, Any]:
         """As ``diagnose --json`` has it, with who and what to look at."""
         case: Case = self._case
         return {
@@ -272,7 +272,7 @@ class _Content:
             **self._focus(found),
         }
 
-    def _focus(self, found: Finding) -> dict[str, Any]:
+    def _focus(self, found: RuleFinding) -> dict[str, Any]:
         """The collective that shows it best: when it was, and the culprit's part."""
         table = self._exchanges.collectives
         groups = [one.index for one in self._trace.groups if one.id == found.group]
@@ -302,7 +302,7 @@ class _Content:
             "operation": mine["index"].to_list()[-1] if mine.height else None,
         }
 
-    def _at_lines(self, found: Finding, table: pl.DataFrame) -> pl.Series:
+    def _at_lines(self, found: RuleFinding, table: pl.DataFrame) -> pl.Series:
         """Those of some collectives that a culprit joined at a line that the finding names."""
         lines = {(where.process, where.file, where.line) for where in found.locations}
         rows = self._exchanges.participants(table["exchange"])
@@ -330,7 +330,7 @@ SCRIPTS = (
 """The page's program, in the order in which it stands there."""
 
 
-def lines(trace: Trace, *, source: bool = True) -> Iterator[bytes]:
+def lines(trace: JobTrace, *, source: bool = True) -> Iterator[bytes]:
     """The page in pieces; ``source``: with the text of the program's lines, where it is here."""
     style = _part("page.css")
     script = '"use strict";\n' + "".join(_part(f"{name}.js") for name in SCRIPTS)

@@ -26,13 +26,13 @@ from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.diagnosis.job import verdict_on
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.findings.finding import RuleFinding
 from disttrace_viewer.load import files
 from disttrace_viewer.load.foreign.kineto import unpacked
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.merge.clock import by_wall_clock
 from disttrace_viewer.trace.columns import STATUS
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.plain_text import plain
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.views.tables import shared
@@ -62,7 +62,7 @@ def tid(track: int) -> int:
 class Slices:
     """Encodes operations; keeps the encoded part that all operations of a call share."""
 
-    def __init__(self, trace: Trace, us: Clock) -> None:
+    def __init__(self, trace: JobTrace, us: Clock) -> None:
         self._trace = trace
         self._us = us
         self._shared: dict[int, tuple[str, str, bytes]] = {}
@@ -131,7 +131,7 @@ class Slices:
 CHUNK_ROWS = 50_000
 
 
-def lines(trace: Trace, start: int | None = None) -> Iterator[bytes]:
+def lines(trace: JobTrace, start: int | None = None) -> Iterator[bytes]:
     """The document in pieces, one event per line; its zero is the launch or ``start``."""
     start = trace.launch_ns if start is None else start
     yield _head(trace, start)
@@ -146,7 +146,7 @@ OURS = "disttrace.json"
 
 
 @dataclass(frozen=True, slots=True)
-class _Profile:
+class _OtherProfile:
     """A trace of another tool of one of our processes."""
 
     path: str
@@ -158,7 +158,7 @@ class _Profile:
     first_ns: int
 
 
-def archive(trace: Trace, paths: Sequence[str]) -> Iterator[bytes]:
+def archive(trace: JobTrace, paths: Sequence[str]) -> Iterator[bytes]:
     """A TAR of the document and of profiles, with the manifest by which Perfetto shows them on one
     time line: perfetto.dev/docs/reference/perfetto-manifest.
 
@@ -202,7 +202,7 @@ def _content(path: str) -> bytes:
     return data
 
 
-def _profile(trace: Trace, path: str, number: int) -> _Profile:
+def _profile(trace: JobTrace, path: str, number: int) -> _OtherProfile:
     """One of ``torch.profiler`` (its rank is in it) or VizTracer (pids of one host are)."""
     try:
         value = orjson.loads(_content(path))
@@ -223,7 +223,7 @@ def _profile(trace: Trace, path: str, number: int) -> _Profile:
     file = os.path.basename(path)
     name = f"profile-{number}-{file.removesuffix('.gz')}"[-_NAME:]
     # One machine for two files would be one thread, in which slices must not cross.
-    return _Profile(path, name, f"{labels} of {made[0].host}, {file}", at - first, at)
+    return _OtherProfile(path, name, f"{labels} of {made[0].host}, {file}", at - first, at)
 
 
 _NAME = 90
@@ -231,7 +231,7 @@ _NAME = 90
 _FEW = 4
 
 
-def _head(trace: Trace, start: int) -> bytes:
+def _head(trace: JobTrace, start: int) -> bytes:
     other = {
         "producer": "disttrace",
         "start_unix_ns": start,
@@ -246,7 +246,7 @@ def _clock(start: int) -> Clock:
     return lambda ns: (ns - start) / 1000
 
 
-def _pieces(trace: Trace, us: Clock) -> Iterator[bytes]:
+def _pieces(trace: JobTrace, us: Clock) -> Iterator[bytes]:
     """Events, several to a piece, without a comma at the end."""
     tracks, slices = Tracks(), Slices(trace, us)
     exchanges = Exchanges(trace)
@@ -273,7 +273,7 @@ def _pieces(trace: Trace, us: Clock) -> Iterator[bytes]:
 _FINDINGS_TID = 999_999
 
 
-def _names(trace: Trace, tracks: Tracks) -> Iterator[Event]:
+def _names(trace: JobTrace, tracks: Tracks) -> Iterator[Event]:
     """What tracks are called, and their order: ranks first, in their order."""
     ordered = sorted(trace.processes, key=lambda p: (p.rank is None, p.rank or 0, p.start_ns))
     for place, process in enumerate(ordered):
@@ -296,13 +296,13 @@ def _process_name(process: Process) -> str:
     return f"{label} ({process.host}, {process.pid or '?'}{again})"
 
 
-def _track_name(trace: Trace, track: Track) -> str:
+def _track_name(trace: JobTrace, track: Track) -> str:
     if track.thread is None:
         return "asynchronous" if track.lane == 1 else f"asynchronous {track.lane}"
     return trace.processes[track.process].threads.get(track.thread, f"thread {track.thread}")
 
 
-def _ends(trace: Trace, us: Clock) -> Iterator[Event]:
+def _ends(trace: JobTrace, us: Clock) -> Iterator[Event]:
     """How processes ended: their uncaught exceptions and their last words."""
     for process in trace.processes:
         for failure in process.failures:
@@ -321,7 +321,9 @@ def _instant(name: str, kind: str, ts: float, process: int, /, **args: Any) -> E
     return {"name": name, "cat": kind, "ph": "i", "s": "p", **at}
 
 
-def _flows(trace: Trace, exchanges: Exchanges, where: pl.DataFrame, us: Clock) -> Iterator[bytes]:
+def _flows(
+    trace: JobTrace, exchanges: Exchanges, where: pl.DataFrame, us: Clock
+) -> Iterator[bytes]:
     """Arrows as flow events, of one id per message and per collective; each must lie on the slice
     that it belongs to.
 
@@ -361,7 +363,7 @@ def _arrows(exchanges: Exchanges, where: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _counters(trace: Trace, exchanges: Exchanges, us: Clock) -> Iterator[bytes]:
+def _counters(trace: JobTrace, exchanges: Exchanges, us: Clock) -> Iterator[bytes]:
     """Ranks waiting, bytes in flight and bus bandwidth of every group, above the processes."""
     own = len(trace.processes) + 1
     rows = counters(trace, exchanges)
@@ -376,7 +378,7 @@ def _counters(trace: Trace, exchanges: Exchanges, us: Clock) -> Iterator[bytes]:
         yield orjson.dumps({**event, "args": {unit: round(value, 6)}})
 
 
-def _findings(case: Case, findings: tuple[Finding, ...], us: Clock) -> Iterator[Event]:
+def _findings(case: Case, findings: tuple[RuleFinding, ...], us: Clock) -> Iterator[Event]:
     """Each finding once in full above everything, and by its kind on the ranks that it concerns."""
     trace = case.evidence.trace
     own = len(trace.processes)

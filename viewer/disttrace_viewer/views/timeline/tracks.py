@@ -14,7 +14,7 @@ import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.wait_states import WaitStates
-from disttrace_viewer.trace.model import Call, Trace
+from disttrace_viewer.trace.model import Call, JobTrace
 from disttrace_viewer.trace.operation import BUS
 
 FOREVER = 1 << 63
@@ -84,7 +84,7 @@ BESIDE: pl.Expr = (
 """Whether an operation goes on beside its thread (``async`` is the call's)."""
 
 
-def placed(trace: Trace, tracks: Tracks, operations: pl.DataFrame) -> pl.DataFrame:
+def placed(trace: JobTrace, tracks: Tracks, operations: pl.DataFrame) -> pl.DataFrame:
     """Rows of the operations table, by begin, with ``track``: a number of ``tracks``."""
     calls = trace.calls.select("async").with_row_index("call")
     rows = operations.join(calls, on="call", how="left", maintain_order="left")
@@ -192,7 +192,7 @@ SERIES: dict[str, pl.DataType] = {
 }
 
 
-def counters(trace: Trace, exchanges: Exchanges) -> pl.DataFrame:
+def counters(trace: JobTrace, exchanges: Exchanges) -> pl.DataFrame:
     """Steps of the counters of every group that communicates, by group, counter and time.
 
     Each step holds until the next one. What is in flight counts until the last sign of life of its
@@ -211,7 +211,7 @@ def counters(trace: Trace, exchanges: Exchanges) -> pl.DataFrame:
     return _thinned(found.cast(SERIES).sort("group", "what", "at_ns"))  # type: ignore[arg-type]
 
 
-def _operations(trace: Trace, exchanges: Exchanges) -> pl.DataFrame:
+def _operations(trace: JobTrace, exchanges: Exchanges) -> pl.DataFrame:
     """Operations in groups: ``group begin_ns until_ns over_ns bytes``."""
     calls = trace.calls.with_row_index("call").filter(
         pl.col("kind").is_in(["collective", "message"]) & pl.col("group").is_not_null()
@@ -258,7 +258,7 @@ def _level(rows: pl.DataFrame, what: str, step: pl.Expr, end: str) -> pl.DataFra
     )
 
 
-def _bandwidth(trace: Trace, exchanges: Exchanges) -> pl.DataFrame:
+def _bandwidth(trace: JobTrace, exchanges: Exchanges) -> pl.DataFrame:
     """Up at the last arrival, down when all are over."""
     factors = {
         call.index: bus
@@ -286,7 +286,7 @@ def _bandwidth(trace: Trace, exchanges: Exchanges) -> pl.DataFrame:
     )
 
 
-def on_bus(trace: Trace, call: Call, size: int) -> float | None:
+def on_bus(trace: JobTrace, call: Call, size: int) -> float | None:
     """Bytes on the bus of a collective by one of its calls, with ``size`` bytes; None where no bus
     bandwidth is defined.
     """
