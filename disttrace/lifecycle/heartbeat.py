@@ -22,7 +22,7 @@ from disttrace.lifecycle.stack_sampler import Stacks
 from disttrace.lifecycle.voice import Voice
 from disttrace.recording import background, shown
 from disttrace.recording.background import SOON_NS
-from disttrace.recording.courses import Courses
+from disttrace.recording.newest_calls import Courses
 from disttrace.recording.shown import (
     COUNT,
     FIRST_ID,
@@ -278,7 +278,7 @@ class InStep:
     """Whether the ranks of this host call the same things under the same numbers.
 
     Each process compares itself with the first one of its job on this host, by the pages in which
-    both show what they called (``recording/courses.py``). A difference is a suspicion and no
+    both show what they called (``recording/newest_calls.py``). A difference is a suspicion and no
     verdict: the companion judges it from the journals, by the rules of ``diagnose``. A suspicion
     that leads to nothing is checked some times and then taken for the program's habit.
     """

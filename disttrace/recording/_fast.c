@@ -211,7 +211,7 @@ typedef struct {
     PyObject_HEAD
     int64_t n;
     PyObject *counter; /* None: its operations are counted in no sequence */
-    PyObject *page;    /* of a counter: the Window that says what was called, see courses.py */
+    PyObject *page;    /* of a counter: the Window that says what was called, see newest_calls.py */
     uint64_t what, where; /* of a call, as that page says it */
     char synchronous, device_ends, whole, asks;
 } Call;
@@ -229,7 +229,7 @@ static PyMemberDef call_members[] = {
     {NULL},
 };
 
-/* Where a page of courses.py keeps what, in words. */
+/* Where a page of newest_calls.py keeps what, in words. */
 enum { KEPT = 512, NEWEST = 0, PLACES = KEPT, DIGESTS = 2 * KEPT, PAGE_WORDS = 3 * KEPT };
 
 /* The stream of `counter` goes on with `call`, for other processes to read. */

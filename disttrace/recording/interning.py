@@ -21,7 +21,7 @@ from disttrace.journal.encoding import encode, json_text
 from disttrace.journal.originals import RLock
 from disttrace.journal.writer import JournalWriter
 from disttrace.recording.core import PlainCore
-from disttrace.recording.courses import place_of
+from disttrace.recording.newest_calls import place_of
 from disttrace.recording.operation import CallRecord, Counter
 
 MOST = 50_000
@@ -71,7 +71,7 @@ class InternTable:
         self._strings: dict[str, int] = {}
         self._stacks: dict[tuple[Frame, ...], int] = {}
         self.of_handlers: set[int] = set()  # stacks in which a handler of signals is at work
-        self.places: dict[int, int] = {}  # by number of a stack, see courses.py
+        self.places: dict[int, int] = {}  # by number of a stack, see newest_calls.py
         self._calls: dict[tuple[int | None, bytes, int], CallRecord] = {}
         self._variants: dict[tuple[Any, ...], int] = {}  # op, stack, group and store
         self._numbers: dict[str, itertools.count[int]] = {}

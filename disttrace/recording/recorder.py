@@ -21,8 +21,8 @@ from disttrace.journal.segment import SegmentFull, SegmentLost
 from disttrace.journal.writer import JournalWriter
 from disttrace.recording import core as cores
 from disttrace.recording.choice import PLAIN
-from disttrace.recording.courses import Courses
 from disttrace.recording.interning import LOCK, InternTable
+from disttrace.recording.newest_calls import Courses
 from disttrace.recording.operation import Operation
 
 _LOSSES = 8

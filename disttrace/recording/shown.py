@@ -1,6 +1,6 @@
 """What a process shows of its newest calls, and what of it beside another one's is suspicious.
 
-How the pages lie that ``courses.py`` fills, and the comparison: by processes of one host
+How the pages lie that ``newest_calls.py`` fills, and the comparison: by processes of one host
 (``lifecycle/heartbeat.py``), and by companions of several, which exchange excerpts. What differs is
 a suspicion and no verdict.
 

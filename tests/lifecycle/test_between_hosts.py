@@ -14,10 +14,10 @@ from typing import Any, cast
 
 import pytest
 
-from disttrace_viewer.companion import messages, talk
+from disttrace_viewer.companion import comparison, messages
+from disttrace_viewer.companion.comparison import CALLS, Excerpt, Excerpts, OutOfStep, Talk
 from disttrace_viewer.companion.endpoint import CLIENT, SERVER, PeerReply
 from disttrace_viewer.companion.slow import HERE
-from disttrace_viewer.companion.talk import CALLS, Excerpt, Excerpts, OutOfStep, Talk
 from disttrace_viewer.states.state import inflated
 from lifecycle.test_diverged import STEP, Calls, pages
 from support import networks
@@ -27,13 +27,13 @@ from support.processes import clean_environ
 def told(calls: Calls, *, name: int = 1, room: int = 400) -> Excerpt:
     """What a host tells of these calls, as it arrives."""
     made = Excerpts("")._excerpt(name, pages(calls), room)
-    (found,) = opened(messages.packed(talk.values_of([made])))
+    (found,) = opened(messages.packed(comparison.values_of([made])))
     assert found.digests == made.digests
     return found
 
 
 def opened(data: bytes) -> list[Excerpt]:
-    return talk.read_back(messages.opened(data, talk.CALLS_FORM) or ())
+    return comparison.read_back(messages.opened(data, comparison.CALLS_FORM) or ())
 
 
 def test_hosts_that_look_at_other_moments_know_digests_under_one_number() -> None:
@@ -66,7 +66,7 @@ def test_lines_of_one_host_alone_are_a_habit_and_another_try_is_compared_anew() 
 
 
 def test_what_is_not_sound_is_nothing() -> None:
-    sound = messages.packed(talk.values_of([told(STEP * 9)]))
+    sound = messages.packed(comparison.values_of([told(STEP * 9)]))
     assert opened(b"") == opened(sound[:-9]) == []
     raw = inflated(sound)
     draw = random.Random(2)

@@ -20,7 +20,7 @@ from disttrace.recording.shown import (
     Compared,
     Page,
 )
-from disttrace_viewer.companion.pulse import MOST_READ, Pulse
+from disttrace_viewer.companion.progress import MOST_READ, Pulse
 from support.journals import MS, Journal
 from support.processes import clean_environ, free_port, python, run_program, torchrun
 

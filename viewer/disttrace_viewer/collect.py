@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from disttrace.journal.format import MINUTES_SUFFIX
 from disttrace_viewer.load import archives
+from disttrace_viewer.load.announcements import paths_of
 from disttrace_viewer.load.journals import in_name
 from disttrace_viewer.load.problems import ViewerError
-from disttrace_viewer.load.said import paths_of
 from disttrace_viewer.merge.jobs import chooser, folders, nothing
 from disttrace_viewer.merge.surveying import restrict, survey
 

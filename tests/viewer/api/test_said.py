@@ -14,7 +14,7 @@ from disttrace.cli import main
 from disttrace.journal import format as fmt
 from disttrace_viewer.companion.service import CompanionLog, Order
 from disttrace_viewer.companion.watch import Watch, _objects
-from disttrace_viewer.load.said import path_of
+from disttrace_viewer.load.announcements import path_of
 from support.journals import T0, UNIX_NS, Journal
 from support.scenes import S, leave
 from support.states import hang

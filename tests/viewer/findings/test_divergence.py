@@ -8,7 +8,7 @@ import pytest
 
 from disttrace_viewer.api.verdict import diagnose
 from disttrace_viewer.diagnosis import job
-from disttrace_viewer.evidence.courses import habits_of
+from disttrace_viewer.evidence.sequences import habits_of
 from disttrace_viewer.findings.finding import RuleFinding
 from disttrace_viewer.trace.process import Frame
 from support.journals import MS

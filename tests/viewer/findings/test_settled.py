@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from disttrace_viewer.diagnosis.said import settled
+from disttrace_viewer.diagnosis.announced import settled
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding
 from support.journals import MS, T0

@@ -13,8 +13,8 @@ import pytest
 
 from disttrace.cli import main
 from disttrace_viewer.load import archives
+from disttrace_viewer.load.announcements import path_of
 from disttrace_viewer.load.problems import ViewerError
-from disttrace_viewer.load.said import path_of
 from support.journals import Journal, training
 from support.processes import python
 

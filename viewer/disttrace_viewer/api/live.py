@@ -22,8 +22,8 @@ from rich.text import Text
 from disttrace_viewer.api.reading import Paths, Progress, read
 from disttrace_viewer.api.report import stall_ns
 from disttrace_viewer.api.verdict import diagnose, others
+from disttrace_viewer.diagnosis.announced import Other, other, with_announced
 from disttrace_viewer.diagnosis.job import judged, looking_back
-from disttrace_viewer.diagnosis.said import Other, other, with_said
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.merge.jobs import chooser, folders
 from disttrace_viewer.views.terminal.console import TextConsole, paper
@@ -171,7 +171,7 @@ class _Following(threading.Thread):
             limit_s = self._stall_ns / 1e9
             self._others = others(self._path, self._job, self._exchanges.trace, stall_s=limit_s)
             self._due = time.monotonic() + REST * (time.monotonic() - now)
-        found = with_said(looking_back(found, self._exchanges) or found)
+        found = with_announced(looking_back(found, self._exchanges) or found)
         values = snapshot_of(found.case, found.findings, self._activity, self._others)
         report, beside = (tuple(of(found.case, found.findings)) for of in (report_lines, details))
         return _Picture(time.monotonic(), values, report, beside)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from disttrace_viewer.diagnosis import report, said
-from disttrace_viewer.diagnosis.said import SEVERITIES, combined, with_said
+from disttrace_viewer.diagnosis import announced, report
+from disttrace_viewer.diagnosis.announced import SEVERITIES, combined, with_announced
 from disttrace_viewer.evidence.recorded import STALL_NS
 from disttrace_viewer.trace.process import Process
 
@@ -215,13 +215,13 @@ class Report:
 
 def report_of(found: Verdict) -> Report:
     """The report on a verdict, with what its job announced itself."""
-    found = with_said(found)
+    found = with_announced(found)
     return Report(found.case, found.findings)
 
 
 def settled(read: Callable[[], Report]) -> Report:
     """The report that ``read`` gives, read again where the job has only just broken."""
-    return said.settled(
+    return announced.settled(
         read, lambda report: [one.case.evidence for one in (report, *report.others)]
     )
 

@@ -14,7 +14,7 @@ from disttrace_viewer.analysis.liveness import look
 from disttrace_viewer.analysis.past import Past
 from disttrace_viewer.api.report import Report, report_of, settled, stall_ns
 from disttrace_viewer.diagnosis import job
-from disttrace_viewer.diagnosis.said import Other, other
+from disttrace_viewer.diagnosis.announced import Other, other
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.evidence.mismatches import KINDS
 from disttrace_viewer.findings.finding import ERROR

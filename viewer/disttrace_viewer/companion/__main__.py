@@ -85,9 +85,9 @@ def main(argv: list[str]) -> int:
 
 
 def _talk(order: Order, watch: Watch) -> Duty:
+    from disttrace_viewer.companion.comparison import ABOUT, Judging, Talk
     from disttrace_viewer.companion.peers import Peers
     from disttrace_viewer.companion.slow import LiveFile, Slowness
-    from disttrace_viewer.companion.talk import ABOUT, Judging, Talk
     from disttrace_viewer.companion.watch import command_of
 
     slowness = None

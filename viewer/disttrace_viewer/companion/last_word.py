@@ -17,12 +17,18 @@ from disttrace_viewer.analysis.liveness import look
 from disttrace_viewer.companion import activity
 from disttrace_viewer.companion.reading import beside, is_alone, of_job
 from disttrace_viewer.companion.words import those_of
+from disttrace_viewer.diagnosis.announced import (
+    FAILED,
+    GOING_ON,
+    STALLED,
+    announced_beside,
+    standing,
+)
 from disttrace_viewer.diagnosis.job import judged
 from disttrace_viewer.diagnosis.report import finding as as_values
-from disttrace_viewer.diagnosis.said import FAILED, GOING_ON, STALLED, said_beside, standing
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.findings.finding import ERROR, LIKELY
-from disttrace_viewer.load.said import keep_once, path_of
+from disttrace_viewer.load.announcements import keep_once, path_of
 from disttrace_viewer.merge.jobs import closure
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.building import trace_of
@@ -105,7 +111,7 @@ def _kept(
     since = min(p.start_ns for p in trace.processes) / 1e9
 
     def before() -> list[dict[str, Any]]:
-        mine = said_beside(found.bases, found.case.evidence.trace)
+        mine = announced_beside(found.bases, found.case.evidence.trace)
         return [one for one in mine if float(one["at"]) >= since]
 
     def is_said() -> bool:

@@ -32,9 +32,9 @@ from disttrace_viewer.companion.protocol import secret_of_job
 from disttrace_viewer.companion.reports import Received
 from disttrace_viewer.companion.service import DIED_S, stay_s
 from disttrace_viewer.diagnosis import live
+from disttrace_viewer.diagnosis.announced import settled
 from disttrace_viewer.diagnosis.job import in_full, judged
 from disttrace_viewer.diagnosis.positions import marks as marks_of
-from disttrace_viewer.diagnosis.said import settled
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.findings.case import Case

@@ -22,9 +22,9 @@ from disttrace.journal.proc import has_open, send, who
 from disttrace.journal.standard_library import bare_command
 from disttrace_viewer.companion import command
 from disttrace_viewer.companion.command import Commands
-from disttrace_viewer.companion.pulse import Pulse
+from disttrace_viewer.companion.progress import Pulse
 from disttrace_viewer.companion.service import DIED_S, CompanionLog, Duty, Order, stay_s
-from disttrace_viewer.load.said import keep, path_of
+from disttrace_viewer.load.announcements import keep, path_of
 from disttrace_viewer.load.tail import Tail
 
 _SOON_S = 1.0

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from typing import TYPE_CHECKING
 
 from disttrace_viewer.analysis.liveness import Look, look
+from disttrace_viewer.diagnosis.announced import with_announced
 from disttrace_viewer.diagnosis.report import gaps_of
-from disttrace_viewer.diagnosis.said import with_said
 from disttrace_viewer.diagnosis.verdict import Verdict, verdict
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.mismatches import KINDS
@@ -234,7 +234,7 @@ def verdict_on(
     )
     if found is None:
         raise ViewerError(f"{', '.join(trace.paths)} changed while it was read.")
-    return with_said(found)
+    return with_announced(found)
 
 
 def looking_back(found: Verdict, exchanges: Exchanges) -> Verdict | None:

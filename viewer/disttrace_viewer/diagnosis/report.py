@@ -16,7 +16,7 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, RuleFinding
 from disttrace_viewer.merge.clock import UNKNOWN_NS
 from disttrace_viewer.merge.jobs import newest
-from disttrace_viewer.trace.model import Group, JobTrace, LaunchedJob, ProcessLine
+from disttrace_viewer.trace.model import CodeLocation, Group, JobTrace, LaunchedJob
 from disttrace_viewer.trace.operation import SYNCHRONIZING, Op
 from disttrace_viewer.trace.process import JOURNAL, Exit, NonFinite, Process
 
@@ -163,7 +163,7 @@ def last(case: Case, op: Op | None) -> dict[str, Any] | None:
     }
 
 
-def location(case: Case, where: ProcessLine) -> dict[str, Any]:
+def location(case: Case, where: CodeLocation) -> dict[str, Any]:
     """One line of a program on which a process stands or stood."""
     one = case.evidence.trace.processes[where.process]
     return {

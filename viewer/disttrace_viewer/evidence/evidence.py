@@ -15,7 +15,7 @@ from disttrace_viewer.analysis.process_ends import ALIVE, CASCADE, OWN, SILENT
 from disttrace_viewer.analysis.sample import frame, innermost, inside, latest_samples
 from disttrace_viewer.evidence.endings import Endings
 from disttrace_viewer.evidence.recorded import ANNOTATION, DRAINING, GATHERING
-from disttrace_viewer.trace.model import ProcessLine, Stream
+from disttrace_viewer.trace.model import CodeLocation, Stream
 from disttrace_viewer.trace.operation import GROUPED, SYNCHRONIZING, Op, is_closed
 from disttrace_viewer.trace.process import JOURNAL, Frame, Stack, StackSample
 
@@ -287,7 +287,7 @@ class Evidence(Endings):
         sample = self.samples.get(process)
         return () if sample is None else sample.stack
 
-    def stood(self, process: int, since_ns: int, until_ns: int) -> ProcessLine | None:
+    def stood(self, process: int, since_ns: int, until_ns: int) -> CodeLocation | None:
         """Where the main thread of a process was last seen to stand while others waited, whatever
         it did after that. A note is made anew only when the thread has moved, so one from before
         they waited counts too, unless something is known to have begun after it.
@@ -299,11 +299,11 @@ class Evidence(Endings):
         began = (op.begin_ns for op in self.sample.of_process.get(process, ()) if op.thread == 0)
         if where is None or (at < since_ns and any(at < ns <= until_ns for ns in began)):
             return None
-        return ProcessLine.at(process, where)
+        return CodeLocation.at(process, where)
 
     def stood_after(
         self, process: int, since_ns: int, until_ns: int
-    ) -> tuple[ProcessLine, int] | None:
+    ) -> tuple[CodeLocation, int] | None:
         """Where the main thread was first seen, and when, in a span in which it began nothing."""
         samples = self.trace.processes[process].samples
         first = next((s for s in samples if since_ns < s.t_ns <= until_ns), None)
@@ -315,7 +315,7 @@ class Evidence(Endings):
             inside = op.begin_ns <= at and (op.end_ns or at) > since_ns
             if op.thread == 0 and inside and op.call.kind != COMPOSED:
                 return None
-        return ProcessLine.at(process, where), at
+        return CodeLocation.at(process, where), at
 
     @cached_property
     def samples(self) -> Mapping[int, StackSample]:
@@ -331,34 +331,34 @@ class Evidence(Endings):
                     del found[process]
         return found
 
-    def location(self, op: Op) -> ProcessLine | None:
+    def location(self, op: Op) -> CodeLocation | None:
         """The call site of an operation."""
         where = frame(op)
-        return None if where is None else ProcessLine.at(op.process, where, op.call.op)
+        return None if where is None else CodeLocation.at(op.process, where, op.call.op)
 
-    def whereabouts(self, process: int) -> ProcessLine | None:
+    def whereabouts(self, process: int) -> CodeLocation | None:
         """Where a process outside communication stands; else where it failed or was last seen."""
         end = self.ends[process]
         raised = innermost(end.asked_at if end.failure is None else end.failure.stack)
         if raised is not None:
-            return ProcessLine.at(process, raised)
+            return CodeLocation.at(process, raised)
         stands = self.stands(process) if end.how in (ALIVE, SILENT) else None
         if stands is not None:
-            return ProcessLine.at(process, stands)
+            return CodeLocation.at(process, stands)
         last, of_main = self.last.get(process), self.last_of_main.get(process)
         called = None if last is None else frame(last)
         if of_main is not None and called is not None and is_library(called.file):
             last = of_main  # a pool called, and no line of the program's
         return None if last is None else self.location(last)
 
-    def locations(self, found: Iterable[Op]) -> tuple[ProcessLine, ...]:
+    def locations(self, found: Iterable[Op]) -> tuple[CodeLocation, ...]:
         """Call sites, each once per process, and where their processes are now, if elsewhere."""
-        places: list[ProcessLine | None] = []
+        places: list[CodeLocation | None] = []
         for op in found:
             places.append(self.location(op))
             where = self.stands(op.process) if op.pending and op.issued_ns is not None else None
             if where is not None:
-                places.append(ProcessLine.at(op.process, where, op.call.op))
+                places.append(CodeLocation.at(op.process, where, op.call.op))
         return tuple(dict.fromkeys(p for p in places if p is not None))
 
     def within(self, op: Op) -> str | None:

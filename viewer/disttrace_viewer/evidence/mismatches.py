@@ -15,8 +15,8 @@ from functools import partial
 from disttrace.journal.format import EQUAL_SIZES, UNKNOWN_OP
 from disttrace_viewer.analysis.past import Joined
 from disttrace_viewer.analysis.sample import Course, stand_in
-from disttrace_viewer.evidence.courses import aligned, threads
 from disttrace_viewer.evidence.evidence import Evidence
+from disttrace_viewer.evidence.sequences import aligned, threads
 from disttrace_viewer.trace.model import Call, Stream
 from disttrace_viewer.trace.operation import Op
 

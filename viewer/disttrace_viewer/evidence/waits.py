@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from disttrace.journal.format import COMPOSED
 from disttrace_viewer.analysis.sample import BATCHES, STAND_IN, message_stream
-from disttrace_viewer.evidence import asking
+from disttrace_viewer.evidence import polling
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.rendezvous import LATE_NS, Agents, RendezvousIndex
 from disttrace_viewer.evidence.store_keys import Setters, taken_connections
@@ -54,19 +54,19 @@ def waits(
     found += _messages(evidence, by_kind.pop("message", []))
     keys = by_kind.pop("store", [])
     for op in by_kind.pop("constructor", []):
-        found.append(asking.at_still_server(evidence, _rendezvous(index, op), chosen[op]))
+        found.append(polling.at_still_server(evidence, _rendezvous(index, op), chosen[op]))
     for rest in by_kind.values():
         found += [_alone(op) for op in rest]
     found += _nodes(evidence, agents)
     waiting = {op.process for op in (*keys, *behind) if op.id not in side}
     waiting |= {wait.process for wait in found}
     found += [
-        replace(wait, side=wait.op.id in side) for wait in asking.keys(setters, keys, waiting)
+        replace(wait, side=wait.op.id in side) for wait in polling.keys(setters, keys, waiting)
     ]
-    polled = {wait.op.id: wait for wait in asking.polls(setters, waiting)}
+    polled = {wait.op.id: wait for wait in polling.polls(setters, waiting)}
     found = [*(wait for wait in found if wait.op.id not in polled), *polled.values()]
     for op, holder in behind.items():
-        (wait,) = asking.keys(setters, [holder], waiting)
+        (wait,) = polling.keys(setters, [holder], waiting)
         found.append(replace(wait, op=op, behind=holder))
     return tuple(sorted(_in_time(found), key=lambda w: (w.process, w.op.number)))
 

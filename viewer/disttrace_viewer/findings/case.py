@@ -18,9 +18,9 @@ from disttrace_viewer.analysis.process_ends import (
     TOGETHER_NS,
 )
 from disttrace_viewer.analysis.sample import Course
-from disttrace_viewer.evidence import courses
-from disttrace_viewer.evidence.asking import asked_within_ns
+from disttrace_viewer.evidence import sequences
 from disttrace_viewer.evidence.evidence import Evidence
+from disttrace_viewer.evidence.polling import asked_within_ns
 from disttrace_viewer.evidence.recorded import STUCK_NS
 from disttrace_viewer.evidence.rendezvous import Agents, RendezvousIndex
 from disttrace_viewer.evidence.store_keys import Setters
@@ -85,9 +85,9 @@ class Case:
         return Setters(self.evidence)
 
     @cached_property
-    def steps(self) -> courses.Steps:
+    def steps(self) -> sequences.Steps:
         """What members of groups called, number by number, beside each other."""
-        return courses.steps(self.evidence, self.past.courses())
+        return sequences.steps(self.evidence, self.past.courses())
 
     @cached_property
     def witnesses(self) -> Witnesses:

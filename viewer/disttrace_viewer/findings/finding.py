@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from disttrace_viewer.evidence.wait import Deadline, RankActivity
-from disttrace_viewer.trace.model import ProcessLine, Stream
+from disttrace_viewer.trace.model import CodeLocation, Stream
 from disttrace_viewer.trace.process import NonFinite
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
@@ -81,7 +81,7 @@ class RuleFinding:
     seq: int | None = None
     key: str | None = None
     cycle: tuple[tuple[int, str, int], ...] | None = None
-    locations: tuple[ProcessLine, ...] = ()
+    locations: tuple[CodeLocation, ...] = ()
     consequences: tuple[str, ...] = ()
     at_ns: int = 0
     """When it began, for the order of findings of one kind."""

@@ -536,7 +536,7 @@ def _args(text: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessLine:
+class CodeLocation:
     """Where a process stands or called from; ``op`` is null outside communication."""
 
     process: int
@@ -546,7 +546,7 @@ class ProcessLine:
     op: str | None
 
     @classmethod
-    def at(cls, process: int, frame: Frame, op: str | None = None) -> ProcessLine:
+    def at(cls, process: int, frame: Frame, op: str | None = None) -> CodeLocation:
         """Where a frame of a process is."""
         return cls(process, frame.file, frame.line, frame.function, op)
 

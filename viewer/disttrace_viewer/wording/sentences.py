@@ -11,7 +11,7 @@ from disttrace.journal.format import ABORTED, EXEC, STOPPED, UNINSTALLED, UNKNOW
 from disttrace_viewer.analysis.liveness import DISK, signal_name
 from disttrace_viewer.analysis.process_ends import SILENT, UNKNOWN, End
 from disttrace_viewer.analysis.sample import frame as frame_of
-from disttrace_viewer.trace.model import Group, JobTrace, ProcessLine
+from disttrace_viewer.trace.model import CodeLocation, Group, JobTrace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Failure, Frame
 from disttrace_viewer.wording.names import few, file_name, first_runs, roughly
@@ -132,7 +132,7 @@ def _few(numbers: tuple[int, ...]) -> str:
     return ", ".join([*shown, f"{more:,} more"] if more else shown)
 
 
-def place(frame: Frame | ProcessLine | None) -> str:
+def place(frame: Frame | CodeLocation | None) -> str:
     """``train.py:42``, or that it is not known."""
     if frame is None:
         return "an unknown line"
@@ -149,12 +149,12 @@ def line_of(op: Op, caller: Frame | None) -> str:
     return line(op) if caller is None else f"{line(op)} <- {place(caller)}"
 
 
-def aside(frame: Frame | ProcessLine | None) -> str:
+def aside(frame: Frame | CodeLocation | None) -> str:
     """`` (train.py:42)``, or nothing where no line of the program called (torchrun's agents)."""
     return "" if frame is None else f" ({place(frame)})"
 
 
-def is_at(frame: Frame | ProcessLine, within: Frame | None = None) -> str:
+def is_at(frame: Frame | CodeLocation, within: Frame | None = None) -> str:
     """``train.py:42 in load``, and what that line has called: ``(in queue.py:171 get)``."""
     function = "" if frame.function == "<module>" else f" in {frame.function}"
     called = "" if within is None else f" (in {place(within)} {within.function})"

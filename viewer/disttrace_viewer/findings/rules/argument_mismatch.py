@@ -18,8 +18,8 @@ from disttrace_viewer.analysis.sample import (
     site,
 )
 from disttrace_viewer.evidence import mismatches
-from disttrace_viewer.evidence.courses import aligned
 from disttrace_viewer.evidence.mismatches import Disagreement, unfitting
+from disttrace_viewer.evidence.sequences import aligned
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import swallowed

@@ -16,14 +16,14 @@ from disttrace_viewer.analysis.out_of_step import SKIPPED, SWAPPED, Shift
 from disttrace_viewer.analysis.past import Place, op_of, place_of
 from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.evidence import mismatches
-from disttrace_viewer.evidence.courses import Habit, aligned
 from disttrace_viewer.evidence.mismatches import minority
+from disttrace_viewer.evidence.sequences import Habit, aligned
 from disttrace_viewer.evidence.wait import COLLECTIVE
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import swallowed
 from disttrace_viewer.findings.rules.swallowed import THEN
-from disttrace_viewer.trace.model import Group, JobTrace, ProcessLine, Stream
+from disttrace_viewer.trace.model import CodeLocation, Group, JobTrace, Stream
 from disttrace_viewer.trace.operation import is_nan_check
 from disttrace_viewer.trace.process import Digest, NonFinite
 from disttrace_viewer.wording import sentences
@@ -79,10 +79,10 @@ def _habits(case: Case) -> Iterator[RuleFinding]:
         )
 
 
-def _at(habit: Habit) -> Iterator[ProcessLine]:
+def _at(habit: Habit) -> Iterator[CodeLocation]:
     for place, members in habit.lines:
         if place[1] is not None:
-            yield ProcessLine.at(members[0], place[1], op_of(place))
+            yield CodeLocation.at(members[0], place[1], op_of(place))
 
 
 def traced_back(case: Case, finding: RuleFinding) -> RuleFinding:
@@ -117,7 +117,7 @@ def _by_other_lines(case: Case, finding: RuleFinding) -> RuleFinding:
             last = parted == number - 1
             texts = by_other_lines(trace, finding.summary, group, parted, sides, last=last)
             places = (
-                ProcessLine.at(members[0], place[1], op_of(place))
+                CodeLocation.at(members[0], place[1], op_of(place))
                 for place, members in sides
                 if place[1] is not None
             )
@@ -197,7 +197,7 @@ def _mixed(case: Case, stream: Stream, shift: Shift[int, Place], before: int | N
     return min(mixed, shift.crossed or mixed)
 
 
-def _locations(shift: Shift[int, Place]) -> tuple[ProcessLine, ...]:
+def _locations(shift: Shift[int, Place]) -> tuple[CodeLocation, ...]:
     """Where the members are reported to have gone astray, and what the others met."""
     found = []
     for process, place in (
@@ -205,7 +205,7 @@ def _locations(shift: Shift[int, Place]) -> tuple[ProcessLine, ...]:
         ((shift.others or shift.members)[0], shift.met),
     ):
         if place[1] is not None:
-            found.append(ProcessLine.at(process, place[1], op_of(place)))
+            found.append(CodeLocation.at(process, place[1], op_of(place)))
     return tuple(dict.fromkeys(found))
 
 
@@ -371,7 +371,7 @@ def _nonfinite(case: Case, at: dict[int, NonFinite], raised: Sequence[int]) -> R
     members = set() if group is None else {m.process for m in group.members}
     named = () if members and members <= {*first} else tuple(first)
     places = tuple(
-        ProcessLine.at(process, frame, one.op)
+        CodeLocation.at(process, frame, one.op)
         for process in first
         if (frame := innermost(at[process].stack)) is not None
     )
@@ -403,7 +403,7 @@ def nonfinite_summary(
     group: Group | None,
     one: NonFinite,
     first: Sequence[int],
-    places: Sequence[ProcessLine],
+    places: Sequence[CodeLocation],
     *,
     named: bool,
 ) -> str:
@@ -443,7 +443,7 @@ def _finding(case: Case, digests: dict[int, Digest]) -> RuleFinding:
     for process in odd or case.by_rank(digests):
         frame = innermost(digests[process].stack)
         if frame is not None:
-            places.append(ProcessLine.at(process, frame, one.op))
+            places.append(CodeLocation.at(process, frame, one.op))
     return RuleFinding(
         kind="value_divergence",
         # That they differ is sure, and not that a majority is right.
@@ -472,7 +472,7 @@ def values_summary(
     one: Digest,
     odd: Sequence[int],
     members: Sequence[int],
-    places: Sequence[ProcessLine],
+    places: Sequence[CodeLocation],
 ) -> str:
     """Who has other values than which; ``odd``: none, where no majority tells."""
     what = f"the result of {one.op}" if one.name is None else f"'{one.name}'"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from disttrace_viewer.analysis.process_ends import ALIVE, CASCADE, CLEAN, OWN, SILENT
 from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.evidence import mismatches
-from disttrace_viewer.evidence.asking import ASKED_NS
+from disttrace_viewer.evidence.polling import ASKED_NS
 from disttrace_viewer.evidence.recorded import STUCK_NS
 from disttrace_viewer.evidence.wait import KEY, Wait
 from disttrace_viewer.findings.case import Case

@@ -8,7 +8,7 @@ from disttrace_viewer.analysis.process_ends import MISSED_NS, SILENT, STOPPED_AG
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, RuleFinding, Scope
 from disttrace_viewer.findings.rules import outside
-from disttrace_viewer.trace.model import JobTrace, ProcessLine
+from disttrace_viewer.trace.model import CodeLocation, JobTrace
 from disttrace_viewer.trace.process import Failure, Process
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.sentences import ended
@@ -68,7 +68,7 @@ def summary(
     who: Sequence[int],
     *,
     torchrun: str | None,
-    where: ProcessLine | None,
+    where: CodeLocation | None,
     whole: bool,
 ) -> str:
     """``torchrun``: its agent's words; ``where``: the line of the first of some ranks."""

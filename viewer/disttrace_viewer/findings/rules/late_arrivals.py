@@ -14,7 +14,7 @@ from disttrace_viewer.analysis.sample import SETTERS
 from disttrace_viewer.evidence.store_keys import AWAITING, place_and_key
 from disttrace_viewer.evidence.wait import Wait, given_up_ns
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.trace.model import JobTrace, ProcessLine
+from disttrace_viewer.trace.model import CodeLocation, JobTrace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 
@@ -65,7 +65,7 @@ def _afterwards(case: Case, wait: Wait, process: int, by_ns: int) -> Held | None
     return None if found is None else Held(None, (), None, found[0], found[1] - over_ns)
 
 
-def where(case: Case, wait: Wait, process: int) -> ProcessLine | None:
+def where(case: Case, wait: Wait, process: int) -> CodeLocation | None:
     """Where a process was last seen to stand while others waited for it, until they gave up."""
     over_ns = given_up_ns([wait.op])
     if over_ns is None:
@@ -73,7 +73,7 @@ def where(case: Case, wait: Wait, process: int) -> ProcessLine | None:
     return case.evidence.stood(process, wait.op.since_ns, over_ns)
 
 
-def broke(case: Case, wait: Wait, process: int) -> ProcessLine | None:
+def broke(case: Case, wait: Wait, process: int) -> CodeLocation | None:
     """The same of one that broke afterwards, since those who had given up were gone."""
     end, over_ns = case.evidence.ends[process], given_up_ns([wait.op])
     after = end.how == CASCADE and over_ns is not None and end.t_ns > over_ns
@@ -82,7 +82,7 @@ def broke(case: Case, wait: Wait, process: int) -> ProcessLine | None:
 
 def locations(
     case: Case, wait: Wait, late: Mapping[int, Held], never: Iterable[int] = ()
-) -> tuple[ProcessLine, ...]:
+) -> tuple[CodeLocation, ...]:
     """Where the ranks were that came ``late`` (as ``held_up_by``), or ``never``."""
     seen = [one.at for one in late.values()]
     return tuple(at for at in (*seen, *(broke(case, wait, p) for p in never)) if at is not None)
@@ -150,7 +150,7 @@ class Held:
     by: tuple[Op, ...]
     within: str | None
     """The operation that the program called, where ``op`` is a part of it."""
-    at: ProcessLine | None = None
+    at: CodeLocation | None = None
     """Where it stood, without ``op``."""
     after_ns: int | None = None
     """It was seen there only so long after the others had given up."""

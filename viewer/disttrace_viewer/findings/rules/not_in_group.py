@@ -10,7 +10,7 @@ from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.evidence.wait import Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding, Scope, why
-from disttrace_viewer.trace.model import Group, JobTrace, ProcessLine
+from disttrace_viewer.trace.model import CodeLocation, Group, JobTrace
 from disttrace_viewer.trace.plain_text import whole
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.wording import sentences
@@ -169,7 +169,7 @@ def inherited(trace: JobTrace, wait: Wait, parent: Process, waited_ns: int) -> s
 def summary(
     trace: JobTrace,
     named: Mapping[int, int],
-    where: Mapping[int, ProcessLine | None],
+    where: Mapping[int, CodeLocation | None],
     members: Sequence[int] | None,
 ) -> str:
     """``named``: the rank that each process named, at a line."""
@@ -181,7 +181,7 @@ def summary(
 
 
 def to_itself(
-    trace: JobTrace, who: Sequence[int], where: Mapping[int, ProcessLine | None], sending: Set[int]
+    trace: JobTrace, who: Sequence[int], where: Mapping[int, CodeLocation | None], sending: Set[int]
 ) -> str:
     """The one that is not ``sending`` to itself receives from itself."""
     reported = sentences.together(

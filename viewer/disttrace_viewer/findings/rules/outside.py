@@ -14,7 +14,7 @@ from disttrace_viewer.evidence.wait import Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, WARNING, RuleFinding
 from disttrace_viewer.findings.rules import late_arrivals
-from disttrace_viewer.trace.model import JobTrace, ProcessLine
+from disttrace_viewer.trace.model import CodeLocation, JobTrace
 from disttrace_viewer.trace.operation import SYNCHRONIZING, Op
 from disttrace_viewer.trace.process import ATTACHED, DUMPED, JOURNAL, Failure, Frame
 from disttrace_viewer.wording import sentences
@@ -93,7 +93,7 @@ def failed_threads(case: Case, process: int) -> Iterator[Failure]:
     return (f for f in case.evidence.trace.processes[process].failures if f.thread)
 
 
-def locations(case: Case, processes: Iterable[int]) -> tuple[ProcessLine, ...]:
+def locations(case: Case, processes: Iterable[int]) -> tuple[CodeLocation, ...]:
     """Where they stand, or called last."""
     found = (case.evidence.whereabouts(p) for p in processes)
     return tuple(place for place in found if place is not None)
@@ -151,7 +151,7 @@ class Doing:
     """What its evidence does not hold."""
     frozen_ns: int = 0
     """For how long no Python ran in it."""
-    before: ProcessLine | None = None
+    before: CodeLocation | None = None
     """Where it was last seen before the others gave up, of one that broke after that."""
 
 

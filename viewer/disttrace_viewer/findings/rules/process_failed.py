@@ -28,7 +28,7 @@ from disttrace_viewer.evidence.recorded import STUCK_NS
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import outside
-from disttrace_viewer.trace.model import JobTrace, ProcessLine
+from disttrace_viewer.trace.model import CodeLocation, JobTrace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import parameters
@@ -344,7 +344,7 @@ def summary(
     trace: JobTrace,
     who: Sequence[int],
     end: End,
-    where: ProcessLine | None,
+    where: CodeLocation | None,
     last: Op | None,
     *,
     surely: bool = True,

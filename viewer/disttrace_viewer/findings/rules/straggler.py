@@ -10,7 +10,7 @@ from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, RuleFinding, why
 from disttrace_viewer.findings.rules.waiting_for_input import for_input
-from disttrace_viewer.trace.model import JobTrace, ProcessLine
+from disttrace_viewer.trace.model import CodeLocation, JobTrace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording import sentences
@@ -59,7 +59,7 @@ def _finding(trace: JobTrace, late: Late) -> RuleFinding:
         waiting=late.others,
         op=late.call.op,
         group=late.group,
-        locations=() if where is None else (ProcessLine.at(late.process, where, late.call.op),),
+        locations=() if where is None else (CodeLocation.at(late.process, where, late.call.op),),
         at_ns=late.first_ns,
     )
 

@@ -16,7 +16,7 @@ from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, RuleFinding
 from disttrace_viewer.findings.rules.outside import TIMELESS, TIMES, UNDECIDED
-from disttrace_viewer.load.said import SHOWN, subject
+from disttrace_viewer.load.announcements import SHOWN, subject
 from disttrace_viewer.trace.process import JOURNAL, Stack
 from disttrace_viewer.views.terminal import BAD, DIM, GOOD, HEAD, PLAIN, WAIT
 from disttrace_viewer.wording import sentences

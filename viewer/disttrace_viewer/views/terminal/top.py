@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from disttrace_viewer.analysis.process_ends import RUNNING, UNKNOWN
+from disttrace_viewer.diagnosis.announced import Other
 from disttrace_viewer.diagnosis.positions import RankPlace, places
 from disttrace_viewer.diagnosis.report import by_rank
-from disttrace_viewer.diagnosis.said import Other
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, RuleFinding
 from disttrace_viewer.trace.model import JobTrace

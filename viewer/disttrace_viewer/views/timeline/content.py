@@ -22,7 +22,7 @@ from disttrace_viewer.diagnosis.job import verdict_on
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding
-from disttrace_viewer.load.said import SHOWN
+from disttrace_viewer.load.announcements import SHOWN
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import Group, JobTrace
 from disttrace_viewer.trace.process import Frame, Stack

@@ -22,8 +22,8 @@ from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, KINDS, NOTE, WARNING, RuleFinding
-from disttrace_viewer.load.said import MOST, said
-from disttrace_viewer.trace.model import JobTrace, ProcessLine
+from disttrace_viewer.load.announcements import MOST, said
+from disttrace_viewer.trace.model import CodeLocation, JobTrace
 from disttrace_viewer.trace.operation import GROUPED
 from disttrace_viewer.wording.names import number
 from disttrace_viewer.wording.sentences import AT_THE_TIME
@@ -32,10 +32,10 @@ STALLED, DIVERGED, GOING_ON, FAILED = "stalled", "diverged", "going on", "failed
 _FAULTS = (STALLED, DIVERGED, FAILED)
 
 
-def with_said(found: Verdict) -> Verdict:
+def with_announced(found: Verdict) -> Verdict:
     """The verdict with what its job reported, whose fault comes first where less is known now."""
     case = found.case
-    case.said = said_beside(found.bases, case.evidence.trace)
+    case.said = announced_beside(found.bases, case.evidence.trace)
     one = standing(case.said)
     if one is None:
         return found
@@ -108,7 +108,7 @@ def _finding(case: Case, one: Mapping[str, Any]) -> RuleFinding:
         group=values.get("group"),
         seq=values.get("seq"),
         locations=tuple(
-            ProcessLine(known[w["process"]], w["file"], w["line"], w["function"], w.get("op"))
+            CodeLocation(known[w["process"]], w["file"], w["line"], w["function"], w.get("op"))
             for w in values["locations"]
             if w.get("process") in known
         ),
@@ -162,7 +162,7 @@ def _resolved(case: Case, reported: RuleFinding, at: float) -> bool:
     return False
 
 
-def said_beside(bases: Iterable[str], trace: JobTrace) -> tuple[dict[str, Any], ...]:
+def announced_beside(bases: Iterable[str], trace: JobTrace) -> tuple[dict[str, Any], ...]:
     """What was kept of the jobs of ``trace`` in the folders of its journals, oldest first; or what
     their log tells of it.
 
