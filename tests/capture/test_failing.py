@@ -20,7 +20,7 @@ HELPERS: tuple[tuple[str, frozenset[str]], ...] = (
         "capture.objects.groups:Groups.of",
         frozenset({"collectives and messages", "composed operations"}),
     ),
-    ("capture.calls.call_table:Calls.find", frozenset({"composed operations"})),
+    ("capture.calls.call_table:CallTable.find", frozenset({"composed operations"})),
     (
         "capture.calls.call_site:CallSites.stack",
         frozenset({"collectives and messages", "store operations"}),
@@ -36,7 +36,7 @@ HELPERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("capture.objects.works:Works.poll", frozenset({"completion without a wait"})),
     ("capture.native.operations:begin", frozenset({"operations issued by C++"})),
     ("capture.native.operations:done", frozenset({"operations issued by C++"})),
-    ("capture.native.dispatcher:_Reader.begin", frozenset({"operations issued by C++"})),
+    ("capture.native.dispatcher:_SchemaReader.begin", frozenset({"operations issued by C++"})),
     ("capture.ddp.relays:Relays._of", frozenset({"operations issued by DDP"})),
     ("capture.ddp.relays:RelayPart.begin", frozenset({"operations issued by DDP"})),
     ("capture.ddp.relays:RelayPart.returned", frozenset({"operations issued by DDP"})),

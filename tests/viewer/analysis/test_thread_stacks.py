@@ -217,7 +217,7 @@ def test_calls_from_generated_code_are_compared_by_the_users_line() -> None:
         (MINE, Frame("<frozen runpy>", 88, "_run_code")),
     )
     first, second, third, last = (
-        cast("Call", SimpleNamespace(op="all_reduce", stack=stack)) for stack in stacks
+        cast("Call", SimpleNamespace(named="all_reduce", stack=stack)) for stack in stacks
     )
     assert site(first) == site(second) == ("all_reduce", MINE)
     assert site(third) != site(second)

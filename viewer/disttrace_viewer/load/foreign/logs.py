@@ -54,12 +54,12 @@ _DIGITS = str.maketrans("123456789", "000000000")
 _TROUBLE = re.compile(r"error|fail|time.?out|warn|abort|kill|signal|exception|terminat", re.I)
 _DUMPED = re.compile(
     r'File "[^"]{1,1000}", line \d{1,9} in |Process \d{1,18}: |Thread \w{1,40} \((?:active|idle)'
-    r"|    [^\s()][^()]{0,300} \([^()]{1,400}:\d{1,9}\)\s*$"
+    r"|    [^\s()][^()]{0,250} \([^()]{1,250}:\d{1,9}\)\s*$"
 )
 """Of stacks, of faulthandler or py-spy, that stand within a log."""
 _FRAME = re.compile(r'\s{0,32}File "([^"]{1,1000})", line (\d{1,9}), in (\S{1,300})')
-_BOX = re.compile(r"[│|] (.{10,400}?) [│|]\s*$")
-_BOXED = re.compile(r"(/[^:]{1,1000}):(\d{1,9}) in (\S{1,300})")
+_BOX = re.compile(r"[│|] (.{10,250}?) [│|]\s*$")
+_BOXED = re.compile(r"(/[^:]{1,250}):(\d{1,9}) in (\S{1,300})")
 """A frame as rich prints it; a long path goes on in the next line."""
 _ERROR = re.compile(r"(\w[\w.]{0,200})(?:: |\Z)")
 _CLASS = re.compile("Error|Exception|Interrupt|Exit|Warning")

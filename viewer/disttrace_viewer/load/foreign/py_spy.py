@@ -371,7 +371,7 @@ def _journal(
 # -- the text --------------------------------------------------------------------------------
 
 _BEGIN = re.compile(
-    r"Process (?P<process>\d{1,18}): .*?(?:--local[-_]rank[= ](?P<local>\d{1,7})\b.*)?"
+    r"Process (?P<process>\d{1,18}): .*"
     r"|Thread (?P<py_spy>\w{1,40}) \([^)]{0,40}\)(?P<name>: .*)?"
     r"|(?P<fault>Current thread|Thread) 0x\w{1,20}\b.{0,200}?most recent call first.*"
     r"|Traceback for thread (?P<pystack>\d{1,18}) .{0,200}?\(most recent call last\):"
@@ -382,6 +382,7 @@ _BEGIN = re.compile(
     r"|(?P<again>Timeout \(.{1,40}\)!|Fatal Python error: .*)"
     r"|(?:Attaching to process|\[New process) (?P<attached>\d{1,18}).{0,100}"
 )
+_LOCAL_RANK = re.compile(r"--local[-_]rank[= ](\d{1,7})\b")
 _VARIABLE = re.compile(r"            (?P<name>\w+): (?P<repr>.*)")
 _LAUNCHER = re.compile(
     r"torch[/\\]distributed[/\\](elastic[/\\]agent|launcher|run\.py|launch\.py)"
@@ -488,8 +489,9 @@ def _of_text(text: str, number: int, first: int | None) -> Iterator[DumpedProces
             continue
         pid = begin["process"] or begin["pid"] or begin["attached"]
         if pid is not None:
-            told = begin["local"] if rank is None and first is not None else None
-            own.append(DumpedProcess(int(pid), rank if told is None else (first or 0) + int(told)))
+            given = _LOCAL_RANK.search(text) if begin["process"] and rank is None else None
+            known = rank if given is None or first is None else first + int(given[1])
+            own.append(DumpedProcess(int(pid), known))
         elif not own or begin["again"]:
             if begin["again"] and own and own[-1].threads:
                 own.pop()  # the newest of several looks
@@ -509,8 +511,7 @@ def _of_text(text: str, number: int, first: int | None) -> Iterator[DumpedProces
             if begin["pystack"] or begin["status"] is not None:
                 reversed_.add(id(thread))
             if begin["pystack"] and own[-1].pid == number:
-                lowest = min(one["os_thread_id"] or 0 for one in own[-1].threads)
-                own[-1].threads[-1]["lowest"] = lowest
+                thread["lowest"] = min(one["os_thread_id"] or 0 for one in own[-1].threads)
     for several in found.values():
         for one in several:
             lowest = [thread["lowest"] for thread in one.threads if "lowest" in thread]

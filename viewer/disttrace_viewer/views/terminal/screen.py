@@ -246,6 +246,9 @@ def _doing(row: TopRow, room: int) -> str:
             if cell_len(what) + 2 + cell_len(at) <= room:
                 return f"{what}  {at}"
     at = row.at.partition(" in ")[0]
+    left = room - cell_len(at) - 2
+    if row.state != RUNNING and left >= cell_len(row.word):
+        return f"{_cut(words[-1], left)}  {at}"
     if room < _BOTH:
         return shortened(at, room)
     what = texts[-1] or row.word
