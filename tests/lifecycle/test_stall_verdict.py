@@ -174,6 +174,7 @@ for step in range(100_000):
     if not going:
         break
     time.sleep(0.02)
+time.sleep(0.5)  # a rank that ends at once may reset what gloo has sent to the other one
 print("ended well")
 """
 
