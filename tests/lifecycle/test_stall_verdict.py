@@ -174,7 +174,9 @@ for step in range(100_000):
     if not going:
         break
     time.sleep(0.02)
-time.sleep(0.5)  # a rank that ends at once may reset what gloo has sent to the other one
+store = dist.distributed_c10d._get_default_store()
+store.set(f"over {dist.get_rank()}", "")  # one that ends sooner may reset what gloo has sent
+store.wait([f"over {rank}" for rank in range(dist.get_world_size())])
 print("ended well")
 """
 
