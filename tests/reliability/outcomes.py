@@ -8,14 +8,7 @@ from __future__ import annotations
 
 import re
 import socket
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "viewer")]
-
-from faults.harness import Outcome  # noqa: E402
+from collections.abc import Mapping, Sequence
 
 _SAME = (
     (re.compile(r"0x[0-9a-fA-F]+"), "0x"),
@@ -33,11 +26,9 @@ _SAME = (
         "the connection to a peer was lost",
     ),
 )
-_LOST_PEER = "RuntimeError: the connection to a peer was lost"
 _PREFIX = re.compile(r"\[rank(\d+)\]: ?(.*)")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:: .*)?$")
 _ABORT = re.compile(r"terminate called|\s+what\(\):|Fatal Python error")
-_OURS = "disttrace: "
 
 Facts = Mapping[str, str]
 """What is compared, by name: a difference in one is told by its name."""
@@ -49,22 +40,6 @@ def normal(line: str) -> str:
     for pattern, word in _SAME:
         line = pattern.sub(word, line)
     return line
-
-
-def facts(outcome: Outcome) -> Facts:
-    """All that must not depend on who takes the spans."""
-    found = {
-        "diagnosis": outcome.verdicts[-1].said,
-        "right": str(outcome.right),
-        "exit code": "SIGKILL" if outcome.code is None else str(outcome.code),
-        "stdout": _together(map(normal, outcome.stdout.splitlines())),
-        "own words": _together(set(own_words(outcome.stderr))),
-    }
-    for rank, lines in exceptions(outcome.stderr).items():
-        if outcome.code is None:
-            lines.discard(_LOST_PEER)  # SIGKILL came to one rank after the other
-        found[f"exceptions of rank {rank}" if rank else "exceptions"] = _together(lines)
-    return found
 
 
 def exceptions(stderr: str) -> dict[str, set[str]]:
@@ -84,13 +59,6 @@ def exceptions(stderr: str) -> dict[str, set[str]]:
     return found
 
 
-def own_words(stderr: str) -> Iterator[str]:
-    """What disttrace said on stderr, without what it says about the collector: that is wanted."""
-    for line in stderr.splitlines():
-        if line.startswith(_OURS) and "collector" not in line:
-            yield normal(line)
-
-
 def differences(now: Facts, before: Sequence[Facts]) -> list[str]:
     """Facts of ``now`` that no run of ``before`` had: some programs end in more ways than one."""
     found = []
@@ -99,7 +67,3 @@ def differences(now: Facts, before: Sequence[Facts]) -> list[str]:
         if now.get(name, "") not in seen:
             found.append(f"{name}: {' or '.join(sorted(set(seen)))} -> {now.get(name, '')}")
     return found
-
-
-def _together(lines: Iterable[str]) -> str:
-    return " / ".join(sorted(line for line in lines if line))

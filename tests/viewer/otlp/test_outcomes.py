@@ -6,10 +6,9 @@ import pytest
 
 pytest.importorskip("opentelemetry.sdk")
 
-from benchmarks.otlp.bench_otlp import Case, cases, found, nobody
+from benchmarks.otlp.bench_otlp import PAGE, Case, cases, found, nobody
 from benchmarks.report import replaced
-from reliability.faults_otlp import PAGE, Result, Run, page
-from reliability.outcomes import differences, exceptions, normal, own_words
+from reliability.outcomes import differences, exceptions, normal
 
 STDERR = """\
 [rank1]: Traceback (most recent call last):
@@ -21,8 +20,6 @@ STDERR = """\
 [rank0]: RuntimeError: [/w/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:53658: {}
 Traceback (most recent call last):
 torch.distributed.DistNetworkError: The client socket has timed out (localhost, {})
-disttrace: doors are shut (pid 4711)
-disttrace: the collector at http://127.0.0.1:4711 does not take spans
 terminate called after throwing an instance of 'gloo::EnforceNotMet'
 """
 
@@ -70,7 +67,6 @@ def test_exceptions_are_told_apart_by_rank() -> None:
             "terminate called after throwing an instance of 'gloo::EnforceNotMet'",
         },
     }
-    assert list(own_words(text)) == ["disttrace: doors are shut (pid N)"]
 
 
 def test_a_difference_is_what_no_plain_run_shows() -> None:
@@ -84,17 +80,6 @@ def test_a_difference_is_what_no_plain_run_shows() -> None:
     ]
 
 
-def test_a_span_that_nobody_counted_is_told() -> None:
-    """The page names the program and the collector, and what is missing."""
-    good = Run(made=10, taken=8, lost=2, seconds=2.0)
-    bad = Run(made=10, taken=8, lost=1, seconds=3.0)
-    result = Result("a.py", 4, "healthy", "0", True, True, 2.0, {"slow": good, "killed": bad})
-    text = page([result], ["slow", "killed"], [])
-    assert "1 of 2 runs were the same." in text
-    assert "* `a.py`, killed: 8 taken and 1 lost of 10" in text
-    assert "1.00 (slow, median of 1), 1.50 (killed, median of 1)" in text
-
-
 def test_exits_are_compared_with_journals_alone() -> None:
     """The latest median of all collectors is held to the goal."""
     plain = Case("json alone", "json", nobody, call_us=[10.0], exit_s=[0.5])
@@ -105,8 +90,7 @@ def test_exits_are_compared_with_journals_alone() -> None:
     assert {case.protocol for case in cases()} == {"grpc", "http/protobuf"}
 
 
-def test_the_page_has_both_marks() -> None:
-    """What the two scripts write has its place."""
+def test_the_page_has_its_marks() -> None:
+    """What the script writes has its place."""
     text = PAGE.read_text()
     assert replaced(text, "x", "cost") != text
-    assert replaced(text, "x", "faults") != text
