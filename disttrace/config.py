@@ -65,38 +65,35 @@ def _command(value: object) -> str:
     return value.strip()
 
 
-def _whole(lowest: int, highest: int) -> Callable[[object], int]:
-    def parse(value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, (int, str)):
+class Kind(NamedTuple):
+    """What a setting may be: ``parse`` takes text or a Python value and raises TypeError,
+    ValueError, OverflowError or OSError for a wrong one, of which ``allowed`` then ends the sentence
+    "allowed is ...".
+    """
+
+    allowed: str
+    parse: Callable[[object], object]
+
+
+def _number(allowed: str, kind: type[float], lowest: float, highest: float) -> Kind:
+    def parse(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, kind, str)):
             raise TypeError
-        number = int(value)
+        number = kind(value)
         if not lowest <= number <= highest:
             raise ValueError
         return number
 
-    return parse
+    return Kind(allowed, parse)
 
 
-_LONGEST_S = 1e9  # thirty years, which nanoseconds of 64 bits hold
+def _whole(lowest: int, highest: int) -> Kind:
+    return _number(f"a whole number from {lowest} to {highest}", int, lowest, highest)
 
 
-def _seconds(lowest: float) -> Callable[[object], float]:
-    def parse(value: object) -> float:
-        if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-            raise TypeError
-        number = float(value)
-        if not lowest <= number <= _LONGEST_S:
-            raise ValueError
-        return number
-
-    return parse
-
-
-def _share(value: object) -> float:
-    number = _seconds(0.0)(value)
-    if number > 1:
-        raise ValueError
-    return number
+def _seconds(lowest: float) -> Kind:
+    # Thirty years, which nanoseconds of 64 bits hold.
+    return _number(f"a number of seconds from {lowest:g} to a billion", float, lowest, 1e9)
 
 
 def _switch(value: object) -> bool:
@@ -124,13 +121,13 @@ def _patterns(value: object) -> str:
     return text
 
 
-def _one_of(*words: str) -> Callable[[object], str]:
+def _one_of(*words: str) -> Kind:
     def parse(value: object) -> str:
         if value not in words:
             raise ValueError
         return str(value)
 
-    return parse
+    return Kind(" or ".join(words), parse)
 
 
 def _device(value: object) -> str:
