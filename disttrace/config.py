@@ -66,9 +66,8 @@ def _command(value: object) -> str:
 
 
 class Kind(NamedTuple):
-    """What a setting may be: ``parse`` takes text or a Python value and raises TypeError,
-    ValueError, OverflowError or OSError for a wrong one, of which ``allowed`` then ends the sentence
-    "allowed is ...".
+    """What a setting may be. ``parse`` takes text or a Python value and raises TypeError,
+    ValueError, OverflowError or OSError for a wrong one; ``allowed`` completes "allowed is ...".
     """
 
     allowed: str
@@ -142,17 +141,15 @@ def _label(value: object) -> str:
     return value.strip()
 
 
-class Setting(NamedTuple):
-    """One setting: the variable `DISTTRACE_<name>` and the keyword `<name in lower case>`.
+_SWITCH = Kind("on or off", _switch)
 
-    `parse` takes text or a Python value and raises TypeError, ValueError, OverflowError or OSError
-    for a wrong one; `allowed` is the phrase that then completes "allowed is ...".
-    """
+
+class Setting(NamedTuple):
+    """One setting: the variable `DISTTRACE_<name>` and the keyword `<name in lower case>`."""
 
     name: str
     default: object
-    parse: Callable[[object], object]
-    allowed: str
+    kind: Kind
     help: str
 
     @property
@@ -168,44 +165,35 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "DIR",
         "disttrace-out",
-        _path,
-        "the path of a folder",
+        Kind("the path of a folder", _path),
         "Folder in which the journals are written.",
     ),
     Setting(
         "EXPORT",
         frozenset({"json"}),
-        _exports,
-        "a comma list of json and otlp",
+        Kind("a comma list of json and otlp", _exports),
         "Where the records go: journals (json), an OpenTelemetry collector (otlp), or both.",
     ),
     Setting(
         "MAX_MB",
         256,
         _whole(1, 1 << 20),
-        "a whole number from 1 to 1048576",
         "Megabytes of operation records kept per process; the oldest are dropped first.",
     ),
     Setting(
         "SLOW_WRITE",
         2.0,
         _seconds(0.0),
-        "a number of seconds from 0 to a billion",
         "On a slow file system, the journal is switched off once a write takes this many seconds, "
         "or slow writes take half of the time for ten times as long; 0: never.",
     ),
     Setting(
-        "STALL",
-        10.0,
-        _seconds(0.001),
-        "a number of seconds from 0.001 to a billion",
-        "Seconds after which a waiting operation counts as stalled.",
+        "STALL", 10.0, _seconds(0.001), "Seconds after which a waiting operation counts as stalled."
     ),
     Setting(
         "ON_STALL",
         None,
-        _command,
-        "a command, or abort",
+        Kind("a command, or abort", _command),
         "Command to run at each stall, with the finding as JSON on its standard input "
         "(`docs/alerts.md`); `abort`: end the job with exit code 75 if it is still stalled after "
         "as long again, or three seconds after one has died.",
@@ -213,101 +201,77 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "SLOW",
         0.05,
-        _share,
-        "a share from 0 to 1",
+        _number("a share from 0 to 1", float, 0.0, 1.0),
         "Report a slow rank while the job runs when the others spend at least this share of their "
         "time waiting for it (`docs/foresight.md`); 0: never.",
     ),
     Setting(
         "DIGEST",
         0,
-        _whole(0, 1 << 30),
-        "a whole number, 0 or more",
+        _number("a whole number, 0 or more", int, 0, 1 << 30),
         "Compare a checksum of every n-th result that must be equal on all ranks, and report "
         "inputs that are not finite (`docs/foresight.md`); 0: none.",
     ),
-    Setting(
-        "QUIET",
-        False,
-        _switch,
-        "on or off",
-        "`1`: do not print where the journals are when the job ends.",
-    ),
+    Setting("QUIET", False, _SWITCH, "`1`: do not print where the journals are when the job ends."),
     Setting(
         "LOG",
         "text",
         _one_of("text", "json"),
-        "text or json",
         "Form of the lines on stderr; `json`: one object per finding.",
     ),
-    Setting(
-        "STACK_DEPTH",
-        4,
-        _whole(0, 64),
-        "a whole number from 0 to 64",
-        "Python frames recorded per call; 0: none.",
-    ),
+    Setting("STACK_DEPTH", 4, _whole(0, 64), "Python frames recorded per call; 0: none."),
     Setting(
         "JOB",
         None,
-        _label,
-        "a name in printable characters",
+        Kind("a name in printable characters", _label),
         "Name of the job, where no launcher gives it one.",
     ),
     Setting(
         "STORE_TRACE",
         frozenset({"gloo"}),
-        _backends,
-        "a comma list of backend names, or none",
+        Kind("a comma list of backend names, or none", _backends),
         "Backends whose own store traffic (from C++) is traced.",
     ),
     Setting(
         "DEVICE",
         "auto",
-        _device,
-        "auto or off",
+        Kind("auto or off", _device),
         "`off`: do not query devices (NCCL and others like it) for when an operation completed.",
     ),
     Setting(
         "HEARTBEAT",
         True,
-        _switch,
-        "on or off",
+        _SWITCH,
         "Run the background thread that writes heartbeats and the stacks of stalled threads.",
     ),
     Setting(
         "MASK",
         True,
-        _switch,
-        "on or off",
+        _SWITCH,
         "Mask what looks like a secret: command lines, errors, store keys, addresses, names.",
     ),
     Setting(
         "REDACT",
         None,
-        _patterns,
-        "a comma list of regular expressions",
+        Kind("a comma list of regular expressions", _patterns),
         "More patterns to mask, separated by commas (write a comma of a pattern as `\\,`).",
     ),
     Setting(
         "FILE_MODE",
         "600",
-        _file_mode,
-        "an octal number from 600 to 666 that leaves the owner both",
+        Kind("an octal number from 600 to 666 that leaves the owner both", _file_mode),
         "Permissions of the files; 640 lets a group read them.",
     ),
     Setting(
         "PENDING",
         5.0,
         _seconds(0.0),
-        "a number of seconds from 0 to a billion",
         "With `otlp`: seconds after which an operation still in flight is sent as a pending span.",
     ),
     Setting(
         "CORE",
         None,
         _one_of("c", "python"),
-        "c or python",
         "Recorder to use: `c` or `python`; default: `c` where it was built.",
     ),
 )
@@ -412,14 +376,16 @@ def _choose(
     complaints: list[str] = []
     if given is not None:
         try:
-            return row.parse(given), source, complaints
+            return row.kind.parse(given), source, complaints
         except (TypeError, ValueError, OverflowError, OSError):
             shown = project.quoted(given)
             fallback = to_text(row.default) or "no value"
-            complaints.append(f"{where} is {shown}; allowed is {row.allowed}; using {fallback}.")
+            complaints.append(
+                f"{where} is {shown}; allowed is {row.kind.allowed}; using {fallback}."
+            )
     default = row.default
     if row.name == "DIR":
-        default = _default_folder(str(default))
+        default = project.absolute(str(default))
     return default, "default", complaints
 
 
@@ -430,13 +396,6 @@ def chosen(config: Config) -> dict[str, str]:
     if "redact" in texts:
         texts["redact"] = redact.MASK  # a pattern may be the secret itself
     return texts
-
-
-def _default_folder(name: str) -> str:
-    try:
-        return os.path.abspath(name)
-    except OSError:  # the current directory was deleted: the journal reports it when it opens
-        return name
 
 
 def _refuse_unknown(arguments: Mapping[str, object]) -> None:

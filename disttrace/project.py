@@ -45,6 +45,14 @@ def quoted(value: object) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
+def absolute(path: str) -> str:
+    """``path`` from the root on, where there still is a working directory."""
+    try:
+        return os.path.abspath(path)
+    except OSError:
+        return path
+
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -93,7 +93,8 @@ def test_a_wrong_value_is_one_sentence_and_the_default_holds(variable: str, text
     assert getattr(config, row.keyword) == row.default
     assert config.sources[row.keyword] == "default"
     fallback = to_text(row.default) or "no value"
-    assert complaints == [f"{variable} is {text!r}; allowed is {row.allowed}; using {fallback}."]
+    allowed = row.kind.allowed
+    assert complaints == [f"{variable} is {text!r}; allowed is {allowed}; using {fallback}."]
 
 
 def test_a_wrong_argument_names_keyword_and_variable() -> None:

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--" + row.keyword.replace("_", "-"),
             metavar=row.name,
-            help=f"{row.help} ({row.allowed}; default {to_text(row.default) or 'none'})",
+            help=f"{row.help} ({row.kind.allowed}; default {to_text(row.default) or 'none'})",
         )
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the command and its arguments")
 

@@ -24,6 +24,7 @@ from disttrace.journal import compiled, proc
 from disttrace.journal.format import opened_own
 from disttrace.journal.standard_library import bare_command
 from disttrace.lifecycle.meeting import namespace, records_in
+from disttrace.project import absolute
 
 _AUTO_INSTRUMENTATION = os.path.join("opentelemetry", "instrumentation", "auto_instrumentation")
 _LISTS = ("PATH", "LD_LIBRARY_PATH")
@@ -156,14 +157,6 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
         elif value and (name in _PATHS or name.endswith(_FILES)):
             kept[name] = absolute(value)
     return kept
-
-
-def absolute(path: str) -> str:
-    """``path`` from the root on, where there still is a working directory."""
-    try:
-        return os.path.abspath(path)
-    except OSError:
-        return path
 
 
 def working_directory() -> str:
