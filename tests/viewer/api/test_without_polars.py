@@ -21,7 +21,7 @@ status = pathlib.Path("/proc/self/status")
 lines = status.read_text().splitlines() if status.exists() else []
 used_kb = next((line.split()[1] for line in lines if line.startswith("VmHWM")), 0)
 costly = {"concurrent.futures.process", "multiprocessing", "disttrace_viewer.replay.verdict"}
-costly |= {"tarfile", "pickle", "disttrace_viewer.load.foreign.table"}
+costly |= {"tarfile", "pickle", "disttrace_viewer.load.foreign.logs"}
 sys.stderr.write(f"{used_kb} {time.process_time()} {len(costly & {*sys.modules})}")
 sys.exit(code)
 """

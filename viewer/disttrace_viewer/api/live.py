@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import sys
 import termios
 import threading
 import time
 import tty
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from disttrace_viewer.api.reading import Paths, Progress, read
+from disttrace_viewer.api.reading import Paths, read
 from disttrace_viewer.api.report import stall_ns
 from disttrace_viewer.api.verdict import diagnose, others
 from disttrace_viewer.diagnosis.announced import Other, other, with_announced
@@ -69,10 +68,10 @@ def snapshot(
     return snapshot_of(report.case, report.found, activity, beside)
 
 
-def _exchanges(path: Paths, job: str | None, progress: Progress | None = None) -> Exchanges:
+def _exchanges(path: Paths, job: str | None) -> Exchanges:
     from disttrace_viewer.analysis.exchanges import Exchanges  # which needs Polars
 
-    return Exchanges(read(path, job, progress))
+    return Exchanges(read(path, job))
 
 
 def follow(
@@ -87,9 +86,6 @@ def follow(
     """Pictures that fit the terminal until ``q`` or Ctrl-C; False at once where there is none.
 
     While there is nothing to read (``ViewerError``) the job is waited for.
-
-    Raises:
-        SystemExit: when SIGTERM or SIGHUP ended it, with 128 and the signal's number.
     """
     out = paper(width=width, color=color)
     if not out.console.is_terminal:
@@ -101,8 +97,6 @@ def follow(
             _Screen(out, live, keys, following).run()
     except KeyboardInterrupt:
         pass  # the other way to leave
-    except Signalled as ended:
-        raise SystemExit(128 + int(ended.args[0])) from None
     finally:
         following.leave.set()
     return True
@@ -117,10 +111,6 @@ class _Picture:
     report: tuple[str, ...] = ()
     details: tuple[str, ...] = ()
     error: str = ""
-
-
-class _Left(BaseException):
-    """What is being read is no longer wanted."""
 
 
 class _Following(threading.Thread):
@@ -148,8 +138,6 @@ class _Following(threading.Thread):
                 self.picture = self._take()
             except ViewerError as error:
                 self.picture = _Picture(time.monotonic(), error=str(error))
-            except _Left:
-                return
             except Exception as error:
                 self.failure = error
                 return
@@ -163,10 +151,7 @@ class _Following(threading.Thread):
         active = found.case.evidence.sample.active
         if self._exchanges is None or (active != self._active and now >= self._due):
             self._exchanges = None
-            self._exchanges, self._active = (
-                _exchanges(self._path, self._job, self._progress),
-                active,
-            )
+            self._exchanges, self._active = _exchanges(self._path, self._job), active
             self._activity = activity_of(self._exchanges)
             limit_s = self._stall_ns / 1e9
             self._others = others(self._path, self._job, self._exchanges.trace, stall_s=limit_s)
@@ -175,10 +160,6 @@ class _Following(threading.Thread):
         values = snapshot_of(found.case, found.findings, self._activity, self._others)
         report, beside = (tuple(of(found.case, found.findings)) for of in (report_lines, details))
         return _Picture(time.monotonic(), values, report, beside)
-
-    def _progress(self, done: int, total: int) -> None:
-        if self.leave.is_set():
-            raise _Left
 
 
 class _Screen:
@@ -274,22 +255,13 @@ _NAMES = {
     b"j": "down",
     b" ": "page down",
 }
-_ENDS = (signal.SIGTERM, signal.SIGHUP)
-
-
-class Signalled(BaseException):
-    """A signal asks the program to end; the argument is its number."""
 
 
 class Keyboard:
-    """Keys of standard input while inside ``with``; without a terminal there it only waits.
-
-    SIGTERM and SIGHUP raise ``Signalled`` meanwhile, so that what was set up is taken down.
-    """
+    """Keys of standard input while inside ``with``; without a terminal there it only waits."""
 
     def __init__(self) -> None:
         self._settings: list[Any] | None = None
-        self._handlers: dict[signal.Signals, Any] = {}
         self._held = b""
 
     def __enter__(self) -> Keyboard:
@@ -305,39 +277,24 @@ class Keyboard:
                 termios.tcsetattr(self._fd, termios.TCSADRAIN, chosen)
         except (OSError, ValueError, AttributeError, termios.error):
             pass  # closed, or no terminal after all: then there are no keys
-        for number in _ENDS:
-            self._handlers[number] = signal.signal(number, _end)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
+    def __exit__(self, *_: object) -> None:
         if self._settings is not None:
-            try:
+            with suppress(termios.error):  # the terminal is gone
                 termios.tcsetattr(self._fd, termios.TCSADRAIN, self._settings)
-            except termios.error:
-                pass  # the terminal is gone
 
     def wait(self, seconds: float) -> str | None:
         """The next key by its name, or None after so long; ``q`` when the terminal is gone."""
+        if self._settings is None:
+            time.sleep(seconds)
+            return None
         if not self._held:
-            if self._settings is None:
-                time.sleep(seconds)
-                return None
             if not select.select([self._fd], [], [], seconds)[0]:
                 return None
-            try:
+            with suppress(OSError):
                 self._held = os.read(self._fd, 64)
-            except OSError:
-                return "q"
-            if not self._held:
-                return "q"
-        return self._next()
+        return self._next() if self._held else "q"
 
     def _next(self) -> str:
         for length in (4, 3):
@@ -357,7 +314,3 @@ def _in_front(fd: int) -> bool:
         return os.tcgetpgrp(fd) == os.getpgrp()
     except OSError:
         return True  # it controls no session
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    raise Signalled(number)

@@ -35,8 +35,10 @@ def execute(args: argparse.Namespace) -> int:
     look = {"width": args.width, "color": common.color(args)}
     if args.json:
         common.write_json(snapshot(paths, args.job, stall_s=args.stall).to_dict())
-    elif args.once or not follow(
-        paths, args.job, interval_s=args.interval, stall_s=args.stall, **look
-    ):
-        show(paths, args.job, stall_s=args.stall, **look)
+        return 0
+    with common.taken_down():
+        if args.once or not follow(
+            paths, args.job, interval_s=args.interval, stall_s=args.stall, **look
+        ):
+            show(paths, args.job, stall_s=args.stall, **look)
     return 0

@@ -24,8 +24,6 @@ MOST_BYTES = 64 << 20
 MOST_ENTRIES = 1 << 20
 MOST_TENSORS = 4_096
 MOST_FRAMES = 64
-_MARKS = (b"pg_config", b"pg_status", b"comm_lib_version", b"nccl_version", b"nccl_comm_state")
-_ENTRY = (b"record_id", b"collective_seq_id", b"profiling_name")
 _COALESCED = "coalesced"  # the name of what bears the state of a launch
 _NUMBER = re.compile(r"\d+")
 _LARGEST = 1 << 62
@@ -108,13 +106,6 @@ class Dump:
             e.backend == "nccl" or e.state in ("started", "completed") or e.started
             for e in self.entries
         )
-
-
-def looks_like_one(head: bytes) -> bool:
-    """Whether the first bytes of a file may be those of a dump."""
-    if head[:1] != b"\x80" and not head.lstrip().startswith(b"{"):
-        return False
-    return any(m in head for m in _MARKS) or all(m in head for m in _ENTRY)
 
 
 def read(path: str, problems: Problems) -> Dump | None:

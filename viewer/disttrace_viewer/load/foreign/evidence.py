@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
+from disttrace_viewer.load import files
 from disttrace_viewer.load.discover import Files, Taken, search, settle
-from disttrace_viewer.load.files import is_held
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.trace.process import Problem
+
+HEAD = 4 << 10
+MOST_ASKED = 20_000
+"""Files of which the first bytes are looked at: a home folder may have been given."""
+_KNOWN: dict[tuple[tuple[str, int, int], ...], tuple[Taken, Problems]] = {}
+"""By path, size and time of the files: a command asks several times for the same folder."""
+
+
+class Reader(Protocol):
+    """A module that knows one format; nothing else in the viewer does."""
+
+    def recognises(self, path: str, head: bytes) -> bool:
+        """Whether a file may be of this format, by its first bytes and never by its name alone."""
+        ...
+
+    def read(self, paths: Sequence[str], problems: Problems) -> Iterator[Files]:
+        """The processes that these files tell of, each once, as journals in memory."""
+        ...
 
 
 def evidence(paths: Sequence[str | Files], problems: Problems) -> list[Files]:
@@ -19,16 +38,49 @@ def evidence(paths: Sequence[str | Files], problems: Problems) -> list[Files]:
     return settle(found, _take(found.candidates, problems), problems)
 
 
-def _take(paths: Sequence[str], problems: Problems) -> Taken:
-    if not paths:
-        return Taken()
-    from disttrace_viewer.load.foreign.table import take  # a dozen readers, which journals need not
-
-    return take(paths, problems)
-
-
 def troubles(paths: Sequence[str | Files]) -> tuple[Problem, ...]:
     """What is wrong with files below ``paths``, where any hold evidence of other tools."""
     problems = Problems()
-    foreign_too = any(is_held(one.definitions or "") for one in evidence(paths, problems))
+    foreign_too = any(files.is_held(one.definitions or "") for one in evidence(paths, problems))
     return problems.found() if foreign_too else ()
+
+
+def _take(paths: Sequence[str], problems: Problems) -> Taken:
+    """The processes that these files tell of."""
+    if not paths:
+        return Taken()
+    key = tuple((path, files.size(path), files.modified_ns(path)) for path in paths)
+    if key not in _KNOWN:
+        own = Problems()
+        found = _translated(paths, own)
+        _KNOWN.clear()
+        _KNOWN[key] = found, own
+    found, known = _KNOWN[key]
+    problems.extend(known)
+    return found
+
+
+def _translated(paths: Sequence[str], problems: Problems) -> Taken:
+    # Here, for journals need none of them.
+    from disttrace_viewer.load.foreign import flight_recorder, kineto, logs, nccl_ras, py_spy
+
+    readers: tuple[Reader, ...] = (kineto, nccl_ras, flight_recorder, py_spy, logs)
+    of_reader: list[list[str]] = [[] for _ in readers]
+    strangers = list(paths[MOST_ASKED:])
+    for path in paths[:MOST_ASKED]:
+        try:
+            head = files.part(path, 0, HEAD)
+        except OSError:
+            strangers.append(path)
+            continue
+        asked = zip(of_reader, readers, strict=True)
+        own = next((own for own, one in asked if one.recognises(path, head)), strangers)
+        own.append(path)
+    taken: list[Files] = []
+    for reader, own in zip(readers, of_reader, strict=True):
+        new = Problems()
+        found = [*reader.read(own, new)] if own else []
+        if found or not taken:  # a log that tells nothing, beside dumps, is no matter
+            problems.extend(new)
+        taken += found
+    return Taken(tuple(taken), tuple(strangers))

@@ -15,7 +15,7 @@ from typing import Any
 
 from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.load.discover import Files
-from disttrace_viewer.load.foreign.dump import Dump, DumpEntry, looks_like_one
+from disttrace_viewer.load.foreign.dump import Dump, DumpEntry
 from disttrace_viewer.load.foreign.dump import read as read_dump
 from disttrace_viewer.load.foreign.dump_set import (
     DEFAULT,
@@ -29,6 +29,8 @@ from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.trace.process import DUMPED
 
 NAME = "Flight Recorder"
+_MARKS = (b"pg_config", b"pg_status", b"comm_lib_version", b"nccl_version", b"nccl_comm_state")
+_ENTRY = (b"record_id", b"collective_seq_id", b"profiling_name")
 _OPS = {
     "_all_gather_base": "all_gather_into_tensor",
     "_allgather_base": "all_gather_into_tensor",
@@ -56,7 +58,9 @@ the same for both ends.
 
 def recognises(path: str, head: bytes) -> bool:
     """By the keys that every dump bears."""
-    return looks_like_one(head)
+    if head[:1] != b"\x80" and not head.lstrip().startswith(b"{"):
+        return False
+    return any(m in head for m in _MARKS) or all(m in head for m in _ENTRY)
 
 
 def read(paths: Sequence[str], problems: Problems) -> Iterator[Files]:
