@@ -8,11 +8,25 @@ import pytest
 
 from disttrace_viewer.merge.reader import load
 from support.journals import MS, Journal
-from support.scenes import S, beat, fail, findings, finds, only, ranks, stand, steps, store_call
+from support.scenes import (
+    S,
+    all_gone,
+    beat,
+    fail,
+    findings,
+    finds,
+    only,
+    ranks,
+    stand,
+    steps,
+    store_call,
+)
 
 UNTIL_S = 20
 LIMIT = "RuntimeError: Operation timed out!"
 IN_VAIN = "torch.distributed.DistStoreError: wait timeout after 1900ms, keys: /app/weights"
+ITS_LIMIT = {"args": {"timeout": 1.9}}
+"""A store operation with a time limit of its own bears that in each record."""
 
 
 def tries(journal: Journal, group: int, until_s: int = UNTIL_S, pause_ns: int = 100 * MS) -> int:
@@ -114,7 +128,7 @@ def awaits_key(journal: Journal, *, thread: int = 0) -> int:
     """``store.wait`` of two seconds, again and again; the number of its call."""
     call = store_call(journal, "wait", 50)
     for second in range(1, UNTIL_S, 2):
-        number = journal.begin(call, second * S, k="weights", h=thread)
+        number = journal.begin(call, second * S, k="weights", h=thread, a=ITS_LIMIT)
         journal.record(e=number, d=1_900 * MS, x=journal.string(IN_VAIN))
     return call
 
@@ -126,13 +140,40 @@ def test_a_key_that_is_awaited_again(tmp_path: Path, *, pending: bool) -> None:
         if journal.rank == 1:
             call = awaits_key(journal)
             if pending:
-                journal.begin(call, 21 * S, k="weights")
+                journal.begin(call, 21 * S, k="weights", a=ITS_LIMIT)
             beat(journal, UNTIL_S + 1)
         else:
             in_loader(journal)
     found = finds(tmp_path, "store_key_missing", [], certainty="likely")
     assert "'app/weights' again and again for" in found.summary
     assert "rank 0 is at train.py:70 in load" in found.summary
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_a_kill_after_long_asking_is_not_the_cause(tmp_path: Path, *, computed: bool) -> None:
+    """Of two that were ended by a signal one served the store, and one had given no sign since it
+    took the GIL; what the kernel counted of it shows that it lived.
+    """
+    lost = "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was closed"
+    for journal, _ in steps(tmp_path, 3):
+        if journal.rank == 2:
+            stand(journal, 150 * MS, "/src/train.py", 70, "match")
+            if computed:
+                journal.define("activity", t=20 * S, over=5 * S, cpu=S, read=0, written=0, busy=1)
+            journal.define("seen", t=25 * S, state="gone", others=0)
+            continue
+        number = journal.begin(awaits_key(journal), 21 * S, k="weights", a=ITS_LIMIT)
+        beat(journal, UNTIL_S + 1)
+        if journal.rank == 1:
+            journal.end(number, 700 * MS, x=journal.string(lost))
+            fail(journal, 21_701 * MS, *lost.removeprefix("torch.distributed.").split(": ", 1))
+        else:
+            journal.define("seen", t=22 * S, state="gone", others=0)
+    if not computed:
+        finds(tmp_path, "process_failed", [2], look=all_gone)
+        return
+    found = finds(tmp_path, "store_key_missing", [], certainty="likely", look=all_gone)
+    assert "rank 2 is at train.py:70 in match" in found.summary
 
 
 @pytest.mark.parametrize("needed", [False, True])

@@ -81,7 +81,9 @@ class Witnesses:
     def awaited_before(self, process: int) -> bool:
         """Whether others had waited so long, for it or at all, that its end changed nothing."""
         evidence = self.evidence
-        at = evidence.ends[process].t_ns
+        # One that holds the GIL gives no sign, but its CPU time was seen.
+        usage = evidence.trace.processes[process].usage
+        at = max(evidence.ends[process].t_ns, usage[-1].t_ns if usage else 0)
         if at - self.awaited_since(process, default=at) >= evidence.stall_ns:
             return True
         for since, other in self._workers_by_wait:

@@ -40,7 +40,7 @@ MOST_LISTED = 256
 _LAST = {"digest": MOST_LISTED, "activity": 4}
 """Of these the newest count."""
 OVERRIDES = 1 << 30
-"""Calls of one operation only, with fields of its own, are numbered from here."""
+"""Calls with fields that an operation changed are numbered from here."""
 
 
 def reduce(files: Files, *, window: int | None = None, history: bool = False) -> State | None:
@@ -110,11 +110,12 @@ def _state(
         reading.signs.stands[0] = (last, definitions.dumped)
     reading.settle()
     own: dict[int, Record] = {}
+    numbers: dict[tuple[int, str], int] = {}
     rows, used = [], set()
     for record in chosen(reading):
         call = record.get("s", 0)
         if isinstance(record.get("a"), dict):
-            number = OVERRIDES + len(own)
+            number = numbers.setdefault((call, repr(record["a"])), OVERRIDES + len(own))
             own[number] = {**completed(calls.get(call) or {}, record["a"]), "n": number}
             call = number
         else:
