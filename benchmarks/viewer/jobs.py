@@ -9,8 +9,7 @@ are stragglers and clocks can be aligned. With a fault one rank stops coming at 
 hang spreads by itself, and everybody is killed after 14 s of heartbeats (``--ends`` scattered:
 over 10 s; raised: each by an exception of its own).
 
-Records have the shapes of real ones of torch 2.13 on gloo. ``--lists`` writes members of groups as
-lists, as journals had them before there were ranges.
+Records have the shapes of real ones of torch 2.13 on gloo.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ class Shape:
     repeat: int = 1
     fault: str | None = None
     per_host: int = 8
-    lists: bool = False
     hosts_apart: bool = True
     ends: str = "together"
     """How all end after a fault: killed together, or one after the other, or each by an exception
@@ -90,7 +88,7 @@ class Shape:
     @cached_property
     def written(self) -> list[list[Any]]:
         """Members of every group as they stand in a journal."""
-        return [ranks if self.lists else fmt.ranges_of(tuple(ranks)) for _, ranks in self.groups]
+        return [fmt.ranges_of(tuple(ranks)) for _, ranks in self.groups]
 
     @cached_property
     def member(self) -> list[list[tuple[int, int]]]:
@@ -458,11 +456,8 @@ def main() -> None:
     parser.add_argument("--ends", choices=("together", "scattered", "raised"), default="together")
     parser.add_argument("--per-host", type=int, default=8, help="ranks of a host")
     parser.add_argument("--one-host", action="store_true", help="all under one clock")
-    parser.add_argument("--lists", action="store_true", help="members of groups as lists")
     a = parser.parse_args()
-    shape = Shape(
-        a.pp, a.dp, a.tp, a.steps, a.repeat, a.fault, a.per_host, a.lists, not a.one_host, a.ends
-    )
+    shape = Shape(a.pp, a.dp, a.tp, a.steps, a.repeat, a.fault, a.per_host, not a.one_host, a.ends)
     sys.stdout.write(json.dumps(make(a.out, shape)) + "\n")
 
 

@@ -5,20 +5,19 @@ Both readers use it: the one that reads whole files, and the one that follows fi
 
 from __future__ import annotations
 
-import contextlib
+import io
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import orjson
-
 import disttrace.journal.format as fmt
-from disttrace.journal.format import DEF, DEFINITIONS, DUMPED, FORMAT, RESUMED, ranges_of
+from disttrace.journal.format import DEF, DEFINITIONS, DUMPED, FORMAT, RESUMED
 from disttrace_viewer.load import ids
 from disttrace_viewer.load.problems import NEWER, Problems, plural
 from disttrace_viewer.load.schema import Checker, Record, json_object
 from disttrace_viewer.load.text import Text
+from disttrace_viewer.trace.model import lead_of
 from disttrace_viewer.trace.plain_text import plain
 from disttrace_viewer.trace.process import AGENT, Problem
 
@@ -182,8 +181,7 @@ class Definitions:
 
     def full_key(self, store: int | None, key: str | list[str] | None) -> str | list[str] | None:
         """A key with every prefix, ``?`` for an unknown one."""
-        prefix = (self.get("store", store) or {}).get("prefix") or ()
-        lead = "".join(f"{'?' if part is None else part}/" for part in prefix)
+        lead = lead_of((self.get("store", store) or {}).get("prefix") or ())
         return [lead + k for k in key] if isinstance(key, list) else key and lead + key
 
     @property
@@ -228,20 +226,10 @@ class Definitions:
         return self.identity.get("attempt", self.process.get("attempt"))
 
     @property
-    def run(self) -> str | None:
-        """The launcher's run id."""
-        return self.identity.get("run") or self.process.get("run")
-
-    @property
     def exit(self) -> Record | None:
         """The last word of the process; it may take back one before."""
         last = self.listed["exit"][-1] if self.listed["exit"] else None
         return None if last is None or last.get("how") == RESUMED else last
-
-    @property
-    def failures(self) -> list[Record]:
-        """Exceptions that were not caught."""
-        return self.listed["failure"]
 
     def _label(self, key: str, variable: str) -> int | None:
         found: int | None = self.identity.get(key)
@@ -274,23 +262,9 @@ def parse(text: Text, problems: Problems) -> Definitions:
     found = Definitions(text.path)
     dumps = Dumps()
     bad = first = 0
-    known, tables = _ALIKE.get, found.numbered
-    for line_number, line in enumerate(_lines(text.data), 1):
-        alike = known(line)
-        if alike is not None:
-            kind, ready = alike
-            table = tables.get(kind)
-            number = ready.get("n")
-            if (
-                table is None
-                or number is None
-                or number in table
-                or "t" in ready
-                or len(table) >= MOST_OF_A_KIND
-            ):
-                found.admit(kind, ready)
-            else:
-                table[number] = ready
+    for line_number, line in enumerate(map(bytes.rstrip, io.BytesIO(text.data)), 1):
+        if (alike := _ALIKE.get(line)) is not None:
+            found.admit(*alike)
             continue
         record = json_object(line)
         if record is None or not _take(found, record, line):
@@ -319,50 +293,6 @@ def name_newer(path: str, version: int | None, problems: Problems) -> None:
         problems.take(Problem(path, NEWER, f"{folder}: {what}"))
 
 
-_PIECE = 1 << 20
-_RANKS = b'"ranks":['
-_LIST = re.compile(rb"[0-9, ]+")
-_LONG = 256
-"""Bytes of a list of ranks, as it was before there were ranges, that are the same in the journals
-of all members.
-"""
-_LISTS: dict[tuple[int, bytes, bytes], tuple[bytes, bytes]] = {}
-"""Lists and their ranges by what is soon hashed; hashing all of a list takes longer than the rest
-of a journal.
-"""
-_MOST_LISTS = 1 << 12
-
-
-def _shortened(line: bytes) -> bytes:
-    """A line with ranges in the place of long lists of ranks."""
-    parts: list[bytes] = []
-    done = 0
-    start = line.find(_RANKS)
-    while start >= 0:
-        start += len(_RANKS)
-        end = line.find(b"]", start)
-        if end - start >= _LONG:
-            parts += line[done : start - 1], _short(line[start:end])
-            done = end + 1
-        start = line.find(_RANKS, max(start, end))
-    return b"".join((*parts, line[done:])) if parts else line
-
-
-def _short(numbers: bytes) -> bytes:
-    key = (len(numbers), numbers[:64], numbers[-64:])
-    known = _LISTS.get(key)
-    if known is not None and known[0] == numbers:
-        return known[1]
-    found = b"[%b]" % numbers
-    if _LIST.fullmatch(numbers):
-        with contextlib.suppress(orjson.JSONDecodeError):
-            found = orjson.dumps(ranges_of(orjson.loads(found)))
-    if len(_LISTS) >= _MOST_LISTS:
-        _LISTS.clear()
-    _LISTS[key] = (numbers, found)
-    return found
-
-
 _ALIKE: dict[bytes, tuple[str, Record]] = {}
 """Checked records by their lines: the ranks of a job write most of them byte for byte alike."""
 _MOST_ALIKE = 1 << 15
@@ -382,16 +312,6 @@ def _take(found: Definitions, record: dict[str, Any], line: bytes) -> bool:
                 _ALIKE.clear()
             _ALIKE[line] = (kind, checked)
     return True
-
-
-def _lines(data: bytes) -> Iterator[bytes]:
-    start = 0
-    while start < len(data):
-        # Piece by piece: a list of all lines would take as much memory again.
-        end = data.find(b"\n", min(start + _PIECE, len(data) - 1)) + 1 or len(data)
-        for line in data[start:end].rstrip(b"\n").split(b"\n"):
-            yield _shortened(line) if len(line) > 2 * _LONG else line
-        start = end
 
 
 Lines = list[tuple[str, int, str]]

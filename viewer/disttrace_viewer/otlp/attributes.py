@@ -101,7 +101,7 @@ def process(definitions: Definitions) -> Attributes:
         "process.runtime.version": header.get("python"),
         "service.instance.id": definitions.id,
         "disttrace.job": header.get("job"),
-        "disttrace.run": definitions.run,
+        "disttrace.run": definitions.identity.get("run") or definitions.process.get("run"),
         "disttrace.attempt": definitions.attempt,
         "disttrace.process.id": definitions.id,
         "disttrace.process.role": definitions.role or "main",

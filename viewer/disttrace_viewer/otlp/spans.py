@@ -272,7 +272,7 @@ def process_end(
     """How a process ended: a moment under its root, with what concerns it of the verdict."""
     definitions = journal.definitions
     left = definitions.exit
-    failure = definitions.failures[0] if definitions.failures else None
+    failures = definitions.listed["failure"]
     found: Attributes = {attributes.TYPE: "end", "disttrace.process.state": how.state}
     if left is not None:
         found["disttrace.process.exit"] = str(left.get("how"))
@@ -280,16 +280,16 @@ def process_end(
         found["process.exit.code"] = how.code
     events = []
     description = f"{label(journal)} {ended(how)}" if how.state in (FAILED, KILLED) else None
-    for record in definitions.failures:
+    for record in failures:
         exception: Attributes = {
             "exception.type": str(record.get("type")),
             "exception.message": str(record.get("text")),
             "exception.stacktrace": attributes.stacktrace(definitions.frames(record.get("stack"))),
         }
         events.append(("exception", builder.time.unix(journal, record.get("t", 0)), exception))
-    if failure is not None:
-        found["error.type"] = str(failure.get("type"))
-        description = f"{failure.get('type')}: {failure.get('text')}"
+    if failures:
+        found["error.type"] = str(failures[0].get("type"))
+        description = f"{failures[0].get('type')}: {failures[0].get('text')}"
     root = builder.root(journal)
     at = builder.time.unix(journal, journal.last)
     for finding in verdict:
