@@ -214,11 +214,7 @@ def test_journal_bytes() -> None:
 def test_startup_time() -> None:
     """Three starts of one program; the second environment differs in one file."""
     (table,) = startup_time.measure(TINY).tables
-    assert [name.rsplit(", ", 1)[-1] for name in names(table)] == [
-        "bare",
-        "unset",
-        "DISTTRACE=1",
-    ]
+    assert [name.rsplit(", ", 1)[-1] for name in names(table)] == ["bare", "unset", "DISTTRACE=1"]
 
 
 def test_a_start_that_fails_or_hangs_is_no_figure(tmp_path: Path) -> None:

@@ -46,10 +46,7 @@ def test_precedence_is_argument_environment_project_default(tmp_path: Path) -> N
         ("[tool.disttrace]\nstall = 'soon'\n", "stall in [tool.disttrace] of pyproject.toml is"),
         ("[tool.disttrace]\nmax_mb = []\n", "allowed is a whole number"),
         ("[tool.disttrace\n", "could not be read"),
-        (
-            "[tool.disttrace]\nx = " + 100_000 * "[",
-            "could not be read: its lists",
-        ),
+        ("[tool.disttrace]\nx = " + 100_000 * "[", "could not be read: its lists"),
         ("[tool]\n'disttrace' = 3 # tool.disttrace\n", "is no table"),
     ],
 )

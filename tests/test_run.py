@@ -186,8 +186,7 @@ def test_the_users_broken_sitecustomize_is_reported_as_ever(tmp_path: Path) -> N
 def test_nothing_waits_behind_the_command() -> None:
     """The process becomes the command: there is no parent of ours left."""
     with subprocess.Popen(
-        [sys.executable, "-m", "disttrace", "run", "--", "sleep", "60"],
-        env=clean_environ(),
+        [sys.executable, "-m", "disttrace", "run", "--", "sleep", "60"], env=clean_environ()
     ) as process:
         cmdline = Path("/proc", str(process.pid), "cmdline")
         wait_until(lambda: cmdline.read_bytes() == b"sleep\x0060\x00", 30)

@@ -96,9 +96,7 @@ def test_each_is_over(traced: list[tuple[dict[str, int], RawJournal]]) -> None:
         assert journal.of("note") == []
 
 
-def test_any_source_tells_its_source(
-    traced: list[tuple[dict[str, int], RawJournal]],
-) -> None:
+def test_any_source_tells_its_source(traced: list[tuple[dict[str, int], RawJournal]]) -> None:
     """The receive from anyone is numbered in the stream of the rank it came from."""
     journal = traced[0][1]
     sources = [record for record in journal.records if "y" in record]

@@ -150,12 +150,7 @@ def diagnose(folder: Path) -> tuple[dict[str, Any] | None, int, str]:
 
 @contextmanager
 def started(
-    row: Row,
-    folder: Path,
-    environ: Mapping[str, str],
-    *,
-    apart: bool = False,
-    hosts: Hosts = (),
+    row: Row, folder: Path, environ: Mapping[str, str], *, apart: bool = False, hosts: Hosts = ()
 ) -> Iterator[subprocess.Popen[bytes]]:
     """The row's program, traced, in a process group of its own that does not outlive this.
 

@@ -43,8 +43,7 @@ def _first_calls(tmp_path: Path, creation_s: float, *arguments: str, stall_s: in
 
 
 @pytest.mark.parametrize(
-    ("creation_s", "stall_s"),
-    [(6, 2), pytest.param(60, 10, marks=pytest.mark.long)],
+    ("creation_s", "stall_s"), [(6, 2), pytest.param(60, 10, marks=pytest.mark.long)]
 )
 def test_no_alarm_while_communicators_are_made(
     creation_s: int, stall_s: int, tmp_path: Path

@@ -106,11 +106,7 @@ def pods(kind: str, port: int) -> list[Pod]:
         Pod(
             host,
             container["command"],
-            {
-                **each,
-                "HOSTNAME": host,
-                **dict.fromkeys(["PET_NODE_RANK", *rank], str(index)),
-            },
+            {**each, "HOSTNAME": host, **dict.fromkeys(["PET_NODE_RANK", *rank], str(index))},
         )
         for index, host in enumerate(hosts)
     ]

@@ -53,10 +53,7 @@ def test_how_each_worker_ended(journals: list[RawJournal]) -> None:
     assert records[:2] == [(0, 0, 0, "started", None, None), (0, 1, 1, "started", None, None)]
     assert (0, 1, 1, "failed", None, "SIGKILL") in records
     assert records[4:6] == [(1, 0, 0, "started", None, None), (1, 1, 1, "started", None, None)]
-    assert sorted(records[6:]) == [
-        (1, 0, 0, "exited", 0, None),
-        (1, 1, 1, "exited", 0, None),
-    ]
+    assert sorted(records[6:]) == [(1, 0, 0, "exited", 0, None), (1, 1, 1, "exited", 0, None)]
     assert len(records) == 8
 
 

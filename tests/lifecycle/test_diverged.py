@@ -10,16 +10,7 @@ from typing import Any
 
 import pytest
 
-from disttrace.recording.shown import (
-    FACTOR,
-    FIRST_LINE,
-    KEPT,
-    LINES,
-    MASK,
-    NEWEST,
-    Compared,
-    Page,
-)
+from disttrace.recording.shown import FACTOR, FIRST_LINE, KEPT, LINES, MASK, NEWEST, Compared, Page
 from disttrace_viewer.companion.progress import MOST_READ, Pulse
 from support.journals import MS, Journal
 from support.processes import clean_environ, free_port, python, run_program, torchrun

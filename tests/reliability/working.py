@@ -499,10 +499,7 @@ def ranks(name: str, code: str, url: str) -> Iterator[tuple[Path, subprocess.Pop
                 DISTTRACE_STALL=str(STALL_S), DISTTRACE_JOB="working", OMP_NUM_THREADS="1",
                 RANK=str(rank), WORLD_SIZE="2", PYTHONPATH=os.environ.get("PYTHONPATH", ""),
             )  # fmt: skip
-            with (
-                open(f"{folder}/out{rank}", "wb") as out,
-                open(f"{folder}/err{rank}", "wb") as err,
-            ):
+            with open(f"{folder}/out{rank}", "wb") as out, open(f"{folder}/err{rank}", "wb") as err:
                 command = [sys.executable, str(program), folder, url]
                 started.append(
                     subprocess.Popen(command, env=environ, stdout=out, stderr=err,

@@ -95,10 +95,7 @@ def outcome(folder: Path, look: Look = nobody_knows) -> tuple[int, set[int], dic
 
 
 def wrong_verdicts(
-    folder: Path,
-    scratch: Path,
-    look: Look = nobody_knows,
-    ways: Collection[str] = tuple(LOSSES),
+    folder: Path, scratch: Path, look: Look = nobody_knows, ways: Collection[str] = tuple(LOSSES)
 ) -> list[str]:
     """Losses after which somebody else is blamed, or a fault is said to be none."""
     code, blamed, _ = outcome(folder, look)

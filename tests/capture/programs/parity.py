@@ -57,10 +57,7 @@ def collectives(dist: Any, torch: Any) -> Iterator[Case]:
     yield "new_group", lambda: type(dist.new_group([0])).__name__
     functional = torch.ops._c10d_functional
     name = dist.group.WORLD.group_name
-    yield (
-        "functional",
-        lambda: functional.wait_tensor(functional.all_reduce(x(), "sum", name)),
-    )
+    yield ("functional", lambda: functional.wait_tensor(functional.all_reduce(x(), "sum", name)))
 
 
 def mistakes(dist: Any, torch: Any) -> Iterator[Case]:

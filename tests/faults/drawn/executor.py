@@ -261,12 +261,7 @@ def _started(
 
 
 def _fork(
-    program: Program,
-    rank: int,
-    port: str,
-    script: Path,
-    folder: Path,
-    zygote: Zygote,
+    program: Program, rank: int, port: str, script: Path, folder: Path, zygote: Zygote
 ) -> int:
     environ = {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(program.world),

@@ -208,10 +208,7 @@ def forks(draw: random.Random, program: Program) -> Faulty | None:
     if chosen is None:
         return None
     index, _, rank, step = chosen
-    lines = (
-        "if os.fork() == 0:",
-        "    dist.all_reduce(torch.ones(3)); os._exit(0)",
-    )
+    lines = ("if os.fork() == 0:", "    dist.all_reduce(torch.ones(3)); os._exit(0)")
     return Faulty(
         changed(program, index, rank, step, before=lines),
         Truth(

@@ -20,8 +20,7 @@ def late_start(draw: random.Random, program: Program) -> Faulty | None:
 def slow_imports(draw: random.Random, program: Program) -> Faulty | None:
     """One rank imports for long, as from a busy file server, while others wait for it."""
     return Faulty(
-        program.but(imports_s={draw.randrange(program.world): 10.0}),
-        Truth(name="slow imports"),
+        program.but(imports_s={draw.randrange(program.world): 10.0}), Truth(name="slow imports")
     )
 
 

@@ -318,9 +318,6 @@ def test_a_few_exchanges_give_no_drift(tmp_path: Path) -> None:
     all exchanges, and by the newest ones, which states keep.
     """
     steps(tmp_path, 2, 3, apart_ns=20 * S)
-    for found in (
-        align(load([str(tmp_path)])).clocks,
-        of_journals([str(tmp_path)]).survey.clocks,
-    ):
+    for found in (align(load([str(tmp_path)])).clocks, of_journals([str(tmp_path)]).survey.clocks):
         assert [clock.drift for clock in found] == [0.0, 0.0]
         assert found[0].offset_ns == pytest.approx(found[1].offset_ns, abs=MS)

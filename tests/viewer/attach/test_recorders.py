@@ -301,11 +301,7 @@ def test_an_answer_that_is_cut_off_is_not_used(
     ],
 )
 def test_what_never_ends_or_says_something_else_is_no_answer(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    piece: bytes,
-    again: float | None,
-    why: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: bytes, again: float | None, why: str
 ) -> None:
     monkeypatch.setattr(recorders, "LIMIT_S", 1.0)
     monkeypatch.setattr(recorders, "MOST_BYTES", 100_000)

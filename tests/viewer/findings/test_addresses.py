@@ -7,18 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.journals import MS, Journal
-from support.scenes import (
-    PEER_GONE,
-    S,
-    all_gone,
-    beat,
-    fail,
-    findings,
-    finds,
-    only,
-    stand,
-    steps,
-)
+from support.scenes import PEER_GONE, S, all_gone, beat, fail, findings, finds, only, stand, steps
 
 DIED = "the loss is not a number"
 
@@ -94,10 +83,7 @@ def test_those_that_lost_different_ranks_are_told_apart(tmp_path: Path) -> None:
         one for f in findings(tmp_path, look=all_gone) for one in f.consequences if "peer" in one
     ]
     text = "failed with RuntimeError: Connection closed by peer [127.0.0.1]"
-    assert sorted(told) == [
-        f"Rank 0 {text}:4711 (rank 2).",
-        f"Ranks 1, 2 {text}:4712 (rank 3).",
-    ]
+    assert sorted(told) == [f"Rank 0 {text}:4711 (rank 2).", f"Ranks 1, 2 {text}:4712 (rank 3)."]
 
 
 def test_the_address_of_a_store_is_that_of_its_server(tmp_path: Path) -> None:

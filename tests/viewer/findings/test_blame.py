@@ -8,16 +8,7 @@ import pytest
 
 from disttrace_viewer.analysis.liveness import Look
 from support.journals import MS, Journal
-from support.scenes import (
-    PEER_GONE,
-    S,
-    all_gone,
-    beat,
-    fail,
-    finds,
-    nobody_knows,
-    steps,
-)
+from support.scenes import PEER_GONE, S, all_gone, beat, fail, finds, nobody_knows, steps
 
 
 def poll(journal: Journal, until_s: int) -> None:

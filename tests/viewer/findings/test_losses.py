@@ -169,11 +169,7 @@ def test_an_orphan_belongs_to_its_job_and_is_never_the_newest(tmp_path: Path) ->
     lone = Journal(tmp_path, pid=9, host="other", job="lone-job", keys={"start_ns": 1 << 61})
     lone.definitions.write_bytes(b"")
     trace = load([str(tmp_path)])
-    assert {job.id: len(job.processes) for job in trace.jobs} == {
-        "job": 2,
-        "old": 2,
-        "lone-job": 1,
-    }
+    assert {job.id: len(job.processes) for job in trace.jobs} == {"job": 2, "old": 2, "lone-job": 1}
     assert newest(trace.jobs).id in ("job", "old")
 
 

@@ -77,8 +77,7 @@ def test_another_operation_is_certain(tmp_path: Path, form: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("odd", "kind"),
-    [({"sizes": ((8,),)}, "shape_mismatch"), ({"dtype": "Half"}, "dtype_mismatch")],
+    ("odd", "kind"), [({"sizes": ((8,),)}, "shape_mismatch"), ({"dtype": "Half"}, "dtype_mismatch")]
 )
 def test_other_arguments_are_certain(tmp_path: Path, odd: dict[str, Any], kind: str) -> None:
     last = {rank: [waiting(**(odd if rank == 3 else {}))] for rank in ALL}
@@ -281,10 +280,7 @@ def test_one_order_over_two_groups_is_a_deadlock_of_nobody(tmp_path: Path) -> No
 def test_both_send_is_a_deadlock(tmp_path: Path, made_s: float | None, severity: str) -> None:
     dumps = {
         rank: dump(
-            [
-                *steps(1),
-                entry(f"send {rank}->{1 - rank}", 1, at_s=1, state="started", p2p=1),
-            ],
+            [*steps(1), entry(f"send {rank}->{1 - rank}", 1, at_s=1, state="started", p2p=1)],
             groups={"0": (0, 1)},
         )
         for rank in (0, 1)

@@ -177,11 +177,7 @@ def test_the_exporter_is_nobodys_child(tmp_path: Path) -> None:
             DISTTRACE_EXPORT="otlp",
             OTEL_EXPORTER_OTLP_ENDPOINT=collector.endpoint,
         ).check()
-        assert outcome.stdout.splitlines() == [
-            "no child",
-            "own child True",
-            "imported []",
-        ]
+        assert outcome.stdout.splitlines() == ["no child", "own child True", "imported []"]
         wait_until(lambda: not exporters(tmp_path), BOUND)
         assert len(collector.of("end")) == 1
 

@@ -88,11 +88,7 @@ def test_an_unsampled_trace_is_not_sent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sampler", "argument", "sent"),
-    [
-        ("always_off", "", False),
-        ("traceidratio", "1.0", True),
-    ],
+    ("sampler", "argument", "sent"), [("always_off", "", False), ("traceidratio", "1.0", True)]
 )
 def test_the_sampler_of_the_environment_decides(
     sampler: str, argument: str, sent: bool, tmp_path: Path

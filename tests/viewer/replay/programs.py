@@ -252,10 +252,7 @@ def ping_pong_on_a_device(r: int, n: int) -> None:
 @program(3, device=True)
 def ring_by_batches(r: int, n: int) -> None:
     for _ in range(4):
-        ops = [
-            dist.P2POp(dist.isend, T, (r + 1) % n),
-            dist.P2POp(dist.irecv, other(), (r - 1) % n),
-        ]
+        ops = [dist.P2POp(dist.isend, T, (r + 1) % n), dist.P2POp(dist.irecv, other(), (r - 1) % n)]
         for work in dist.batch_isend_irecv(ops if r else ops[::-1]):
             work.wait()
 

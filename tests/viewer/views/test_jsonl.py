@@ -139,11 +139,7 @@ def test_keys_bear_every_prefix(tmp_path: Path) -> None:
     journal.run(journal.call("store.wait", kind="store", store=unknown), 2 * MS, 10, k=["a", "b"])
     journal.run(journal.call("store.wait", kind="store", store=base), 3 * MS, 10, k=["a"])
     found = exported(tmp_path)
-    assert [each["key"] for each in found] == [
-        "default_pg/0//cpu//0/1",
-        ["?/x/a", "?/x/b"],
-        ["a"],
-    ]
+    assert [each["key"] for each in found] == ["default_pg/0//cpu//0/1", ["?/x/a", "?/x/b"], ["a"]]
     assert (found[0]["bytes"], found[0]["store"]) == (7, "tcp://127.0.0.1:29500")
 
 

@@ -106,10 +106,7 @@ def batch(rank: Rank) -> None:
         if rank.absent() and step == 2:
             rank.never_come()
         into = rank.torch.empty_like(rank.x)
-        both = [
-            dist.P2POp(dist.isend, rank.x, rank.peer),
-            dist.P2POp(dist.irecv, into, rank.peer),
-        ]
+        both = [dist.P2POp(dist.isend, rank.x, rank.peer), dist.P2POp(dist.irecv, into, rank.peer)]
         for work in dist.batch_isend_irecv(both):
             work.wait()
         if step == 2:
