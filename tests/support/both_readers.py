@@ -43,7 +43,8 @@ def batch(folder: Path) -> Known:
             return None if row[name] is None else row[name] - begin
 
         found[process.id, row["number"]] = {
-            **{name: call[name] for name in _OF_CALL}, "splits": one.splits, "args": dict(one.args),
+            **{name: call[name] for name in _OF_CALL},
+            "splits": one.signature.splits, "args": dict(one.args),
             "group": None if group is None else group.id, "group_rank": one.group_rank,
             "stack": [tuple(frame) for frame in trace.stack(row["call"])],
             "begin": begin - process.t0 - trace.clocks[process.clock].offset_ns,

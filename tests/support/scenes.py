@@ -13,7 +13,7 @@ from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.diagnosis.verdict import verdict as judge_states
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding
-from disttrace_viewer.load.discover import discover
+from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.states.reduce import reduce
@@ -68,7 +68,7 @@ def verdict(
 
 def _by_states(folder: Path, stall_s: float, look: Look, *, history: bool) -> Verdict:
     """The verdict by states, half of which have travelled."""
-    files = discover([str(folder)], Problems())
+    files = evidence([str(folder)], Problems())
     states = [state for one in files if (state := reduce(one, history=history))]
     halves = (merge(states[::2]), merge(unpack(pack(states[1::2]))))
     return judge_states(merge(halves), stall_ns=round(stall_s * 1e9), look=look)

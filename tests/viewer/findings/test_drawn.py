@@ -20,7 +20,7 @@ from disttrace_viewer.companion.reports import MOST_WHOLE, packed, unpacked
 from disttrace_viewer.diagnosis.job import judged, verdict_on
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding
-from disttrace_viewer.load.discover import discover
+from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.states.reduce import reduce
@@ -141,7 +141,7 @@ def ways(folder: Path, look: Look) -> dict[str, list[tuple[object, ...]]]:
     """The same journals judged in every way that there is: the table of all operations, the ends of
     journals, whole journals, states that have travelled from two hosts, and what companions send.
     """
-    files = discover([str(folder)], Problems())
+    files = evidence([str(folder)], Problems())
     whole = [state for one in files if (state := reduce(one, history=True))]
     ours = merge(whole[::2])
     halves = (ours, merge(unpack(pack(whole[1::2]))))

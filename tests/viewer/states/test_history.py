@@ -16,7 +16,7 @@ from disttrace_viewer.companion.reports import MOST_WHOLE, packed, unpacked
 from disttrace_viewer.diagnosis import job
 from disttrace_viewer.diagnosis.job import verdict_on
 from disttrace_viewer.evidence.recorded import Recorded
-from disttrace_viewer.load.discover import discover
+from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.states import folder
@@ -191,7 +191,7 @@ def test_what_is_refused_without_a_number_gives_none_back(tmp_path: Path) -> Non
     outer = journal.collective(group, shapes=None)
     journal.end(journal.begin(outer, 200 * MS), 9, x=journal.string("ValueError: no"), f=1)
     journal.run(journal.collective(group), 300 * MS, MS, q=4)
-    (files,) = discover([str(tmp_path)], Problems())
+    (files,) = evidence([str(tmp_path)], Problems())
     state = reduce(files)
     assert state is not None
     ((*_, newest, _, _),) = state.courses
@@ -216,7 +216,7 @@ def test_ends_of_journals_that_begin_at_other_calls_are_compared_from_the_later_
         journal.begin(usual if journal.rank else other, 700 * MS, q=400)
         beat(journal, 20)
     monkeypatch.setattr(words, "MOST_EACH", 8_000)
-    files = discover([str(tmp_path)], Problems())
+    files = evidence([str(tmp_path)], Problems())
     ends = folder.of_journals(files, window=4_000)
     found = words.judged_calls(ends, files, look=nobody_knows).findings
     hints = [one.hint for one in found if one.kind == "op_mismatch"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from disttrace_viewer.load.discover import discover
+from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.reduce import reduce
@@ -16,7 +16,7 @@ from support.states import hang
 def reduced(path: Path, window: int | None = None) -> list[State]:
     """The states of all journals in a folder."""
     found = []
-    for files in discover([str(path)], Problems()):
+    for files in evidence([str(path)], Problems()):
         state = reduce(files, window=window)
         assert state is not None
         found.append(state)

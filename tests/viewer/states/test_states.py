@@ -16,7 +16,7 @@ import pytest
 
 from disttrace_viewer.companion import messages
 from disttrace_viewer.diagnosis.verdict import verdict
-from disttrace_viewer.load.discover import discover
+from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.problems import Problems, ViewerError
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.folder import SUFFIX, read
@@ -30,7 +30,7 @@ from support.states import hang
 
 def states(folder: Path, window: int | None = None) -> list[State]:
     """The states of all journals in a folder."""
-    found = discover([str(folder)], Problems())
+    found = evidence([str(folder)], Problems())
     return [s for files in found if (s := reduce(files, window=window)) is not None]
 
 
@@ -156,7 +156,7 @@ def test_states_pretend_no_tables(tmp_path: Path) -> None:
     """Whoever asks for all operations of a trace of states hears that there are none."""
     for journal, group in steps(tmp_path, 2):
         journal.begin(journal.collective(group), S, q=3)
-    files = discover([str(tmp_path)], Problems())
+    files = evidence([str(tmp_path)], Problems())
     trace, sample = trace_of(merge([state for one in files if (state := reduce(one))]))
     assert sample.ops
     assert trace.tables is None

@@ -49,7 +49,6 @@ class Excerpt:
 
     @property
     def first(self) -> int:
-        """The number of the first call in ``where``."""
         return self.newest - len(self.where) + 1
 
     def places(self, numbers: Iterable[int]) -> Iterator[int]:

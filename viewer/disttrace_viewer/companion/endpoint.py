@@ -223,7 +223,6 @@ class Endpoint:
 
     @property
     def clients(self) -> list[str]:
-        """Names of all that have joined, by order."""
         known = [one for one in self._streams.values() if one.id]
         return [one.id for one in sorted(known, key=lambda one: (one.order, one.id))]
 

@@ -353,7 +353,6 @@ class Asking:
         return time.monotonic() - asked_at < IN_ALL_S + 0.2
 
     def take(self) -> Sequence[HostTrouble]:
-        """Answers since the last call."""
         if not (answers := self._answers):
             return ()
         self._answers = ()

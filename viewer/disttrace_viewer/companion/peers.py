@@ -82,7 +82,6 @@ class Peers:
 
     @property
     def clients(self) -> list[str]:
-        """Names of those that have joined us, by order."""
         endpoint = self._endpoint
         nothing: list[str] = []
         if endpoint is None or endpoint.state != SERVER:
@@ -158,7 +157,6 @@ class Peers:
         )
 
     def speaks(self) -> bytes | None:
-        """See ``Endpoint.speaks``."""
         return b"" if self._endpoint is None else self._endpoint.speaks(mute=self.mute)
 
     def call(self) -> None:

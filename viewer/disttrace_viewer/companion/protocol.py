@@ -238,7 +238,6 @@ class Conversation:
         return len(self._data)
 
     def greeting(self) -> bytes:
-        """The first message of the listener."""
         ours = {"v": VERSION, "drawn": self._ours, "secret": self._secret is not None}
         return to_bytes(Message("disttrace", ours)) if self._listens else b""
 

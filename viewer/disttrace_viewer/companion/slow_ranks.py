@@ -232,7 +232,6 @@ class _Watched:
 
     @property
     def up(self) -> Detector:
-        """The one that has won most."""
         return max(self.ups, key=lambda one: one.won)
 
 
@@ -282,7 +281,6 @@ class SlowRanks:
                 del self._groups[name]
 
     def slow(self) -> list[Slow]:
-        """The ranks that are slow now, the worst first."""
         found = [
             self._told(name, rank, group, one)
             for name, group in self._groups.items()

@@ -73,7 +73,6 @@ class Sockets:
         self._thread.start()
 
     def call(self, do: Callable[[], object]) -> None:
-        """Run a function on the thread."""
         with suppress(RuntimeError):  # the loop is over
             self._loop.call_soon_threadsafe(do)
 

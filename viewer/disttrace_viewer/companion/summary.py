@@ -55,7 +55,6 @@ class HostWait(NamedTuple):
 
     @property
     def exchange(self) -> Exchange:
-        """The exchange in which these wait for each other."""
         return self.group, self.number, self.peer
 
 

@@ -133,7 +133,6 @@ class Judge:
         return words.divergence(found, known, self._job, self._root, elsewhere)
 
     def calls(self) -> bytes:
-        """What another host needs of ours for that."""
         return reports.packed(
             words.newest_calls(self._local(), self._own.files()), most=reports.MOST_WHOLE
         )

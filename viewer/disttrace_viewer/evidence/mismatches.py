@@ -350,7 +350,7 @@ _BY_PAIRS: Mapping[str, Callable[[Members], Pairs]] = {
 
 def _splits(op: Op, size: int) -> tuple[list[int] | None, list[int] | None]:
     """Rows to each and from each member; even where no split sizes were passed."""
-    splits = op.call.splits
+    splits = op.call.signature.splits
     if not isinstance(splits, list) or len(splits) != 2:
         return None, None
     output = op.call.args.get("output_shapes")

@@ -33,7 +33,8 @@ def ended_from(
     """
     stops = {op.process: op.begin_ns for op in sample.ops if op.call.op == STOPPING}
     by_launcher = {processes[p].id: ns for p, ns in stops.items()}
-    handled = {op.process: op.begin_ns for op in reversed(sample.ops) if op.call.handler}
+    in_handlers = (op for op in reversed(sample.ops) if op.call.args.get("handler") is True)
+    handled = {op.process: op.begin_ns for op in in_handlers}
     found = {}
     for one in processes:
         times = [math.inf if interrupted_ns is None else interrupted_ns]

@@ -66,7 +66,6 @@ class Unpacked:
     """Of the first few that were left out: which, and what is wrong with it."""
 
     def leave_out(self, name: str, reason: str) -> None:
-        """One more file that is not taken."""
         self.left_out += 1
         if len(self.why) < _NAMED:
             self.why.append(f"{plain(name)} {reason}")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import polars as pl
 
@@ -13,7 +13,7 @@ import disttrace.journal.format as fmt
 from disttrace_viewer.load import segments, text
 from disttrace_viewer.load.fates import MARKS, Signs
 from disttrace_viewer.load.files import size
-from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.load.problems import Problems, plural
 from disttrace_viewer.load.segments import Chunk
 
 _ID = "id"
@@ -21,8 +21,9 @@ _NUMBERS = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
-class Matched:
-    """Operations of some whole journals, still with the journals' own numbers and times.
+class Batch:
+    """What the segments of some whole journals hold; operations still with the journals' own
+    numbers and times.
 
     Columns of ``operations``: ``process``, ``number``, the begin's ``t s h q p n k a``, and, in ns
     after the begin, ``issued wait complete end``, then ``n_end q_end y x f lost asked g z``.
@@ -34,16 +35,19 @@ class Matched:
     ended_twice: dict[int, int]
     unbegun: dict[int, int]
     """Ends of operations whose begin is not there, per process."""
+    signs: list[tuple[int, Signs]]
+    """What heartbeats, stack samples and heads hold, by process, in the order of the files."""
+    problems: Problems
 
 
-def match(chunks: Iterable[Chunk], process_of: pl.DataFrame) -> Matched:
-    """``process_of`` maps ``file`` to ``process`` for every file in the chunks."""
-    chunks = list(chunks)
-    begins = _identified([c.begins for c in chunks], process_of, pl.col("b"))
+def _matched(
+    chunks: Sequence[Chunk], processes: pl.Series
+) -> tuple[pl.DataFrame, dict[int, int], dict[int, int], dict[int, int]]:
+    """The first four fields of a batch; ``processes``: of every file in the chunks."""
+    begins = _identified([c.begins for c in chunks], processes, pl.col("b"))
     begins, repeated = _unique_begins(begins)
-    ends = _identified([c.ends for c in chunks], process_of, pl.col("e"))
-    number = pl.coalesce(*MARKS)
-    marks = _identified([c.marks for c in chunks], process_of, number)
+    ends = _identified([c.ends for c in chunks], processes, pl.col("e"))
+    marks = _identified([c.marks for c in chunks], processes, pl.coalesce(*MARKS))
 
     ends, ended_twice = _unique(_final(ends, marks))
     unbegun = _count(ends.join(begins.select(_ID), on=_ID, how="anti"))
@@ -77,7 +81,7 @@ def match(chunks: Iterable[Chunk], process_of: pl.DataFrame) -> Matched:
         # A synchronous call waits from its issue on unless its record has another time.
         wait=pl.coalesce("v", "u", "wait"),
     ).drop(_ID, "u", "v")
-    return Matched(operations.collect(), repeated, ended_twice, unbegun)
+    return operations.collect(), repeated, ended_twice, unbegun
 
 
 _END_NAMES = {
@@ -94,14 +98,11 @@ _MARKS = {kind: {"d": name} for kind, name in MARKS.items()}  # a lost one may h
 _MARKS[fmt.COMPLETE] |= {"g": "g", "z": "z"}
 
 
-def _identified(
-    frames: list[pl.DataFrame], process_of: pl.DataFrame, number: pl.Expr
-) -> pl.DataFrame:
+def _identified(frames: list[pl.DataFrame], processes: pl.Series, number: pl.Expr) -> pl.DataFrame:
     """One column that names process and number; lines without a usable number are left out."""
     frame = pl.concat(frames, how="vertical") if len(frames) > 1 else frames[0]
-    processes = process_of["process"].gather(frame["file"])
     return (
-        frame.with_columns(processes.alias("process"), number.alias("number"))
+        frame.with_columns(processes.gather(frame["file"]).alias("process"), number.alias("number"))
         .filter(pl.col("number").is_between(0, _NUMBERS - 1))
         .with_columns(
             (pl.col("process").cast(pl.UInt64) * _NUMBERS + pl.col("number").cast(pl.UInt64)).alias(
@@ -167,18 +168,6 @@ Segment = tuple[int, str]
 """The number of the process that wrote it, and its path."""
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What the segments of some whole journals hold."""
-
-    matched: Matched
-    bad: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Unreadable lines by file: how many, and the number of the first."""
-    signs: list[tuple[int, Signs]] = field(default_factory=list)
-    """What heartbeats, stack samples and heads hold, by process, in the order of the files."""
-    problems: Problems = field(default_factory=Problems)
-
-
 def batches(files: Sequence[Segment]) -> list[list[Segment]]:
     """The segments in batches of about ``BATCH_BYTES``: a journal is never split over two."""
     found: list[list[Segment]] = []
@@ -200,16 +189,19 @@ def read(files: Sequence[Segment], tell: Callable[[int], None] | None = None) ->
     Raises nothing for damaged files: what is wrong is in ``Batch.problems``.
     """
     problems = Problems()
-    bad: dict[str, tuple[int, int]] = {}
+    bad: dict[int, tuple[int, int]] = {}
     signs: list[tuple[int, Signs]] = []
     chunks = list(_chunks(files, problems, tell))
     for chunk in chunks:
         for file, (count, first) in chunk.bad.items():
-            before = bad.get(files[file][1], (0, first))
-            bad[files[file][1]] = (before[0] + count, min(before[1], first))
+            before = bad.get(file, (0, first))
+            bad[file] = (before[0] + count, min(before[1], first))
         signs += [(files[file][0], value) for file, value in chunk.signs.items()]
-    process_of = pl.DataFrame({"process": [p for p, _ in files]}, schema={"process": pl.UInt32})
-    return Batch(match(chunks, process_of), bad, signs, problems)
+    for file, (count, first) in bad.items():
+        what = f"{plural(count, 'line')} (first: line {first}) not readable; the others were used."
+        problems.add(files[file][1], "noise", what)
+    processes = pl.Series([process for process, _ in files], dtype=pl.UInt32)
+    return Batch(*_matched(chunks, processes), signs, problems)
 
 
 def _chunks(

@@ -129,7 +129,6 @@ class Definitions:
             known["size"] = len(known["ranks"])
 
     def get(self, kind: str, number: int | None) -> Record | None:
-        """The definition of that kind and number."""
         return None if number is None else self.numbered[kind].get(number)
 
     def string(self, number: int | None) -> str | None:
@@ -186,7 +185,6 @@ class Definitions:
 
     @property
     def id(self) -> str:
-        """The identity of the process."""
         return self.process.get("process") or ""
 
     @property
@@ -202,7 +200,6 @@ class Definitions:
 
     @property
     def is_agent(self) -> bool:
-        """Whether it is a launcher."""
         return self.role == AGENT
 
     @property
@@ -212,17 +209,14 @@ class Definitions:
 
     @property
     def local_rank(self) -> int | None:
-        """Its rank on this host."""
         return self._label("local_rank", "LOCAL_RANK")
 
     @property
     def world_size(self) -> int | None:
-        """Number of ranks of the job."""
         return self._label("world_size", "WORLD_SIZE")
 
     @property
     def attempt(self) -> int | None:
-        """The launcher's restart count."""
         return self.identity.get("attempt", self.process.get("attempt"))
 
     @property

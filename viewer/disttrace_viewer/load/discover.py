@@ -74,15 +74,6 @@ class Listing:
     places: Sequence[str]
 
 
-def discover(paths: Sequence[str | Files], problems: Problems) -> list[Files]:
-    """Journals below ``paths`` (folders, or single files of a journal), sorted by name.
-
-    Raises ViewerError where a remote folder cannot be listed.
-    """
-    found = search(paths, problems)
-    return settle(found, Taken(strangers=found.candidates), problems)
-
-
 def search(paths: Sequence[str | Files], problems: Problems) -> Listing:
     """What lies below ``paths``; where the files of a journal are known, nothing is listed for it.
 

@@ -49,7 +49,6 @@ class Signs:
         self.last_t = max(self.last_t, t)
 
     def join(self, later: Signs) -> None:
-        """The signs of a later part of the journal."""
         self.last_t = max(self.last_t, later.last_t)
         if later.beat is not None:
             self.beat = max(later.beat, self.beat or 0)

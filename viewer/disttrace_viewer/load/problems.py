@@ -48,23 +48,19 @@ class Problems:
         self.take(Problem(path=path, kind=kind, sentence=f"{plain(path)}: {what}"))
 
     def take(self, problem: Problem) -> None:
-        """One that is there already."""
         if problem.sentence not in self._found:
             self._found[problem.sentence] = problem
             self._of.setdefault(problem.path, []).append(problem.sentence)
 
     def extend(self, others: Problems) -> None:
-        """Take over what others found."""
         for problem in others.found():
             self.take(problem)
         self.cut_off.update(others.cut_off)
 
     def about(self, *paths: str) -> bool:
-        """Whether anything is wrong with any of these files."""
         return any(path in self._of for path in paths)
 
     def found(self) -> tuple[Problem, ...]:
-        """All problems so far."""
         return tuple(self._found.values())
 
     def of(self, paths: Collection[str]) -> tuple[str, ...]:

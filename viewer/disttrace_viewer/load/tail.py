@@ -52,11 +52,9 @@ class Tail:
 
     @property
     def deleted(self) -> bool:
-        """Whether the file has no name any more."""
         return os.fstat(self._fd).st_nlink == 0
 
     def close(self) -> None:
-        """Let go of the file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -106,7 +104,6 @@ class Defined:
                     self.known.add(record)
 
     def close(self) -> None:
-        """Let go of the file."""
         if self._tail is not None:
             self._tail.close()
 

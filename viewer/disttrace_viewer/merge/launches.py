@@ -28,14 +28,12 @@ class Union:
         self._above = list(range(count))
 
     def find(self, item: int) -> int:
-        """The representative of an item's set: its smallest member."""
         while self._above[item] != item:
             self._above[item] = self._above[self._above[item]]
             item = self._above[item]
         return item
 
     def join(self, items: Iterable[int]) -> None:
-        """Make one set of the sets of all items."""
         roots = {self.find(item) for item in items}
         if roots:
             least = min(roots)
@@ -43,7 +41,6 @@ class Union:
                 self._above[root] = least
 
     def all(self) -> list[int]:
-        """The representative of every item."""
         return [self.find(item) for item in range(len(self._above))]
 
 
@@ -100,7 +97,6 @@ class Launch:
         return other.start_ns <= self.until_ns
 
     def join(self, other: Launch) -> None:
-        """Take another one in."""
         self.members += other.members
         self.start_ns = min(self.start_ns, other.start_ns)
         self.end_ns = max(self.end_ns, other.end_ns)

@@ -47,7 +47,6 @@ class Clocks:
         self.place: dict[str, int] = {}
 
     def add(self, journal: Journal) -> None:
-        """One more journal."""
         key, own = _clock_key(journal), min(_readings(journal), key=_rank, default=None)
         best = self._best.get(key)
         if best is None or (own is not None and _rank(own) < _rank(best)):

@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cache, partial
+from operator import itemgetter
 
 import orjson
 import polars as pl
 
 from disttrace.journal.format import LONGEST, ends_on_device
 from disttrace_viewer.load import batch, segments
-from disttrace_viewer.load.batch import Matched
+from disttrace_viewer.load.batch import Batch
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.fates import Signs
 from disttrace_viewer.load.files import is_held, size
@@ -28,42 +28,163 @@ from disttrace_viewer.trace.plain_text import plain, shortened
 from disttrace_viewer.trace.process import Process, StackSample
 
 
-@dataclass(slots=True)
-class Narrowing:
+def _nulls(name: str, count: int) -> pl.Series:
+    return pl.select(pl.repeat(None, count, dtype=pl.UInt32).alias(name)).to_series()
+
+
+Progress = Callable[[int, int], None]
+"""Called with bytes read so far and bytes to read."""
+Engine = Callable[
+    [Callable[[Sequence[batch.Segment]], Batch], Sequence[Sequence[batch.Segment]]],
+    Iterator[tuple[int, Batch | None]],
+]
+"""``states.folder`` has them: the number of each task and its result, in any order."""
+
+
+def load(
+    paths: Sequence[str | Files],
+    *,
+    choose: Callable[[Sequence[LaunchedJob]], Collection[str]] | None = None,
+    progress: Progress | None = None,
+    engine: Engine | None = None,
+) -> JobTrace:
+    """Read every journal below ``paths`` (folders or files, or journals) into a trace.
+
+    ``choose`` gets all jobs and returns the ids of those to read (default: all). ``engine`` reads
+    and parses the segments (default: this process). Raises nothing for damaged input: what is
+    wrong is in ``JobTrace.problems``, and everything else is read.
+    """
+    read_ns = time.time_ns()
+    whole = survey(paths)
+    chosen = set(choose(whole.jobs)) if choose and whole.jobs else {j.id for j in whole.jobs}
+    part = whole if len(chosen) == len(whole.jobs) else restrict(whole, chosen)
+    reading = _Reading(part, progress, engine)
+    operations, completions = reading.read()
+    problems = part.problems
+    processes = tuple(
+        dataclasses.replace(
+            p,
+            damage=problems.of(part.journals[p.index].told_of),
+            losses=problems.losses(part.journals[p.index].told_of),
+        )
+        for p in map(reading.told, part.processes)
+    )
+    return JobTrace(
+        processes=processes,
+        tables=Tables(operations, reading.calls.table(), completions),
+        groups=part.groups,
+        stores=part.stores,
+        places=part.places,
+        jobs=tuple(
+            dataclasses.replace(job, last_ns=max(processes[i].last_ns for i in job.processes))
+            for job in part.jobs
+        ),
+        other_jobs=tuple(
+            dataclasses.replace(job, processes=()) for job in whole.jobs if job.id not in chosen
+        ),
+        of_others=frozenset(p.id for p in whole.processes if p.job not in chosen),
+        clocks=part.clocks,
+        stacks=tuple(reading.calls.stacks),
+        errors=tuple(reading.errors),
+        keys=tuple(reading.keys),
+        problems=problems.found(),
+        paths=part.paths,
+        read_ns=read_ns,
+    )
+
+
+class _Reading:
     """Numbers calls, keys and errors over all journals while operations come in."""
 
-    survey: Survey
-    calls: Calls = field(init=False)
-    errors: dict[str, int] = field(default_factory=dict)
-    keys: dict[str, Key] = field(default_factory=dict)
-    """By their text in the journal; their order is their number."""
-    _key_index: dict[str, int] = field(default_factory=dict)
-    _index: pl.DataFrame = field(init=False)
-    """Rows of calls by process and number, the same for every batch."""
-
-    def __post_init__(self) -> None:
-        part = self.survey
+    def __init__(self, survey: Survey, progress: Progress | None, engine: Engine | None) -> None:
+        self._survey, self._progress, self._engine = survey, progress, engine
         self.calls = Calls(
-            journals=part.journals,
-            stores={(s.process, s.number): s.index for s in part.stores},
-            groups=part.group_index,
-            group_values=part.groups,
+            journals=survey.journals,
+            stores={(s.process, s.number): s.index for s in survey.stores},
+            groups=survey.group_index,
+            group_values=survey.groups,
         )
         self.calls.collect()
-        self._index = pl.DataFrame(
+        self.errors: dict[str, int] = {}
+        self.keys: list[Key] = []
+        self._key_numbers: dict[str, int] = {}
+        """By their text in the journal."""
+        self._rows = pl.DataFrame(
             [(p, n, row) for (p, n), row in self.calls.index.items()],
             schema={"process": pl.UInt32, "s": pl.Int64, "call": pl.UInt32},
             orient="row",
         )
+        """Of calls by process and number, the same for every batch."""
+        self._signs: dict[int, Signs] = {}
+        self._last_end: dict[int, int] = {}
 
-    def narrow(self, raw: pl.DataFrame) -> pl.DataFrame:
+    def read(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """The operations and the completions of all segments."""
+        operations = [pl.DataFrame(schema=OPERATIONS)]
+        completions = [pl.DataFrame(schema=COMPLETIONS)]
+        reports: list[Batch] = []
+        for part in self._batches():
+            self._survey.problems.extend(part.problems)
+            for process, signs in part.signs:
+                self._signs.setdefault(process, Signs()).join(signs)
+            raw = part.operations
+            operations.append(self._narrow(raw))
+            known = raw.filter(pl.col("g").is_not_null() | pl.col("z").is_not_null())
+            known = known.rename({"g": "slack_ns", "z": "device_ns"})
+            completions.append(known.select(pl.col(n).cast(t) for n, t in COMPLETIONS.items()))
+            newest = pl.max_horizontal(pl.col(*TIMES).max()).alias("t")
+            for process, t in operations[-1].group_by("process").agg(newest).iter_rows():
+                self._last_end[process] = max(t, self._last_end.get(process, t))
+            reports.append(dataclasses.replace(part, operations=pl.DataFrame()))
+        for process, count in self.calls.undefined.items():
+            self._problem(
+                process,
+                "undefined reference",
+                f"{plural(count, 'call')} in groups that are not defined: shown without them.",
+            )
+        for part in reports:
+            self._report(part)
+        table = pl.concat(operations)
+        operations.clear()
+        order = table.select(pl.arg_sort_by("begin_ns", "process", "number")).to_series()
+        for name in table.columns:  # one at a time: the table is never there twice
+            table = table.with_columns(table[name].gather(order))
+        return table, pl.concat(completions)
+
+    def told(self, process: Process) -> Process:
+        """A process with what the segments hold of it."""
+        clock, signs = self._survey.clocks[process.clock], self._signs.get(process.index, Signs())
+        # One stack may be sampled a million times.
+        stack = cache(partial(stack_of, self._survey.journals[process.index]))
+
+        def unix(t: int) -> int:
+            return to_unix(clock, process.t0 + t)
+
+        def sample(t: int, number: int, thread: int = 0) -> StackSample:
+            first = signs.first.get((thread, number), t)
+            return StackSample(unix(t), stack(number), unix(first))
+
+        last = max(process.last_ns, unix(signs.last_t), self._last_end.get(process.index, 0))
+        stands = {thread: sample(*stand, thread) for thread, stand in signs.stands.items()}
+        dumped = self._survey.journals[process.index].definitions.dumped
+        if dumped is not None:  # after the last word of the process itself
+            stands[0] = StackSample(last, stack(dumped))
+        return dataclasses.replace(
+            process,
+            last_ns=last,
+            heartbeat_ns=None if signs.beat is None else unix(signs.beat),
+            latest_samples=stands,
+            samples=tuple(sample(*one) for one in sorted(signs.samples, key=itemgetter(0))),
+        )
+
+    def _narrow(self, raw: pl.DataFrame) -> pl.DataFrame:
         """Raw matched rows under global numbers and unix times."""
-        processes, clocks = self.survey.processes, self.survey.clocks
+        processes, clocks = self._survey.processes, self._survey.clocks
         bases = pl.Series([p.t0 + clocks[p.clock].offset_ns for p in processes], dtype=pl.Int64)
         frame = raw.with_columns(
             begin_ns=pl.col("t") + bases.gather(raw["process"]),
             call=self._call_rows(raw),
-            key=self._key_numbers(raw["k"]),
+            key=self._numbers_of(raw["k"]),
             error=self._error_numbers(raw),
         )
         begin = pl.col("begin_ns")
@@ -98,7 +219,7 @@ class Narrowing:
     def _call_rows(self, raw: pl.DataFrame) -> pl.Series:
         """Rows of the calls table; ``unknown`` ones where no definition is there."""
         calls = raw.select("process", "s").join(
-            self._index, on=["process", "s"], how="left", maintain_order="left"
+            self._rows, on=["process", "s"], how="left", maintain_order="left"
         )["call"]
         rich = (
             raw.select("process", "s", "a").with_row_index("row").filter(pl.col("a").is_not_null())
@@ -115,28 +236,27 @@ class Narrowing:
             rows = [self.calls.unknown(p) for p in processes.to_list()]
             calls = calls.scatter(missing.arg_true(), pl.Series(rows, dtype=pl.UInt32))
             for process, count in processes.value_counts(sort=True).iter_rows():
-                if self.survey.journals[process].definitions.process:
-                    self.survey.problems.add(
-                        self.survey.journals[process].files.paths[0],
+                if self._survey.journals[process].definitions.process:
+                    self._problem(
+                        process,
                         "undefined call",
                         f"{plural(count, 'operation')} of calls that are not defined: shown"
                         " without name and place.",
                     )
         return calls.alias("call")
 
-    def _key_numbers(self, keys: pl.Series) -> pl.Series:
+    def _numbers_of(self, keys: pl.Series) -> pl.Series:
         distinct = keys.drop_nulls().unique(maintain_order=True)
         for key in distinct.to_list():
-            if key not in self._key_index:
-                self._key_index[key] = len(self._key_index)
+            if key not in self._key_numbers:
+                self._key_numbers[key] = len(self.keys)
                 many = key.startswith(segments.LIST_MARK)
                 parts = orjson.loads(key[len(segments.LIST_MARK) :]) if many else (key,)
-                self.keys[key] = Key(
-                    tuple(plain(shortened(part, LONGEST["key"])) for part in parts), many=many
-                )
+                shown = tuple(plain(shortened(part, LONGEST["key"])) for part in parts)
+                self.keys.append(Key(shown, many=many))
         if not len(distinct):
             return _nulls("key", len(keys))
-        numbers = pl.Series([self._key_index[key] for key in distinct.to_list()], dtype=pl.UInt32)
+        numbers = pl.Series([self._key_numbers[key] for key in distinct.to_list()], dtype=pl.UInt32)
         table = pl.DataFrame({"k": distinct, "key": numbers})
         return keys.to_frame("k").join(table, on="k", how="left", maintain_order="left")["key"]
 
@@ -144,228 +264,69 @@ class Narrowing:
         failed = raw.select("process", "x").with_row_index("row").filter(pl.col("x").is_not_null())
         numbers = []
         for process, string in failed.select("process", "x").iter_rows():
-            text = self.survey.journals[process].definitions.string(string) or "?"
+            text = self._survey.journals[process].definitions.string(string) or "?"
             numbers.append(self.errors.setdefault(text, len(self.errors)))
         found = _nulls("error", raw.height)
         if numbers:
             found = found.scatter(failed["row"], pl.Series(numbers, dtype=pl.UInt32))
         return found.alias("error")
 
-
-def completions_of(raw: pl.DataFrame) -> pl.DataFrame:
-    """What is known of the completion of some operations beyond its time."""
-    some = raw.filter(pl.col("g").is_not_null() | pl.col("z").is_not_null())
-    named = some.select(
-        "process", "number", pl.col("g").alias("slack_ns"), pl.col("z").alias("device_ns")
-    )
-    return named.select(pl.col(name).cast(kind) for name, kind in COMPLETIONS.items())
-
-
-def _nulls(name: str, count: int) -> pl.Series:
-    return pl.select(pl.repeat(None, count, dtype=pl.UInt32).alias(name)).to_series()
-
-
-Progress = Callable[[int, int], None]
-"""Called with bytes read so far and bytes to read."""
-Engine = Callable[
-    [Callable[[Sequence[batch.Segment]], batch.Batch], Sequence[Sequence[batch.Segment]]],
-    Iterator[tuple[int, "batch.Batch | None"]],
-]
-"""``states.folder`` has them: the number of each task and its result, in any order."""
-
-
-def load(
-    paths: Sequence[str | Files],
-    *,
-    choose: Callable[[Sequence[LaunchedJob]], Collection[str]] | None = None,
-    progress: Progress | None = None,
-    engine: Engine | None = None,
-) -> JobTrace:
-    """Read every journal below ``paths`` (folders or files, or journals) into a trace.
-
-    ``choose`` gets all jobs and returns the ids of those to read (default: all). ``engine`` reads
-    and parses the segments (default: this process). Raises nothing for damaged input: what is
-    wrong is in ``JobTrace.problems``, and everything else is read.
-    """
-    read_ns = time.time_ns()
-    whole = survey(paths)
-    chosen = set(choose(whole.jobs)) if choose and whole.jobs else {j.id for j in whole.jobs}
-    part = whole if len(chosen) == len(whole.jobs) else restrict(whole, chosen)
-    reading = _Reading(part, progress or _no_progress, engine)
-    operations, completions = reading.read()
-    problems = part.problems
-    processes = tuple(
-        dataclasses.replace(
-            p,
-            damage=problems.of(part.journals[p.index].told_of),
-            losses=problems.losses(part.journals[p.index].told_of),
-        )
-        for p in reading.processes()
-    )
-    return JobTrace(
-        processes=processes,
-        tables=Tables(operations, reading.narrowing.calls.table(), completions),
-        groups=part.groups,
-        stores=part.stores,
-        places=part.places,
-        jobs=tuple(
-            dataclasses.replace(job, last_ns=max(processes[i].last_ns for i in job.processes))
-            for job in part.jobs
-        ),
-        other_jobs=tuple(
-            dataclasses.replace(job, processes=()) for job in whole.jobs if job.id not in chosen
-        ),
-        of_others=frozenset(p.id for p in whole.processes if p.job not in chosen),
-        clocks=part.clocks,
-        stacks=tuple(reading.narrowing.calls.stacks),
-        errors=tuple(reading.narrowing.errors),
-        keys=tuple(reading.narrowing.keys.values()),
-        problems=problems.found(),
-        paths=part.paths,
-        read_ns=read_ns,
-    )
-
-
-def _time(sample: tuple[int, int]) -> int:
-    return sample[0]
-
-
-def _no_progress(_done: int, _total: int) -> None:
-    """For callers that show no progress."""
-
-
-@dataclass(slots=True)
-class _Reading:
-    survey: Survey
-    progress: Progress
-    engine: Engine | None
-    narrowing: Narrowing = field(init=False)
-    _signs: dict[int, Signs] = field(default_factory=dict)
-    _last_end: dict[int, int] = field(default_factory=dict)
-    _files: list[batch.Segment] = field(default_factory=list)
-    """Every segment, in order."""
-
-    def __post_init__(self) -> None:
-        part = self.survey
-        self.narrowing = Narrowing(part)
-        self._files = [
+    def _batches(self) -> Iterator[Batch]:
+        """Of every segment, in order."""
+        survey = self._survey
+        files = [
             (process.index, path)
-            for process, journal in zip(part.processes, part.journals, strict=True)
+            for process, journal in zip(survey.processes, survey.journals, strict=True)
             for _, path in sorted(journal.files.segments.items())
         ]
-
-    def read(self) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """The operations and the completions of all segments."""
-        operations = [pl.DataFrame(schema=OPERATIONS)]
-        completions = [pl.DataFrame(schema=COMPLETIONS)]
-        bad: dict[str, tuple[int, int]] = {}
-        reports: list[Matched] = []
-        for part in self._batches():
-            self.survey.problems.extend(part.problems)
-            bad.update(part.bad)
-            for process, signs in part.signs:
-                self._signs.setdefault(process, Signs()).join(signs)
-            operations.append(self.narrowing.narrow(part.matched.operations))
-            completions.append(completions_of(part.matched.operations))
-            self._take_ends(operations[-1])
-            reports.append(dataclasses.replace(part.matched, operations=pl.DataFrame()))
-        self._report_bad(bad)
-        for process, count in self.narrowing.calls.undefined.items():
-            self._problem(
-                process,
-                "undefined reference",
-                f"{plural(count, 'call')} in groups that are not defined: shown without them.",
-            )
-        for matched in reports:
-            self._report(matched)
-        table = pl.concat(operations)
-        operations.clear()
-        order = table.select(pl.arg_sort_by("begin_ns", "process", "number")).to_series()
-        for name in table.columns:  # one at a time: the table is never there twice
-            table = table.with_columns(table[name].gather(order))
-        return table, pl.concat(completions)
-
-    def processes(self) -> Iterator[Process]:
-        """The processes with what the segments hold of them."""
-        return map(self._told, self.survey.processes)
-
-    def _told(self, process: Process) -> Process:
-        clock, signs = self.survey.clocks[process.clock], self._signs.get(process.index, Signs())
-        # One stack may be sampled a million times.
-        stack = cache(partial(stack_of, self.survey.journals[process.index]))
-
-        def unix(t: int) -> int:
-            return to_unix(clock, process.t0 + t)
-
-        def sample(t: int, number: int, thread: int = 0) -> StackSample:
-            first = signs.first.get((thread, number), t)
-            return StackSample(unix(t), stack(number), unix(first))
-
-        last = max(process.last_ns, unix(signs.last_t), self._last_end.get(process.index, 0))
-        stands = {thread: sample(*stand, thread) for thread, stand in signs.stands.items()}
-        dumped = self.survey.journals[process.index].definitions.dumped
-        if dumped is not None:  # after the last word of the process itself
-            stands[0] = StackSample(last, stack(dumped))
-        return dataclasses.replace(
-            process,
-            last_ns=last,
-            heartbeat_ns=None if signs.beat is None else unix(signs.beat),
-            latest_samples=stands,
-            samples=tuple(sample(*one) for one in sorted(signs.samples, key=_time)),
-        )
-
-    def _batches(self) -> Iterator[batch.Batch]:
-        total = sum(size(path) for _, path in self._files) or 1
-        tasks = batch.batches(self._files)
+        total = sum(size(path) for _, path in files) or 1
+        tasks = batch.batches(files)
         done = 0
 
         def tell(count: int) -> None:
             nonlocal done
             done += count
-            self.progress(done, total)
+            if self._progress is not None:
+                self._progress(done, total)
 
-        if self.engine is None:
-            yield from (batch.read(task, tell) for task in tasks)
-        else:
-            here = [task for task in tasks if any(is_held(path) for _, path in task)]
-            yield from (batch.read(task, tell) for task in here)
+        engine = self._engine
+        here = [t for t in tasks if engine is None or any(is_held(path) for _, path in t)]
+        yield from (batch.read(task, tell) for task in here)
+        if engine is not None:
             tasks = [task for task in tasks if task not in here]
-            early: dict[int, batch.Batch | None] = {}
+            early: dict[int, Batch | None] = {}
             turn = 0
-            for number, found in self.engine(batch.read, tasks):
+            for number, found in engine(batch.read, tasks):
                 tell(sum(size(path) for _, path in tasks[number]))
                 early[number] = found
                 while turn in early:  # in their order, on which that of equal rows depends
                     ready = early.pop(turn)
-                    if ready is None:
-                        self._report_lost(tasks[turn])
-                    else:
+                    if ready is not None:
                         yield ready
+                    else:
+                        for _, path in tasks[turn]:
+                            what = "was not read: whoever read it was lost, twice."
+                            survey.problems.add(path, "unreadable", what)
                     turn += 1
-        self.progress(total, total)
+        tell(total - done)
 
-    def _take_ends(self, operations: pl.DataFrame) -> None:
-        newest = pl.max_horizontal(pl.col(*TIMES).max()).alias("t")
-        for process, t in operations.group_by("process").agg(newest).iter_rows():
-            self._last_end[process] = max(t, self._last_end.get(process, t))
-
-    def _report(self, matched: Matched) -> None:
-        for process, count in matched.repeated.items():
+    def _report(self, part: Batch) -> None:
+        for process, count in part.repeated.items():
             self._problem(
                 process,
                 "duplicate begins",
                 f"{plural(count, 'begin')} with a number that was taken already; the first of each"
                 " was used.",
             )
-        for process, count in matched.ended_twice.items():
+        for process, count in part.ended_twice.items():
             self._problem(
                 process,
                 "duplicate ends",
                 f"{plural(count, 'operation')} ended more than once; the first end was used.",
             )
-        for process, count in matched.unbegun.items():
-            journal = self.survey.journals[process]
-            explained = journal.definitions.listed["dropped"] or self.survey.problems.losses(
+        for process, count in part.unbegun.items():
+            journal = self._survey.journals[process]
+            explained = journal.definitions.listed["dropped"] or self._survey.problems.losses(
                 journal.files.paths
             )
             if not explained:
@@ -376,23 +337,5 @@ class _Reading:
                     " all others were read.",
                 )
 
-    def _report_lost(self, files: Sequence[batch.Segment]) -> None:
-        for _, path in files:
-            self.survey.problems.add(
-                path, "unreadable", "was not read: whoever read it was lost, twice."
-            )
-
-    def _report_bad(self, bad: dict[str, tuple[int, int]]) -> None:
-        for _, path in self._files:
-            if path not in bad:
-                continue
-            count, first = bad[path]
-            self.survey.problems.add(
-                path,
-                "noise",
-                f"{plural(count, 'line')} (first: line {first}) not readable; the others were"
-                " used.",
-            )
-
     def _problem(self, process: int, kind: str, what: str) -> None:
-        self.survey.problems.add(self.survey.journals[process].files.paths[0], kind, what)
+        self._survey.problems.add(self._survey.journals[process].files.paths[0], kind, what)

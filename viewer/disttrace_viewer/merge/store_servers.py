@@ -51,18 +51,15 @@ class Life:
         return None in (self.attempt, other.attempt) or self.attempt == other.attempt
 
     def meets(self, other: Life) -> bool:
-        """Whether both lived at one time."""
         together = self.with_(other)
         if together is not None:
             return together
         return self.start_ns <= other.until(self.boot) and other.start_ns <= self.until(other.boot)
 
     def surely_meets(self, other: Life) -> bool:
-        """Whether each gave a sign while the other one lived."""
         return self.start_ns <= other.sign_ns and other.start_ns <= self.sign_ns
 
     def until(self, boot: str | None) -> int:
-        """When it had ended, seen from a boot."""
         exact = self.ended and boot == self.boot and boot is not None
         return min(self.end_ns + (0 if exact else SLACK_NS), self.before_ns)
 
@@ -201,7 +198,6 @@ class _Span:
         return life.start_ns <= here or any(life.start_ns <= end for end in elsewhere)
 
     def add(self, life: Life) -> None:
-        """One more of these."""
         self._until[life.boot] = max(self._until.get(life.boot, 0), life.until(life.boot))
         sign_ns = life.sign_ns if life.ended else sys.maxsize
         self._signs[life.boot] = max(self._signs.get(life.boot, 0), sign_ns)

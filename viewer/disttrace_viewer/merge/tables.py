@@ -89,7 +89,6 @@ class Calls:
     _own_rank: dict[tuple[int, int], int | None] = field(default_factory=dict)
 
     def collect(self) -> None:
-        """All calls that definitions tell of."""
         for group in self.group_values:
             for member in group.members:
                 self._own_rank[member.process, group.index] = member.rank
@@ -115,7 +114,6 @@ class Calls:
         return found
 
     def table(self) -> pl.DataFrame:
-        """The rows as the calls table."""
         import polars as pl  # here, for calls of states are read where there is none
 
         from disttrace_viewer.trace.columns import CALLS

@@ -393,7 +393,6 @@ class Merged:
 
     @cached_property
     def survey(self) -> Survey:
-        """What the definitions of all states hold together."""
         found = survey(self.states)
         if self.called:
             found.processes, found.jobs = as_called(self.called, found.processes, found.jobs)

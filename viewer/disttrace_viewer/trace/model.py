@@ -77,7 +77,6 @@ class Store:
 
     @property
     def lead(self) -> str:
-        """What stands before its keys."""
         return lead_of(self.prefix)
 
 
@@ -237,32 +236,28 @@ class Call:
         return self.group, self.signature.backend
 
     @property
-    def device(self) -> str | None:
-        return self.signature.device
-
-    @property
-    def asynchronous(self) -> bool | None:
-        return self.signature.asynchronous
-
-    @property
     def shapes(self) -> tuple[tuple[int, ...], ...] | None:
         return self.signature.shapes
-
-    @property
-    def dtypes(self) -> tuple[str, ...] | None:
-        return self.signature.dtypes
 
     @property
     def bytes(self) -> int | None:
         return self.signature.bytes
 
     @property
-    def splits(self) -> Any:
-        return self.signature.splits
+    def asynchronous(self) -> bool | None:
+        return self.signature.asynchronous
+
+    @property
+    def dtypes(self) -> tuple[str, ...] | None:
+        return self.signature.dtypes
 
     @property
     def reduce_op(self) -> str | None:
         return self.signature.reduce_op
+
+    @property
+    def tag(self) -> int | None:
+        return self.signature.tag
 
     @property
     def root(self) -> int | None:
@@ -273,17 +268,8 @@ class Call:
         return self.signature.peer
 
     @property
-    def tag(self) -> int | None:
-        return self.signature.tag
-
-    @property
     def name(self) -> str | None:
         return self.signature.name
-
-    @property
-    def handler(self) -> bool:
-        """Whether a handler of signals made it."""
-        return self.signature.args.get("handler") is True
 
     @property
     def origin(self) -> str | None:
@@ -353,7 +339,6 @@ class JobTrace:
 
     @property
     def completions(self) -> pl.DataFrame:
-        """When work was done on devices."""
         return self._whole.completions
 
     @property
@@ -401,12 +386,10 @@ class JobTrace:
 
     @cached_property
     def by_id(self) -> Mapping[str, Process]:
-        """Processes by their id."""
         return {p.id: p for p in self.processes}
 
     @cached_property
     def group_by_id(self) -> Mapping[str, Group]:
-        """Groups by their id."""
         return {g.id: g for g in self.groups}
 
     @cached_property
@@ -420,7 +403,6 @@ class JobTrace:
 
     @cached_property
     def children(self) -> Mapping[str, tuple[int, ...]]:
-        """Processes by their parent's id."""
         found: dict[str, list[int]] = {}
         for process in self.processes:
             if process.parent is not None:
@@ -429,12 +411,10 @@ class JobTrace:
 
     @cached_property
     def groups_of(self) -> Mapping[tuple[int, ...] | None, int]:
-        """How many groups have these members."""
         return collections.Counter(group.ranks for group in self.groups)
 
     @cached_property
     def place_by_id(self) -> Mapping[str, Place]:
-        """Meeting places by their id."""
         return {p.id: p for p in self.places}
 
     @cached_property
@@ -457,7 +437,6 @@ class JobTrace:
         return max((p.last_ns for p in self.processes), default=0)
 
     def parent_of(self, process: Process) -> Process | None:
-        """The traced process that started one."""
         return None if process.parent is None else self.by_id.get(process.parent)
 
     def operation_id(self, process: int, number: int) -> str:
@@ -476,15 +455,12 @@ class JobTrace:
         return found
 
     def group_of(self, call: Call) -> Group | None:
-        """The group that a call is in."""
         return None if call.group is None else self.groups[call.group]
 
     def group_id(self, call: Call) -> str | None:
-        """The id of that group."""
         return None if call.group is None else self.groups[call.group].id
 
     def store_of(self, call: Call) -> Store | None:
-        """The store that a call uses."""
         return None if call.store is None else self.stores[call.store]
 
     def place_of(self, call: Call) -> str | None:
@@ -506,7 +482,6 @@ class JobTrace:
         return parts if entry.many else parts[0]
 
     def replace(self, **changes: Any) -> JobTrace:
-        """A copy with other values in some fields."""
         return dataclasses.replace(self, **changes, _calls={})
 
 
@@ -547,7 +522,6 @@ class CodeLocation:
 
     @classmethod
     def at(cls, process: int, frame: Frame, op: str | None = None) -> CodeLocation:
-        """Where a frame of a process is."""
         return cls(process, frame.file, frame.line, frame.function, op)
 
 

@@ -114,7 +114,7 @@ class Op:
     def on_device(self) -> bool:
         """A collective or P2P operation that is over when its device is done: its call returned."""
         call = self.call
-        return call.kind in GROUPED and ends_on_device(call.backend, call.device)
+        return call.kind in GROUPED and ends_on_device(call.backend, call.signature.device)
 
     @property
     def peer(self) -> int | None:

@@ -278,7 +278,6 @@ class Process:
 
     @property
     def is_agent(self) -> bool:
-        """Whether it is a launcher."""
         return self.role == AGENT
 
     @property

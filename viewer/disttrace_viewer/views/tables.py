@@ -79,7 +79,7 @@ FIELDS: Mapping[str, Field] = {
     "group_ranks": Field(_RANKS, _group("ranks")),
     "group_rank": Field(pl.Int64(), _call("group_rank")),
     "backend": Field(pl.String(), _call("backend")),
-    "device": Field(pl.String(), _call("device")),
+    "device": Field(pl.String(), lambda c: c.call.signature.device),
     "seq": Field(pl.Int64()),
     "begin_ns": Field(pl.Int64()),
     "issued_ns": Field(pl.Int64()),
@@ -93,7 +93,7 @@ FIELDS: Mapping[str, Field] = {
     "bytes": Field(pl.Int64(), _call("bytes"), varies=True),
     "shapes": Field(pl.List(_RANKS), _call("shapes")),
     "dtypes": Field(pl.List(pl.String()), _call("dtypes")),
-    "splits": Field(pl.String(), _call("splits")),  # in tables: JSON text
+    "splits": Field(pl.String(), lambda c: c.call.signature.splits),  # in tables: JSON text
     "reduce_op": Field(pl.String(), _call("reduce_op")),
     "root": Field(pl.Int64(), lambda c: c.rank(c.call.root)),
     "root_group_rank": Field(pl.Int64(), _call("root")),

@@ -179,7 +179,7 @@ def backend(evidence: Evidence, op: Op) -> str | None:
     if call.kind == CONSTRUCTOR:
         return next((name for name, kind in _BACKENDS.items() if kind == call.op), None)
     if call.kind != COMPOSED:
-        return call.backend if ends_on_device(call.backend, call.device) else None
+        return call.backend if ends_on_device(call.backend, call.signature.device) else None
     given = call.args.get("backend")
     names = [part.rpartition(":")[2] for part in str(given).split(",")] if given else []
     for group in evidence.trace.groups if not names else ():
