@@ -562,15 +562,15 @@ def test_one_group_under_two_names_is_no_deadlock(tmp_path: Path, since_ms: int)
 
 
 @pytest.mark.parametrize(
-    ("becomes", "through"),
-    [(False, True), (True, True), (True, False)],
-    ids=["a child", "execv", "execv, on its way"],
+    ("becomes", "through", "pace"),
+    [(False, True, S), (True, True, S), (True, False, S), (True, False, 20 * MS)],
+    ids=["a child", "execv", "execv, on its way", "execv at once"],
 )
 def test_who_joins_under_a_rank_that_is_taken_meets_nobody(
-    tmp_path: Path, *, becomes: bool, through: bool
+    tmp_path: Path, *, becomes: bool, through: bool, pace: int
 ) -> None:
     """It came through the rendezvous, and its first call is one that the others left long ago."""
-    late = 9 * S
+    late = 100 * MS + 9 * pace
     journals = [Journal(tmp_path, pid=4000 + n, rank=n, world_size=3) for n in range(3)]
     second = Journal(
         tmp_path, pid=4001 if becomes else 4100, rank=1, world_size=3, t0=T0 + late,
@@ -589,20 +589,22 @@ def test_who_joins_under_a_rank_that_is_taken_meets_nobody(
             journal.end(number, 20 * MS)
         call = journal.collective(journal.world())
         for n in range(1, 1 if journal is second else 4):
-            journal.run(call, n * S, 5 * MS, q=n)
+            journal.run(call, 100 * MS + n * pace, 5 * MS, q=n)
         if journal is second:
             journal.begin(call, 100 * MS, q=1)
         elif journal is not journals[1]:
-            journal.begin(call, 5 * S, q=4)
+            journal.begin(call, 100 * MS + 5 * pace, q=4)
         elif becomes:
-            journal.define("exit", t=6 * S, how="exec", code=None)
+            journal.define("exit", t=100 * MS + 6 * pace, how="exec", code=None)
+            journal.define("activity", t=15 * S, over=5 * S, cpu=0, read=0, written=0)
         else:
             stand(journal, 6 * S, "train.py", 60, "evaluate")
-        beat(journal, 20 if journal is second else 6 if becomes and journal.rank == 1 else 30)
+        gone = becomes and journal is journals[1]
+        beat(journal, 20 if journal is second else 6 * pace // S if gone else 30)
     found = only(findings(tmp_path))
     if becomes:
         assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
-        assert "became another program (exec)" in found.summary
+        assert found.summary.endswith("became another program (exec)."), "no word on what came"
     else:
         assert (found.kind, ranks(tmp_path, found.culprits)) == ("duplicate_rank", [1, 1])
         assert found.summary.endswith(

@@ -305,7 +305,9 @@ def outlook(case: Case, finding: RuleFinding) -> RuleFinding:
     since_ns = min(w.op.since_ns for w in waits)
     until_ns = max(w.op.end_ns or evidence.cut_ns for w in waits)
     done = tuple(
-        activity(evidence, p, since_ns, until_ns, frozen_ns(case, p)) for p in case.by_rank(missing)
+        activity(evidence, p, since_ns, until_ns, frozen_ns(case, p))
+        for p in case.by_rank(missing)
+        if evidence.ends[p].exit_word is None  # what became of it (exec) is not its doing
     )
     text_of = " ".join(_sentence(case, one) for one in done[:MOST] if one.usage is not None)
     finding = replace(
@@ -314,7 +316,8 @@ def outlook(case: Case, finding: RuleFinding) -> RuleFinding:
         deadline=found,
         summary=f"{finding.summary} {text_of}" if text_of else finding.summary,
     )
-    lives = all(evidence.ends[p].how in (ALIVE, SILENT) for p in missing)
+    lives = len(done) == len(missing)
+    lives &= all(evidence.ends[p].how in (ALIVE, SILENT) for p in missing)
     works = lives and len(open_waits) == len(waits) and all(one.state == MOVES for one in done)
     if not works or finding.absent_ranks or any(w.absent for w in waits):
         return finding

@@ -173,11 +173,19 @@ class RendezvousIndex:
         processes = self.evidence.trace.processes
         made = [op for op in together if op.call.op not in STORES and op.error is None]
         over_ns = min((op.end_ns for op in made if op.end_ns is not None), default=sys.maxsize)
-        return {
-            op.process: by_ns
+        earlier = {
+            (processes[op.process].clock, self.claim(op)): op.end_ns
             for op in made
-            if op.end_ns is None and (by_ns := processes[op.process].start_ns - over_ns) > LATE_NS
+            if op.end_ns is not None
         }
+        found = {}
+        for op in made:
+            one = processes[op.process]
+            same = earlier.get((one.clock, self.claim(op)))  # by one clock it needs no slack
+            by_ns = one.start_ns - (over_ns if same is None else same)
+            if op.end_ns is None and by_ns > (LATE_NS if same is None else 0):
+                found[op.process] = by_ns
+        return found
 
     def _missing(
         self, op: Op, key: Hashable, expected: int | None, made: tuple[int, ...] | None

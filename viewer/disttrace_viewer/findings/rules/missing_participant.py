@@ -284,7 +284,9 @@ def _sites(course: Course) -> list[Site]:
 
 
 UNSEEN = "See whether these ranks were started, and whether their journals were collected."
-ENDED = "Find who asks for the end there (os._exit, sys.exit): the others were still at work."
+ENDED = (
+    "Find who asks for the end there (os._exit, sys.exit, os.exec*): the others were still at work."
+)
 ALONE = (
     "None of the missing has called at this line so far: see whether they are on their way to it,"
     " or whether only some ranks call there (`if rank ...`, an exception's handler, atexit)."
