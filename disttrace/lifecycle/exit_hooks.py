@@ -35,6 +35,8 @@ _STACK = 8
 _FORKED_BY = ("multiprocessing.popen_fork", "multiprocessing.forkserver")
 """Modules whose children leave by ``os._exit`` when their function has returned."""
 _CAUSES = 8
+_EXEC = ("execv", "execve")
+"""All of `os.exec*` end in these."""
 
 
 class Ending:
@@ -69,14 +71,10 @@ class Ending:
         self._take(sys, self._excepthook(sys.excepthook))
         self._take(threading, self._thread_hook(threading.excepthook))
         engine.value(PART, os, "_exit", self._os_exit(os._exit))
-        engine.value(PART, sys, "exit", self._sys_exit(sys.exit))
-        _hook_exec(
-            engine,
-            PART,
-            becomes=partial(self._guard, self._becomes_another),
-            stays=partial(self._guard, self._stays),
-        )
-        engine.attribute(PART, _sitebuiltins.Quitter, "__call__", self._quitter)
+        engine.value(PART, sys, "exit", self._leaves(sys.exit))
+        engine.attribute(PART, _sitebuiltins.Quitter, "__call__", self._leaves)
+        for name in _EXEC:
+            self._hook_exec(engine, name)
         atexit.register(self._at_exit)
         engine.on_undo(PART, "atexit", lambda: atexit.unregister(self._at_exit))
         hook.when_imported("multiprocessing.process", self._multiprocessing)
@@ -179,6 +177,24 @@ class Ending:
         else:
             self.exit("os._exit", foreign.plain(status), self._caller(), handling(handled))
 
+    def _hook_exec(self, engine: Engine, name: str) -> None:
+        """Before the process becomes another program; `os.execvp` tries each folder of PATH."""
+        original = getattr(os, name)
+
+        def execute(*args: Any, **kwargs: Any) -> Any:
+            self._guard(self._becomes_another)
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                self._guard(self._stays)
+                errors.take_off(error)
+                raise
+
+        wrapper = engine.value(PART, os, name, execute)
+        if original in os.supports_fd:
+            os.supports_fd.add(wrapper)
+            engine.on_undo(PART, "os.supports_fd", lambda: os.supports_fd.discard(wrapper))
+
     def _becomes_another(self) -> None:
         self.exit(EXEC, None, self._caller())
 
@@ -187,31 +203,18 @@ class Ending:
             self._said = False
             self._capture.recorder.note("exit", how=RESUMED, code=None)
 
-    def _sys_exit(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def sys_exit(*args: Any, **kwargs: Any) -> Any:
+    def _leaves(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """`sys.exit`, or the ``exit`` and ``quit`` of `site`, which raise by themselves."""
+
+        def leave(*args: Any, **kwargs: Any) -> Any:
             try:
                 return original(*args, **kwargs)
             except SystemExit as error:
-                self._leaving(error)
+                self._guard(self._mark, error)
+                errors.take_off(error)
                 raise
 
-        return sys_exit
-
-    def _quitter(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """The ``exit`` and ``quit`` of ``site``, which raise by themselves."""
-
-        def __call__(quitter: Any, code: Any = None) -> Any:
-            try:
-                return original(quitter, code)
-            except SystemExit as error:
-                self._leaving(error)
-                raise
-
-        return __call__
-
-    def _leaving(self, error: SystemExit) -> None:
-        self._guard(self._mark, error)
-        errors.take_off(error)
+        return leave
 
     def _mark(self, error: SystemExit) -> None:
         code = _exit_code(foreign.exit_code_of(error))
@@ -267,27 +270,18 @@ class Ending:
 
             return bootstrap
 
-        def leaving(original: Callable[..., Any]) -> Callable[..., Any]:
-            def _exit_function(*args: Any, **kwargs: Any) -> Any:
-                self._guard(self._on_its_way, sys.exc_info()[1])
-                return original(*args, **kwargs)
-
-            return _exit_function
-
-        def printing(original: Callable[..., Any]) -> Callable[..., Any]:
-            def print_exc(*args: Any, **kwargs: Any) -> Any:
-                if _caller(sys._getframe(0)) == module.__name__:
+        def watched(original: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                if in_finally or _caller(sys._getframe(0)) == module.__name__:
                     self._guard(self._on_its_way, sys.exc_info()[1])
                 return original(*args, **kwargs)
 
-            return print_exc
+            return call
 
         engine = self._capture.engine
         engine.function(PART, module.BaseProcess._bootstrap, make)
-        if in_finally:
-            engine.value(PART, util, "_exit_function", leaving(util._exit_function))  # type: ignore[attr-defined]
-        else:
-            engine.value(PART, traceback, "print_exc", printing(traceback.print_exc))
+        owner, name = (util, "_exit_function") if in_finally else (traceback, "print_exc")
+        engine.value(PART, owner, name, watched(getattr(owner, name)))
 
     def _child_ends(self, code: int) -> None:
         origin = self._left[1:] if self._left is not None and self._left[0] == code else ()
@@ -454,36 +448,3 @@ def _from_traceback(traceback: types.TracebackType | None) -> list[tuple[str, in
             found.append((code.co_filename, traceback.tb_lineno, code.co_name))
         traceback = traceback.tb_next
     return found[::-1]
-
-
-_EXEC = ("execv", "execve")
-
-
-def _hook_exec(
-    engine: Engine, part: str, becomes: Callable[[], None], stays: Callable[[], None]
-) -> None:
-    """Before the process becomes another program (``os.exec*``) call ``becomes``, and ``stays``
-    where that raised: ``os.execvp`` tries each folder of PATH. All of them end in two functions.
-    """
-    for name in _EXEC:
-        original = getattr(os, name)
-        wrapper = engine.value(part, os, name, _exec_wrapper(original, becomes, stays))
-        if original in os.supports_fd:
-            os.supports_fd.add(wrapper)
-            engine.on_undo(part, "os.supports_fd", lambda one=wrapper: os.supports_fd.discard(one))  # type: ignore[misc]
-
-
-def _exec_wrapper(
-    original: Callable[..., Any], becomes: Callable[[], None], stays: Callable[[], None]
-) -> Callable[..., Any]:
-    def execute(*args: Any, **kwargs: Any) -> Any:
-        becomes()
-        try:
-            return original(*args, **kwargs)
-        except BaseException as error:
-            stays()
-            errors.take_off(error)
-            raise
-
-    execute.__name__ = execute.__qualname__ = original.__name__
-    return execute
