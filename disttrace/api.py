@@ -89,24 +89,15 @@ def uninstall() -> None:
 
     Processes started afterwards are not traced. Without a preceding `install` it does nothing.
     """
+    from disttrace import waiting
+
     if "disttrace.session" in sys.modules:
         from disttrace.session import uninstall as stop
 
         stop()
-    elif "disttrace.waiting" in sys.modules:
-        from disttrace import waiting
-
-        waiting.cancel()
-    for hook in _hooks():
-        if hook.uninstall is not None:
-            hook.uninstall()
-
-
-def _hooks() -> "list[Any]":
-    """Those for which a copy of this package traces that was taken out of `sys.modules`."""
-    from disttrace.waiting import hooks
-
-    return hooks()
+    waiting.cancel()
+    for hook in waiting.hooks():  # of a copy of this package that was taken out of `sys.modules`
+        hook.uninstall()
 
 
 def is_installed() -> bool:
@@ -119,12 +110,9 @@ def is_installed() -> bool:
 
         if installed():
             return True
-    if "disttrace.waiting" in sys.modules:
-        from disttrace.waiting import is_waiting
+    from disttrace.waiting import hooks, is_waiting
 
-        if is_waiting():
-            return True
-    return bool(_hooks())
+    return is_waiting() or bool(hooks())
 
 
 class trace:  # noqa: N801 - used as `with disttrace.trace(...)` and `@disttrace.trace(...)`
@@ -173,9 +161,9 @@ def annotate(name: str) -> "Annotation":
     The part becomes an operation `annotate` with this name, and the parent of the operations
     issued in it. Without tracing it does nothing.
     """
-    from disttrace.capture import annotate as mark
+    from disttrace.capture.instrumentation.declared import Annotated
 
-    return mark(name)
+    return Annotated(name)
 
 
 def operation(
@@ -194,9 +182,9 @@ def operation(
             is recorded then, and not compared with others.
         fields: what else is worth recording: numbers and text.
     """
-    from disttrace.capture import operation as declare
+    from disttrace.capture.instrumentation.declared import Declared
 
-    return declare(name, group, peers, fields)
+    return Declared(name, group, peers, fields)
 
 
 def expect_equal(name: str, tensors: "Any", group: "Any" = None) -> None:

@@ -25,7 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Write the script to stdout; always 0."""
-    options = {row.name: list(_options(parser_of(row))) for row in COMMANDS}
+    options = {
+        row.name: [_Option(action) for action in parser_of(row)._actions if action.option_strings]
+        for row in COMMANDS
+    }
     lines = _fish(options) if arguments.shell == "fish" else _bash(options, arguments.shell)
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
@@ -38,10 +41,6 @@ class _Option:
         self.names = action.option_strings
         self.help = (action.help or "").split(" (")[0].replace("'", "")
         self.choices = [str(choice) for choice in action.choices or ()]
-
-
-def _options(parser: argparse.ArgumentParser) -> Iterator[_Option]:
-    yield from (_Option(action) for action in parser._actions if action.option_strings)
 
 
 def _bash(commands: Mapping[str, Sequence[_Option]], shell: str) -> Iterator[str]:

@@ -102,11 +102,8 @@ def _functions(value: object) -> list[types.CodeType]:
     else:
         names = ("__wrapped__", "__func__", "fget", "fset")
         behind = [getattr(value, name, None) for name in names]
-    return [f.__code__ for f in behind if isinstance(f, types.FunctionType) and _is_whole(f)]
-
-
-def _is_whole(function: types.FunctionType) -> bool:
-    return function.__globals__.get("__name__") != "contextlib"
+    whole = (f for f in behind if isinstance(f, types.FunctionType))
+    return [f.__code__ for f in whole if f.__globals__.get("__name__") != "contextlib"]
 
 
 def _nested(code: types.CodeType) -> list[types.CodeType]:

@@ -59,7 +59,8 @@ def is_ours(error: BaseException) -> bool:
         if is_our_file(file):
             own = entry
             continue
-        handlers = _handlers() if handlers is None else handlers
+        if handlers is None:
+            handlers = [foreign.code_of(getsignal(n)) for n in signal.valid_signals()]
         if _interrupted(frame, handlers):
             foreign.set_traceback(error, entry)
             _forget_our_own(error)
@@ -155,10 +156,6 @@ def _is_library(path: str) -> bool:
         return True
     in_library = path.startswith(_LIBRARY) and "-packages" not in path[len(_LIBRARY) :]
     return in_library or f"{os.sep}torch{os.sep}" in path
-
-
-def _handlers() -> list[types.CodeType | None]:
-    return [foreign.code_of(getsignal(number)) for number in signal.valid_signals()]
 
 
 def _interrupted(frame: types.FrameType, handlers: list[types.CodeType | None]) -> bool:

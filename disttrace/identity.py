@@ -13,7 +13,6 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from types import ModuleType
     from typing import Any
 
 # Handed to children: id, role and job of the traced process that started them; and where that is no
@@ -41,20 +40,24 @@ RANK_VARIABLES = (
     "TORCH_NCCL_ENABLE_MONITORING",
     "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC",
     "TRACEPARENT",
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "SLURM_NTASKS",
+    "SLURM_STEP_ID",
+    "SLURM_ARRAY_JOB_ID",
+    "SLURM_ARRAY_TASK_ID",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "PMIX_RANK",
+    "PMIX_NAMESPACE",
+    "RAY_JOB_ID",
+    "PET_NODE_RANK",
+    "PET_NNODES",
 )
-
-LAUNCHERS = (
-    "SLURM_",
-    "PBS_",
-    "LSB_",
-    "OMPI_",
-    "PMI",
-    "RAY_",
-    "PET_",
-    "KUBERNETES_",
-    "TORCHELASTIC_",
-)
-"""How a variable begins that `launchers` asks for first."""
+"""Variables of launchers and schedulers that stand in a journal."""
 
 AGENT, WORKER, CHILD, MAIN = "agent", "worker", "child", "main"
 DRAWN = "drawn"
@@ -130,9 +133,7 @@ class Identity:
         self.boot_id = _boot_id()
         self.pid = os.getpid()
         self.ppid = os.getppid()
-        known = _launchers(environ)
-        recorded = RANK_VARIABLES if known is None else RANK_VARIABLES + known.RECORDED
-        self.env = {name: environ[name] for name in recorded if name in environ}
+        self.env = {name: environ[name] for name in RANK_VARIABLES if name in environ}
         self.spread = _is_spread(environ, self.role, by_host)
         self.clock = ClockAnchor()
 
@@ -235,9 +236,7 @@ def _job(
         return job, JOB_VARIABLE
     if inherited:
         return inherited, "parent"
-    known = _launchers(environ)
-    named: tuple[str, str] | None = None if known is None else known.job(environ)
-    if named is not None:
+    if (named := named_job(environ)) is not None:
         return named
     if (run := (_torchrun() or {}).get("rdzv_id")) not in (None, "", "none"):
         # torchrun gives its run id to the workers only; its hosts agree on it all the same.
@@ -256,18 +255,7 @@ def _role(environ: "Mapping[str, str]", parent_role: str | None) -> tuple[str, i
         return CHILD, None
     # Under MPI any program is a rank, a short one before the training too: it is a worker when it
     # uses torch.distributed.
-    known = _launchers(environ)
-    claimed = None if known is None else known.rank(environ)
-    return MAIN, (claimed or {}).get("rank")
-
-
-def _launchers(environ: "Mapping[str, str]") -> "ModuleType | None":
-    """What reads the variables of launchers; None without any, which saves start-up a module."""
-    if not any(name.startswith(LAUNCHERS) for name in environ):
-        return None
-    from disttrace import launchers
-
-    return launchers
+    return MAIN, (launched_rank(environ) or {}).get("rank")
 
 
 def _is_spread(environ: "Mapping[str, str]", role: str, parents: bool | None) -> bool:
@@ -282,8 +270,7 @@ def _is_spread(environ: "Mapping[str, str]", role: str, parents: bool | None) ->
     ranks, here = (integer(environ.get(name)) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     if ranks is not None and here is not None:
         return 0 < here < ranks
-    known = _launchers(environ)
-    return known is not None and bool(known.has_several_hosts(environ))
+    return has_several_hosts(environ)
 
 
 def _torchrun() -> "dict[str, str] | None":
@@ -343,3 +330,96 @@ def _cwd() -> str | None:
         return os.getcwd()
     except OSError:  # the folder was deleted
         return None
+
+
+# What launchers and schedulers tell a process by variables, by their documentation: Slurm, PBS,
+# LSF, Open MPI, MPICH and Intel MPI, PMIx, Ray, and Kubeflow's PyTorchJob and TrainJob.
+
+# Rank, number of ranks, rank on this host, and how many are on it.
+_RANKS = (
+    (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("PMIX_RANK", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+)
+_MPI_JOBS = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID")
+_KUBEFLOW = (
+    r"(?P<job>[a-z0-9]([-a-z0-9.]{0,250}[a-z0-9])?)"
+    r"-(?:(?:master|worker)-\d{1,9}|node-\d{1,9}-\d{1,9})(?:-[a-z0-9]{5})?(?:\..*)?"
+)
+"""A pod of a PyTorchJob (JOB-worker-3) or a TrainJob (JOB-node-0-3), alone or as a host's name."""
+
+
+def launched_rank(environ: "Mapping[str, str]") -> "dict[str, int] | None":
+    """``rank``, ``world_size`` and ``local_rank`` of a process that MPI or srun started.
+
+    None where there is but one on each host: that may be a launcher, which starts the ranks.
+    """
+    for names in _RANKS:
+        number, size, local, beside = (_leading(environ.get(name)) for name in names)
+        if number is None or size is None or number >= size or beside in (None, 1):
+            continue
+        found = {"rank": number, "world_size": size}
+        return found if local is None else {**found, "local_rank": local}
+    return None
+
+
+def has_several_hosts(environ: "Mapping[str, str]") -> bool:
+    """Whether MPI or srun started this process as one of several hosts'."""
+    for names in _RANKS:
+        number, size, _, beside = (_leading(environ.get(name)) for name in names)
+        if number is not None and size is not None and beside is not None:
+            return beside < size
+    is_step = "SLURM_STEP_NUM_TASKS" in environ  # a batch script is started on one of its hosts
+    nodes = _leading(environ.get("SLURM_NNODES") or environ.get("SLURM_JOB_NUM_NODES"))
+    return is_step and nodes is not None and nodes > 1
+
+
+def named_job(environ: "Mapping[str, str]") -> tuple[str, str] | None:
+    """The job's name, and the variable that holds it; None where none does."""
+    if (slurm := _slurm(environ)) is not None:
+        return slurm
+    for name in ("PBS_JOBID", "LSB_JOBID", "TORCHELASTIC_RUN_ID", "PET_RDZV_ID", *_MPI_JOBS):
+        value = environ.get(name)
+        if value and value != "none":
+            return value, name
+    if ray := environ.get("RAY_JOB_ID"):
+        return f"ray-{ray}", "RAY_JOB_ID"
+    if "KUBERNETES_SERVICE_HOST" in environ:
+        import re  # start-up does without it elsewhere
+
+        for name in ("PET_MASTER_ADDR", "MASTER_ADDR", "HOSTNAME"):
+            pod = re.fullmatch(_KUBEFLOW, environ.get(name, ""))
+            if pod is not None:
+                return pod["job"], name
+    return None
+
+
+def _slurm(environ: "Mapping[str, str]") -> tuple[str, str] | None:
+    """``JOB``, ``ARRAY_TASK`` of an array, and ``.STEP`` where a step has all hosts of the job.
+
+    Steps on parts of them may be one job together, such as a head and its workers.
+    """
+    found, source = environ.get("SLURM_JOB_ID"), "SLURM_JOB_ID"
+    if not found:
+        return None
+    array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+    if array and task:
+        found, source = f"{array}_{task}", "SLURM_ARRAY_JOB_ID"
+    step, hosts = environ.get("SLURM_STEP_ID", ""), environ.get("SLURM_STEP_NODELIST")
+    is_number = step.isascii() and step.isdecimal() and len(step) < 10  # beyond: batch, extern
+    if is_number and hosts and hosts == environ.get("SLURM_JOB_NODELIST"):
+        found = f"{found}.{step}"
+    return found, source
+
+
+def _leading(text: str | None) -> int | None:
+    """The number that a text is or, as in ``8(x2)``, begins with."""
+    number = (text or "").partition("(")[0].partition(",")[0]
+    is_one = number.isascii() and number.isdecimal() and len(number) < 10
+    return int(number) if is_one else None

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from disttrace import capture, errors, foreign, launchers, project, redact, waiting
+from disttrace import capture, errors, foreign, project, redact, waiting
 from disttrace._version import __version__
 from disttrace.capture.wrapping.context import Capture
 from disttrace.config import Config, chosen, resolve, to_environ
@@ -23,6 +23,7 @@ from disttrace.identity import (
     command_line,
     handed_down,
     launch,
+    launched_rank,
     process_record,
 )
 from disttrace.journal import proc, standard_library
@@ -80,7 +81,13 @@ class Session:
         self._hook.uninstall = uninstall
         self._companion = Companion(config, reporter.report)
         self._voice = (
-            Voice(config, self._companion, self._progress_mark, abort.end, self._begun)
+            Voice(
+                config,
+                self._companion,
+                self._progress_mark,
+                abort.end,
+                lambda: self.recorder.core.begun,
+            )
             if config.heartbeat
             else None
         )
@@ -275,7 +282,7 @@ class Session:
             "filesystem": filesystem(self.config.dir),
         }
         versions = [] if self._versions is None else [{DEF: "versions", **self._versions}]
-        if self.role == MAIN and (claimed := launchers.rank(os.environ)) is not None:
+        if self.role == MAIN and (claimed := launched_rank(os.environ)) is not None:
             self._is(WORKER)
             mine = {DEF: "identity", "t": self.recorder.now(), **claimed, "role": WORKER}
             versions.append(mine)
@@ -305,9 +312,6 @@ class Session:
                 self.recorder.note("versions", **self._versions)
         except BaseException as error:
             self.capture.fail("torch.distributed", error)
-
-    def _begun(self) -> int:
-        return self.recorder.core.begun
 
     def _progress_mark(self) -> object:
         ranks = self.role in (AGENT, WORKER)

@@ -19,7 +19,7 @@ SOURCES = ROOT / "disttrace"
 # What runs in a process or a test of its own, or before anything is traced.
 OTHERS = (
     *("foreign.py", "cli.py", "commands", "testing", "completion.py", "config.py", "api.py"),
-    *("startup.py", "launchers.py", "project.py", "journal/compiled.py", "journal/proc.py"),
+    *("startup.py", "project.py", "journal/compiled.py", "journal/proc.py"),
     *("recording/choice.py", "lifecycle/detached.py"),
 )
 TEXTS = frozenset({"str", "repr", "format", "ascii", "print", "hash", "vars", "dir"})

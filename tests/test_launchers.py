@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrace import launchers
-from disttrace.identity import LAUNCHERS, Identity
+from disttrace.identity import Identity, launched_rank
 from disttrace_viewer.merge.reader import load
 from support.preloaded import preloaded
 from support.processes import python
@@ -83,7 +82,7 @@ def test_what_names_no_job_is_no_name(environ: dict[str, str]) -> None:
 def test_the_rank_is_the_launchers(environ: dict[str, str]) -> None:
     """Of a process that is no worker before it uses torch.distributed."""
     known = Identity(environ)
-    assert launchers.rank(environ) == {"rank": 5, "world_size": 16, "local_rank": 1}
+    assert launched_rank(environ) == {"rank": 5, "world_size": 16, "local_rank": 1}
     assert (known.role, known.rank) == ("main", 5)
 
 
@@ -100,7 +99,7 @@ def test_the_rank_is_the_launchers(environ: dict[str, str]) -> None:
 )
 def test_one_process_per_host_may_be_a_launcher(environ: dict[str, str]) -> None:
     """What it starts are the ranks; nor is a batch script one."""
-    assert launchers.rank(environ) is None
+    assert launched_rank(environ) is None
     assert Identity(environ).rank is None
 
 
@@ -134,13 +133,3 @@ def test_a_rank_is_known_before_it_joins(environ: dict[str, str], tmp_path: Path
     preloaded("-c", STORE, timeout=60.0, **variables).check()
     (process,) = load([str(tmp_path / "out")]).processes
     assert (process.role, process.rank, process.world_size) == ("worker", 5, 16)
-
-
-def test_every_launcher_is_asked_where_it_set_a_variable() -> None:
-    """What start-up looks for brings all names that tell of a rank or a job by themselves."""
-    first = {variable for environ in (OPEN_MPI, PMIX, HYDRA, STEP, IN_POD) for variable in environ}
-    telling = {*first, *launchers.RECORDED, "PBS_JOBID", "LSB_JOBID", "PMI_JOBID"}
-    assert {name for name in telling if not name.startswith(LAUNCHERS)} == {
-        "MPI_LOCALRANKID",  # beside PMI_RANK
-        "MPI_LOCALNRANKS",
-    }

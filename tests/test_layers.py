@@ -16,7 +16,6 @@ from support.processes import ROOT, python
 RECORDER_ROOMS = (
     "_version",
     "redact",
-    "launchers",
     "project",
     "config",
     "identity",

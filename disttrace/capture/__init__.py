@@ -6,14 +6,11 @@ Importing this package imports no torch; ``activate`` is called once torch.distr
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from disttrace import dynamo
-from disttrace.capture.instrumentation.declared import Annotated, Declared
+from disttrace.capture.wrapping import context
 from disttrace.capture.wrapping.context import Capture
-
-_current: Capture | None = None
 
 
 class Coverage(NamedTuple):
@@ -28,8 +25,7 @@ def activate(capture: Capture) -> None:
     """Install every part that this torch has; one that fails is left out and named once."""
     from disttrace.capture.parts import parts
 
-    global _current
-    _current = capture
+    context.current = capture
     for part in parts():
         capture.guard(part.PART, part.install, capture)
     capture.when_imported("torch._dynamo", lambda _: _compile_none_of_ours())
@@ -43,23 +39,12 @@ def _compile_none_of_ours() -> None:
 
 def deactivate() -> None:
     """Forget the capture; its engine has taken the patches off."""
-    global _current
-    _current = None
-
-
-def annotate(name: str) -> Annotated:
-    """See ``disttrace.annotate``."""
-    return Annotated(lambda: _current, name)
-
-
-def operation(name: str, group: Any, peers: Iterable[int] | None, fields: Any) -> Declared:
-    """See ``disttrace.operation``."""
-    return Declared(lambda: _current, name, group, peers, fields)
+    context.current = None
 
 
 def expect_equal(name: str, tensors: Any, group: Any) -> None:
     """See ``disttrace.expect_equal``."""
-    capture = _current
+    capture = context.current
     if capture is not None and capture.digest_every:
         from disttrace.capture import digests
 
@@ -80,5 +65,5 @@ def coverage() -> Coverage:
     from disttrace.capture.devices.flight_recorder import statements
     from disttrace.capture.parts import survey
 
-    parts, missing = survey(_current)
+    parts, missing = survey(context.current)
     return Coverage(parts, missing, list(statements()))

@@ -50,10 +50,8 @@ class Adapter(NamedTuple):
     def install(self, capture: Capture) -> None:
         """Patch what is there when one of the modules has been imported."""
         for module in self.modules:
-            capture.when_imported(module, functools.partial(self._arrived, capture))
-
-    def _arrived(self, capture: Capture, module: ModuleType) -> None:
-        capture.guard(PART, self._patch, capture, module)
+            arrived = functools.partial(capture.guard, PART, self._patch, capture)
+            capture.when_imported(module, arrived)
 
     def _patch(self, capture: Capture, module: ModuleType) -> None:
         names = set(capture.engine.names(PART))
@@ -185,7 +183,7 @@ def _begin(
     group = getattr(owner, row.group, None) if owner is not None else given.get(row.group)
     peers = None if row.peer is None else [int(given[row.peer])]
     device = _device(given)
-    declared = Declared(lambda: capture, f"{library}.{row.op}", _named(group), peers, {})
+    declared = Declared(f"{library}.{row.op}", _named(group), peers, {})
     entry = None if group is None else declared.entry(capture)
     operation = declared.begin(capture, sys._getframe(3), entry, backend=library, device=device)
     return operation, (given.get("stream"), device)

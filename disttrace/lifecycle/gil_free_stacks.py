@@ -152,22 +152,16 @@ class GilFreeStacks:
 
 
 def _unused() -> int | None:
-    """A signal that has no handler, be it Python's or C's, and is not ignored."""
-    taken = _taken()
-    if taken is None:
+    """A signal that has no handler, be it Python's or C's, and is not ignored; None where there is
+    none, or the kernel does not tell."""
+    try:
+        with open("/proc/self/status", "rb") as file:
+            lines = dict(line.split(b":", 1) for line in file if b":" in line)
+        taken = int(lines[b"SigCgt"], 16) | int(lines[b"SigIgn"], 16)  # a bit for each
+    except (OSError, KeyError, ValueError):
         return None
     first = SIGRTMAX - _FROM_TOP
     for number in range(first, first - _MOST, -1):
         if not taken >> (number - 1) & 1 and getsignal(number) is SIG_DFL:
             return number
     return None
-
-
-def _taken() -> int | None:
-    """A bit per signal that is ignored or has a handler; None where the kernel does not tell."""
-    try:
-        with open("/proc/self/status", "rb") as file:
-            lines = dict(line.split(b":", 1) for line in file if b":" in line)
-        return int(lines[b"SigCgt"], 16) | int(lines[b"SigIgn"], 16)
-    except (OSError, KeyError, ValueError):
-        return None

@@ -19,9 +19,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from disttrace import errors, launchers
+from disttrace import errors
 from disttrace.config import Config
-from disttrace.identity import AGENT, WORKER, Identity, file_part
+from disttrace.identity import AGENT, WORKER, Identity, file_part, launched_rank
 from disttrace.journal import descriptors
 from disttrace.journal.format import DEF, DEFS_SUFFIX, is_of_job, opened_own
 from disttrace.journal.originals import poll, read
@@ -63,7 +63,7 @@ class LastWord:
             return None
         if not (failed or stands) or not self._journals(identity):
             return None
-        alone = role == WORKER and launchers.rank(os.environ) is None
+        alone = role == WORKER and launched_rank(os.environ) is None
         return self._answer(self._order(identity, failed=failed, alone=alone))
 
     def _may_speak(self, identity: Identity, role: str) -> bool:

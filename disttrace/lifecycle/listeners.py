@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from disttrace import errors, launchers
+from disttrace import errors
 from disttrace.capture.wrapping.context import Capture
-from disttrace.identity import integer
+from disttrace.identity import integer, launched_rank
 from disttrace.journal.format import opened_own
 from disttrace.recording import background
 from disttrace.recording.operation import Operation
@@ -183,7 +183,7 @@ def known(path: str) -> dict[str, Any]:
 def launched_as() -> int | None:
     """The rank that a launcher gave this process."""
     rank = integer(os.environ.get("RANK"))
-    claimed = launchers.rank(os.environ) if rank is None else None
+    claimed = launched_rank(os.environ) if rank is None else None
     return rank if claimed is None else claimed["rank"]
 
 

@@ -83,11 +83,10 @@ class Voice:
         self._progress_mark = progress_mark
         self._end = end
         self._begun = begun
-        self.sample: Callable[[], None] = _nothing
+        self.sample: Callable[[], None] = lambda: None
         """Notes where every thread of this process is."""
         self.stands = False
         """Whether what this process has announced last is a stall."""
-        self._made: str | None = None
         self._identity: Identity | None = None
         self._path = ""
         self._changes: Changes | None = None
@@ -136,8 +135,7 @@ class Voice:
         with opened_own(self._path, os.O_CREAT | os.O_WRONLY | os.O_APPEND) as fd:
             os.write(fd, b'{"stacks": 1, "under": "%s"}\n' % self._identity.process.encode())
         if new:
-            self._made = self._path
-            atexit.register(self._remove)
+            atexit.register(remove_own, self._path)  # of no use any more
         sleep(_NOTED_WITHIN_S)
 
     def suspect(self) -> None:
@@ -147,11 +145,6 @@ class Voice:
                 os.write(fd, b'{"suspect": "%s"}\n' % self._identity.process.encode())
             self._hurry_until = time.monotonic_ns() + _HURRY_NS
             self._companion.start(self._identity)
-
-    def _remove(self) -> None:
-        """The file that we made ourselves is of no use any more."""
-        if self._made is not None:
-            remove_own(self._made)
 
     @property
     def pause_ns(self) -> int:
@@ -277,10 +270,6 @@ class Voice:
     @property
     def _me(self) -> str | None:
         return None if self._identity is None else self._identity.process
-
-
-def _nothing() -> None:
-    """Before there is a journal."""
 
 
 def _print(lines: object) -> None:

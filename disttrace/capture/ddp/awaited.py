@@ -126,13 +126,9 @@ class Awaited:
 
     def _release(self) -> None:
         """At exit, or where tracing ends: what is complete by now is on record as complete."""
-        self._capture.guard(self._part, self._look)
+        self._capture.guard(self._part, self._poll)
+        self._open.clear()
         self._passes.clear()
-
-    def _look(self) -> None:
-        for operation, work in self._taken(list(self._open)):
-            if self._works.is_completed(work):
-                self._see(operation, work)
 
     def _see(self, operation: Operation, work: Any) -> None:
         """It is complete, and its pass is not over."""

@@ -27,7 +27,7 @@ from disttrace.capture.native.cxx_callers import guarded
 from disttrace.capture.objects.registry import Registry
 from disttrace.capture.wrapping.call_definition import define
 from disttrace.capture.wrapping.context import Capture
-from disttrace.capture.wrapping.wrappers import Function, Part, after
+from disttrace.capture.wrapping.wrappers import Function, Part, after, passed_on
 from disttrace.recording.operation import Operation, ThreadState
 
 PART = "operations issued by DDP"
@@ -148,7 +148,7 @@ class RelayPart(Part):
     def begin(
         self, thread: ThreadState, frame: Any, relay: Any, /, *args: Any, **kwargs: Any
     ) -> Operation:
-        capture, row, group = self.capture, self._row, relay.group
+        capture, row, group = self.capture, self._row, relay.real
         read = arguments.read(row, args, kwargs)
         stack, told = capture.sites.stack(frame), read.asynchronous or None
         entry = capture.groups.of(group)
@@ -169,7 +169,7 @@ def _relay_class(capture: Capture, awaited: Awaited) -> type:
     def __init__(self: Any, group: Any) -> None:
         size, name = group.size(), group.name()
         _CONSTRUCT(self, group.rank(), size)
-        self.group, self._asked = group, (group.rank(), size, name)
+        self.real, self._asked = group, (group.rank(), size, name)
 
     methods: dict[str, Any] = {
         "__init__": __init__,
@@ -179,7 +179,7 @@ def _relay_class(capture: Capture, awaited: Awaited) -> type:
     }
     rows = {row.method: row for row in ROWS if row.method in _METHODS}
     passing = {
-        name: _passed_on(capture.looking(row, _ORIGINALS[name])) for name, row in rows.items()
+        name: passed_on(capture.looking(row, _ORIGINALS[name])) for name, row in rows.items()
     }
     for function in (*methods.values(), *passing.values()):
         dynamo.skip(function.__code__)
@@ -216,10 +216,3 @@ def _shares_backends(relay: Any, group: Any) -> bool:
     if default is not None and hasattr(relay, "_set_default_backend"):
         relay._set_default_backend(default)
     return bool(known)
-
-
-def _passed_on(original: Function) -> Function:
-    def method(self: Any, *args: Any) -> Any:
-        return original(self.group, *args)
-
-    return method

@@ -11,7 +11,7 @@ from disttrace.capture.devices import matching
 from disttrace.capture.devices.flight_recorder import Record, Reply
 from disttrace.capture.devices.matching import Completion, Entries, Running
 from disttrace.capture.devices.recorders import Channel, is_on
-from disttrace.capture.objects.groups import Groups
+from disttrace.capture.objects.groups import Groups, backend_for
 from disttrace.journal.originals import sleep
 from disttrace.recording.operation import Operation
 from disttrace.recording.recorder import Recorder
@@ -39,17 +39,10 @@ class Aborts:
         entry = self._groups.by_number(group)
         live = None if entry is None else entry.reference()
         for device in {} if entry is None else entry.backends:
-            error: Any = errors.attempt(_error, live, device)
+            error: Any = errors.attempt(lambda d=device: backend_for(live, d).get_error())
             if error is not None:
                 return bool(error.name != _WELL)
         return None
-
-
-def _error(group: Any, device: str) -> Any:
-    """The ErrorType of the group's backend for ``device``, where it has one and is not gone."""
-    import torch
-
-    return group._get_backend(torch.device(device)).get_error()
 
 
 _TIMING = ("TORCH_NCCL_ENABLE_TIMING", "NCCL_ENABLE_TIMING", "TORCH_NCCL_DESYNC_DEBUG")

@@ -26,7 +26,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from disttrace import errors, foreign
+from disttrace import foreign
+from disttrace.capture.objects.groups import backend_for
 from disttrace.journal import compiled
 from disttrace.journal.compiled import orjson
 from disttrace.journal.originals import sleep
@@ -65,13 +66,7 @@ def _json(library: str, symbol: str, backend: str | None) -> Json | None:
         address = ctypes.cast(loaded[symbol], ctypes.c_void_p).value
     except (ImportError, OSError, AttributeError):  # not built, not loaded, no such function
         return None
-    return functools.partial(_asked, ask, address, backend)
-
-
-def _asked(
-    ask: Callable[..., bytes], address: int | None, backend: str | None, active: bool
-) -> bytes:
-    return ask(address, active, backend)
+    return lambda active: ask(address, active, backend)
 
 
 _E = TypeVar("_E")
@@ -167,11 +162,7 @@ Ask = Callable[[Question], Reply]
 
 def implementation(group: Any, device: str) -> str | None:
     """The class of the backend that serves ``device`` in a live group; None where it hides."""
-    import torch
-
-    # A Backend may be used directly, or a device never have been.
-    backend = errors.attempt(lambda: group._get_backend(torch.device(device)))
-    name = foreign.type_name(group if backend is None else backend)
+    name = foreign.type_name(backend_for(group, device))
     return name if name in _RECORDERS else None
 
 

@@ -71,7 +71,9 @@ def install(capture: Capture) -> None:
     def registered(result: Any, group: Any, *args: Any, **kwargs: Any) -> None:
         named = dict(zip(("device", "backend_type", "backend"), args)) | kwargs
         backend = named.get("backend")
-        name = _backend_label(named.get("backend_type"), backend)
+        kind = named.get("backend_type")
+        name = str(getattr(kind, "name", kind)).lower()  # `gloo` for the enumeration's GLOO
+        name = (name in ("custom", "undefined") and backend_name(backend)) or name
         groups.backend_registered(group, named["device"].type, name, backend)
 
     def limited(result: Any, group: Any, timeout: Any) -> None:
@@ -147,12 +149,6 @@ def _begin(capture: Capture, frame: Any, op: str, given: Kwargs, *, store: int |
     keys = {"kind": CONSTRUCTOR, "store": store, "args": given or None, "async": False}
     key = (store, tuple(sorted(map(str, given.items()))))
     return capture.begin(frame, op, key, keys)
-
-
-def _backend_label(backend_type: Any, backend: Any) -> str:
-    """``gloo`` for the enumeration's GLOO; a custom backend's own name."""
-    name = str(getattr(backend_type, "name", backend_type)).lower()
-    return (name in ("custom", "undefined") and backend_name(backend)) or name
 
 
 def arguments_of(names: Sequence[str], args: Args, kwargs: Kwargs) -> dict[str, Any]:

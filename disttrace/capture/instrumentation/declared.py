@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import FrameType
 from typing import Any
 
 from disttrace.capture.objects.groups import GroupEntry
+from disttrace.capture.wrapping import context
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import COLLECTIVE, COMPOSED
 from disttrace.recording.operation import Operation
@@ -23,25 +24,21 @@ BACKEND = "declared"
 
 _PLAIN = (bool, int, float, str, type(None))
 
-Current = Callable[[], "Capture | None"]
-
 
 class _Block(contextlib.ContextDecorator):
     """A block of the program that is an operation; nothing while tracing is off.
 
-    ``current`` is asked at each entry, as a function may be decorated before tracing is on. Each
-    call of a decorated function has an object of its own (``_recreate_cm``).
+    A function may be decorated before tracing is on. Each call of it has an object of its own
+    (``_recreate_cm``).
     """
 
     PART: str
 
-    def __init__(self, current: Current) -> None:
-        self._current = current
-        self._capture: Capture | None = None
-        self._operation: Operation | None = None
+    _capture: Capture | None = None
+    _operation: Operation | None = None
 
     def __enter__(self) -> None:
-        self._capture = capture = self._current()
+        self._capture = capture = context.current
         if capture is None:
             return
         frame = sys._getframe().f_back
@@ -63,12 +60,11 @@ class Annotated(_Block):
 
     PART = "annotations"
 
-    def __init__(self, current: Current, name: str) -> None:
-        super().__init__(current)
+    def __init__(self, name: str) -> None:
         self._name = name
 
     def _recreate_cm(self) -> Annotated:
-        return Annotated(self._current, self._name)
+        return Annotated(self._name)
 
     def _begin(self, capture: Capture, frame: FrameType | None) -> Operation:
         return capture.begin_composed(frame, "annotate", self._name, args={}, name=self._name)
@@ -84,20 +80,14 @@ class Declared(_Block):
     PART = "declared operations"
 
     def __init__(
-        self,
-        current: Current,
-        name: str,
-        group: Any,
-        peers: Iterable[int] | None,
-        fields: Mapping[str, Any],
+        self, name: str, group: Any, peers: Iterable[int] | None, fields: Mapping[str, Any]
     ) -> None:
-        super().__init__(current)
         self._name, self._group = name, group
         self._peers = None if peers is None else sorted(peers)
         self._fields = fields
 
     def _recreate_cm(self) -> Declared:
-        return Declared(self._current, self._name, self._group, self._peers, self._fields)
+        return Declared(self._name, self._group, self._peers, self._fields)
 
     def _begin(self, capture: Capture, frame: FrameType | None) -> Operation:
         return self.begin(capture, frame, self.entry(capture))

@@ -19,7 +19,7 @@ from disttrace.capture.instrumentation.constructors import BACKENDS
 from disttrace.capture.instrumentation.store import ROWS, StoreMethod, key_and_size
 from disttrace.capture.objects.registry import Registry
 from disttrace.capture.wrapping.context import Capture
-from disttrace.capture.wrapping.wrappers import Args, Kwargs, Part, after, wrap
+from disttrace.capture.wrapping.wrappers import Args, Kwargs, Part, after, passed_on, wrap
 from disttrace.recording.operation import Operation, ThreadState, size
 
 PART = "store traffic from C++"
@@ -107,7 +107,7 @@ def _proxy_class(capture: Capture) -> type:
 
     def __init__(self: Any, store: Any) -> None:
         construct(self)
-        self._real = store
+        self.real = store
         self._entry = capture.stores.of(store)
         if hasattr(store, "timeout"):
             set_timeout(self, store.timeout)
@@ -120,15 +120,8 @@ def _proxy_class(capture: Capture) -> type:
             methods[row.method] = _recorded(capture, row, getattr(base, row.method))
     for name in _PLAIN:
         if hasattr(base, name):
-            methods[name] = _passed_on(getattr(base, name))
+            methods[name] = passed_on(getattr(base, name))
     return type("DelegatingStore", (base,), methods)
-
-
-def _passed_on(original: Callable[..., Any]) -> Callable[..., Any]:
-    def method(self: Any, *args: Any) -> Any:
-        return original(self._real, *args)
-
-    return method
 
 
 def _recorded(
@@ -142,4 +135,4 @@ def _recorded(
         capture.recorder.end(operation, b',"n":%d' % size(result) if row.returns_value else b"")
 
     part = Part(capture, PART, on_issue=False)
-    return wrap(part, _passed_on(original), begin, returned, nested=True)
+    return wrap(part, passed_on(original), begin, returned, nested=True)

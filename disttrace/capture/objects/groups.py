@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import weakref
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -274,22 +274,20 @@ def described(group: Any) -> dict[str, Any]:
     backend = backend_name(group)
     if "backends" not in keys and backend is not None:
         keys["backends"] = {"*": backend}
-    timeout_ns = _timeout_ns(group, keys.get("backends") or {})
+    limits = (_limit_ns(backend_for(group, device)) for device in keys.get("backends") or {})
+    timeout_ns = next((limit for limit in limits if limit is not None), None)
     if timeout_ns is not None:
         keys["timeout"] = timeout_ns
     return keys
 
 
-def _timeout_ns(group: Any, backends: Iterable[str]) -> int | None:
-    """After which a backend gives an operation up; None where it does not say."""
+def backend_for(group: Any, device: str) -> Any:
+    """The backend that serves a type of device in a live group; the group itself where it hides, or
+    was one all along."""
     import torch
 
-    for device in backends:
-        backend = errors.attempt(lambda device=device: group._get_backend(torch.device(device)))
-        found = _limit_ns(group if backend is None else backend)
-        if found is not None:
-            return found
-    return None
+    backend = errors.attempt(lambda: group._get_backend(torch.device(device)))
+    return group if backend is None else backend
 
 
 def _limit_ns(backend: Any) -> int | None:

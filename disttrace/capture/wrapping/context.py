@@ -224,6 +224,10 @@ class Capture:
         self.engine.on_undo(part, "the poller", stop)
 
 
+current: Capture | None = None
+"""That of this process, while it is traced."""
+
+
 def _at_once(name: str, callback: Callable[[ModuleType], None]) -> None:
     """For a capture without an import hook."""
     callback(importlib.import_module(name))

@@ -254,6 +254,15 @@ def after(capture: Capture, part: str, look: Callable[..., object]) -> Callable[
     return make
 
 
+def passed_on(original: Function) -> Function:
+    """The method of an object of ours that has the ``real`` one do it."""
+
+    def method(self: Any, *args: Any) -> Any:
+        return original(self.real, *args)
+
+    return method
+
+
 def _overriding(owner: type, name: str, direct: dict[int, type]) -> Callable[[Any, Any], bool]:
     """Whether a method of a base class is called with an object whose own class overrides it; the
     classes that do not are put into ``direct``.
