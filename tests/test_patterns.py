@@ -12,14 +12,15 @@ from support import patterns
 from support.processes import ROOT
 
 
-def test_every_pattern_of_the_product_takes_linear_time() -> None:
-    """By its form, and measured on every short piece repeated; found by themselves."""
-    said = _run()
+@pytest.mark.parametrize("way", ["--form", pytest.param("--time", marks=pytest.mark.long)])
+def test_every_pattern_of_the_product_takes_linear_time(way: str) -> None:
+    """By its form, or measured on every short piece repeated; found by themselves."""
+    said = _run(way)
     assert said.returncode == 0, said.stdout[-3000:] + said.stderr[-3000:]
     assert int(said.stdout.split()[-2]) > 100
 
 
-@pytest.mark.parametrize(
+TAKES_LONGER = pytest.mark.parametrize(
     "pattern",
     [
         r"sk-(?:[a-z][a-z0-9]*-)*(?=[\w-]*\d)[\w-]{16,}",
@@ -29,10 +30,18 @@ def test_every_pattern_of_the_product_takes_linear_time() -> None:
         r"(a|a)*b",
     ],
 )
-def test_what_takes_longer_is_found_by_form_and_by_time(pattern: str) -> None:
-    """Those that stood in the product, and a textbook's."""
+"""Those that stood in the product, and a textbook's."""
+
+
+@TAKES_LONGER
+def test_what_takes_longer_is_found_by_its_form(pattern: str) -> None:
     assert patterns.faults(pattern)
-    said = _run("--of", pattern)
+
+
+@pytest.mark.long
+@TAKES_LONGER
+def test_what_takes_longer_is_found_by_time(pattern: str) -> None:
+    said = _run("--time", pattern)
     assert "of four times" in said.stdout or "not in time" in said.stdout
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from disttrace_viewer.merge.surveying import survey
+from support.preloaded import preloaded
 from support.processes import Outcome, clean_environ, companions, run_program, wait_until
 from support.raw import read_journals
 
@@ -161,7 +162,7 @@ print("in vain")
 def outcome(tmp_path: Path, how: str, **variables: str) -> Outcome:
     path = tmp_path / "program.py"
     path.write_text(PROGRAM_EXEC)
-    return run_program([sys.executable, path, how], clean_environ(**variables), 120)
+    return preloaded(path, how, timeout=120, **variables)
 
 
 @pytest.mark.parametrize("how", ["execv", pytest.param("execlpe", marks=pytest.mark.long), "c"])

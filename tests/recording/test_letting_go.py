@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from disttrace.recording import choice
 from disttrace.recording import core as cores
 from support.cores import EACH_CORE
 from support.preloaded import preloaded
-from support.processes import clean_environ, python
+from support.processes import python
 
 IN_FLIGHT = """
 import gc, sys, time, weakref
@@ -166,10 +164,9 @@ def test_forks_beside_a_handler_that_raises(tmp_path: Path) -> None:
     """Other threads record, and there is one background thread, however often it struck."""
     said = {}
     for traced in ("0", "1"):
-        env = clean_environ(DISTTRACE=traced, DISTTRACE_DIR=str(tmp_path / traced))
-        command = [sys.executable, "-c", _STRUCK]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=90)
-        said[traced] = done.stdout.splitlines(), done.returncode
+        folder = str(tmp_path / traced)
+        done = preloaded("-c", _STRUCK, timeout=90, DISTTRACE=traced, DISTTRACE_DIR=folder)
+        said[traced] = done.stdout.splitlines(), done.code
     assert said["0"] == (["another thread went through", "True {}"], 0)
     assert said["1"] == (["another thread went through", "True {'disttrace-live': 1}"], 0)
 

@@ -163,16 +163,16 @@ SCENES = {
 }
 
 
-def run(scene: Scene, folder: Path) -> tuple[str, str]:
-    """The job: what its launchers wrote on stderr, and what `serve` said before it was ended."""
+Launchers = list[subprocess.Popen[bytes]]
+
+
+def started(scene: Scene, folder: Path) -> Launchers:
+    """The job's launchers, whose stderr is in files of the folder."""
     program = folder / "program.py"
     program.write_text(scene.program)
-    outs = []
     launchers = []
     port = str(free_port())
     for node in range(3 if scene.bare else scene.nodes):
-        out = folder / f"node{node}.err"
-        outs.append(out)
         command = [sys.executable, "-m", "torch.distributed.run"]
         own = {}
         if scene.bare:
@@ -192,10 +192,16 @@ def run(scene: Scene, folder: Path) -> tuple[str, str]:
             OMP_NUM_THREADS="1",
             **own,
         )
-        with out.open("w") as stream:
+        with (folder / f"node{node}.err").open("w") as stream:
             launchers.append(
                 subprocess.Popen([*command, str(program)], env=env, stdout=stream, stderr=stream)
             )
+    return launchers
+
+
+def ended(scene: Scene, folder: Path, launchers: Launchers) -> tuple[str, str]:
+    """What the launchers wrote on stderr, and what `serve` said before the job was ended."""
+    outs = sorted(folder.glob("node*.err"))
     deadline = time.monotonic() + 90
     if scene.until.startswith("SLEEP"):
         time.sleep(float(scene.until.split()[1]))
@@ -279,9 +285,9 @@ def surfaces(folder: str, work: Path) -> dict[str, str]:
     return found
 
 
-def faults(name: str, scene: Scene, folder: Path) -> list[str]:
+def faults(scene: Scene, folder: Path, launchers: Launchers) -> list[str]:
     """What is not as it has to be."""
-    said, served = run(scene, folder)
+    said, served = ended(scene, folder, launchers)
     (folder / "said.txt").write_text(said)
     wrong = []
     where = str(folder / "out0") if scene.nodes == 1 else str(folder)
@@ -401,7 +407,7 @@ def compare() -> int:
         folder = Path(tempfile.mkdtemp()) if options.keep is None else options.keep / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        wrong = faults(name, SCENES[name], folder)
+        wrong = faults(SCENES[name], folder, started(SCENES[name], folder))
         bad += bool(wrong)
         print(f"{name:8} {'as it has to be' if not wrong else ''}", flush=True)
         for line in wrong:

@@ -424,13 +424,16 @@ def _late(*_: object) -> None:
 
 
 def main() -> int:
-    """Print what is wrong; ``--of PATTERN`` of this one alone."""
+    """Print what is wrong by its ``--form`` or when it was measured (``--time``), of all patterns
+    or of that one which follows.
+    """
     faulthandler.dump_traceback_later(100, exit=True)
     signal.signal(signal.SIGPROF, _late)
-    given: Found = {(sys.argv[2], 0): "given"} if sys.argv[1:2] == ["--of"] else of_product()
+    wrong = faults if sys.argv[1] == "--form" else slow
+    given: Found = {(sys.argv[2], 0): "given"} if sys.argv[2:] else of_product()
     count = 0
     for (pattern, flags), where in given.items():
-        for each in itertools.chain(faults(pattern, flags), slow(pattern, flags)):
+        for each in wrong(pattern, flags):
             print(f"{where}: {pattern!r}: {each}")
             count += 1
     print(len(given), "patterns")
