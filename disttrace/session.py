@@ -34,12 +34,12 @@ from disttrace.journal.own_file import OfParent, SlowWrites
 from disttrace.journal.segment import filesystem
 from disttrace.journal.standard_library import Paused, StandardLibrary
 from disttrace.journal.writer import JournalWriter, make_folder_below
-from disttrace.lifecycle import abort, detached, listeners, spans
+from disttrace.lifecycle import abort, detached, last_word, listeners, spans
 from disttrace.lifecycle.companion import Companion
 from disttrace.lifecycle.exit_hooks import Ending
 from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
 from disttrace.lifecycle.heartbeat import IN_MEMORY, InStep, Live, Syncing
-from disttrace.lifecycle.last_word import ExitSummary, LastWord
+from disttrace.lifecycle.last_word import ExitSummary
 from disttrace.lifecycle.voice import Voice
 from disttrace.recording import choice, forks
 from disttrace.recording.interning import LOCK
@@ -80,30 +80,27 @@ class Session:
         self._hook = ImportHook(lambda error: self.capture.fail("import hooks", error))
         self._hook.uninstall = uninstall
         self._companion = Companion(config, reporter.report)
-        self._voice = (
-            Voice(
-                config,
-                self._companion,
-                self._progress_mark,
-                abort.end,
-                lambda: self.recorder.core.begun,
-            )
-            if config.heartbeat
-            else None
-        )
-        if self._voice is not None:
-            self.capture.on_stopping = self._voice.ask_for_stacks
         self._summary = ExitSummary(
             config, lambda: self._journal is not None, self.capture.groups.default_rank
         )
-        self._in_step = InStep(self.recorder.courses, config.dir) if config.heartbeat else None
-        self._without_gil = GilFreeStacks(self.capture) if config.heartbeat else None
+        self._voice: Voice | None = None
+        self._without_gil: GilFreeStacks | None = None
+        self._in_step: InStep | None = None
+        syncing = None
+        if config.heartbeat:
+            begun = functools.partial(getattr, self.recorder.core, "begun")
+            self._voice = Voice(config, self._companion, self._progress_mark, abort.end, begun)
+            self.capture.on_stopping = self._voice.ask_for_stacks
+            self._in_step = InStep(self.recorder.courses, config.dir, self._voice.suspect)
+            self._without_gil = GilFreeStacks(self.capture)
+            if filesystem(config.dir) not in IN_MEMORY:
+                syncing = Syncing(self.capture, self._without_gil)
         self.live = Live(
             self.capture,
             beats=config.heartbeat,
             voice=self._voice,
             without_gil=self._without_gil,
-            syncing=self._syncing(),
+            syncing=syncing,
             in_step=self._in_step,
         )
         self.capture.wake = self.live.wake
@@ -113,7 +110,6 @@ class Session:
         self.capture.unseen_s = min(self.capture.unseen_s, 0.4 * config.stall)
         self.capture.digest_every = config.digest
         self.capture.when_imported = self._hook.when_imported
-        self._last = LastWord(config)
         self._ending = Ending(self.capture, self._close, self._leave_farewell, self._last_word)
         self._environment = waiting.HandedDown()
         self._only_adopts = False
@@ -194,11 +190,6 @@ class Session:
     def _folder(self) -> str:
         return self.identity.folder(self.config.dir)
 
-    def _syncing(self) -> Syncing | None:
-        if self._without_gil is None or filesystem(self.config.dir) in IN_MEMORY:
-            return None
-        return Syncing(self.capture, self._without_gil)
-
     def _open_journal(self) -> JournalWriter:
         folder, instead_of = self._made_folder()
         journal = JournalWriter(
@@ -262,7 +253,9 @@ class Session:
         with contextlib.suppress(OSError, ValueError, RuntimeError):  # then there is none
             self._voice.finish()
             stands = self._voice.stands
-            found = self._last.ask(self.identity, role=self.role, code=code, stands=stands)
+            found = last_word.ask(
+                self.config, self.identity, role=self.role, code=code, stands=stands
+            )
             if found is not None:
                 self._voice.announce(found.get("lines"), found.get("objects"))
                 listeners.tell(found.get("objects"))

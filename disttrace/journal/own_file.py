@@ -125,8 +125,8 @@ class OwnFile:
             self._end = _lseek(fd, 0, os.SEEK_CUR)
         begun = _clock()
         done = os.write(fd, data)
-        if done < len(data):
-            write_all(fd, data[done:])
+        while done < len(data):
+            done += os.write(fd, data[done:])
         self._end += len(data)
         if budget is not None:
             budget.wrote(begun)
@@ -169,10 +169,3 @@ def allow(size: int) -> int:
     if size > limit:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
     return limit
-
-
-def write_all(fd: int, data: bytes) -> None:
-    """Write ``data`` as a whole; a disk that fills up in the middle raises OSError."""
-    done = os.write(fd, data)
-    while done < len(data):
-        done += os.write(fd, data[done:])

@@ -13,13 +13,13 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable
-from typing import Protocol
+from typing import TypeAlias
 
 from disttrace import foreign
 from disttrace.journal.descriptors import StreamsKeptFree, is_kernels
 from disttrace.journal.originals import RLock
 from disttrace.journal.own_file import PRIVATE, OwnFile, WriteBudget, allow
-from disttrace.journal.windows import Guard, MakeWindow, PlainWindow, Window, guarded, uncompiled
+from disttrace.journal.windows import Guard, MakeWindow, PlainWindow, guarded, uncompiled
 
 # Local file systems on which reserved blocks stay reserved. btrfs and zfs copy on write, network
 # file systems may lose the server: there a store into a mapping can still end in SIGBUS.
@@ -56,43 +56,14 @@ class Unmapped(SegmentLost):
     """The kernel has no mapping for us. Nothing is lost; from here on lines are written."""
 
 
-class Segment(Protocol):
-    """What the journal needs of a segment.
+class MappedSegment:
+    """A segment in a shared mapping, extended window by window, of which two may never be open at a
+    time.
 
     ``put`` is the hot path and an attribute, not a method: it appends one line, which survives the
     process from then on, and may be called by several threads at once. It raises ValueError where
     ``extend`` must make room first (and put it anew: it is another function then), OSError where
     the disk refuses.
-    """
-
-    put: Callable[[bytes], object]
-
-    def extend(self, need: int) -> None:
-        """Make room for ``need`` bytes. Raises SegmentFull at the limit, SegmentLost, OSError."""
-
-    def check(self) -> None:
-        """Raises SegmentLost where the file was shortened or deleted, OSError."""
-
-    def descriptor(self) -> int:
-        """The file's. Raises OSError."""
-
-    def stretch(self, need: int) -> None:
-        """Let the limit be where ``need`` bytes more have room."""
-
-    def size(self) -> int:
-        """Bytes put so far."""
-
-    def close(self) -> None:
-        """Cut the file to its size and let go of it. Raises OSError."""
-
-    def abandon(self) -> None:
-        """Let go of the file without changing it: it belongs to the parent after a fork."""
-
-
-class MappedSegment:
-    """A segment in a shared mapping, extended window by window.
-
-    ``put`` is the window's own, of which two may never be open at a time.
     """
 
     def __init__(
@@ -118,6 +89,7 @@ class MappedSegment:
             raise
 
     def extend(self, need: int) -> None:
+        """Make room for ``need`` bytes. Raises SegmentFull at the limit, SegmentLost, OSError."""
         size = self._seal()
         self.check()
         if size and size + need > self._limit:
@@ -128,6 +100,7 @@ class MappedSegment:
         self._unmap(window, mapping, mapped_from, guard)
 
     def check(self) -> None:
+        """Raises SegmentLost where the file was shortened or deleted, OSError."""
         if self._guard.is_lost():
             raise SegmentLost(_SHORTENED)
         _check(self._file, self._start + len(self._map))
@@ -138,12 +111,14 @@ class MappedSegment:
         return self._file.checked()
 
     def stretch(self, need: int) -> None:
+        """Let the limit be where ``need`` bytes more have room."""
         self._limit = max(self._limit, self._seal() + need)
 
     def size(self) -> int:
         return self._start + self._window.tell() if self._sealed is None else self._sealed
 
     def close(self) -> None:
+        """Cut the file to its size and let go of it. Raises OSError."""
         size = self._seal()
         self._unmap(self._window, self._map, self._mapped_from, self._guard)
         try:
@@ -154,10 +129,13 @@ class MappedSegment:
             self._file.close()
 
     def abandon(self) -> None:
+        """Let go of the file without changing it: it belongs to the parent after a fork."""
         self._unmap(self._window, self._map, self._mapped_from, self._guard)
         self._file.close()
 
-    def _unmap(self, window: Window, mapping: mmap.mmap, mapped_from: int, guard: Guard) -> None:
+    def _unmap(
+        self, window: PlainWindow, mapping: mmap.mmap, mapped_from: int, guard: Guard
+    ) -> None:
         """A mapping closes a descriptor of its own. Where the program took the file's it took that
         too, and may have given its number to something else: then the mapping stays."""
         window.close()
@@ -265,6 +243,9 @@ class WrittenSegment:
     def abandon(self) -> None:
         self._closed = True
         self._file.close()  # of the threads only this one is left
+
+
+Segment: TypeAlias = MappedSegment | WrittenSegment
 
 
 def _check(file: OwnFile, size: int) -> None:

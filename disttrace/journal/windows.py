@@ -12,29 +12,15 @@ import functools
 import mmap
 import os
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from disttrace.journal import compiled
 
 
-class Window(Protocol):
-    """The part of a mapped segment that lines are put into."""
-
-    put: Callable[[bytes], object]  # raises ValueError where the line does not fit
-
-    def tell(self) -> int:
-        """Where the next line goes, from the window's start."""
-
-    def seal(self) -> int:
-        """Let no further line in; returns where the content ends."""
-
-    def close(self) -> None:
-        """Let go of the mapping."""
-
-
 class PlainWindow:
     """A window over the mapping's own ``write``: it claims its place and copies the line in one
-    call of C, so threads and signal handlers cannot come between, and no lock is needed.
+    call of C, so threads and signal handlers cannot come between, and no lock is needed. ``put``
+    raises ValueError where the line does not fit. The native core has one of its own, in C.
     """
 
     def __init__(self, mapping: mmap.mmap, position: int) -> None:
@@ -43,9 +29,11 @@ class PlainWindow:
         self.put: Callable[[bytes], object] = mapping.write
 
     def tell(self) -> int:
+        """Where the next line goes, from the window's start."""
         return self._mapping.tell()
 
     def seal(self) -> int:
+        """Let no further line in; returns where the content ends."""
         position = self._mapping.tell()
         self._mapping.seek(0, os.SEEK_END)
         # Another thread may have put a line between the two calls above. What follows the last
@@ -57,7 +45,7 @@ class PlainWindow:
 
 
 # Makes the window over a mapping whose next line goes to a position.
-MakeWindow = Callable[[mmap.mmap, int], Window]
+MakeWindow = Callable[[mmap.mmap, int], PlainWindow]
 
 
 class Guard:

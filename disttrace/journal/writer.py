@@ -93,9 +93,10 @@ class JournalWriter:
         self._window = window
         self._path = os.path.join(directory, base)
         self._max_bytes = max_bytes
+        self.most_definitions = max_bytes // 4  # bytes from which on they should add nothing new
         self._limit = max(max_bytes // _SEGMENTS, _SMALLEST_SEGMENT)
         self._kept: collections.deque[tuple[int, int]] = collections.deque()  # number, size
-        self._number = 0
+        self.number = 0  # of the current segment, from 1
         self._segment: Segment | None = None
         make_folder(directory, mode)
         self._budget = write_budget(directory, slow_write)
@@ -133,7 +134,7 @@ class JournalWriter:
         Raises OSError; the segment before stays in use then.
         """
         self._defs.checked()  # in a copy of the process made without our hooks, no file is ours
-        path = fmt.segment_name(self._path, self._number + 1)
+        path = fmt.segment_name(self._path, self.number + 1)
         segment = self._made(path)
         try:
             for line in opening:
@@ -143,11 +144,11 @@ class JournalWriter:
         except BaseException:
             segment.abandon()
             raise
-        previous, number = self._segment, self._number + 1
+        previous, number = self._segment, self.number + 1
         # Without a call between, in which a signal handler could raise.
-        self._segment, self._number, self.put = segment, number, segment.put
+        self._segment, self.number, self.put = segment, number, segment.put
         if previous is not None:
-            self._kept.append((self._number - 1, previous.size()))
+            self._kept.append((self.number - 1, previous.size()))
             previous.close()
         while self._size() > self._max_bytes and len(self._kept) > 1:
             oldest, _ = self._kept.popleft()
@@ -194,12 +195,7 @@ class JournalWriter:
 
     def position(self) -> tuple[int, int]:
         """(number of the segment, bytes in it): changes with every line."""
-        return self._number, self._segment.size() if self._segment is not None else 0
-
-    @property
-    def most_definitions(self) -> int:
-        """Bytes from which on definitions should add nothing new: a quarter of the bound."""
-        return self._max_bytes // 4
+        return self.number, self._segment.size() if self._segment is not None else 0
 
     @property
     def definitions(self) -> int:
@@ -210,11 +206,6 @@ class JournalWriter:
     def descriptor(self) -> int:
         """That of the current segment; -1: there is none. Raises OSError."""
         return -1 if self._segment is None else self._segment.descriptor()
-
-    @property
-    def number(self) -> int:
-        """Number of the current segment, from 1."""
-        return self._number
 
     def close(self) -> None:
         """Cut the last segment to its size and close both files. Raises OSError."""

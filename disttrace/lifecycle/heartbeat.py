@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 from disttrace.capture.wrapping.context import Capture
@@ -189,7 +190,7 @@ class Live:
             self._beat(now)
         if self._voice is not None and now >= self._voice_due:
             self._voice = self._look(self._voice, "telling of stalls")
-            self._compare()
+            self._in_step = self._look(self._in_step, "comparisons of calls between ranks")
             self._voice_due = now + (0 if self._voice is None else self._voice.pause_ns)
         if 0 < pause <= SOON_NS:
             return pause
@@ -220,14 +221,6 @@ class Live:
                 self._capture.pollers.remove(poll)
                 self._capture.fail(f"{PART} ({getattr(poll, '__qualname__', 'a poller')})", error)
         return min(filter(None, pauses), default=0)
-
-    def _compare(self) -> None:
-        try:
-            if self._in_step is not None and self._voice is not None and self._in_step.look():
-                self._voice.suspect()
-        except BaseException as error:
-            self._in_step = None
-            self._capture.fail("comparisons of calls between ranks", error)
 
     def _beat(self, now: int) -> None:
         recorder = self._capture.recorder
@@ -283,10 +276,11 @@ class InStep:
     that leads to nothing is checked some times and then taken for the program's habit.
     """
 
-    def __init__(self, courses: Courses, root: str) -> None:
-        """``root``: the folder of all journals."""
+    def __init__(self, courses: Courses, root: str, suspect: Callable[[], None]) -> None:
+        """``root``: the folder of all journals; ``suspect`` has the companion judge."""
         self._courses = courses
         self._root = root
+        self._suspect = suspect
         self._roll = Roll(root)
         self._streams: dict[tuple[str, int], Compared] = {}
         self._due = 0
@@ -298,11 +292,11 @@ class InStep:
         self._streams.clear()
         self._courses.start(self._path(identity, identity.base_name()))
 
-    def look(self) -> bool:
-        """Whether the companion has to judge. Raises OSError."""
+    def look(self) -> None:
+        """Now and then, from the background thread. Raises OSError."""
         words, now, identity = self._courses.words, time.monotonic_ns(), self._identity
         if words is None or identity is None or now < self._due:
-            return False
+            return
         self._due = now + _COMPARE_NS
         mine = {words[FIRST_ID + stream]: offset(stream) for stream in range(words[COUNT])}
         own = identity.base_name()
@@ -312,7 +306,8 @@ class InStep:
                 break  # those that come later look at us
             if is_plain_name(base):
                 found = self._beside(self._path(identity, base), mine, words) or found
-        return found
+        if found:
+            self._suspect()
 
     def _path(self, identity: Identity, base: str) -> str:
         return f"{place(identity.folder(self._root))}{base}{CALLS_SUFFIX}"

@@ -40,88 +40,79 @@ _MOST_LOOKED_AT = 64
 _BAD = (b'{"%s":"failure"' % DEF.encode(), b'"event":"failed"')
 
 
-class LastWord:
-    """This process's part in it."""
+def ask(
+    config: Config, identity: Identity, *, role: str, code: int, stands: bool
+) -> Mapping[str, Any] | None:
+    """What is to be announced; None: nothing. ``code``: with which this process ends; ``stands``:
+    it has announced a stall, and not that it went on.
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    Raises OSError, ValueError or RuntimeError where it cannot be worked out.
+    """
+    may_speak = role == AGENT or identity.parent is None  # no process above this one will
+    if not config.heartbeat or not (stands or may_speak):
+        return None
+    failed = code != 0
+    if not failed and role not in (AGENT, WORKER):  # a process that it started may have failed
+        failed = any(map(_tells_of_failure, _journals(config, identity)[:_MOST_LOOKED_AT]))
+    if failed and (config.quiet or not may_speak):
+        return None
+    if not (failed or stands) or not _journals(config, identity):
+        return None
+    order = {  # ``EndOrder`` of ``disttrace_viewer.companion.last_word``
+        "directory": identity.folder(config.dir),
+        "root": config.dir,
+        "job": identity.job,
+        "in_names": file_part(identity.job),
+        "stall_s": config.stall,
+        "process": identity.process,
+        "failed": failed,
+        "alone": role == WORKER and launched_rank(os.environ) is None,
+    }
+    return _answer(order)
 
-    def ask(
-        self, identity: Identity, *, role: str, code: int, stands: bool
-    ) -> Mapping[str, Any] | None:
-        """What is to be announced; None: nothing. ``code``: with which this process ends;
-        ``stands``: it has announced a stall, and not that it went on.
 
-        Raises OSError, ValueError or RuntimeError where it cannot be worked out.
-        """
-        if not self._config.heartbeat or not (stands or self._may_speak(identity, role)):
-            return None
-        failed = code != 0
-        if not failed and role not in (AGENT, WORKER):  # a process that it started may have failed
-            failed = any(map(self._tells_of_failure, self._journals(identity)[:_MOST_LOOKED_AT]))
-        if failed and (self._config.quiet or not self._may_speak(identity, role)):
-            return None
-        if not (failed or stands) or not self._journals(identity):
-            return None
-        alone = role == WORKER and launched_rank(os.environ) is None
-        return self._answer(self._order(identity, failed=failed, alone=alone))
+def _tells_of_failure(path: str) -> bool:
+    try:
+        with opened_own(path, os.O_RDONLY) as fd:
+            end = os.pread(fd, _TAIL, max(0, os.fstat(fd).st_size - _TAIL))
+    except OSError:
+        return False
+    return any(sign in end for sign in _BAD)
 
-    def _may_speak(self, identity: Identity, role: str) -> bool:
-        """Whether no process above this one will."""
-        return role == AGENT or identity.parent is None
 
-    def _tells_of_failure(self, path: str) -> bool:
-        try:
-            with opened_own(path, os.O_RDONLY) as fd:
-                end = os.pread(fd, _TAIL, max(0, os.fstat(fd).st_size - _TAIL))
-        except OSError:
-            return False
-        return any(sign in end for sign in _BAD)
+def _journals(config: Config, identity: Identity) -> list[str]:
+    job, folder = file_part(identity.job), identity.folder(config.dir)
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    ours = (name for name in names if is_of_job(name, job) and name.endswith(DEFS_SUFFIX))
+    return [os.path.join(folder, name) for name in ours]
 
-    def _journals(self, identity: Identity) -> list[str]:
-        job, folder = file_part(identity.job), identity.folder(self._config.dir)
-        try:
-            names = os.listdir(folder)
-        except OSError:
-            return []
-        ours = (name for name in names if is_of_job(name, job) and name.endswith(DEFS_SUFFIX))
-        return [os.path.join(folder, name) for name in ours]
 
-    def _order(self, identity: Identity, *, failed: bool, alone: bool) -> dict[str, Any]:
-        """``Order`` of ``disttrace_viewer.companion.last_word``."""
-        return {
-            "directory": identity.folder(self._config.dir),
-            "root": self._config.dir,
-            "job": identity.job,
-            "in_names": file_part(identity.job),
-            "stall_s": self._config.stall,
-            "process": identity.process,
-            "failed": failed,
-            "alone": alone,
-        }
-
-    def _answer(self, order: dict[str, Any]) -> Mapping[str, Any] | None:
-        starter = detached.first_adopter(self._config.dir, os.geteuid())
-        if starter not in (None, os.getpid()):
-            return None  # its child it would be, and it may be waiting for its children
-        with descriptors.StreamsKeptFree():
-            reads, writes = os.pipe()
-        try:
-            answer = self._written(order, reads, writes, kept=starter is not None)
-        finally:
-            os.close(reads)
-        found = json.loads(answer) if answer.endswith(b"\n") else None
-        return found if isinstance(found, dict) else None
-
-    def _written(self, order: dict[str, Any], reads: int, writes: int, *, kept: bool) -> bytes:
+def _answer(order: dict[str, Any]) -> Mapping[str, Any] | None:
+    starter = detached.first_adopter(order["root"], os.geteuid())
+    if starter not in (None, os.getpid()):
+        return None  # its child it would be, and it may be waiting for its children
+    with descriptors.StreamsKeptFree():
+        reads, writes = os.pipe()
+    try:
         with open(os.devnull, "wb") as nowhere, open(writes, "wb") as out:
             keeper = detached.start_ours(
-                _MAIN, order, os.environ, out=out.fileno(), err=nowhere.fileno(), kept=kept
+                _MAIN,
+                order,
+                os.environ,
+                out=out.fileno(),
+                err=nowhere.fileno(),
+                kept=starter is not None,
             )
         answer = _read(reads)
         if keeper:
             detached.reap(keeper)
-        return answer
+    finally:
+        os.close(reads)
+    found = json.loads(answer) if answer.endswith(b"\n") else None
+    return found if isinstance(found, dict) else None
 
 
 def _read(fd: int) -> bytes:

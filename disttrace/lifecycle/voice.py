@@ -184,12 +184,12 @@ class Voice:
                 self._asked += 1
                 self._companion.start(self._identity, quiet_since=self._since)
         self._seen = place
-        self._read()
+        self._read(self._identity)
 
     def finish(self) -> None:
         """The process ends: print what was requested, and nothing after that."""
         if self._identity is not None:
-            self._read()
+            self._read(self._identity)
 
     def _gets_on(self) -> bool:
         """Whether what moved is more than questions to a store."""
@@ -198,29 +198,30 @@ class Voice:
         stood, self._stood = self._stood, self._begun()
         return stood != self._stood
 
-    def _read(self) -> None:
+    def _read(self, who: Identity) -> None:
         if not self._look_at_file():
             return
+        me = who.process
         with opened_own(self._path, os.O_RDWR | os.O_APPEND) as fd:
             data = os.pread(fd, _LONGEST, self._position)
             end = data.rfind(b"\n") + 1
             self._position += end
             records = list(records_in(data[:end]))
             announced = {record.get("said") for record in records}
-            ours = [
-                r for r in records if r.get("voice") == self._me and r.get("n") not in announced
-            ]
-            for record in ours:
+            to_say = [r for r in records if r.get("voice") == me and r.get("n") not in announced]
+            for record in to_say:
                 os.write(fd, b'{"said": %d}\n' % int(record.get("n", 0)))
-        for record in ours:  # stderr may be slow, and the descriptor another's meanwhile
+        for record in to_say:  # stderr may be slow, and the descriptor another's meanwhile
             self.announce(record.get("lines"), record.get("objects"))
-        for record in records:
-            if "verdict" in record and self._is_named(record):
+        ours = [r for r in records if isinstance(r.get("for"), list) and me in r["for"]]
+        for record in ours:
+            if "verdict" in record:
                 listeners.tell(record["verdict"])
-        if any("stacks" in record and self._is_under(record.get("under")) for record in records):
+        above = [one for one in (who.parent, who.launcher) if one is not None]
+        if any("stacks" in record and record.get("under") in above for record in records):
             self.sample()
-        order = next((r for r in records if self._is_to_end(r)), None)
-        if order is not None:
+        order = next((r for r in ours if isinstance(r.get("abort"), int)), None)
+        if order is not None and self._config.on_stall == _ABORT:
             stood = "it was stalled for twice the limit"
             died = "a process that it waits for has died"
             why = f"ended by DISTTRACE_ON_STALL=abort: {died if order.get('died') else stood}"
@@ -253,23 +254,6 @@ class Voice:
         if skip:
             self._position = found.st_size
         return found.st_size > self._position
-
-    def _is_under(self, launcher: object) -> bool:
-        who = self._identity
-        return who is not None and launcher is not None and launcher in (who.parent, who.launcher)
-
-    def _is_to_end(self, record: dict[str, Any]) -> bool:
-        """Whether an order to end is for this process, and one that it wants itself."""
-        is_order = isinstance(record.get("abort"), int) and self._config.on_stall == _ABORT
-        return is_order and self._is_named(record)
-
-    def _is_named(self, record: dict[str, Any]) -> bool:
-        named = record.get("for")
-        return isinstance(named, list) and self._me in named
-
-    @property
-    def _me(self) -> str | None:
-        return None if self._identity is None else self._identity.process
 
 
 def _print(lines: object) -> None:

@@ -14,6 +14,7 @@ Three more pages belong to each: a head (the newest number, how many lines there
 
 from __future__ import annotations
 
+import math
 import os
 import zlib
 from collections.abc import Mapping, Sequence
@@ -62,7 +63,8 @@ class Courses:
 
     def _forget(self) -> None:
         self._mapping: memoryview | None = None
-        self._words: memoryview | None = None
+        self.words: memoryview | None = None
+        """The pages as words of 64 bits; None while there are none."""
         self._guard: Guard | None = None
         self._windows: dict[int, tuple[Any, Any, int, set[int]]] = {}
         """By counter: that, its window, the number of the stream, its lines."""
@@ -90,11 +92,6 @@ class Courses:
             if path is not None and not forked:
                 fmt.remove_own(path)
 
-    @property
-    def words(self) -> memoryview | None:
-        """The pages as words of 64 bits; None while there are none."""
-        return self._words
-
     def note(
         self, call: Any, counter: Any, name: Sequence[object], keys: Mapping[str, Any], place: int
     ) -> None:
@@ -118,20 +115,20 @@ class Courses:
                 opened = self._opened(counter, name)
                 self._values[key] = None if opened is None else (counter, opened[2])
             counter, stream = self._values.get(key) or (None, 0)
-            if counter is not None and self._words is not None:
+            if counter is not None and self.words is not None:
                 number, first = counter.next(), offset(stream) // WORD
-                before = self._words[first + 2 * KEPT + (number - 1) % KEPT]
+                before = self.words[first + 2 * KEPT + (number - 1) % KEPT]
                 value = (before * FACTOR + _hash(told)) & MASK
-                self._words[first + 2 * KEPT + number % KEPT] = value
-                self._words[first + NEWEST] = number
+                self.words[first + 2 * KEPT + number % KEPT] = value
+                self.words[first + NEWEST] = number
 
     def _known(self, stream: int, lines: set[int], line: int) -> None:
         first = offset(stream) // WORD
-        if line in lines or FIRST_LINE + len(lines) >= KEPT or self._words is None:
+        if line in lines or FIRST_LINE + len(lines) >= KEPT or self.words is None:
             return
-        self._words[first + FIRST_LINE + len(lines)] = line
+        self.words[first + FIRST_LINE + len(lines)] = line
         lines.add(line)
-        self._words[first + LINES] = len(lines)
+        self.words[first + LINES] = len(lines)
 
     def _opened(
         self, counter: Any, name: Sequence[object]
@@ -154,13 +151,13 @@ class Courses:
         if self._mapping is None:
             self._map()
         number = len(self._windows)
-        if number >= STREAMS or counter.n or self._mapping is None or self._words is None:
+        if number >= STREAMS or counter.n or self._mapping is None or self.words is None:
             return None  # of a stream that has begun unseen no digest says anything
         at = offset(number)
         self._reserve(at, STREAM_BYTES)
         window = self._core.new_window(self._mapping[at : at + STREAM_BYTES], 0)
-        self._words[FIRST_ID + number] = _hash(name)
-        self._words[COUNT] = number + 1
+        self.words[FIRST_ID + number] = _hash(name)
+        self.words[COUNT] = number + 1
         counter.page = window
         self._windows[id(counter)] = found = counter, window, number, set[int]()
         return found
@@ -182,7 +179,7 @@ class Courses:
             os.posix_fallocate(fd, 0, PAGE)
             mapping = shared(fd, _SIZE)
         self._guard = Guard(mapping)
-        self._mapping, self._words = mapping, mapping.cast("Q")
+        self._mapping, self.words = mapping, mapping.cast("Q")
 
 
 def place_of(frames: Sequence[tuple[str, int, str]]) -> int:
@@ -196,15 +193,11 @@ def _what(call: Any, keys: Mapping[str, Any]) -> int:
     told: list[object] = [call.op, keys.get("root"), keys.get("reduce_op")]
     outputs = (keys.get("args") or {}).get("output_shapes") or []
     if call.op in fmt.EQUAL_SIZES and call.whole and all(one == outputs[0] for one in outputs):
-        told += [sorted(set(keys.get("dtypes") or ())), [_count(s) for s in keys["shapes"] or ()]]
+        told += [
+            sorted(set(keys.get("dtypes") or ())),
+            [math.prod(s) for s in keys["shapes"] or ()],
+        ]
     return _hash(told)
-
-
-def _count(shape: Sequence[int]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
 
 
 def _hash(told: object) -> int:

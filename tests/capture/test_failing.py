@@ -20,7 +20,7 @@ HELPERS: tuple[tuple[str, frozenset[str]], ...] = (
         "capture.objects.groups:Groups.of",
         frozenset({"collectives and messages", "composed operations"}),
     ),
-    ("capture.calls.call_table:CallTable.find", frozenset({"composed operations"})),
+    ("capture.calls.call_site:CallTable.find", frozenset({"composed operations"})),
     (
         "capture.calls.call_site:CallSites.stack",
         frozenset({"collectives and messages", "store operations"}),

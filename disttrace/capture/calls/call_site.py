@@ -1,4 +1,5 @@
-"""Where a call comes from: a cheap key on every call, file and line once per key.
+"""Where a call comes from: a cheap key on every call, file and line once per key; and from there to
+its definition, by one look-up when it was seen before.
 
 The key, a place, is made of code objects and instruction offsets of the frames that the recorded
 stack shows and of those before it, so two calls with one place have one stack. A stack begins at
@@ -21,6 +22,8 @@ from disttrace.errors import HOME, is_our_file
 from disttrace.foreign import code_of
 from disttrace.journal.code_files import is_program
 from disttrace.recording.choice import PLAIN
+from disttrace.recording.interning import Made
+from disttrace.recording.operation import CallRecord
 from disttrace.recording.recorder import Recorder
 
 _REACH = range(100)  # frames from a call to the first that is not torch's
@@ -235,3 +238,47 @@ def frames(frame: types.FrameType | None, depth: int) -> list[tuple[str, int, st
             result.append((code.co_filename, frame.f_lineno or 0, code.co_name))
         frame = frame.f_back
     return result
+
+
+_TABLE = 20_000  # a table starts anew at this bound: what is in the journal already is found there
+
+
+class CallTable:
+    """A table of calls by signature and place (see ``CallSites``)."""
+
+    def __init__(self, sites: CallSites) -> None:
+        self._sites = sites
+        self._native = sites.find_call
+        self._table: dict[Hashable, CallRecord] = {}
+        self.get = self._table.get
+        sites.on_forget.append(self._table.clear)
+
+    def find(
+        self,
+        frame: types.FrameType | None,
+        signature: tuple[Hashable, ...],
+        define: Callable[[int | None], Made],
+    ) -> Made:
+        """The call of ``signature`` made at ``frame``, and what its begin record adds to it.
+
+        ``define(stack)`` makes it when it is new.
+        """
+        native = self._native if frame is not None else None
+        call = native(None, None, signature, frame) if native is not None else None
+        if call is not None:
+            return call, b""
+        key = signature, self._sites.place(frame)
+        call = self._table.get(key)
+        if call is not None:
+            return call, b""
+        call, extra = define(self._sites.stack(frame))
+        if native is None or not call.whole or not native(None, None, signature, frame, call):
+            self.add(key, call)  # C has no room for such a key
+        return call, extra
+
+    def add(self, key: Hashable, call: CallRecord) -> None:
+        """Remember ``call`` under ``key``, unless its begin records must add to it."""
+        if call.whole:
+            if len(self._table) >= _TABLE:
+                self._table.clear()
+            self._table[key] = call

@@ -23,7 +23,7 @@ from disttrace.capture.calls.operations import ROWS, Method
 from disttrace.capture.ddp.awaited import Awaited
 from disttrace.capture.hot_path import call_key, native, plain
 from disttrace.capture.native import operations
-from disttrace.capture.native.cxx_callers import guarded
+from disttrace.capture.native.operator_calls import guarded
 from disttrace.capture.objects.registry import Registry
 from disttrace.capture.wrapping.call_definition import define
 from disttrace.capture.wrapping.context import Capture

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from disttrace import errors
-from disttrace.capture.calls.call_table import CallTable
+from disttrace.capture.calls.call_site import CallTable
 from disttrace.capture.hot_path.call_key import ReadKey
 from disttrace.capture.wrapping.wrappers import Args, Begin, Function, Kwargs, Part, wrap
 from disttrace.patching import rename

@@ -19,7 +19,7 @@ from disttrace.capture.calls import arguments
 from disttrace.capture.calls.arguments import CallArguments
 from disttrace.capture.calls.operations import ROWS, Method
 from disttrace.capture.hot_path.call_key import freeze
-from disttrace.capture.native import cxx_callers, functional, hooks, operations
+from disttrace.capture.native import functional, hooks, operations
 from disttrace.capture.native.kernels import (
     WITHIN,
     Kernels,
@@ -28,7 +28,7 @@ from disttrace.capture.native.kernels import (
     redispatch_of,
     schema_of,
 )
-from disttrace.capture.native.operator_calls import before_cxx_issues
+from disttrace.capture.native.operator_calls import before_cxx_issues, watch_operators
 from disttrace.capture.objects.works import storage
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Args, Part, wrap
@@ -56,7 +56,7 @@ def install(capture: Capture) -> None:
     issuing = functional.Issuing(capture, PART, within.once, everywhere.once)
     before_cxx_issues(capture, PART, everywhere.once)
     capture.show_cxx = everywhere.once
-    cxx_callers.watch_operators(capture, PART, everywhere.once, _NAMESPACE)
+    watch_operators(capture, PART, everywhere.once, _NAMESPACE)
 
 
 def _kernel(

@@ -18,21 +18,26 @@ from typing import Any
 import torch
 
 from disttrace import foreign
-from disttrace.capture.calls.call_table import CallTable
+from disttrace.capture.calls.call_site import CallTable
 from disttrace.capture.hot_path import native
 from disttrace.capture.hot_path.call_key import freeze
 from disttrace.capture.instrumentation.work import WaitPart
-from disttrace.capture.native import cxx_callers
-from disttrace.capture.native.cxx_callers import Appeared
 from disttrace.capture.native.kernels import WITHIN, Kernels, after_key, including, redispatch_of
-from disttrace.capture.native.operator_calls import OperatorCalls, before_cxx_issues, issuers
+from disttrace.capture.native.operator_calls import (
+    FUNCTIONAL,
+    Appeared,
+    OperatorCalls,
+    before_cxx_issues,
+    guarded,
+    issuers,
+)
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, Part, wrap
 from disttrace.journal.originals import get_ident
 from disttrace.recording.operation import CallRecord, Operation, ThreadState
 
 PART = "waits of functional collectives"
-NAMESPACES = (cxx_callers.FUNCTIONAL, "_dtensor")
+NAMESPACES = (FUNCTIONAL, "_dtensor")
 _WAIT = "wait_tensor"
 
 # torch's backend without traffic: what it issues is complete.
@@ -75,7 +80,7 @@ class Issuing(Part):
             """The operator, issued where kernels on ``c10d`` see it unless it is recorded."""
             if threads.state.inside or core.off or not (args and _passes(args[0])):
                 return original(operator, *args, **kwargs)
-            cxx_callers.guarded(self.capture, self.name, self._called)
+            guarded(self.capture, self.name, self._called)
             thread, issued = get_ident(), list[CallRecord]()
             outer = self._issued.get(thread)
             self._issued[thread] = issued
@@ -156,13 +161,13 @@ def install(capture: Capture) -> None:
     part = _Waits(capture, PART)
 
     def place(kernels: Kernels) -> None:
-        redispatch, after = redispatch_of(cxx_callers.FUNCTIONAL, _WAIT), after_key()
+        redispatch, after = redispatch_of(FUNCTIONAL, _WAIT), after_key()
         waiting = part.plainly(redispatch, lambda value: not kernels.off and _runs(value))
         kernels.put(_WAIT, lambda keyset, tensor: waiting(keyset & after, tensor))
 
-    kernels = Kernels(capture, PART, cxx_callers.FUNCTIONAL, place)
+    kernels = Kernels(capture, PART, FUNCTIONAL, place)
     OperatorCalls(capture, PART, part.of_operators, kernels.once).watch(
-        cxx_callers.FUNCTIONAL, lambda namespace: (_WAIT,)
+        FUNCTIONAL, lambda namespace: (_WAIT,)
     )
     before_cxx_issues(capture, PART, kernels.once)
 

@@ -1,10 +1,12 @@
-"""Calls of torch's operators from Python, seen without a kernel: by the class of the operator.
+"""Calls of torch's operators from Python, seen without a kernel: by the class of the operator. And
+what can issue operations from C++, noticed before it does.
 
 A kernel of Python's costs microseconds, for torch boxes what passes it. A call from Python passes
 the operator's object first, which gets a class of ours until tracing ends, or inductor comes: that
 compiles only what is of torch's own class to the letter, and kernels see the rest. Importing
 functional collectives proves nothing (torch.profiler and DTensor do so in programs that never call
-one), so whatever else a first call needs can wait for it.
+one), so whatever else a first call needs can wait for it: kernels are put in place before a
+compiled model is loaded, and once operators are looked up. DDP needs none (``capture/ddp``).
 """
 
 from __future__ import annotations
@@ -15,18 +17,66 @@ from typing import Any
 import torch
 
 from disttrace import dynamo
-from disttrace.capture.native.cxx_callers import guarded, watch, watch_operators
 from disttrace.capture.native.kernels import operators, schema_of
 from disttrace.capture.wrapping.context import Capture
-from disttrace.capture.wrapping.wrappers import Function, before
+from disttrace.capture.wrapping.wrappers import Function, after, before
 
+FUNCTIONAL = "_c10d_functional"
 AUTOGRAD = "_c10d_functional_autograd"
 """Its operators stand above the keys at which kernels can see them, and issue from there."""
 
 # Operators that communicate say in which group; the others only wait for a result, or wrap it.
 _GROUP = "group_name"
 
+Appeared = Callable[[], None]
 Which = Callable[[str], Iterable[str]]  # names of operators of a namespace
+
+
+def watch_operators(capture: Capture, part: str, appeared: Appeared, namespace: str) -> None:
+    """Call ``appeared`` when ``namespace`` of torch.ops is first looked up; now if it was.
+
+    torch.ops makes a namespace at its first use and keeps it, so this costs nothing later.
+    """
+
+    def looked_up(found: Any, ops: Any, name: str) -> None:
+        if name == namespace:
+            guarded(capture, part, appeared)
+
+    def watch(module: Any) -> None:
+        wrapper = after(capture, part, looked_up)
+        capture.engine.attribute(part, module._Ops, "__getattr__", wrapper)
+        if namespace in vars(module.ops):
+            guarded(capture, part, appeared)
+
+    capture.when_imported("torch._ops", watch)
+
+
+def watch(capture: Capture, part: str, appeared: Appeared) -> None:
+    """Call ``appeared`` before a model is loaded that was compiled to a library, or a graph of
+    inductor's whose wrapper is C++: those call collectives by entry points of C, which pass no
+    operator of functional collectives.
+    """
+    constructor = before(capture, part, lambda *_, **__: guarded(capture, part, appeared))
+    libraries = vars(torch._C._aoti).values() if hasattr(torch._C, "_aoti") else ()
+    for issuer in (value for value in libraries if isinstance(value, type)):
+        capture.engine.attribute(part, issuer, "__init__", constructor)
+
+    def load(cls: Any, *args: Any, **kwargs: Any) -> None:
+        if cls.__name__ == "CppWrapperCodeCache":
+            guarded(capture, part, appeared)
+
+    def imported(module: Any) -> None:
+        loader = getattr(module, "CppPythonBindingsCodeCache", None)
+        if loader is not None:
+            wrapper = before(capture, part, load)
+            capture.engine.function(part, loader.load_pybinding_async.__func__, wrapper)
+
+    capture.when_imported("torch._inductor.codecache", imported)
+
+
+def guarded(capture: Capture, part: str, appeared: Appeared) -> None:
+    """Call ``appeared`` where the program is in the middle of something else."""
+    dynamo.call_unseen(capture.guard, part, appeared)
 
 
 def issuers(namespace: str) -> Iterator[str]:

@@ -11,8 +11,7 @@ from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
 from disttrace import errors, foreign
-from disttrace.capture.calls.call_site import CallSites
-from disttrace.capture.calls.call_table import CallTable
+from disttrace.capture.calls.call_site import CallSites, CallTable
 from disttrace.capture.objects.groups import GroupEntry, Groups
 from disttrace.capture.objects.stores import Stores
 from disttrace.capture.objects.works import Works
