@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from disttrace_viewer.analysis.process_ends import ALIVE, CLEAN, FAILED, SILENT, End
 from disttrace_viewer.findings.rules import claims, ended_unseen, outside, process_failed
-from disttrace_viewer.findings.rules.outside import Doing
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.process import Failure, Frame, Worker
@@ -27,8 +28,6 @@ from disttrace_viewer.wording.names import (
     tensors,
 )
 from disttrace_viewer.wording.sentences import ended, ranks
-
-LOADER = Doing(End(ALIVE, 0), at=Frame("/app/loader.py", 9, "load"))
 
 
 def trace(size: int = 4) -> JobTrace:
@@ -55,13 +54,21 @@ def test_an_end_follows_one_subject_or_many(end: End, one: str, many: str) -> No
 def test_those_at_one_place_share_a_clause() -> None:
     """By name, or as who was named just before; at several places by name again."""
     here = "at loader.py:9 in load, not in any collective"
-    gone = Doing(End(CLEAN, 0))
-    assert outside.where(trace(), {}) == ""
-    assert outside.where(trace(), {2: LOADER}) == f"; rank 2 is {here}"
-    assert outside.where(trace(), {2: LOADER}, named=True) == f"; it is {here}"
-    assert outside.where(trace(), {2: LOADER, 3: LOADER}, named=True) == f"; they are {here}"
-    several = outside.where(trace(), {1: gone, 2: LOADER, 3: LOADER}, named=True)
-    assert several == f"; rank 1 has ended, ranks 2, 3 are {here}"
+    ends = [End(CLEAN if rank == 1 else ALIVE, 0) for rank in range(4)]
+    evidence = SimpleNamespace(
+        trace=trace(),
+        ends=ends,
+        stands=lambda _: Frame("/app/loader.py", 9, "load"),
+        inside=lambda _: None,
+    )
+    idle = lambda *_: None  # noqa: E731
+    case: Any = SimpleNamespace(evidence=evidence, by_rank=list, at_work=idle, last=idle)
+    where = partial(outside.where, case)
+    assert where([]) == ""
+    assert where([2]) == f"; rank 2 is {here}"
+    assert where([2], named=True) == f"; it is {here}"
+    assert where([2, 3], named=True) == f"; they are {here}"
+    assert where([1, 2, 3], named=True) == f"; rank 1 has ended, ranks 2, 3 are {here}"
 
 
 def test_a_worker_without_a_journal() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from disttrace.journal.code_files import is_library
 from disttrace_viewer.analysis.out_of_step import MOST_SHIFT
@@ -15,10 +15,9 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import late_arrivals, outside, swallowed, unmatched
 from disttrace_viewer.findings.rules.late_arrivals import Held
-from disttrace_viewer.findings.rules.outside import Doing, journals
+from disttrace_viewer.findings.rules.outside import journals
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
 from disttrace_viewer.findings.rules.unmatched import with_question
-from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording import sentences
@@ -65,19 +64,9 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> RuleFinding:
     no_culprit = no_culprit or not away or alone or (not raised and _differed(case, wait, sinks))
     left = _left(case, wait, sinks)
     native = any(w.op.call.origin == "c++" for w in inside)
-    found = Missing(
-        wait=wait,
-        within=evidence.within(wait.op),
-        inside=inside,
-        waited_ns=evidence.waited_ns(w.op for w in inside),
-        missing=outside.doing(case, sinks, wait=wait),
-        held=late,
-        left=left,
-        extra=extra,
-    )
     finding = RuleFinding(
         kind="missing_participant",
-        summary=with_question(summary(trace, found), trace, wait, other),
+        summary=with_question(summary(case, wait, inside, sinks, late, extra), trace, wait, other),
         because=why(
             (wait.absent or unseen, sentences.NO_JOURNAL),
             (not wait.absent and not case.certain_journals({*who, *sinks}), sentences.NOT_WHOLE),
@@ -293,82 +282,71 @@ ALONE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """Who waits, and who is missing."""
-
-    wait: Wait
-    within: str | None
-    """The operation that the program called, where the one that lacks a rank is a part of it."""
-    inside: Sequence[Wait]
-    """All that wait in it."""
-    waited_ns: int | None
-    """None where it is not known since when."""
-    missing: Mapping[int, Doing]
-    """Who is missing, and is at what."""
-    held: Mapping[int, Held]
-    left: Sequence[int]
-    """Those that had issued it too, and ended before their device was through it."""
-    extra: Sequence[Op]
-    """The calls that those who wait made and the missing did not."""
-
-
-def summary(trace: JobTrace, found: Missing) -> str:
-    """Who never joined, arrived too late or left too early, and who waits for that."""
-    wait, late = found.wait, dict(found.wait.lateness)
-    waiting, group = [w.process for w in found.inside], found.wait.op.call.group
+def summary(
+    case: Case,
+    wait: Wait,
+    inside: Sequence[Wait],
+    sinks: Sequence[int],
+    held: Mapping[int, Held],
+    extra: Sequence[Op],
+) -> str:
+    """Who never joined, arrived too late or left too early, and who waits for that: all that are
+    ``inside``. ``extra``: the calls that these made, and the missing (``sinks``) did not.
+    """
+    evidence, trace = case.evidence, case.evidence.trace
+    late, missing = dict(wait.lateness), case.by_rank(sinks)
+    waiting, group = [w.process for w in inside], wait.op.call.group
+    waited_ns = evidence.waited_ns(w.op for w in inside)
     who = sentences.processes(trace, waiting, within=group)
-    lines = dict.fromkeys(sentences.line(w.op) for w in found.inside)
+    lines = dict.fromkeys(sentences.line(w.op) for w in inside)
     lasting = f"at {sentences.listed(list(lines))}"
-    if found.waited_ns is not None:
-        lasting += f" for {sentences.span(found.waited_ns)}"
-    name = sentences.operation(trace, wait.op, found.within)
+    if waited_ns is not None:
+        lasting += f" for {sentences.span(waited_ns)}"
+    name = sentences.operation(trace, wait.op, evidence.within(wait.op))
     if wait.kind == RENDEZVOUS:
         name = f"the creation of a group ({wait.op.call.op})"
-    if found.extra:
-        alike = sentences.together(
-            ((op.call.op, sentences.line(op)), op.seq or 0) for op in found.extra
-        )
+    if extra:
+        alike = sentences.together(((op.call.op, sentences.line(op)), op.seq or 0) for op in extra)
         made = [
             f"{op} {', '.join(f'#{seq}' for seq in numbers)} at {line}"
             for (op, line), numbers in alike.items()
         ]
         return (
-            f"{sentences.capital(who)} made {_more(found.extra)} ({sentences.listed(made)}) than"
-            f" {sentences.processes(trace, found.missing)}, and {sentences.have(waiting)} been"
-            f" waiting alone in {name} {lasting}{outside.where(trace, found.missing)}."
+            f"{sentences.capital(who)} made {_more(extra)} ({sentences.listed(made)}) than"
+            f" {sentences.processes(trace, missing)}, and {sentences.have(waiting)} been"
+            f" waiting alone in {name} {lasting}{outside.where(case, missing, wait=wait)}."
         )
-    gave_up = all(w.op.error is not None for w in found.inside)
+    gave_up = all(w.op.error is not None for w in inside)
     verb = "waited" if gave_up else f"{sentences.have(waiting)} been waiting"
     waited = f"{who} {verb}"
-    came = [p for p in found.missing if p in late]
-    never = {p: doing for p, doing in found.missing.items() if p not in late}
+    came = [p for p in missing if p in late]
+    never = [p for p in missing if p not in late]
     if came and not never and not wait.absent:
         by = sentences.span(min(late[p] for p in came))
         return (
             f"{sentences.subject(trace, came)} arrived at {name} {by} after the others had given"
-            f" up: {waited} for it {lasting}{late_arrivals.words(trace, found.held)}."
+            f" up: {waited} for it {lasting}{late_arrivals.words(trace, held)}."
         )
-    left = [p for p in found.left if p in never]
-    if left and left == [*never] and not wait.absent and not came:
+    left = [p for p in _left(case, wait, sinks) if p in never]
+    if left and {*left} == {*never} and not wait.absent and not came:
         devices = "its device" if len(left) == 1 else "their devices"
         return (
             f"{sentences.subject(trace, left)} ended before {name} was over on {devices}: {waited}"
             f" {lasting}."
         )
     unseen = outside.unseen(trace, wait.absent)
-    if not found.missing:
+    if not missing:
         return f"{sentences.capital(waited)} in {name} {lasting}; {unseen}."
     after = f", and {sentences.processes(trace, came)} only after they had given up" * bool(came)
-    if found.waited_ns is None:
+    if waited_ns is None:
         return (
             f"{sentences.subject(trace, never)} had not come to {name} when this was written:"
             f" {who} {'were' if len(waiting) > 1 else 'was'} in it"
-            f" {lasting}{outside.where(trace, never)}{f'; {unseen}' * bool(wait.absent)}."
+            f" {lasting}{outside.where(case, never, wait=wait)}{f'; {unseen}' * bool(wait.absent)}."
         )
     return (
         f"{sentences.subject(trace, never)} never joined {name}{after}: {waited} {lasting}"
-        f"{outside.where(trace, never)}{f'; {unseen}' * bool(wait.absent)}."
+        f"{outside.where(case, never, wait=wait)}{f'; {unseen}' * bool(wait.absent)}."
     )
 
 

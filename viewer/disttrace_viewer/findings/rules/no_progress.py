@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from disttrace.journal.format import DEVICE, HOST, LINK, REPLAYED
 from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN
@@ -20,7 +20,6 @@ from disttrace_viewer.evidence.wait import (
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import outside
-from disttrace_viewer.findings.rules.outside import Doing
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import Op, is_closed
 from disttrace_viewer.trace.process import JOURNAL, Trouble
@@ -144,8 +143,7 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
     reported = around(case, wait, {*who, *wait.arrived})
     return RuleFinding(
         kind="no_progress",
-        summary=summary(trace, wait, who, waited_ns, outside.doing(case, still), open_)
-        + troubles(trace, reported),
+        summary=summary(case, wait, who, waited_ns, still, open_) + troubles(trace, reported),
         because=(sentences.ALL_CAME,),
         culprits=still,
         hint=lacking
@@ -221,13 +219,13 @@ def _unanswered(case: Case, wait: Wait) -> RuleFinding:
     evidence, trace = case.evidence, case.evidence.trace
     inside = case.inside(wait.exchange)
     who = list(dict.fromkeys(w.process for w in inside))
-    ((server, doing),) = outside.doing(case, wait.targets).items()
+    (server,) = wait.targets
     name, waited_ns = sentences.operation(trace, wait.op), evidence.waited_ns(w.op for w in inside)
     been = sentences.capital(_been_in(trace, who, name, wait.op, waited_ns))
     return RuleFinding(
         kind="no_progress",
         summary=f"{been}, and {trace.processes[server].label}, which serves this store, does not"
-        f" answer{outside.where(trace, {server: doing})}.",
+        f" answer{outside.where(case, [server])}.",
         because=(sentences.MUTE,),
         culprits=(server,),
         hint=outside.stopped_hint(case, [server]) or FROZEN,
@@ -272,14 +270,15 @@ INTERFACE = (
 
 
 def summary(
-    trace: JobTrace,
+    case: Case,
     wait: Wait,
     who: Sequence[int],
     waited_ns: int | None,
-    still: Mapping[int, Doing],
-    open_: str | None = None,
+    still: Sequence[int],
+    open_: str | None,
 ) -> str:
     """``still``: members that stopped running; ``open_``: what the evidence lacks (``OPEN``)."""
+    trace = case.evidence.trace
     name = sentences.operation(trace, wait.op)
     if wait.kind == OTHER:
         been = sentences.capital(_been_in(trace, who, name, wait.op, waited_ns))
@@ -300,7 +299,7 @@ def summary(
         f"All members have joined {name}{alike}, and"
         f" {_been_in(trace, who, 'it', wait.op, waited_ns)}: nothing moves"
         f"{', and the device began it on all ranks' * (open_ == 'began')}"
-        f"{outside.where(trace, still)}."
+        f"{outside.where(case, still)}."
     )
 
 

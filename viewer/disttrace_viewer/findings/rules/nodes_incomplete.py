@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 
 from disttrace_viewer.analysis.process_ends import CLEAN
 from disttrace_viewer.evidence.rendezvous import UNNAMED, Attempt, host_of
@@ -12,7 +11,6 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.findings.rules.communicator_creation import may_come
-from disttrace_viewer.findings.rules.outside import Doing
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.wording import sentences
 
@@ -35,24 +33,24 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
     away = [a.process for a in late]
     who = [a.process for a in arrived]
     disagree = len({(a.least, a.most) for a in (*arrived, *late)}) > 1
-    found = Nodes(
-        attempt=attempt,
-        arrived=arrived,
-        elsewhere=elsewhere,
-        late=late,
-        doing=outside.doing(case, away),
-        waited_ns=max(case.evidence.age_ns(w.op) for w in same),
+    hint = (
+        "See whether torchrun was started on every node, with the same --rdzv-endpoint and"
+        " --rdzv-id; --nnodes MIN:MAX goes on with fewer."
     )
+    if elsewhere:
+        hint = "Give every node the same --rdzv-id and the same --rdzv-endpoint."
+    elif disagree:
+        hint = "Give every node the same --nnodes."
     # Nodes are started one after another by hand or by a scheduler: seconds apart, as a rule.
     start = not (elsewhere or late or disagree) and may_come(case, same, ())
     return RuleFinding(
         kind="rendezvous_incomplete",
         severity=NOTE if start else ERROR,
-        summary=summary(case.evidence.trace, found),
+        summary=summary(case, attempt, same, late),
         because=()
         if elsewhere or disagree
         else why((wait.unknown, sentences.START_UP), (outside.mute(case, away), sentences.MUTE)),
-        hint=APART if elsewhere else DISAGREE if disagree else START,
+        hint=hint,
         culprits=tuple(
             a.process
             for a in late
@@ -71,59 +69,36 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
         ),
         settles=()
         if elsewhere or disagree
-        else (SETTLES,)
+        else ("collect the journals of the other nodes, if they were started",)
         if wait.unknown
         else outside.settles(case, away, early=False),
     )
 
 
-APART = "Give every node the same --rdzv-id and the same --rdzv-endpoint."
-DISAGREE = "Give every node the same --nnodes."
-START = (
-    "See whether torchrun was started on every node, with the same --rdzv-endpoint and --rdzv-id;"
-    " --nnodes MIN:MAX goes on with fewer."
-)
-SETTLES = "collect the journals of the other nodes, if they were started"
-
-
-@dataclass(frozen=True, slots=True)
-class Nodes:
-    """One rendezvous of agents."""
-
-    attempt: Attempt
-    arrived: Sequence[Attempt]
-    elsewhere: Sequence[Attempt]
-    """Those that wait under another id, or at another store."""
-    late: Sequence[Attempt]
-    """Those that should be there, and are not."""
-    doing: Mapping[int, Doing]
-    """What the late are at."""
-    waited_ns: int
-
-
-def summary(trace: JobTrace, found: Nodes) -> str:
-    """Who waits where, how many came, and what is known of the others."""
-    attempt, who = found.attempt, [one.process for one in found.arrived]
+def summary(case: Case, attempt: Attempt, same: Sequence[Wait], late: Sequence[Attempt]) -> str:
+    """Who waits where, how many came, and what is known of the others, the ``late`` too."""
+    trace, who = case.evidence.trace, [one.process for one in case.agents.arrived(attempt)]
     name = "" if attempt.run in (None, UNNAMED) else f" {attempt.run!r}"
     came = f"{len(who)} of {attempt.least or '?'} nodes came"
+    lasting = sentences.span(max(case.evidence.age_ns(w.op) for w in same))
     return (
         f"{sentences.capital(_agents(trace, who))} {sentences.have(who)} been waiting in the"
-        f" rendezvous{name} of nodes{_at(trace, attempt)} for {sentences.span(found.waited_ns)}:"
-        f" {'; '.join([came, *_missing(trace, found)])}."
+        f" rendezvous{name} of nodes{_at(trace, attempt)} for {lasting}:"
+        f" {'; '.join([came, *_missing(case, attempt, late)])}."
     )
 
 
-def _missing(trace: JobTrace, found: Nodes) -> Iterator[str]:
+def _missing(case: Case, attempt: Attempt, late: Sequence[Attempt]) -> Iterator[str]:
     """Who is missing, as far as that is known, and what these nodes do not agree on."""
-    attempt, arrived = found.attempt, found.arrived
-    for one in found.late:
+    trace, arrived = case.evidence.trace, case.agents.arrived(attempt)
+    elsewhere = case.agents.elsewhere(attempt)
+    for one in late:
         agent = _agents(trace, [one.process])
         if one.least != attempt.least:
             gone = f"{agent} went on without, with {_nodes(one)}"
             yield f"{gone} where {_nodes(attempt)} are wanted here"
             continue
-        doing = {one.process: found.doing[one.process]}
-        where = outside.where(trace, doing, named=True).removeprefix("; ")
+        where = outside.where(case, [one.process], named=True).removeprefix("; ")
         yield f"{agent} was in an earlier round and did not come: {where}"
     stores = sentences.together(
         (
@@ -132,7 +107,7 @@ def _missing(trace: JobTrace, found: Nodes) -> Iterator[str]:
             else f"there under the id {one.run!r}",
             one.process,
         )
-        for one in found.elsewhere
+        for one in elsewhere
     )
     for how, who in stores.items():
         yield f"{_agents(trace, who)} {'waits' if len(who) == 1 else 'wait'} {how}"
@@ -140,8 +115,8 @@ def _missing(trace: JobTrace, found: Nodes) -> Iterator[str]:
     if len(sizes) > 1:
         claims = [f"{_agents(trace, who)}: {nodes}" for nodes, who in sizes.items()]
         yield f"they do not agree on --nnodes: {sentences.listed(claims)}"
-    left = (attempt.least or 0) - len(arrived) - len(found.late)
-    if left > 0 and not found.elsewhere:
+    left = (attempt.least or 0) - len(arrived) - len(late)
+    if left > 0 and not elsewhere:
         named = {one.node_rank for one in arrived}
         nodes = [str(n) for n in range(attempt.least or 0) if n not in named]
         if None not in named and len(nodes) == left:

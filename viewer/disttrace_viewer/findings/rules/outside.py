@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from disttrace.journal.format import STOPPED
-from disttrace_viewer.analysis.process_ends import ALIVE, CLEAN, MISSED_NS, SILENT, TOGETHER_NS, End
+from disttrace_viewer.analysis.process_ends import ALIVE, CLEAN, MISSED_NS, SILENT, TOGETHER_NS
 from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.evidence.endings import end_of
 from disttrace_viewer.evidence.recorded import DRAINING
@@ -15,40 +15,10 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, WARNING, RuleFinding
 from disttrace_viewer.findings.rules import late_arrivals
 from disttrace_viewer.trace.model import CodeLocation, JobTrace
-from disttrace_viewer.trace.operation import SYNCHRONIZING, Op
-from disttrace_viewer.trace.process import ATTACHED, DUMPED, JOURNAL, Failure, Frame
+from disttrace_viewer.trace.operation import SYNCHRONIZING
+from disttrace_viewer.trace.process import ATTACHED, DUMPED, JOURNAL, Failure
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.sentences import HELD, NOWHERE, NUMBERED, OTHER_TOOLS, ended
-
-
-def doing(
-    case: Case,
-    processes: Iterable[int],
-    since_ns: int | None = None,
-    wait: Wait | None = None,
-) -> dict[int, Doing]:
-    """What each of them is at, as a value for the words of a rule, while a rank waits (since
-    then, or in that)."""
-    return {process: _doing(case, process, since_ns, wait) for process in case.by_rank(processes)}
-
-
-def _doing(case: Case, process: int, since_ns: int | None, wait: Wait | None) -> Doing:
-    evidence = case.evidence
-    end = evidence.ends[process]
-    if end.over and end.how != SILENT:
-        asked_at = innermost(end.asked_at) if end.how == CLEAN else None
-        before = None if wait is None else late_arrivals.broke(case, wait, process)
-        return Doing(end_of(evidence, process), asked_at, before=before)
-    beats = evidence.trace.processes[process].heartbeat_ns is not None
-    return Doing(
-        end,
-        evidence.stands(process),
-        evidence.inside(process),
-        newest=case.at_work(process, since_ns),
-        last=case.last(process),
-        lacks=evidence.trace.processes[process].lacks,
-        frozen_ns=frozen_ns(case, process) if beats else 0,
-    )
 
 
 def frozen_ns(case: Case, process: int) -> int:
@@ -134,71 +104,76 @@ COMMUNICATE = (
 """What to do about those that are all at work while others wait for them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Doing:
-    """What a process is at that takes no part."""
-
-    end: End
-    at: Frame | None = None
-    """Where it is, or requested its end."""
-    inside: Frame | None = None
-    """What that line has called."""
-    newest: Op | None = None
-    """What it does again and again."""
-    last: Op | None = None
-    """What it did last in communication."""
-    lacks: frozenset[str] = frozenset()
-    """What its evidence does not hold."""
-    frozen_ns: int = 0
-    """For how long no Python ran in it."""
-    before: CodeLocation | None = None
-    """Where it was last seen before the others gave up, of one that broke after that."""
-
-
-def where(trace: JobTrace, found: Mapping[int, Doing], *, named: bool = False) -> str:
+def where(
+    case: Case,
+    processes: Iterable[int],
+    *,
+    since_ns: int | None = None,
+    wait: Wait | None = None,
+    named: bool = False,
+) -> str:
     """A clause per place: ``; rank 2 is at loader.py:9 in load, not in any collective``.
 
-    ``named``: they were named just before, so all of them at one place are ``it`` or ``they``.
+    What each of them is at while a rank waits (since then, or in that). ``named``: they were named
+    just before, so all of them at one place are ``it`` or ``they``.
     """
-    alike = sentences.together((_doing_text(trace, one), process) for process, one in found.items())
+
+    def at(process: int, *, many: bool = False) -> str:
+        return _doing(case, process, since_ns, wait, many=many)
+
+    alike = sentences.together((at(process), process) for process in case.by_rank(processes))
     clauses = []
     for who in alike.values():
         many = len(who) > 1
-        subject = sentences.processes(trace, who)
+        subject = sentences.processes(case.evidence.trace, who)
         if named and len(alike) == 1:
             subject = "they" if many else "it"
-        clauses.append(f"{subject} {_doing_text(trace, found[who[0]], many=many)}")
+        clauses.append(f"{subject} {at(who[0], many=many)}")
     return "; " + ", ".join(clauses) if clauses else ""
 
 
-def _doing_text(trace: JobTrace, one: Doing, *, many: bool = False) -> str:
+def _doing(case: Case, process: int, since_ns: int | None, wait: Wait | None, *, many: bool) -> str:
+    evidence, trace = case.evidence, case.evidence.trace
+    end = evidence.ends[process]
     are, at = "are" if many else "is", ""
-    if one.at is not None:
-        at = f" at {sentences.is_at(one.at, one.inside)}"
-    if one.end.over and one.end.how != SILENT:
+    if end.over and end.how != SILENT:
+        asked_at = innermost(end.asked_at) if end.how == CLEAN else None
+        at = "" if asked_at is None else f" at {sentences.is_at(asked_at)}"
+        seen = None if wait is None else late_arrivals.broke(case, wait, process)
         before = ""
-        if one.before is not None:
-            seen = f"{'were' if many else 'was'} last seen at {sentences.is_at(one.before)}"
-            before = f"{seen} until they gave up, and "
-        return f"{before}{ended(one.end, many=many)}{at}"
-    if one.end.held is not None:
-        return f"{are} {HELD[one.end.held]}{at}"
-    if one.newest is not None:
-        what = f"{sentences.operation(trace, one.newest)} at {sentences.line(one.newest)}"
-        if one.newest.call.kind == "store":
+        if seen is not None:
+            verb = "were" if many else "was"
+            before = f"{verb} last seen at {sentences.is_at(seen)} until they gave up, and "
+        return f"{before}{ended(end_of(evidence, process), many=many)}{at}"
+    stands = evidence.stands(process)
+    if stands is not None:
+        at = f" at {sentences.is_at(stands, evidence.inside(process))}"
+    if end.held is not None:
+        return f"{are} {HELD[end.held]}{at}"
+    newest, last = case.at_work(process, since_ns), case.last(process)
+    if newest is not None:
+        what = f"{sentences.operation(trace, newest)} at {sentences.line(newest)}"
+        if newest.call.kind == "store":
             return f"{'ask' if many else 'asks'} again and again ({what})"
         return f"{'communicate' if many else 'communicates'} with others ({what})"
-    if at and one.last is not None and one.last.call.op == DRAINING:
-        return f"{are}{at}, after {DRAINING} at {sentences.line(one.last)}"
+    if at and last is not None and last.call.op == DRAINING:
+        return f"{are}{at}, after {DRAINING} at {sentences.line(last)}"
     if at:
         return f"{are}{at}, {NOWHERE}"
-    since = "" if one.last is None else f" since {sentences.operation(trace, one.last)}"
+    since = "" if last is None else f" since {sentences.operation(trace, last)}"
+    one = trace.processes[process]
+    have, they = ("have", "they") if many else ("has", "it")
     if "position" in one.lacks:
-        return nowhere(one.lacks, since, many=many)
-    if one.frozen_ns:
+        message = f"; {they} may be in a send or receive" if "messages" in one.lacks else ""
         return (
-            f"{'have' if many else 'has'} been frozen for {sentences.span(one.frozen_ns)}{since}:"
-            " no Python ran in it (a library call that holds the GIL, or SIGSTOP)"
+            f"{have} enqueued nothing{since}, and where {they} {are}, this evidence does not"
+            f" hold{message}"
+        )
+    still_ns = 0 if one.heartbeat_ns is None else frozen_ns(case, process)
+    if still_ns:
+        return (
+            f"{have} been frozen for {sentences.span(still_ns)}{since}: no Python ran in it (a"
+            " library call that holds the GIL, or SIGSTOP)"
         )
     return f"{are} {NOWHERE}{since}"
 
@@ -379,17 +354,6 @@ def not_found(trace: JobTrace) -> str:
 
 def _all_of(trace: JobTrace, source: str) -> bool:
     return bool(trace.processes) and all(p.source == source for p in trace.processes)
-
-
-def nowhere(lacks: Collection[str], since: str, *, many: bool) -> str:
-    """Of processes of which nothing tells where they stand, to follow the subject."""
-    have, they = ("have", "they") if many else ("has", "it")
-    are = "are" if many else "is"
-    message = f"; {they} may be in a send or receive" if "messages" in lacks else ""
-    return (
-        f"{have} enqueued nothing{since}, and where {they} {are}, this evidence does not"
-        f" hold{message}"
-    )
 
 
 def journals(ranks: Iterable[int]) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.evidence.rendezvous import Rendezvous
@@ -13,10 +12,7 @@ from disttrace_viewer.findings.finding import ERROR, NOTE, RuleFinding, Scope, w
 from disttrace_viewer.findings.rules import downgraded, ended_unseen, late_arrivals, outside
 from disttrace_viewer.findings.rules.communicator_creation import may_come
 from disttrace_viewer.findings.rules.ended_unseen import EXITED, KILLED, Unseen, unseen_of
-from disttrace_viewer.findings.rules.outside import Doing
-from disttrace_viewer.trace.model import JobTrace
-from disttrace_viewer.trace.operation import Op
-from disttrace_viewer.trace.process import Worker
+from disttrace_viewer.trace.model import JobTrace, Store
 from disttrace_viewer.wording import sentences
 
 
@@ -101,18 +97,6 @@ def _finding(
     beyond = size is not None and bool(wait.absent) and min(wait.absent) >= size
     world_size = size if beyond and wait.op.call.op == "TCPStore" else None
     top = evidence.top(wait.op)
-    found = Incomplete(
-        wait=wait,
-        rendezvous=rendezvous,
-        top=top,
-        who=sorted({w.process for w in same}),
-        waited_ns=max(evidence.age_ns(w.op) for w in same),
-        missing=outside.doing(case, sinks),
-        unseen={rank: (one.worker, one.sure) for rank, one in unseen.items()},
-        elsewhere=[w.process for w in elsewhere],
-        there=_of(case, elsewhere[0]) if elsewhere else None,
-        world_size=world_size,
-    )
     # A rank that requests something of another one is on its way here, once it has the answer.
     away = [s for s in sinks if case.at_work(s) is None]
     hopeless = elsewhere or ended or world_size is not None
@@ -120,7 +104,7 @@ def _finding(
     return RuleFinding(
         kind="rendezvous_incomplete",
         severity=NOTE if start else ERROR,
-        summary=(start_text if start else summary)(case.evidence.trace, found),
+        summary=summary(case, wait, same, sinks, elsewhere, world_size, start=start),
         because=()
         if elsewhere
         else why(
@@ -129,9 +113,7 @@ def _finding(
             (away != sinks, sentences.ON_THE_WAY),
             (outside.mute(case, sinks), sentences.MUTE),
         ),
-        hint=CLIENTS
-        if world_size is not None and not elsewhere
-        else outside.stopped_hint(case, sinks) or _hint(wait, elsewhere, unseen),
+        hint=_hint(case, wait, sinks, elsewhere, world_size),
         culprits=_minority(case, same, elsewhere)
         if elsewhere
         else ()
@@ -148,7 +130,7 @@ def _finding(
             roots=frozenset(sinks),
             absent=frozenset((None, r) for r in wait.absent),
         ),
-        settles=(settles(lost),)
+        settles=(f"{outside.journals(lost)}, if started",)
         if lost and world_size is None
         else ()
         if elsewhere
@@ -172,94 +154,74 @@ def _unseen(case: Case, wait: Wait) -> Mapping[int, Unseen]:
     return {r: one for r in wait.absent if (one := unseen.get((attempt, r))) is not None}
 
 
-def _hint(wait: Wait, elsewhere: list[Wait], unseen: Mapping[int, Unseen]) -> str:
+def _hint(
+    case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait], world_size: int | None
+) -> str:
+    if world_size is not None and not elsewhere:
+        return (
+            "Compare the world_size of this store with the number of processes that make it, the"
+            " one that serves it included: it waits until so many have connected."
+        )
+    if (stopped := outside.stopped_hint(case, sinks)) is not None:
+        return stopped
     if elsewhere:
-        return ONE_STORE
-    if wait.absent and all(r in unseen and unseen[r].lived for r in wait.absent):
-        return BEFORE_TORCH
-    return STARTED if wait.absent else BEFORE
+        return "Give all of them one store (init_method, MASTER_ADDR and MASTER_PORT) and prefix."
+    if not wait.absent:
+        return "See what these ranks do before they join."
+    unseen = _unseen(case, wait)
+    if all(r in unseen and unseen[r].lived for r in wait.absent):
+        return (
+            "Read what these ranks wrote, and see what they do before they use torch.distributed:"
+            " an import, a lock, a compilation, a download."
+        )
+    return "See whether these ranks were started, and on which host; read their output."
 
 
-ONE_STORE = "Give all of them one store (init_method, MASTER_ADDR and MASTER_PORT) and prefix."
-STARTED = "See whether these ranks were started, and on which host; read their output."
-BEFORE_TORCH = (
-    "Read what these ranks wrote, and see what they do before they use torch.distributed: an"
-    " import, a lock, a compilation, a download."
-)
-CLIENTS = (
-    "Compare the world_size of this store with the number of processes that make it, the one that"
-    " serves it included: it waits until so many have connected."
-)
-BEFORE = "See what these ranks do before they join."
 _SHOWN = 4
 """Ranks without a journal of which their launcher knows something."""
 
 
-@dataclass(frozen=True, slots=True)
-class Incomplete:
-    """A rendezvous that a rank waits in."""
-
-    wait: Wait
-    rendezvous: Rendezvous
-    top: Op
-    """The operation that the program called."""
-    who: Sequence[int]
-    """Who waits there."""
-    waited_ns: int
-    missing: Mapping[int, Doing]
-    """What those are at who should come."""
-    unseen: Mapping[int, tuple[Worker, bool]]
-    """What launchers know of absent ranks, and whether it is sure that they used nothing."""
-    elsewhere: Sequence[int]
-    """Who waits for the same group at another place."""
-    there: Rendezvous | None
-    """That other place."""
-    world_size: int | None = None
-    """The job's, where the store is made for more clients than that."""
-
-
-def summary(trace: JobTrace, found: Incomplete) -> str:
-    """Who waits where, who has arrived, and who has not."""
-    wait, rendezvous = found.wait, found.rendezvous
-    arrived = len(rendezvous.arrived)
-    came = f"{arrived} of {rendezvous.expected}" if rendezvous.expected else str(arrived)
-    came += f" {sentences.have(rendezvous.arrived)} arrived"
-    came += f" ({_arrived(trace, rendezvous)})" if arrived else ""
-    text = _missing(trace, found)
-    if found.elsewhere:
-        verb = "wait" if len(set(found.elsewhere)) > 1 else "waits"
-        text = f"{sentences.processes(trace, found.elsewhere)} {verb} {_apart(trace, found)}"
+def summary(
+    case: Case,
+    wait: Wait,
+    same: Sequence[Wait],
+    sinks: Sequence[int],
+    elsewhere: Sequence[Wait],
+    world_size: int | None,
+    *,
+    start: bool,
+) -> str:
+    """Who waits where (``same``), who has arrived, and who has not. ``world_size``: the job's,
+    where the store is made for more clients; ``start``: the others may still be on their way.
+    """
+    trace, rendezvous, top = case.evidence.trace, _of(case, wait), case.evidence.top(wait.op)
+    arrived, expected = rendezvous.arrived, rendezvous.expected
+    lasting = sentences.span(max(case.evidence.age_ns(w.op) for w in same))
+    text = _missing(case, wait, sinks, world_size)
+    if start:
+        ranks = "ranks have" if len(arrived) != 1 else "ranks has" if expected != 1 else "rank has"
+        came = f"{len(arrived)} of {expected} {ranks}" if expected else f"{len(arrived)} {ranks}"
+        return f"{came} come to {top.call.op} ({sentences.line(wait.op)}) in {lasting}; {text}."
+    came = f"{len(arrived)} of {expected}" if expected else str(len(arrived))
+    came += f" {sentences.have(arrived)} arrived"
+    if arrived:  # a group made by hand may number them in its own way
+        known = [trace.processes[p].rank for p in arrived.values()]
+        there = arrived if None in known else trace.ranks_of({*arrived.values()})
+        came += f" ({sentences.ranks(there)})"
+    if elsewhere:
+        others = {w.process: None for w in elsewhere}
+        verb = "wait" if len(others) > 1 else "waits"
+        apart = _apart(trace, _of(case, elsewhere[0]).store, rendezvous.store)
+        text = f"{sentences.processes(trace, others)} {verb} {apart}"
     return (
-        f"{sentences.have_been(trace, found.who)} waiting in {found.top.call.op}"
-        f" ({sentences.line(wait.op)}) at {rendezvous.store.name or wait.op.call.op} for"
-        f" {sentences.span(found.waited_ns)}: {came}; {text}."
+        f"{sentences.have_been(trace, sorted({w.process for w in same}))} waiting in {top.call.op}"
+        f" ({sentences.line(wait.op)}) at {rendezvous.store.name or wait.op.call.op} for {lasting}:"
+        f" {came}; {text}."
     )
 
 
-def _arrived(trace: JobTrace, rendezvous: Rendezvous) -> str:
-    """Those who came: a group made by hand may number them in its own way."""
-    known = [trace.processes[p].rank for p in rendezvous.arrived.values()]
-    return sentences.ranks(
-        rendezvous.arrived if None in known else trace.ranks_of({*rendezvous.arrived.values()})
-    )
-
-
-def start_text(trace: JobTrace, found: Incomplete) -> str:
-    """How many have come, where the others may still be on their way."""
-    arrived, expected = found.rendezvous.arrived, found.rendezvous.expected
-    ranks = "ranks have" if len(arrived) != 1 else "ranks has" if expected != 1 else "rank has"
-    came = f"{len(arrived)} of {expected} {ranks}" if expected else f"{len(arrived)} {ranks}"
-    return (
-        f"{came} come to {found.top.call.op} ({sentences.line(found.wait.op)}) in"
-        f" {sentences.span(found.waited_ns)}; {_missing(trace, found)}."
-    )
-
-
-def _apart(trace: JobTrace, found: Incomplete) -> str:
-    """How the two rendezvous points differ."""
-    if found.there is None:
-        return "elsewhere"
-    stores = found.there.store, found.rendezvous.store
+def _apart(trace: JobTrace, *stores: Store) -> str:
+    """How two rendezvous points differ: the other one first."""
     if stores[0].place != stores[1].place:
         known = [trace.place_by_id.get(store.place) for store in stores]
         there, here = ("?" if place is None else place.name for place in known)
@@ -268,30 +230,26 @@ def _apart(trace: JobTrace, found: Incomplete) -> str:
     return f"in the same store under the prefix {there!r}, not {here!r}"
 
 
-def _missing(trace: JobTrace, found: Incomplete) -> str:
-    late, parts = dict(found.wait.lateness), []
-    came = [p for p in found.missing if p in late]
-    never = {p: doing for p, doing in found.missing.items() if p not in late}
+def _missing(case: Case, wait: Wait, sinks: Sequence[int], world_size: int | None) -> str:
+    trace, late, parts = case.evidence.trace, dict(wait.lateness), []
+    missing = case.by_rank(sinks)
+    came = [p for p in missing if p in late]
+    never = [p for p in missing if p not in late]
     if came:
         by = sentences.span(min(late[p] for p in came))
         who = sentences.processes(trace, came)
         parts.append(f"{who} arrived {by} after the others had given up")
     if never:
-        where = outside.where(trace, never, named=True)
+        where = outside.where(case, never, named=True)
         parts.append(f"{sentences.processes(trace, never)} never joined{where}")
-    known = list(found.unseen.items())[:_SHOWN]
-    for rank, (worker, sure) in known:
-        parts.append(f"rank {rank} {ended_unseen.words(worker, sure=sure)}")
-    nowhere = set(found.wait.absent) - {rank for rank, _ in known}
-    if nowhere and found.world_size is not None:
-        parts.append(f"the world size is {found.world_size}, so that no further rank can come")
+    known = list(_unseen(case, wait).items())[:_SHOWN]
+    for rank, one in known:
+        parts.append(f"rank {rank} {ended_unseen.words(one.worker, sure=one.sure)}")
+    nowhere = set(wait.absent) - {rank for rank, _ in known}
+    if nowhere and world_size is not None:
+        parts.append(f"the world size is {world_size}, so that no further rank can come")
     elif nowhere:
         parts.append(f"no journal of {sentences.ranks(nowhere)} was found")
-    if not parts and found.rendezvous.uncertain:
+    if not parts and _of(case, wait).uncertain:
         parts.append("who is missing is not known, for the group was made by hand")
     return " and ".join(parts)
-
-
-def settles(lost: Iterable[int]) -> str:
-    """What would settle it where it is not known whether these ranks were started."""
-    return f"{outside.journals(lost)}, if started"

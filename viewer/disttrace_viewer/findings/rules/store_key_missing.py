@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.evidence.store_keys import ALIKE, NUMBER, Key
@@ -14,8 +13,7 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import late_arrivals, outside
 from disttrace_viewer.findings.rules.deadlock import SET_FIRST
-from disttrace_viewer.findings.rules.late_arrivals import Held
-from disttrace_viewer.findings.rules.outside import EARLY, POLLED_HINT, Doing
+from disttrace_viewer.findings.rules.outside import EARLY, POLLED_HINT
 from disttrace_viewer.trace.model import JobTrace, lead_of
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
@@ -90,58 +88,97 @@ def _joined(case: Case, wait: Wait) -> bool:
 
 
 def _finding(case: Case, wait: Wait) -> RuleFinding:
-    evidence, trace = case.evidence, case.evidence.trace
-    exchange = wait.exchange
-    assert isinstance(exchange, tuple)
-    place, unset = exchange[1], exchange[2:]
+    evidence, trace, setters = case.evidence, case.evidence.trace, case.setters
+    assert isinstance(wait.exchange, tuple)
+    place, *unset = wait.exchange[1:]
+    key = (str(place), str(unset[0]))
     late = late_arrivals.held_up_by(case, wait)
     is_late = bool(wait.lateness)
     inside = [w for w in case.inside(wait.exchange) if bool(w.lateness) == is_late]
     who = list(dict.fromkeys(w.process for w in inside))
-    key = str(unset[0])
     op = wait.behind or wait.op
     behind = [w for w in inside if w.behind is not None]
-    setters = case.setters
     series = [] if is_late or behind else _of_its_form(case, wait)
-    turns = {} if is_late or behind or wait.polled else setters.turns((str(place), key))
+    turns = {} if is_late or behind or wait.polled else setters.turns(key)
     odd = case.by_rank(minority(turns, len(turns))) if turns else []
-    near = None if series or odd else _near(case, op, (str(place), key))
-    before = setters.first.get((str(place), key))
-    pushed, popped = setters.queues.get((str(place), key), (0, 0))
-    if wait.polled and near is not None and NUMBER.sub("#", near[0]) == NUMBER.sub("#", key):
+    near = None if series or odd else _near(case, op, key)
+    before = setters.first.get(key)
+    if wait.polled and near is not None and NUMBER.sub("#", near[0]) == NUMBER.sub("#", key[1]):
         near = None  # of a series another one is always near
     apart = None
     if before is None and not behind:
-        apart = _in_another(case, wait.process, place, key, setters.first)
+        apart = _in_another(case, wait.process, place, key[1], setters.first)
     store = trace.place_by_id.get(str(place))
     out = sorted({*(store.processes if store else ())} - case.of_process.keys() - {*who})
     others = [p for p in out if not trace.processes[p].is_agent]
     early = all(case.early(w) for w in inside)
     held = [] if behind or (near, before, apart) != (None,) * 3 else _held_up(case, wait, who)
-    found = AwaitedKeys(
-        wait=wait,
-        who=who,
-        keys=unset,
-        waited_ns=max(evidence.age_ns(w.op) for w in behind or inside),
-        behind=behind,
-        set_by=before,
-        pushed=pushed,
-        popped=popped,
-        first_set=setters.set_by((str(place), key)),
-        deleted=setters.deleted.get((str(place), key)),
-        holder=_holder(case, wait, (str(place), key), who),
-        near=near,
-        apart=apart,
-        others=outside.doing(case, others, wait.op.begin_ns),
-        held=late,
-        able=held,
-        series=series,
-        odd=outside.doing(case, odd, wait.op.begin_ns),
-        turns=turns,
-    )
+
+    names, at = " and ".join(repr(one) for one in unset[:3]), sentences.line(op)
+    age = sentences.span(max(evidence.age_ns(w.op) for w in behind or inside))
+    subject, have = sentences.subject(trace, who), sentences.have(who)
+    where = outside.where(case, others, since_ns=wait.op.begin_ns)[1:]
+    doing = f"; of those who use this store{where}" if others else ""
+    closest = ""
+    if near is not None and before is None and not behind:
+        label = trace.processes[near[1]].label
+        closest = f"; the nearest key that was set is {near[0]!r}, by {label}"
+    if wait.polled:
+        holder, hint = _holder(case, wait, key, who), POLLED_HINT
+        if holder is not None:
+            hint = (
+                "Find why it never gives the lock back: a delete_key that was left out, or an"
+                " exception."
+            )
+            closest = (
+                f"; {trace.processes[holder.process].label} has it since its {holder.call.op} at"
+                f" {sentences.line(holder)}, and nobody has deleted it since"
+            )
+        summary = (
+            f"{subject} {have} asked for {names} again and again for {age} ({op.call.op} at {at})"
+            f"{closest}{doing}."
+        )
+    elif is_late:
+        hint = (
+            "Find what held it up before that call, or allow more time: the time-out of the store."
+        )
+        by = dict(wait.lateness)
+        summary = (
+            f"{subject} waited in {op.call.op} of {names} at {at} for {age} and gave up;"
+            f" {sentences.processes(trace, sorted(by))} set it"
+            f" {sentences.span(min(by.values()))} later{late_arrivals.words(trace, late)}."
+        )
+    else:
+        became, found = _became(case, key, apart, closest)
+        hint = found or "Find who should set this key, and compare its spelling and its prefixes."
+        if odd:
+            where = outside.where(case, odd, since_ns=wait.op.begin_ns, named=True)
+            doing = _turns_text(trace, odd, turns) + where * (not held)
+        if behind:
+            hint = (
+                "A TCPStore serves one call at a time: give the thread that waits a connection of"
+                " its own (store.clone(), or another TCPStore), or let it poll with check()."
+            )
+        elif not found and (odd or (series and not others)):
+            # Where others use the store too, the one that sets them all may be among those.
+            hint = (
+                "These keys differ in a number only: see whether somebody is a step ahead or behind"
+                " (a counter, an epoch, a call that was left out), and whether each sets its own"
+                " key before it waits."
+            )
+        elif not found and held:
+            hint = (
+                "Find who should set this key: whoever uses this store waits in vain for who waits"
+                f" for it. {SET_FIRST}"
+            )
+        summary = (
+            f"{subject} {have} been in {op.call.op} of {names} at {at} for {age}, and"
+            f" {became}{_series(trace, series)}{_behind(trace, behind)}"
+            f"{_able_text(trace, who, held)}{doing}."
+        )
     return RuleFinding(
         kind="store_key_missing",
-        summary=summary(trace, found),
+        summary=summary,
         because=why(
             (not store or _able(case, wait), sentences.STORE_KEY),
             (early, sentences.SOON),
@@ -149,13 +186,11 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
             (is_late, sentences.LATE),
             (store and not case.certain_journals(store.processes), sentences.NOT_WHOLE),
         ),
-        hint=ONE_STORE
-        if apart is not None and not (wait.polled or is_late)
-        else hint(found, popped=before is not None and bool(pushed)),
+        hint=hint,
         culprits=late_arrivals.answerable(late, wait.targets) if is_late else tuple(odd),
         waiting=tuple(dict.fromkeys([*who, *(w.process for w in series)])),
         op=op.call.op,
-        key=key,
+        key=key[1],
         locations=late_arrivals.locations(case, wait, late)
         + evidence.locations(w.op for w in (*inside, *held, *series))
         + outside.locations(case, others),
@@ -166,6 +201,42 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
         ),
         settles=(EARLY,) if early else (),
     )
+
+
+def _became(
+    case: Case, key: Key, apart: tuple[str, int] | None, closest: str
+) -> tuple[str, str | None]:
+    """What became of a key that is not set, and what to look for, if that tells it. ``apart``: the
+    other store in which it was set, and by which; ``closest``: the nearest key that was set.
+    """
+    setters, processes = case.setters, case.evidence.trace.processes
+    if apart is not None:
+        store, label = apart[0], processes[apart[1]].label
+        hint = (
+            "Give all of them one store: the same path, or the same host and port, and none that"
+            " lives in one process only (HashStore)."
+        )
+        return f"nobody has set it there; {label} has set it in another store, {store}", hint
+    before = setters.first.get(key)
+    if before is None:
+        return f"nobody has set it{closest}", None
+    first, (pushed, popped) = processes[before].label, setters.queues.get(key, (0, 0))
+    if pushed:
+        hint = (
+            "Find who should push once more, or who pops once too often: a count, a condition on"
+            " the rank, a push that was left out."
+        )
+        return f"all that was pushed ({pushed:,}, first by {first}) was popped ({popped:,})", hint
+    deleted, first_set = setters.deleted.get(key), setters.set_by(key)
+    if deleted is None or first_set is None:
+        return f"it was deleted after {first} had set it", None
+    by, at = processes[deleted.process].label, sentences.line(deleted)
+    hint = (
+        "A key that is deleted is one that was never set, to whoever comes later: delete it when"
+        " all have read it (after a barrier), or leave it."
+    )
+    set_at = sentences.line(first_set)
+    return f"it is gone: {first} set it at {set_at}, and {by} deleted it at {at}", hint
 
 
 def _of_its_form(case: Case, wait: Wait) -> list[Wait]:
@@ -260,145 +331,12 @@ def _shared(case: Case, one: Op, two: Op) -> str:
     return lead_of(part for part, _ in same)
 
 
-SET_LATE = "Find what held it up before that call, or allow more time: the time-out of the store."
-BEHIND = (
-    "A TCPStore serves one call at a time: give the thread that waits a connection of its own"
-    " (store.clone(), or another TCPStore), or let it poll with check()."
-)
-POPPED = (
-    "Find who should push once more, or who pops once too often: a count, a condition on the rank,"
-    " a push that was left out."
-)
-ONE_STORE = (
-    "Give all of them one store: the same path, or the same host and port, and none that lives in"
-    " one process only (HashStore)."
-)
-DELETED = (
-    "A key that is deleted is one that was never set, to whoever comes later: delete it when all"
-    " have read it (after a barrier), or leave it."
-)
-LOCKED = "Find why it never gives the lock back: a delete_key that was left out, or an exception."
-WHO = "Find who should set this key: whoever uses this store waits in vain for who waits for it."
-IN_STEP = (
-    "These keys differ in a number only: see whether somebody is a step ahead or behind (a counter,"
-    " an epoch, a call that was left out), and whether each sets its own key before it waits."
-)
-SPELLING = "Find who should set this key, and compare its spelling and its prefixes."
-
-
-@dataclass(frozen=True, slots=True)
-class AwaitedKeys:
-    """A key that is awaited, or several in one call."""
-
-    wait: Wait
-    who: Sequence[int]
-    keys: Sequence[object]
-    waited_ns: int
-    behind: Sequence[Wait]
-    """Waits that cannot begin, since another thread's wait has the connection to the store."""
-    set_by: int | None
-    """Who has set it before, or pushed first."""
-    pushed: int
-    popped: int
-    first_set: Op | None
-    deleted: Op | None
-    """The call that deleted it after it had been set."""
-    holder: Op | None
-    """The call of another process that took it for a lock."""
-    near: tuple[str, int] | None
-    """The key that looks most like it, and who has set that one."""
-    apart: tuple[str, int] | None
-    """Another store in which this very key was set, and by which."""
-    others: Mapping[int, Doing]
-    """What those are at who use the store too."""
-    held: Mapping[int, Held]
-    able: Sequence[Wait]
-    """The waits of all who could set it, where each of them waits for who waits for it."""
-    series: Sequence[Wait] = ()
-    """Waits for keys that differ from it in numbers only."""
-    odd: Mapping[int, Doing] = field(default_factory=dict)
-    """Ranks that are at another turn of this sequence of keys than most, and what they are at."""
-    turns: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-
-
-def summary(trace: JobTrace, found: AwaitedKeys) -> str:
-    """Who waits for it, for how long, and what became of it."""
-    op, late = found.wait.behind or found.wait.op, dict(found.wait.lateness)
-    names = " and ".join(repr(key) for key in found.keys[:3])
-    who, have = sentences.subject(trace, found.who), sentences.have(found.who)
-    at, age = sentences.line(op), sentences.span(found.waited_ns)
-    doing = ""
-    if found.others:
-        doing = f"; of those who use this store{outside.where(trace, found.others)[1:]}"
-    if found.wait.polled:
-        near = "" if found.set_by is not None else _near_text(trace, found)
-        if found.holder is not None:
-            near = (
-                f"; {trace.processes[found.holder.process].label} has it since its"
-                f" {found.holder.call.op} at {sentences.line(found.holder)}, and nobody has"
-                " deleted it since"
-            )
-        requested = f"asked for {names} again and again for {age} ({op.call.op} at {at})"
-        return f"{who} {have} {requested}{near}{doing}."
-    if late:
-        return (
-            f"{who} waited in {op.call.op} of {names} at {at} for {age} and gave up;"
-            f" {sentences.processes(trace, sorted(late))} set it"
-            f" {sentences.span(min(late.values()))} later"
-            f"{late_arrivals.words(trace, found.held)}."
-        )
-    return (
-        f"{who} {have} been in {op.call.op} of {names} at {at} for {age}, and"
-        f" {_unset_text(trace, found)}{_series(trace, found)}{_behind(trace, found.behind)}"
-        f"{_able_text(trace, found)}{_odd_text(trace, found) or doing}."
-    )
-
-
-def _unset_text(trace: JobTrace, found: AwaitedKeys) -> str:
-    if found.set_by is None and found.apart is not None:
-        name, setter = found.apart
-        first = trace.processes[setter].label
-        return f"nobody has set it there; {first} has set it in another store, {name}"
-    if found.set_by is None:
-        return "nobody has set it" + ("" if found.behind else _near_text(trace, found))
-    first = trace.processes[found.set_by].label
-    if found.pushed:
-        pushed = f"all that was pushed ({found.pushed:,}, first by {first})"
-        return f"{pushed} was popped ({found.popped:,})"
-    if found.deleted is None or found.first_set is None:
-        return f"it was deleted after {first} had set it"
-    by = trace.processes[found.deleted.process].label
-    return (
-        f"it is gone: {first} set it at {sentences.line(found.first_set)}, and {by} deleted"
-        f" it at {sentences.line(found.deleted)}"
-    )
-
-
-def hint(found: AwaitedKeys, *, popped: bool) -> str:
-    """What to look for; ``popped``: all that was pushed was taken out."""
-    wait = found.wait
-    if wait.polled:
-        return POLLED_HINT if found.holder is None else LOCKED
-    if wait.lateness:
-        return SET_LATE
-    if found.behind:
-        return BEHIND
-    if found.deleted is not None and found.set_by is not None and not found.pushed:
-        return DELETED
-    if popped:
-        return POPPED
-    # Where others use the store too, the one that sets them all may be among those.
-    if found.odd or (found.series and not found.others):
-        return IN_STEP
-    return f"{WHO} {SET_FIRST}" if found.able else SPELLING
-
-
-def _series(trace: JobTrace, found: AwaitedKeys) -> str:
+def _series(trace: JobTrace, series: Sequence[Wait]) -> str:
     def awaited(wait: Wait) -> str:
         names = " and ".join(repr(key) for key in wait.exchange[2:5])  # type: ignore[index]
         return f"{names} ({sentences.line(wait.op)})"
 
-    reported = sentences.together((awaited(wait), wait.process) for wait in found.series)
+    reported = sentences.together((awaited(wait), wait.process) for wait in series)
     waits = [
         f"{sentences.processes(trace, who)} {'wait' if len(who) > 1 else 'waits'} for {names}"
         for names, who in reported.items()
@@ -406,39 +344,24 @@ def _series(trace: JobTrace, found: AwaitedKeys) -> str:
     return f"; {few(waits, sentences.MANY, ', ')}" if waits else ""
 
 
-def _near_text(trace: JobTrace, found: AwaitedKeys) -> str:
-    if found.near is None:
-        return ""
-    key, setter = found.near
-    return f"; the nearest key that was set is {key!r}, by {trace.processes[setter].label}"
-
-
-def _odd_text(trace: JobTrace, found: AwaitedKeys) -> str:
+def _turns_text(trace: JobTrace, odd: Sequence[int], turns: Mapping[int, tuple[int, ...]]) -> str:
     """Whose turns differ: the last number that changes tells a turn."""
-    if not found.odd:
-        return ""
-    at = max(
-        i for i, seen in enumerate(zip(*found.turns.values(), strict=True)) if len({*seen}) > 1
-    )
-    mine = found.turns[next(iter(found.odd))][at]
-    usual = next(turn[at] for process, turn in found.turns.items() if process not in found.odd)
-    who = sentences.processes(trace, found.odd)
-    where = "" if found.able else outside.where(trace, found.odd, named=True)
+    at = max(i for i, seen in enumerate(zip(*turns.values(), strict=True)) if len({*seen}) > 1)
+    usual = next(turn[at] for process, turn in turns.items() if process not in odd)
     return (
-        f"; each rank sets such keys in turns, and {who} came to turn {mine}, the others to {usual}"
-        f"{where}"
+        f"; each rank sets such keys in turns, and {sentences.processes(trace, odd)} came to turn"
+        f" {turns[odd[0]][at]}, the others to {usual}"
     )
 
 
-def _able_text(trace: JobTrace, found: AwaitedKeys) -> str:
-    if not found.able:
+def _able_text(trace: JobTrace, who: Sequence[int], able: Sequence[Wait]) -> str:
+    """Where all who could set it are, each of which waits for those who wait for it."""
+    if not able:
         return ""
-    reported = sentences.together(
-        (f"in {sentences.call(trace, w.op)}", w.process) for w in found.able
-    )
+    reported = sentences.together((f"in {sentences.call(trace, w.op)}", w.process) for w in able)
     where = [f"{sentences.processes(trace, of)} {text}" for text, of in reported.items()]
     return (
-        f"; all others who use this store wait for {sentences.processes(trace, found.who)}"
+        f"; all others who use this store wait for {sentences.processes(trace, who)}"
         f" themselves: {sentences.listed(where)}"
     )
 

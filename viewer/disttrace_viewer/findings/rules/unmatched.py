@@ -11,7 +11,6 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import late_arrivals, outside
 from disttrace_viewer.findings.rules.late_arrivals import HINT, Held
-from disttrace_viewer.findings.rules.outside import Doing
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
@@ -114,17 +113,9 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> RuleFinding:
         away = late_arrivals.answerable(late, away)
     other = None if wait.any_of else partner(case, wait)
     no_culprit = wait.any_of or other is not None or all(case.at_work(s) for s in sinks)
-    summary = summary_text(
-        evidence.trace,
-        wait,
-        evidence.waited_ns([op]),
-        others=sinks,
-        doing=outside.doing(case, sinks, wait=wait),
-        held=late,
-    )
     return RuleFinding(
         kind="unmatched_recv" if op.call.op == "recv" else "unmatched_send",
-        summary=with_question(summary, evidence.trace, wait, other),
+        summary=with_question(summary(case, wait, sinks, late), evidence.trace, wait, other),
         because=why(
             (not sinks, sentences.NO_JOURNAL),
             (sinks and not case.certain_journals([wait.process, *sinks]), sentences.NOT_WHOLE),
@@ -176,17 +167,9 @@ def facing_text(trace: JobTrace, send: Op, receive: Op) -> str:
     )
 
 
-def summary_text(
-    trace: JobTrace,
-    wait: Wait,
-    waited_ns: int | None,
-    *,
-    others: Sequence[int],
-    doing: Mapping[int, Doing],
-    held: Mapping[int, Held],
-) -> str:
+def summary(case: Case, wait: Wait, others: Sequence[int], held: Mapping[int, Held]) -> str:
     """``others`` should have posted the other end; the late ones were ``held`` up."""
-    op = wait.op
+    op, trace, waited_ns = wait.op, case.evidence.trace, case.evidence.waited_ns([wait.op])
     verb = "send" if op.call.op == "recv" else "receive"
     waited = "waited" if op.error is not None else "has been waiting"
     who = sentences.processes(trace, others)
@@ -210,7 +193,7 @@ def summary_text(
         )
     never = f"{who} never {verb if len(others) > 1 else verb + 's'}"
     no_culprit = f"nobody {verb}s: " if wait.any_of else ""
-    return f"{been}, but {no_culprit}{never}{outside.where(trace, doing, named=True)}."
+    return f"{been}, but {no_culprit}{never}{outside.where(case, others, wait=wait, named=True)}."
 
 
 def hint(op: Op) -> str:
