@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from disttrace_viewer.analysis.past import Misfit, fits
 from disttrace_viewer.analysis.sample import (
@@ -41,7 +41,6 @@ def find(case: Case) -> Iterator[RuleFinding]:
 def _finding(case: Case, found: Disagreement) -> RuleFinding:
     evidence, trace = case.evidence, case.evidence.trace
     group = trace.groups[found.group]
-    one = None if found.raced else _one_call(case, found)
     first = found.members[min(found.members)]
     stream = (found.group, found.backend)
     members = frozenset(op.process for op in found.members.values())
@@ -64,7 +63,7 @@ def _finding(case: Case, found: Disagreement) -> RuleFinding:
         callers=tuple((process, sentences.place(caller)) for process, caller in callers),
         summary=" ".join(
             [
-                summary(trace, found, {r: evidence.within(op) for r, op in found.members.items()}),
+                summary(case, found, others),
                 *(_of_module(trace, found.members[r], *names) for r, names in apart.items()),
             ]
         ),
@@ -74,7 +73,7 @@ def _finding(case: Case, found: Disagreement) -> RuleFinding:
             (not case.certain_journals(members), sentences.NOT_WHOLE),
             (len(found.odd) > 1, sentences.MAJORITY),
         ),
-        hint=hint(trace, found, one, None if one is None else evidence.within(one.op)),
+        hint=hint(case, found),
         culprits=tuple(found.members[r].process for r in odd if r in found.members),
         waiting=tuple(
             op.process
@@ -108,8 +107,10 @@ def _swallowed(case: Case, found: Disagreement) -> dict[int, Op]:
     return raised if len(raised) < len(found.members) else {}
 
 
-def _one_call(case: Case, found: Disagreement) -> OneCall | None:
-    """Whether one side skipped a call or made one more, instead of passing other arguments."""
+def _one_call(case: Case, found: Disagreement) -> str | None:
+    """What to look for where one side skipped a call or made one more, instead of passing other
+    arguments.
+    """
     sides: dict[object, list[int]] = {}
     for rank in sorted(found.members):
         op = found.members[rank]
@@ -123,14 +124,75 @@ def _one_call(case: Case, found: Disagreement) -> OneCall | None:
             sides.setdefault(op.call.stack, []).append(rank)
     if len(sides) != 2:
         return None
-    ones, twos = sides.values()
-    members = found.members
-    return one_call(
-        case,
-        members[ones[0]],
-        members[twos[0]],
-        ones=[members[r].process for r in ones],
-        twos=[members[r].process for r in twos],
+    (one, ones), (two, twos) = (
+        (found.members[ranks[0]], [found.members[r].process for r in ranks])
+        for ranks in sides.values()
+    )
+    before = _before(case, one, two)
+    if before is None:
+        return None
+    usual, here, there = _after(before, before[-1]), site(one.call), site(two.call)
+    # Who is where the others would be after their call has left that one out.
+    if usual == here and _after(before, here) == there:
+        return _skipped(case, one, two, twos)
+    if usual == there and _after(before, there) == here:
+        return _skipped(case, two, one, ones)
+    # Where a call was never made before, it may be one too many, or the other was left out.
+    if usual == there and here not in before:
+        return _beyond(case, one, two, ones, twos)
+    if usual == here and there not in before:
+        return _beyond(case, two, one, twos, ones)
+    return None
+
+
+def _before(case: Case, one: Op, two: Op) -> list[Site] | None:
+    """What two members called in their group before these calls, of one number and different lines,
+    if that was the same.
+    """
+    mine, theirs = (case.course(op.process, one.call.stream) for op in (one, two))
+    if one.seq is None or mine is None or theirs is None:
+        return None
+    first, called = aligned({one.process: mine, two.process: theirs})
+    before = [
+        [site(call) for call in calls[: max(0, one.seq - first)]] for calls in called.values()
+    ]
+    if site(one.call) == site(two.call) or len(before) < 2 or before[0] != before[1]:
+        return None
+    return before[0] or None
+
+
+def _after(course: list[Site], site: Site) -> Site | None:
+    """What followed a call the last time that something did."""
+    return next((b for a, b in zip(course[-2::-1], course[:0:-1], strict=True) if a == site), None)
+
+
+def _at(op: Op, other: Op) -> str:
+    return sentences.line_of(op, branch(op, lines_of([other])))
+
+
+def _skipped(case: Case, op: Op, instead: Op, who: list[int]) -> str:
+    """``who`` left out the call ``op`` of the others, and made that ``instead``."""
+    subject, what = sentences.subject(case.evidence.trace, who), case.evidence.within(op) or "call"
+    return (
+        f"{subject} skipped the {what} at {_at(op, instead)}, after which all calls of both sides"
+        " are the same again: look for a branch, a `continue` or an empty batch before it."
+    )
+
+
+def _beyond(case: Case, op: Op, instead: Op, who: list[int], others: list[int]) -> str:
+    """``who`` made ``op`` beyond the calls of the ``others``, who made that ``instead``."""
+    trace, what = case.evidence.trace, case.evidence.within(op) or "call"
+    at, due = _at(op, instead), _at(instead, op)
+    if len(who) > len(others):
+        return (
+            f"{sentences.subject(trace, others)} skipped the {what} at {at}, which"
+            f" {sentences.processes(trace, who)} make, or made one more at {due} before it: look"
+            " for a branch on the rank, an exception that was caught, or more batches before that."
+        )
+    return (
+        f"{sentences.subject(trace, who)} made one more {what}, at {at}, or left out the one at"
+        f" {due} and went on: look for a collective inside `if rank ...`, or for a `continue`, a"
+        " `break` or fewer batches before that."
     )
 
 
@@ -187,23 +249,13 @@ _WHAT = {
         "The result is wrong although the call may return: pass one ReduceOp on all ranks.",
     ),
 }
-_PAIRS = (
-    "What one sends, the other must expect: let the ranks exchange their counts after the last"
-    " change of what they send (dropped or padded rows), and look for an order by another rank."
-)
-_RACED = (
-    "Several threads of one process use this group at once, so the order of its calls is chance:"
-    " give each thread a group of its own, or make the calls from one thread."
-)
 
 
-def summary(trace: JobTrace, found: Disagreement, within: Mapping[int, str | None]) -> str:
-    """The sides, odd ones first: ``rank 0 all_gather (a.py:3), ranks 1, 2 all_reduce (a.py:7)``.
-
-    ``within``: by group rank the operation that the program called, where that was another one.
-    """
+def summary(case: Case, found: Disagreement, others: Mapping[str | None, Lines]) -> str:
+    """The sides, odd ones first: ``rank 0 all_gather (a.py:3), ranks 1, 2 all_reduce (a.py:7)``."""
+    trace = case.evidence.trace
+    within = {rank: case.evidence.within(op) for rank, op in found.members.items()}
     brought = sorted(found.values.keys() & found.members, key=lambda r: (r not in found.odd, r))
-    others = _lines_of_others(found)
     sides = sentences.together(
         (_value(trace, found, rank, within[rank], others), found.members[rank].process)
         for rank in brought
@@ -250,15 +302,16 @@ def _by_pairs(trace: JobTrace, found: Disagreement, within: Mapping[int, str | N
     return f"{call}, in which {few(text_of)}"
 
 
-def hint(trace: JobTrace, found: Disagreement, one: OneCall | None, within: str | None) -> str:
-    """What to look for; ``one``: the call that one side skipped, or made beyond the others',
-    ``within`` what the program called.
-    """
-    if one is not None:
-        return one_call_hint(trace, one, within or "call")
+def hint(case: Case, found: Disagreement) -> str:
+    """What to look for."""
     if found.raced:
-        return _RACED
-    apart = _two_lines(trace, found)
+        return (
+            "Several threads of one process use this group at once, so the order of its calls is"
+            " chance: give each thread a group of its own, or make the calls from one thread."
+        )
+    if (one := _one_call(case, found)) is not None:
+        return one
+    apart = _two_lines(found)
     if found.kind in _SIZES and apart is not None:
         return (
             f"The call at {apart[0]} met another one, at {apart[1]}: look for a call that one"
@@ -266,14 +319,18 @@ def hint(trace: JobTrace, found: Disagreement, one: OneCall | None, within: str 
             " `continue`, a recomputation); else compare what the ranks pass."
         )
     if found.kind == "shape_mismatch" and unfitting(found.members):
-        return _PAIRS
+        return (
+            "What one sends, the other must expect: let the ranks exchange their counts after the"
+            " last change of what they send (dropped or padded rows), and look for an order by"
+            " another rank."
+        )
     return _WHAT[found.kind][1]
 
 
 _SIZES = ("shape_mismatch", "dtype_mismatch")
 
 
-def _two_lines(trace: JobTrace, found: Disagreement) -> tuple[str, str] | None:
+def _two_lines(found: Disagreement) -> tuple[str, str] | None:
     """The line of those who differ and that of the others, where each side has one of its own."""
     sides: dict[str, set[bool]] = {}
     others = _lines_of_others(found)
@@ -344,10 +401,15 @@ def _of_messages(
 ) -> RuleFinding:
     trace = case.evidence.trace
     inside = tuple(op.process for op in (send, receive) if op.status != "ok")
+    ends = [
+        f"{trace.processes[op.process].label} {verb} {sentences.sizes(op)} ({sentences.line(op)})"
+        for op, verb in ((send, "sends"), (receive, "receives"))
+    ]
+    again = f" ({times} times)" if times > 1 else ""
     return RuleFinding(
         kind="size_mismatch",
-        summary=messages_summary(trace, send, receive, times),
-        hint=HINT,
+        summary=f"{sentences.capital(' where '.join(ends))}{again}.",
+        hint="Give both ends tensors of one size and dtype; the rest of the receiver's is stale.",
         waiting=inside,
         op="send",
         group=trace.group_id(send.call),
@@ -355,95 +417,4 @@ def _of_messages(
         locations=case.evidence.locations([send, receive]),
         at_ns=send.begin_ns,
         scope=Scope(exchanges=frozenset(keys), members=frozenset(inside)),
-    )
-
-
-HINT = "Give both ends tensors of one size and dtype; the rest of the receiver's is stale."
-
-
-def messages_summary(trace: JobTrace, send: Op, receive: Op, times: int) -> str:
-    """``times``: how many messages of these two calls there are."""
-    ends = [
-        f"{trace.processes[op.process].label} {verb} {sentences.sizes(op)} ({sentences.line(op)})"
-        for op, verb in ((send, "sends"), (receive, "receives"))
-    ]
-    again = f" ({times} times)" if times > 1 else ""
-    return f"{sentences.capital(' where '.join(ends))}{again}."
-
-
-def one_call(case: Case, one: Op, two: Op, *, ones: list[int], twos: list[int]) -> OneCall | None:
-    """Which side left the usual order, if their calls come from different lines.
-
-    ``one`` and ``two`` are the calls of two members under one number; ``ones`` and ``twos`` the
-    processes that called like them.
-    """
-    stream = one.call.stream
-    mine = case.course(one.process, stream)
-    theirs = case.course(two.process, stream)
-    if one.seq is None or mine is None or theirs is None:
-        return None
-    first, called = aligned({one.process: mine, two.process: theirs})
-    before = [
-        [site(call) for call in calls[: max(0, one.seq - first)]] for calls in called.values()
-    ]
-    here, there = site(one.call), site(two.call)
-    if here == there or len(before) < 2 or before[0] != before[1] or not before[0]:
-        return None
-    usual = _after(before[0], before[0][-1])
-    # Who is where the others would be after their call has left that one out.
-    if usual == here and _after(before[0], here) == there:
-        return OneCall(tuple(twos), one, two, skipped=True)
-    if usual == there and _after(before[0], there) == here:
-        return OneCall(tuple(ones), two, one, skipped=True)
-    if usual == there and here not in before[0]:
-        return OneCall(tuple(ones), one, two, skipped=False, others=tuple(twos))
-    if usual == here and there not in before[0]:
-        return OneCall(tuple(twos), two, one, skipped=False, others=tuple(ones))
-    return None
-
-
-def _after(course: list[Site], site: Site) -> Site | None:
-    """What followed a call the last time that something did."""
-    return next((b for a, b in zip(course[-2::-1], course[:0:-1], strict=True) if a == site), None)
-
-
-@dataclass(frozen=True, slots=True)
-class OneCall:
-    """``who`` left out the call ``op`` of the others (``skipped``), or made it beyond theirs.
-
-    ``instead``: the call on the other side. Where ``op`` was never made before, it is not known
-    whether it was made too many, or ``instead`` was left out.
-    """
-
-    who: tuple[int, ...]
-    op: Op
-    instead: Op
-    skipped: bool
-    others: tuple[int, ...] = ()
-    """Those on the other side."""
-
-
-def one_call_hint(trace: JobTrace, found: OneCall, what: str) -> str:
-    """What to look for; ``what`` is the call."""
-    who = sentences.subject(trace, found.who)
-    at, due = (
-        sentences.line_of(op, branch(op, lines_of([other])))
-        for op, other in ((found.op, found.instead), (found.instead, found.op))
-    )
-    if found.skipped:
-        return (
-            f"{who} skipped the {what} at {at}, after which all calls of both sides are the same"
-            " again: look for a branch, a `continue` or an empty batch before it."
-        )
-    if len(found.who) > len(found.others) > 0:
-        return (
-            f"{sentences.subject(trace, found.others)} skipped the {what} at {at}, which"
-            f" {sentences.processes(trace, found.who)} make, or made one more at {due} before"
-            " it: look for a branch on the rank, an exception that was caught, or more"
-            " batches before that."
-        )
-    return (
-        f"{who} made one more {what}, at {at}, or left out the one at {due} and went on: look"
-        " for a collective inside `if rank ...`, or for a `continue`, a `break` or fewer"
-        " batches before that."
     )

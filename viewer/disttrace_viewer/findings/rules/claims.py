@@ -14,7 +14,6 @@ from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.merge.store_servers import is_loopback
 from disttrace_viewer.trace.model import JobTrace, Store
 from disttrace_viewer.trace.operation import Op
-from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording import sentences
 
 
@@ -120,19 +119,25 @@ def _unclaimed(found: Sequence[Join]) -> list[int]:
 def _duplicate(
     case: Case, rank: int, rivals: Sequence[Join], left: Sequence[int], waits: Sequence[Wait]
 ) -> RuleFinding:
+    trace = case.evidence.trace
     who = [join.op.process for join in rivals]
     waiting = sorted({w.process for w in waits} - set(who))
+    processes = [trace.processes[p] for p in who]
+    pids = [f"pid {one.pid} on {one.host}" for one in processes]
+    no_culprit = f"; nobody claims {sentences.ranks(left)}" if left else ""
+    started = ""
+    for one in processes:
+        parent = trace.parent_of(one)
+        if parent is not None and parent.index in who:
+            where = case.evidence.stands(parent.index)
+            at = "" if where is None else f", which stands at {sentences.is_at(where)}"
+            started += f"; pid {one.pid} was started by pid {parent.pid}{at}"
     return RuleFinding(
         kind="duplicate_rank",
-        summary=duplicate_summary(
-            case.evidence.trace,
-            rank,
-            who,
-            at=rivals[0].store.name,
-            unclaimed=left,
-            stand={p: frame for p in who if (frame := case.evidence.stands(p)) is not None},
-        ),
-        hint=DUPLICATE_HINT,
+        summary=f"{len(who)} processes claim rank {rank} at {rivals[0].store.name}:"
+        f" {sentences.listed(pids)}{started}{no_culprit}.",
+        hint="Give each process a RANK of its own; look for a launcher that was started twice, or"
+        " for a rank left over from an earlier run.",
         culprits=tuple(who),
         waiting=tuple(waiting),
         op=rivals[0].op.call.op,
@@ -146,36 +151,6 @@ def _duplicate(
             members=frozenset(who),
         ),
     )
-
-
-DUPLICATE_HINT = (
-    "Give each process a RANK of its own; look for a launcher that was started twice, or for a"
-    " rank left over from an earlier run."
-)
-
-
-def duplicate_summary(
-    trace: JobTrace,
-    rank: int,
-    who: Sequence[int],
-    *,
-    at: str | None,
-    unclaimed: Sequence[int],
-    stand: Mapping[int, Frame],
-) -> str:
-    """``at``: where they meet; ``unclaimed``: ranks that none claims there; ``stand``: where each
-    one is."""
-    rivals = [trace.processes[p] for p in who]
-    pids = sentences.listed([f"pid {one.pid} on {one.host}" for one in rivals])
-    no_culprit = f"; nobody claims {sentences.ranks(unclaimed)}" if unclaimed else ""
-    started = ""
-    for one in rivals:
-        parent = trace.parent_of(one)
-        if parent is not None and parent.index in who:
-            where = stand.get(parent.index)
-            at_line = "" if where is None else f", which stands at {sentences.is_at(where)}"
-            started += f"; pid {one.pid} was started by pid {parent.pid}{at_line}"
-    return f"{len(who)} processes claim rank {rank} at {at}: {pids}{started}{no_culprit}."
 
 
 def find_world_sizes(case: Case) -> Iterator[RuleFinding]:
@@ -202,7 +177,7 @@ def _world_size(case: Case, claims: dict[int, Join], waiting: list[int]) -> Rule
         summary=world_size_summary(
             case.evidence.trace, {p: values[p] for p in order}, first.store.name
         ),
-        hint=WORLD_SIZE_HINT,
+        hint="Give all processes one WORLD_SIZE; compare the environments that start them.",
         culprits=tuple(odd),
         waiting=tuple(p for p in waiting if p not in odd),
         op=first.op.call.op,
@@ -214,9 +189,6 @@ def _world_size(case: Case, claims: dict[int, Join], waiting: list[int]) -> Rule
             members=frozenset(claims),
         ),
     )
-
-
-WORLD_SIZE_HINT = "Give all processes one WORLD_SIZE; compare the environments that start them."
 
 
 def world_size_summary(trace: JobTrace, claims: Mapping[int, int | None], at: str | None) -> str:

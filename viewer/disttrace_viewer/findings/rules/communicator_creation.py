@@ -70,13 +70,15 @@ def _finding(
     who = tuple(case.by_rank(one.process for one in inside))
     lasts_ns, limit_ns = times
     library = name(backend(evidence, op))
+    more = " NCCL_DEBUG=INFO shows how far it is." if library == "NCCL" else ""
     first = is_first(evidence, op)
     return RuleFinding(
         kind="no_progress",
         summary=summary(trace, op, who, lasts_ns, backend=library, first=first),
         severity=NOTE,
         because=(sentences.MAY_END,),
-        hint=hint(library, limit_ns),
+        hint=f"{library} connects all members before the first of them is served; this is told as a"
+        f" stall after {names.roughly(limit_ns)}, a quarter of the group's time-out.{more}",
         waiting=who,
         op=op.call.op,
         group=trace.group_id(op.call),
@@ -104,26 +106,14 @@ def summary(
         both, what = "both are in it", f"the pair of {sentences.processes(trace, who)}"
     else:
         both = "all members are in it"
-        what = sentences.group(group) if group is not None else _made(trace, op, who)
+        what = "the default group"  # the group that the call makes
+        if group is not None:
+            what = sentences.group(group)
+        elif op.call.op != INIT:
+            what = f"the group of {sentences.processes(trace, who)}"
     if not first:
         return f"{backend} prepares its first {call}: {at}, {both}."
     return f"{backend} makes the communicator of {what}: {at}, {both} ({call})."
-
-
-def hint(backend: str, limit_ns: int) -> str:
-    """When it will be taken for a stall."""
-    more = " NCCL_DEBUG=INFO shows how far it is." if backend == "NCCL" else ""
-    return (
-        f"{backend} connects all members before the first of them is served; this is told as a"
-        f" stall after {names.roughly(limit_ns)}, a quarter of the group's time-out.{more}"
-    )
-
-
-def _made(trace: JobTrace, op: Op, who: Sequence[int]) -> str:
-    """The group that a call makes."""
-    if op.call.op == "init_process_group":
-        return "the default group"
-    return f"the group of {sentences.processes(trace, who)}"
 
 
 TIMEOUT_NS = 600_000_000_000

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 
 from disttrace_viewer.analysis.sample import site
 from disttrace_viewer.evidence.rendezvous import LATE_NS
@@ -15,7 +14,6 @@ from disttrace_viewer.findings.rules import outside, swallowed, unmatched
 from disttrace_viewer.findings.rules.unmatched import question
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import Op
-from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import few
 from disttrace_viewer.wording.sentences import capital
@@ -84,17 +82,10 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> RuleF
         mine.setdefault(wait.process, []).append(wait)
     path = _ring(waits)
     following = dict(zip(path, [*path[1:], path[0]], strict=True))
-    edges = []
-    for node, target in following.items():
-        wait = next(w for w in mine[node] if target in w.targets)
-        edges.append(
-            Edge(
-                wait,
-                case.evidence.within(wait.op),
-                target,
-                ended=tuple(p for p in wait.targets if case.outside(p)) if wait.any_of else (),
-            )
-        )
+    edges = [
+        (next(w for w in mine[node] if target in w.targets), target)
+        for node, target in following.items()
+    ]
     groups = {w.op.call.group for w in waits if w.kind != KEY}
     keys = [w for w in waits if w.kind == KEY]
     first = min(waits, key=lambda w: w.op.begin_ns)
@@ -103,7 +94,7 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> RuleF
     surely = skipped is not None and skipped[2]
     finding = RuleFinding(
         kind="deadlock",
-        summary=summary(trace, edges),
+        summary=summary(case, edges),
         because=why(
             (keys, sentences.STORE_KEY),
             (any(w.op.call.origin == "c++" for w in waits), sentences.NATIVE),
@@ -114,17 +105,17 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> RuleF
         ),
         hint=either_left_out(trace, *skipped)
         if skipped is not None
-        else _hint(case, waits, len(groups))
-        if not apart
-        else _other_threads(case, apart),
+        else _other_threads(case, apart)
+        if apart
+        else _hint(case, waits, len(groups)),
         culprits=(skipped[1].process,) if skipped is not None and surely else (),
         waiting=tuple(members),
         op=first.op.call.op if len({w.op.call.op for w in waits}) == 1 else None,
         group=trace.groups[groups.pop()].id  # type: ignore[index]
         if len(groups) == 1 and None not in groups
         else None,
-        key=_key(keys[0]) if keys else None,
-        cycle=tuple((p, WAITS_FOR, t) for p, t in following.items()),
+        key=str(keys[0].exchange[2]) if keys else None,  # type: ignore[index]
+        cycle=tuple((p, "waits for", t) for p, t in following.items()),
         locations=evidence.locations(w.op for w in sorted(waits, key=lambda w: w.process)),
         at_ns=first.op.begin_ns,
         scope=Scope(
@@ -214,14 +205,16 @@ def _beside(case: Case, waits: Sequence[Wait]) -> list[int]:
 
 
 def _other_threads(case: Case, processes: Sequence[int]) -> str:
-    failed = next(((p, f) for p in processes for f in outside.failed_threads(case, p)), None)
-    return other_threads(case.evidence.trace, failed, processes)
-
-
-def _key(wait: Wait) -> str:
-    """The first key that is awaited; the exchange is the place, then the keys."""
-    assert isinstance(wait.exchange, tuple)
-    return str(wait.exchange[2])
+    """What to do where other threads than those that wait make the calls; one may have failed."""
+    trace = case.evidence.trace
+    for process in processes:
+        for failure in outside.failed_threads(case, process):
+            label, exception = trace.processes[process].label, outside.raised(failure)
+            return f"Read the exception of a thread of {label} first: {exception}."
+    return (
+        f"The calls there are made by other threads of {sentences.processes(trace, processes)} than"
+        " those that wait: look at what these do, and whether they still run."
+    )
 
 
 def _hint(case: Case, waits: Sequence[Wait], groups: int) -> str:
@@ -230,66 +223,112 @@ def _hint(case: Case, waits: Sequence[Wait], groups: int) -> str:
         other = unmatched.partner(case, wait)
         if other is not None and other in waits and len(waits) > 2:
             requested = capital(question(trace, wait, other))
-            return or_order(requested) if all(w.kind == MESSAGE for w in waits) else requested
+            if any(w.kind != MESSAGE for w in waits):
+                return requested  # else it may as well be their order
+            return f"{requested} If it is: {ONE_SENDS[:1].lower()}{ONE_SENDS[1:]}"
     for wait in waits:
-        if wait.any_of and (sent := _all_came(case, wait)):
-            return all_came(trace, wait, sent)
+        if wait.any_of and (all_came := _all_came(case, wait)):
+            return all_came
     apart = next((w for w in waits if w.kind == MESSAGE and w.op.seq is not None), None)
     if apart is not None and any(w.kind == COLLECTIVE for w in waits) and apart.targets:
-        return counted(trace, apart)
+        return _counted(trace, apart)
     if any(w.kind == KEY for w in waits):
         return SET_FIRST
     if all(w.kind == MESSAGE for w in waits):
-        passed = _passed_over(case, waits)
-        return ONE_SENDS if passed is None else passed_over(trace, *passed)
+        return _passed_over(case, waits) or ONE_SENDS
     if groups > 1 and (behind := _behind(case, waits)) is not None:
         wait, other = behind
         back = any(_newest(case, process, other) for process in wait.arrived)
         both = back and _newest(case, other.process, wait) > 0
         return left_out(trace, wait, other, both=both)
     if short := _short(case, waits):
-        return short_text(trace, short)
-    return GROUPS if groups > 1 else CALLS
+        return short
+    if groups > 1:
+        return (
+            "Look for a call that one of these ranks left out (a condition on the rank or on the"
+            " data); if each of them makes all of these calls, use the groups in one order on all"
+            " ranks."
+        )
+    return "Bring the calls of these ranks into one order."
 
 
-def _passed_over(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Op] | None:
-    """The oldest message of a cycle, if its other end came through later ones: a call left out."""
+def _passed_over(case: Case, waits: Sequence[Wait]) -> str | None:
+    """What to look for where the other end of the oldest message of a cycle came through later
+    ones: a call left out.
+    """
     evidence, processes = case.evidence, case.evidence.trace.processes
     wait = min(waits, key=lambda w: w.op.since_ns)
     if wait.any_of or len(wait.targets) != 1:
         return None
-    (other,) = wait.targets
-    same = processes[other].clock == processes[wait.process].clock
-    after_ns = wait.op.since_ns + (0 if same else LATE_NS)
-    for op in reversed(evidence.sample.of_process[other]):
+    one, other = processes[wait.process], processes[wait.targets[0]]
+    after_ns = wait.op.since_ns + (0 if other.clock == one.clock else LATE_NS)
+    mine, theirs = ("send", "receive") if wait.op.call.op == "send" else ("receive", "send")
+    for op in reversed(evidence.sample.of_process[other.index]):
         if op.call.kind == MESSAGE and op.status == "ok" and op.begin_ns > after_ns:
-            return wait, op
+            return (
+                f"{sentences.capital(other.label)} came through"
+                f" {sentences.call(evidence.trace, op)} since {one.label} is in that {mine}: look"
+                f" for the {theirs} that it left out (a condition on the rank, a batch that is"
+                " shorter there), or let both post them in one order."
+            )
     return None
 
 
-def _all_came(case: Case, wait: Wait) -> dict[int, int]:
-    """Messages sent by each sender to a receive of any; empty where some were not received."""
-    op, counts = wait.op, {side: dict.fromkeys(wait.targets, 0) for side in ("send", "recv")}
+def _all_came(case: Case, wait: Wait) -> str | None:
+    """What to do where the one that receives from any source has all that was sent to it, and wants
+    more; None where some was not received.
+    """
+    trace, op = case.evidence.trace, wait.op
+    counts = {side: dict.fromkeys(wait.targets, 0) for side in ("send", "recv")}
     for (side, (group, source, to, _)), kept in case.evidence.sample.message_streams.items():
         if (group, to) == (op.call.group, op.call.group_rank) and source is not None:
             sender = case.evidence.process_of(group or 0, source)
             if sender in counts[side]:
                 counts[side][sender] += kept[-1].seq or 0
-    return counts["send"] if counts["send"] == counts["recv"] else {}
+    if not wait.targets or counts["send"] != counts["recv"]:
+        return None
+    by_count = sentences.together((count, process) for process, count in counts["send"].items())
+    texts = sentences.listed(
+        [
+            f"{f'{count:,}' if count else 'none'} from {sentences.processes(trace, who)}"
+            for count, who in sorted(by_count.items(), reverse=True)
+        ]
+    )
+    return (
+        f"{sentences.subject(trace, [wait.process])} has received all that was sent to it ({texts})"
+        " and waits for one more: let it receive as often as they send, each by its own count, and"
+        " let them send before they wait for it."
+    )
 
 
-def _short(case: Case, waits: Sequence[Wait]) -> list[tuple[Wait, int, int]]:
-    """Of two groups whose members wait for one another each collective, with the member that lacks
-    in it and how many calls that has made there; first where it has made some. Whose doing it is
-    the counts do not tell: either may be short, or have made one call too many, in its group.
+def _short(case: Case, waits: Sequence[Wait]) -> str | None:
+    """What to look for in two groups whose members wait for one another, each in a collective that
+    one member lacks in, by its number of calls; first where it has made some. Whose doing it is the
+    counts do not tell: either may be short, or have made one call too many, in its group.
     """
+    trace = case.evidence.trace
     for wait, other in _elsewhere(waits):
         back = next((p for p in wait.arrived if p in other.targets), None)
-        if back is not None:
-            sides = [(wait, other.process), (other, back)]
-            counts = [(w, p, _newest(case, p, w)) for w, p in sides]
-            return sorted(counts, key=lambda side: not side[2])
-    return []
+        if back is None:
+            continue
+        counts = [(w, p, _newest(case, p, w)) for w, p in ((wait, other.process), (other, back))]
+        texts = []
+        for one, process, done in sorted(counts, key=lambda side: not side[2]):
+            lacks = (one.op.seq or 0) - done
+            calls = "one call" if lacks == 1 else f"{lacks:,} calls"
+            group = sentences.group(trace.groups[one.op.call.group or 0], trace)
+            texts.append(
+                f"{trace.processes[process].label} is {calls} short in {group}"
+                f" ({f'{done:,}' if done else 'none'} against {one.op.seq:,} of"
+                f" {sentences.processes(trace, one.arrived)})"
+            )
+        order = _ORDER * all(done for _, _, done in counts)
+        return (
+            f"{sentences.capital(', or '.join(texts))}: look for a call that was left out, or made"
+            " once too often (a condition on the rank or on the data), maybe long before"
+            f"{order}."
+        )
+    return None
 
 
 def _newest(case: Case, process: int, wait: Wait) -> int:
@@ -315,72 +354,43 @@ def _behind(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait] | None:
     return None
 
 
-WAITS_FOR = "waits for"
-"""The relation of a cycle's edges in ``diagnose --json``."""
 SET_FIRST = "Set the key before the call in which its setter waits, or wait for it after that."
 ONE_SENDS = (
     "Let one side send first and the other receive first, or post both without waiting"
     " (batch_isend_irecv)."
 )
-GROUPS = (
-    "Look for a call that one of these ranks left out (a condition on the rank or on the data); if"
-    " each of them makes all of these calls, use the groups in one order on all ranks."
-)
 _ORDER = ", or for groups used in another order"
-CALLS = "Bring the calls of these ranks into one order."
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """Along a cycle each wait, the operation around its own, and for which it is."""
-
-    wait: Wait
-    within: str | None
-    target: int
-    ended: Sequence[int] = ()
-    """Who might have ended a wait for any of several, and is gone."""
-
-    @property
-    def any_of(self) -> list[int]:
-        """Those of several who wait as well, where any of them might end the wait."""
-        return [p for p in self.wait.targets if p not in self.ended] if self.wait.any_of else []
-
-
-def summary(trace: JobTrace, edges: Sequence[Edge]) -> str:
-    """Edge by edge."""
-    label = {edge.target: trace.processes[edge.target].label for edge in edges}
-    texts = [
-        f"{label[edge.wait.process]} {'asks for' if edge.wait.polled else 'is in'}"
-        f" {_detail(trace, edge.wait, edge.within)} ({sentences.line(edge.wait.op)}) and waits for"
-        f" {_whom(trace, edge)}{_expected(edge.wait)}"
-        for edge in edges
-    ]
-    text_of = few(texts, sentences.MANY, "; ")
+def summary(case: Case, edges: Sequence[tuple[Wait, int]]) -> str:
+    """Edge by edge: each wait along the cycle, and for which it is."""
+    trace = case.evidence.trace
     # Who waits for any of several is in a cycle with each of them, of which one is reported.
-    any_of = [process for edge in edges for process in edge.any_of]
-    who = sentences.subject(trace, {edge.wait.process for edge in edges}.union(any_of))
-    return f"{who} wait for one another: {text_of}."
+    any_of = [p for wait, _ in edges if wait.any_of for p in wait.targets if not case.outside(p)]
+    who = sentences.subject(trace, {wait.process for wait, _ in edges}.union(any_of))
+    texts = [_edge(case, wait, target) for wait, target in edges]
+    return f"{who} wait for one another: {few(texts, sentences.MANY, '; ')}."
 
 
-def _whom(trace: JobTrace, edge: Edge) -> str:
-    target_text = trace.processes[edge.target].label
-    if len(edge.any_of) > 1:
-        target_text = f"any of {sentences.processes(trace, edge.any_of)}, which all wait"
-    if edge.ended:
-        gone = sentences.processes(trace, edge.ended)
-        target_text += f" ({gone} {sentences.have(edge.ended)} ended)"
-    return target_text
-
-
-def _detail(trace: JobTrace, wait: Wait, within: str | None) -> str:
-    text = sentences.operation(trace, wait.op, within)
-    return f"{text}, {sentences.sizes(wait.op)}" if wait.kind == MESSAGE else text
-
-
-def _expected(wait: Wait) -> str:
+def _edge(case: Case, wait: Wait, target: int) -> str:
+    trace, op = case.evidence.trace, wait.op
+    what = sentences.operation(trace, op, case.evidence.within(op))
+    what += f", {sentences.sizes(op)}" if wait.kind == MESSAGE else ""
+    whom = trace.processes[target].label
+    ended = [p for p in wait.targets if case.outside(p)] if wait.any_of else []
+    if wait.any_of and len(wait.targets) - len(ended) > 1:
+        others = sentences.processes(trace, [p for p in wait.targets if p not in ended])
+        whom = f"any of {others}, which all wait"
+    if ended:
+        whom += f" ({sentences.processes(trace, ended)} {sentences.have(ended)} ended)"
     if wait.polled:
-        return ", which has set all such keys but this"
-    return ", which alone has set such keys" if wait.kind == KEY else ""
+        whom += ", which has set all such keys but this"
+    elif wait.kind == KEY:
+        whom += ", which alone has set such keys"
+    return (
+        f"{trace.processes[wait.process].label} {'asks for' if wait.polled else 'is in'} {what}"
+        f" ({sentences.line(op)}) and waits for {whom}"
+    )
 
 
 def left_out(trace: JobTrace, wait: Wait, instead: Wait, *, both: bool) -> str:
@@ -408,70 +418,7 @@ def either_left_out(trace: JobTrace, wait: Wait, instead: Wait, surely: bool) ->
     )
 
 
-def short_text(trace: JobTrace, sides: Sequence[tuple[Wait, int, int]]) -> str:
-    """Collectives of two groups, each with the member that lacks in it, and its number of calls."""
-    texts = []
-    for wait, process, done in sides:
-        lacks = (wait.op.seq or 0) - done
-        calls = "one call" if lacks == 1 else f"{lacks:,} calls"
-        group = sentences.group(trace.groups[wait.op.call.group or 0], trace)
-        texts.append(
-            f"{trace.processes[process].label} is {calls} short in {group}"
-            f" ({f'{done:,}' if done else 'none'} against {wait.op.seq:,} of"
-            f" {sentences.processes(trace, wait.arrived)})"
-        )
-    order = _ORDER * all(done for _, _, done in sides)
-    return (
-        f"{sentences.capital(', or '.join(texts))}: look for a call that was left out, or made once"
-        f" too often (a condition on the rank or on the data), maybe long before{order}."
-    )
-
-
-def passed_over(trace: JobTrace, wait: Wait, since: Op) -> str:
-    """What to look for where the other end of the oldest message went on with others, ``since``."""
-    one, other = trace.processes[wait.process].label, trace.processes[since.process].label
-    mine, theirs = ("send", "receive") if wait.op.call.op == "send" else ("receive", "send")
-    return (
-        f"{sentences.capital(other)} came through {sentences.call(trace, since)}"
-        f" since {one} is in that {mine}: look for the {theirs} that it"
-        " left out (a condition on the rank, a batch that is shorter there), or let both post them"
-        " in one order."
-    )
-
-
-def or_order(question: str) -> str:
-    """Messages in a cycle of which one may have the wrong address: else it is their order."""
-    return f"{question} If it is: {ONE_SENDS[:1].lower()}{ONE_SENDS[1:]}"
-
-
-def other_threads(trace: JobTrace, failed: tuple[int, Failure] | None, who: Iterable[int]) -> str:
-    """What to do where other threads than those that wait make the calls; one may have failed."""
-    if failed is not None:
-        label, exception = trace.processes[failed[0]].label, outside.raised(failed[1])
-        return f"Read the exception of a thread of {label} first: {exception}."
-    return (
-        f"The calls there are made by other threads of {sentences.processes(trace, who)} than those"
-        " that wait: look at what these do, and whether they still run."
-    )
-
-
-def all_came(trace: JobTrace, wait: Wait, sent: Mapping[int, int]) -> str:
-    """Who receives from any source has all that was sent to it, and wants more."""
-    by_count = sentences.together((count, process) for process, count in sent.items())
-    texts = sentences.listed(
-        [
-            f"{f'{count:,}' if count else 'none'} from {sentences.processes(trace, who)}"
-            for count, who in sorted(by_count.items(), reverse=True)
-        ]
-    )
-    return (
-        f"{sentences.subject(trace, [wait.process])} has received all that was sent to it ({texts})"
-        " and waits for one more: let it receive as often as they send, each by its own count, and"
-        " let them send before they wait for it."
-    )
-
-
-def counted(trace: JobTrace, wait: Wait) -> str:
+def _counted(trace: JobTrace, wait: Wait) -> str:
     """One side of a message went on to a collective: how often each of them has called."""
     count = wait.op.seq or 1
     mine, theirs = ("receive", "sent") if wait.op.call.op == "recv" else ("send", "received")

@@ -9,7 +9,7 @@ note.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from disttrace_viewer.analysis.out_of_step import SKIPPED, SWAPPED, Shift
@@ -22,7 +22,6 @@ from disttrace_viewer.evidence.wait import COLLECTIVE
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import swallowed
-from disttrace_viewer.findings.rules.swallowed import THEN
 from disttrace_viewer.trace.model import CodeLocation, Group, JobTrace, Stream
 from disttrace_viewer.trace.operation import is_nan_check
 from disttrace_viewer.trace.process import Digest, NonFinite
@@ -75,14 +74,17 @@ def _habits(case: Case) -> Iterator[RuleFinding]:
             op=op_of(found[0].lines[0][0]),
             group=group.id,
             seq=found[0].first,
-            locations=tuple(_at(found[0])),
+            locations=_at(found[0].lines),
         )
 
 
-def _at(habit: Habit) -> Iterator[CodeLocation]:
-    for place, members in habit.lines:
-        if place[1] is not None:
-            yield CodeLocation.at(members[0], place[1], op_of(place))
+def _at(lines: Iterable[tuple[Place, Sequence[int]]]) -> tuple[CodeLocation, ...]:
+    """Lines, each with the first of its members."""
+    return tuple(
+        CodeLocation.at(members[0], place[1], op_of(place))
+        for place, members in lines
+        if place[1] is not None
+    )
 
 
 def traced_back(case: Case, finding: RuleFinding) -> RuleFinding:
@@ -93,11 +95,13 @@ def traced_back(case: Case, finding: RuleFinding) -> RuleFinding:
         if number is not None and shift.number < number and mixed:
             if shift.short and shift.instead is not None:
                 shift = shift.instead  # in another order all would have made as many
-            trace, group = case.evidence.trace, case.evidence.trace.groups[stream[0] or 0]
-            where = group if finding.group is None else None
+            trace, where = case.evidence.trace, ""
+            if finding.group is None:
+                where = f"in {sentences.group(trace.groups[stream[0] or 0], trace)} "
             since = replace(
                 finding,
-                summary=traced_back_text(trace, finding.summary, shift, mixed, where),
+                summary=f"{finding.summary} Out of step {where}{_since(shift)}:"
+                f" {_did(trace, shift)}; {_results(mixed, 'before it ')} mixed.",
                 hint=hint(shift),
                 locations=(*finding.locations, *_locations(shift)),
             )
@@ -114,14 +118,17 @@ def _by_other_lines(case: Case, finding: RuleFinding) -> RuleFinding:
         parted, sides = _parted_before(case, stream, number)
         if sides:
             trace, group = case.evidence.trace, case.evidence.trace.groups[stream[0] or 0]
-            last = parted == number - 1
-            texts = by_other_lines(trace, finding.summary, group, parted, sides, last=last)
-            places = (
-                CodeLocation.at(members[0], place[1], op_of(place))
-                for place, members in sides
-                if place[1] is not None
+            came = sentences.listed(
+                [f"{sentences.processes(trace, who)} by {_call(place)}" for place, who in sides]
             )
-            return replace(finding, summary=texts, locations=(*finding.locations, *places))
+            last = parted == number - 1
+            which = "the last that all have made" if last else "from which on lines differ"
+            return replace(
+                finding,
+                summary=f"{finding.summary} To #{parted} of {sentences.group(group, trace)},"
+                f" {which}, came {came}: one of these lines was left out, or called twice.",
+                locations=(*finding.locations, *_at(sides)),
+            )
     return finding
 
 
@@ -183,7 +190,7 @@ def _with_raised(
     skipped = shift.members if shift.how == SKIPPED else ()
     calls = (swallowed.at(case, process, stream, shift) for process in skipped)
     raised = [call for call in calls if call is not None]
-    return swallowed.with_raised(case, finding, raised, lead=THEN)
+    return swallowed.with_raised(case, finding, raised, lead="Then ")
 
 
 def _mixed(case: Case, stream: Stream, shift: Shift[int, Place], before: int | None = None) -> int:
@@ -199,26 +206,22 @@ def _mixed(case: Case, stream: Stream, shift: Shift[int, Place], before: int | N
 
 def _locations(shift: Shift[int, Place]) -> tuple[CodeLocation, ...]:
     """Where the members are reported to have gone astray, and what the others met."""
-    found = []
-    for process, place in (
-        (shift.members[0], shift.calls[0]),
-        ((shift.others or shift.members)[0], shift.met),
-    ):
-        if place[1] is not None:
-            found.append(CodeLocation.at(process, place[1], op_of(place)))
-    return tuple(dict.fromkeys(found))
-
-
-_HINT = (
-    "Look for a branch, a `continue`, a `break` or an exception that was caught before that call."
-    " Everything that was exchanged since is of different calls: do not trust the results."
-)
-_ORDER = "Look for what decides the order there: a dictionary, a set, threads, or a branch by rank."
+    others = shift.others or shift.members
+    return tuple(dict.fromkeys(_at([(shift.calls[0], shift.members), (shift.met, others)])))
 
 
 def hint(shift: Shift[int, Place]) -> str:
     """What to look for."""
-    return _ORDER if shift.how == SWAPPED else _HINT
+    if shift.how == SWAPPED:
+        return (
+            "Look for what decides the order there: a dictionary, a set, threads, or a branch by"
+            " rank."
+        )
+    return (
+        "Look for a branch, a `continue`, a `break` or an exception that was caught before that"
+        " call. Everything that was exchanged since is of different calls: do not trust the"
+        " results."
+    )
 
 
 def habit_text(trace: JobTrace, group: Group, habits: Sequence[Habit]) -> str:
@@ -256,37 +259,6 @@ def summary(trace: JobTrace, group: Group, shift: Shift[int, Place], mixed: int)
     return (
         f"{who} {are} out of step with {others} in {where} {_since(shift)}:"
         f" {_did(trace, shift)}; {_results(mixed)} mixed."
-    )
-
-
-def traced_back_text(
-    trace: JobTrace, summary: str, shift: Shift[int, Place], mixed: int, group: Group | None
-) -> str:
-    """An error, and since when its group was out of step; ``group``: where there are several."""
-    where = "" if group is None else f"in {sentences.group(group, trace)} "
-    return (
-        f"{summary} Out of step {where}{_since(shift)}: {_did(trace, shift)};"
-        f" {_results(mixed, 'before it ')} mixed."
-    )
-
-
-def by_other_lines(
-    trace: JobTrace,
-    summary: str,
-    group: Group,
-    number: int,
-    sides: Sequence[tuple[Place, Sequence[int]]],
-    *,
-    last: bool,
-) -> str:
-    """An error, and the lines of a collective before it: the last, or the first that differs."""
-    texts = sentences.listed(
-        [f"{sentences.processes(trace, who)} by {_call(place)}" for place, who in sides]
-    )
-    which = "the last that all have made" if last else "from which on lines differ"
-    return (
-        f"{summary} To #{number} of {sentences.group(group, trace)}, {which}, came {texts}: one of"
-        " these lines was left out, or called twice."
     )
 
 
@@ -376,11 +348,18 @@ def _nonfinite(case: Case, at: dict[int, NonFinite], raised: Sequence[int]) -> R
         if (frame := innermost(at[process].stack)) is not None
     )
     followed = case.witnesses.broke_after(raised) if raised else frozenset()
+    line = f" at {sentences.place(places[0])}" if places else ""
+    where = "" if one.op is None else f" in {one.op} #{one.seq} of {sentences.group(group, trace)}"
+    who = sentences.processes(trace, first)
+    inputs = f"input of {who} is" if len(first) == 1 else f"inputs of {who} are"
     return RuleFinding(
         kind="value_divergence",
         because=why((len({trace.processes[p].host for p in members}) > 1, sentences.CLOCKS)),
-        summary=nonfinite_summary(trace, group, one, first, places[:1], named=bool(named)),
-        hint=NONFINITE_HINT,
+        summary=f"The {inputs} not finite (NaN or infinite){where}{line}"
+        + (": the first, before it was reduced." if named else ", all at once."),
+        hint="Look for what that rank fed into it: its batch, a division by zero, a logarithm, an"
+        " overflow, a message or a broadcast that it got. With DISTTRACE_DIGEST=1 each call is"
+        " looked at.",
         culprits=named,
         op=one.op,
         group=one.group or None,
@@ -392,36 +371,9 @@ def _nonfinite(case: Case, at: dict[int, NonFinite], raised: Sequence[int]) -> R
     )
 
 
-NONFINITE_HINT = (
-    "Look for what that rank fed into it: its batch, a division by zero, a logarithm, an overflow,"
-    " a message or a broadcast that it got. With DISTTRACE_DIGEST=1 each call is looked at."
-)
-
-
-def nonfinite_summary(
-    trace: JobTrace,
-    group: Group | None,
-    one: NonFinite,
-    first: Sequence[int],
-    places: Sequence[CodeLocation],
-    *,
-    named: bool,
-) -> str:
-    """Whose input it is, and in which call; not ``named``: that of all members."""
-    at = f" at {sentences.place(places[0])}" if places else ""
-    where = "" if one.op is None else f" in {one.op} #{one.seq} of {sentences.group(group, trace)}"
-    who = sentences.processes(trace, first)
-    inputs = f"input of {who} is" if len(first) == 1 else f"inputs of {who} are"
-    texts = f"The {inputs} not finite (NaN or infinite){where}{at}"
-    return f"{texts}: the first, before it was reduced." if named else f"{texts}, all at once."
-
-
-_Kind = tuple[str, str, str | None]
-
-
 def find_values(case: Case) -> Iterator[RuleFinding]:
     """Of each group and kind of result the first one that differs."""
-    taken: dict[_Kind, dict[int, dict[int, Digest]]] = {}
+    taken: dict[tuple[str, str, str | None], dict[int, dict[int, Digest]]] = {}
     for process in case.evidence.trace.processes:
         for one in process.digests:
             of = taken.setdefault((one.group, one.op, one.name), {})
@@ -439,31 +391,27 @@ def _finding(case: Case, digests: dict[int, Digest]) -> RuleFinding:
     group = trace.group_by_id.get(one.group)
     size = len(digests) if group is None or group.size is None else group.size
     odd = case.by_rank(minority({p: d.value for p, d in digests.items()}, size))
-    places = []
-    for process in odd or case.by_rank(digests):
-        frame = innermost(digests[process].stack)
-        if frame is not None:
-            places.append(CodeLocation.at(process, frame, one.op))
+    members = case.by_rank(digests)
+    places = tuple(
+        CodeLocation.at(process, frame, one.op)
+        for process in odd or members
+        if (frame := innermost(digests[process].stack)) is not None
+    )
     return RuleFinding(
         kind="value_divergence",
         # That they differ is sure, and not that a majority is right.
         because=why((odd, MAJORITY)),
-        summary=values_summary(trace, group, one, odd, case.by_rank(digests), places[:1]),
-        hint=HINT,
+        summary=values_summary(trace, group, one, odd, members, places),
+        hint="Only checksums were compared. Before that call look for what one rank does otherwise:"
+        " another seed, a step that was left out, an update outside of the optimizer; where the"
+        " program is the same, test that host's memory and device. Do not trust what was computed"
+        " since.",
         culprits=tuple(odd),
         op=one.op,
         group=one.group,
-        seq=None,
-        locations=tuple(places),
+        locations=places,
         at_ns=min(digest.t_ns for digest in digests.values()),
     )
-
-
-HINT = (
-    "Only checksums were compared. Before that call look for what one rank does otherwise: another"
-    " seed, a step that was left out, an update outside of the optimizer; where the program is the"
-    " same, test that host's memory and device. Do not trust what was computed since."
-)
 
 
 def values_summary(
@@ -480,10 +428,8 @@ def values_summary(
     at = f" at {sentences.place(places[0])}" if places else ""
     number = f" in its call {one.number:,}{where}{at}"
     if not odd:
-        target_text = sentences.processes(trace, members)
-        return (
-            f"Values differ that have to be equal: {what} is not the same in {target_text}{number}."
-        )
+        who = sentences.processes(trace, members)
+        return f"Values differ that have to be equal: {what} is not the same in {who}{number}."
     rest = sentences.processes(trace, [p for p in members if p not in odd])
     who, have = sentences.subject(trace, odd), sentences.have(odd)
     return f"{who} {have} other values than {rest}, where they have to be equal: {what}{number}."

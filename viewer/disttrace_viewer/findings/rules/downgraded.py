@@ -35,10 +35,21 @@ def with_handled(case: Case, finding: RuleFinding) -> RuleFinding:
     if not new:
         return finding
     trace = case.evidence.trace
+    at = {p: f"{raised(one)}{sentences.aside(innermost(one.stack))}" for p, one in new.items()}
+    alike = sentences.together((what, process) for process, what in at.items())
+    texts = [
+        f"{sentences.subject(trace, who)} handle{'s' * (len(who) == 1)} {what} there."
+        for what, who in alike.items()
+    ]
+    hint = (
+        f"Find why {sentences.processes(trace, new)} raised {sentences.listed([*alike])}. What runs"
+        " in `except`, `finally` and at the end of a `with` runs on the ranks that raised alone: do"
+        " not communicate or wait there where the others are elsewhere."
+    )
     return replace(
         finding,
-        summary=f"{finding.summary} {sentence(trace, new)}",
-        hint=hint(trace, new) if {*finding.culprits} <= {*new} else finding.hint,
+        summary=" ".join([finding.summary, *texts]),
+        hint=hint if {*finding.culprits} <= {*new} else finding.hint,
     )
 
 
@@ -55,41 +66,11 @@ def _handled(case: Case, processes: Iterable[int]) -> Iterator[tuple[int, Failur
                 yield process, failure
 
 
-def sentence(trace: JobTrace, found: Mapping[int, Failure]) -> str:
-    """``Rank 1 handles ValueError: bad batch (train.py:12) there.``"""
-    with_handled = sentences.together(
-        (_what(failure), process) for process, failure in found.items()
-    )
-    return " ".join(
-        f"{sentences.subject(trace, who)} handle{'s' * (len(who) == 1)} {what} there."
-        for what, who in with_handled.items()
-    )
-
-
-def hint(trace: JobTrace, found: Mapping[int, Failure]) -> str:
-    """What to read first, and what to change."""
-    what = sentences.listed(list(dict.fromkeys(map(_what, found.values()))))
-    return (
-        f"Find why {sentences.processes(trace, found)} raised {what}. What runs in `except`,"
-        " `finally` and at the end of a `with` runs on the ranks that raised alone: do not"
-        " communicate or wait there where the others are elsewhere."
-    )
-
-
-def _what(failure: Failure) -> str:
-    return f"{raised(failure)}{sentences.aside(innermost(failure.stack))}"
-
-
-LEFT_OVER_KINDS = (
-    "duplicate_rank",
-    "missing_participant",
-    "no_progress",
-    "process_failed",
+_LEFT_OVER = {
+    *("duplicate_rank", "missing_participant", "no_progress", "process_failed"),
     "rendezvous_incomplete",
-)
+}
 """What those run into who meet in such a place."""
-GROUPS = "ProcessGroup"
-"""How the constructors of backends begin."""
 
 
 def traced_to(case: Case, findings: Sequence[RuleFinding]) -> list[RuleFinding]:
@@ -102,7 +83,7 @@ def traced_to(case: Case, findings: Sequence[RuleFinding]) -> list[RuleFinding]:
 
 
 def _may_be(finding: RuleFinding) -> bool:
-    return finding.severity == ERROR and finding.kind in LEFT_OVER_KINDS
+    return finding.severity == ERROR and finding.kind in _LEFT_OVER
 
 
 def _traced(
@@ -114,14 +95,21 @@ def _traced(
     for op, attempt in before[finding.kind == "no_progress"]:
         if op.process in concerned:
             return finding.doubted(
-                LEFTOVER, summary=of_attempt(finding.summary, attempt), hint=OWN_STORE, culprits=()
+                LEFTOVER,
+                summary=f"{finding.summary.removesuffix('.')}; attempt {attempt} made this group"
+                " under the same keys of the same store, which still holds its addresses.",
+                hint="Give each attempt keys of its own: TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for"
+                " torchrun, or a PrefixStore with TORCHELASTIC_RESTART_COUNT in its name.",
+                culprits=(),
             )
     for store, inside in left:
         if inside & concerned:
             return finding.doubted(
                 LEFTOVER,
-                summary=summary(finding.summary, str(store.call.args.get("path"))),
-                hint=LEFT_OVER_HINT,
+                summary=f"{finding.summary.removesuffix('.')}; {store.call.args.get('path')} is"
+                " left over from an earlier run: the file still holds its addresses.",
+                hint="Delete that file before each run, or give each run a file of its own"
+                " (init_method).",
                 culprits=(),
             )
     return finding
@@ -157,7 +145,7 @@ def met_before(case: Case, *, stuck: bool = False) -> Iterator[tuple[Op, int]]:
     broken: list[tuple[Hashable, Op]] = []
     for op, store in case.rendezvous.constructors:
         attempt = trace.processes[op.process].attempt
-        if attempt is None or not op.call.op.startswith(GROUPS):
+        if attempt is None or not op.call.op.startswith("ProcessGroup"):
             continue
         key: Hashable = (store.place, store.prefix, trace.processes[op.process].parent)
         # One in flight may wait for a rank that does not come.
@@ -179,32 +167,6 @@ def _broken(case: Case, store: Op) -> Iterator[Op]:
             yield op
 
 
-LEFT_OVER_HINT = (
-    "Delete that file before each run, or give each run a file of its own (init_method)."
-)
-
-OWN_STORE = (
-    "Give each attempt keys of its own: TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun, or a"
-    " PrefixStore with TORCHELASTIC_RESTART_COUNT in its name."
-)
-
-
-def summary(found: str, path: str) -> str:
-    """What was found, and where it comes from."""
-    return (
-        f"{found.removesuffix('.')}; {path} is left over from an earlier run: the file still holds"
-        " its addresses."
-    )
-
-
-def of_attempt(found: str, before: int) -> str:
-    """What was found, and in which attempt it comes from."""
-    return (
-        f"{found.removesuffix('.')}; attempt {before} made this group under the same keys of the"
-        " same store, which still holds its addresses."
-    )
-
-
 def overcome(case: Case, finding: RuleFinding) -> RuleFinding:
     """The finding, as a note where all concerned are of an attempt whose successor ended well."""
     attempt, later = attempts(case, finding)
@@ -212,14 +174,26 @@ def overcome(case: Case, finding: RuleFinding) -> RuleFinding:
         return finding
     starter = _went_on(case, finding)
     if starter is not None:
-        summary = of_a_trial(finding.summary, case.evidence.trace, starter)
-        return replace(finding, severity=NOTE, summary=summary, hint=HINT_OF_A_TRIAL)
+        label = sentences.processes(case.evidence.trace, [starter])
+        return replace(
+            finding,
+            severity=NOTE,
+            summary=f"One run of several that {label} began failed ({finding.summary.rstrip('.')});"
+            f" {label} began others after it, which ended well, as it did.",
+            hint="The program went on without it, and what it began later ended well; if no rank of"
+            " it may fail, have it end with another code.",
+        )
     if attempt is None or later is None:
         return finding
     if not _ran_to_its_end(case, later, _launchers(case, finding)):
         return finding
-    summary = summary_text(finding.summary, attempt, later)
-    return replace(finding, severity=NOTE, summary=summary, hint=TRIED_AGAIN_HINT)
+    return replace(
+        finding,
+        severity=NOTE,
+        summary=f"Attempt {attempt} failed ({finding.summary.rstrip('.')}); attempt {later} ran to"
+        " its end.",
+        hint="Nothing is lost but the time of that attempt; if it comes again, read why it failed.",
+    )
 
 
 def attempts(case: Case, finding: RuleFinding) -> tuple[int | None, int | None]:
@@ -304,39 +278,7 @@ def _concerned(finding: RuleFinding) -> tuple[int, ...]:
     return (*finding.culprits, *finding.waiting)
 
 
-TRIED_AGAIN_HINT = (
-    "Nothing is lost but the time of that attempt; if it comes again, read why it failed."
-)
-
-
-def summary_text(what: str, attempt: int, later: int) -> str:
-    """``what``: the sentence of the finding."""
-    return f"Attempt {attempt} failed ({what.rstrip('.')}); attempt {later} ran to its end."
-
-
-HINT_OF_A_TRIAL = (
-    "The program went on without it, and what it began later ended well; if no rank of it may fail,"
-    " have it end with another code."
-)
-
-
-def of_a_trial(what: str, trace: JobTrace, starter: int) -> str:
-    """``starter``: the process that ran the trials."""
-    label = sentences.processes(trace, [starter])
-    return (
-        f"One run of several that {label} began failed ({what.rstrip('.')}); {label} began others"
-        " after it, which ended well, as it did."
-    )
-
-
-KINDS = frozenset(
-    {
-        "missing_participant",
-        "unmatched_send",
-        "unmatched_recv",
-        "store_key_missing",
-    }
-)
+KINDS = frozenset({"missing_participant", "unmatched_send", "unmatched_recv", "store_key_missing"})
 """Kinds that are about a rank that does not come."""
 ABOUT_WAITS = KINDS | {"rendezvous_incomplete", "no_progress"}
 """Kinds of what may still come about."""
@@ -355,7 +297,11 @@ def eased(case: Case, finding: RuleFinding) -> RuleFinding:
     awaited = {p for wait in waits for p in _awaited(case, wait)} - {w.process for w in waits}
     if not awaited or not all(_gets_on(case, p, since_ns) for p in awaited):
         return finding
-    return finding.doubted(MAY_END, severity=NOTE, hint=GETTING_ON_HINT, culprits=())
+    hint = (
+        "Nothing stands still: everybody waited for gets on with calls made before. If the wait is"
+        " not meant to be, see whether they come to it, or passed it over."
+    )
+    return finding.doubted(MAY_END, severity=NOTE, hint=hint, culprits=())
 
 
 def is_waiting(finding: RuleFinding) -> bool:
@@ -396,9 +342,3 @@ def _newest(case: Case, process: int) -> Op | None:
     ]
     main = [op for op in kept if op.thread == 0]
     return max(main or kept, key=lambda op: op.number, default=None)
-
-
-GETTING_ON_HINT = (
-    "Nothing stands still: everybody waited for gets on with calls made before. If the wait is not"
-    " meant to be, see whether they come to it, or passed it over."
-)

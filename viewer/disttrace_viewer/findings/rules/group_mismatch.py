@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,11 +11,12 @@ from disttrace_viewer.evidence.wait import COLLECTIVE, MESSAGE, RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, WARNING, RuleFinding, Scope, why
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
-from disttrace_viewer.trace.model import Group, JobTrace
+from disttrace_viewer.trace.model import Group
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 
 Ranks = tuple[int, ...]
+_BY_NAMES = mismatches.KINDS | {"deadlock", "missing_participant"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,30 +44,32 @@ def _two_names(case: Case) -> Iterator[RuleFinding]:
     """
     same: dict[Hashable, dict[tuple[str | None, ...], list[Wait]]] = {}
     for wait in case.open():
-        made = case.rendezvous.of(wait.op) if wait.kind == RENDEZVOUS else None
+        mesh = case.rendezvous.of(wait.op) if wait.kind == RENDEZVOUS else None
         parent = case.evidence.sample.around(wait.op)
-        if made is None or made.ranks is None or parent is None:
+        if mesh is None or mesh.ranks is None or parent is None:
             continue  # however young: in the other name none will come, as in a cycle
         if parent.call.args.get("use_local_synchronization"):
-            names = same.setdefault((made.store.place, made.ranks, wait.op.call.op), {})
-            names.setdefault(made.store.prefix, []).append(wait)
+            names = same.setdefault((mesh.store.place, mesh.ranks, wait.op.call.op), {})
+            names.setdefault(mesh.store.prefix, []).append(wait)
     for names in same.values():
         waits = [wait for found in names.values() for wait in found]
         who = tuple(sorted({wait.process for wait in waits}))
         if len(names) < 2 or len(who) < len(waits):
             continue
         places = [case.evidence.top(wait.op) for wait in waits]
+        under = ("/".join(part or "?" for part in name) for name, of in names.items() for _ in of)
+        made = (
+            (f"it under {name!r} ({sentences.line(op)})", op.process)
+            for name, op in zip(under, places, strict=True)
+        )
+        text = sentences.sides(case.evidence.trace, made, "makes", "make")
         yield RuleFinding(
             kind="group_mismatch",
-            summary=two_names(
-                case.evidence.trace,
-                [
-                    (case.evidence.top(wait.op), "/".join(part or "?" for part in prefix))
-                    for prefix, found in names.items()
-                    for wait in found
-                ],
-            ),
-            hint=ONE_NAME,
+            summary="Members of one group make it under different names in the same store, so they"
+            f" wait for each other: {text}. One of them has made more such groups before, or"
+            " fewer.",
+            hint="Make the same groups in the same order in all members of this one, or pass"
+            " use_local_synchronization=False.",
             waiting=who,
             op="new_group",
             locations=case.evidence.locations(places),
@@ -101,7 +104,8 @@ def by_names(case: Case, finding: RuleFinding) -> RuleFinding:
         because=(sentences.EITHER_SIDE,),
         summary=f"{finding.summary} {sentences.subject(trace, [one])} gives groups other names than"
         f" their other members: {sentences.listed(texts)}.",
-        hint=ONE_MESH,
+        hint="Compare how this rank makes its mesh, or its groups: names, shape and order of"
+        " dimensions.",
     )
 
 
@@ -251,25 +255,35 @@ def _finding(
     trace, evidence = case.evidence.trace, case.evidence
     order = sorted(here, key=lambda p: (p not in odd, p))
     places = [here[p].op for p in order]
-    made = [(here[p].op, here[p].ranks) for p in order]
-    summary, unsure = differ(trace, position, made), False
+    texts = ((f"{list(here[p].ranks)} ({sentences.line(here[p].op)})", p) for p in order)
+    makes = sentences.sides(trace, texts, "makes", "make")
+    went = [w.op for p in past for w in case.of_process.get(p, ())]
+    what = f"the processes do not make the same group: {makes}"
     if past:
-        went = [w.op for p in past for w in case.of_process.get(p, ())]
-        summary = went_past(trace, position, made, past, went)
-        # One against one, both in operations: either of them may have left a call out before.
-        unsure = bool(went) and not odd
-        places = [*went, *places]
+        then = f"{sentences.have(past)} ended"
+        if went:
+            shown = dict.fromkeys(sentences.call(trace, op) for op in went)
+            then = f"{'is' if len(past) == 1 else 'are'} in {sentences.listed(list(shown))}"
+        what = f"{makes}, but {sentences.processes(trace, past)} went past it and {then}"
+    # One against one, both in operations: either of them may have left a call out before.
+    unsure = bool(went) and not odd
+    hint = (
+        "Every process must call new_group for every group, members or not, in one order with the"
+        " same ranks (or pass use_local_synchronization=True)."
+    )
+    if unsure:
+        hint += " Or look for a call before it that those who make the group have left out."
     return RuleFinding(
         kind="group_mismatch",
-        summary=summary,
+        summary=f"In call {position + 1} of new_group, {what}.",
         severity=severity,
         because=why((unsure, sentences.EITHER_SIDE)),
-        hint=EITHER if unsure else HINT,
+        hint=hint,
         culprits=tuple(odd),
         waiting=tuple(sorted({w.process for w in waits} - set(odd))),
         op="new_group",
         group=group.id,
-        locations=evidence.locations(places),
+        locations=evidence.locations([*went, *places]),
         at_ns=min(creation.op.begin_ns for creation in here.values()),
         scope=Scope(
             exchanges=frozenset(w.exchange for w in waits),
@@ -277,62 +291,3 @@ def _finding(
             members=frozenset(w.process for w in waits),
         ),
     )
-
-
-HINT = (
-    "Every process must call new_group for every group, members or not, in one order with the same"
-    " ranks (or pass use_local_synchronization=True)."
-)
-
-EITHER = f"{HINT} Or look for a call before it that those who make the group have left out."
-
-ONE_MESH = (
-    "Compare how this rank makes its mesh, or its groups: names, shape and order of dimensions."
-)
-_BY_NAMES = mismatches.KINDS | {"deadlock", "missing_participant"}
-
-ONE_NAME = (
-    "Make the same groups in the same order in all members of this one, or pass"
-    " use_local_synchronization=False."
-)
-
-Made = Iterable[tuple[Op, Sequence[int]]]
-"""Calls of new_group with the ranks that they name."""
-
-
-def differ(trace: JobTrace, position: int, made: Made) -> str:
-    """The calls at one position name other ranks."""
-    return (
-        f"In call {position + 1} of new_group, the processes do not make the same group:"
-        f" {_makes(trace, made)}."
-    )
-
-
-def went_past(
-    trace: JobTrace, position: int, made: Made, past: Sequence[int], inside: Sequence[Op]
-) -> str:
-    """``past``: those who did not make the call, and are ``inside`` other operations."""
-    who, one = sentences.processes(trace, past), len(past) == 1
-    then = f"{'has' if one else 'have'} ended"
-    if inside:
-        shown = dict.fromkeys(sentences.call(trace, op) for op in inside)
-        then = f"{'is' if one else 'are'} in {sentences.listed(list(shown))}"
-    return (
-        f"In call {position + 1} of new_group, {_makes(trace, made)}, but {who} went past it and"
-        f" {then}."
-    )
-
-
-def two_names(trace: JobTrace, made: Iterable[tuple[Op, str]]) -> str:
-    """The same group, and the prefix under which each of its members makes it."""
-    texts = ((f"it under {name!r} ({sentences.line(op)})", op.process) for op, name in made)
-    return (
-        "Members of one group make it under different names in the same store, so they wait for"
-        f" each other: {sentences.sides(trace, texts, 'makes', 'make')}. One of them has made more"
-        " such groups before, or fewer."
-    )
-
-
-def _makes(trace: JobTrace, made: Made) -> str:
-    texts = ((f"{list(ranks)} ({sentences.line(op)})", op.process) for op, ranks in made)
-    return sentences.sides(trace, texts, "makes", "make")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from disttrace_viewer.analysis.process_ends import MISSED_NS, SILENT, STOPPED_AGENT, End
+from disttrace_viewer.analysis.process_ends import MISSED_NS, SILENT, STOPPED_AGENT
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, RuleFinding, Scope
 from disttrace_viewer.findings.rules import outside
-from disttrace_viewer.trace.model import CodeLocation, JobTrace
-from disttrace_viewer.trace.process import Failure, Process
+from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.sentences import ended
 
@@ -43,41 +42,23 @@ def _finding(case: Case, who: list[int], *, whole: bool) -> RuleFinding:
     first = min(who, key=lambda p: evidence.ends[p].t_ns)
     texts = (f.text for p in trace.processes for f in filter(_stopped, p.failures))
     torchrun, where = (next(texts, None), None) if whole else (None, evidence.whereabouts(first))
+    were = "were" if len(who) > 1 else "was"
+    reported = "SIGINT" if torchrun is None else f"torchrun: {torchrun}"
+    at = "" if where is None else f" at {sentences.is_at(where)}"
+    then = "; what ranks report after that follows from it" if whole else ""
     return RuleFinding(
         kind="process_failed",
         severity=NOTE if whole else ERROR,
-        summary=summary(trace, who, torchrun=torchrun, where=where, whole=whole),
-        hint=HINT,
+        summary=f"{sentences.subject(trace, who)} {were} interrupted from outside"
+        f" ({reported}){at}{then}.",
+        hint="Somebody pressed Ctrl-C, or something sent the signal: a shell, a scheduler, a"
+        " notebook. What stood before is the verdict.",
         waiting=(),
         at_ns=evidence.ends[first].t_ns,
         locations=outside.locations(case, who),
         scope=Scope()
         if whole
         else Scope(roots=frozenset(who), members=case.witnesses.broke_after(who)),
-    )
-
-
-HINT = (
-    "Somebody pressed Ctrl-C, or something sent the signal: a shell, a scheduler, a notebook. What"
-    " stood before is the verdict."
-)
-
-
-def summary(
-    trace: JobTrace,
-    who: Sequence[int],
-    *,
-    torchrun: str | None,
-    where: CodeLocation | None,
-    whole: bool,
-) -> str:
-    """``torchrun``: its agent's words; ``where``: the line of the first of some ranks."""
-    were = "were" if len(who) > 1 else "was"
-    reported = "SIGINT" if torchrun is None else f"torchrun: {torchrun}"
-    at = "" if where is None else f" at {sentences.is_at(where)}"
-    then = "; what ranks report after that follows from it" if whole else ""
-    return (
-        f"{sentences.subject(trace, who)} {were} interrupted from outside ({reported}){at}{then}."
     )
 
 
@@ -98,19 +79,9 @@ def find_orphaned(case: Case) -> Iterator[RuleFinding]:
             yield RuleFinding(
                 kind="process_failed",
                 severity=NOTE,
-                summary=orphaned_summary(trace, launcher, end, left),
-                hint=ORPHANED_HINT,
+                summary=f"{sentences.subject(trace, [launcher.index])} {ended(end, surely=True)},"
+                f" and {sentences.processes(trace, left)} lived on.",
+                hint="Nobody starts these ranks anew or ends them with the others of the job: end"
+                " them by hand if they hold ports or devices still.",
                 at_ns=gone_ns,
             )
-
-
-ORPHANED_HINT = (
-    "Nobody starts these ranks anew or ends them with the others of the job: end them by hand if"
-    " they hold ports or devices still."
-)
-
-
-def orphaned_summary(trace: JobTrace, launcher: Process, end: End, left: Sequence[int]) -> str:
-    """``Agent 4711 was ended by SIGKILL, and rank 1 lived on.``"""
-    who = sentences.subject(trace, [launcher.index])
-    return f"{who} {ended(end, surely=True)}, and {sentences.processes(trace, left)} lived on."

@@ -19,7 +19,6 @@ from disttrace_viewer.findings.rules.outside import journals
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
 from disttrace_viewer.findings.rules.unmatched import with_question
 from disttrace_viewer.trace.operation import Op
-from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.wording import sentences
 
 
@@ -64,6 +63,20 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> RuleFinding:
     no_culprit = no_culprit or not away or alone or (not raised and _differed(case, wait, sinks))
     left = _left(case, wait, sinks)
     native = any(w.op.call.origin == "c++" for w in inside)
+    hint = _hint(case, wait, sinks)
+    if extra:
+        lines = sentences.listed([*dict.fromkeys(map(sentences.line, extra))])
+        hint = (
+            f"Apart from {_more(extra)} at {lines} all ranks made the same calls: look for a"
+            " collective inside `if rank ...`, or under a condition on the data, there."
+        )
+    elif alone and not all(outside.asks(case, s) for s in sinks):
+        # Who asks a store is held up there, be it on its way to this line or not.
+        hint = (
+            "None of the missing has called at this line so far: see whether they are on their way"
+            " to it, or whether only some ranks call there (`if rank ...`, an exception's handler,"
+            " atexit)."
+        )
     finding = RuleFinding(
         kind="missing_participant",
         summary=with_question(summary(case, wait, inside, sinks, late, extra), trace, wait, other),
@@ -83,12 +96,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> RuleFinding:
             (left, sentences.LEFT_ON_DEVICE),  # it may have been stuck before
             (early, sentences.SOON),
         ),
-        hint=ALONE
-        # Who asks a store is held up there, be it on its way to this line or not.
-        if alone and not all(outside.asks(case, s) for s in sinks)
-        else _hint(case, wait, sinks)
-        if not extra
-        else skipped(extra),
+        hint=hint,
         culprits=() if no_culprit else away,
         waiting=tuple(who),
         op=wait.op.call.op,
@@ -157,16 +165,23 @@ def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
         return outside.at_work_hint(case, sinks)
     failure = next((f for s in sinks for f in outside.failed_threads(case, s)), None)
     if failure is not None:
-        return thread_failed(failure)
+        return f"Read the exception of its thread first: {outside.raised(failure)}."
     if not sinks:
-        return UNSEEN
-    late = dict(wait.lateness)
+        return "See whether these ranks were started, and whether their journals were collected."
+    many, late = len(sinks) > 1, dict(wait.lateness)
     if all(s in late for s in sinks):
-        return held_up(sinks)
+        return (
+            f"Find what held {'them' if many else 'it'} up before this call (a loader, a"
+            " checkpoint, an evaluation), or allow more time: timeout= of the group."
+        )
     if all(end.how == CLEAN and end.asked_at for end in ends):
-        return ENDED
+        return (
+            "Find who asks for the end there (os._exit, sys.exit, os.exec*): the others were still"
+            " at work."
+        )
+    does = "these ranks do" if many else "this rank does"
     if not case.knows("position", sinks):
-        return add_stacks(sinks)
+        return f"Look at what {does}: disttrace attach, or py-spy dump, while it hangs."
     native = wait.op.call.origin == "c++" and all(_left_the_loop(case, s) for s in sinks)
     if native or all(case.clean(s) or _parted(case, s) for s in sinks):
         kept = case.evidence.sample.of_process
@@ -174,8 +189,12 @@ def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
         # DDP's reducer alone waits in C++, where none sees it.
         unseen = ("c++", COLLECTIVE, None)
         ddp = any((op.call.origin, op.call.kind, op.wait_begin_ns) == unseen for op in issued)
-        return uneven(ddp=ddp)
-    return look_there(sinks)
+        use = "join() of DistributedDataParallel, or " * ddp
+        return (
+            "Look for uneven inputs: one rank has fewer batches, or leaves the loop earlier, also"
+            f" by an exception that is caught; use {use}drop_last."
+        )
+    return f"Look at what {does} there: a data loader, a lock, or code that only some ranks run."
 
 
 def _parted(case: Case, process: int) -> bool:
@@ -272,16 +291,6 @@ def _sites(course: Course) -> list[Site]:
     return [of_call[call.index] for _, call in course]
 
 
-UNSEEN = "See whether these ranks were started, and whether their journals were collected."
-ENDED = (
-    "Find who asks for the end there (os._exit, sys.exit, os.exec*): the others were still at work."
-)
-ALONE = (
-    "None of the missing has called at this line so far: see whether they are on their way to it,"
-    " or whether only some ranks call there (`if rank ...`, an exception's handler, atexit)."
-)
-
-
 def summary(
     case: Case,
     wait: Wait,
@@ -352,51 +361,3 @@ def summary(
 
 def _more(extra: Sequence[Op]) -> str:
     return "one more call" if len(extra) == 1 else f"{len(extra)} more calls"
-
-
-def skipped(extra: Sequence[Op]) -> str:
-    """What to look for where some made calls beyond the others'."""
-    lines = sentences.listed([*dict.fromkeys(map(sentences.line, extra))])
-    return (
-        f"Apart from {_more(extra)} at {lines} all ranks made the same calls:"
-        " look for a collective inside `if rank ...`, or under a condition on the data, there."
-    )
-
-
-def thread_failed(failure: Failure) -> str:
-    """What to read where a thread of one that is missing failed."""
-    return f"Read the exception of its thread first: {outside.raised(failure)}."
-
-
-def uneven(*, ddp: bool) -> str:
-    """What to look for where a rank has left its loop; ``ddp``: DDP was used."""
-    use = "join() of DistributedDataParallel, or " * ddp
-    return (
-        "Look for uneven inputs: one rank has fewer batches, or leaves the loop earlier, also by an"
-        f" exception that is caught; use {use}drop_last."
-    )
-
-
-def held_up(missing: Sequence[int]) -> str:
-    """What to find where all of them arrived too late."""
-    return (
-        f"Find what held {'it' if len(missing) == 1 else 'them'} up before this call (a loader, a"
-        " checkpoint, an evaluation), or allow more time: timeout= of the group."
-    )
-
-
-def look_there(missing: Sequence[int]) -> str:
-    """What to look at where nothing more is known."""
-    return (
-        f"Look at what {'this rank does' if len(missing) == 1 else 'these ranks do'} there: a data"
-        " loader, a lock, or code that only some ranks run."
-    )
-
-
-def add_stacks(missing: Sequence[int]) -> str:
-    """What to do where nothing tells at what the missing are."""
-    many = len(missing) > 1
-    return (
-        f"Look at what {'these ranks do' if many else 'this rank does'}: disttrace attach, or"
-        " py-spy dump, while it hangs."
-    )

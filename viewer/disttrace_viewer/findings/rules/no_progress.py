@@ -119,13 +119,6 @@ def host_is_ahead(case: Case, wait: Wait, members: Iterable[int]) -> bool:
     )
 
 
-def _is_only_asked(wait: Wait) -> bool:
-    """Whether none has begun to wait for a message of which the backend hears only then."""
-    call = wait.op.call
-    unwaited = call.asynchronous is True and wait.op.wait_begin_ns is None
-    return wait.kind == MESSAGE and call.backend == "gloo" and unwaited
-
-
 def _finding(case: Case, wait: Wait) -> RuleFinding:
     evidence, trace = case.evidence, case.evidence.trace
     inside = [
@@ -146,19 +139,7 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
         summary=summary(case, wait, who, waited_ns, still, open_) + troubles(trace, reported),
         because=(sentences.ALL_CAME,),
         culprits=still,
-        hint=lacking
-        if (lacking := OPEN.get(open_ or ""))
-        else outside.stopped_hint(case, still) or FROZEN
-        if still
-        else HINTS[reported[0][1].where]
-        if reported
-        else INTERFACE
-        if wait.kind == RENDEZVOUS
-        else WAIT_HINT
-        if all(_is_only_asked(w) for w in inside)
-        else GRAPHS
-        if _held_by_graphs(case, wait)
-        else NETWORK,
+        hint=_hint(case, wait, inside, still, reported, open_),
         waiting=tuple(who),
         op=wait.op.call.op,
         group=trace.group_id(wait.op.call),
@@ -166,6 +147,58 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
         locations=evidence.locations(w.op for w in inside),
         at_ns=wait.op.begin_ns,
         scope=Scope(exchanges=frozenset(w.exchange for w in inside), roots=frozenset(who)),
+    )
+
+
+def _hint(
+    case: Case,
+    wait: Wait,
+    inside: Sequence[Wait],
+    still: Sequence[int],
+    reported: Sequence[tuple[int, Trouble]],
+    open_: str | None,
+) -> str:
+    if open_ == "root":
+        return (
+            "Compare the roots (src, dst) that the ranks pass there: they may differ, and this"
+            " evidence does not hold them. If they are equal, suspect the network, device or"
+            " library."
+        )
+    if open_ == "members":
+        return (
+            "Find who else is in that group, and where: this evidence lists only those that have"
+            " used it."
+        )
+    if still:
+        return outside.stopped_hint(case, still) or FROZEN
+    if reported:
+        return HINTS[reported[0][1].where]
+    if wait.kind == RENDEZVOUS:
+        return (
+            "Suspect the network between these hosts: an address or interface that others cannot"
+            " reach (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME), or a firewall."
+        )
+    # Of some messages a backend hears only when their end is waited for.
+    if all(
+        one.kind == MESSAGE
+        and one.op.call.backend == "gloo"
+        and one.op.call.asynchronous is True
+        and one.op.wait_begin_ns is None
+        for one in inside
+    ):
+        return (
+            "On gloo a message ends only in wait(): is_completed() stays false until that is"
+            " called. Wait for it, in a thread of its own if something else is to be done"
+            " meanwhile."
+        )
+    if _held_by_graphs(case, wait):
+        return (
+            "A CUDA graph that holds operations keeps NCCL from ending: delete such graphs, or call"
+            " their reset(), before the groups are destroyed."
+        )
+    return (
+        "Suspect the network, the device or the library: test the links between these hosts, look"
+        " for errors of the driver, and compare library versions."
     )
 
 
@@ -193,7 +226,9 @@ def _apart(case: Case, waits: Sequence[Wait]) -> RuleFinding:
         kind="no_progress",
         summary=f"{told}. Stacks have no sequence numbers, so nobody knows {which}.",
         because=(sentences.NOTHING_ELSE,),
-        hint=UNCOUNTED,
+        hint="Compare the calls there, one by one: a collective under a condition on the rank, or"
+        " one call more on some ranks. Run it once with DISTTRACE=1: with numbers it is told who is"
+        " out of step.",
         waiting=tuple(who),
         locations=case.evidence.locations(w.op for w in waits),
         at_ns=waits[0].op.begin_ns,
@@ -241,32 +276,6 @@ FROZEN = (
     "Look at what holds it there: a signal, a debugger, a call in a library that keeps the GIL, a"
     " swapping or frozen host."
 )
-NETWORK = (
-    "Suspect the network, the device or the library: test the links between these hosts, look for"
-    " errors of the driver, and compare library versions."
-)
-GRAPHS = (
-    "A CUDA graph that holds operations keeps NCCL from ending: delete such graphs, or call their"
-    " reset(), before the groups are destroyed."
-)
-
-WAIT_HINT = (
-    "On gloo a message ends only in wait(): is_completed() stays false until that is called. Wait"
-    " for it, in a thread of its own if something else is to be done meanwhile."
-)
-
-OPEN = {
-    "root": "Compare the roots (src, dst) that the ranks pass there: they may differ, and this"
-    " evidence does not hold them. If they are equal, suspect the network, device or library.",
-    "members": "Find who else is in that group, and where: this evidence lists only those that"
-    " have used it.",
-}
-"""What to do where that is what the evidence lacks."""
-
-INTERFACE = (
-    "Suspect the network between these hosts: an address or interface that others cannot reach"
-    " (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME), or a firewall."
-)
 
 
 def summary(
@@ -277,36 +286,31 @@ def summary(
     still: Sequence[int],
     open_: str | None,
 ) -> str:
-    """``still``: members that stopped running; ``open_``: what the evidence lacks (``OPEN``)."""
+    """``still``: members that stopped running; ``open_``: what the evidence lacks."""
     trace = case.evidence.trace
     name = sentences.operation(trace, wait.op)
+    what = name if wait.kind == OTHER or open_ == "members" else "it"
+    been = _been_in(trace, who, what, wait.op, waited_ns)
     if wait.kind == OTHER:
-        been = sentences.capital(_been_in(trace, who, name, wait.op, waited_ns))
-        return f"{been}, and what it waits for was not recorded."
+        return f"{sentences.capital(been)}, and what it waits for was not recorded."
     if open_ == "members":
-        been = sentences.capital(_been_in(trace, who, name, wait.op, waited_ns))
-        return f"{been}; all that were seen in that group are in it, and it may have more members."
+        return (
+            f"{sentences.capital(been)}; all that were seen in that group are in it, and it may"
+            " have more members."
+        )
     if open_ == "root":
         returned = [p for p in wait.arrived if p not in who]
         some = f": {sentences.processes(trace, returned)} returned" if returned else ""
-        been = _been_in(trace, who, "it", wait.op, waited_ns)
         return (
             f"All members have joined {name}{some}{',' if returned else ', and'} {been}: the roots"
             " may differ, which this evidence does not hold."
         )
     alike = "" if wait.kind == RENDEZVOUS else " with matching arguments"
     return (
-        f"All members have joined {name}{alike}, and"
-        f" {_been_in(trace, who, 'it', wait.op, waited_ns)}: nothing moves"
+        f"All members have joined {name}{alike}, and {been}: nothing moves"
         f"{', and the device began it on all ranks' * (open_ == 'began')}"
         f"{outside.where(case, still)}."
     )
-
-
-UNCOUNTED = (
-    "Compare the calls there, one by one: a collective under a condition on the rank, or one call"
-    " more on some ranks. Run it once with DISTTRACE=1: with numbers it is told who is out of step."
-)
 
 
 def _been_in(trace: JobTrace, who: Sequence[int], what: str, op: Op, waited_ns: int | None) -> str:
@@ -341,11 +345,8 @@ def _one(trace: JobTrace, process: int, one: Trouble) -> str:
     whose = f" of {sentences.processes(trace, [process])}" if one.mine else ""
     xid = f"Xid {one.code}" if one.code is not None else one.name or _WHAT[one.where]
     text = f"`{one.text}`" if one.text else xid
-    return f"It may be {_WHAT[one.where]}{whose}: {_by(one.by)} on {owner.host} says {text}"
-
-
-def _by(name: str) -> str:
-    return "the kernel's log" if name == "kernel log" else name
+    by = "the kernel's log" if one.by == "kernel log" else one.by
+    return f"It may be {_WHAT[one.where]}{whose}: {by} on {owner.host} says {text}"
 
 
 BEFORE_NS = 60_000_000_000
@@ -395,7 +396,10 @@ def find_stuck_device(case: Case) -> Iterator[RuleFinding]:
         because=why((not all(_is_told_of(case, wait) for wait in stuck), sentences.ALL_CAME)),
         culprits=tuple(who),
         device=True,
-        hint=HINTS[reported[0][1].where] if reported else HINT,
+        hint=HINTS[reported[0][1].where]
+        if reported
+        else "Look at this device and its host first (nvidia-smi -q, dmesg for an Xid), and at a"
+        " kernel or a CUDA call that does not return there: py-spy dump --native of the process.",
         waiting=tuple(who),
         op=first.op.call.op,
         group=None if more else evidence.trace.group_id(first.op.call),
@@ -434,9 +438,3 @@ def device_summary(trace: JobTrace, ops: Sequence[Op]) -> str:
         f"The {devices} of {whose} {do} not get on: {sentences.listed(parts)}, and those of {most}"
         " other members are."
     )
-
-
-HINT = (
-    "Look at this device and its host first (nvidia-smi -q, dmesg for an Xid), and at a kernel or a"
-    " CUDA call that does not return there: py-spy dump --native of the process."
-)

@@ -12,7 +12,6 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding, Scope, why
 from disttrace_viewer.trace.model import CodeLocation, Group, JobTrace
 from disttrace_viewer.trace.plain_text import whole
-from disttrace_viewer.trace.process import Process
 from disttrace_viewer.wording import sentences
 
 _WRAPPERS = ("wrapper", "inner", "_fn")
@@ -53,8 +52,12 @@ def _inherited(case: Case, wait: Wait) -> RuleFinding | None:
         return None
     return RuleFinding(
         kind="not_in_group",
-        summary=inherited(trace, wait, parent, evidence.age_ns(wait.op)),
-        hint=FORKED,
+        summary=f"Process {trace.processes[wait.process].pid}, a forked child of {parent.label},"
+        f" has been in {sentences.call(trace, wait.op)} for"
+        f" {sentences.span(evidence.age_ns(wait.op))}: it inherited that group, and nobody knows it"
+        " there.",
+        hint="A group does not survive a fork: make one in the child (spawn it, and call"
+        " init_process_group there), or communicate in the parent.",
         culprits=(wait.process,),
         op=call.op,
         group=group.id,
@@ -111,7 +114,11 @@ def _finding(case: Case, group: Group | None, named: dict[int, int]) -> RuleFind
         summary=to_itself(trace, [*named], where, sending)
         if itself
         else summary(trace, named, where, members),
-        hint=HINT if meant or not itself else ITSELF,
+        hint="torch wants global ranks for src and dst; ranks within the group go by group_src and"
+        " group_dst, or get_global_rank() translates them."
+        if meant or not itself
+        else "A rank cannot be at both ends of a message: look at how this line comes to the other"
+        " end (a table of stages, rank + 1 at the end of a ring, a number of ranks that is one).",
         because=why((itself and meant, sentences.ANOTHER_RANK)),
         culprits=tuple(processes),
         op=ops.pop() if len(ops) == 1 else None,
@@ -140,30 +147,6 @@ def _operation(case: Case, process: int) -> str | None:
         return None
     inside = [frame.function for frame in failure.stack[: failure.stack.index(raised)]]
     return next((name for name in reversed(inside) if name not in _WRAPPERS), None)
-
-
-HINT = (
-    "torch wants global ranks for src and dst; ranks within the group go by group_src and"
-    " group_dst, or get_global_rank() translates them."
-)
-ITSELF = (
-    "A rank cannot be at both ends of a message: look at how this line comes to the other end (a"
-    " table of stages, rank + 1 at the end of a ring, a number of ranks that is one)."
-)
-FORKED = (
-    "A group does not survive a fork: make one in the child (spawn it, and call init_process_group"
-    " there), or communicate in the parent."
-)
-
-
-def inherited(trace: JobTrace, wait: Wait, parent: Process, waited_ns: int) -> str:
-    """Which child waits where; ``parent``: whose group it is."""
-    child = trace.processes[wait.process]
-    return (
-        f"Process {child.pid}, a forked child of {parent.label}, has been in"
-        f" {sentences.call(trace, wait.op)} for"
-        f" {sentences.span(waited_ns)}: it inherited that group, and nobody knows it there."
-    )
 
 
 def summary(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from disttrace_viewer.analysis.process_ends import End
 from disttrace_viewer.evidence.endings import end_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, RuleFinding, Scope, why
 from disttrace_viewer.findings.rules.claims import address
 from disttrace_viewer.findings.rules.communicator_creation import may_come
-from disttrace_viewer.trace.model import JobTrace, Store
+from disttrace_viewer.trace.model import Store
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.sentences import START_UP, ended
@@ -66,9 +65,12 @@ def _finding(case: Case, clients: Sequence[tuple[Op, Store]]) -> RuleFinding:
     return RuleFinding(
         kind="rendezvous_unreachable",
         severity=NOTE if start else ERROR,
-        summary=summary(trace, who, op, store, waited_ns, text),
+        summary=f"{sentences.have_been(trace, who)} dialling {store.host}:{store.port}"
+        f" ({sentences.line(op)}) for {sentences.span(waited_ns)}, where no traced process"
+        f" listens: {text}.",
         because=why((not sure, START_UP)),
-        hint=HINT,
+        hint="Compare MASTER_ADDR and MASTER_PORT (of nodes: --rdzv-endpoint) of all processes, see"
+        " that rank 0 is started, and that no firewall is between the hosts.",
         culprits=tuple(culprits),
         absent_ranks=tuple(absent),
         waiting=tuple(p for p in who if p not in culprits),
@@ -91,25 +93,29 @@ def _blame(
     before = [o for o, s in listeners if address(case, s) == address(case, clients[0][1])]
     if before:
         last = before[-1].process
-        return [], [], before_text(trace, last, end_of(case.evidence, last)), True
+        how = ended(end_of(case.evidence, last))
+        return [], [], f"{trace.processes[last].label} listened there before and {how}", True
     elsewhere = _where_others_are(case, clients, listeners)
     if elsewhere is not None:
         op, store, there = elsewhere
         culprits, dialled = list[int](), ""
         here = len({o.process for o, _ in clients})
         if len(there) > here:
-            culprits, dialled = [o.process for o, _ in clients], OTHERS_DIAL
+            culprits, dialled = [o.process for o, _ in clients], ", where the others dial"
         elif here > len(there):
-            culprits, dialled = [op.process], NOBODY_DIALS
-        return culprits, [], listens(trace, op.process, store, dialled), True
+            culprits, dialled = [op.process], ", where nobody else dials"
+        at = f"{store.host}:{store.port}{dialled}"
+        return culprits, [], f"{trace.processes[op.process].label} listens at {at}", True
     job = trace.processes[clients[0][0].process].job
     if all(trace.processes[op.process].is_agent for op, _ in clients):
         return [], [], NO_AGENT, False
     zero = [p for p in trace.processes if p.rank == 0 and p.job == job]
     made = _newest(case).get(zero[0].index) if zero else None
     if made is not None and made[0].status != "ok" and not made[1].server:
-        here = address(case, made[1]) == address(case, clients[0][1])
-        return [], [], dials_itself(None if here else made[1]), False
+        own = made[1]
+        here = address(case, own) == address(case, clients[0][1])
+        at = "it" if here else f"{own.host}:{own.port}"
+        return [], [], f"rank 0, which should listen, dials {at} itself", False
     if zero:
         return [zero[0].index], [], NOT_COME, True
     return [], [0], NO_LISTENER, False
@@ -150,38 +156,6 @@ def _of_tcp(case: Case) -> list[tuple[Op, Store]]:
     return [(o, store) for o, store in case.rendezvous.constructors if o.call.op == "TCPStore"]
 
 
-HINT = (
-    "Compare MASTER_ADDR and MASTER_PORT (of nodes: --rdzv-endpoint) of all processes, see that"
-    " rank 0 is started, and that no firewall is between the hosts."
-)
 NO_AGENT = "no agent that listens was seen"
 NOT_COME = "rank 0, which should listen, has not come to it"
 NO_LISTENER = "nobody claims rank 0, which should listen"
-OTHERS_DIAL, NOBODY_DIALS = ", where the others dial", ", where nobody else dials"
-
-
-def summary(
-    trace: JobTrace, who: Sequence[int], op: Op, store: Store, waited_ns: int, listeners: str
-) -> str:
-    """``op``: the first of those that dial; ``listeners``: one of the clauses of this file."""
-    return (
-        f"{sentences.have_been(trace, who)} dialling {store.host}:{store.port}"
-        f" ({sentences.line(op)}) for {sentences.span(waited_ns)}, where no traced process"
-        f" listens: {listeners}."
-    )
-
-
-def before_text(trace: JobTrace, process: int, end: End) -> str:
-    """Who listened there, and ended."""
-    return f"{trace.processes[process].label} listened there before and {ended(end)}"
-
-
-def listens(trace: JobTrace, process: int, store: Store, dialled: str) -> str:
-    """Who listens elsewhere, and which that suits."""
-    return f"{trace.processes[process].label} listens at {store.host}:{store.port}{dialled}"
-
-
-def dials_itself(elsewhere: Store | None) -> str:
-    """Rank 0 is a client as well, of the same address or of another one."""
-    at = "it" if elsewhere is None else f"{elsewhere.host}:{elsewhere.port}"
-    return f"rank 0, which should listen, dials {at} itself"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from disttrace.journal.code_files import BUILT_IN, is_library
 from disttrace_viewer.analysis.past import Late
@@ -11,7 +11,6 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, RuleFinding, why
 from disttrace_viewer.findings.rules.waiting_for_input import for_input
 from disttrace_viewer.trace.model import CodeLocation, JobTrace
-from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording import sentences
 
@@ -49,12 +48,16 @@ def _finding(trace: JobTrace, late: Late) -> RuleFinding:
     if where is not None and is_library(where.file) and late.after is not None:
         after = None if is_library(late.after.file) else late.after
     where = after or where
+    span = "between its communication before and this line"
+    if after is not None:
+        span = "after this line until a thread of a pool communicates for it"
     return RuleFinding(
         kind=late.kind,
         severity=WARNING,
         because=why((late.apart, sentences.CLOCKS)),
         summary=summary(trace, late, after),
-        hint=HINT if after is None else HINT_AFTER,
+        hint=f"Look at what this rank does {span}: data loading, logging, a slower device, or more"
+        " work than the others.",
         culprits=(late.process,),
         waiting=late.others,
         op=late.call.op,
@@ -62,16 +65,6 @@ def _finding(trace: JobTrace, late: Late) -> RuleFinding:
         locations=() if where is None else (CodeLocation.at(late.process, where, late.call.op),),
         at_ns=late.first_ns,
     )
-
-
-HINT = (
-    "Look at what this rank does between its communication before and this line: data loading,"
-    " logging, a slower device, or more work than the others."
-)
-HINT_AFTER = (
-    "Look at what this rank does after this line until a thread of a pool communicates for it: data"
-    " loading, logging, a slower device, or more work than the others."
-)
 
 
 def summary(trace: JobTrace, late: Late, after: Frame | None) -> str:
@@ -92,12 +85,14 @@ def find_unwaited(case: Case) -> Iterator[RuleFinding]:
     """One note per call site."""
     for found in case.past.unwaited():
         op = found.first
+        again = f", {found.times:,} times" if found.times > 1 else ""
         yield RuleFinding(
             kind="unwaited_work",
             severity=NOTE,
             because=(sentences.KEPT,),
-            summary=unwaited_summary(case.evidence.trace, found.processes, op, found.times),
-            hint=UNWAITED_HINT,
+            summary=f"{sentences.subject(case.evidence.trace, found.processes)} never waited for"
+            f" {op.call.op} at {sentences.line(op)}{again}, and dropped the Work.",
+            hint="Keep the Work and wait for it before the tensors are used or freed.",
             culprits=found.processes,
             op=op.call.op,
             group=found.group,
@@ -105,15 +100,3 @@ def find_unwaited(case: Case) -> Iterator[RuleFinding]:
             locations=case.evidence.locations([op]),
             at_ns=op.begin_ns,
         )
-
-
-UNWAITED_HINT = "Keep the Work and wait for it before the tensors are used or freed."
-
-
-def unwaited_summary(trace: JobTrace, processes: Sequence[int], op: Op, times: int) -> str:
-    """``op``: one of so many at one line."""
-    again = f", {times:,} times" if times > 1 else ""
-    return (
-        f"{sentences.subject(trace, processes)} never waited for {op.call.op} at"
-        f" {sentences.line(op)}{again}, and dropped the Work."
-    )

@@ -6,7 +6,7 @@ Such a call takes no number, so that the next one of its rank meets the others'.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from disttrace.journal.format import COLLECTIVE, COMPOSED
@@ -15,45 +15,11 @@ from disttrace_viewer.analysis.past import Place, place_of
 from disttrace_viewer.analysis.sample import frame
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding
-from disttrace_viewer.trace.model import JobTrace, Stream
+from disttrace_viewer.trace.model import Stream
 from disttrace_viewer.trace.operation import Op, is_connection_error
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import few
 from disttrace_viewer.wording.sentences import tidy
-
-JUST_BEFORE = "Just before, "
-THEN = "Then "
-
-
-def sentence(
-    trace: JobTrace,
-    raised: Sequence[Op],
-    within: Mapping[tuple[int, int], str | None],
-    lead: str,
-) -> str:
-    """``within``: the operation that the program called, of each; ``lead``: when that was."""
-
-    def call(op: Op) -> str:
-        return f"{op.call.op}{sentences.inside(within[op.id])} ({sentences.line(op)})"
-
-    calls = sentences.together(((call(op), tidy(op.error or "")), op.process) for op in raised)
-    texts = [
-        f"{text} raised on {sentences.processes(trace, who)}, which went on without it: {error}"
-        for (text, error), who in calls.items()
-    ]
-    return f"{lead}{few(texts, sentences.MANY, '; ')}."
-
-
-def hint(trace: JobTrace, raised: Sequence[Op]) -> str:
-    """What to read first, and what to change."""
-    who = sentences.processes(trace, [op.process for op in raised])
-    lines = sentences.listed(list(dict.fromkeys(sentences.line(op) for op in raised)))
-    errors = few(list(dict.fromkeys(tidy(op.error or "") for op in raised)), sentences.MANY, "; ")
-    return (
-        f"Find why the call at {lines} raised on {who} ({errors}), and do not go on"
-        " without it there (`except`, `finally`) where the others are in it: the next call meets"
-        " theirs."
-    )
 
 
 def find(case: Case, process: int, others: Sequence[Op], instead: Op | None) -> Op | None:
@@ -89,16 +55,29 @@ def at(case: Case, process: int, stream: Stream, shift: Shift[int, Place]) -> Op
 
 
 def with_raised(
-    case: Case, finding: RuleFinding, raised: Sequence[Op], lead: str = JUST_BEFORE
+    case: Case, finding: RuleFinding, raised: Sequence[Op], lead: str = "Just before, "
 ) -> RuleFinding:
-    """A finding with the calls without which those which it is about went on."""
+    """A finding with the calls without which those which it is about went on; ``lead``: when."""
     if not raised:
         return finding
-    trace, within = case.evidence.trace, {op.id: case.evidence.within(op) for op in raised}
+    evidence, trace = case.evidence, case.evidence.trace
+
+    def call(op: Op) -> str:
+        return f"{op.call.op}{sentences.inside(evidence.within(op))} ({sentences.line(op)})"
+
+    calls = sentences.together(((call(op), tidy(op.error or "")), op.process) for op in raised)
+    texts = [
+        f"{text} raised on {sentences.processes(trace, who)}, which went on without it: {error}"
+        for (text, error), who in calls.items()
+    ]
+    who = sentences.processes(trace, [op.process for op in raised])
+    lines = sentences.listed(list(dict.fromkeys(sentences.line(op) for op in raised)))
+    errors = few(list(dict.fromkeys(tidy(op.error or "") for op in raised)), sentences.MANY, "; ")
     return replace(
         finding,
-        summary=f"{finding.summary} {sentence(trace, raised, within, lead)}",
-        hint=hint(trace, raised),
+        summary=f"{finding.summary} {lead}{few(texts, sentences.MANY, '; ')}.",
+        hint=f"Find why the call at {lines} raised on {who} ({errors}), and do not go on without it"
+        " there (`except`, `finally`) where the others are in it: the next call meets theirs.",
         locations=tuple(dict.fromkeys((*finding.locations, *case.evidence.locations(raised)))),
     )
 

@@ -5,16 +5,16 @@ The last rule about errors: with a failed process the verdict may not be that no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from disttrace.journal.format import EXEC
-from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN, End
+from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN
 from disttrace_viewer.analysis.sample import frame
 from disttrace_viewer.evidence.endings import end_of
+from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, RuleFinding, Scope
 from disttrace_viewer.findings.rules import process_failed
-from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import Op, is_time_out
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.sentences import NOTHING_ELSE, ended
@@ -54,17 +54,9 @@ def _finding(case: Case, failed: list[int]) -> RuleFinding:
     # One that became another program never comes to an end of what it was, as one does that has
     # ended well, perhaps after all that it was to do.
     turned = () if server is None or evidence.ends[server].exit_word != EXEC else (server,)
-    summary = summary_text(
-        evidence.trace,
-        {process: end_of(evidence, process) for process in failed},
-        broken,
-        None if server is None else (server, end_of(evidence, server)),
-        left,
-        gave_up=gave_up,
-    )
     return RuleFinding(
         kind="process_failed",
-        summary=summary,
+        summary=summary(evidence, failed, broken, server, left, gave_up=gave_up),
         because=(NOTHING_ELSE,),
         hint=hint(server, left, gave_up=gave_up),
         culprits=turned or tuple(case.by_rank(op.process for op in left)),
@@ -103,30 +95,12 @@ def _ended_server(case: Case, failed: list[int]) -> int | None:
     return None
 
 
-KEEP_SERVER = (
-    "Keep the process that serves the store (rank 0) until all others are done: a barrier before it"
-    " leaves."
-)
-WAIT = (
-    "Wait for asynchronous work before the process ends (`for work in works: work.wait()`): what is"
-    " under way then is lost with it."
-)
-LIMIT = (
-    "See who comes there only after the time-out (`timeout=`, `rpc_timeout=`; 0 gives up at once),"
-    " and what keeps it; else look at the network between the hosts."
-)
-LOOK = (
-    "Look for a process that ended without a journal, for the network between the hosts, and at the"
-    " first line of each rank's own output."
-)
-
-
-def summary_text(
-    trace: JobTrace,
-    failed: Mapping[int, End],
+def summary(
+    evidence: Evidence,
+    failed: Sequence[int],
     broken: Sequence[Op],
-    server: tuple[int, End] | None,
-    left: Sequence[Op] = (),
+    server: int | None,
+    left: Sequence[Op],
     *,
     gave_up: bool,
 ) -> str:
@@ -134,9 +108,10 @@ def summary_text(
     ``left``: what others did not wait for before they ended; ``gave_up``: no connection broke, but
     a time-out was over.
     """
-    alike = sentences.together((ended(end), process) for process, end in failed.items())
+    trace = evidence.trace
+    alike = sentences.together((ended(end_of(evidence, process)), process) for process in failed)
     text = "; ".join(
-        f"{sentences.processes(trace, who)} {ended(failed[who[0]], many=len(who) > 1)}"
+        f"{sentences.processes(trace, who)} {ended(end_of(evidence, who[0]), many=len(who) > 1)}"
         for who in list(alike.values())[:3]
     )
     inside = dict.fromkeys(
@@ -146,8 +121,8 @@ def summary_text(
     what = "gave up" if gave_up else "lost contact"
     cause = f"no journal says who {'did not come' if gave_up else 'or what broke it'}"
     if server is not None:
-        label = trace.processes[server[0]].label
-        cause = f"the store that they use was served by {label}, which {ended(server[1])} before"
+        label, how = trace.processes[server].label, ended(end_of(evidence, server))
+        cause = f"the store that they use was served by {label}, which {how} before"
     if left:
         cause = sentences.listed(
             [
@@ -162,7 +137,21 @@ def summary_text(
 def hint(server: int | None, left: Sequence[Op], *, gave_up: bool) -> str:
     """What to do about who ended too early, or what to look for."""
     if left:
-        return WAIT
+        return (
+            "Wait for asynchronous work before the process ends (`for work in works: work.wait()`):"
+            " what is under way then is lost with it."
+        )
     if gave_up:
-        return LIMIT
-    return LOOK if server is None else KEEP_SERVER
+        return (
+            "See who comes there only after the time-out (`timeout=`, `rpc_timeout=`; 0 gives up at"
+            " once), and what keeps it; else look at the network between the hosts."
+        )
+    if server is not None:
+        return (
+            "Keep the process that serves the store (rank 0) until all others are done: a barrier"
+            " before it leaves."
+        )
+    return (
+        "Look for a process that ended without a journal, for the network between the hosts, and at"
+        " the first line of each rank's own output."
+    )

@@ -83,15 +83,20 @@ def _other_tag(case: Case, wait: Wait) -> Op | None:
 
 
 def _facing(case: Case, wait: Wait, other: Op) -> RuleFinding:
+    trace = case.evidence.trace
     send, receive = sorted([wait.op, other], key=lambda op: op.call.op == "recv")
     blocked = {w.op.id for w in case.of_process.get(other.process, ())}
     return RuleFinding(
         kind="unmatched_recv" if wait.op.call.op == "recv" else "unmatched_send",
-        summary=facing_text(case.evidence.trace, send, receive),
-        hint=ONE_TAG,
+        summary=f"{sentences.subject(trace, [send.process])} sends to"
+        f" {sentences.processes(trace, [receive.process])} with tag {send.call.tag}"
+        f" ({sentences.line(send)}), which receives with tag {receive.call.tag}"
+        f" ({sentences.line(receive)}): the two never meet.",
+        hint="Give both ends one tag; where both tags are used, post them in one order on both"
+        " ends.",
         waiting=tuple(sorted({wait.process} | ({other.process} if other.id in blocked else set()))),
         op=wait.op.call.op,
-        group=case.evidence.trace.group_id(wait.op.call),
+        group=trace.group_id(wait.op.call),
         seq=wait.op.seq,
         locations=case.evidence.locations([wait.op, other]),
         at_ns=wait.op.begin_ns,
@@ -127,7 +132,11 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> RuleFinding:
             (op.is_polled, sentences.POLLED),
             (outside.mute(case, sinks), sentences.MUTE),
         ),
-        hint=HINT if wait.lateness else outside.stopped_hint(case, sinks) or hint(op),
+        hint=HINT
+        if wait.lateness
+        else outside.stopped_hint(case, sinks)
+        or f"Find the {'send' if op.call.op == 'recv' else 'receive'} that should match it: is it"
+        " under a condition, or in a batch that one side left shorter?",
         culprits=() if no_culprit else away,
         waiting=(wait.process,) if other is None else tuple(sorted({wait.process, other.process})),
         op=op.call.op,
@@ -151,19 +160,6 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> RuleFinding:
             absent=frozenset((op.call.group, r) for r in wait.absent),
         ),
         settles=outside.settles(case, sinks, early=early),
-    )
-
-
-ONE_TAG = "Give both ends one tag; where both tags are used, post them in one order on both ends."
-
-
-def facing_text(trace: JobTrace, send: Op, receive: Op) -> str:
-    """Two ends of one direction that differ in the tag."""
-    return (
-        f"{sentences.subject(trace, [send.process])} sends to"
-        f" {sentences.processes(trace, [receive.process])} with tag {send.call.tag}"
-        f" ({sentences.line(send)}), which receives with tag {receive.call.tag}"
-        f" ({sentences.line(receive)}): the two never meet."
     )
 
 
@@ -194,14 +190,6 @@ def summary(case: Case, wait: Wait, others: Sequence[int], held: Mapping[int, He
     never = f"{who} never {verb if len(others) > 1 else verb + 's'}"
     no_culprit = f"nobody {verb}s: " if wait.any_of else ""
     return f"{been}, but {no_culprit}{never}{outside.where(case, others, wait=wait, named=True)}."
-
-
-def hint(op: Op) -> str:
-    """What to find, of an end that waits."""
-    return (
-        f"Find the {'send' if op.call.op == 'recv' else 'receive'} that should match it: is it"
-        " under a condition, or in a batch that one side left shorter?"
-    )
 
 
 def partner(case: Case, wait: Wait) -> Wait | None:
