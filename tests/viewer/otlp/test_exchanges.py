@@ -13,7 +13,7 @@ BUILDER: Any = SimpleNamespace(
     trace=lambda journal: "0" * 32,
     top=lambda journal: None,
     of_job=lambda journal, span: None,
-    time=SimpleNamespace(unix=lambda journal, t: t),
+    unix=lambda journal, t: t,
 )
 
 
@@ -44,7 +44,7 @@ def test_a_call_that_raised_on_issue_did_not_come_first() -> None:
     refused = operation("all_reduce", begin=100)
     exchanges.joined(journals[0], refused, part(0), now=0)
     exchanges.joined(journals[1], operation("barrier", begin=300, end=200), part(1), now=0)
-    exchanges.left(refused)
+    exchanges.forget(lambda _, member: member is refused)
     exchanges.joined(journals[0], operation("barrier", begin=250, end=250), part(0), now=0)
     *_, span = exchanges.poll([], 0, final=True)
     assert (span.name, span.start, span.end) == ("barrier", 250, 500)

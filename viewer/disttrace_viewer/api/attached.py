@@ -83,5 +83,6 @@ def reported(taken: Sequence[ProcessSample], dumped: Dumped = NOTHING) -> Report
         foreign = looked_at(dumps, samples, dumped.at_ns)
         # Who came to a call between the last two looks is of a job that gets on.
         stall_ns = max(sample.waited_ns or 1 for sample in taken) * 9 // 10
-    found = job.judged([*foreign], choose=lambda jobs: [j.id for j in jobs], stall_ns=stall_ns)
-    return Report(found.case, found.findings)
+    return Report(
+        job.judged([*foreign], choose=lambda jobs: [j.id for j in jobs], stall_ns=stall_ns)
+    )

@@ -39,7 +39,29 @@ def jobs(path: Paths = None) -> tuple[Job, ...]:
     found = survey(where)
     if not found.processes:
         raise nothing(where, found.problems.found())
-    return jobs_of(found)
+    chosen = newest(found.jobs).id
+    rows = []
+    for job in found.jobs:
+        members = [found.processes[i] for i in job.processes]
+        launched = [p for p in members if p.rank is not None] or members
+        scripts = (a for p in launched for a in p.argv[1:] if not a.startswith("-"))
+        script = next(scripts, None)
+        signs = [_last_ns(found, i) for i in job.processes if found.processes[i].exit is None]
+        rows.append(
+            Job(
+                id=job.id,
+                program=None if script is None else os.path.basename(script),
+                hosts=tuple(sorted({p.host for p in members})),
+                processes=len(members),
+                ranks=tuple(sorted({p.rank for p in members if p.rank is not None})),
+                world_size=max((p.world_size or 0 for p in members), default=0) or None,
+                start_ns=job.start_ns,
+                last_ns=max([job.last_ns, *signs]),
+                met=job.linked,
+                newest=job.id == chosen,
+            )
+        )
+    return tuple(sorted(rows, key=lambda job: (job.start_ns, job.id), reverse=True))
 
 
 def journals(path: Paths = None) -> tuple[tuple[str, ...], ...]:
@@ -157,32 +179,3 @@ def _last_ns(found: Survey, index: int) -> int:
         return process.last_ns
     newest = max((int(t) for t in _TIME.findall(data)), default=0)
     return process.last_ns + max(0, newest - journal.definitions.last_t)
-
-
-def jobs_of(found: Survey) -> tuple[Job, ...]:
-    """The jobs, newest first."""
-    if not found.jobs:
-        return ()
-    chosen = newest(found.jobs).id
-    rows = []
-    for job in found.jobs:
-        members = [found.processes[i] for i in job.processes]
-        launched = [p for p in members if p.rank is not None] or members
-        scripts = (a for p in launched for a in p.argv[1:] if not a.startswith("-"))
-        script = next(scripts, None)
-        signs = [_last_ns(found, i) for i in job.processes if found.processes[i].exit is None]
-        rows.append(
-            Job(
-                id=job.id,
-                program=None if script is None else os.path.basename(script),
-                hosts=tuple(sorted({p.host for p in members})),
-                processes=len(members),
-                ranks=tuple(sorted({p.rank for p in members if p.rank is not None})),
-                world_size=max((p.world_size or 0 for p in members), default=0) or None,
-                start_ns=job.start_ns,
-                last_ns=max([job.last_ns, *signs]),
-                met=job.linked,
-                newest=job.id == chosen,
-            )
-        )
-    return tuple(sorted(rows, key=lambda job: (job.start_ns, job.id), reverse=True))

@@ -6,21 +6,18 @@ import html
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from disttrace_viewer.diagnosis import announced, report
+from disttrace_viewer.diagnosis import report
 from disttrace_viewer.diagnosis.announced import SEVERITIES, combined, with_announced
 from disttrace_viewer.evidence.recorded import STALL_NS
 from disttrace_viewer.trace.process import Process
 
 if TYPE_CHECKING:
     from disttrace_viewer.diagnosis.verdict import Verdict
-    from disttrace_viewer.findings import finding as findings
-    from disttrace_viewer.findings.case import Case
-    from disttrace_viewer.views.terminal.diagnosis import JobReport
 
 _WHOLE = 100_000
 """Columns that no line of a report fills."""
@@ -102,23 +99,20 @@ class Position:
 class Report:
     """What ``disttrace diagnose`` reports of a job, and of the ``others`` that lived meanwhile."""
 
-    case: Case
-    """What the rules share of the job, and ``found`` by them; no stable interface."""
-    found: tuple[findings.RuleFinding, ...]
     others: tuple[Report, ...]
     """The reports on each of the other jobs that lived while this one did, newest first; what this
     report holds, it holds for all of them."""
 
-    def __init__(
-        self, case: Case, found: tuple[findings.RuleFinding, ...], others: tuple[Report, ...] = ()
-    ) -> None:
+    def __init__(self, verdict: Verdict, others: tuple[Report, ...] = ()) -> None:
         """``disttrace.diagnose`` makes one, of what the judge found."""
-        self.case, self.found, self.others = case, found, others
+        self.verdict, self.others = verdict, others
+        self.case, self.found = verdict.case, verdict.findings
+        """What the rules share of the job, and what they found; no stable interface."""
 
     @property
     def healthy(self) -> bool:
         """Whether there is neither an error nor a warning."""
-        return report.healthy(self.found) and all(one.healthy for one in self.others)
+        return self.verdict.healthy and all(one.healthy for one in self.others)
 
     @property
     def incomplete(self) -> tuple[str, ...]:
@@ -177,7 +171,7 @@ class Report:
         """The report as the terminal shows it."""
         from disttrace_viewer.views.terminal.diagnosis import pages
 
-        return "\n".join(str(line).rstrip() for line in pages(self._parts()))
+        return "\n".join(str(line).rstrip() for line in pages(self._verdicts()))
 
     def print(
         self, *, stacks: bool = False, width: int | None = None, color: bool | None = None
@@ -187,7 +181,7 @@ class Report:
         """
         from disttrace_viewer.views.terminal.diagnosis import pages
 
-        lines = pages(self._parts(), stacks=stacks)
+        lines = pages(self._verdicts(), stacks=stacks)
         whole = width is None and not sys.stdout.isatty() and "COLUMNS" not in os.environ
         try:
             from disttrace_viewer.views.terminal.console import paint, paper
@@ -198,11 +192,8 @@ class Report:
         out = paper(width=_WHOLE if whole else width, color=color)
         paint(out, lines)
 
-    def _parts(self) -> list[JobReport]:
-        from disttrace_viewer.views.terminal.diagnosis import JobReport
-
-        own = JobReport(self.case, self.found)
-        return [own, *(part for one in self.others for part in one._parts())]
+    def _verdicts(self) -> list[Verdict]:
+        return [self.verdict, *(part for one in self.others for part in one._verdicts())]
 
     def __repr__(self) -> str:
         kinds = ", ".join(found.kind for found in self.findings) or "nothing found"
@@ -215,15 +206,7 @@ class Report:
 
 def report_of(found: Verdict) -> Report:
     """The report on a verdict, with what its job announced itself."""
-    found = with_announced(found)
-    return Report(found.case, found.findings)
-
-
-def settled(read: Callable[[], Report]) -> Report:
-    """The report that ``read`` gives, read again where the job has only just broken."""
-    return announced.settled(
-        read, lambda report: [one.case.evidence for one in (report, *report.others)]
-    )
+    return Report(with_announced(found))
 
 
 def stall_ns(seconds: float | None) -> int:

@@ -35,7 +35,7 @@ from disttrace_viewer.views.terminal.stats import (
 )
 
 FORMAT = 1
-BY = {"line": ("line",), "group": ("group",), "op": ("op",), "rank": KEYS}
+BY = {None: KEYS, "line": ("line",), "group": ("group",), "op": ("op",), "rank": KEYS}
 """What ``by`` may name, and the keys of a row of ``operations`` then."""
 NUMBERS = (
     "calls",
@@ -187,7 +187,10 @@ class Stats:
         ``wall_ns`` is from the first begin of a rank to the last end (of all attempts), unlike
         ``Stats.wall_ns``, which sums ranks. See docs/foresight.md for what is left out.
         """
-        return gains(self._what_if, self._trace)
+        rows = [gain(outcome, self._trace) for outcome in self._what_if.best]
+        for row in rows:
+            row["without"] = {key: row["without"].get(key) for key in WITHOUT_KEYS}
+        return pl.DataFrame(rows, schema=ROWS)
 
     def without(self, question: str) -> dict[str, Any]:
         """One answer: ``without("rank=2")``, ``"line=loader.py:34"``, ``"host=node7"``,
@@ -247,16 +250,19 @@ class Stats:
         Raises:
             ValueError: for a ``by`` that is none of ``BY``.
         """
+        if by not in BY:
+            raise ValueError(f"by {by!r}; allowed are {', '.join(filter(None, BY))}")
         return {
             "format": FORMAT,
             "wall_ns": self.wall_ns,
             "communicating_ns": self.communicating_ns,
             "waiting_ns": self.waiting_ns,
-            "operations": self.by(KEYS if by is None else _keys(by)).drop("clock").to_dicts(),
+            "operations": self.by(BY[by]).drop("clock").to_dicts(),
             "ranks": self.ranks.to_dicts(),
             "origins": self.origins.to_dicts(),
             "wait_states": self.wait_states.to_dicts(),
-            "what_if": self._answers(asked),
+            "what_if": [self.without(question) for question in asked]
+            or [gain(one, self._trace) for one in self._what_if.best],
             "critical_path": self.critical_path.to_dicts(),
             "older": self.older.to_dicts(),
             "incomplete": [problem.sentence for problem in self._trace.problems],
@@ -289,11 +295,6 @@ class Stats:
             out.line()
         for problem in self._trace.problems:
             out.line(f"Incomplete: {problem.sentence}")
-
-    def _answers(self, asked: Sequence[str]) -> list[dict[str, Any]]:
-        if asked:
-            return [self.without(question) for question in asked]
-        return [gain(one, self._trace) for one in self._what_if.best]
 
     def _named(self, rows: pl.DataFrame) -> pl.DataFrame:
         """``rank`` and the id of a process in the place of its index."""
@@ -334,12 +335,6 @@ def stats(
     return Stats(read(path, job, engine=engine), from_=from_, to=to)
 
 
-def _keys(by: str) -> tuple[str, ...]:
-    if by not in BY:
-        raise ValueError(f"by {by!r}; allowed are {', '.join(BY)}")
-    return BY[by]
-
-
 FORM = "rank=2, line=loader.py:34, host=node7, group=ID, or several with commas between"
 WITHOUT: dict[str, type[pl.DataType]] = {
     "rank": pl.Int64,
@@ -376,7 +371,7 @@ def asked_without(question: str, schedule: Schedule) -> Without:
 def gain(outcome: WhatIfOutcome, trace: JobTrace) -> dict[str, Any]:
     """An element of ``what_if`` in ``stats --json``."""
     without = outcome.without
-    keys = {key: getattr(without, key) for key in WITHOUT_KEYS if getattr(without, key) is not None}
+    keys = {key: value for key, value in asdict(without).items() if value is not None}
     if without.group is not None:
         keys["group"] = trace.groups[without.group].id
     return {
@@ -385,14 +380,6 @@ def gain(outcome: WhatIfOutcome, trace: JobTrace) -> dict[str, Any]:
         "saved_ns": outcome.saved_ns,
         "saved_share": outcome.saved_share,
     }
-
-
-def gains(what_if: WhatIf, trace: JobTrace) -> pl.DataFrame:
-    """``without wall_ns saved_ns saved_share``, largest first."""
-    rows = [gain(outcome, trace) for outcome in what_if.best]
-    for row in rows:
-        row["without"] = {key: row["without"].get(key) for key in WITHOUT_KEYS}
-    return pl.DataFrame(rows, schema=ROWS)
 
 
 def _known(key: str, value: str, schedule: Schedule) -> Any:

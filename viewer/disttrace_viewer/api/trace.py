@@ -195,7 +195,18 @@ class Trace:
         Raises:
             ViewerError: for a suffix that tells nothing, and when it cannot be written.
         """
-        export(self.model, os.fspath(path), format, source=source, profiles=profiles)
+        target = os.fspath(path)
+        chosen = format_of(target, format, profiles)
+        try:
+            if chosen in FOLDERS:
+                _write_folder(target, self.model)
+                return
+            parts = pieces(self.model, chosen, source=source)
+            if target.lower().removesuffix(GZIP).endswith(ARCHIVE):
+                parts = importlib.import_module(FORMATS[chosen]).archive(self.model, profiles)
+            _write(target, _packed(parts) if target.lower().endswith(GZIP) else parts)
+        except OSError as error:
+            raise ViewerError(f"cannot write {target}: {error.strerror}.") from error
 
     @property
     def jobs(self) -> tuple[str, ...]:
@@ -304,32 +315,6 @@ def format_of(path: str | None, wanted: str | None, profiles: Sequence[str] = ()
     if packed and wanted in FOLDERS:
         raise ViewerError(f"{wanted} is compressed by itself: leave {GZIP} out of {path}")
     return wanted
-
-
-def export(
-    trace: model.JobTrace,
-    path: str,
-    wanted: str | None = None,
-    *,
-    source: bool = True,
-    profiles: Sequence[str] = (),
-) -> None:
-    """Write ``path``, which appears when it is complete; ``source``: a page with source lines.
-
-    Raises:
-        ViewerError: see ``format_of``; and when it cannot be written.
-    """
-    chosen = format_of(path, wanted, profiles)
-    try:
-        if chosen in FOLDERS:
-            _write_folder(path, trace)
-        else:
-            parts = pieces(trace, chosen, source=source)
-            if path.lower().removesuffix(GZIP).endswith(ARCHIVE):
-                parts = importlib.import_module(FORMATS[chosen]).archive(trace, profiles)
-            _write(path, _packed(parts) if path.lower().endswith(GZIP) else parts)
-    except OSError as error:
-        raise ViewerError(f"cannot write {path}: {error.strerror}.") from error
 
 
 def pieces(trace: model.JobTrace, wanted: str, *, source: bool = True) -> Iterator[bytes]:

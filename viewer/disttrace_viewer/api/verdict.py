@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from disttrace_viewer.analysis.liveness import look
 from disttrace_viewer.analysis.past import Past
-from disttrace_viewer.api.report import Report, report_of, settled, stall_ns
+from disttrace_viewer.api.report import Report, report_of, stall_ns
 from disttrace_viewer.diagnosis import job
-from disttrace_viewer.diagnosis.announced import Other, other
+from disttrace_viewer.diagnosis.announced import Other, other, settled
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.evidence.mismatches import KINDS
 from disttrace_viewer.findings.finding import ERROR
@@ -75,7 +75,10 @@ def diagnose(
     again = strict or on_device
     if again and any(map(folder.holds_states, folders(path))):
         raise ViewerError("--strict replays journals, and states do not hold what they did.")
-    return settled(lambda: _read(path, job, stall_s, engine, replayed, progress))
+    return settled(  # read again where the job has only just broken
+        lambda: _read(path, job, stall_s, engine, replayed, progress),
+        lambda report: [one.case.evidence for one in (report, *report.others)],
+    )
 
 
 def _read(
@@ -117,7 +120,7 @@ def _read(
         if tables and number < MOST_LOOKED_BACK:
             one = _looking_back(one, own, None, limit)
         others.append(report_of(replayed(one, own)))
-    return Report(newest.case, newest.found, tuple(others))
+    return Report(newest.verdict, tuple(others))
 
 
 def others(

@@ -43,7 +43,7 @@ class Pipeline:
         emit: Emit,
         *,
         pending_ns: int,
-        say: Callable[[str], None] | None = None,
+        say: Callable[[str], object] = lambda _: None,
         full: Callable[[], bool] = lambda: False,
     ) -> None:
         """``say`` gets a sentence about each journal of which something, or all, is left out.
@@ -134,9 +134,8 @@ class Pipeline:
             if not running:
                 how = end_of(journal) if how is None else how
                 self._emit(process_end(self._builder, journal, how, verdict))
-        if self._say is not None:
-            for _, what in journal.definitions.checker.sentences():
-                self._say(f"{plain(journal.base)[:200]}: {what}")
+        for _, what in journal.definitions.checker.sentences():
+            self._say(f"{plain(journal.base)[:200]}: {what}")
         journal.close()
         yield
 
@@ -164,7 +163,7 @@ class Pipeline:
         now = time.time_ns()
         for journal in list(self.journals.values()):
             for operation in list(journal.in_flight.values()):
-                begin = self._builder.time.unix(journal, operation.begin)
+                begin = self._builder.unix(journal, operation.begin)
                 yield journal, operation, max(0, now - begin)
 
     # -- inside ------------------------------------------------------------------------------
@@ -181,11 +180,10 @@ class Pipeline:
         """What one journal holds must not end the export of the others: it may be a stranger's."""
         journal.in_flight.clear()
         self._forget(journal)
-        self._exchanges.without(journal)
+        self._exchanges.forget(lambda of, _: of is journal)
         journal.close()
-        if self._say is not None:
-            what = plain(f"{type(error).__name__}: {error}")[:200]
-            self._say(f"the journal {plain(journal.base)[:200]} is not sent any further: {what}")
+        what = plain(f"{type(error).__name__}: {error}")[:200]
+        self._say(f"the journal {plain(journal.base)[:200]} is not sent any further: {what}")
 
     def _forget(self, journal: JournalReader) -> None:
         self._due = deque(one for one in self._due if one[0] is not journal)
@@ -199,13 +197,13 @@ class Pipeline:
             if operation.end is None:
                 self._joined(journal, operation, now)
         if journal.base not in self._rooted and journal.definitions.process:
-            since = now - self._builder.time.unix(journal, 0)
+            since = now - self._builder.unix(journal, 0)
             if journal.definitions.identity or since > _ROOT_AFTER_NS:
                 self._root(journal)
 
     def _over(self, journal: JournalReader, operation: LiveOperation, now: int) -> None:
-        if operation.raised_on_issue:
-            self._exchanges.left(operation)
+        if operation.raised_on_issue:  # it was no part of the exchange that it seemed to begin
+            self._exchanges.forget(lambda _, member: member is operation)
         self._joined(journal, operation, now)
         self._send(journal, operation)
 
@@ -253,8 +251,6 @@ class Exchange:
     begun: dict[int, tuple[JournalReader, LiveOperation]] = field(default_factory=dict)
     """By group rank."""
     ended: set[int] = field(default_factory=set)
-    first: int = 0
-    last_arrival: int = 0
     last_end: int = 0
     seen: int = 0
     """When something was last heard of it, by the reader's clock."""
@@ -280,34 +276,25 @@ class OpenExchanges:
         exchange = self._open.get(key)
         if exchange is None:
             exchange = self._open[key] = Exchange(part)
-        begin = self._builder.time.unix(journal, op.begin)
-        if part.rank not in exchange.begun:
-            exchange.first = min(exchange.first or begin, begin)
-            exchange.last_arrival = max(exchange.last_arrival, begin)
         exchange.begun[part.rank] = (journal, op)
         exchange.seen = now
         if op.end is not None:
             exchange.ended.add(part.rank)
-            exchange.last_end = max(exchange.last_end, begin + op.end)
+            end = self._builder.unix(journal, op.begin) + op.end
+            exchange.last_end = max(exchange.last_end, end)
 
-    def without(self, journal: JournalReader) -> None:
-        """Forget the members of a journal that cannot be used."""
-        self._forget(lambda of, _: of is journal)
-
-    def left(self, op: LiveOperation) -> None:
-        """A call raised on issue: it was no part of the exchange that it seemed to begin."""
-        self._forget(lambda _, member: member is op)
-
-    def _forget(self, gone: Callable[[JournalReader, LiveOperation], bool]) -> None:
-        """Forget members, and when they came."""
+    def forget(self, gone: Callable[[JournalReader, LiveOperation], bool]) -> None:
+        """Forget members that were none, or of which nothing more comes."""
         for key, exchange in list(self._open.items()):
-            kept = {rank: member for rank, member in exchange.begun.items() if not gone(*member)}
-            if not kept:
+            exchange.begun = {
+                r: member for r, member in exchange.begun.items() if not gone(*member)
+            }
+            if not exchange.begun:
                 del self._open[key]
-            elif len(kept) < len(exchange.begun):
-                begins = [self._builder.time.unix(of, op.begin) for of, op in kept.values()]
-                exchange.begun = kept
-                exchange.first, exchange.last_arrival = min(begins), max(begins)
+
+    def _arrivals(self, exchange: Exchange) -> list[int]:
+        """When its members came, unix ns, in their order."""
+        return sorted(self._builder.unix(of, op.begin) for of, op in exchange.begun.values())
 
     def poll(
         self, journals: Iterable[JournalReader], now: int, *, final: bool = False
@@ -322,21 +309,25 @@ class OpenExchanges:
             if len(self._closed) > _REMEMBERED:
                 self._closed.popitem(last=False)
             if self.meters is not None:
-                _tell_bandwidth(exchange, self.meters)
+                _tell_bandwidth(exchange, self._arrivals(exchange)[-1], self.meters)
             if 0 in exchange.begun:  # the host of group rank 0 speaks for all
                 yield from self._group_once(key, exchange)
-                yield self._span(key, exchange, 0, exchange.last_end or exchange.last_arrival)
+                yield self._span(
+                    key, exchange, 0, exchange.last_end or self._arrivals(exchange)[-1]
+                )
 
     def pending(self, now: int, older_than: int) -> Iterator[Span]:
         """Exchanges in flight for long, each once."""
         for key, exchange in self._open.items():
-            if exchange.pending_sent or now - exchange.first < older_than or exchange.ended:
+            if exchange.pending_sent or exchange.ended:
+                continue
+            if now - self._arrivals(exchange)[0] < older_than:
                 continue
             exchange.pending_sent = True
             rank = min(exchange.begun)
             if rank == 0:
                 yield from self._group_once(key, exchange)
-            span = self._span(key, exchange, rank, max(now, exchange.first))
+            span = self._span(key, exchange, rank, max(now, self._arrivals(exchange)[0]))
             yield as_pending(
                 span, ids.other_span(span.context.trace, "pending", span.context.span, rank)
             )
@@ -363,7 +354,7 @@ class OpenExchanges:
     def _group(self, trace: str, journal: JournalReader, part: Exchanged) -> Span:
         """A group: a moment at its creation, under which its exchanges stand."""
         known = journal.definitions.get("group", part.number) or {}
-        at = self._builder.time.unix(journal, known.get("t", 0))
+        at = self._builder.unix(journal, known.get("t", 0))
         return Span(
             process=journal,
             name=f"group {attributes.group_label(journal.definitions, part.number)}",
@@ -379,6 +370,7 @@ class OpenExchanges:
 
     def _span(self, key: Key, exchange: Exchange, rank: int, end: int) -> Span:
         journal, op = exchange.begun[rank]
+        arrivals = self._arrivals(exchange)
         trace, group, backend, seq = key
         found = attributes.group(journal.definitions, exchange.part.number)
         found.pop("disttrace.group.rank", None)
@@ -386,21 +378,21 @@ class OpenExchanges:
         found["disttrace.op"] = str(op.call.get("op"))
         found["disttrace.seq"] = seq
         found["disttrace.exchange.arrived"] = sorted(exchange.begun)
-        found["disttrace.exchange.imbalance_ns"] = exchange.last_arrival - exchange.first
+        found["disttrace.exchange.imbalance_ns"] = arrivals[-1] - arrivals[0]
         ops = sorted({str(o.call.get("op")) for _, o in exchange.begun.values()})
         return Span(
             process=journal,
             name=" | ".join(ops),
             context=Context(trace, ids.exchange_span(trace, group, backend, seq)),
             parent=self._builder.of_job(journal, ids.group_span(trace, group)),
-            start=exchange.first,
+            start=arrivals[0],
             end=end,
             attributes=found,
         )
 
 
-def _tell_bandwidth(exchange: Exchange, meters: Meters) -> None:
-    if len(exchange.ended) != len(exchange.begun) or exchange.last_end <= exchange.last_arrival:
+def _tell_bandwidth(exchange: Exchange, last_arrival: int, meters: Meters) -> None:
+    if len(exchange.ended) != len(exchange.begun) or exchange.last_end <= last_arrival:
         return
     rank = 0 if 0 in exchange.begun else min(exchange.begun)
     journal, op = exchange.begun[rank]
@@ -409,5 +401,4 @@ def _tell_bandwidth(exchange: Exchange, meters: Meters) -> None:
     if len(device) == len(own):  # the last to come waited least, on the device too
         meters.exchanged(journal, op, min(device), clock="device")
     else:
-        took = exchange.last_end - exchange.last_arrival
-        meters.exchanged(journal, op, took, clock="host")
+        meters.exchanged(journal, op, exchange.last_end - last_arrival, clock="host")

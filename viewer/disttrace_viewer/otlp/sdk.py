@@ -45,12 +45,7 @@ class _Given(IdGenerator):
 class Tracers:
     """One tracer per process: OTLP groups spans by resource."""
 
-    def __init__(
-        self,
-        processor: SpanProcessor,
-        *,
-        like: TracerProvider | None = None,
-    ) -> None:
+    def __init__(self, processor: SpanProcessor, *, like: TracerProvider | None = None) -> None:
         """``like``: a provider of the program whose resource, sampler and limits hold."""
         self._like = like
         self._ids = _Given()
@@ -112,21 +107,14 @@ class Tracers:
         return found
 
     def _provider(self, journal: JournalReader) -> TracerProvider:
-        own = resource(journal)
-        if self._like is None:
-            return TracerProvider(
-                resource=Resource.create(own),
-                shutdown_on_exit=False,
-                active_span_processor=self._processors,
-                id_generator=self._ids,
-            )
+        own, like = resource(journal), self._like
         return TracerProvider(
-            resource=Resource(own).merge(self._like.resource),
-            sampler=self._like.sampler,
+            resource=Resource.create(own) if like is None else Resource(own).merge(like.resource),
+            sampler=None if like is None else like.sampler,
             shutdown_on_exit=False,
             active_span_processor=self._processors,
             id_generator=self._ids,
-            span_limits=getattr(self._like, "_span_limits", None),
+            span_limits=getattr(like, "_span_limits", None),
         )
 
 

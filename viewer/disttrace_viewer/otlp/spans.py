@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import disttrace.journal.format as fmt
 from disttrace_viewer.analysis.liveness import GONE
@@ -41,22 +41,6 @@ class Span:
     kind: str = "internal"
     """As OpenTelemetry names it."""
     events: tuple[tuple[str, int, Attributes], ...] = ()
-
-
-@dataclass(slots=True)
-class UnixTime:
-    """Unix time of the processes of this host: they share a clock, and so one offset per boot."""
-
-    offsets: dict[str, int] = field(default_factory=dict)
-
-    def unix(self, journal: JournalReader, t: int) -> int:
-        """Unix time of ``t`` in a journal."""
-        header = journal.definitions.process
-        t0: int = header.get("t0", 0)
-        own = header.get("unix_ns", 0) - t0
-        offset = self.offsets.setdefault(str(header.get("boot_id")), own)
-        # OTLP knows no time before 1970, to which another journal's offset may lead.
-        return max(0, t0 + offset + t)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +81,20 @@ class Builder:
     """Makes the spans of operations; knows which traces the processes are in."""
 
     def __init__(self) -> None:
-        self.time = UnixTime()
+        self._offsets: dict[str, int] = {}
+        """Of unix time, by boot: the processes of this host share a clock."""
         self._traces: dict[str, tuple[str, Context | None]] = {}
         # Ends of messages in a trace of the user's own, by span: links must name that trace.
         self._elsewhere: dict[str, str] = {}
+
+    def unix(self, journal: JournalReader, t: int) -> int:
+        """Unix time of ``t`` in a journal."""
+        header = journal.definitions.process
+        t0: int = header.get("t0", 0)
+        own = header.get("unix_ns", 0) - t0
+        offset = self._offsets.setdefault(str(header.get("boot_id")), own)
+        # OTLP knows no time before 1970, to which another journal's offset may lead.
+        return max(0, t0 + offset + t)
 
     def trace(self, journal: JournalReader) -> str:
         """The trace of a process's job."""
@@ -144,8 +138,8 @@ class Builder:
             name=_name(op),
             context=context,
             parent=parent,
-            start=self.time.unix(journal, op.begin),
-            end=self.time.unix(journal, end),
+            start=self.unix(journal, op.begin),
+            end=self.unix(journal, end),
             attributes=attributes.operation(journal.definitions, op),
             links=self._links(journal, op, part),
             failed=failed,
@@ -251,8 +245,8 @@ def process_start(builder: Builder, journal: JournalReader) -> Span:
         name=label(journal),
         context=root,
         parent=above,
-        start=builder.time.unix(journal, 0),
-        end=builder.time.unix(journal, max(0, int(until))),
+        start=builder.unix(journal, 0),
+        end=builder.unix(journal, max(0, int(until))),
         attributes={attributes.TYPE: "process"},
     )
 
@@ -286,12 +280,12 @@ def process_end(
             "exception.message": str(record.get("text")),
             "exception.stacktrace": attributes.stacktrace(definitions.frames(record.get("stack"))),
         }
-        events.append(("exception", builder.time.unix(journal, record.get("t", 0)), exception))
+        events.append(("exception", builder.unix(journal, record.get("t", 0)), exception))
     if failures:
         found["error.type"] = str(failures[0].get("type"))
         description = f"{failures[0].get('type')}: {failures[0].get('text')}"
     root = builder.root(journal)
-    at = builder.time.unix(journal, journal.last)
+    at = builder.unix(journal, journal.last)
     for finding in verdict:
         about: Attributes = {
             "disttrace.finding": finding.kind,

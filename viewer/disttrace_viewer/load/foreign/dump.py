@@ -120,8 +120,7 @@ def read(path: str, problems: Problems) -> Dump | None:
         return None
     if beyond:
         lost = f"is larger than {MOST_BYTES >> 20} MB; its end was not read."
-    listed = value.get("entries")
-    listed = listed if isinstance(listed, list) else []
+    listed = _listed(value.get("entries"))
     found = [entry for one in listed[:MOST_ENTRIES] if (entry := _entry(one)) is not None]
     found = list(_with_messages(found))
     if len(found) < len(listed) and lost is None:
@@ -174,8 +173,7 @@ def _value(path: str, data: bytes, problems: Problems) -> tuple[dict[str, Any] |
             value = pickles.loads(data)
         except pickles.Torn:
             value = pickles.salvaged(data, "entries")
-            kept = value.get("entries")
-            count = len(kept) if isinstance(kept, list) else 0
+            count = len(_listed(value.get("entries")))
             lost = f"ends within a value; {count:,} of its operations were whole and used."
     except pickles.Refused as error:
         problems.add(path, "unreadable", f"{error}, which no dump does; it was not read further.")
@@ -255,7 +253,9 @@ def _entry(value: object) -> DumpEntry | None:
             name=name,
             created_ns=_counted(value["time_created_ns"]),
             inputs=_sizes(value.get("input_sizes")),
-            input_dtypes=_names(value.get("input_dtypes")),
+            input_dtypes=tuple(
+                _text(n, 64) for n in _listed(value.get("input_dtypes"))[:MOST_TENSORS]
+            ),
             outputs=_sizes(value.get("output_sizes")),
             frames=_frames(value.get("frames")),
             thread=" ".join(_text(value.get(k), 150) for k in ("thread_name", "thread_id")).strip(),
@@ -293,26 +293,22 @@ def _whole(value: object) -> int:
     return found if 0 <= found < 1 << 40 else -1
 
 
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def _sizes(value: object) -> tuple[tuple[int, ...], ...]:
-    if not isinstance(value, list):
-        return ()
-    return tuple(tuple(_counted(n) for n in one[:32]) for one in value[:MOST_TENSORS])
-
-
-def _names(value: object) -> tuple[str, ...]:
-    return tuple(_text(n, 64) for n in value[:MOST_TENSORS]) if isinstance(value, list) else ()
+    return tuple(tuple(_counted(n) for n in one[:32]) for one in _listed(value)[:MOST_TENSORS])
 
 
 def _frames(value: object) -> tuple[tuple[str, int, str], ...]:
-    if not isinstance(value, list):
-        return ()
     return tuple(
         (
             _text(one["filename"], 1000),
             max(0, int(one["line"])) % (1 << 31),
             _text(one["name"], 300),
         )
-        for one in value[:MOST_FRAMES]
+        for one in _listed(value)[:MOST_FRAMES]
         if isinstance(one, dict)
     )
 

@@ -7,6 +7,7 @@ tells only whether anything still moved: no wait is longer than what the dumps t
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -115,16 +116,19 @@ class DumpSet:
         """
         seen: dict[tuple[str, str], set[int]] = {}
         for rank, dump in self.dumps.items():
-            for key in _groups_of(dump):
+            used = dict.fromkeys((entry.group, entry.desc) for entry in dump.entries)
+            named = {"", *(name for name, _ in used)}
+            listed = [(name, dump.descs[name]) for name in dump.ranks if name not in named]
+            for key in (*used, *listed):
                 seen.setdefault(key, set()).add(rank)
         found: dict[tuple[str, str], tuple[tuple[int, ...], bool]] = {}
         for (name, desc), ranks in seen.items():
             told = {d.ranks[name] for d in self.dumps.values() if name and d.ranks.get(name)}
-            listed = next((one for one in told if ranks <= set(one)), ())
+            members = next((one for one in told if ranks <= set(one)), ())
             if name == self.default_name or desc == DEFAULT:
-                found[name, desc] = (listed or tuple(range(self.world)), True)
-            elif listed and len(told) == 1:
-                found[name, desc] = (listed, True)
+                found[name, desc] = (members or tuple(range(self.world)), True)
+            elif members and len(told) == 1:
+                found[name, desc] = (members, True)
             else:
                 found[name, desc] = (tuple(sorted({*ranks, *self._beside(name, ranks)})), False)
         default = self.default_name
@@ -149,10 +153,9 @@ class DumpSet:
         """Ranks by the group of the oldest collective that each has in flight."""
         found: dict[str, set[int]] = {}
         for rank, dump in self.dumps.items():
-            flights = (e for e in dump.entries if not e.p2p and in_flight(dump, e))
-            oldest = next(flights, None)
-            if oldest is not None:
-                found.setdefault(oldest.group, set()).add(rank)
+            flights = (e.group for e in dump.entries if not e.p2p and in_flight(dump, e))
+            for group in itertools.islice(flights, 1):
+                found.setdefault(group, set()).add(rank)
         return found
 
     @cached_property
@@ -161,10 +164,7 @@ class DumpSet:
         found: dict[str, int] = {}
         for dump in self.dumps.values():
             if dump.wrapped:
-                first: dict[str, int] = {}
-                for entry in dump.entries:
-                    if not entry.p2p:
-                        first.setdefault(entry.group, entry.seq)
+                first = {e.group: e.seq for e in reversed(dump.entries) if not e.p2p}
                 for name, seq in first.items():
                     found[name] = max(found.get(name, 0), seq)
         return found
@@ -184,13 +184,6 @@ def in_flight(dump: Dump, entry: DumpEntry) -> bool:
     if dump.ends_told:
         return entry.state != "completed"
     return not entry.retired
-
-
-def _groups_of(dump: Dump) -> Iterable[tuple[str, str]]:
-    """Name and description of the groups that a dump tells of."""
-    used = dict.fromkeys((entry.group, entry.desc) for entry in dump.entries)
-    named = {"", *(name for name, _ in used)}
-    return [*used, *((name, dump.descs[name]) for name in dump.ranks if name not in named)]
 
 
 def sets_of(found: Sequence[Dump], problems: Problems) -> list[DumpSet]:

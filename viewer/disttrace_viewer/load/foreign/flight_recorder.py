@@ -125,13 +125,6 @@ class Translating:
 
     def done(self) -> Files:
         """The journal."""
-        self._define()
-        for launch in self._launches:
-            self._write(launch)
-        self.rest()
-        return self.records.done(self.dump.path, self.cut_ns)
-
-    def _define(self) -> None:
         of, records = self.of, self.records
         backends = {e.backend: self.dump.library or None for e in self.dump.entries if e.backend}
         records.define("versions", t=0, backends=backends)
@@ -150,6 +143,10 @@ class Translating:
                 default=name == of.default_name or desc == DEFAULT,
                 partial=not whole,
             )
+        for launch in self._launches:
+            self._write(launch)
+        self.rest()
+        return records.done(self.dump.path, self.cut_ns)
 
     @cached_property
     def _launches(self) -> list[list[DumpEntry]]:
@@ -167,12 +164,9 @@ class Translating:
 
     def _write(self, launch: Sequence[DumpEntry]) -> None:
         newest = launch[-1]
-        if not newest.p2p:
-            self._operation(newest, newest, None)
-            return
         messages = [e for e in launch if MESSAGE.fullmatch(e.name)]
-        if len(messages) == 1 == len(launch):
-            self._operation(messages[0], newest, None)
+        if not newest.p2p or len(launch) == 1:
+            self._operation(newest, newest, None)
             return
         if not messages:
             return
@@ -243,8 +237,7 @@ class Translating:
         records, device = self.records, entry.backend not in _ON_HOST
         if not in_flight(self.dump, bears):
             if self.dump.ends_told:
-                until = bears.completed_ns or entry.created_ns
-                d = until - entry.created_ns
+                d = (bears.completed_ns or entry.created_ns) - entry.created_ns
                 records.after("i", number, 0)
                 records.after("c", number, d, g=d or None, z=bears.duration_ns)
             else:
@@ -253,16 +246,10 @@ class Translating:
                 records.after("e", number, until - entry.created_ns)
             return
         records.after("i", number, 0)
-        if not device and self._waits(entry):
+        of_thread = (e for e in self.dump.entries if e.thread == entry.thread)
+        oldest = next((e.id for e in of_thread if in_flight(self.dump, e)), None)
+        if not device and entry.id == oldest:  # which holds its thread up, sooner or later
             records.after("w", number, 0)
-
-    def _waits(self, entry: DumpEntry) -> bool:
-        """Whether it is the oldest that its thread has in flight: that holds it up, sooner or
-        later.
-        """
-        return entry.id == next(
-            e.id for e in self.dump.entries if e.thread == entry.thread and in_flight(self.dump, e)
-        )
 
     @cached_property
     def _later(self) -> dict[int, int]:

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -177,13 +178,14 @@ class Log:
         self.reports.setdefault(orjson.dumps(found), found)
 
 
-def watchdog(log: Log, line: LogLine, speaker: Speaker) -> bool:
+def _timed_out_there(log: Log, _line: LogLine, _speaker: Speaker, found: re.Match[str]) -> bool:
+    """The rank that told others of its time-out; the line may tell more."""
+    log.world = max(log.world, int(found[1]) + 1)
+    return False
+
+
+def watchdog(log: Log, line: LogLine, _speaker: Speaker, inner: re.Match[str]) -> bool:
     """What NCCL's watchdog tells of an operation, or of counts."""
-    inner = _INNER.search(line.text)
-    if (there := _TIMED_OUT_THERE.search(line.text)) is not None:
-        log.world = max(log.world, int(there[1]) + 1)
-    if inner is None:
-        return False
     work, counts, seq = _WORK.search(line.text), _COUNTS.search(line.text), _SEQ.search(line.text)
     if not (work or counts):
         return False
@@ -238,10 +240,10 @@ _STUCK = re.compile(
 _PENDING = re.compile(r"workMetaList_\.size\(\) ?= ?(\d{1,12})")
 
 
-def heartbeat(log: Log, line: LogLine, _speaker: Speaker) -> bool:
+def heartbeat(log: Log, line: LogLine, _speaker: Speaker, found: re.Match[str]) -> bool:
     """The watchdog itself does not get on: a call of CUDA, or who holds the GIL in one."""
-    found, inner = _STUCK.search(line.text), _INNER.search(line.text)
-    if found is None or inner is None:
+    inner = _INNER.search(line.text)
+    if inner is None:
         return False
     group = _group(inner)
     rank = line.rank
@@ -262,25 +264,23 @@ _TIMED_OUT = re.compile(
 )
 
 
-def timed_out(log: Log, line: LogLine, _speaker: Speaker) -> bool:
+def timed_out(log: Log, line: LogLine, _speaker: Speaker, found: re.Match[str]) -> bool:
     """What the watchdog of torch 2.15 tells: that an operation does not end, and no more."""
-    if (found := _TIMED_OUT.search(line.text)) is not None:
-        failure = LoggedFailure("DistBackendError", found[2], at_ns=line.at_ns)
-        log.failures.setdefault(int(found[1]), [failure])
-    return found is not None
+    failure = LoggedFailure("DistBackendError", found[2], at_ns=line.at_ns)
+    log.failures.setdefault(int(found[1]), [failure])
+    return True
 
 
-_FRAME_OF_NCCL = re.compile(r"\s{0,4}#(\d{1,3}) (\S{1,200}) from (\S{1,1000})\s{0,4}")
+_FAILED_STACK = re.compile(
+    r"Stack trace of the failed collective|^\s{0,4}#(\d{1,3}) (\S{1,200}) from (\S{1,1000})\s{0,4}$"
+)
 
 
-def failed_stack(log: Log, line: LogLine, speaker: Speaker) -> bool:
+def failed_stack(log: Log, line: LogLine, speaker: Speaker, found: re.Match[str]) -> bool:
     """``Stack trace of the failed collective``, and its frames below it."""
-    if "Stack trace of the failed collective" in line.text:
+    if found[1] is None:
         log.last = speaker
         return True
-    found = _FRAME_OF_NCCL.fullmatch(line.text)
-    if found is None:
-        return False
     file, _, number = found[3].rpartition(":")
     rank = line.rank if line.rank is not None else log.last
     if isinstance(rank, int):
@@ -298,19 +298,16 @@ _FINGERPRINT = re.compile(
 _NUMBER_AFTER = re.compile(r"The sequence number is: (\d{1,20})")
 
 
-def fingerprints(log: Log, line: LogLine, speaker: Speaker) -> bool:
+def fingerprints(log: Log, line: LogLine, _speaker: Speaker, _found: re.Match[str]) -> bool:
     """What TORCH_DISTRIBUTED_DEBUG=DETAIL compares: the arguments of two ranks, or of one."""
-    if "is running " not in line.text:
-        return False
     after = _NUMBER_AFTER.search(line.text)
-    found = _FINGERPRINT.findall(line.text)
-    for rank, seq, op, shape, dtype in found:
+    for rank, seq, op, shape, dtype in _FINGERPRINT.findall(line.text):
         number = int(seq or (after[1] if after else 0))
         sizes = tuple(int(n) for n in shape.split(",") if n.strip()) if shape else None
         known = _OPS.get(op, op.lower())
         if int(rank) not in log.called or log.called[int(rank)].shape is None:
             log.called[int(rank)] = Called(known, number, sizes, dtype or None)
-    return bool(found)
+    return True
 
 
 _CRASHED = re.compile(
@@ -318,73 +315,64 @@ _CRASHED = re.compile(
 )
 
 
-def crashes(log: Log, line: LogLine, speaker: Speaker) -> bool:
+def crashes(log: Log, line: LogLine, speaker: Speaker, found: re.Match[str]) -> bool:
     """What ``faulthandler`` writes of a signal: an end of its own, unless an error came before."""
-    found = _CRASHED.search(line.text)
-    if found is None:
-        return False
     log.fatal = True
     if found[1] and isinstance(speaker, int) and not {speaker} & {*log.failures, *log.open}:
         log.ends.setdefault(speaker, Ended(_SIGNALS[found[1]], line.at_ns, first=True))
     return True
 
 
-_TOLD = tuple(
-    (kind, op, also, re.compile(pattern, re.IGNORECASE if kind == "analyzer" else 0))
-    for kind, op, also, pattern in (
-        ("absent", "monitored_barrier", "",
-         r"Ranks? (?P<ranks>\d{1,7}(?:, \d{1,7})*) failed to pass monitoredBarrier in \d{1,12}"),
-        ("reached", "monitored_barrier", "",
-         r"Rank (?P<rank>\d{1,7}) successfully reached monitoredBarrier"),
-        ("barrier", "", "",
-         (r"store based barrier (?:to initialize process group )?(?:on|for) rank: (?P<rank>\d{1,7})"
-         r".{0,200}?world_size=(?P<world>\d{1,7}), worker_count=(?P<count>\d{1,7})")),
-        ("absent", "init_process_group", "imeout",
-         r"keys?: /?default_pg/\d{1,4}//(?:cpu|cuda)//\d{1,4}/(?P<ranks>\d{1,7})\b"),
-        ("clients", "", "", r"(?P<count>\d{1,7})/(?P<world>\d{1,7}) clients joined"),
-        ("absent", "ncclUniqueId", "imeout",
-         (r"\[\d{1,7}\] is setting up NCCL communicator and retr[a-z]{6} ncclUniqueId from"
-         r" \[(?P<ranks>\d{1,7})\]")),
-        ("no_grad", "", "",
-         r"did not receive grad for rank (?P<rank>\d{1,7}): (?P<names>[^\n]{0,200})"),
-        ("sizes", "", "",
-         (r"(?:collective mismatch error,? local size|op\.preamble\.length <= op\.nbytes\.)"
-         r" (?P<local>\d{1,20}) (?:remote|vs) (?P<remote>\d{1,20})")),
-        ("around", "", "",
-         r"Mismatched collective detected.{0,80}? at and around rank (?P<rank>\d{1,7})"),
-        ("shared", "", "",
-         (r"Duplicate GPU detected : rank (?P<ranks>\d{1,7} and rank \d{1,7}) both on CUDA device"
-         r" (?P<device>\w{1,20})")),
-        ("analyzer", "", "",
-         (r"Not all ranks joining collective|built groups, memberships|torchfrtrace"
-         r"|No errors found\b.{0,40}collective|Missing ranks: \{|flight_recorder/components"
-         r"|Collective (sequence number|state):")),
-    )
+_REPORTED = (
+    ("absent", "monitored_barrier",
+     r"Ranks? (?P<ranks>\d{1,7}(?:, \d{1,7})*) failed to pass monitoredBarrier in \d{1,12}"),
+    ("reached", "monitored_barrier",
+     r"Rank (?P<rank>\d{1,7}) successfully reached monitoredBarrier"),
+    ("barrier", "",
+     (r"store based barrier (?:to initialize process group )?(?:on|for) rank: (?P<rank>\d{1,7})"
+     r".{0,200}?world_size=(?P<world>\d{1,7}), worker_count=(?P<count>\d{1,7})")),
+    ("absent", "init_process_group",
+     r"^(?=.*imeout).*?keys?: /?default_pg/\d{1,4}//(?:cpu|cuda)//\d{1,4}/(?P<ranks>\d{1,7})\b"),
+    ("clients", "", r"(?P<count>\d{1,7})/(?P<world>\d{1,7}) clients joined"),
+    ("absent", "ncclUniqueId",
+     (r"^(?=.*imeout).*?\[\d{1,7}\] is setting up NCCL communicator and retr[a-z]{6} ncclUniqueId"
+     r" from \[(?P<ranks>\d{1,7})\]")),
+    ("no_grad", "",
+     r"did not receive grad for rank (?P<rank>\d{1,7}): (?P<names>[^\n]{0,200})"),
+    ("sizes", "",
+     (r"(?:collective mismatch error,? local size|op\.preamble\.length <= op\.nbytes\.)"
+     r" (?P<local>\d{1,20}) (?:remote|vs) (?P<remote>\d{1,20})")),
+    ("around", "",
+     r"Mismatched collective detected.{0,80}? at and around rank (?P<rank>\d{1,7})"),
+    ("shared", "",
+     (r"Duplicate GPU detected : rank (?P<ranks>\d{1,7} and rank \d{1,7}) both on CUDA device"
+     r" (?P<device>\w{1,20})")),
+    ("analyzer", "",
+     (r"(?i:Not all ranks joining collective|built groups, memberships|torchfrtrace"
+     r"|No errors found\b.{0,40}collective|Missing ranks: \{|flight_recorder/components"
+     r"|Collective (sequence number|state):)")),
 )  # fmt: skip
-"""Lines that tell something of others, or of the whole job: the kind of a report, its operation, a
-word that stands anywhere in the line, and the report's fields.
+"""Lines that tell something of others, or of the whole job: the kind of a report, its operation,
+and the report's fields.
 """
 _TEXTS = frozenset({"names", "device"})
 
 
-def told(log: Log, line: LogLine, _speaker: Speaker) -> bool:
+def _report(
+    log: Log, _line: LogLine, _speaker: Speaker, found: re.Match[str], *, kind: str, op: str
+) -> bool:
     """What torch's checks and NCCL's tell of ranks, or of how many have come."""
-    for kind, op, also, pattern in _TOLD:
-        found = pattern.search(line.text)
-        if found is None or also not in line.text:
-            continue
-        fields: dict[str, Any] = {"op": op} if op else {}
-        for name, text in found.groupdict().items():
-            if name == "ranks":
-                fields[name] = [int(n) for n in re.findall("[0-9]+", text)]
-                log.world = max(log.world, *(rank + 1 for rank in fields[name]))
-            else:
-                fields[name] = text.strip() if name in _TEXTS else int(text)
-        if kind == "barrier" and log.whole in (None, fields["world"]):
-            log.whole = fields["world"]
-        log.report(kind, **fields)
-        return True
-    return False
+    fields: dict[str, Any] = {"op": op} if op else {}
+    for name, text in found.groupdict().items():
+        if name == "ranks":
+            fields[name] = [int(n) for n in re.findall("[0-9]+", text)]
+            log.world = max(log.world, *(rank + 1 for rank in fields[name]))
+        else:
+            fields[name] = text.strip() if name in _TEXTS else int(text)
+    if kind == "barrier" and log.whole in (None, fields["world"]):
+        log.whole = fields["world"]
+    log.report(kind, **fields)
+    return True
 
 
 _CALL_OF_NCCL = re.compile(
@@ -407,14 +395,14 @@ _PEER = re.compile(
 )
 
 
-def nccl(log: Log, line: LogLine, speaker: Speaker) -> bool:
-    """Calls as NCCL_DEBUG=INFO with SUBSYS COLL prints them, and peers that it lost."""
-    if (peer := _PEER.search(line.text)) is not None:
-        log.peers.add(peer[1])
-        return True
-    owner = _OWNER.search(line.text)
-    if owner is None:
-        return False
+def lost_peer(log: Log, _line: LogLine, _speaker: Speaker, found: re.Match[str]) -> bool:
+    """A host to which NCCL lost a connection."""
+    log.peers.add(found[1])
+    return True
+
+
+def nccl(log: Log, line: LogLine, _speaker: Speaker, owner: re.Match[str]) -> bool:
+    """Calls and communicators as NCCL_DEBUG=INFO with SUBSYS COLL prints them."""
     process = f"{line.by}{owner[1]}:{owner[2]}[{owner[3]}]"
     if (call := _CALL_OF_NCCL.search(line.text)) is not None:
         key = (process, call[5])
@@ -432,10 +420,10 @@ def nccl(log: Log, line: LogLine, speaker: Speaker) -> bool:
 
 
 _FIELD = re.compile(
-    r"\s{0,24}(time|host|rank|exitcode|traceback|msg)\s{0,8}: ?(?:(-?\d{1,10})\b(?!-))?(.{0,300})"
+    r"^\s{0,24}(time|host|rank|exitcode|traceback|msg)\s{0,8}: ?(?:(-?\d{1,10})\b(?!-))?(.{0,300})"
 )
 _TASKS = r"srun: error: .{1,200}: tasks? (?P<ranks>[\d,-]{1,200}): "
-_ENDS = tuple(map(re.compile, (
+_ENDS = (
     r"failed \(exitcode: (?P<code>-?\d{1,6})\) local_rank: (?P<local>\d{1,7})",
     rf"{_TASKS}Exited with exit code (?P<code>\d{{1,3}})",
     rf"{_TASKS}(?P<signal>Killed|Terminated|Segmentation fault|Aborted|Bus error|Out Of Memory)",
@@ -447,7 +435,8 @@ _ENDS = tuple(map(re.compile, (
     r"exits with return code = (?P<code>-?\d{1,6})",
     r"returned non-zero exit status (?P<code>\d{1,3})",
     r"died with <Signals\.(?P<signal>SIG[A-Z]{2,8})",
-)))  # fmt: skip
+)
+"""How launchers tell of an end."""
 _SIGNALS = {
     "Killed": -9, "Out Of Memory": -9, "Terminated": -15, "Segmentation fault": -11,
     "Aborted": -6, "Bus error": -7, "Illegal instruction": -4, "Floating point exc": -8,
@@ -458,43 +447,41 @@ _OUTSIDE = re.compile(r"Received (\d{1,2}) death signal|Main process received (S
 _OUTER = {"1": "SIGHUP", "2": "SIGINT", "3": "SIGQUIT", "15": "SIGTERM"}
 
 
-def launchers(log: Log, line: LogLine, speaker: Speaker) -> bool:
-    """How ranks ended by torchrun, srun, ``mp.spawn``, DeepSpeed."""
-    text = line.text
-    if "Root Cause" in text or "Failures:" in text:
-        log.entry = Ended(first="Root Cause" in text)
-    elif log.entry is not None and (found := _FIELD.match(text)) is not None:
-        _field(log, found, speaker)
-    elif (found := _OUTSIDE.search(text)) is not None:
-        number, name = found.groups()
-        log.outside = name or _OUTER.get(number, f"signal {number}")
-    else:
-        found = next((one for pattern in _ENDS if (one := pattern.search(text))), None)
-        if found is not None:
-            _ended(log, found.groupdict(), line.at_ns)
-        return found is not None
+def summary(log: Log, _line: LogLine, _speaker: Speaker, found: re.Match[str]) -> bool:
+    """The begin of an entry of torchrun's summary."""
+    log.entry = Ended(first=found[0] == "Root Cause")
     return True
 
 
-def _ended(log: Log, words: Mapping[str, str | None], at_ns: int) -> None:
+def ended_from_outside(log: Log, _line: LogLine, _speaker: Speaker, found: re.Match[str]) -> bool:
+    """A signal that a launcher got itself."""
+    number, name = found.groups()
+    log.outside = name or _OUTER.get(number, f"signal {number}")
+    return True
+
+
+def ended(log: Log, line: LogLine, _speaker: Speaker, found: re.Match[str]) -> bool:
     """The end of some ranks, of a local one, or of whichever it was."""
+    words = found.groupdict()
     number, signal = words.get("code"), words.get("signal")
     code = int(number) if number else _SIGNALS.get(signal, -9) if signal else None
     ranks, local = words.get("ranks"), words.get("local")
     if not ranks:
-        log.local_ends.setdefault(int(local) if local else None, Ended(code, at_ns))
+        log.local_ends.setdefault(int(local) if local else None, Ended(code, line.at_ns))
     elif code is None:
         log.last = int(ranks)
     else:
         for rank in numbers(ranks):
-            log.ends.setdefault(rank, Ended(code, at_ns))
+            log.ends.setdefault(rank, Ended(code, line.at_ns))
+    return True
 
 
-def _field(log: Log, found: re.Match[str], speaker: Speaker) -> None:
+def summary_field(log: Log, _line: LogLine, speaker: Speaker, found: re.Match[str]) -> bool:
+    """A line of an entry of torchrun's summary."""
     name, number, rest = found.groups()
     entry = log.entry
     if entry is None:
-        return
+        return False
     if name == "time":
         log.entry = Ended(None, unix(f"{number or ''}{rest}".strip()), entry.first)
     elif name == "host":
@@ -506,29 +493,30 @@ def _field(log: Log, found: re.Match[str], speaker: Speaker) -> None:
     elif name == "traceback" and rest.startswith("Traceback (most recent"):
         indent = found.start(1)
         log.open[speaker] = LoggedFailure(at_ns=entry.at_ns, indent=indent, of=entry.rank)
+    return True
 
 
-_OURS = re.compile(r"disttrace: ([a-z][a-z ]{2,20})( \(likely\))?: ")
+_OURS = re.compile(
+    r"disttrace: (stalled|diverged|slow|waiting|failed|starting|going on)( \(likely\))?: "
+)
 _CLOCK = re.compile(r" \((\d\d:\d\d:\d\d)\)")
-_KINDS = frozenset({"stalled", "diverged", "slow", "waiting", "failed", "starting", "going on"})
 
 
-def ours(log: Log, line: LogLine, _speaker: Speaker) -> bool:
-    """What the job itself reported on stderr, by disttrace: as text, or as JSON."""
-    start = line.text.find('{"disttrace":')
-    if start >= 0:
-        try:
-            one = orjson.loads(line.text[start:])
-        except orjson.JSONDecodeError:
-            return False
-        if isinstance(one, dict) and type(one.get("summary")) is type(one.get("kind")) is str:
-            at = one.get("at")
-            log.job_said.append({**one, "at": at if type(at) in (int, float) else 0})
-            return True
+def announced(log: Log, _line: LogLine, _speaker: Speaker, found: re.Match[str]) -> bool:
+    """What the job itself reported on stderr, by disttrace, as JSON."""
+    try:
+        one = orjson.loads(found[0])
+    except orjson.JSONDecodeError:
         return False
-    found = _OURS.search(line.text)
-    if found is None or found[1] not in _KINDS:
+    if not type(one.get("summary")) is type(one.get("kind")) is str:
         return False
+    at = one.get("at")
+    log.job_said.append({**one, "at": at if type(at) in (int, float) else 0})
+    return True
+
+
+def ours(log: Log, line: LogLine, _speaker: Speaker, found: re.Match[str]) -> bool:
+    """The same as text."""
     likely = "likely" if found[2] else "certain"
     summary = line.text[found.end() :].rstrip()
     clock = _CLOCK.fullmatch(summary[-11:])
@@ -546,36 +534,40 @@ _WORLD = re.compile(
 )
 
 
-def world(log: Log, line: LogLine, _speaker: Speaker) -> bool:
+def world(log: Log, _line: LogLine, _speaker: Speaker, found: re.Match[str]) -> bool:
     """How many ranks there are, by a line of the program or its trainer."""
-    found = _WORLD.search(line.text)
-    if found is None:
-        return False
     log.world = max(log.world, int(found[1]))
     return True
 
 
-FORMS: tuple[tuple[tuple[str, ...], Callable[[Log, LogLine, Speaker], bool]], ...] = (
-    (("disttrace",), ours),
-    (("atchdog", "work: ", "eartbeat"), watchdog),
-    (("atchdog", "eartbeat"), heartbeat),
-    (("timed out after",), timed_out),
-    (("failed collective", " from "), failed_stack),
-    (("is running ",), fingerprints),
-    (("Fatal Python",), crashes),
-    (
-        ("receive grad", "arrier", "clients joined", "ncclUniqueId", "default_pg/", "preamble",
-         "ismatch", "Duplicate GPU", "anks", "roups", "ollective", "torchfr", "flight_rec"),
-        told,
+Form = Callable[[Log, LogLine, Speaker, re.Match[str]], bool]
+_CHECKS = ("receive grad", "arrier", "clients joined", "ncclUniqueId", "default_pg/", "preamble",
+           "ismatch", "Duplicate GPU", "anks", "roups", "ollective", "torchfr",
+           "flight_rec")  # fmt: skip
+_ENDINGS = ("xitcode", "rank: ", "srun: ", "terminated with", "return code", " signal",
+            "exit status", "died with", "received SIG")  # fmt: skip
+FORMS: tuple[tuple[tuple[str, ...], re.Pattern[str], Form], ...] = (
+    (('{"disttrace":',), re.compile(r'\{"disttrace":.*'), announced),
+    (("disttrace: ",), _OURS, ours),
+    (("collective timeout",), _TIMED_OUT_THERE, _timed_out_there),
+    (("atchdog", "work: ", "eartbeat"), _INNER, watchdog),
+    (("atchdog", "eartbeat"), _STUCK, heartbeat),
+    (("timed out after",), _TIMED_OUT, timed_out),
+    (("failed collective", " from "), _FAILED_STACK, failed_stack),
+    (("is running ",), _FINGERPRINT, fingerprints),
+    (("Fatal Python",), _CRASHED, crashes),
+    *(
+        (_CHECKS, re.compile(pattern), partial(_report, kind=kind, op=op))
+        for kind, op, pattern in _REPORTED
     ),
-    (("NCCL", "Call to ", "peer "), nccl),
-    (
-        ("Root Cause", "ailures:", "xitcode", " : ", "rank: ", "time: ", "srun: ",
-         "terminated with", "return code", " signal", "exit status", "died with", "received SIG"),
-        launchers,
-    ),
-    (("orld", "ORLD", "MEMBER: ", "processes"), world),
-)  # fmt: skip
-"""Words without which a line is not of a form, and what takes it; the first that does ends it,
-but a traceback may go on in the same line.
+    (("Call to ", "peer ", "NCCL"), _PEER, lost_peer),
+    (("NCCL",), _OWNER, nccl),
+    (("Root Cause", "ailures:"), re.compile("Root Cause|Failures:"), summary),
+    ((" : ", "rank: ", "time: ", "xitcode"), _FIELD, summary_field),
+    (("death signal", "received SIG"), _OUTSIDE, ended_from_outside),
+    *((_ENDINGS, re.compile(pattern), ended) for pattern in _ENDS),
+    (("orld", "ORLD", "MEMBER: ", "processes"), _WORLD, world),
+)
+"""Words without which a line is not of a form, its form, and what takes it; the first that does
+ends it, but a traceback may go on in the same line.
 """

@@ -284,8 +284,9 @@ class _LogReader:
         log.deduplicated |= line.times > 1
         known = self._traceback(speaker, line)
         for line.text in reversed(wordings):
-            for cues, form in FORMS:
-                if any(cue in line.text for cue in cues) and form(log, line, speaker):
+            for cues, form, take in FORMS:
+                found = any(cue in line.text for cue in cues) and form.search(line.text)
+                if found and take(log, line, speaker, found):
                     return None
         if known:
             return None

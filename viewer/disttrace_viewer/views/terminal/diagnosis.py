@@ -13,6 +13,7 @@ from typing import Any
 from disttrace_viewer.diagnosis.positions import RankPlace, places, time_left
 from disttrace_viewer.diagnosis.report import NO_HISTORY, coverage, healthy, job_of
 from disttrace_viewer.diagnosis.report import finding as as_values
+from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, RuleFinding
 from disttrace_viewer.findings.rules.outside import TIMELESS, TIMES, UNDECIDED
@@ -347,23 +348,11 @@ MOST_WELL = 5
 """Jobs in which nothing is wrong that are named."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobReport:
-    """The verdict on one job."""
-
-    case: Case
-    findings: Sequence[RuleFinding]
-
-    @property
-    def well(self) -> bool:
-        """Whether nothing is wrong, and all of it could be read."""
-        return healthy(self.findings) and not self.case.incomplete
-
-
-def pages(parts: Sequence[JobReport], *, stacks: bool = False) -> Iterator[Line]:
+def pages(parts: Sequence[Verdict], *, stacks: bool = False) -> Iterator[Line]:
     """The report on the newest job, which is the first, and what is known of the others."""
     newest, *others = parts
-    wrong = [part for part in others if not part.well]
+    well = [part for part in others if part.healthy and not part.incomplete]
+    wrong = [part for part in others if not part.healthy or part.incomplete]
     if wrong:
         yield _heading(newest, "the newest job here")
     yield from page(newest.case, newest.findings, stacks=stacks)
@@ -371,21 +360,16 @@ def pages(parts: Sequence[JobReport], *, stacks: bool = False) -> Iterator[Line]
         yield Line("")
         yield _heading(part, "which lived meanwhile")
         yield from page(part.case, part.findings, stacks=stacks)
-    yield from _well([part for part in others if part.well])
+    if well:
+        names = ", ".join(f"job {job_of(part.case).id}" for part in well[:MOST_WELL])
+        more = len(well) - MOST_WELL
+        rest = f" and {more} more" if more > 0 else ""
+        yield Line(f"Meanwhile there lived, with nothing wrong: {names}{rest}.", style=DIM)
 
 
-def _heading(part: JobReport, which: str) -> Line:
+def _heading(part: Verdict, which: str) -> Line:
     job = job_of(part.case)
     count = number(len(part.case.evidence.trace.processes), "process", "processes")
     return Line(
         f"== Job {job.id}, {which} ({count}, since {clock_time(job.start_ns)}) ==", style=HEAD
     )
-
-
-def _well(parts: Sequence[JobReport]) -> Iterator[Line]:
-    if not parts:
-        return
-    names = ", ".join(f"job {job_of(part.case).id}" for part in parts[:MOST_WELL])
-    more = len(parts) - MOST_WELL
-    rest = f" and {more} more" if more > 0 else ""
-    yield Line(f"Meanwhile there lived, with nothing wrong: {names}{rest}.", style=DIM)

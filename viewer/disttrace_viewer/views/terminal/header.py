@@ -124,19 +124,15 @@ def _groups(trace: JobTrace, exchanges: Exchanges, names: Names) -> Iterator[Hea
         counted = ((collectives[group.index], "collective"), (messages[group.index], "message"))
         traffic = ", ".join(number(count, noun) for count, noun in counted if count)
         members = _members(group, names)
-        backends = ", ".join(dict.fromkeys(group.backends.values())) or _bare(group)
+        # Of a group made by hand: ``gloo`` for ProcessGroupGloo.
+        kind = (group.type or "").removeprefix("ProcessGroup").lower() or "?"
+        backends = ", ".join(dict.fromkeys(group.backends.values())) or kind
         what = f"{names.group(group.index)}: {f'{members}, ' if members else ''}{backends}"
         missing = f"; no journal of {spans(group.missing)}" if group.missing else ""
         words = ((what, PLAIN), (f"  {traffic or 'unused'}", DIM), (missing, WAIT))
         yield HeadLine("" if place else "groups", words)
     if more := len(trace.groups) - len(shown):
         yield HeadLine("", ((f"and {number(more, 'more group')}", DIM),))
-
-
-def _bare(group: Group) -> str:
-    """The backend of a group made by hand: ``gloo`` for ProcessGroupGloo."""
-    kind = group.type or ""
-    return kind.removeprefix("ProcessGroup").lower() or "?"
 
 
 def _members(group: Group, names: Names) -> str:

@@ -113,7 +113,8 @@ def plan_of(
 ) -> Plan:
     """``initialization``: (process, number) of what is shown as initialization, not here."""
     local = _locals(trace, filters, initialization)
-    parts = [_collectives(trace, exchanges, filters), _messages(trace, exchanges, filters)]
+    dropped = max((d.to_ns or 0 for p in trace.processes for d in p.dropped), default=0)
+    parts = [of(trace, exchanges, filters, dropped) for of in (_collectives, _messages)]
     parts.append(_steps(local))
     rows = pl.concat(part.select(pl.col(n).cast(t) for n, t in PLAN.items()) for part in parts)
     usual = pl.col("end_ns") - pl.col("first_ns")
@@ -145,35 +146,24 @@ def wanted_op(op: str, filters: Filters) -> bool:
     return not filters.ops or any(fnmatchcase(op, pattern) for pattern in filters.ops)
 
 
-def _tolerance(trace: JobTrace) -> tuple[pl.DataFrame, int]:
-    """Per group the members of which nothing is known, and until when records were dropped."""
-    unseen = pl.DataFrame(
-        {
-            "group": [g.index for g in trace.groups],
-            "_unseen": [len(g.missing) for g in trace.groups],
-        },
-        schema={"group": pl.UInt32, "_unseen": pl.UInt32},
-    )
-    dropped = max((d.to_ns or 0 for p in trace.processes for d in p.dropped), default=0)
-    return unseen, dropped
-
-
 def _of_calls(trace: JobTrace, *names: str) -> pl.LazyFrame:
     return trace.calls.lazy().with_row_index("call").select("call", *names)
 
 
-def _collectives(trace: JobTrace, exchanges: Exchanges, filters: Filters) -> pl.DataFrame:
-    unseen, dropped = _tolerance(trace)
+def _collectives(
+    trace: JobTrace, exchanges: Exchanges, filters: Filters, dropped_ns: int
+) -> pl.DataFrame:
+    unseen = {group.index: len(group.missing) for group in trace.groups}
     names = [op for op in trace.calls["op"].unique().to_list() if wanted_op(op, filters)]
     looks = _looks(trace, exchanges)
     uneven = pl.col("op").is_in(list(UNEVEN)) | pl.col("op").str.ends_with("_coalesced")
-    absent = pl.col("arrived") + pl.col("_unseen") < pl.col("expected")
+    unknown = pl.col("group").replace_strict(unseen, default=None, return_dtype=pl.UInt32)
+    absent = pl.col("arrived") + unknown < pl.col("expected")
     return (
         exchanges.collectives.lazy()
         .filter(pl.col("group").is_in(group_indices(trace, filters)))
         .join(_of_calls(trace, "op", "signature"), on="call", how="left", maintain_order="left")
         .filter(pl.col("op").is_in(names))
-        .join(unseen.lazy(), on="group", how="left", maintain_order="left")
         .join(looks, on="exchange", how="left", maintain_order="left")
         .with_columns(
             kind=pl.lit(COLLECTIVE),
@@ -185,7 +175,7 @@ def _collectives(trace: JobTrace, exchanges: Exchanges, filters: Filters) -> pl.
                 pl.col("pending")
                 | (pl.col("errors") > 0)
                 | (~pl.col("alike") & ~uneven)
-                | (absent & (pl.col("first_ns") > dropped)).fill_null(value=False)
+                | (absent & (pl.col("first_ns") > dropped_ns)).fill_null(value=False)
             ),
         )
         .collect()
@@ -223,8 +213,9 @@ def _looks(trace: JobTrace, exchanges: Exchanges) -> pl.LazyFrame:
     )
 
 
-def _messages(trace: JobTrace, exchanges: Exchanges, filters: Filters) -> pl.DataFrame:
-    _, dropped = _tolerance(trace)
+def _messages(
+    trace: JobTrace, exchanges: Exchanges, filters: Filters, dropped_ns: int
+) -> pl.DataFrame:
     ops = [op for op in ("send", "recv") if wanted_op(op, filters)]
     rows = exchanges.messages.lazy().filter(
         pl.col("group").is_in(group_indices(trace, filters)) & pl.lit(bool(ops))
@@ -240,11 +231,11 @@ def _messages(trace: JobTrace, exchanges: Exchanges, filters: Filters) -> pl.Dat
             schema={"group": pl.UInt32, "_rank": pl.Int32},
             orient="row",
         )
-        mine = rows.join(ends, left_on=["group", "source"], right_on=["group", "_rank"], how="semi")
-        other = rows.join(
-            ends, left_on=["group", "destination"], right_on=["group", "_rank"], how="semi"
+        of_end = (
+            rows.join(ends, left_on=["group", end], right_on=["group", "_rank"], how="semi")
+            for end in ("source", "destination")
         )
-        rows = pl.concat([mine, other]).unique("message")
+        rows = pl.concat(of_end).unique("message")
     lost = (
         trace.operations.lazy()
         .filter(pl.col("lost"))
@@ -263,7 +254,7 @@ def _messages(trace: JobTrace, exchanges: Exchanges, filters: Filters) -> pl.Dat
         for s in ("send", "recv")
     ]
     failed = pl.any_horizontal(pl.col(f"{s}_error").is_not_null() for s in ("send", "recv"))
-    alone = (sent.is_null() | came.is_null()) & (pl.col("first_ns") > dropped)
+    alone = (sent.is_null() | came.is_null()) & (pl.col("first_ns") > dropped_ns)
     return (
         rows.join(
             _of_calls(trace, "signature").rename({"call": "_call"}),

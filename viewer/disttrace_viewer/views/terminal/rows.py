@@ -212,8 +212,6 @@ class Maker:
 
     def collectives(self, exchanges: Exchanges, items: pl.Series) -> dict[int, Row]:
         """Rows by exchange."""
-        if not len(items):
-            return {}
         table = exchanges.collectives[items].to_dicts()
         members: dict[int, list[dict[str, Any]]] = {}
         for one in exchanges.participants(items).iter_rows(named=True):
@@ -297,8 +295,6 @@ class Maker:
 
     def messages(self, exchanges: Exchanges, items: pl.Series) -> dict[int, Row]:
         """Rows by message."""
-        if not len(items):
-            return {}
         table = exchanges.messages[items].to_dicts()
         wanted = [
             (row[f"{side}_process"], row[f"{side}_number"])
@@ -322,7 +318,8 @@ class Maker:
         call = self.trace.call(ends_of[0]["call"])
         group = row["group"]
         source, destination = (self.names.member(group, row[s]) for s in ("source", "destination"))
-        lanes = [self._member_lane(group, row[side]) for side in ("source", "destination")]
+        members = {m.rank: m.process for m in reversed(self.trace.groups[group].members)}
+        lanes = [self._lane.get(members.get(row[end], -1)) for end in ("source", "destination")]
         missing = [lane for lane, end in zip(lanes, (send, recv), strict=True) if end is None]
         over = [o["end_ns"] for o in ends_of if o["end_ns"] is not None]
         sent = call.bytes if ends_of[0]["bytes"] is None else ends_of[0]["bytes"]
@@ -437,12 +434,6 @@ class Maker:
         """The line of a call; what is in flight has it below."""
         return None if any(map(_flying, arrived)) else place(self.trace.stack(call))
 
-    def _member_lane(self, group: int, rank: int) -> int | None:
-        for member in self.trace.groups[group].members:
-            if member.rank == rank:
-                return self._lane.get(member.process)
-        return None
-
     def _operations(self, wanted: Sequence[tuple[int, int]]) -> Iterable[dict[str, Any]]:
         keys = pl.DataFrame(
             wanted, schema={"process": pl.UInt32, "number": pl.UInt32}, orient="row"
@@ -453,8 +444,6 @@ class Maker:
     def _parents(self, operations: Iterable[Operation]) -> Mapping[tuple[int, int], str]:
         """Names of the composed operations that issued these."""
         wanted = {(o["process"], o["parent"]) for o in operations if o["parent"] is not None}
-        if not wanted:
-            return {}
         found = {}
         for one in self._operations(sorted(wanted)):
             call = self.trace.call(one["call"])
@@ -519,9 +508,13 @@ def common(words: Sequence[str]) -> str:
     distinct = list(dict.fromkeys(words))
     if len(distinct) == 1:
         return distinct[0]
-    low, high = min(distinct), max(distinct)
-    lead = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))
-    tails = [w[lead:][::-1] for w in distinct]
-    low, high = min(tails), max(tails)
-    tail = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))
-    return f"{distinct[0][:lead]}*{distinct[0][len(distinct[0]) - tail :] if tail else ''}"
+    lead = _lead(distinct)
+    tail = _lead([word[len(lead) :][::-1] for word in distinct])
+    return f"{lead}*{tail[::-1]}"
+
+
+def _lead(words: Sequence[str]) -> str:
+    """What all begin with."""
+    low, high = min(words), max(words)
+    pairs = enumerate(zip(low, high, strict=False))
+    return next((low[:place] for place, (one, other) in pairs if one != other), low)

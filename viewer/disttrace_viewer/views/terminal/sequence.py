@@ -66,8 +66,10 @@ def sequence_of(
             rows.extend(shown[row] for row in piece.first)
             if piece.period:
                 rows.append(_folded(names, exchanges, plan, piece, origin_ns))
-        else:
-            rows.append(_gap(plan.rows, piece, origin_ns))
+            continue
+        gap_from, gap_to = plan.rows["first_ns"][piece.start], plan.rows["first_ns"][piece.stop - 1]
+        text = f"… {number(len(piece), 'row')} not shown, until {offset(gap_to - origin_ns)}"
+        rows.append(Row(at_ns=gap_from - origin_ns, between=True, text=Text(text, style=DIM)))
     ends = [] if filters.narrow else endings_of(evidence, names, lanes, origin_ns)
     return SequenceView(lanes, tuple(_merged(rows, ends)), plan.rows.height)
 
@@ -249,12 +251,6 @@ def _looks_of(
             named = ", ".join(f"{name}{HOLD}x{count:,}" for name, count in shown)
             text.append(f"; last: {named}", WAIT)
         yield what, text
-
-
-def _gap(rows: pl.DataFrame, gap: range, origin_ns: int) -> Row:
-    first, last = rows["first_ns"][gap.start], rows["first_ns"][gap.stop - 1]
-    text = f"… {number(len(gap), 'row')} not shown, until {offset(last - origin_ns)}"
-    return Row(at_ns=first - origin_ns, between=True, text=Text(text, style=DIM))
 
 
 def _merged(rows: Sequence[Row], ends: Sequence[tuple[int, Row]]) -> list[Row]:

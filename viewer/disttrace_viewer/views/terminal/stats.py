@@ -152,18 +152,15 @@ def _ranks(statistics: Statistics, out: TextConsole, *, everybody: bool) -> None
     paint_table(columns, out)
     rest = table.slice(count)
     if rest.height:
-        low, high = rest["waiting_ns"].min(), rest["waiting_ns"].max()
-        most = rest["made_others_wait_ns"].max()
-        assert isinstance(low, int)
-        assert isinstance(high, int)
-        assert isinstance(most, int)
+        waited = rest["waiting_ns"].to_list()
+        most = max(rest["made_others_wait_ns"].to_list())
         processes = statistics.waits.exchanges.trace.processes
         ranks = [processes[p].rank for p in rest["process"].to_list()]
         who = spans(r for r in ranks if r is not None)
         out.wrapped(
             Text(
-                f"{number(rest.height, 'more rank')} ({who}) waited {duration(low)} to"
-                f" {duration(high)} and made others wait at most {duration(most)}",
+                f"{number(rest.height, 'more rank')} ({who}) waited {duration(min(waited))} to"
+                f" {duration(max(waited))} and made others wait at most {duration(most)}",
                 style=DIM,
             ),
             Text("  "),
