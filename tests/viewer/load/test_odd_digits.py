@@ -120,3 +120,34 @@ def test_odd_numbers_of_other_tools_are_a_sentence(
     (tmp_path / name).write_text(f"{text}\n")
     assert cli.main(["diagnose", str(tmp_path)]) in (0, 1, 2)
     assert len(capsys.readouterr().err) < 2000
+
+
+NO_EVIDENCE = [
+    ("a.log", b""), ("a.log", b"\n \n\t\n"), ("a.log", bytes(range(256)) * 99),
+    ("a.log", "step 1\nstep 2\n".encode("utf-16")), ("a.log", b"10%\r" * 9999),
+    ("a.log", b'{"disttrace":' + b"[" * 5000 + b"\n"),
+    ("a.log", b'{"disttrace": 1, "kind": [1], "summary": "x", "culprit_ranks": 5}\n'),
+    ("attempt_0/0/error.json", b'{"message": 5}'),
+    ("attempt_0/0/error.json", b'{"message": {"message": []}}'),
+    ("attempt_0/0/error.json", b'{"message": ' + b"[" * 5000),
+    ("a.json", b'[{"frames": "thread_id", "a": ' + b"[" * 100_000),
+    ("a.json", b'[{"pid": 1, "thread_id": 1, "thread_name": "MainThread", "frames": []}]'),
+    ("trace_rank_0", b""), ("trace_rank_0", b"\x80\x02}q\x00(X\x07\x00\x00\x00entries"),
+    ("trace_rank_0", b'{"entries": 5, "version": [], "pg_config": "x"}'),
+    ("trace_rank_0", b'{"version": "2.10", "entries": [1, null, []]}'),
+    ("trace_rank_0", b'{"version": "2.10", "entries": ' + b"[" * 100_000),
+    ("ras.json", b'{"nccl_version": 1, "communicators": 5, "timestamp": []}'),
+    ("a.json", b'{"traceEvents": 5, "distributedInfo": []}'),
+    ("a.json", b'{"schemaVersion": 1, "distributedInfo": {"rank": "x"}, "traceEvents": [1, {}]}'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "data"), NO_EVIDENCE)
+def test_what_is_no_evidence_is_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, data: bytes
+) -> None:
+    (file := tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(data)
+    assert cli.main(["diagnose", str(tmp_path)]) == 2
+    told = capsys.readouterr()
+    assert (told.out + told.err).strip()
