@@ -67,14 +67,6 @@ def test_the_next_key_of_a_series_closes_a_cycle(tmp_path: Path) -> None:
         assert sentence in found.summary
 
 
-def test_a_key_that_was_deleted_makes_no_cycle(tmp_path: Path) -> None:
-    """It was set once and is gone: whoever set it is not about to do so again."""
-    found = only(job(tmp_path, {0: ["token"]}, {1: "token"}, deleted=["token"]))
-    assert (found.kind, found.key) == ("store_key_missing", "app/token")
-    assert "rank 0 deleted it at train.py:41" in found.summary
-    assert ranks(tmp_path, found.waiting) == [1]
-
-
 def test_two_keys_with_one_setter_each_make_a_cycle(tmp_path: Path) -> None:
     """Each announces its own series and waits for the other's next key."""
     sets = {0: ["left/1", "left/2"], 1: ["right/1", "right/2"]}
@@ -83,29 +75,23 @@ def test_two_keys_with_one_setter_each_make_a_cycle(tmp_path: Path) -> None:
     assert ranks(tmp_path, found.waiting) == [0, 1]
 
 
-def test_a_number_that_may_be_a_rank_tells_nothing(tmp_path: Path) -> None:
-    """Rank 0 set its own key; whose the awaited one is, is a guess."""
-    found = only(job(tmp_path, {0: ["ready/0"]}, {1: "ready/2"}))
-    assert (found.kind, found.key) == ("store_key_missing", "app/ready/2")
-
-
-def test_a_number_that_its_setter_never_varies_tells_nothing(tmp_path: Path) -> None:
-    """Rank 0 sets the steps of rank 0 only."""
-    found = only(job(tmp_path, {0: ["0/step/1", "0/step/2"]}, {1: "2/step/3"}))
-    assert (found.kind, found.key) == ("store_key_missing", "app/2/step/3")
-
-
-def test_two_setters_of_one_form_tell_nothing(tmp_path: Path) -> None:
-    """Either could set the next one."""
-    sets = {0: ["step/1", "step/3"], 1: ["step/2", "step/4"]}
-    found = only(job(tmp_path, sets, {1: "step/5"}))
-    assert (found.kind, found.key) == ("store_key_missing", "app/step/5")
-
-
-def test_another_spelling_is_no_series(tmp_path: Path) -> None:
-    """A similar key names nobody."""
-    found = only(job(tmp_path, {0: ["Step/1", "Step/2"]}, {1: "step/3"}))
-    assert (found.kind, found.key) == ("store_key_missing", "app/step/3")
+@pytest.mark.parametrize(
+    ("sets", "awaited"),
+    [
+        ({0: ["ready/0"]}, "ready/2"),
+        ({0: ["0/step/1", "0/step/2"]}, "2/step/3"),
+        ({0: ["step/1", "step/3"], 1: ["step/2", "step/4"]}, "step/5"),
+        ({0: ["Step/1", "Step/2"]}, "step/3"),
+        ({0: ["step/1", "step/2", "step/4"]}, "step/3"),
+    ],
+    ids=["may be a rank", "never varied", "two setters", "another spelling", "passed over"],
+)
+def test_what_makes_no_series_closes_no_cycle(
+    tmp_path: Path, sets: dict[int, list[str]], awaited: str
+) -> None:
+    """Who would set the next one is a guess, or has gone on without it."""
+    found = only(job(tmp_path, sets, {1: awaited}))
+    assert (found.kind, found.key) == ("store_key_missing", f"app/{awaited}")
 
 
 @pytest.mark.parametrize("mesh", [False, True])
@@ -114,12 +100,6 @@ def test_a_key_that_was_set_under_another_name_is_missing(tmp_path: Path, *, mes
     found = only(job(tmp_path, {0: ["step/1", "step/2", "setp/3"]}, {1: "step/3"}, mesh=mesh))
     assert (found.kind, found.key) == ("store_key_missing", "app/step/3")
     assert "the nearest key that was set is 'app/setp/3', by rank 0" in found.summary
-
-
-def test_a_key_that_was_passed_over_is_missing(tmp_path: Path) -> None:
-    """Rank 0 went on to the fourth one."""
-    found = only(job(tmp_path, {0: ["step/1", "step/2", "step/4"]}, {1: "step/3"}))
-    assert (found.kind, found.key) == ("store_key_missing", "app/step/3")
 
 
 @pytest.mark.parametrize("last", ["setp/3", "step/4"])
@@ -182,10 +162,15 @@ def test_a_rank_without_a_journal_may_have_set_it(tmp_path: Path) -> None:
     assert "deadlock" not in {f.kind for f in findings(tmp_path)}
 
 
-def test_a_deleted_key_of_several_setters_is_missing_and_told_as_deleted(tmp_path: Path) -> None:
-    """Both ranks had set it."""
-    found = only(job(tmp_path, {0: ["token"], 1: ["token"]}, {1: "token"}, deleted=["token"]))
+@pytest.mark.parametrize("setters", [[0], [0, 1]])
+def test_a_key_that_was_deleted_makes_no_cycle_and_is_told_as_deleted(
+    tmp_path: Path, setters: list[int]
+) -> None:
+    """It was set once and is gone: whoever set it is not about to do so again."""
+    sets = {rank: ["token"] for rank in setters}
+    found = only(job(tmp_path, sets, {1: "token"}, deleted=["token"]))
     assert (found.kind, found.key) == ("store_key_missing", "app/token")
+    assert ranks(tmp_path, found.waiting) == [1]
     assert found.summary.endswith(
         "and it is gone: rank 0 set it at train.py:40, and rank 0 deleted it at train.py:41."
     )
@@ -241,14 +226,10 @@ def test_a_queue_that_was_never_filled(tmp_path: Path) -> None:
     assert "nobody has set it" in found.summary
 
 
-def test_a_queue_with_something_in_it_is_not_missing(tmp_path: Path) -> None:
-    """The pop is about to return: nobody waits for a push."""
-    assert queue(tmp_path, pushes=3, pops=2) == []
-
-
-def test_a_queue_is_not_counted_where_operations_were_dropped(tmp_path: Path) -> None:
-    """The pushes may be among them."""
-    assert queue(tmp_path, pushes=1, pops=2, dropped=True) == []
+def test_a_queue_that_may_hold_something_is_not_missing(tmp_path: Path) -> None:
+    """The pop is about to return, or pushes may be among the operations that were dropped."""
+    assert queue(tmp_path / "full", pushes=3, pops=2) == []
+    assert queue(tmp_path / "dropped", pushes=1, pops=2, dropped=True) == []
 
 
 def under(journal: Journal, op: str, prefix: str, key: str, t: int, **keys: Any) -> None:
