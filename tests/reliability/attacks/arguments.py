@@ -15,6 +15,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 from reliability.attacks.ground import group, reduce, say
 
 _DRAWN = 700
@@ -74,9 +77,6 @@ class _Rank(enum.IntEnum):
 
 def _pool() -> list[Any]:
     """Values of all sorts, made anew."""
-    import torch
-    import torch.distributed as dist
-
     cycle: list[Any] = []
     cycle.append(cycle)
     one = torch.ones(2)
@@ -147,8 +147,6 @@ def functions_of_torch() -> None:
 
 def methods_of_groups() -> None:
     """The same of the methods of a group, a backend and a Work."""
-    import torch
-
     dist = group()
     world: Any = dist.group.WORLD
     backend: Any = world._get_backend(torch.device("cpu"))
@@ -174,8 +172,6 @@ def methods_of_stores() -> None:
     """The same of stores, with and without a prefix, and of their classes."""
     import tempfile
 
-    import torch.distributed as dist
-
     stores: list[tuple[str, Any]] = [
         ("h", dist.HashStore()), ("p", dist.PrefixStore("a", dist.HashStore())),
         ("f", dist.FileStore(tempfile.mkdtemp() + "/s", 1)),
@@ -195,8 +191,6 @@ def methods_of_stores() -> None:
 
 def lists_that_hold_each_other() -> None:
     """Lists of which each holds the one before twice are refused at once, as they were."""
-    import torch
-
     dist = group()
     deep: Any = torch.ones(1)
     numbers: Any = [0]
@@ -220,8 +214,6 @@ def lists_that_hold_each_other() -> None:
 
 def large_arguments() -> None:
     """Keys, lists and numbers of a million pieces cost what they cost."""
-    import torch
-
     dist = group()
     store = dist.HashStore()
     many = list(range(1_000_000))
@@ -252,8 +244,6 @@ def large_arguments() -> None:
 
 def new_keys_for_ever() -> None:
     """A hundred thousand keys and prefixes, each of its own, with what looks like secrets."""
-    import torch.distributed as dist
-
     store = dist.HashStore()
     began = time.monotonic()
     for n in range(60_000):
@@ -268,8 +258,6 @@ def _reduced(world: Any, tensor: Any, options: Any) -> Any:
 
 def names_of_operations() -> None:
     """Two hundred classes of options, of reduce ops and of tensors that a program makes."""
-    import torch
-
     dist = group()
     world: Any = dist.group.WORLD
     for n in range(200):
@@ -289,8 +277,6 @@ def names_of_operations() -> None:
 
 def values_that_act() -> None:
     """Finalizers, truth values and texts of arguments that call collectives and stores."""
-    import torch
-
     dist = group()
     store = dist.HashStore()
     store.set_timeout(datetime.timedelta(milliseconds=50))

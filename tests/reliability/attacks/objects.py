@@ -13,14 +13,14 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 from reliability.attacks.ground import group, reduce, say
 
 
 def stores_of_the_program() -> None:
     """A Store in Python, in part and in whole, below a prefix and below a group."""
-    import torch
-    import torch.distributed as dist
-
     calls: Counter[str] = Counter()
 
     class Mine(dist.Store):
@@ -69,9 +69,6 @@ def stores_of_the_program() -> None:
 
 def groups_of_the_program() -> None:
     """A ProcessGroup in Python, registered as a backend, gets each call once."""
-    import torch
-    import torch.distributed as dist
-
     calls: Counter[str] = Counter()
 
     class Done(dist._Work):
@@ -108,8 +105,6 @@ def groups_of_the_program() -> None:
 
 def errors_of_wrong_calls() -> None:
     """What is wrong is told by the same types, texts and frames."""
-    import torch
-
     dist = group()
     store = dist.HashStore()
     store.set_timeout(timedelta(milliseconds=200))
@@ -143,8 +138,6 @@ def errors_of_wrong_calls() -> None:
 
 def errors_that_pass() -> None:
     """An exception of a property, a subclass or a callback is the very object that was raised."""
-    import torch
-
     dist = group()
     mine = LookupError("mine")
 
@@ -233,8 +226,6 @@ def objects_asked() -> None:
 
 def futures_and_callbacks() -> None:
     """Callbacks run as often, in the same order, with the same values."""
-    import torch
-
     dist = group()
     order: list[str] = []
     works: list[Any] = []
@@ -253,7 +244,6 @@ def _note(order: list[str], name: str, future: Any) -> Any:
 
 def model_in_parallel() -> None:
     """DDP with a communication hook: gradients, buckets, attributes and copies."""
-    import torch
     from torch.nn.parallel import DistributedDataParallel
 
     dist = group()
@@ -278,7 +268,6 @@ def model_in_parallel() -> None:
 
 def compiled_and_exported() -> None:
     """torch.compile with breaks, torch.export, torch.fx and TorchScript: graphs and errors."""
-    import torch
     import torch._dynamo.testing
     import torch.distributed._functional_collectives as functional
 
@@ -315,8 +304,6 @@ def compiled_and_exported() -> None:
 
 def operators_of_the_program() -> None:
     """Operators and autograd functions of the program's that communicate inside."""
-    import torch
-
     dist = group()
     seen: list[str] = []
 
@@ -352,8 +339,6 @@ def operators_of_the_program() -> None:
 
 def patched_over_and_uninstalled() -> None:
     """The program patches over ours, ours goes, and the program takes its own off again."""
-    import torch
-
     import disttrace
 
     dist = group()
@@ -384,8 +369,6 @@ def patched_over_and_uninstalled() -> None:
 
 def life_of_everything() -> None:
     """Stores, groups, works, futures and subclasses die when they did, in the same order."""
-    import torch
-
     dist = group()
     order: list[str] = []
     store: Any = dist.HashStore()
@@ -412,8 +395,6 @@ def life_of_everything() -> None:
 
 def keys_and_values() -> None:
     """Keys and values of all sorts come back as they were."""
-    import torch.distributed as dist
-
     store = dist.TCPStore("127.0.0.1", 0, 1, True, wait_for_workers=False)
     below = dist.PrefixStore("\x00odd/\n", store)
     for key in ("", "a" * 1000, "a\x00b", "ä€😀", "disttrace", "//", "\n", "x y"):
@@ -435,8 +416,6 @@ def times_of_the_store() -> None:
     """Time-outs take as long as they are, not more, and a set wakes who waits at once."""
     import threading
 
-    import torch.distributed as dist
-
     store = dist.TCPStore("127.0.0.1", 0, 1, True, wait_for_workers=False)
     for seconds in (0.2, 1.0):
         began = time.monotonic()
@@ -454,7 +433,6 @@ def times_of_the_store() -> None:
 
 def names_of_groups() -> None:
     """Names, tags, descriptions and numbers of groups are given as they were."""
-    import torch.distributed as dist
     from torch.distributed import distributed_c10d as c10d
 
     group()
@@ -468,7 +446,6 @@ def names_of_groups() -> None:
 
 def meshes_and_tensors() -> None:
     """Device meshes and DTensors: layouts, values and texts."""
-    import torch
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
@@ -488,9 +465,6 @@ def _fail(fails: bool) -> None:
 
 def coalesced() -> None:
     """The managers of torch that coalesce give their results, and pass on what is raised inside."""
-    import torch
-    import torch.distributed as dist
-
     group()
     from torch.distributed.distributed_c10d import _coalescing_manager
 

@@ -11,12 +11,14 @@ import weakref
 from collections import Counter
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 from reliability.attacks.ground import group, reduce, say, stall
 
 
 def function_modes() -> None:
     """A TorchFunctionMode is asked for the program's calls and for nothing else."""
-    import torch
     from torch.overrides import TorchFunctionMode
 
     seen: Counter[str] = Counter()
@@ -44,7 +46,6 @@ def function_modes() -> None:
 
 def dispatch_modes() -> None:
     """A TorchDispatchMode sees the same operators as often."""
-    import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
     seen: Counter[str] = Counter()
@@ -67,8 +68,6 @@ def dispatch_modes() -> None:
 
 def tensor_subclasses() -> None:
     """A subclass that counts what it is asked is asked for the program's calls only."""
-    import torch
-
     seen: Counter[str] = Counter()
 
     class Mine(torch.Tensor):
@@ -90,7 +89,6 @@ def tensor_subclasses() -> None:
 
 def properties_that_raise() -> None:
     """A subclass whose shape and device raise is refused, or passes, as it was."""
-    import torch
 
     class Odd(torch.Tensor):
         @property
@@ -112,7 +110,6 @@ def properties_that_raise() -> None:
 
 def fake_tensors() -> None:
     """Under FakeTensorMode the same happens."""
-    import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     dist = group()
@@ -127,7 +124,6 @@ def fake_tensors() -> None:
 
 def profiled_events() -> None:
     """torch.profiler shows the same operators as often."""
-    import torch
     from torch.profiler import ProfilerActivity, profile
 
     dist = group()
@@ -142,8 +138,6 @@ def profiled_events() -> None:
 
 def life_of_tensors() -> None:
     """A tensor of a Work that nobody waits for lives as long as without us."""
-    import torch
-
     dist = group()
     order: list[int] = []
     for n in range(5):
@@ -159,8 +153,6 @@ def life_of_tensors() -> None:
 
 def life_of_groups() -> None:
     """A destroyed group, a store and its port are free at once."""
-    import torch.distributed as dist
-
     port = 0
     for _ in range(3):
         store = dist.TCPStore("127.0.0.1", port, 1, True, wait_for_workers=False)
@@ -176,8 +168,6 @@ def life_of_groups() -> None:
 
 def attributes_of_objects() -> None:
     """Types, attributes and texts of groups, stores and Works are torch's."""
-    import torch
-
     dist = group()
     work = dist.all_reduce(torch.ones(2), async_op=True)
     assert work is not None
@@ -192,8 +182,6 @@ def attributes_of_objects() -> None:
 def patched_by_the_program() -> None:
     """The program puts functions of its own in place, and takes them out again."""
     from unittest import mock
-
-    import torch
 
     dist = group()
     calls: list[str] = []
@@ -215,7 +203,6 @@ def patched_by_the_program() -> None:
 
 def threads_as_ranks() -> None:
     """torch's own group of threads in one process."""
-    import torch
     from torch.testing._internal.distributed import multi_threaded_pg as threaded
 
     results: list[float] = []
@@ -244,8 +231,6 @@ def threads_as_ranks() -> None:
 
 def thousands_of_fake_ranks() -> None:
     """The fake backend at a world size of 4,096."""
-    import torch
-    import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", store=FakeStore(), rank=7, world_size=4096)
@@ -257,7 +242,6 @@ def thousands_of_fake_ranks() -> None:
 
 def compiled_whole() -> None:
     """fullgraph=True with a functional collective compiles as often as it did."""
-    import torch
     import torch._dynamo.testing
     import torch.distributed._functional_collectives as functional
 
@@ -323,8 +307,6 @@ def _trains(n: int) -> None:
 
 def inference_and_devices() -> None:
     """Modes of gradients and the default device are what they were after each call."""
-    import torch
-
     dist = group()
     with torch.inference_mode():
         reduce(dist)
