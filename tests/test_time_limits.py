@@ -10,7 +10,8 @@ import pytest
 
 import disttrace
 from disttrace.capture.objects.groups import changes_limit
-from support.processes import Outcome, python
+from support.preloaded import preloaded
+from support.processes import Outcome
 
 PROGRAM = """
 import datetime, os, sys, time
@@ -45,7 +46,7 @@ def records(path: Path) -> list[dict[str, Any]]:
 def run(folder: Path, minutes: float, traced: str) -> Outcome:
     """Two ranks whose limit is two seconds; one of them comes after five."""
     words = ("-c", PROGRAM, str(folder / "store"), str(minutes))
-    return python(*words, DISTTRACE=traced, DISTTRACE_DIR=str(folder / "traced")).check()
+    return preloaded(*words, DISTTRACE=traced, DISTTRACE_DIR=str(folder / "traced")).check()
 
 
 @pytest.mark.parametrize("traced", ["0", "1"])
@@ -90,7 +91,7 @@ store.wait(["a"])
 @pytest.mark.parametrize("core", ["c", "python"])
 def test_limits_of_stores(tmp_path: Path, core: str) -> None:
     """That of a call stands with it, that of the store in its definition."""
-    python("-c", WAITS, DISTTRACE="1", DISTTRACE_DIR=str(tmp_path), DISTTRACE_CORE=core).check()
+    preloaded("-c", WAITS, DISTTRACE="1", DISTTRACE_DIR=str(tmp_path), DISTTRACE_CORE=core).check()
     begins = [r for p in tmp_path.rglob("*.ops.jsonl") for r in records(p) if "k" in r]
     given = [(b["k"], b.get("a")) for b in begins]
     assert given == [

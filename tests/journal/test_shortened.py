@@ -10,6 +10,7 @@ import pytest
 
 from disttrace.journal.windows import Guard, uncompiled
 from disttrace_viewer.api import load
+from support.preloaded import preloaded
 from support.processes import Outcome, python
 
 PROGRAM = Path(__file__).with_name("shortened.py")
@@ -145,7 +146,7 @@ print(len(glob.glob(sys.argv[1] + "/*.ops.jsonl")))
 @pytest.mark.parametrize("core", ["c", "python"])
 def test_a_thread_that_blocks_the_signal_stores_into_no_mapping(tmp_path: Path, core: str) -> None:
     """The kernel would end the process, whatever handler there is."""
-    done = python("-c", BLOCKS, tmp_path / "out", core).check()
+    done = preloaded("-c", BLOCKS, tmp_path / "out", core).check()
     assert done.stdout == "survived\n2\n"
 
 
@@ -154,8 +155,8 @@ def test_a_journal_goes_on_after_its_files_were_shortened(tmp_path: Path, core: 
     """While three threads record; the program notices nothing, and is told once."""
     folder = tmp_path / "out"
     environ = {"DISTTRACE": "1", "DISTTRACE_DIR": str(folder), "DISTTRACE_CORE": core}
-    traced = python(PROGRAM, folder, *WAYS, timeout=60, **environ).check()
-    untraced = python(PROGRAM, tmp_path / "none", *WAYS, timeout=60).check()
+    traced = preloaded(PROGRAM, folder, *WAYS, timeout=60, **environ).check()
+    untraced = preloaded(PROGRAM, tmp_path / "none", *WAYS, timeout=60).check()
     assert traced.stdout == untraced.stdout
     assert untraced.stderr == ""
     (said,) = traced.stderr.splitlines()

@@ -13,7 +13,8 @@ import pytest
 from disttrace.recording.shown import FACTOR, FIRST_LINE, KEPT, LINES, MASK, NEWEST, Compared, Page
 from disttrace_viewer.companion.progress import MOST_READ, Pulse
 from support.journals import MS, Journal
-from support.processes import clean_environ, free_port, python, run_program, torchrun
+from support.preloaded import preloaded
+from support.processes import clean_environ, free_port, run_program, torchrun
 
 START = """
 import sys, time, torch, torch.distributed as dist, disttrace
@@ -185,7 +186,7 @@ def test_where_losses_are_scaled_inputs_may_be_infinite(tmp_path: Path) -> None:
     for text in (SCALED, SCALED.replace("loss =", "# loss =")):
         (program := tmp_path / "program.py").write_text(text)
         folder = tmp_path / str(len(text))
-        python(program, DISTTRACE="1", DISTTRACE_DIR=str(folder), DISTTRACE_DIGEST="1").check()
+        preloaded(program, DISTTRACE="1", DISTTRACE_DIR=str(folder), DISTTRACE_DIGEST="1").check()
         found = [path for path in folder.iterdir() if b'"nonfinite"' in path.read_bytes()]
         assert len(found) == (text != SCALED)
 
