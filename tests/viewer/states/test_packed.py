@@ -34,16 +34,11 @@ def test_of_two_states_that_which_read_more_counts(tmp_path: Path) -> None:
     assert some.partial == {s.id for s in tails[2:]}
 
 
-def test_what_processes_are_alike_in_is_one_object(tmp_path: Path) -> None:
-    """Also of several batches: words of the process, its variables, its calls and their order."""
+def test_what_calls_are_alike_in_is_one_object(tmp_path: Path) -> None:
+    """Also of several batches."""
     hang(tmp_path, size=6)
     states, known = reduced(tmp_path), dict[str, Any]()
     parts = [unpack(pack(part), known) for part in (states[:3], states[3:])]
-    trace, sample = trace_of(merge([*parts[0], *parts[1]]))
-    for name in ("job", "role", "env", "argv", "versions", "threads"):
-        assert len({id(getattr(p, name)) for p in trace.processes}) == 1, name
-    for name in ("op", "backend", "shapes", "dtypes"):
-        assert len({id(getattr(op.call, name)) for op in sample.ops if op.seq}) == 1, name
-    assert len({id(course) for course in sample.courses.values()}) == len(
-        set(sample.courses.values())
-    )
+    _, sample = trace_of(merge([*parts[0], *parts[1]]))
+    calls = {op.call.index: op.call for op in sample.ops}.values()
+    assert 3 * len({id(call.signature) for call in calls}) <= len(calls)

@@ -267,9 +267,9 @@ def test_states_that_are_half_written_are_gone(
 ) -> None:
     """``reduce`` ended by SIGTERM in mid-run."""
 
-    def ended(task: folder.Task) -> folder.StateBatch:
+    def ended(*args: Any, **named: Any) -> folder.StateBatch:
         os.kill(os.getpid(), signal.SIGTERM)
-        return run(task)
+        return run(*args, **named)
 
     run = folder.run
     training(tmp_path / "in")

@@ -26,6 +26,7 @@ from disttrace_viewer.companion.peers import WHOLE_S, Peers
 from disttrace_viewer.companion.protocol import stores
 from disttrace_viewer.companion.service import Duty
 from disttrace_viewer.companion.slow import HERE, Slowness
+from disttrace_viewer.load.schema import maybe, number
 
 MOST_STREAMS = 64
 """Of one host."""
@@ -120,7 +121,7 @@ def values_of(excerpts: Iterable[Excerpt]) -> list[list[Any]]:
     ]
 
 
-_WORD = messages.number(0, (1 << 64) - 1)
+_WORD = number(0, (1 << 64) - 1)
 CALLS_FORM = messages.rows(
     messages.row(
         _WORD,
@@ -241,7 +242,7 @@ CALLS = "calls"
 MOST_ANSWER = 512 << 10
 MOST_JUDGED = 16
 """Hosts that differ, judged together."""
-_ANSWER = messages.fields(slow=messages.maybe(slow.FORM), calls=CALLS_FORM)
+_ANSWER = messages.fields(slow=maybe(slow.FORM), calls=CALLS_FORM)
 """Of one that gets on: of ranks that are late, and of calls."""
 
 

@@ -7,16 +7,14 @@ sender; texts are made harmless for a terminal as everywhere else.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
 from typing import Any
 
 import orjson
 
 from disttrace_viewer.load.definitions import LISTED
-from disttrace_viewer.load.schema import Checker, Wrong
+from disttrace_viewer.load.schema import Check, Checker, Wrong, list_of, maybe, number
 from disttrace_viewer.states.state import MOST_BYTES, OpRow, State, checked, inflated
 
-Form = Callable[[Checker, Any], Any]
 WRONG = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
 """What reading anybody's JSON by a form may raise."""
 _MOST_ROWS = 4_096
@@ -28,7 +26,7 @@ def packed(value: Any) -> bytes:
     return zlib.compress(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS), 6)
 
 
-def opened(data: bytes, form: Form) -> Any | None:
+def opened(data: bytes, form: Check) -> Any | None:
     """The value that was sent; None where it is not of its form."""
     try:
         return value_of(inflated(data), form)
@@ -36,23 +34,17 @@ def opened(data: bytes, form: Form) -> Any | None:
         return None
 
 
-def value_of(data: bytes, form: Form) -> Any:
+def value_of(data: bytes, form: Check) -> Any:
     """The value in some JSON, as its form has it. Raises ``WRONG``."""
     return form(Checker(), orjson.loads(data))
 
 
-def number(least: int = 0, most: int = _MOST_NUMBER) -> Form:
-    """A whole number from ``least`` to ``most``."""
-
-    def check(_checker: Checker, value: Any) -> int:
-        if type(value) is not int or not least <= value <= most:
-            raise Wrong("a number")
-        return value
-
-    return check
+def rows(form: Check, most: int = _MOST_ROWS) -> Check:
+    """At most so many of these."""
+    return list_of(form, most)
 
 
-def numbers(most: int, highest: int = _MOST_NUMBER) -> Form:
+def numbers(most: int, highest: int = _MOST_NUMBER) -> Check:
     """At most so many numbers, none of them negative."""
 
     def check(_checker: Checker, value: Any) -> list[int]:
@@ -65,7 +57,7 @@ def numbers(most: int, highest: int = _MOST_NUMBER) -> Form:
     return check
 
 
-def one_of(*values: Any) -> Form:
+def one_of(*values: Any) -> Check:
     """One of these."""
 
     def check(_checker: Checker, value: Any) -> Any:
@@ -76,12 +68,12 @@ def one_of(*values: Any) -> Form:
     return check
 
 
-def text(kind: str) -> Form:
+def text(kind: str) -> Check:
     """A text as the journal's format has one of this kind."""
     return lambda checker, value: checker.value(kind, value)
 
 
-def word(most: int, *, least: int = 0) -> Form:
+def word(most: int, *, least: int = 0) -> Check:
     """A text of so many characters, as it is."""
 
     def check(_checker: Checker, value: Any) -> str:
@@ -92,24 +84,14 @@ def word(most: int, *, least: int = 0) -> Form:
     return check
 
 
-def maybe(form: Form) -> Form:
-    """That, or nothing."""
-    return lambda checker, value: None if value is None else form(checker, value)
-
-
-def rows(form: Form, most: int = _MOST_ROWS) -> Form:
-    """At most so many of these."""
-    return lambda checker, value: [form(checker, one) for one in _rows(value, most)]
-
-
-def row(*forms: Form) -> Form:
+def row(*forms: Check) -> Check:
     """One of each, in this order."""
     return lambda checker, value: [
         form(checker, one) for form, one in zip(forms, _rows(value, len(forms)), strict=True)
     ]
 
 
-def table(key: Form, form: Form) -> Form:
+def table(key: Check, form: Check) -> Check:
     """Values by key."""
 
     def check(checker: Checker, value: Any) -> dict[Any, Any]:
@@ -119,7 +101,7 @@ def table(key: Form, form: Form) -> Form:
     return check
 
 
-def fields(**forms: Form) -> Form:
+def fields(**forms: Check) -> Check:
     """A value for each of these names, whatever else there is."""
     return lambda checker, value: {
         name: form(checker, _table(value)[name]) for name, form in forms.items()
@@ -141,7 +123,7 @@ def _rows(value: Any, most: int) -> list[Any]:
 # -- the state of a process --------------------------------------------------------------------
 
 
-def _record(kind: str) -> Form:
+def _record(kind: str) -> Check:
     def check(checker: Checker, value: Any) -> dict[str, Any]:
         found = checker.record(kind, _table(value))
         if found is None:
@@ -151,7 +133,7 @@ def _record(kind: str) -> Form:
     return check
 
 
-def _numbered(kind: str) -> Form:
+def _numbered(kind: str) -> Check:
     """Definitions by number; ranks of groups as ranges, for a hundred thousand may be."""
 
     def check(checker: Checker, value: Any) -> dict[str, Any]:
@@ -202,7 +184,7 @@ _OP = [_ROW] * (OpRow.T + 1) + [maybe(_ROW)] * (OpRow.COUNT - OpRow.T - 1)
 _OP[OpRow.KEY] = maybe(text("keys"))
 _FRAME = row(text("text"), _N, _NAME)
 _PAIRS = rows(row(_N, _N))
-_STATE: dict[str, Form] = {
+_STATE: dict[str, Check] = {
     **dict.fromkeys(("modified_ns", "head_t", "segment", "read", "size", "count", "last_t"), _N),
     "id": text("id"),
     "base": text("text"),
@@ -230,7 +212,7 @@ _STATE: dict[str, Form] = {
     "history": maybe(rows(_course)),
     "format": lambda _, value: value if type(value) is int else None,
 }
-_DEFINED: dict[str, Form] = {
+_DEFINED: dict[str, Check] = {
     "string": table(_index, text("text")),
     "stack": table(_index, rows(_FRAME)),
     **{kind: _numbered(kind) for kind in ("thread", "store", "group", "call")},

@@ -20,8 +20,8 @@ from typing import Any
 
 import orjson
 
-from disttrace_viewer.companion.messages import WRONG, Form, fields, number, one_of, rows, word
-from disttrace_viewer.load.schema import Checker
+from disttrace_viewer.companion.messages import WRONG, fields, one_of, rows, word
+from disttrace_viewer.load.schema import Check, Checker, number
 from disttrace_viewer.trace.plain_text import whole
 
 Address = tuple[str, int]
@@ -162,7 +162,7 @@ class Message:
 
 
 _N, _TEXT = number(), word(256)
-_KINDS: dict[str, Form] = {
+_KINDS: dict[str, Check] = {
     "disttrace": fields(v=one_of(VERSION), drawn=_TEXT, secret=one_of(True, False)),
     "hello": fields(job=_TEXT, drawn=_TEXT, proof=_TEXT),
     "welcome": fields(proof=_TEXT),

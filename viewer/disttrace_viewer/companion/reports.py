@@ -19,6 +19,7 @@ from disttrace_viewer.analysis.liveness import Look, Observation, look
 from disttrace_viewer.analysis.process_ends import quotes
 from disttrace_viewer.companion import messages
 from disttrace_viewer.companion.endpoint import PeerReply
+from disttrace_viewer.load.schema import maybe, number
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.reading import is_creation
 from disttrace_viewer.states.state import Merged, OpRow, State, WaitsWith, inflated
@@ -121,8 +122,8 @@ _REPLIES = messages.rows(
 _HANDED_OVER = messages.row(_REPLIES, _REPLIES)
 _SEEN = messages.row(
     messages.one_of(True, False, None),
-    messages.maybe(messages.number(-(1 << 31))),
-    messages.maybe(messages.text("id")),
+    maybe(number(-(1 << 31))),
+    maybe(messages.text("id")),
 )
 _ANSWER = messages.fields(
     states=messages.rows(messages.state), seen=messages.table(messages.text("id"), _SEEN)
@@ -352,12 +353,12 @@ def _texts(record: dict[str, Any], names: Iterable[str], word: Word) -> dict[str
 
 def _stores(stores: dict[Any, dict[str, Any]], word: Word) -> dict[Any, dict[str, Any]]:
     found = {}
-    for number, store in stores.items():
+    for n, store in stores.items():
         names = ("path",) if store.get("host") else ("path", "name")
         one = {**store, **_texts(store, names, word)}
         if store.get("prefix"):
             one["prefix"] = [p if p is None else word(p) for p in store["prefix"]]
-        found[number] = one
+        found[n] = one
     return found
 
 

@@ -20,7 +20,7 @@ from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.companion import messages
 from disttrace_viewer.companion.endpoint import MOST_SUMMARY, PeerReply
 from disttrace_viewer.companion.reports import hidden
-from disttrace_viewer.load.schema import Checker
+from disttrace_viewer.load.schema import Checker, maybe, number
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.state import Merged, OpRow, State, WaitsWith
 
@@ -222,16 +222,14 @@ def _of_host(checker: Checker, value: Sequence[Any]) -> frozenset[int]:
     return frozenset(itertools.chain.from_iterable(ranks))
 
 
-_N = messages.number()
+_N = number()
 _FORM = messages.fields(
     ranks=_of_host,
-    trouble=messages.maybe(_N),
+    trouble=maybe(_N),
     groups=messages.rows(
         lambda checker, one: (key_of(one), _ranks(checker, one[1], MOST_OF_GROUP)), MOST_GROUPS
     ),
-    waits=messages.rows(
-        messages.row(messages.maybe(_N), _N, messages.number(-1), _N, _N, _of_host), MOST_WAITS
-    ),
+    waits=messages.rows(messages.row(maybe(_N), _N, number(-1), _N, _N, _of_host), MOST_WAITS),
 )
 
 

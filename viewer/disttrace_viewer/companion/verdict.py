@@ -53,8 +53,6 @@ JOIN_S, MOST_JOIN_S = 1.0, 16.0
 """Between two looks for a store where none was there, first and in the end."""
 ABORT = "abort"
 """The value of DISTTRACE_ON_STALL that is no command."""
-_FIRST_ORDER = 1
-"""Of the host of rank 0, and of the agent that started it."""
 MOST_HOSTS = 64
 """Of so many at most states are requested; of more hosts a summary first."""
 SERVE_S = 1.0

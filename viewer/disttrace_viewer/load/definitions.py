@@ -47,21 +47,6 @@ class Definitions:
     them; what was not is counted in ``checker``.
     """
 
-    __slots__ = (
-        "_group_ids",
-        "_like_named",
-        "checker",
-        "dumped",
-        "identity",
-        "last_t",
-        "listed",
-        "numbered",
-        "path",
-        "process",
-        "source",
-        "versions",
-    )
-
     def __init__(self, path: str = "") -> None:
         self.path = path
         self.checker = Checker()

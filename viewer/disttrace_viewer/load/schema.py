@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -109,7 +110,9 @@ def _article(kind: str) -> str:
     return f"a {kind} record" if kind in FIELDS and len(kind) > 3 else f'a "{kind}" record'
 
 
-def _number(low: int, high: int) -> Check:
+def number(low: int = 0, high: int = (1 << 63) - 1) -> Check:
+    """A whole number within these bounds."""
+
     def check(_checker: Checker, value: Any) -> int:
         if type(value) is not int or not low <= value <= high:
             raise Wrong
@@ -161,16 +164,19 @@ def _size(checker: Checker, value: Any) -> int | None:
     return value
 
 
-def _list_of(inner: Check) -> Check:
+def list_of(inner: Check, most: int = sys.maxsize) -> Check:
+    """At most so many of these."""
+
     def check(checker: Checker, value: Any) -> list[Any]:
-        if type(value) is not list:
+        if type(value) is not list or len(value) > most:
             raise Wrong
         return [inner(checker, item) for item in value]
 
     return check
 
 
-def _maybe(inner: Check) -> Check:
+def maybe(inner: Check) -> Check:
+    """That, or nothing."""
     return lambda checker, value: None if value is None else inner(checker, value)
 
 
@@ -274,20 +280,20 @@ def _span(_checker: Checker, value: Any) -> str:
 
 
 _CHECKS: dict[str, Check] = {
-    **{name: _number(*bounds) for name, bounds in BOUNDS.items()},
+    **{name: number(*bounds) for name, bounds in BOUNDS.items()},
     **{name: _text(most) for name, most in LONGEST.items()},
     **{name: _one_of(words) for name, words in CLOSED.items()},
     "flag": _flag,
     "word": _word,
-    "words": _list_of(_word),
+    "words": list_of(_word),
     "size": _size,
-    "names": _list_of(_text(LONGEST["name"])),
-    "texts": _list_of(_text(LONGEST["text"])),
+    "names": list_of(_text(LONGEST["name"])),
+    "texts": list_of(_text(LONGEST["text"])),
     "keys": _keys,
-    "prefixes": _list_of(_maybe(_text(LONGEST["key"]))),
+    "prefixes": list_of(maybe(_text(LONGEST["key"]))),
     "map": _map,
     "ranks": _ranks,
-    "shapes": _list_of(_numbers),
+    "shapes": list_of(_numbers),
     "frames": _frames,
     "json": _json,
     "object": _object,

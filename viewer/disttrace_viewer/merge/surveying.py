@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,11 +29,6 @@ from disttrace_viewer.merge.tables import (
 )
 from disttrace_viewer.trace.model import Group, LaunchedJob, Place, Store
 from disttrace_viewer.trace.process import Clock, Process
-
-OWN = frozenset(("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"))
-"""Variables that number a process: it bears the numbers itself, and without their values those of
-many processes are alike.
-"""
 
 
 @dataclass(slots=True)
@@ -82,12 +77,8 @@ def surveyed(
     modified: list[int] = []
     orphans: list[int] = []
     met: list[Met] = []
-    envs: dict[Hashable, Mapping[str, str]] = {}
-    same: dict[Hashable, Any] = {}
     for place, (journal, meetings) in enumerate(journals):
         process = processing.process_of(place, journal, seen, clocks)
-        env = {name: "" if name in OWN else value for name, value in process.env.items()}
-        process = replace(process, env=envs.setdefault(tuple(env.items()), env))
         processes.append(process)
         clock = clocks[process.clock]
         lives.append(life_of(process, journal, clock))
@@ -101,7 +92,7 @@ def surveyed(
         stores = journal.definitions.numbered["store"]
         for number in base_stores(stores):
             bases.append(store_of(len(bases), place, number, stores[number], len(bases), ""))
-        definitions += _groups(journal, process, clock, first_base[-1], same)
+        definitions += _groups(journal, process, clock, first_base[-1])
     processing.tell(processes, orphans)
     lives = launching.by_launch(processes, until_restarts(processes, lives), sources)
     places, place_ids = places_of(processes, bases, lives)
@@ -132,9 +123,7 @@ def surveyed(
     )
 
 
-def _groups(
-    journal: Journal, process: Process, clock: Clock, first_base: int, same: dict[Hashable, Any]
-) -> Iterator[Seen]:
+def _groups(journal: Journal, process: Process, clock: Clock, first_base: int) -> Iterator[Seen]:
     stores = journal.definitions.numbered["store"]
     bases = base_stores(stores)
     for number, record in journal.definitions.numbered["group"].items():
@@ -146,7 +135,6 @@ def _groups(
             at = bases.get(under if under in stores else record["store"], -1)
             base = first_base + at if at >= 0 else -1
             prefix = tuple(own.get("prefix") or ())
-        backends: dict[str, str] = record.get("backends") or {}
         t = record.get("t")
         yield Seen(
             process=process.index,
@@ -154,9 +142,9 @@ def _groups(
             name=record.get("name") or "",
             desc=record.get("desc") or None,
             type=record.get("type") or None,
-            backends=same.setdefault(repr(backends), backends),
+            backends=record.get("backends") or {},
             base=base,
-            prefix=same.setdefault(prefix, prefix),
+            prefix=prefix,
             default=record.get("default", False),
             t_ns=None if t is None else to_unix(clock, process.t0 + t),
             timeout_ns=record.get("timeout"),

@@ -5,7 +5,6 @@ What a state leaves out is filled in here by the order of its fields.
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -115,8 +114,6 @@ class _Building:
     reported: dict[int, dict[int, list[int]]] = field(default_factory=dict)
     """By group and rank in it the ranks there that wait with it."""
     stores: list[Store] = field(default_factory=list)
-    stacks: dict[Stack, Stack] = field(default_factory=dict)
-    """One object for equal ones."""
     errors: dict[str, int] = field(default_factory=dict)
     keys: dict[Key, int] = field(default_factory=dict)
     refused: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -131,14 +128,10 @@ class _Building:
     """By record, which states of a batch share."""
     _stacks_alike: ByIdentity[Stack] = field(init=False)
     """By frames."""
-    _prefixes: dict[tuple[str | None, ...], tuple[str | None, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        def stack(frames: list[Any]) -> Stack:
-            found = tuple(starmap(Frame, frames))
-            return self.stacks.setdefault(found, found)
-
-        self._alike, self._stacks_alike = ByIdentity(_Alike.of), ByIdentity(stack)
+        self._alike = ByIdentity(_Alike.of)
+        self._stacks_alike = ByIdentity(lambda frames: tuple(starmap(Frame, frames)))
 
     def read(self) -> None:
         known = self.survey
@@ -257,7 +250,7 @@ class _Building:
             group = self.survey.group_index.get((index, number))
             if group is not None:
                 courses = self.courses.setdefault((group, backend), {})
-                courses[index] = _one((newest, up_to, before))
+                courses[index] = (newest, up_to, before)
         for number, backend, text, *begun in state.history or ():
             group = self.survey.group_index.get((index, number))
             if group is not None and text is not None:
@@ -288,11 +281,11 @@ class _Building:
         self.ops.setdefault(process, []).append(
             Op(
                 process,
-                _one(number),
+                number,
                 of,
                 thread or 0,
                 parent,
-                _one(seq),
+                seq,
                 None if key is None else self.keys.setdefault(_key_of(key), len(self.keys)),
                 source,
                 text,
@@ -327,9 +320,7 @@ class _Building:
             base = self._mine.get(record.get("base", number), -1)
             found = self._mine[number] = len(self.stores)
             place = self.stores[base].place if base >= 0 else ""
-            one = store_of(found, process, number, record, base, place)
-            prefix = self._prefixes.setdefault(one.prefix, one.prefix)
-            self.stores.append(replace(one, prefix=prefix))
+            self.stores.append(store_of(found, process, number, record, base, place))
         return found
 
 
@@ -357,36 +348,24 @@ class _Alike:
             store=record.get("store", -1),
             stack=record.get("stack"),
             signature=Signature(
-                op=_one(record.get("op") or UNKNOWN_OP),
-                kind=_one(kind) if kind in KINDS else "unknown",
-                backend=_one(record.get("backend") or None),
-                device=_one(record.get("device") or None),
+                op=record.get("op") or UNKNOWN_OP,
+                kind=kind if kind in KINDS else "unknown",
+                backend=record.get("backend") or None,
+                device=record.get("device") or None,
                 asynchronous=record.get("async"),
-                shapes=None if shapes is None else _one(tuple(map(tuple, shapes))),
-                dtypes=None if dtypes is None else _one(tuple(dtypes)),
+                shapes=None if shapes is None else tuple(map(tuple, shapes)),
+                dtypes=None if dtypes is None else tuple(dtypes),
                 bytes=record.get("bytes"),
                 splits=record.get("splits"),
-                reduce_op=_one(record.get("reduce_op") or None),
+                reduce_op=record.get("reduce_op") or None,
                 root=record.get("root"),
                 peer=record.get("peer"),
                 tag=record.get("tag"),
-                name=_one(record.get("name") or None),
-                origin=_one(record.get("origin") or None),
+                name=record.get("name") or None,
+                origin=record.get("origin") or None,
                 args=args if ranks is None else {**args, "ranks": list(ranks)},
             ),
         )
-
-
-@functools.lru_cache(maxsize=1 << 12)
-def _known(value: T) -> T:
-    return value
-
-
-def _one(value: T) -> T:
-    """One object for equal words, and for equal tuples of late."""
-    with suppress(TypeError):  # of whoever sent it
-        value = _known(value)
-    return value
 
 
 _NO_ARGS: dict[str, Any] = {}

@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import orjson
@@ -168,15 +169,6 @@ Progress = Callable[[int, int], None]
 """Called with journals done so far, and of how many."""
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """Journals that one worker reduces."""
-
-    files: Sequence[Files]
-    window: int | None
-    history: bool
-
-
 @contextmanager
 def no_cycles() -> Iterator[None]:
     """Without the collector of reference cycles, which looks at every object again and again and
@@ -193,9 +185,9 @@ def no_cycles() -> Iterator[None]:
 
 
 @no_cycles()  # which are gone when it is over: to look through them took an eighth of all
-def run(task: Task) -> StateBatch:
-    """The states of a task's journals."""
-    states = (reduce(one, window=task.window, history=task.history) for one in task.files)
+def run(files: Sequence[Files], *, window: int | None, history: bool) -> StateBatch:
+    """The states of some journals."""
+    states = (reduce(one, window=window, history=history) for one in files)
     found = [state for state in states if state is not None]
     return StateBatch(pack(found), len(found))
 
@@ -213,16 +205,16 @@ def reduced(
     collectives.
     """
     found = evidence(paths, Problems())
-    places = range(0, len(found), batch)
-    tasks = [Task(found[first : first + batch], window, history) for first in places]
+    tasks = [found[first : first + batch] for first in range(0, len(found), batch)]
+    states_of = partial(run, window=window, history=history)
     done = 0
     # What was translated from other formats is in the memory of this process only.
     own = any(is_held(one.definitions or "") for one in found)
-    for number, part in (here if own else engine)(run, tasks):
-        done += len(tasks[number].files)
+    for number, part in (here if own else engine)(states_of, tasks):
+        done += len(tasks[number])
         if progress is not None:
             progress(done, len(found))
-        yield part or StateBatch(None, 0, tuple(one.base for one in tasks[number].files))
+        yield part or StateBatch(None, 0, tuple(one.base for one in tasks[number]))
 
 
 def of_journals(

@@ -27,7 +27,7 @@ from disttrace_viewer.load.schema import Record
 from disttrace_viewer.merge.clock import Meeting
 from disttrace_viewer.states.history import MOST_DIFFERENT, CallOrder, packed
 from disttrace_viewer.states.reading import Reading
-from disttrace_viewer.states.state import ByIdentity, OpRow, State
+from disttrace_viewer.states.state import OpRow, State
 
 WINDOW = 256 << 10
 """Bytes at the end of a journal that say where its process stands, but for rare cases."""
@@ -303,21 +303,15 @@ def _referred(
         "group": {
             n: _bare_of(group)
             if group.get("ranks") is None
-            else {**_bare_of(group), "ranks": _ranges(group["ranks"])}
+            else {**_bare_of(group), "ranks": fmt.ranges_of(group["ranks"])}
             for n, group in numbered["group"].items()
         },
         "call": {n: _bare_of(call) for n, call in calls.items()},
     }
 
 
-_MOST_ALIKE = 1 << 12
-_ranges = ByIdentity(fmt.ranges_of, _MOST_ALIKE).of
-"""Of a tuple that all members of a group share; its hash takes long."""
-_bare_of = ByIdentity(
-    lambda record: {k: v for k, v in record.items() if k not in ("def", "n") and v is not None},
-    _MOST_ALIKE,
-).of
-"""Of records, which the journals of a job mostly share."""
+def _bare_of(record: Record) -> Record:
+    return {k: v for k, v in record.items() if k not in ("def", "n") and v is not None}
 
 
 MOST_PENDING = 256

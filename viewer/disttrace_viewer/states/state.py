@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import sys
 import zlib
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -207,18 +207,14 @@ class ByIdentity(Generic[V]):
     longer. Each is kept, since its identity stands for it.
     """
 
-    def __init__(self, make: Callable[[Any], V], most: int = 1 << 30) -> None:
-        """So many ``most`` are kept; then all are made anew."""
+    def __init__(self, make: Callable[[Any], V]) -> None:
         self._make = make
-        self._most = most
         self._known: dict[int, tuple[object, V]] = {}
 
     def of(self, thing: Any) -> V:
         """What ``make`` gives for an object, which is never changed."""
         found = self._known.get(id(thing))
         if found is None:
-            if len(self._known) >= self._most:
-                self._known.clear()
             found = self._known[id(thing)] = (thing, self._make(thing))
         return found[1]
 
@@ -275,8 +271,8 @@ def checked(value: object) -> State:
     return State(**{**found, "numbered": numbered})
 
 
-def journal_of(state: State, kinds: Collection[str] = NUMBERED) -> Journal:
-    """A journal with as much of its definitions as the state has, of some kinds."""
+def journal_of(state: State) -> Journal:
+    """A journal with as much of its definitions as the state has."""
     definitions = _Known(state.base)
     definitions.process = state.process
     definitions.identity = state.identity
@@ -285,7 +281,7 @@ def journal_of(state: State, kinds: Collection[str] = NUMBERED) -> Journal:
     definitions.last_t = state.last_t
     definitions.listed = {**_NONE_LISTED, **state.listed} if state.listed else _NONE_LISTED
     numbered = definitions.numbered
-    for kind in kinds:
+    for kind in NUMBERED:
         table, record = state.numbered.get(kind, {}), _RECORDS.get(kind)
         numbered[kind] = table if record is None else {n: record(v) for n, v in table.items()}
     return Journal(
@@ -304,8 +300,6 @@ _NONE_LISTED: dict[str, list[Any]] = {kind: [] for kind in LISTED}
 class _Known(Definitions):
     """Definitions whose stacks bear names already."""
 
-    __slots__ = ()
-
     def frames(self, number: int | None) -> list[tuple[str, int, str]]:
         found = self.get("stack", number)
         return [] if found is None else [(file, line, name) for file, line, name in found["frames"]]
@@ -318,14 +312,6 @@ _RECORDS: dict[str, Callable[[Any], dict[str, Any]]] = {
         {**value, "ranks": ranks_of(value["ranks"])} if "ranks" in value else value
     ),
 }
-
-
-OF_PROCESSES = ("stack", "store", "group")
-"""Kinds of definitions from which processes and groups are made; names of threads are not needed
-where there is no table of operations.
-"""
-OF_MANY = ("job", "host", "boot_id", "role", "cwd", "run", "parent")
-"""Words that the records of many processes are alike in: one object for all."""
 
 
 def survey(states: Mapping[str, State], only: Collection[str] | None = None) -> Survey:
@@ -341,29 +327,15 @@ def survey(states: Mapping[str, State], only: Collection[str] | None = None) -> 
     known.sort(key=lambda state: (state.process.get("start_ns", state.modified_ns), state.id))
     clocks = Clocks()
     folders: dict[str, str] = {}
-    same: dict[Hashable, Any] = {}
     for state in known:
-        clocks.add(journal_of(state, ()))
+        clocks.add(journal_of(state))
         folders.setdefault(os.path.dirname(state.base), state.base)
     return surveyed(
-        ((journal_of(_with_shared_words(state, same), OF_PROCESSES), state.met) for state in known),
+        ((journal_of(state), state.met) for state in known),
         clocks,
         tuple(folders.values()),
         problems,
     )
-
-
-def _with_shared_words(state: State, same: dict[Hashable, Any]) -> State:
-    """The state, in which what many are alike in is one object for all."""
-    process = state.process
-    for record in (process, state.identity):
-        for name in OF_MANY:
-            if type(word := record.get(name)) is str:
-                record[name] = sys.intern(word)
-    argv = tuple(process.get("argv") or ())
-    process["argv"] = same.setdefault(argv, argv)
-    state.versions = same.setdefault(repr(state.versions), state.versions)
-    return state
 
 
 class WaitsWith(NamedTuple):
