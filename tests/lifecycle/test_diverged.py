@@ -325,8 +325,9 @@ def test_a_look_is_cheap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     pread = os.pread
 
     def counted(fd: int, length: int, offset: int) -> bytes:
-        read.append(length)
-        return pread(fd, length, offset)
+        found = pread(fd, length, offset)
+        read.append(len(found))
+        return found
 
     monkeypatch.setattr(os, "pread", counted)
     monkeypatch.setattr(os, "open", None)

@@ -9,6 +9,7 @@ by the minute stays in a file beside the journal (docs/journal.md), which gives 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +25,7 @@ from disttrace_viewer.companion.slow_ranks import Block, Blocks, Released
 from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.load.fates import fold
 from disttrace_viewer.load.schema import Record, json_object
-from disttrace_viewer.load.tail import Defined, Tail
+from disttrace_viewer.load.tail import Defined, Tail, newest_segment
 from disttrace_viewer.trace.operation import SYNCHRONIZING
 from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording.names import file_name
@@ -239,11 +240,8 @@ class Follower:
         self.holds.skipped()
         self._groups.clear()
         self.define()
-        dropped = (one.get("segment") or 0 for one in self.definitions.listed["dropped"])
-        number = max(1, self._number, max(dropped, default=0) + 1)
-        while os.path.exists(fmt.segment_name(self._path, number + 1)):
-            number += 1
-        self._open(number)
+        with contextlib.suppress(OSError):
+            self._open(newest_segment(self._path))
         if self._segment is not None:
             self._segment.skip()
 

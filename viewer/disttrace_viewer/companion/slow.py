@@ -42,14 +42,22 @@ MOST_PLACES = 12
 MOST_SLOW = 32
 MOST_NAME = 64
 _NAME = re.compile(r"[0-9a-f]{1,16}")
+
+
+def _hash(_checker: object, value: Any) -> str:
+    if _NAME.fullmatch(value) is None:
+        raise ValueError("a name")
+    found: str = value
+    return found
+
+
 _N = number(0, 1 << 62)
-_HASH = messages.word(16)
-_PLACES = messages.rows(messages.row(_HASH, _N, _N, _N, _N), MOST_PLACES)
+_PLACES = messages.rows(messages.row(_hash, _N, _N, _N, _N), MOST_PLACES)
 FORM = messages.fields(
     slow=messages.one_of(VERSION),
     host=messages.text("name"),
     blocks=messages.rows(
-        messages.row(_HASH, number(0, MOST_SHIFT), _N, _N, _N, _N, _PLACES), MOST_BLOCKS
+        messages.row(_hash, number(0, MOST_SHIFT), _N, _N, _N, _N, _PLACES), MOST_BLOCKS
     ),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import disttrace.journal.format as fmt
 from disttrace_viewer.load.definitions import Definitions
@@ -106,6 +107,24 @@ class Defined:
     def close(self) -> None:
         if self._tail is not None:
             self._tail.close()
+
+
+def newest_segment(path: str) -> int:
+    """The number of the newest segment of the journal ``path``, of which the oldest ones may have
+    been dropped; 1 where there is none. Raises OSError.
+    """
+    number = 1
+    if not os.path.exists(fmt.segment_name(path, number)):
+        folder, name = os.path.split(path)
+        ours = (n.removeprefix(f"{name}.") for n in os.listdir(folder) if n.startswith(name))
+        numbers = (int(n.removesuffix(fmt.OPS_SUFFIX)) for n in ours if _SEGMENT.fullmatch(n))
+        number = max(numbers, default=number)
+    while os.path.exists(fmt.segment_name(path, number + 1)):
+        number += 1
+    return number
+
+
+_SEGMENT = re.compile(rf"\d{{1,18}}{re.escape(fmt.OPS_SUFFIX)}")
 
 
 def written(fd: int, start: int = 0) -> int:
