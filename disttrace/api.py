@@ -8,20 +8,14 @@ TYPE_CHECKING = False  # as type checkers read it; importing typing would cost m
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Sequence
-    from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar
+    from typing import Any, NoReturn, TypeAlias, TypeVar
 
+    from disttrace.capture.instrumentation.declared import Annotated, Declared
     from disttrace_viewer.api import Diff, Report, Stats, Trace
 
     Function = TypeVar("Function", bound=Callable[..., Any])
     Path: TypeAlias = str | os.PathLike[str]
     Words: TypeAlias = str | Iterable[str] | None
-
-    class Annotation(Protocol):
-        """A context manager that can also decorate a function."""
-
-        def __enter__(self) -> Any: ...
-        def __exit__(self, kind: Any, error: Any, trace: Any, /) -> bool | None: ...
-        def __call__(self, function: Function, /) -> Function: ...
 
 
 def install(
@@ -155,7 +149,7 @@ class trace:  # noqa: N801 - used as `with disttrace.trace(...)` and `@disttrace
         return traced  # type: ignore[return-value]
 
 
-def annotate(name: str) -> "Annotation":
+def annotate(name: str) -> "Annotated":
     """Name a part of the program: a context manager, and a decorator for functions.
 
     The part becomes an operation `annotate` with this name, and the parent of the operations
@@ -168,7 +162,7 @@ def annotate(name: str) -> "Annotation":
 
 def operation(
     name: str, group: "Any" = None, peers: "Iterable[int] | None" = None, **fields: "Any"
-) -> "Annotation":
+) -> "Declared":
     """Record communication that is not `torch.distributed`'s: a context manager and decorator.
 
     The block is to end when the communication is over for this process. Without tracing it does

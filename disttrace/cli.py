@@ -174,7 +174,7 @@ class _Parser(argparse.ArgumentParser):
         chosen = re.fullmatch(r"\Ainvalid choice: '?(.{0,200}?)'? \(choose from (.*)\)", rest)
         if chosen is not None:
             allowed = [word.strip().strip("'") for word in chosen[2].split(",")]
-            near = _near(chosen[1], allowed)
+            near = project.nearest(chosen[1], allowed)
             hint = f"did you mean {near}?" if near else f"allowed are {', '.join(allowed)}."
             raise CommandError(f"{option} {chosen[1]}: {hint}")
         raise CommandError(
@@ -184,7 +184,7 @@ class _Parser(argparse.ArgumentParser):
     def _unknown(self, word: str) -> str:
         option = word.partition("=")[0]
         known = [name for action in self._actions for name in action.option_strings]
-        near = _near(option, known) if option.startswith("-") else None
+        near = project.nearest(option, known) if option.startswith("-") else None
         hint = f"did you mean {near}?" if near else f"see `{self.prog} --help`."
         return f"`{self.prog}` has no option {option}; {hint}"
 
@@ -203,15 +203,9 @@ def _overview() -> str:
 
 
 def _unknown(name: str) -> str:
-    near = _near(name, [row.name for row in COMMANDS])
+    near = project.nearest(name, [row.name for row in COMMANDS])
     hint = f"did you mean {near!r}?" if near else "`disttrace --help` lists the commands."
     return f"{name!r} is no command; {hint}"
-
-
-def _near(word: str, known: Sequence[str]) -> str | None:
-    import difflib  # only for a mistake
-
-    return next(iter(difflib.get_close_matches(word, known, n=1)), None)
 
 
 def _failed(error: BaseException) -> int:

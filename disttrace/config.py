@@ -402,7 +402,7 @@ def _refuse_unknown(arguments: Mapping[str, object]) -> None:
     known = [row.keyword for row in SETTINGS]
     for keyword in arguments:
         if keyword not in known:
-            near = _nearest(keyword, known)
+            near = project.nearest(keyword, known)
             hint = f"; did you mean {near!r}?" if near else ""
             raise TypeError(f"install() got an unexpected keyword argument {keyword!r}{hint}")
 
@@ -421,12 +421,6 @@ def _unknown_keys(table: Table) -> list[str]:
 
 
 def _no_setting(name: str, known: list[str], *, before: str = "", behind: str = "") -> str:
-    near = _nearest(name, known)
+    near = project.nearest(name, known)
     hint = f"did you mean {before}{near}?" if near else "`disttrace info` lists the settings."
     return f"{before}{name}{behind} is no setting of disttrace; {hint}"
-
-
-def _nearest(name: str, known: list[str]) -> str | None:
-    import difflib  # only for a mistake: start-up should not pay for it
-
-    return next(iter(difflib.get_close_matches(name, known, n=1)), None)

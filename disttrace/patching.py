@@ -130,7 +130,6 @@ class Engine:
         return replacement
 
     def on_undo(self, part: str, what: str, undo: Undo) -> None:
-        """Have ``undo`` called when ``part`` is taken apart."""
         self._patches.append(_Patch(part, what, undo))
 
     def undo(self, part: str | None = None) -> None:
@@ -142,7 +141,6 @@ class Engine:
         self._patches = [patch for patch in self._patches if patch.active]
 
     def names(self, part: str) -> list[str]:
-        """What ``part`` has patched."""
         return [patch.what for patch in self._patches if patch.part == part]
 
 

@@ -45,6 +45,13 @@ def quoted(value: object) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
+def nearest(word: str, known: "Sequence[str]") -> str | None:
+    """Which of the ``known`` words may have been meant."""
+    import difflib  # only for a mistake: start-up should not pay for it
+
+    return next(iter(difflib.get_close_matches(word, known, n=1)), None)
+
+
 def absolute(path: str) -> str:
     """``path`` from the root on, where there still is a working directory."""
     try:
@@ -55,7 +62,7 @@ def absolute(path: str) -> str:
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
 FILE = "pyproject.toml"

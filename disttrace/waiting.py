@@ -55,7 +55,6 @@ class ImportHook:
         self._watch_imports()
 
     def is_waiting(self) -> bool:
-        """Whether something waits for an import."""
         return bool(self._before or self._after)
 
     def rest(self) -> None:
@@ -230,7 +229,6 @@ class _BeforeTorch:
         self.environment = HandedDown()
 
     def hand_down(self) -> None:
-        """Put into the environment what children need."""
         self.environment.put(PARENT_VARIABLE, handed_down(self.identity, self.identity.role))
         named = _of_project("dir")  # looked for in any case: later the file is the program's own
         folder = os.environ.get(DIR_VARIABLE) or named or DEFAULT_DIR
@@ -305,7 +303,6 @@ def cancel() -> None:
 
 
 def _forked() -> None:
-    """In a forked child: a process of its own."""
     state = _state
     if state is not None and state.hook.is_waiting():
         state.identity = Identity(os.environ, job=_job(), forked_from=state.identity)

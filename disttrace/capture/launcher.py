@@ -38,7 +38,6 @@ class Workers:
         self._told: set[int] = set()  # were sent a signal by this process
 
     def started(self, context: Any) -> None:
-        """The processes of an elastic ``PContext`` were started."""
         for local_rank, pid in context.pids().items():
             self._running.add(pid)
             self._told.discard(pid)
@@ -61,7 +60,6 @@ class Workers:
         return bool(running)
 
     def tell(self, pid: int) -> None:
-        """This process sends a child a signal."""
         if len(self._told) < _MOST:
             self._told.add(pid)
 
@@ -185,7 +183,6 @@ def _expected(agent: Any, group: Any) -> dict[str, Any]:
 
 
 def _found(agent: Any, group: Any) -> dict[str, Any]:
-    """What the rendezvous came to."""
     holder = getattr(group.spec.rdzv_handler, "_state_holder", None)
     return {
         "round": getattr(getattr(holder, "state", None), "round", None),

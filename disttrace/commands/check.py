@@ -143,14 +143,11 @@ class Rehearsal:
             raise CommandError(f"the ranks cannot be forked: {reason}.", CANNOT)
         from disttrace.testing.rehearsal import rehearse
 
-        port, world = ranks.free_port(), self.arguments.n
+        port, world, journals = ranks.free_port(), self.arguments.n, self.folder / "journals"
         pids = {}
         for rank in range(world):
             env = {
-                **ranks.environment(rank, world, port),
-                "DISTTRACE_DIR": str(self.folder / "journals"),
-                "DISTTRACE_QUIET": "1",
-                "DISTTRACE_STALL": str(max(1.0, self.arguments.stall)),
+                **ranks.environment(rank, world, port, journals, max(1.0, self.arguments.stall)),
                 "TORCHELASTIC_RUN_ID": f"check-{os.getpid()}",
             }
 
@@ -233,7 +230,6 @@ class Rehearsal:
         return 0
 
     def _show(self, failed: Mapping[int, int]) -> None:
-        """The end of the output of the first rank that failed."""
         for rank, code in failed.items():
             text = (self.folder / f"rank{rank}.out").read_text("utf-8", "replace")[-_TAIL:]
             sys.stderr.write(f"disttrace: rank {rank} ended with {code}; it said:\n{text}")

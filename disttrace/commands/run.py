@@ -57,11 +57,14 @@ def execute(arguments: argparse.Namespace) -> int:
         sys.stderr.write(f"disttrace: {sentence}\n")
     sys.stdout.flush()
     sys.stderr.flush()
-    _default_signals()
+    for name in ("SIGPIPE", "SIGXFSZ"):  # ignored by the interpreter for itself
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
     try:
         os.execvpe(command[0], command, environ)
     except OSError as error:
-        raise CommandError(_why(command[0], error), _code(error)) from None
+        missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
+        code = _NOT_FOUND if missing else _NOT_EXECUTABLE
+        raise CommandError(_why(command[0], error), code) from None
 
 
 def environment(given: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, str]:
@@ -100,16 +103,6 @@ def _installed() -> bool:
     """Whether other processes of this Python find the package (editable installs count too)."""
     folders = [*site.getsitepackages(), site.getusersitepackages()]
     return any(os.path.exists(os.path.join(folder, "disttrace.pth")) for folder in folders)
-
-
-def _default_signals() -> None:
-    """Undo what the interpreter ignores for itself and a command must not inherit."""
-    for name in ("SIGPIPE", "SIGXFSZ"):
-        signal.signal(getattr(signal, name), signal.SIG_DFL)
-
-
-def _code(error: OSError) -> int:
-    return _NOT_FOUND if error.errno in (errno.ENOENT, errno.ENOTDIR) else _NOT_EXECUTABLE
 
 
 def _why(program: str, error: OSError) -> str:

@@ -86,7 +86,6 @@ class OwnFile:
         self._file = os.fstat(self._fd)
 
     def is_ours(self) -> bool:
-        """Whether the descriptor still is the file's."""
         return still(self._fd, self._file) is not None
 
     def checked(self) -> int:

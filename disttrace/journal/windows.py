@@ -59,7 +59,6 @@ class Guard:
         return bool(_guards().lost(self._held))
 
     def release(self) -> None:
-        """The mapping is closed next."""
         _guards().release(self._held)
 
 

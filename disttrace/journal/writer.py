@@ -150,7 +150,8 @@ class JournalWriter:
         if previous is not None:
             self._kept.append((self.number - 1, previous.size()))
             previous.close()
-        while self._size() > self._max_bytes and len(self._kept) > 1:
+        room = self._max_bytes - self._defined - self._limit  # as if the current one were full
+        while sum(size for _, size in self._kept) > room and len(self._kept) > 1:
             oldest, _ = self._kept.popleft()
             dropping(oldest)
             os.unlink(fmt.segment_name(self._path, oldest))
@@ -170,10 +171,6 @@ class JournalWriter:
         except FileExistsError:  # a signal handler raised when we were here before
             os.unlink(path)
             return make()
-
-    def _size(self) -> int:
-        """Bytes of the whole journal once the current segment is full."""
-        return self._defined + sum(size for _, size in self._kept) + self._limit
 
     def extend(self, need: int) -> None:
         """Make room in the current segment. Raises SegmentFull at its limit, SegmentLost,

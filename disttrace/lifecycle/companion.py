@@ -180,12 +180,10 @@ class Companion:
         return max(here, 1) < _number("WORLD_SIZE")
 
     def stop(self) -> None:
-        """Forget to tell what the exporter wrote."""
         self._forget()
         self._adopter.stop()
 
     def forked(self) -> None:
-        """In a forked child: the parent tells."""
         self._forget()
         self._adopter.forked()
 

@@ -219,7 +219,6 @@ class Adopter:
             self._keepers.append(keeper)
 
     def stop(self) -> None:
-        """No order is taken any more."""
         atexit.unregister(self.stop)
         path, self._path, self._over = self._path, None, True
         if path is not None:

@@ -63,7 +63,6 @@ class Ending:
         self._left: tuple[int, int, list[str]] | None = None
 
     def install(self, hook: ImportHook) -> None:
-        """Hook every way out of this process."""
         self._guard(self._hook, hook)
 
     def _hook(self, hook: ImportHook) -> None:
@@ -90,7 +89,6 @@ class Ending:
             hook = self._capture.engine.value(PART, module, name, hook)
 
     def forked(self) -> None:
-        """In a forked child: its end is still to come."""
         self._failed = self._interrupted = self._said = False
         self._left = None
 

@@ -63,7 +63,6 @@ class GilFreeStacks:
         engine.on_undo(PART, "handlers", self.stop)
 
     def start(self, definitions: int) -> None:
-        """Write into this file from now on."""
         self.stop()
         number = _unused()
         if self._register is None or number is None:
@@ -110,7 +109,6 @@ class GilFreeStacks:
             self._native.stop()
 
     def resume(self) -> None:
-        """After it, in the parent."""
         if self._file >= 0 and self._is_free(self._signal):
             self._native.start()
 

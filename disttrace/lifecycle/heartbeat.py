@@ -117,7 +117,6 @@ class Live:
             self._without_gil.pause()
 
     def after_fork(self) -> None:
-        """In the parent: go on."""
         if self._paused:
             if self._thread is None:
                 self._wake = SimpleQueue()

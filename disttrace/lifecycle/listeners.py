@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from disttrace import errors
@@ -55,7 +55,7 @@ class _Listener:
 
 _listeners: tuple[_Listener, ...] = ()
 _newest: tuple[int, background.Thread] | None = None  # with its process: a fork copies no thread
-_last: dict[str, Any] | None = None
+_last: dict[str, Any] | None = None  # the first of what the job reported last
 _tracings = 0  # that have ended: what was still to be delivered then is not
 
 
@@ -77,11 +77,6 @@ def _remove(listener: _Listener) -> None:
     _listeners = tuple(one for one in _listeners if one is not listener)
 
 
-def last() -> dict[str, Any] | None:
-    """The first of what the job reported last; None: nothing."""
-    return None if _last is None else copied(_last)
-
-
 def copied(report: dict[str, Any]) -> dict[str, Any]:
     """A copy, so that no callback sees what another does to it."""
     found: dict[str, Any] = json.loads(json.dumps(report))
@@ -101,8 +96,10 @@ def tell(objects: object) -> None:
     tracing = _tracings
 
     def deliver() -> None:
-        if before is None or before.join(_PATIENCE_S):
-            _deliver(reports, tracing)
+        for one in reports if before is None or before.join(_PATIENCE_S) else ():
+            for listener in _listeners:
+                if tracing == _tracings and listener in _listeners:
+                    listener.hear(copied(one))
 
     thread = background.Thread(deliver, NAME)
     try:
@@ -123,13 +120,6 @@ def stop() -> None:
     global _tracings, _last
     _tracings += 1
     _last = None
-
-
-def _deliver(reports: Sequence[dict[str, Any]], tracing: int) -> None:
-    for one in reports:
-        for listener in _listeners:
-            if tracing == _tracings and listener in _listeners:
-                listener.hear(copied(one))
 
 
 def _tell_of(callback: Callback, error: BaseException) -> None:
@@ -165,7 +155,7 @@ def standing(
         "oldest_line": None if oldest is None else _line(capture, oldest),
         "waiting_share": of_ranks.get("ranks", {}).get(process, {}).get("waiting_share"),
         "slow": of_ranks.get("slow", []),
-        "said": last(),
+        "said": None if _last is None else copied(_last),
     }
 
 

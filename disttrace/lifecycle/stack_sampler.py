@@ -79,11 +79,17 @@ _ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
 
 
 @functools.cache
+def _native() -> Any:
+    try:
+        return compiled.load("lifecycle._frames")
+    except ImportError:
+        return None
+
+
 def reader() -> Reader:
     """The one for this interpreter, and for what was compiled."""
-    try:
-        native: Any = compiled.load("lifecycle._frames")
-    except ImportError:
+    native = _native()
+    if native is None:
         return dumped if sys.version_info[:2] == (3, 11) else walked
 
     def read(skip: int) -> Lines:
@@ -93,15 +99,11 @@ def reader() -> Reader:
     return read
 
 
-@functools.cache
 def handled_reader() -> Callable[[int], Handled] | None:
     """Gives what every thread handles but the one of that ident; None where nothing was compiled:
     an exception that Python holds would die in our thread, with all that its frames hold."""
-    try:
-        native: Any = compiled.load("lifecycle._frames")
-    except ImportError:
-        return None
-    return lambda skip: native.handled(skip, _THREADS, _DEEPEST)
+    native = _native()
+    return None if native is None else lambda skip: native.handled(skip, _THREADS, _DEEPEST)
 
 
 def walked(skip: int) -> Lines:

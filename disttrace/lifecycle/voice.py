@@ -104,7 +104,6 @@ class Voice:
         self._hurry_until = 0
 
     def start(self, identity: Identity) -> None:
-        """There is a journal from now on."""
         self._identity = identity
         self._path = self._companion.announcements(identity)
         self.stop()
@@ -119,7 +118,6 @@ class Voice:
         self._far_at = self._began + _FAR_NS
 
     def stop(self) -> None:
-        """Nothing of ours stays open."""
         if self._changes is not None:
             self._changes.close()
             self._changes = None
@@ -148,14 +146,12 @@ class Voice:
 
     @property
     def pause_ns(self) -> int:
-        """Until the next look."""
         if self._began is not None:
             return _ALONE_NS
         hurry = self._asked or time.monotonic_ns() < self._hurry_until
         return LOOK_QUIET_NS if hurry else LOOK_NS
 
     def look(self) -> None:
-        """Now and then, from the background thread."""
         if self._identity is None:
             return
         self._companion.look(self._identity)

@@ -114,7 +114,6 @@ class PlainCore:
             raise error
 
     def issued(self, operation: Operation) -> None:
-        """The call returned and the work goes on."""
         operation.issued = elapsed = self.clock() - operation.begin
         self.record(fmt.ISSUED_LINE % (operation.n, elapsed))
 
@@ -166,18 +165,15 @@ class PlainCore:
         self._in_flight.pop(operation.n, None)
 
     def record(self, line: bytes) -> None:
-        """Put any line."""
         try:
             self.put(line)
         except (ValueError, OSError) as error:
             self.recover(error, line)
 
     def begins_in_flight(self) -> list[bytes]:
-        """The begin records of all operations that are not over."""
         return [self.begin_of(operation) for operation in self.in_flight()]
 
     def begin_of(self, operation: Operation) -> bytes:
-        """Its begin record."""
         return operation.line
 
     def in_flight(self) -> list[Operation]:
@@ -336,7 +332,6 @@ def _native_core() -> Any:
                 setattr(self, event, functools.partial(self.event, kind))
 
         def begin_of(self: Any, operation: Any) -> bytes:
-            """Its begin record."""
             return bytes(operation.line, "utf-8")
 
         def forget(self: Any) -> None:

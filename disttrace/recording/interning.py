@@ -81,7 +81,6 @@ class InternTable:
 
     @property
     def is_open(self) -> bool:
-        """Whether this process has a journal."""
         return self._journal is not None
 
     @property
@@ -108,7 +107,6 @@ class InternTable:
         return n
 
     def string(self, text: str) -> int:
-        """Number of an interned string."""
         n = self._strings.get(text)
         if n is None:
             with self.lock:

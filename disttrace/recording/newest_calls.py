@@ -154,19 +154,15 @@ class Courses:
         if number >= STREAMS or counter.n or self._mapping is None or self.words is None:
             return None  # of a stream that has begun unseen no digest says anything
         at = offset(number)
-        self._reserve(at, STREAM_BYTES)
+        assert self._path is not None
+        with fmt.opened_own(self._path, os.O_RDWR) as fd:
+            os.posix_fallocate(fd, at, STREAM_BYTES)  # blocks for what is stored there
         window = self._core.new_window(self._mapping[at : at + STREAM_BYTES], 0)
         self.words[FIRST_ID + number] = _hash(name)
         self.words[COUNT] = number + 1
         counter.page = window
         self._windows[id(counter)] = found = counter, window, number, set[int]()
         return found
-
-    def _reserve(self, at: int, size: int) -> None:
-        """Have blocks for what is stored there: whoever is killed leaves no more of them."""
-        assert self._path is not None
-        with fmt.opened_own(self._path, os.O_RDWR) as fd:
-            os.posix_fallocate(fd, at, size)
 
     def _map(self) -> None:
         assert self._path is not None

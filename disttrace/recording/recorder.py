@@ -116,7 +116,6 @@ class Recorder(InternTable):
         self.core.record(fmt.ASKED_LINE % asked)
 
     def heartbeat(self) -> None:
-        """Say that the interpreter still runs; nothing unless the journal is open."""
         if self._journal is not None:
             self._background(fmt.HEARTBEAT_LINE % self.now())
 
@@ -151,7 +150,6 @@ class Recorder(InternTable):
         return object() if launcher else self.progress()
 
     def since(self, operation: Operation) -> int:
-        """Nanoseconds since its begin."""
         return self.clock() - operation.begin
 
     def now(self) -> int:

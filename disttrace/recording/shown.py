@@ -83,20 +83,16 @@ class Page:
 
     @property
     def lines(self) -> frozenset[int]:
-        """Those that it has called from."""
         count = min(self.words[LINES], KEPT - FIRST_LINE)
         return frozenset(self.words[FIRST_LINE : FIRST_LINE + count])
 
     def places(self, numbers: Iterable[int]) -> Iterator[int]:
-        """The lines of calls."""
         return (self.words[KEPT + number % KEPT] for number in numbers)
 
     def under(self, most: int) -> Iterator[int]:
-        """The numbers up to ``most`` under which the digest is known, newest first."""
         return iter(range(min(most, self.newest), self.first - 1, -1))
 
     def digest(self, number: int) -> int | None:
-        """Of all calls up to one."""
         is_there = self.first <= number <= self.newest
         return self.words[2 * KEPT + number % KEPT] if is_there else None
 
@@ -151,7 +147,9 @@ class Compared:
             return False  # one is too far ahead
         apart = ((ours.digest(both) or 0) - (theirs.digest(both) or 0)) & MASK
         self._compare_lines(ours, theirs, last)
-        if apart == self._usual(both) and not self.suspects:
+        # By habit; numbers are not asked for in order.
+        usual = self.apart * pow(FACTOR, both - self.since, MASK + 1) & MASK
+        if apart == usual and not self.suspects:
             self.asked, self.ask_at = 0, 0.0
             return False
         now = time.monotonic()
@@ -166,12 +164,6 @@ class Compared:
         self.ask_at = now + _AGAIN_S * 2**self.asked
         self.asked += 1
         return True
-
-    def _usual(self, number: int) -> int:
-        """By how much they are apart there by habit; numbers are not asked for in order."""
-        if not self.apart:
-            return 0
-        return self.apart * pow(FACTOR, number - self.since, MASK + 1) & MASK
 
     def _compare_lines(self, ours: Shown, theirs: Shown, last: int) -> None:
         numbers = range(max(ours.first, theirs.first, self.up_to + 1), last + 1)

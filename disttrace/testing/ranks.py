@@ -42,8 +42,8 @@ def free_port() -> int:
             return port
 
 
-def environment(rank: int, world: int, port: int) -> dict[str, str]:
-    """The variables that torchrun sets."""
+def environment(rank: int, world: int, port: int, journals: Path, stall_s: float) -> dict[str, str]:
+    """The variables that torchrun sets, and ours."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -53,6 +53,9 @@ def environment(rank: int, world: int, port: int) -> dict[str, str]:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "OMP_NUM_THREADS": "1",
+        "DISTTRACE_DIR": str(journals),
+        "DISTTRACE_QUIET": "1",
+        "DISTTRACE_STALL": str(stall_s),
     }
 
 
@@ -117,7 +120,6 @@ class RunningRanks:
 
     @property
     def running(self) -> list[int]:
-        """Pids of ranks that have not ended."""
         return [pid for pid, rank in self.pids.items() if rank not in self.codes]
 
     def poll(self) -> None:
@@ -147,7 +149,6 @@ class RunningRanks:
         return True
 
     def wait(self, until: Callable[[RunningRanks], bool]) -> None:
-        """Until all have ended, or ``until`` is true."""
         pause = _PAUSE_S
         while True:
             self.poll()
@@ -157,7 +158,6 @@ class RunningRanks:
             pause = min(pause * 1.5, 0.05)
 
     def end(self) -> None:
-        """End the ranks that still run, and everything that they started."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             for pid in self.running:
                 with contextlib.suppress(ProcessLookupError):

@@ -117,7 +117,6 @@ class CallSites:
         return place
 
     def torch_home(self, folder: str) -> None:
-        """Where torch's own Python files are."""
         self._torch = folder.rstrip(os.sep) + os.sep
         self.forget()
 
@@ -157,11 +156,9 @@ class CallSites:
         return number
 
     def is_torch(self, file: str) -> bool:
-        """Whether a source file is torch's own."""
         return file.startswith(self._torch)
 
     def is_programs(self, file: str) -> bool:
-        """Whether a source file is the program's own."""
         return not file.startswith((self._torch, HOME)) and is_program(file)
 
     def forget(self) -> None:

@@ -69,7 +69,6 @@ class Awaited:
         return outer
 
     def leave(self, outer: list[int] | None) -> None:
-        """That call is over."""
         thread = get_ident()
         issued = self._calls.pop(thread, [])
         if outer is not None:

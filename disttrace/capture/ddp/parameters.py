@@ -113,7 +113,6 @@ class Modules:
         self._calls: dict[tuple[str, ...], Function] = {}  # keeps that code, by parameters
 
     def arrived(self, module: types.ModuleType) -> None:
-        """``module`` of FSDP was imported."""
         for name in ("foreach_all_gather", "foreach_reduce"):
             if name in module.__dict__:
                 self._capture.engine.value(PART, module, name, self._wrapper(module.__dict__[name]))

@@ -81,7 +81,6 @@ class Relays:
             self._holders.add(logger, relay)
 
     def given(self, result: Any, reducer: Any, group: Any) -> None:
-        """``reducer`` has got ``group``: it gets a relay of that."""
         relay = self._of(group)
         if relay is None:
             guarded(self._capture, PART, self._capture.show_cxx)
@@ -134,7 +133,6 @@ class RelayPart(Part):
         self._awaited = awaited
 
     def wrapper(self, owner: type, original: Function) -> Any:
-        """The method of ``owner``."""
         row, numbers = self._row, self.capture.groups.numbers
         made = native.wrapper(self, original, row.method, numbers=numbers, tells=True)
         if made is not None:

@@ -62,11 +62,9 @@ class Open:
         self.running: dict[int, Running] = {}
 
     def of(self, channel: Channel) -> list[Running]:
-        """Those whose entries are in that recorder."""
         return [each for each in list(self.running.values()) if each.recorder == channel.name]
 
     def end(self, each: Running, at: int, duration: int | None) -> None:
-        """The device had finished it by ``at``."""
         self.running.pop(each.operation.n, None)
         gap = max(0, at - each.seen)
         self._recorder.completed(each.operation, gap=gap, duration=duration, at=at)
@@ -79,7 +77,6 @@ class Open:
             self._lost(operation)
 
     def fail(self, each: Running, error: BaseException) -> None:
-        """It will never be over."""
         self.running.pop(each.operation.n, None)
         self._recorder.failed(each.operation, error, on_issue=False)
         for operation, *_ in each.behind:

@@ -146,7 +146,6 @@ class Question(NamedTuple):
     numbers: Set[int] = frozenset()
 
     def concerns(self, created: int | None, op_id: int | None) -> bool:
-        """Whether an entry with these matters."""
         if created is None or op_id in self.numbers:
             return True
         last = bisect_right(self.times, (created, _FOR_EVER)) - 1

@@ -40,7 +40,6 @@ class GraphReplays:
         self.forget()
 
     def forget(self) -> None:
-        """At first, and after fork in the child."""
         self._held: dict[int, dict[int, list[str]]] = {}
         self._names: dict[int, tuple[int, list[tuple[int, str]]]] = {}
         self._graphs: dict[int, weakref.ref[Any]] = {}
@@ -56,7 +55,6 @@ class GraphReplays:
         self._names.pop(graph, None)
 
     def captured(self, graph: Any) -> None:
-        """Its capture is over."""
         held = self._held.pop(id(graph), None)
         if held is None:
             return
@@ -66,7 +64,6 @@ class GraphReplays:
         self._names[number] = next(self._numbers), names
 
     def wrapper(self, original: Function) -> Function:
-        """The wrapper of ``replay``."""
         guard, part, names = self._capture.guard, self._part, self._names
 
         def replay(graph: Any, *args: Any, **kwargs: Any) -> Any:
@@ -157,7 +154,6 @@ class GraphCaptures:
         self.forget()
 
     def forget(self) -> None:
-        """At first, and after fork in the child."""
         self._by: dict[int, int] = {}  # the capturing thread, by graph
         self._graphs: dict[int, weakref.ref[Any]] = {}
         self._asking = Lock()
@@ -171,7 +167,6 @@ class GraphCaptures:
             self._asking.release()
 
     def ended(self, graph: int) -> None:
-        """It is over, or it failed."""
         self._by.pop(graph, None)
         self._graphs.pop(graph, None)
 
@@ -182,7 +177,6 @@ class GraphCaptures:
         return _captured_by_others()
 
     def any(self) -> bool:
-        """Whether a capture is going on, on whichever thread."""
         return bool(self._by)
 
     def query(self, ask: Callable[[], _T]) -> _T | None:

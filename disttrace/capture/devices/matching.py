@@ -64,7 +64,6 @@ class PlainInbox:
                 self._wake()
 
     def take(self) -> list[Note]:
-        """What was noted since the last time."""
         notes, self.notes = self.notes, []
         return notes
 

@@ -64,7 +64,6 @@ class Channel:
         return self.failures >= _FAILURES
 
     def failed(self) -> None:
-        """Ask again after a pause that grows."""
         self.failures += 1
         pause = min(_PAUSE_NS << self.failures, _LONGEST_PAUSE_NS)
         self.active_due = self.full_due = time.perf_counter_ns() + pause
@@ -176,7 +175,6 @@ class Followed:
         self.forget()
 
     def forget(self) -> None:
-        """At first, and after fork in the child."""
         self._works: dict[int, tuple[Operation, Callable[[], bool], int, _Device | None]] = {}
         # Until a wait that blocks the host, or the Work is dropped.
         self._waiting: dict[int, tuple[Operation, weakref.ref[Any]]] = {}
@@ -207,7 +205,6 @@ class Followed:
         return True
 
     def waited(self, operation: Operation) -> None:
-        """That wait returned."""
         self._waiting.pop(operation.n, None)
         self._recorder.end(operation)
 

@@ -51,7 +51,6 @@ class GroupPart(Part):
         self._async_local = None if options_tell else _async_local
 
     def wrapper(self, owner: type, original: Function) -> Any:
-        """What stands in the place of ``original`` on ``owner``."""
         original = self.capture.looking(self._row, original)
         name, waits, numbers = self._row.method, self._async_local, self.capture.groups.numbers
         further: dict[str, Any] = {"asynchronous": waits, "varying": self.varying}

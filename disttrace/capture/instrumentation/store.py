@@ -82,7 +82,6 @@ class StorePart(Part):
         self._told = functools.partial(key_and_size, capture.keys, row)
 
     def wrapper(self, owner: type, original: Function) -> Any:
-        """What stands in the place of ``original`` on ``owner``."""
         row = self._row
         made = native.wrapper(
             self,

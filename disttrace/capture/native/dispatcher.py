@@ -120,7 +120,6 @@ class _SchemaReader:
         return operations.begin(self._capture, thread, frame, key, self.row, entry, read)
 
     def filled(self, args: tuple[Any, ...]) -> list[int]:
-        """Storages that hold the result."""
         return [storage(tensor) for n in self._filled for tensor in arguments.flat(args[n])]
 
     def _read(self, group: Any, args: tuple[Any, ...]) -> tuple[Any, CallArguments]:

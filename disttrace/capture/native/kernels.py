@@ -34,7 +34,6 @@ class Kernels:
         place: Callable[[Kernels], None],
         key: str = KEY,
     ) -> None:
-        """``place`` puts each of them."""
         self.off = False
         self.key = key
         self._capture = capture

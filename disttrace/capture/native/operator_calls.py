@@ -128,7 +128,6 @@ class OperatorCalls:
         watch_operators(self._capture, self._part, arm, namespace)
 
     def disarm(self) -> None:
-        """Give every operator its class back."""
         self._over = True
         for operator, original in self._armed:
             if type(operator) is self._classes[original]:

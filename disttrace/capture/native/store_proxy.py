@@ -61,7 +61,6 @@ class _Lives:
         capture.engine.on_undo(PART, "store proxies to come", lambda: setattr(self, "_on", False))
 
     def constructor(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """``__init__`` of a backend."""
 
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
             made = guard(PART, lives.swap, args, kwargs)

@@ -113,7 +113,6 @@ class Groups:
         return self.of(group) if foreign.is_a(group, c10d.ProcessGroup) else None
 
     def group_made(self, group: Any, store: Any, rank: int | None, size: int | None) -> GroupEntry:
-        """A ProcessGroup was constructed over ``store``."""
         return self._add(group, self._group_keys(group, store, rank, size))
 
     def backend_made(
@@ -158,7 +157,6 @@ class Groups:
         self._registry.add(other, self.of(group))
 
     def by_number(self, n: int | None) -> GroupEntry | None:
-        """The entry that the journal calls group ``n``."""
         return self._definitions.get(n) if n is not None else None
 
     def default_rank(self) -> int | None:

@@ -29,7 +29,6 @@ class Registry(Generic[Entry]):
         self.get: Callable[[int], Entry | None] = self.entries.get
 
     def add(self, thing: Any, entry: Entry) -> Entry:
-        """Remember ``entry`` for as long as ``thing`` lives."""
         key = id(thing)
         entries, numbers, references = self.entries, self.numbers, self._references
         # At once, before its address is another's; and by C alone, for nothing can be raised from

@@ -29,7 +29,6 @@ class StoreEntry:
     keys: dict[str, Any] = field(default_factory=dict)
 
     def definition(self) -> dict[str, Any]:
-        """The keys of its record."""
         base = None if self.base is None else self.base.n
         return {"name": self.name, "base": base, "prefix": self.prefix, **self.keys}
 
@@ -83,7 +82,6 @@ class Stores:
         self._write(entry)
 
     def prefixed(self, store: Any, prefix: str | None, underlying: Any) -> StoreEntry:
-        """A PrefixStore over ``underlying``."""
         base = self.of(underlying)
         keys = {"type": "PrefixStore"}
         if "connection" in base.keys:

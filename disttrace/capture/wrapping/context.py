@@ -195,7 +195,6 @@ class Capture:
         return operation
 
     def step_out(self, operation: Operation) -> None:
-        """What its thread issues from now on is no part of it."""
         thread = self.recorder.threads.state
         if operation.n in thread.parents:
             del thread.parents[thread.parents.index(operation.n) :]
