@@ -138,8 +138,6 @@ class Session:
         self._ending.exit(UNINSTALLED, None)
         self.live.stop()  # it uses what is taken apart from here on
         listeners.stop()
-        if self._voice is not None:
-            self._voice.stop()
         self.capture.engine.undo()
         capture.deactivate()
         self._close()

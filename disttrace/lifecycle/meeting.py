@@ -12,15 +12,13 @@ from __future__ import annotations
 import json
 import os
 import stat
-import time
 from collections.abc import Iterator
 from typing import Any
 
 from disttrace.journal import proc
-from disttrace.journal.descriptors import aside, close_own, is_kernels, still
+from disttrace.journal.descriptors import is_kernels
 
 PARENT = "/tmp"
-_JUST_NOW_NS = 1_000_000_000
 
 
 def place(journals: str) -> str:
@@ -70,39 +68,3 @@ def records_in(data: bytes) -> Iterator[dict[str, Any]]:
             continue
         if isinstance(record, dict):
             yield record
-
-
-class Changes:
-    """Whether anything was made or taken away in a folder, by its descriptor and no path."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self._fd = -1
-        self._known: os.stat_result | None = None
-        self._mark = 0
-
-    def any(self) -> bool:
-        """Whether there were since the last time, or may have been. Raises no OSError."""
-        try:
-            found = self._status()
-        except OSError as error:
-            if not is_kernels(error):
-                raise
-            return True
-        before, self._mark = self._mark, found.st_mtime_ns
-        # Within a tick of the clock two changes have one time.
-        return before != self._mark or time.time_ns() - self._mark < _JUST_NOW_NS
-
-    def close(self) -> None:
-        """Let go of the descriptor, if it still is the folder's."""
-        fd, self._fd = self._fd, -1
-        close_own(fd, self._known)
-
-    def _status(self) -> os.stat_result:
-        found = still(self._fd, self._known)
-        if found is not None and found.st_nlink:
-            return found
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._fd = aside(os.open(self._folder, flags))
-        self._known, self._mark = os.fstat(self._fd), 0
-        return self._known

@@ -2,8 +2,7 @@
 quiet.
 
 The companion holds none of the program's pipes, so it asks one process of the job at a time, by a
-file of this host (``meeting.py``). The background thread looks whether there is one by the folder's
-descriptor, and only then by its path.
+file of this host (``meeting.py``), for which the background thread looks.
 
 The file's name has no more than job and host, and it outlives a companion that is killed: what lies
 in it may be meant for others. So each line names the processes that it is for by their ids, which
@@ -36,7 +35,7 @@ from disttrace.journal.format import opened_own, remove_own
 from disttrace.journal.originals import sleep
 from disttrace.lifecycle import listeners
 from disttrace.lifecycle.companion import Companion
-from disttrace.lifecycle.meeting import Changes, own_folder, records_in
+from disttrace.lifecycle.meeting import records_in
 
 LOOK_NS = 500_000_000
 """How often the background thread looks."""
@@ -89,7 +88,6 @@ class Voice:
         """Whether what this process has announced last is a stall."""
         self._identity: Identity | None = None
         self._path = ""
-        self._changes: Changes | None = None
         self._file: tuple[int, int] | None = None
         self._position = 0
         self._seen: object = None
@@ -106,21 +104,12 @@ class Voice:
     def start(self, identity: Identity) -> None:
         self._identity = identity
         self._path = self._companion.announcements(identity)
-        self.stop()
-        folder = os.path.dirname(self._path)
-        # Elsewhere that may be a folder of others, of which a descriptor tells late what is new.
-        self._changes = Changes(folder) if folder == own_folder() else None
         self._asked = self._ask_at = 0
         self._look_at_file(skip=True)
         self._seen = self._stood = None
         self._began = time.monotonic_ns()
         self._slow_at = self._began + _SLOW_NS
         self._far_at = self._began + _FAR_NS
-
-    def stop(self) -> None:
-        if self._changes is not None:
-            self._changes.close()
-            self._changes = None
 
     def ask_for_stacks(self) -> None:
         """A launcher is about to stop its workers: have each note where it is, within a second.
@@ -238,8 +227,6 @@ class Voice:
 
     def _look_at_file(self, *, skip: bool = False) -> bool:
         """Whether there is anything new in the file; ``skip``: what is there now was for others."""
-        if self._changes is not None and not self._changes.any() and self._file is None:
-            return False
         try:
             found = os.stat(self._path)
         except OSError:

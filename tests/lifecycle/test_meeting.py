@@ -14,7 +14,7 @@ from disttrace.identity import Identity
 from disttrace.journal import proc
 from disttrace.lifecycle import meeting as meeting
 from disttrace.lifecycle.companion import Roll
-from disttrace.lifecycle.meeting import Changes, own_folder, place
+from disttrace.lifecycle.meeting import own_folder, place
 from disttrace_viewer.companion.reading import OwnJournals
 from support.journals import Journal
 
@@ -74,36 +74,6 @@ def test_what_others_may_write_is_not_taken(
     plant(parent / f"disttrace-{os.geteuid()}", tmp_path / "elsewhere")
     assert own_folder() is None
     assert place(str(tmp_path)) == f"{tmp_path}/"
-
-
-def test_changes_are_seen_without_a_look_by_path(tmp_path: Path) -> None:
-    """Also where the program closed the descriptor, or gave its number to another file."""
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    changes = Changes(str(folder))
-    past = time.time() - 60
-    assert changes.any()
-    os.utime(folder, (past, past))
-    assert changes.any()
-    opened: list[str] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "open", lambda path, *_: opened.append(path))
-        assert not changes.any()
-        (folder / "new").mkdir()
-        assert changes.any()
-        assert changes.any()  # another one may come within the same tick
-        os.utime(folder, (past, past))
-        assert changes.any()
-        assert not changes.any()
-    assert opened == []
-    with (tmp_path / "other").open("w") as other:
-        os.dup2(other.fileno(), changes._fd)
-        assert changes.any()
-        assert not changes.any()
-    number = changes._fd
-    changes.close()
-    with pytest.raises(OSError):  # noqa: PT011 - whatever the kernel calls it
-        os.fstat(number)
 
 
 @pytest.mark.usefixtures("parent")

@@ -9,7 +9,7 @@ from typing import Any
 from disttrace import errors
 from disttrace.capture.devices import matching
 from disttrace.capture.devices.flight_recorder import Record, Reply
-from disttrace.capture.devices.matching import Completion, Entries, Running
+from disttrace.capture.devices.matching import Entries, Running
 from disttrace.capture.devices.recorders import Channel, is_on
 from disttrace.capture.objects.groups import Groups, backend_for
 from disttrace.journal.originals import sleep
@@ -131,10 +131,10 @@ class Answers:
                 each.entries, each.confirmed = found, True
             else:
                 each.misses += 1
-        state = matching.state(each, answer.records)
-        if state is Completion.RUNNING:
+        complete = matching.is_complete(each, answer.records)
+        if complete is False:
             each.seen, each.gone = answer.asked, 0
-        elif state is Completion.COMPLETED:
+        elif complete:
             self._completed(channel, each, answer)
         elif each.confirmed and all(key in answer.records for key in each.entries):
             self._open.lose(each)  # the recorder itself does not know

@@ -117,6 +117,7 @@ class DeviceOperations(Unwatched):
         self._recorders = Recorders(
             capture.groups, source, lambda channel: self._switch_off(channel, UNSAFE)
         )
+        self.blocking = self._recorders.blocking  # so each wait is the end of what it waits for
         self._open = Open(capture.recorder)
         self._answers = Answers(self._open, Aborts(capture.groups))
         self._followed = Followed(capture.recorder, self._unknown)
@@ -185,18 +186,13 @@ class DeviceOperations(Unwatched):
     def waited(self, operation: Operation, work: Any) -> None:
         """Records something only where the wait blocks the host."""
         call = operation.call
-        blocks = self._recorders.blocking and self._recorders.of(call) is not None
+        blocks = self.blocking and self._recorders.of(call) is not None
         if blocks and self._recorders.queried(call) is None and not operation.ended:
             self._followed.waited(operation)
         elif call.synchronous and not (
             operation.n in self._open.running or operation in self._followed
         ):
             self.add(operation, None, work)  # any other was added when it was issued
-
-    @property
-    def blocking(self) -> bool:
-        """Whether waits block the host, so that each is the end of what it waits for."""
-        return self._recorders.blocking
 
     def by_recorder(self, call: CallRecord) -> bool:
         return self._recorders.queried(call) is not None

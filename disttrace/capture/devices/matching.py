@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from operator import itemgetter
 from typing import Any
 
@@ -101,14 +100,6 @@ _BEFORE_NS = 1_000_000
 
 _Placed = tuple[int, int, Record]  # when it was made, its place in the answer, the entry
 _Lane = tuple[list[int], list[tuple[int, Record]]]  # when each was made; its place, and itself
-
-
-class Completion(Enum):
-    """What entries show of an operation."""
-
-    COMPLETED = "completed"
-    RUNNING = "running"
-    UNKNOWN = "unknown"  # they are not there, or will never show more
 
 
 @dataclass(slots=True, eq=False)
@@ -245,14 +236,14 @@ class Entries:
         return found
 
 
-def state(running: Running, by_key: Mapping[Key, Record]) -> Completion:
-    """What an answer that holds all entries shows of an operation whose entries are known."""
+def is_complete(running: Running, by_key: Mapping[Key, Record]) -> bool | None:
+    """What an answer that holds all entries shows of an operation whose entries are known; None:
+    they are not there, or will never show more."""
     found = [by_key.get(key) for key in running.entries]
     if not found or None in found:
-        return Completion.UNKNOWN
+        return None
     if all(each is not None and each.state == COMPLETED for each in found):
-        return Completion.COMPLETED
+        return True
     if running.recorder not in QUERIED and all(each is not None and each.retired for each in found):
-        # Retired when it was issued: this backend never shows when it is over.
-        return Completion.UNKNOWN
-    return Completion.RUNNING
+        return None  # retired when it was issued: this backend never shows when it is over
+    return False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import importlib
 import os
 from collections.abc import Callable, Hashable, Mapping
 from types import FrameType, ModuleType
@@ -70,7 +69,7 @@ class Capture:
         # The module of FSDP's for which this thread calls, with its parameters.
         self.module_of: Callable[[], dict[str, Any] | None] = lambda: None
         # Runs a callback once a module is imported: torch is half imported at installation.
-        self.when_imported: Callable[[str, Callable[[ModuleType], None]], None] = _at_once
+        self.when_imported: Callable[[str, Callable[[ModuleType], None]], None]
         # What patches torch's classes, and what Python subclasses of theirs override.
         self.instrumenters: list[tuple[tuple[type, ...], Callable[[type], None]]] = []
         self.on_fork: list[Callable[[], None]] = [self.works.forget, self.sites.forget]
@@ -224,11 +223,6 @@ class Capture:
 
 current: Capture | None = None
 """That of this process, while it is traced."""
-
-
-def _at_once(name: str, callback: Callable[[ModuleType], None]) -> None:
-    """For a capture without an import hook."""
-    callback(importlib.import_module(name))
 
 
 def _innermost(error: BaseException) -> str:
