@@ -38,8 +38,10 @@ _module_of, _namespace_of = _slot(type, "__module__"), _slot(type, "__dict__")
 
 traceback_of: Callable[[BaseException], types.TracebackType | None]
 traceback_of = _slot(BaseException, "__traceback__")
-_set_traceback = BaseException.__dict__["__traceback__"].__set__
-_set_context = BaseException.__dict__["__context__"].__set__
+set_traceback: Callable[[BaseException, types.TracebackType | None], None]
+set_traceback = BaseException.__dict__["__traceback__"].__set__
+set_context: Callable[[BaseException, BaseException | None], None]
+set_context = BaseException.__dict__["__context__"].__set__
 context_of: Callable[[BaseException], BaseException | None] = _slot(BaseException, "__context__")
 cause_of: Callable[[BaseException], BaseException | None] = _slot(BaseException, "__cause__")
 args_of: Callable[[BaseException], tuple[Any, ...]] = _slot(BaseException, "args")
@@ -63,8 +65,6 @@ _FIELDS: Mapping[type, tuple[str, ...]] = {
 _TEXTS = {kind: [_slot(kind, name) for name in names] for kind, names in _FIELDS.items()}
 """What the interpreter's own ``__str__`` reads besides the arguments, by the class that defines
 it."""
-
-_PLAIN = frozenset({str, bytes, int, float, bool, complex, type(None)})
 
 
 def is_a(value: object, kind: type[_T] | tuple[type[_T], ...]) -> TypeGuard[_T]:
@@ -140,16 +140,6 @@ def raises(where: types.TracebackType | types.FrameType) -> bool:
         frame, at = where.tb_frame, where.tb_lasti
     code = frame.f_code.co_code
     return 0 <= at < len(code) and code[at] in _RAISING
-
-
-def set_traceback(error: BaseException, entry: types.TracebackType | None) -> None:
-    """Have its traceback begin there."""
-    _set_traceback(error, entry)
-
-
-def set_context(error: BaseException, context: BaseException | None) -> None:
-    """Have it raised while that one was handled."""
-    _set_context(error, context)
 
 
 def members_of(error: BaseException) -> tuple[BaseException, ...]:

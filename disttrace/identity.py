@@ -197,7 +197,7 @@ def process_record(identity: Identity, argv: list[str]) -> "dict[str, Any]":
         "role": identity.role,
         "env": dict(identity.env),
         "argv": argv,
-        "cwd": _cwd(),
+        "cwd": working_directory(),
         "python": sys.version.split()[0],
         "t0": identity.clock.mono_ns,
         "unix_ns": identity.clock.unix_ns,
@@ -325,10 +325,11 @@ def _host() -> str:
     return os.uname().nodename
 
 
-def _cwd() -> str | None:
+def working_directory() -> str | None:
+    """That of the program; None where it was deleted."""
     try:
         return os.getcwd()
-    except OSError:  # the folder was deleted
+    except OSError:
         return None
 
 

@@ -143,11 +143,14 @@ class Rehearsal:
             raise CommandError(f"the ranks cannot be forked: {reason}.", CANNOT)
         from disttrace.testing.rehearsal import rehearse
 
-        port, world, journals = ranks.free_port(), self.arguments.n, self.folder / "journals"
+        port, world = ranks.free_port(), self.arguments.n
         pids = {}
         for rank in range(world):
             env = {
-                **ranks.environment(rank, world, port, journals, max(1.0, self.arguments.stall)),
+                **ranks.environment(rank, world, port),
+                "DISTTRACE_DIR": str(self.folder / "journals"),
+                "DISTTRACE_QUIET": "1",
+                "DISTTRACE_STALL": str(max(1.0, self.arguments.stall)),
                 "TORCHELASTIC_RUN_ID": f"check-{os.getpid()}",
             }
 

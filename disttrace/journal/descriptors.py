@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from disttrace import foreign
 
@@ -18,6 +20,8 @@ if sys.platform != "win32":  # where the viewer runs, and nothing is traced
 _HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _FIRST = 400  # below the limit that most have, and above what a program has open
 _STREAMS = 3
+
+_T = TypeVar("_T")
 
 
 def is_kernels(error: OSError) -> bool:
@@ -31,6 +35,16 @@ def is_kernels(error: OSError) -> bool:
     if not entry.tb_frame.f_code.co_filename.startswith(_HOME):
         return False
     return foreign.raises(entry) or type(foreign.errno_of(error)) is int
+
+
+def attempt(call: Callable[..., _T], *args: Any) -> _T | None:
+    """What a call of the kernel's gives; None where it refuses."""
+    try:
+        return call(*args)
+    except OSError as error:
+        if not is_kernels(error):
+            raise
+        return None
 
 
 def still(fd: int, file: os.stat_result | None) -> os.stat_result | None:
@@ -51,12 +65,8 @@ def still(fd: int, file: os.stat_result | None) -> os.stat_result | None:
 
 def close_own(fd: int, file: os.stat_result | None) -> None:
     """Close ``fd``, if it still is that of ``file``; what the kernel answers is lost."""
-    try:
-        if still(fd, file) is not None:
-            os.close(fd)
-    except OSError as error:
-        if not is_kernels(error):
-            raise
+    if still(fd, file) is not None:
+        attempt(os.close, fd)
 
 
 def aside(fd: int) -> int:

@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from disttrace.journal.descriptors import aside, close_own, is_kernels
+from disttrace.journal.descriptors import aside, attempt, close_own, is_kernels
 
 FORMAT = 2
 """2: a list of ranks may hold ranges. Readers of 2 read 1, in which it is numbers only."""
@@ -482,12 +482,8 @@ def is_own(path: str, owner: int | None = None) -> bool:
 
 def remove_own(path: str, owner: int | None = None) -> None:
     """Take a file of ours away; what is not ours stays, and so does what cannot be removed."""
-    try:
-        if is_own(path, owner):
-            os.unlink(path)
-    except OSError as error:
-        if not is_kernels(error):
-            raise
+    if is_own(path, owner):
+        attempt(os.unlink, path)
 
 
 def _refuse_foreign(path: str, found: os.stat_result, owner: int | None) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from disttrace import foreign
-from disttrace.journal.descriptors import StreamsKeptFree, is_kernels
+from disttrace.journal.descriptors import StreamsKeptFree, attempt, is_kernels
 from disttrace.journal.originals import RLock
 from disttrace.journal.own_file import PRIVATE, OwnFile, WriteBudget, allow
 from disttrace.journal.windows import Guard, MakeWindow, PlainWindow, guarded, uncompiled
@@ -173,11 +173,7 @@ class MappedSegment:
             raise Unmapped from error
         self._guard = Guard(mapping)
         self._map = mapping
-        try:
-            self._map.madvise(_POPULATE_WRITE)
-        except OSError as error:
-            if not is_kernels(error):  # it is an older kernel's
-                raise
+        attempt(self._map.madvise, _POPULATE_WRITE)  # which older kernels do not know
         self._window = self._make_window(self._map, size - start)
         self._start = start
         self._sealed = None

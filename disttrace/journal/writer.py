@@ -14,7 +14,7 @@ from typing import Any
 
 from disttrace import redact
 from disttrace.journal import format as fmt
-from disttrace.journal.descriptors import is_kernels
+from disttrace.journal.descriptors import attempt, is_kernels
 from disttrace.journal.encoding import encode
 from disttrace.journal.own_file import PRIVATE, OwnFile, allow
 from disttrace.journal.segment import Segment, SegmentFull, open_segment, write_budget
@@ -37,7 +37,7 @@ def make_folder(directory: str, mode: int) -> None:
     """The folder of files with ``mode``: who may read those may also list it. Raises OSError."""
     if not os.path.isdir(directory):
         os.makedirs(directory, exist_ok=True)
-        _let_in(directory, mode)
+        attempt(os.chmod, directory, _with_search(mode))
 
 
 def make_folder_below(root: str, folder: str, mode: int) -> None:
@@ -49,7 +49,7 @@ def make_folder_below(root: str, folder: str, mode: int) -> None:
     for path in (os.path.dirname(folder), folder):
         try:
             os.mkdir(path, 0o700)
-            _let_in(path, mode)
+            attempt(os.chmod, path, _with_search(mode))
         except FileExistsError as error:
             if not is_kernels(error):
                 raise
@@ -58,12 +58,9 @@ def make_folder_below(root: str, folder: str, mode: int) -> None:
             raise fmt.ForeignFile(f"{path} is no folder of this user's")
 
 
-def _let_in(folder: str, mode: int) -> None:
-    try:
-        os.chmod(folder, mode | (mode & 0o444) >> 2)
-    except OSError as error:  # a file system without permissions
-        if not is_kernels(error):
-            raise
+def _with_search(mode: int) -> int:
+    """Permissions of a folder; some file systems have none."""
+    return mode | (mode & 0o444) >> 2
 
 
 class JournalWriter:

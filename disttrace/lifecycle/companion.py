@@ -23,7 +23,7 @@ from typing import Any
 
 from disttrace import foreign
 from disttrace.config import Config
-from disttrace.identity import AGENT, DRAWN, Identity, file_part, integer
+from disttrace.identity import AGENT, DRAWN, Identity, file_part, integer, working_directory
 from disttrace.journal import proc
 from disttrace.journal.format import (
     ANNOUNCEMENTS_SUFFIX,
@@ -209,7 +209,7 @@ class Companion:
             "stall_s": self._config.stall,
             "slow": self._config.slow,
             "quiet_since": quiet_since,
-            "cwd": detached.working_directory(),
+            "cwd": working_directory() or os.sep,
         }
 
     def _spawn(self, order: dict[str, Any], on_stall: str, descriptor: int, *, kept: bool) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from disttrace import errors
-from disttrace.identity import PARENT_VARIABLE, PREFIXES, file_part
+from disttrace.identity import PARENT_VARIABLE, PREFIXES, file_part, working_directory
 from disttrace.journal import compiled, proc
 from disttrace.journal.format import opened_own
 from disttrace.journal.standard_library import bare_command
@@ -157,14 +157,6 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
         elif value and (name in _PATHS or name.endswith(_FILES)):
             kept[name] = absolute(value)
     return kept
-
-
-def working_directory() -> str:
-    """That of the program; the root where it was deleted."""
-    try:
-        return os.getcwd()
-    except OSError:
-        return os.sep
 
 
 SUFFIX = ".adopts"

@@ -16,21 +16,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from disttrace.journal import proc
-from disttrace.journal.descriptors import is_kernels
+from disttrace.journal.descriptors import attempt
 
 PARENT = "/tmp"
 
 
 def place(journals: str) -> str:
     """With which paths begin of what processes with that folder of journals share on this host."""
-    ours = own_folder()
-    try:
-        found = os.stat(journals)
-    except OSError as error:
-        if not is_kernels(error):
-            raise
-        ours = None
-    if ours is None:
+    ours, found = own_folder(), attempt(os.stat, journals)
+    if ours is None or found is None:
         return os.path.join(journals, "")
     return os.path.join(ours, f"{found.st_dev:x}.{found.st_ino:x}-")
 
@@ -38,15 +32,9 @@ def place(journals: str) -> str:
 def own_folder() -> str | None:
     """The folder of this user; None where there is none that is ours alone."""
     path = os.path.join(PARENT, f"disttrace-{os.geteuid()}")
-    try:
-        try:
-            os.mkdir(path, 0o700)
-        except FileExistsError:
-            pass
-        around, found = os.stat(PARENT), os.lstat(path)
-    except OSError as error:
-        if not is_kernels(error):
-            raise
+    attempt(os.mkdir, path, 0o700)  # which may be there
+    around, found = attempt(os.stat, PARENT), attempt(os.lstat, path)
+    if around is None or found is None:
         return None
     others_may_replace = around.st_mode & 0o022 and not around.st_mode & stat.S_ISVTX
     is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()

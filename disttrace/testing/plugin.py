@@ -203,7 +203,10 @@ class _Run:
         pids = {}
         for rank in range(world):
             env = {
-                **ranks.environment(rank, world, port, self.journals, self.stall),
+                **ranks.environment(rank, world, port),
+                "DISTTRACE_DIR": str(self.journals),
+                "DISTTRACE_QUIET": "1",
+                "DISTTRACE_STALL": str(self.stall),
                 _RANK_FILE: str(self.folder / f"{rank}.json"),
                 **self.wanted.env,
             }

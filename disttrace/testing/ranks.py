@@ -42,8 +42,8 @@ def free_port() -> int:
             return port
 
 
-def environment(rank: int, world: int, port: int, journals: Path, stall_s: float) -> dict[str, str]:
-    """The variables that torchrun sets, and ours."""
+def environment(rank: int, world: int, port: int) -> dict[str, str]:
+    """The variables that torchrun sets."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -53,9 +53,6 @@ def environment(rank: int, world: int, port: int, journals: Path, stall_s: float
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "OMP_NUM_THREADS": "1",
-        "DISTTRACE_DIR": str(journals),
-        "DISTTRACE_QUIET": "1",
-        "DISTTRACE_STALL": str(stall_s),
     }
 
 

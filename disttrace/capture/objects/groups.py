@@ -363,9 +363,7 @@ def backend_name(group: Any) -> str | None:
 
     if not foreign.is_a(group, Backend):
         return None
-    try:
-        return str(foreign.of_torch(group, "name")()).lower()
-    except Exception as error:  # Python subclasses need not define it
-        if not errors.is_ours(error):
-            raise
-        return foreign.type_name(group).removeprefix("ProcessGroup").lower() or None
+    name = errors.attempt(lambda: str(foreign.of_torch(group, "name")()))
+    if name is None:  # Python subclasses need not define it
+        name = foreign.type_name(group).removeprefix("ProcessGroup")
+    return name.lower() or None

@@ -131,12 +131,9 @@ class Stores:
 def known_keys(store: Any) -> dict[str, Any]:
     """What a live store says of itself."""
     keys: dict[str, Any] = {}
-    for name in ("host", "port", "path"):
-        try:
-            keys[name] = foreign.of_torch(store, name)
-        except Exception as error:  # another kind of store, or a Python subclass with its own
-            if not errors.is_ours(error):
-                raise
+    for name in ("host", "port", "path"):  # of another kind of store, or a subclass with its own
+        if (value := errors.attempt(foreign.of_torch, store, name)) is not None:
+            keys[name] = value
     text = foreign.of_torch(store, "__repr__")() if "port" in keys else ""
     found = _REMOTE.search(text)
     # Where addresses have no names (no DNS), torch shows memory that nobody has written.

@@ -202,11 +202,8 @@ class Works:
         if work is None:  # a signal handler raised while that was seen to
             self._dropped(operation)
             return
-        try:
-            complete = self.is_completed(work)
-        except Exception as error:  # a Python subclass that cannot say it
-            if not errors.is_ours(error):
-                raise
+        complete = errors.attempt(self.is_completed, work)
+        if complete is None:  # a Python subclass that cannot say it
             self._open.pop(operation.work, None)
             return
         failure = self.error(work) if complete and operation.work in self._held else None
