@@ -46,9 +46,12 @@ VARIANTS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Nanoseconds: CPU of both ranks with all their threads, and wall of the slower one."""
+    """Nanoseconds: CPU of both ranks with all their threads, CPU of their main threads, and wall of
+    the slower one.
+    """
 
     cpu: float
+    main: float
     wall: float
 
 
@@ -101,7 +104,8 @@ class Job:
         except BrokenPipeError:
             pass  # the answers will tell
         answers = self.answers()
-        return Taken(sum(cpu for cpu, _ in answers), max(wall for _, wall in answers))
+        cpu, main, wall = zip(*answers, strict=True)
+        return Taken(sum(cpu), sum(main), max(wall))
 
     def answers(self) -> list[Any]:
         """A line of each rank."""
@@ -151,7 +155,7 @@ def start_and_exit(variant: str) -> tuple[Taken, Taken]:
     finally:
         job.kill()
         job.close()
-    return Taken(begun, 0), Taken(whole - begun, 0)
+    return Taken(begun, 0, 0), Taken(whole - begun, 0, 0)
 
 
 def _pipe(pipe: IO[str] | None) -> IO[str]:

@@ -3,8 +3,8 @@
     python -m benchmarks.steps.rank PROGRAM TRACER FOLDER
 
 Each line of stdin is a number of steps; the answer is CPU nanoseconds of all threads and of reaped
-children, and wall nanoseconds. The end of stdin is the end of the job. Without a program the only
-answer is the CPU time until the group was there.
+children, those of the main thread, and wall nanoseconds. The end of stdin is the end of the job.
+Without a program the only answer is the CPU time until the group was there.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ def _serve(program: str, tracer: str, folder: Path) -> None:
     for line in sys.stdin:
         count = int(line)
         with enter(folder):
-            cpu, wall = _cpu(), time.perf_counter_ns()
+            cpu, main, wall = _cpu(), time.thread_time_ns(), time.perf_counter_ns()
             for _ in range(count):
                 step()
-            cpu, wall = _cpu() - cpu, time.perf_counter_ns() - wall
-        _answer(cpu, wall)
+            wall, main = time.perf_counter_ns() - wall, time.thread_time_ns() - main
+            cpu = _cpu() - cpu
+        _answer(cpu, main, wall)
 
 
 def _cpu() -> int:
