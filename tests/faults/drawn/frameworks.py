@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from faults.drawn.layer import Layer, everybody
-from faults.drawn.program import COLLECTIVE, Act
+from faults.drawn.layer import Layer, together
 
 
 def accelerate(draw: random.Random, world: int) -> Layer:
@@ -23,10 +22,7 @@ def accelerate(draw: random.Random, world: int) -> Layer:
             "accelerator = Accelerator(cpu=True)",
             "prepared = accelerator.prepare(torch.nn.Linear(4, 4))",
         ),
-        tuple(
-            Act(kind=COLLECTIVE, template=line, members=everybody(world))
-            for line in draw.sample(acts, 2)
-        ),
+        tuple(together(line, world) for line in draw.sample(acts, 2)),
     )
 
 
@@ -50,10 +46,7 @@ def fabric(draw: random.Random, world: int) -> Layer:
             "fabric.launch()",
             "wrapped = fabric.setup(torch.nn.Linear(4, 4))",
         ),
-        tuple(
-            Act(kind=COLLECTIVE, template=line, members=everybody(world))
-            for line in draw.sample(acts, 2)
-        ),
+        tuple(together(line, world) for line in draw.sample(acts, 2)),
     )
 
 
@@ -73,7 +66,7 @@ def trainer(draw: random.Random, world: int) -> Layer:
             ),
             "def train(): Trainer(model=Tiny(), args=told, train_dataset=rows).train()",
         ),
-        (Act(kind=COLLECTIVE, template="train()", members=everybody(world)),),
+        (together("train()", world),),
     )
 
 

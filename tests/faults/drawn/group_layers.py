@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from faults.drawn.layer import Layer, everybody
+from faults.drawn.layer import Layer, together
 from faults.drawn.layers import collective
-from faults.drawn.program import COLLECTIVE, CREATE, Act
+from faults.drawn.program import CREATE
 
 
 def two_dimensions(draw: random.Random, world: int) -> Layer:
@@ -35,7 +35,7 @@ def other_thread(draw: random.Random, world: int) -> Layer:
     template = f"pool.submit(dist.all_reduce, torch.ones({size}), group=beside).result()"
     return Layer(
         ("beside = dist.new_group()", "pool = ThreadPoolExecutor(1)"),
-        (Act(kind=COLLECTIVE, template=template, members=everybody(world)),),
+        (together(template, world),),
     )
 
 
@@ -49,13 +49,7 @@ def made_by_hand(draw: random.Random, world: int) -> Layer:
                 f" {world}, timedelta(seconds=300))"
             ),
         ),
-        (
-            Act(
-                kind=COLLECTIVE,
-                template="by_hand.allreduce([torch.ones(8)]).wait()",
-                members=everybody(world),
-            ),
-        ),
+        (together("by_hand.allreduce([torch.ones(8)]).wait()", world),),
     )
 
 
@@ -74,7 +68,7 @@ def groups_in_steps(draw: random.Random, world: int) -> Layer:
     )
     return Layer(
         ("shared = dist.distributed_c10d._get_default_store()", "made = []"),
-        (Act(kind=CREATE, template=f"made.append({made})", members=everybody(world)),),
+        (together(f"made.append({made})", world, CREATE),),
     )
 
 
@@ -88,5 +82,5 @@ def retried_wait(draw: random.Random, world: int) -> Layer:
             "        try: return work.wait(timedelta(seconds=1))",
             "        except RuntimeError as error: print(str(error)[:50])",
         ),
-        (Act(kind=COLLECTIVE, template="reduce_patiently()", members=everybody(world)),),
+        (together("reduce_patiently()", world),),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from faults.drawn.program import Act
+from faults.drawn.program import COLLECTIVE, Act
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,3 +19,8 @@ class Layer:
 def everybody(world: int) -> dict[int, tuple[int, ...]]:
     """All ranks run a line, and all take part in what it does."""
     return {rank: tuple(range(world)) for rank in range(world)}
+
+
+def together(template: str, world: int, kind: str = COLLECTIVE, **fields: str) -> Act:
+    """A line that all ranks run, and in which all take part."""
+    return Act(kind=kind, template=template, fields=fields, members=everybody(world))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Mapping
 
-from faults.drawn.layer import Layer, everybody
+from faults.drawn.layer import Layer, everybody, together
 from faults.drawn.program import COLLECTIVE, COMPUTE, EXCHANGE, RECV, SEND, Act
 
 
@@ -74,7 +75,7 @@ def ring(draw: random.Random, world: int) -> Layer:
         )
     )
     template = f"[work.wait() for work in {works}]"
-    return Layer((), (Act(kind=EXCHANGE, template=template, members=everybody(world)),))
+    return Layer((), (together(template, world, EXCHANGE),))
 
 
 def pipeline(draw: random.Random, world: int) -> Layer:
@@ -83,24 +84,10 @@ def pipeline(draw: random.Random, world: int) -> Layer:
     send = "dist.send(torch.ones({size}), dst={peer}, tag={tag})"
     recv = "dist.recv(torch.empty({size}), src={peer}, tag={tag})"
     acts = []
-    for one in range(world - 1):
-        for source, sink in ((one, one + 1),):
-            fields = {"size": size, "tag": tag}
-            pair = (source, sink)
-            acts += [
-                Act(
-                    kind=SEND,
-                    template=send,
-                    fields={**fields, "peer": str(sink)},
-                    members={source: pair},
-                ),
-                Act(
-                    kind=RECV,
-                    template=recv,
-                    fields={**fields, "peer": str(source)},
-                    members={sink: pair},
-                ),
-            ]
+    for pair in itertools.pairwise(range(world)):
+        for kind, template, (rank, peer) in ((SEND, send, pair), (RECV, recv, pair[::-1])):
+            fields = {"size": size, "tag": tag, "peer": str(peer)}
+            acts.append(Act(kind=kind, template=template, fields=fields, members={rank: pair}))
     return Layer((), tuple(acts))
 
 
@@ -116,30 +103,22 @@ def parameter_server(draw: random.Random, world: int) -> Layer:
             (SEND, 0, worker),
             (RECV, worker, 0),
         ):
-            name = "send" if kind == SEND else "recv"
-            side = "dst" if kind == SEND else "src"
-            acts.append(
-                Act(
-                    kind=kind,
-                    template=f"dist.{name}(torch.ones({{size}}), {side}={{peer}}, tag={{tag}})",
-                    fields={"size": size, "tag": "0", "peer": str(peer)},
-                    members={rank: pair},
-                )
-            )
+            call, side = ("send", "dst") if kind == SEND else ("recv", "src")
+            template = f"dist.{call}(torch.ones({{size}}), {side}={{peer}}, tag={{tag}})"
+            fields = {"size": size, "tag": "0", "peer": str(peer)}
+            acts.append(Act(kind=kind, template=template, fields=fields, members={rank: pair}))
     return Layer((), tuple(acts))
 
 
 def objects(draw: random.Random, world: int) -> Layer:
     """Python objects by collectives made of several."""
-    members = everybody(world)
     template = draw.choice(
         (
             "dist.broadcast_object_list([{{'step': step}}], src={root}, group={group})",
             "dist.all_gather_object([None] * dist.get_world_size(), rank, group={group})",
         )
     )
-    fields = {"root": "0", "group": "world"}
-    return Layer((), (Act(kind=COLLECTIVE, template=template, fields=fields, members=members),))
+    return Layer((), (together(template, world, root="0", group="world"),))
 
 
 def wrapped_model(draw: random.Random, world: int) -> Layer:
@@ -147,13 +126,7 @@ def wrapped_model(draw: random.Random, world: int) -> Layer:
     width = draw.choice((4, 128))
     return Layer(
         (f"model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear({width}, {width}))",),
-        (
-            Act(
-                kind=COLLECTIVE,
-                template=f"model(torch.ones(2, {width})).sum().backward()",
-                members=everybody(world),
-            ),
-        ),
+        (together(f"model(torch.ones(2, {width})).sum().backward()", world),),
     )
 
 
@@ -166,13 +139,7 @@ def sharded_model(draw: random.Random, world: int) -> Layer:
             f"shards = torch.nn.Sequential(*[torch.nn.Linear({width}, {width}) for _ in range(2)])",
             "for part in (*shards, shards): fully_shard(part, mesh=mesh)",
         ),
-        (
-            Act(
-                kind=COLLECTIVE,
-                template=f"shards(torch.ones(2, {width})).sum().backward()",
-                members=everybody(world),
-            ),
-        ),
+        (together(f"shards(torch.ones(2, {width})).sum().backward()", world),),
     )
 
 
@@ -181,8 +148,7 @@ def equal_lines(draw: random.Random, world: int) -> Layer:
     size = draw.choice((4, 1024))
     names = ("grad", "norm", "loss")[: draw.randint(2, 3)]
     setup = [f"def {name}(): dist.all_reduce(torch.ones({size}))" for name in names]
-    acts = [Act(kind=COLLECTIVE, template=f"{name}()", members=everybody(world)) for name in names]
-    return Layer(tuple(setup), tuple(acts))
+    return Layer(tuple(setup), tuple(together(f"{name}()", world) for name in names))
 
 
 def logging_by_rank(draw: random.Random, world: int) -> Layer:
@@ -192,13 +158,7 @@ def logging_by_rank(draw: random.Random, world: int) -> Layer:
             "def log_first(): dist.all_reduce(torch.ones(2))",
             "def log_other(): dist.all_reduce(torch.ones(2))",
         ),
-        (
-            Act(
-                kind=COLLECTIVE,
-                template="(log_first if rank == 0 else log_other)()",
-                members=everybody(world),
-            ),
-        ),
+        (together("(log_first if rank == 0 else log_other)()", world),),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 from faults.drawn.program import (
     BARE,
@@ -53,17 +54,22 @@ def pick(draw: random.Random, program: Program, *kinds: str) -> tuple[int, Act, 
 
 def changed(
     program: Program,
-    index: int,
-    rank: int,
-    step: int,
+    place: tuple[int, int, int],
+    name: str,
+    kinds: frozenset[str],
     *,
     before: tuple[str, ...] = (),
     instead: tuple[str, ...] | None = None,
     after: tuple[str, ...] = (),
-) -> Program:
-    """The program with a change of that act, for that rank in that step."""
+    **truth: Any,
+) -> Faulty:
+    """The program in which one rank, who is guilty, does something else; ``place``: of the act, the
+    rank and the step.
+    """
+    index, rank, step = place
     change = Change(act=index, rank=rank, step=step, before=before, instead=instead, after=after)
-    return program.but(change=change)
+    guilty = frozenset({rank})
+    return Faulty(program.but(change=change), Truth(name=name, kinds=kinds, guilty=guilty, **truth))
 
 
 def out_of_step(program: Program) -> frozenset[str]:
@@ -83,15 +89,10 @@ def skip(draw: random.Random, program: Program) -> Faulty | None:
     kinds = frozenset({"store_key_missing", "deadlock"}) if in_store else out_of_step(program)
     if act.kind == COUNT:  # those who ask for the count are not seen to wait
         kinds = MISSED
-    return Faulty(
-        changed(program, index, rank, step, instead=()),
-        Truth(
-            name=f"skip {act.kind}",
-            kinds=kinds,
-            guilty=frozenset({rank}),
-            harmless=act.kind == RECV,
-        ),
-    )
+    return changed(
+        program, (index, rank, step), f"skip {act.kind}", kinds, instead=(),
+        harmless=act.kind == RECV,
+    )  # fmt: skip
 
 
 def swallow(draw: random.Random, program: Program) -> Faulty | None:
@@ -104,10 +105,7 @@ def swallow(draw: random.Random, program: Program) -> Faulty | None:
         "try:", "    raise ValueError('bad batch')", f"    {act.code()}",
         "except ValueError as error:", "    print(error)",
     )  # fmt: skip
-    return Faulty(
-        changed(program, index, rank, step, instead=lines),
-        Truth(name="swallow", kinds=out_of_step(program), guilty=frozenset({rank})),
-    )
+    return changed(program, (index, rank, step), "swallow", out_of_step(program), instead=lines)
 
 
 def repeat(draw: random.Random, program: Program) -> Faulty | None:
@@ -116,10 +114,8 @@ def repeat(draw: random.Random, program: Program) -> Faulty | None:
     if chosen is None:
         return None
     index, act, rank, step = chosen
-    return Faulty(
-        changed(program, index, rank, step, after=(act.code(),)),
-        Truth(name="repeat", kinds=out_of_step(program), guilty=frozenset({rank})),
-    )
+    once_more = (act.code(),)
+    return changed(program, (index, rank, step), "repeat", out_of_step(program), after=once_more)
 
 
 def swap(draw: random.Random, program: Program) -> Faulty | None:
@@ -145,10 +141,10 @@ def swap(draw: random.Random, program: Program) -> Faulty | None:
     )
     body = (*program.body[:index], both, *program.body[index + 2 :])
     turned = f"[{two.code()}, {one.code()}]"
-    return Faulty(
-        changed(program.but(body=body), index, rank, step, instead=(turned,)),
-        Truth(name="swap", kinds=out_of_step(program), guilty=frozenset({rank}), harmless=True),
-    )
+    return changed(
+        program.but(body=body), (index, rank, step), "swap", out_of_step(program),
+        instead=(turned,), harmless=True,
+    )  # fmt: skip
 
 
 def field(name: str, value: Callable[[str], str], kinds: frozenset[str], *acts: str) -> Mutation:
@@ -163,15 +159,10 @@ def field(name: str, value: Callable[[str], str], kinds: frozenset[str], *acts: 
         step = draw.randrange(max(1, program.steps - 1))
         line = act.code(**{name: value(act.fields[name])})
         odd_one_out = act.kind == COLLECTIVE and len(act.members[rank]) > 2
-        return Faulty(
-            changed(program, index, rank, step, instead=(line,)),
-            Truth(
-                name=f"wrong {name} of {act.kind}",
-                kinds=kinds,
-                guilty=frozenset({rank}),
-                named=odd_one_out,
-            ),
-        )
+        return changed(
+            program, (index, rank, step), f"wrong {name} of {act.kind}", kinds, instead=(line,),
+            named=odd_one_out,
+        )  # fmt: skip
 
     return mutate
 
@@ -182,10 +173,8 @@ def keeps_the_lock(draw: random.Random, program: Program) -> Faulty | None:
     if not able:
         return None
     rank = draw.randrange(program.world)
-    return Faulty(
-        changed(program, draw.choice(able), rank, draw.randrange(program.steps), instead=()),
-        Truth(name="keeps the lock", kinds=MISSED, guilty=frozenset({rank}), harmless=True),
-    )
+    place = (draw.choice(able), rank, draw.randrange(program.steps))
+    return changed(program, place, "keeps the lock", MISSED, instead=(), harmless=True)
 
 
 def deletes_the_key(draw: random.Random, program: Program) -> Faulty | None:
@@ -196,10 +185,9 @@ def deletes_the_key(draw: random.Random, program: Program) -> Faulty | None:
     index = draw.choice(able)
     (rank,) = program.body[index].ranks
     line = program.body[index].code().replace("store.set(", "store.delete_key(").partition(", ")
-    return Faulty(
-        changed(program, index, rank, draw.randrange(program.steps), after=(f"{line[0]})",)),
-        Truth(name="deletes the key", kinds=MISSED, guilty=frozenset({rank}), harmless=True),
-    )
+    place = (index, rank, draw.randrange(program.steps))
+    deleted = (f"{line[0]})",)
+    return changed(program, place, "deletes the key", MISSED, after=deleted, harmless=True)
 
 
 def forks(draw: random.Random, program: Program) -> Faulty | None:
@@ -209,13 +197,8 @@ def forks(draw: random.Random, program: Program) -> Faulty | None:
         return None
     index, _, rank, step = chosen
     lines = ("if os.fork() == 0:", "    dist.all_reduce(torch.ones(3)); os._exit(0)")
-    return Faulty(
-        changed(program, index, rank, step, before=lines),
-        Truth(
-            name="forks", kinds=frozenset({"not_in_group"}), guilty=frozenset({rank}), hangs=True,
-            harmless=True,
-        ),
-    )  # fmt: skip
+    kinds = frozenset({"not_in_group"})
+    return changed(program, (index, rank, step), "forks", kinds, before=lines, harmless=True)
 
 
 def wrong_root(draw: random.Random, program: Program) -> Faulty | None:
@@ -231,17 +214,11 @@ def wrong_root(draw: random.Random, program: Program) -> Faulty | None:
     act = program.body[index]
     rank = draw.choice(act.ranks)
     other = str((int(act.fields["root"]) + 1) % program.world)
-    return Faulty(
-        changed(
-            program, index, rank, draw.randrange(program.steps), instead=(act.code(root=other),)
-        ),
-        Truth(
-            name="wrong root",
-            kinds=frozenset({"root_mismatch"}),
-            guilty=frozenset({rank}),
-            named=len(act.members[rank]) > 2,
-        ),
-    )
+    return changed(
+        program, (index, rank, draw.randrange(program.steps)), "wrong root",
+        frozenset({"root_mismatch"}), instead=(act.code(root=other),),
+        named=len(act.members[rank]) > 2,
+    )  # fmt: skip
 
 
 def wrong_peer(draw: random.Random, program: Program) -> Faulty | None:
@@ -254,14 +231,9 @@ def wrong_peer(draw: random.Random, program: Program) -> Faulty | None:
     if not others:
         return None
     line = act.code(peer=str(draw.choice(others)))
-    return Faulty(
-        changed(program, index, rank, step, instead=(line,)),
-        Truth(
-            name=f"wrong peer of {act.kind}",
-            kinds=MISSED | {"size_mismatch"} | MISMATCHES,
-            guilty=frozenset({rank}),
-        ),
-    )
+    kinds = MISSED | {"size_mismatch"} | MISMATCHES
+    name = f"wrong peer of {act.kind}"
+    return changed(program, (index, rank, step), name, kinds, instead=(line,))
 
 
 def wrong_group(draw: random.Random, program: Program) -> Faulty | None:
@@ -276,12 +248,9 @@ def wrong_group(draw: random.Random, program: Program) -> Faulty | None:
     index = draw.choice(able)
     act = program.body[index]
     rank = draw.choice(act.ranks)
-    return Faulty(
-        changed(
-            program, index, rank, draw.randrange(program.steps), instead=(act.code(group="world"),)
-        ),
-        Truth(name="wrong group", kinds=out_of_step(program), guilty=frozenset({rank})),
-    )
+    place = (index, rank, draw.randrange(program.steps))
+    line = act.code(group="world")
+    return changed(program, place, "wrong group", out_of_step(program), instead=(line,))
 
 
 def does(
@@ -306,14 +275,11 @@ def does(
         gone = name == "leaves with 0" and rank == 0 and program.launch in (BARE, SPAWN)
         waits = act.kind == CREATE and bool(kinds & MISSED)
         making = UNCREATED if waits else frozenset[str]()
-        return Faulty(
-            changed(program, index, rank, step, before=lines),
-            Truth(
-                name=name,
-                kinds=kinds | making | (FAILED if gone else frozenset()),
-                guilty=frozenset({rank}), named=sure, mute=name in ("stopped", "holds the GIL"),
-                line=line if sure else None, unsaid=unsaid, meanwhile=meanwhile,
-            ),
+        return changed(
+            program, (index, rank, step), name,
+            kinds | making | (FAILED if gone else frozenset()), before=lines, named=sure,
+            mute=name in ("stopped", "holds the GIL"), line=line if sure else None, unsaid=unsaid,
+            meanwhile=meanwhile,
         )  # fmt: skip
 
     return mutate
@@ -327,10 +293,8 @@ def other_name(draw: random.Random, program: Program) -> Faulty | None:
     rank = draw.randrange(program.world)
     line = f"made.append(dist.new_group([{rank}], use_local_synchronization=True))"
     step = draw.randrange(program.steps)
-    return Faulty(
-        changed(program, draw.choice(able), rank, step, before=(line,)),
-        Truth(name="other name", kinds=frozenset({"group_mismatch"}), guilty=frozenset({rank})),
-    )
+    place = (draw.choice(able), rank, step)
+    return changed(program, place, "other name", frozenset({"group_mismatch"}), before=(line,))
 
 
 def time_out(draw: random.Random, program: Program) -> Faulty | None:
@@ -339,16 +303,12 @@ def time_out(draw: random.Random, program: Program) -> Faulty | None:
     if chosen is None:
         return None
     index, act, rank, step = chosen
-    return Faulty(
-        changed(program, index, rank, step, before=("time.sleep(9)",)).but(timeout_s=4.0),
-        Truth(
-            name="time-out",
-            kinds=frozenset({"missing_participant"}) | MISSED,
-            guilty=frozenset({rank}),
-            line="time.sleep(9)" if act.fields.get("group") == "world" else None,
-            harmless=act.fields.get("group", "") != "world",  # other groups wait for longer
-        ),
-    )
+    of_all = act.fields.get("group") == "world"  # other groups wait for longer
+    line = "time.sleep(9)"
+    return changed(
+        program.but(timeout_s=4.0), (index, rank, step), "time-out", MISSED, before=(line,),
+        line=line if of_all else None, harmless=not of_all,
+    )  # fmt: skip
 
 
 def lost_journal(draw: random.Random, program: Program) -> Faulty | None:
@@ -357,14 +317,8 @@ def lost_journal(draw: random.Random, program: Program) -> Faulty | None:
     if chosen is None or program.world < 3:
         return None
     index, _, rank, step = chosen
-    return Faulty(
-        changed(program, index, rank, step, before=(f"time.sleep({FOREVER})",)).but(
-            lost=(draw.randrange(program.world),)
-        ),
-        Truth(
-            name="journal lost",
-            kinds=OUT_OF_STEP | {"no_progress", "process_failed"},
-            guilty=frozenset({rank}),
-            incomplete=True,
-        ),
-    )
+    return changed(
+        program.but(lost=(draw.randrange(program.world),)), (index, rank, step), "journal lost",
+        OUT_OF_STEP | {"no_progress", "process_failed"}, before=(f"time.sleep({FOREVER})",),
+        incomplete=True,
+    )  # fmt: skip

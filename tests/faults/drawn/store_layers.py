@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from faults.drawn.layer import Layer, everybody
+from faults.drawn.layer import Layer, together
 from faults.drawn.program import COUNT, GET, LOCK, SET, UNLOCK, Act
 
 _PATIENTLY = (
@@ -20,7 +20,9 @@ def store_protocol(draw: random.Random, world: int) -> Layer:
     """One rank publishes a key in each step, and the others wait for it."""
     writer = draw.randrange(world)
     all_ranks = tuple(range(world))
+    writes = {writer: all_ranks}
     others = {rank: all_ranks for rank in range(world) if rank != writer}
+    name = {"name": "checkpoint"}
     key = 'f"{name}/{{step}}"'
     get = draw.choice((f"store.get({key})", f"patiently({key})"))
     return Layer(
@@ -29,17 +31,10 @@ def store_protocol(draw: random.Random, world: int) -> Layer:
             *_PATIENTLY,
         ),
         (
-            Act(
-                kind=SET,
-                template=f"store.set({key}, 'done')",
-                fields={"name": "checkpoint"},
-                members={writer: all_ranks},
-            ),
-            Act(
-                kind=GET, template=get, fields={"name": "checkpoint"}, members=others,
-            ),
+            Act(kind=SET, template=f"store.set({key}, 'done')", fields=name, members=writes),
+            Act(kind=GET, template=get, fields=name, members=others),
         ),
-    )  # fmt: skip
+    )
 
 
 def store_barrier(draw: random.Random, world: int) -> Layer:
@@ -54,13 +49,7 @@ def store_barrier(draw: random.Random, world: int) -> Layer:
     )
     return Layer(
         ("store = dist.PrefixStore('app', dist.distributed_c10d._get_default_store())",),
-        (
-            Act(
-                kind=COUNT,
-                template=wait.replace("{", "{{").replace("}", "}}"),
-                members=everybody(world),
-            ),
-        ),
+        (together(wait.replace("{", "{{").replace("}", "}}"), world, COUNT),),
     )
 
 
@@ -87,16 +76,15 @@ def listener(draw: random.Random, world: int) -> Layer:
 def lock_in_store(draw: random.Random, world: int) -> Layer:
     """Each rank takes a lock in the store in turn, and gives it back."""
     mine = "f'{rank}'"
-    take = f"[time.sleep(0.02) for _ in iter(lambda: store.compare_set('lock', '', {mine})"
+    take = (
+        f"[time.sleep(0.02) for _ in iter(lambda: store.compare_set('lock', '', {mine}),"
+        f" {mine}.encode())]"
+    )
     return Layer(
         ("store = dist.PrefixStore('app', dist.distributed_c10d._get_default_store())",),
         (
-            Act(
-                kind=LOCK,
-                template=(take + f", {mine}.encode())]").replace("{", "{{").replace("}", "}}"),
-                members=everybody(world),
-            ),
-            Act(kind=UNLOCK, template="store.delete_key('lock')", members=everybody(world)),
+            together(take.replace("{", "{{").replace("}", "}}"), world, LOCK),
+            together("store.delete_key('lock')", world, UNLOCK),
         ),
     )
 
