@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from faults.clocks import shift_clocks
 from faults.expectation import EXAMPLES, NODES, REPOSITORY, Row
 from faults.judge import brief, judge, serious
 from support.losses import FEW, wrong_verdicts
+from support.networks import DEVICE, Host
 from support.processes import family, free_port, run_program
 from support.scenes import all_gone
 from support.splits import differing
@@ -70,47 +72,7 @@ OWN_FOLDER = ["sh", "-c", 'DISTTRACE_DIR=$DISTTRACE_DIR/rank$RANK exec "$@"', "s
 """Before a worker's command: its journals are in a folder that no other process knows."""
 
 
-DEVICE = "veth0"
-
-
-@contextmanager
-def two_hosts() -> Iterator[tuple[tuple[str, str], ...]]:
-    """Names and addresses of two network namespaces with a cable between them.
-
-    Raises OSError where they cannot be made.
-    """
-    hosts = (("disttrace-a", "10.213.77.1"), ("disttrace-b", "10.213.77.2"))
-    (first, _), (second, _) = hosts
-    try:
-        for name, _ in hosts:
-            _ip("netns", "add", name)
-        cable = ("type", "veth", "peer", "name", DEVICE, "netns", second)
-        _ip("link", "add", DEVICE, "netns", first, *cable)
-        for name, address in hosts:
-            _ip("-n", name, "addr", "add", f"{address}/24", "dev", DEVICE)
-            _ip("-n", name, "link", "set", DEVICE, "up")
-            _ip("-n", name, "link", "set", "lo", "up")
-        yield hosts
-    finally:
-        for name, _ in hosts:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
-
-
-def _ip(*arguments: str) -> None:
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
-
-
-Hosts = Sequence[tuple[str, str]]
-
-
-def _on(host: str) -> str:
-    """The start of a command that runs on a host, which has a name of its own too."""
-    return f"ip netns exec {host} unshare --uts sh -c 'hostname {host}; exec \"$@\"' sh"
-
-
-def command(row: Row, apart: Path | None = None, hosts: Hosts = ()) -> list[str]:
+def command(row: Row, apart: Path | None = None, hosts: Sequence[Host] = ()) -> list[str]:
     """How the row's program is started; ``apart``: with a folder per rank below this one.
 
     ``hosts``: whose turns it is to start a rank, the first one serves the store.
@@ -127,10 +89,11 @@ def command(row: Row, apart: Path | None = None, hosts: Hosts = ()) -> list[str]
         for rank in range(row.world):
             options += ["--set", f"{rank}:DISTTRACE_DIR={apart / f'rank{rank}'}"]
             if hosts:
-                options += ["--set", f"{rank}:MASTER_ADDR={hosts[0][1]}"]
+                options += ["--set", f"{rank}:MASTER_ADDR={hosts[0].address}"]
                 for library in ("GLOO", "TP"):  # TP: the one of RPC
                     options += ["--set", f"{rank}:{library}_SOCKET_IFNAME={DEVICE}"]
-                options += ["--under", f"{rank}:{_on(hosts[rank % len(hosts)][0])}"]
+                under = shlex.join(hosts[rank % len(hosts)].command())
+                options += ["--under", f"{rank}:{under}"]
     if row.launcher != NODES:
         options = ["--world", str(row.world), *options]
     return [sys.executable, str(EXAMPLES / "faults" / row.launcher), *options, *program]
@@ -150,7 +113,12 @@ def diagnose(folder: Path) -> tuple[dict[str, Any] | None, int, str]:
 
 @contextmanager
 def started(
-    row: Row, folder: Path, environ: Mapping[str, str], *, apart: bool = False, hosts: Hosts = ()
+    row: Row,
+    folder: Path,
+    environ: Mapping[str, str],
+    *,
+    apart: bool = False,
+    hosts: Sequence[Host] = (),
 ) -> Iterator[subprocess.Popen[bytes]]:
     """The row's program, traced, in a process group of its own that does not outlive this.
 

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -31,10 +31,12 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "tests"))
 
 from faults.expectation import NODES, Row  # noqa: E402
-from faults.harness import Hosts, diagnose, started, two_hosts  # noqa: E402
+from faults.harness import diagnose, started  # noqa: E402
 from faults.judge import judge  # noqa: E402
 from faults.table import ROWS  # noqa: E402
 from reliability.faults import chosen, selecting  # noqa: E402
+from support import networks  # noqa: E402
+from support.networks import Host  # noqa: E402
 
 STALLED = re.compile(r"disttrace: stalled( \(likely\))?: ")
 TIME = re.compile(r" \(\d\d:\d\d:\d\d\)$")
@@ -57,7 +59,7 @@ class Told:
     problems: tuple[str, ...]
 
 
-def live(row: Row, folder: Path, stall_s: float, *, apart: bool, hosts: Hosts) -> Told:
+def live(row: Row, folder: Path, stall_s: float, *, apart: bool, hosts: Sequence[Host]) -> Told:
     """One row: until its stderr tells, or for two and a half minutes beyond the limit."""
     variables = {} if stall_s == 10 else {"DISTTRACE_STALL": f"{stall_s:g}"}
     if hosts:
@@ -212,7 +214,7 @@ def main() -> int:
 
     told = []
     with (
-        two_hosts() if options.hosts else nullcontext(()) as hosts,
+        networks.hosts(2) if options.hosts else nullcontext(()) as hosts,
         ThreadPoolExecutor(options.jobs) as pool,
     ):
         for one in pool.map(run, rows):

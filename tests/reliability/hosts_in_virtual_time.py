@@ -246,10 +246,6 @@ class Outcome:
     most_held: int
     """Bytes of messages that were not whole, at the server, at most."""
 
-    def whole_s(self, hosts: int) -> float | None:
-        """When a verdict was said that knows of so many."""
-        return min((v.at_s for v in self.voices if v.known >= hosts), default=None)
-
 
 CASES = (
     "normal", "server dies", "server stops", "a tenth silent", "a tenth stops", "partition",

@@ -124,12 +124,6 @@ class Browser:
             self._session = session
         return float(max(one["cpuTime"] for one in found if one["type"] == "renderer"))
 
-    def screenshot(self, path: Path) -> None:
-        """What is seen, as a PNG."""
-        path.write_bytes(
-            base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"])
-        )
-
     def save_to(self, folder: Path) -> None:
         """Where what a page saves goes."""
         self._call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(folder))

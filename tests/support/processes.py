@@ -136,14 +136,6 @@ def family(pid: int) -> list[int]:
     return [pid, *(one for child in children for one in family(int(child)))]
 
 
-def command_line(pid: int) -> list[str]:
-    """The arguments of a process; nothing where it is gone."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")[:-1]
-    except OSError:
-        return []
-
-
 def python(*args: str | os.PathLike[str], timeout: float = 60.0, **variables: str) -> Outcome:
     """Run this interpreter with `args` in a clean environment plus `variables`."""
     return run_program([sys.executable, *args], clean_environ(**variables), timeout)

@@ -26,7 +26,6 @@ from disttrace_viewer.analysis.liveness import look
 from disttrace_viewer.diagnosis.job import verdict_on
 from disttrace_viewer.diagnosis.positions import places
 from disttrace_viewer.diagnosis.verdict import Verdict
-from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.views.terminal.diagnosis import details
 from disttrace_viewer.views.terminal.screen import Selection, lines
@@ -38,11 +37,6 @@ from support.scenes import beat, stand, store_call
 def verdict_of(folder: Path) -> Verdict:
     """The journals of a folder."""
     return verdict_on(align(load([str(folder)])))
-
-
-def evidence_of(folder: Path) -> Evidence:
-    """What is said of them rests on this."""
-    return verdict_of(folder).case.evidence
 
 
 def snapshot(folder: Path) -> Snapshot:
