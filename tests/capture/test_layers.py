@@ -5,14 +5,13 @@ from __future__ import annotations
 import collections
 import json
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from disttrace.capture.calls.operations import ROWS
-from support.preloaded import preloaded
+from support.preloaded import preloaded, side_by_side
 from support.raw import RawJournal, read_journals
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -21,19 +20,6 @@ NAMES = {row.operator: row.op for row in ROWS}
 ISSUED = ("collective", "message")
 
 Counts = collections.Counter[str]
-
-
-def run_ranks(program: str, folder: Path, mode: str) -> list[dict[str, Any]]:
-    """What each rank of a program says, both run at once."""
-    arguments = (str(WORLD), folder / f"store-{mode}", mode, folder / "out")
-
-    def rank(number: int) -> dict[str, Any]:
-        ran = preloaded(PROGRAMS / program, str(number), *arguments, OMP_NUM_THREADS="1")
-        said: dict[str, Any] = json.loads(ran.check().stdout)
-        return said
-
-    with ThreadPoolExecutor(WORLD) as pool:
-        return list(pool.map(rank, range(WORLD)))
 
 
 def journals_by_rank(folder: Path) -> list[RawJournal]:
@@ -86,8 +72,8 @@ def require_splitting() -> None:
 def test_layers(tmp_path: Path) -> None:
     """FSDP1, DTensor and a pipeline: what passed the dispatcher, each once, ended and without
     error."""
-    counted = run_ranks("layers.py", tmp_path, "count")
-    run_ranks("layers.py", tmp_path, "trace")
+    counted = [*map(json.loads, side_by_side(PROGRAMS / "layers.py", WORLD, tmp_path, "count"))]
+    side_by_side(PROGRAMS / "layers.py", WORLD, tmp_path, "trace")
     journals = journals_by_rank(tmp_path / "out")
     assert len(journals) == WORLD
     for by_layer, journal in zip(counted, journals):
@@ -102,8 +88,10 @@ def test_groups_made_in_other_ways(tmp_path: Path) -> None:
     """Split, merged, refused, aborted, made again and local groups: the same endings, and each
     operation once."""
     require_splitting()
-    counted = run_ranks("regrouped.py", tmp_path, "count")
-    traced = run_ranks("regrouped.py", tmp_path, "trace")
+    counted, traced = (
+        [*map(json.loads, side_by_side(PROGRAMS / "regrouped.py", WORLD, tmp_path, mode))]
+        for mode in ("count", "trace")
+    )
     journals = journals_by_rank(tmp_path / "out")
     assert len(journals) == WORLD
     for rank, (plain, said, journal) in enumerate(zip(counted, traced, journals)):

@@ -4,33 +4,18 @@ from __future__ import annotations
 
 import collections
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 
 from disttrace.capture.calls.operations import ROWS
-from support.preloaded import preloaded
-from support.processes import Outcome
+from support.preloaded import preloaded, side_by_side
 from support.raw import RawJournal, read_journals
 
 PROGRAMS = Path(__file__).parent / "programs"
 WORLD = 2
 NAMES = {row.operator: row.op for row in ROWS}
-
-
-def run_ranks(folder: Path, mode: str, **variables: str) -> list[Outcome]:
-    """Both ranks of `paths.py`, at once."""
-    env = {"OMP_NUM_THREADS": "1", **variables}
-    store = folder / f"store-{mode}"
-
-    def rank(number: int) -> Outcome:
-        arguments = (str(number), str(WORLD), store, mode, folder / "out")
-        return preloaded(PROGRAMS / "paths.py", *arguments, timeout=120, **env)
-
-    with ThreadPoolExecutor(WORLD) as pool:
-        return [outcome.check() for outcome in pool.map(rank, range(WORLD))]
 
 
 def recorded(journal: RawJournal) -> collections.Counter[tuple[str, str]]:
@@ -48,8 +33,8 @@ def begins(journal: RawJournal) -> list[dict[str, int]]:
 def traced(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[dict[str, int], RawJournal]]:
     """Per rank: what passed the dispatcher without us, and the journal of a traced run."""
     folder = tmp_path_factory.mktemp("paths")
-    counted = [json.loads(outcome.stdout) for outcome in run_ranks(folder, "count")]
-    run_ranks(folder, "trace")
+    counted = [*map(json.loads, side_by_side(PROGRAMS / "paths.py", WORLD, folder, "count"))]
+    side_by_side(PROGRAMS / "paths.py", WORLD, folder, "trace")
     journals = sorted(read_journals(folder / "out"), key=_rank)
     assert len(journals) == WORLD
     return list(zip(counted, journals))

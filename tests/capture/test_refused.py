@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from support.preloaded import preloaded
+from support.preloaded import preloaded, side_by_side
 from support.processes import python
 from support.raw import RawJournal, read_journals
 
 PROGRAM = Path(__file__).parent / "programs" / "refused.py"
 WORLD = 3
 OUTSIDE = ("broadcast", "reduce", "send", "recv")
-
-
-def run_ranks(folder: Path, mode: str) -> list[str]:
-    """What each rank prints, all run at once."""
-
-    def rank(number: int) -> str:
-        arguments = (str(number), str(WORLD), str(folder / f"store-{mode}"), mode)
-        ran = preloaded(PROGRAM, *arguments, folder / "out", timeout=90, OMP_NUM_THREADS="1")
-        return ran.check().stdout
-
-    with ThreadPoolExecutor(WORLD) as pool:
-        return list(pool.map(rank, range(WORLD)))
 
 
 def failed(journal: RawJournal) -> list[tuple[str, list[int] | None, str, int | None]]:
@@ -45,7 +32,8 @@ def failed(journal: RawJournal) -> list[tuple[str, list[int] | None, str, int | 
 def traced(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a traced run, in which everything was caught."""
     folder = tmp_path_factory.mktemp("refused")
-    assert run_ranks(folder, "trace") == run_ranks(folder, "plain")
+    traced, plain = (side_by_side(PROGRAM, WORLD, folder, mode) for mode in ("trace", "plain"))
+    assert traced == plain
     return folder / "out"
 
 

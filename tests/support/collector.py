@@ -48,6 +48,14 @@ class Received:
         return bool(self.attributes.get("disttrace.pending"))
 
 
+def exporting(folder: Path, collector: Collector, export: str, **more: str) -> dict[str, Any]:
+    """Variables that trace a program and send it to a collector."""
+    return {
+        "DISTTRACE": "1", "DISTTRACE_DIR": str(folder), "DISTTRACE_EXPORT": export,
+        "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint, **more,
+    }  # fmt: skip
+
+
 @dataclass(slots=True)
 class Collector:
     """What came in, and how to answer: ``delay`` seconds late, or refusing with a status."""

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from support.processes import GRACE, Outcome, clean_environ, descendant_groups, signal_group
@@ -30,6 +31,17 @@ def preloaded(*args: str | os.PathLike[str], timeout: float = 60.0, **variables:
     """As ``support.processes.python``; ``-W ignore`` may stand first."""
     order = {"args": [os.fspath(arg) for arg in args], "env": clean_environ(**variables)}
     return _interpreter().run({**order, "cwd": os.getcwd()}, timeout)
+
+
+def side_by_side(program: Path, world: int, folder: Path, mode: str, **more: str) -> list[str]:
+    """What each rank of a program prints, all at once: PROGRAM RANK WORLD STORE MODE FOLDER."""
+
+    def printed(rank: int) -> str:
+        words = (str(rank), str(world), folder / f"store-{mode}", mode, folder / "out")
+        return preloaded(program, *words, timeout=120, OMP_NUM_THREADS="1", **more).check().stdout
+
+    with ThreadPoolExecutor(world) as pool:
+        return list(pool.map(printed, range(world)))
 
 
 class _Interpreter:

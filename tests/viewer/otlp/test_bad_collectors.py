@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from support.collector import Collector, exporters, serve_grpc, serve_http
+from support.collector import Collector, exporters, exporting, serve_grpc, serve_http
 from support.preloaded import preloaded
 from support.processes import ROOT, Outcome, python, torchrun, wait_until
 
@@ -170,13 +170,8 @@ def test_exit_is_not_delayed(tmp_path: Path) -> None:
 def test_the_exporter_is_nobodys_child(tmp_path: Path) -> None:
     """``waitpid(-1)`` finds no child, nothing of OpenTelemetry is imported."""
     with serve_grpc(Collector()) as collector:
-        outcome = python(
-            PROGRAMS / "children.py",
-            DISTTRACE="1",
-            DISTTRACE_DIR=str(tmp_path),
-            DISTTRACE_EXPORT="otlp",
-            OTEL_EXPORTER_OTLP_ENDPOINT=collector.endpoint,
-        ).check()
+        variables = exporting(tmp_path, collector, "otlp")
+        outcome = python(PROGRAMS / "children.py", **variables).check()
         assert outcome.stdout.splitlines() == ["no child", "own child True", "imported []"]
         wait_until(lambda: not exporters(tmp_path), BOUND)
         assert len(collector.of("end")) == 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.collector import Collector, exporters, serve_grpc
+from support.collector import Collector, exporters, exporting, serve_grpc
 from support.preloaded import preloaded
 from support.processes import (
     ROOT,
@@ -25,24 +25,13 @@ from support.processes import (
 PROGRAMS = Path(__file__).parent / "programs"
 
 
-def settings(out: Path, collector: Collector, **more: str) -> dict[str, Any]:
-    """Variables that export a job to ``collector``."""
-    return {
-        "DISTTRACE": "1",
-        "DISTTRACE_DIR": str(out),
-        "DISTTRACE_EXPORT": "otlp",
-        "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,
-        **more,
-    }
-
-
 @pytest.mark.parametrize("joins", [True, False])
 def test_the_users_span_is_the_parent(joins: bool, tmp_path: Path) -> None:
     """In the job's trace when the program continues it, in the program's own trace otherwise."""
     with serve_grpc(Collector()) as collector:
         arguments = ["join"] if joins else []
         outcome = torchrun(
-            PROGRAMS / "train_step.py", 2, *arguments, **settings(tmp_path, collector)
+            PROGRAMS / "train_step.py", 2, *arguments, **exporting(tmp_path, collector, "otlp")
         ).check()
         wait_until(lambda: not exporters(tmp_path), 40)
     steps = {int(r): (t, s) for r, t, s in map(str.split, outcome.stdout.splitlines())}
@@ -68,7 +57,7 @@ def test_traceparent_of_the_environment_is_continued(tmp_path: Path) -> None:
     """The whole job is in the caller's trace, under the caller's span."""
     trace, span = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
     with serve_grpc(Collector()) as collector:
-        more = settings(tmp_path, collector, TRACEPARENT=f"00-{trace}-{span}-01")
+        more = exporting(tmp_path, collector, "otlp", TRACEPARENT=f"00-{trace}-{span}-01")
         torchrun(ROOT / "examples" / "pingpong.py", 2, **more).check()
         wait_until(lambda: not exporters(tmp_path), 40)
     assert {s.trace for s in collector.spans} == {trace}
@@ -80,7 +69,7 @@ def test_an_unsampled_trace_is_not_sent(tmp_path: Path) -> None:
     """The caller's decision holds for the job."""
     header = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
     with serve_grpc(Collector()) as collector:
-        more = settings(tmp_path, collector, TRACEPARENT=header)
+        more = exporting(tmp_path, collector, "otlp", TRACEPARENT=header)
         preloaded(PROGRAMS / "children.py", **more).check()
         wait_until(lambda: not exporters(tmp_path), 40)
     assert collector.spans == []
@@ -96,7 +85,8 @@ def test_the_sampler_of_the_environment_decides(
     """For whole traces; metrics count everything, sampled or not."""
     with serve_grpc(Collector()) as collector:
         variables = {"OTEL_TRACES_SAMPLER": sampler, "OTEL_TRACES_SAMPLER_ARG": argument}
-        preloaded(PROGRAMS / "children.py", **settings(tmp_path, collector, **variables)).check()
+        more = exporting(tmp_path, collector, "otlp", **variables)
+        preloaded(PROGRAMS / "children.py", **more).check()
         wait_until(lambda: not exporters(tmp_path), 40)
     assert bool(collector.spans) is sent
     assert bool(collector.operations()) is sent
@@ -151,7 +141,7 @@ def entry_points() -> Any:
 def test_off_is_off(tmp_path: Path) -> None:
     """With OTEL_SDK_DISABLED nothing is sent, and the journals still go."""
     with serve_grpc(Collector()) as collector:
-        more = settings(tmp_path, collector, OTEL_SDK_DISABLED="true")
+        more = exporting(tmp_path, collector, "otlp", OTEL_SDK_DISABLED="true")
         preloaded(PROGRAMS / "children.py", **more).check()
         wait_until(lambda: not exporters(tmp_path), 40)
     assert (collector.spans, collector.metrics) == ([], {})
@@ -163,7 +153,7 @@ def test_hosts_without_a_shared_id_are_told_what_to_set(tmp_path: Path) -> None:
     for job, traces in ((None, 2), ("nightly-7", 1)):
         out = tmp_path / str(job)
         with serve_grpc(Collector()) as collector:
-            more = settings(out, collector, DISTTRACE_EXPORT="json,otlp", OMP_NUM_THREADS="1")
+            more = exporting(out, collector, "json,otlp", OMP_NUM_THREADS="1")
             if job is not None:
                 more["DISTTRACE_JOB"] = job
             port = str(free_port())

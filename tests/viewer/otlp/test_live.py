@@ -14,7 +14,7 @@ import pytest
 
 from disttrace_viewer.api import load
 from support.both_readers import batch, differences, streaming
-from support.collector import SERVE, Collector, Received, exporters, serve_grpc
+from support.collector import SERVE, Collector, Received, exporters, exporting, serve_grpc
 from support.processes import ROOT, clean_environ, python, torchrun, wait_until
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -23,14 +23,8 @@ RANKS = 4
 
 def settings(directory: Path, collector: Collector, protocol: str, **more: str) -> dict[str, Any]:
     """Variables that send a job to ``collector``."""
-    return {
-        "DISTTRACE": "1",
-        "DISTTRACE_DIR": str(directory),
-        "DISTTRACE_EXPORT": "json,otlp",
-        "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
-        "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,
-        **more,
-    }
+    more["OTEL_EXPORTER_OTLP_PROTOCOL"] = protocol
+    return exporting(directory, collector, "json,otlp", **more)
 
 
 def over(directory: Path, timeout: float = 30.0) -> None:
