@@ -80,8 +80,9 @@ class Session:
         self._hook = ImportHook(lambda error: self.capture.fail("import hooks", error))
         self._hook.uninstall = uninstall
         self._companion = Companion(config, reporter.report)
+        joined_as = self.capture.groups.default_rank
         self._summary = ExitSummary(
-            config, lambda: self._journal is not None, self.capture.groups.default_rank
+            config, self.identity, lambda: self._journal is not None, joined_as
         )
         self._voice: Voice | None = None
         self._without_gil: GilFreeStacks | None = None
@@ -120,7 +121,7 @@ class Session:
         redact.use(redact.Masker(patterns) if self.config.mask else redact.Unmasked())
         self._hand_down()
         self.recorder.main_thread()  # is number 0, whatever imports torch
-        self._summary.install(self.identity)
+        self._summary.install()
         self._ending.install(self._hook)
         if self._without_gil is not None:
             self._without_gil.install()

@@ -142,7 +142,11 @@ class ExitSummary:
     """Prints how many journals there are, where, and what to do with them."""
 
     def __init__(
-        self, config: Config, is_open: Callable[[], bool], joined_as: Callable[[], int | None]
+        self,
+        config: Config,
+        identity: Identity,
+        is_open: Callable[[], bool],
+        joined_as: Callable[[], int | None],
     ) -> None:
         """``is_open``: whether this process has a journal; ``joined_as``: its rank in the default
         group, which no variable tells under mpirun and the like.
@@ -150,38 +154,37 @@ class ExitSummary:
         self._config = config
         self._is_open = is_open
         self._joined_as = joined_as
-        self._identity: Identity | None = None
+        self._identity = identity
         self._roll = Roll(config.dir)
 
-    def install(self, identity: Identity) -> None:
+    def install(self) -> None:
         """Print it at the end of this process, if it launched the job."""
-        self._identity = identity
         atexit.register(self._leave)
         if not self._config.quiet and "json" in self._config.export:
             atexit.register(self._say)
 
     def remove(self) -> None:
         """Print nothing: tracing ended before the process, or this is a forked child."""
-        self._identity = None
         atexit.unregister(self._say)
         atexit.unregister(self._leave)
 
     def _leave(self) -> None:
         """Nothing of a job is left where its processes met."""
         try:
-            if self._identity is not None and self._is_open():
+            if self._is_open():
                 self._roll.leave(self._identity)
         except OSError:
             pass  # others clean up there, too
 
     def _say(self) -> None:
-        identity = self._identity
-        if identity is None or not self._is_open() or not self._launched(identity):
+        if not self._is_open() or not self._launched():
             return
         folder = self._config.dir
         try:
             os.stat(folder)
-            count = max(1, self._roll.count(identity))  # of this host: the folder is not listed
+            count = max(
+                1, self._roll.count(self._identity)
+            )  # of this host: the folder is not listed
             shown = os.path.relpath(folder)
             shown = _quoted(errors.plain(folder if shown.startswith("..") else shown))
             noun = "journal" if count == 1 else "journals"
@@ -193,13 +196,13 @@ class ExitSummary:
         except (OSError, ValueError):
             pass  # the folder is gone
 
-    def _launched(self, identity: Identity) -> bool:
+    def _launched(self) -> bool:
         """Whether this process is where the job began, as far as it can know by itself: torchrun's
         agent, a process that no traced one started, and of several such ranks the first.
         """
+        identity, joined = self._identity, self._joined_as()
         if identity.role == AGENT:
             return True
-        joined = self._joined_as()
         rank = identity.rank if joined is None else joined
         return identity.parent is None and rank in (None, 0)
 

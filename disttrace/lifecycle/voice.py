@@ -87,29 +87,20 @@ class Voice:
         self.stands = False
         """Whether what this process has announced last is a stall."""
         self._identity: Identity | None = None
-        self._path = ""
         self._file: tuple[int, int] | None = None
-        self._position = 0
-        self._seen: object = None
-        self._stood: int | None = None
-        self._since = 0
-        self._looked = 0
-        self._began: int | None = None
-        self._slow_at: int | None = None
-        self._far_at: int | None = None
-        self._asked = 0
-        self._ask_at = 0
-        self._hurry_until = 0
+        self._position = self._since = self._looked = self._hurry_until = 0
 
     def start(self, identity: Identity) -> None:
         self._identity = identity
         self._path = self._companion.announcements(identity)
         self._asked = self._ask_at = 0
         self._look_at_file(skip=True)
-        self._seen = self._stood = None
-        self._began = time.monotonic_ns()
-        self._slow_at = self._began + _SLOW_NS
-        self._far_at = self._began + _FAR_NS
+        self._seen: object = None
+        self._stood: int | None = None
+        now = time.monotonic_ns()
+        self._began: int | None = now
+        self._slow_at: int | None = now + _SLOW_NS
+        self._far_at: int | None = now + _FAR_NS
 
     def ask_for_stacks(self) -> None:
         """A launcher is about to stop its workers: have each note where it is, within a second.

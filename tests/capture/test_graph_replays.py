@@ -96,7 +96,7 @@ def test_a_graph_without_collectives_costs_nothing(events: Events) -> None:
     graph = captured(device, kind(), 1)
     del graph
     gc.collect()
-    assert (replays(device), device.operations.replays._names) == ([], {})
+    assert (replays(device), device.operations.replays._names.entries) == ([], {})
 
 
 def test_a_replay_that_raises_is_an_operation_that_failed(

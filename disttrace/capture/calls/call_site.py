@@ -147,9 +147,9 @@ class CallSites:
             if self.is_programs(file):
                 break
         else:
-            shown += self._programs(first)
-        handler = _handler(first, handlers)
-        if handler is None:
+            shown += _nearest(first, lambda code: self.is_programs(code.co_filename))
+        handler = _nearest(first, handlers.__contains__) if handlers else []
+        if not handler:
             return self._recorder.stack(shown)
         number = self._recorder.stack(shown + [line for line in handler if line not in shown])
         self._recorder.of_handlers.add(number)
@@ -191,16 +191,6 @@ class CallSites:
             return _TORCHS
         return _PROGRAMS if is_program(file) else _LIBRARYS
 
-    def _programs(self, frame: types.FrameType | None) -> list[tuple[str, int, str]]:
-        """The first frame of the program's own from ``frame`` on, if it is near enough."""
-        for _ in _FURTHEST:
-            if frame is None:
-                break
-            if self.is_programs(frame.f_code.co_filename):
-                return frames(frame, 1)
-            frame = frame.f_back
-        return []
-
     def _skip(self, frame: types.FrameType) -> types.FrameType:
         """The first frame that is neither torch's nor ours, else ``frame``."""
         current: types.FrameType | None = frame
@@ -213,17 +203,17 @@ class CallSites:
         return frame
 
 
-def _handler(
-    frame: types.FrameType | None, handlers: set[types.CodeType | None]
-) -> list[tuple[str, int, str]] | None:
-    """Where the program's handler of a signal is, if it is one that called; for who asks seldom."""
-    for _ in _FURTHEST if handlers else ():
+def _nearest(
+    frame: types.FrameType | None, is_it: Callable[[types.CodeType], bool]
+) -> list[tuple[str, int, str]]:
+    """The first frame whose code that is, if one is near enough."""
+    for _ in _FURTHEST:
         if frame is None:
             break
-        if frame.f_code in handlers:
+        if is_it(frame.f_code):
             return frames(frame, 1)
         frame = frame.f_back
-    return None
+    return []
 
 
 def frames(frame: types.FrameType | None, depth: int) -> list[tuple[str, int, str]]:

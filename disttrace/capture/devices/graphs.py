@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from disttrace import dynamo
+from disttrace.capture.objects.registry import Registry
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Function
 from disttrace.journal.format import COLLECTIVE, REPLAYED
@@ -41,8 +42,7 @@ class GraphReplays:
 
     def forget(self) -> None:
         self._held: dict[int, dict[int, list[str]]] = {}
-        self._names: dict[int, tuple[int, list[tuple[int, str]]]] = {}
-        self._graphs: dict[int, weakref.ref[Any]] = {}
+        self._names: Registry[tuple[int, list[tuple[int, str]]]] = Registry()
 
     def holds(self, graph: int | None, call: CallRecord) -> None:
         """A collective was captured into ``graph``."""
@@ -52,22 +52,19 @@ class GraphReplays:
     def began(self, graph: int) -> None:
         """Its capture begins: what it held before is gone."""
         self._held.pop(graph, None)
-        self._names.pop(graph, None)
+        self._names.entries.pop(graph, None)
 
     def captured(self, graph: Any) -> None:
         held = self._held.pop(id(graph), None)
-        if held is None:
-            return
-        number = id(graph)
-        self._graphs[number] = weakref.ref(graph, lambda _: self._gone(number))
-        names = [(group, f"graph_replay({_contents(ops)})") for group, ops in held.items()]
-        self._names[number] = next(self._numbers), names
+        if held is not None:
+            names = [(group, f"graph_replay({_contents(ops)})") for group, ops in held.items()]
+            self._names.add(graph, (next(self._numbers), names))
 
     def wrapper(self, original: Function) -> Function:
-        guard, part, names = self._capture.guard, self._part, self._names
+        guard, part = self._capture.guard, self._part
 
         def replay(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            if id(graph) not in names:
+            if id(graph) not in self._names.entries:
                 return original(graph, *args, **kwargs)
             begun = guard(part, self._begin, graph, sys._getframe(1)) or []
             try:
@@ -81,12 +78,8 @@ class GraphReplays:
         dynamo.skip(replay.__code__)
         return replay
 
-    def _gone(self, number: int) -> None:
-        self._names.pop(number, None)
-        self._graphs.pop(number, None)
-
     def _begin(self, graph: Any, frame: Any) -> list[Operation]:
-        number, names = self._names[id(graph)]
+        number, names = self._names.entries[id(graph)]
         found = []
         for group, name in names:
             entry = self._capture.groups.by_number(group)
