@@ -18,9 +18,6 @@ TORN_LIMIT = 1 << 20
 LONGEST_LINE = 8 << 20
 """Bytes of a line that is read: a group of a million ranks has room."""
 
-_SMALL = 1 << 18
-"""Bytes of which a list of lines is cheap."""
-
 _LARGEST = 1 << 61
 """Of numbers in a segment: times of it add up to less than 64 bits."""
 
@@ -79,20 +76,9 @@ def clean(path: str, data: bytes, problems: Problems) -> Text:
         problems.cut_off[path] = None
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\n")
-    blank, lines = _blank_lines(data)
-    if blank:
+    if b"\n\n" in data or data.startswith(b"\n"):
         data = _BLANK.sub(b"", data).lstrip(b"\n")
-        lines = data.count(b"\n")
-    return Text(path, data, lines)
-
-
-def _blank_lines(data: bytes) -> tuple[bool, int]:
-    """Whether any line is empty, and how many lines there are."""
-    if len(data) > _SMALL:
-        return b"\n\n" in data or data.startswith(b"\n"), data.count(b"\n")
-    lines = data.split(b"\n")  # three times as fast as to look for two characters
-    lines.pop()
-    return b"" in lines, len(lines)
+    return Text(path, data, data.count(b"\n"))
 
 
 def _as_utf8(path: str, data: bytes, problems: Problems) -> bytes:

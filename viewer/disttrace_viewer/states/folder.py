@@ -36,7 +36,7 @@ from disttrace_viewer.states.state import (
 )
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future, ProcessPoolExecutor
+    from concurrent.futures import ProcessPoolExecutor
 
 
 T = TypeVar("T")
@@ -72,34 +72,17 @@ def local(function: Function[T, R], tasks: Sequence[T]) -> Results[R]:
     if len(tasks) < 2 or WORKERS < 2:
         yield from here(function, tasks)
         return
-    from concurrent.futures import (
-        FIRST_COMPLETED,
-        wait,
-    )  # here, so that no other caller pays for it
     from concurrent.futures.process import BrokenProcessPool
 
-    waiting = list(enumerate(tasks))[::-1]
-    suspects: list[int] = []
-    while waiting:
-        with _pool(WORKERS) as pool:
-            running: dict[Future[R], int] = {}
-            try:
-                while waiting or running:
-                    while waiting and len(running) < WORKERS:
-                        number, task = waiting[-1]
-                        running[pool.submit(function, task)] = number
-                        waiting.pop()
-                    done, _ = wait(running, return_when=FIRST_COMPLETED)
-                    for future in done:
-                        result = future.result()
-                        yield running.pop(future), result
-            except BrokenProcessPool:
-                # It is not known which of those that ran has taken its worker down.
-                suspects += running.values()
-    for number in suspects:
+    waiting = dict(enumerate(tasks))
+    with suppress(BrokenProcessPool), _pool(WORKERS) as pool:
+        for number, result in enumerate(pool.map(function, tasks)):
+            del waiting[number]
+            yield number, result
+    for number, task in waiting.items():  # it is not known which has taken its worker down
         try:
             with _pool(1) as pool:
-                yield number, pool.submit(function, tasks[number]).result()
+                yield number, pool.submit(function, task).result()
         except BrokenProcessPool:
             yield number, None
 
