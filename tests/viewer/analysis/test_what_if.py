@@ -9,7 +9,7 @@ import pytest
 import disttrace
 from disttrace_viewer.analysis import schedule as scheduling
 from disttrace_viewer.analysis.schedule import Schedule
-from disttrace_viewer.analysis.what_if import Projection, WhatIf
+from disttrace_viewer.analysis.what_if import Piece, WhatIf
 from disttrace_viewer.api import Stats, ViewerError
 from support.journals import MS, workers
 from support.scenes import leave
@@ -51,7 +51,7 @@ def test_nothing_left_out_is_the_run_as_it_was(tmp_path: Path) -> None:
     steps(tmp_path, [10, 17, 50, 12])
     table = schedule(disttrace.stats(tmp_path))
     begins = dict(table.waits.lives.select("process", "from_ns").iter_rows())
-    projected = Projection.of(table.events).run([begins[p] for p in range(len(begins))])
+    projected = Piece(table.events, table.waits.lives).run([begins[p] for p in range(len(begins))])
     last = table.events.group_by("process", maintain_order=True).agg(end="at_ns")
     assert {p: ends[-1] for p, ends in last.iter_rows()} == dict(enumerate(projected))
 

@@ -25,7 +25,7 @@ from disttrace_viewer.analysis.past import (
     fits,
     place_of,
 )
-from disttrace_viewer.analysis.sample import Course, innermost
+from disttrace_viewer.analysis.sample import Course, innermost, together
 from disttrace_viewer.trace.model import Call, JobTrace, Stream
 from disttrace_viewer.trace.operation import GROUPED, Op, ops
 from disttrace_viewer.trace.process import Frame
@@ -146,10 +146,8 @@ class WholePast(Past):
             .sort("begin_ns")
             .collect()
         )
-        sites: dict[object, list[int]] = {}
-        for row, call in enumerate(lost["call"].to_list()):
-            value = trace.call(call)
-            sites.setdefault((value.op, value.stack), []).append(row)
+        calls_lost = map(trace.call, lost["call"].to_list())
+        sites = together(((call.op, call.stack), row) for row, call in enumerate(calls_lost))
         for rows in sites.values():
             first = next(ops(trace, lost[rows[:1]]))
             processes = tuple(sorted(set(lost["process"][rows].to_list())))

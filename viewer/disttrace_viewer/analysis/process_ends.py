@@ -154,7 +154,8 @@ def ends(
     seen: Sequence[Observation],
 ) -> tuple[End, ...]:
     """The end of every process."""
-    clearing = _clearing(processes)
+    # Launchers that have noted a failure: they end the others, and note it when all are gone.
+    clearing = {p.id for p in processes if any(one.event == "failed" for one in p.workers)}
     return tuple(
         _end(
             p,
@@ -165,12 +166,6 @@ def ends(
         )
         for p in processes
     )
-
-
-def _clearing(processes: Sequence[Process]) -> frozenset[str]:
-    """Launchers that have noted a failure: they end the others, and note it when all are gone."""
-    failed = (p for p in processes if any(worker.event == "failed" for worker in p.workers))
-    return frozenset(p.id for p in failed)
 
 
 def _end(
@@ -466,25 +461,18 @@ def undone(op: Op, at_ns: int) -> Op:
     return replace(op, error=None, end_ns=None, complete_ns=None)
 
 
-def since_interrupt(found: Sequence[End], at_ns: int | None) -> tuple[End, ...]:
-    """The ends of processes; those since the job was interrupted are due to that."""
-    if at_ns is None:
-        return tuple(found)
-    return tuple(_since(end, at_ns) for end in found)
-
-
-def since_told(found: Sequence[End], ended_from: Mapping[int, float]) -> tuple[End, ...]:
-    """The ends of processes; what they fail of while they are being ended follows from that."""
-    return tuple(
-        replace(end, how=CASCADE)
-        if end.how == OWN and end.t_ns >= ended_from.get(process, math.inf)
-        else end
-        for process, end in enumerate(found)
-    )
-
-
-def _since(end: End, at_ns: int) -> End:
-    slack = 0 if end.how == OWN else INTERRUPT_SLACK_NS
-    if end.how == ALIVE or end.t_ns < at_ns - slack:
-        return end
-    return replace(end, how=SILENT, told_to_end=True, interrupted=True)
+def as_consequences(
+    found: Sequence[End], ended_from: Mapping[int, float], interrupted_ns: int | None
+) -> tuple[End, ...]:
+    """The ends of processes; those since the job was interrupted are due to that, and what others
+    fail of while they are being ended follows from that.
+    """
+    ends = list(found)
+    for process, end in enumerate(found):
+        slack = 0 if end.how == OWN else INTERRUPT_SLACK_NS
+        over = end.how != ALIVE and interrupted_ns is not None
+        if over and end.t_ns >= (interrupted_ns or 0) - slack:
+            ends[process] = replace(end, how=SILENT, told_to_end=True, interrupted=True)
+        elif end.how == OWN and end.t_ns >= ended_from.get(process, math.inf):
+            ends[process] = replace(end, how=CASCADE)
+    return tuple(ends)

@@ -12,6 +12,7 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeVar
 
 from disttrace.journal.code_files import is_generated, is_library, is_program, programs_frame
 from disttrace.journal.format import COLLECTIVE, ON_DEVICE
@@ -19,6 +20,8 @@ from disttrace_viewer.trace.model import Call, JobTrace, Stream
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame, Process, Stack, StackSample
 
+K = TypeVar("K")
+V = TypeVar("V")
 Course = Sequence[tuple[int, Call]]
 """Sequence number and call of every collective of a process in a stream, by number."""
 MessageStream = tuple[int | None, int | None, int | None, int | None]
@@ -71,9 +74,7 @@ class Sample:
     @cached_property
     def of_process(self) -> Mapping[int, tuple[Op, ...]]:
         """The kept operations of each process that has any, by number."""
-        found: dict[int, list[Op]] = {}
-        for op in self.ops:
-            found.setdefault(op.process, []).append(op)
+        found = together((op.process, op) for op in self.ops)
         return {process: tuple(kept) for process, kept in found.items()}
 
     def get(self, process: int, number: int | None) -> Op | None:
@@ -140,22 +141,19 @@ class Sample:
     @cached_property
     def message_streams(self) -> Mapping[tuple[str, MessageStream], tuple[Op, ...]]:
         """Kept messages by side (``send`` or ``recv``) and stream, by sequence number."""
-        found: dict[tuple[str, MessageStream], list[Op]] = {}
-        for op in self.ops:
-            stream = message_stream(op)
-            if stream is not None and op.seq is not None:
-                found.setdefault((op.call.op, stream), []).append(op)
+        found = together(
+            ((op.call.op, stream), op)
+            for op in self.ops
+            if (stream := message_stream(op)) is not None and op.seq is not None
+        )
         return {key: tuple(sorted(ops, key=lambda op: op.seq or 0)) for key, ops in found.items()}
 
     @cached_property
     def tags(
         self,
-    ) -> Mapping[tuple[str, int | None, int | None, int | None], tuple[int | None, ...]]:
+    ) -> Mapping[tuple[str, int | None, int | None, int | None], Sequence[int | None]]:
         """The tags of kept messages by side, group, source and destination."""
-        found: dict[tuple[str, int | None, int | None, int | None], list[int | None]] = {}
-        for side, (group, source, destination, tag) in self.message_streams:
-            found.setdefault((side, group, source, destination), []).append(tag)
-        return {key: tuple(tags) for key, tags in found.items()}
+        return together(((side, *stream[:3]), stream[3]) for side, stream in self.message_streams)
 
     def other_end(self, op: Op) -> Op | None:
         """The other end of a message, or a stand-in that is over; None if it was not begun."""
@@ -173,6 +171,14 @@ class Sample:
             return [one for one in here if one.process != op.process]
         other = self.other_end(op)
         return [] if other is None else [other]
+
+
+def together(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """The values of each key, both in the order in which they come first."""
+    found: dict[K, list[V]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def stand_in(kept: Sequence[Op], seq: int) -> Op:

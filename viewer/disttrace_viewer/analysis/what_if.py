@@ -170,16 +170,58 @@ class Piece:
         gained = ends.group_by("attempt").agg(pl.col("end_ns").max() - pl.col("_after").max())
         return int(gained["end_ns"].sum())
 
-    @cached_property
-    def _projection(self) -> Projection:
-        return Projection.of(self.events)
-
     def _through(self, *cuts: pl.Series) -> pl.Series:
         """When each of ``_spans`` would have been through its last event, in ns."""
         known = dict(self._spans.select("process", "begin_ns").iter_rows())
         begins = [known.get(index, 0) for index in range(1 + max(known))]
-        found = self._projection.run(begins, *cuts)
+        found = self.run(begins, *cuts)
         return pl.Series([found[p] for p in self._spans["process"].to_list()])
+
+    def run(
+        self,
+        begins: Sequence[int],
+        gap_cut: pl.Series | None = None,
+        transfer_cut: pl.Series | None = None,
+    ) -> list[int]:
+        """When each process would have been through its last event, in ns: every event happens as
+        soon as its process is ready for it and those have come which it needs, in the order of the
+        run. With nothing left out each event falls on the time at which it was seen.
+
+        ``begins``: when each process began (by its index), in ns; the cuts: ns that are left out
+        of each event's gap, or of its transfer (None: nothing).
+        """
+        gaps, transfers = self.events["gap_ns"], self.events["transfer_ns"]
+        gaps = gaps if gap_cut is None else gaps - gap_cut
+        transfers = transfers if transfer_cut is None else transfers - transfer_cut
+        now = list(begins)
+        exchanges = 1 + max((row[2] for row in self._rows), default=0)
+        last, root = [0] * exchanges, [0] * exchanges
+        for (event, process, exchange, own, needs, is_root), gap, transfer in zip(
+            self._rows, gaps.to_list(), transfers.to_list(), strict=True
+        ):
+            at = now[process] + gap
+            if event == ARRIVAL:
+                if at > last[exchange]:
+                    last[exchange] = at
+                if is_root:
+                    root[exchange] = at
+                now[process] = at + own
+                continue
+            at += own
+            if needs == ALL:
+                ready = last[exchange] + transfer
+            elif needs == ROOT:
+                ready = max(root[exchange], at) + transfer
+            else:
+                ready = 0
+            now[process] = ready if ready > at else at
+        return now
+
+    @cached_property
+    def _rows(self) -> list[tuple[int, int, int, int, int, bool]]:
+        """Event, process, exchange, own ns, needs, is root: of lists a loop reads fastest."""
+        columns = ("event", "process", "exchange", "own_ns", "needs", "is_root")
+        return list(zip(*(self.events[name].to_list() for name in columns), strict=True))
 
     @cached_property
     def _seen(self) -> pl.Series:
@@ -200,67 +242,3 @@ def _sums(rows: pl.DataFrame, key: str) -> list[Any]:
     """The values of ``key`` with the largest sums of excess."""
     sums = rows.filter(pl.col(key).is_not_null()).group_by(key).agg(pl.col("excess_ns").sum())
     return sums.sort("excess_ns", key, descending=[True, False])[key].head(CANDIDATES).to_list()
-
-
-@dataclass(frozen=True)
-class Projection:
-    """The times of a schedule once more: every event happens as soon as its process is ready for it
-    and those have come which it needs, in the order of the run. With nothing left out each event
-    falls on the time at which it was seen.
-
-    Columns of ``Schedule.events`` are Python lists here, which a loop reads fastest.
-    """
-
-    events: list[tuple[int, int, int, int, int, bool]]
-    """Event, process, exchange, own ns, needs, is root."""
-    gaps: pl.Series
-    transfers: pl.Series
-    exchanges: int
-
-    @classmethod
-    def of(cls, events: pl.DataFrame) -> Projection:
-        """The projection of a table as ``Schedule.events`` has it."""
-        columns = ("event", "process", "exchange", "own_ns", "needs", "is_root")
-        found = events["exchange"].max()
-        return cls(
-            list(zip(*(events[name].to_list() for name in columns), strict=True)),
-            events["gap_ns"],
-            events["transfer_ns"],
-            1 + (found if isinstance(found, int) else -1),
-        )
-
-    def run(
-        self,
-        begins: Sequence[int],
-        gap_cut: pl.Series | None = None,
-        transfer_cut: pl.Series | None = None,
-    ) -> list[int]:
-        """When each process would have been through its last event, in ns.
-
-        ``begins``: when each process began (by its index), in ns; the cuts: ns that are left out
-        of each event's gap, or of its transfer (None: nothing).
-        """
-        gaps = self.gaps if gap_cut is None else self.gaps - gap_cut
-        transfers = self.transfers if transfer_cut is None else self.transfers - transfer_cut
-        now = list(begins)
-        last, root = [0] * self.exchanges, [0] * self.exchanges
-        for (event, process, exchange, own, needs, is_root), gap, transfer in zip(
-            self.events, gaps.to_list(), transfers.to_list(), strict=True
-        ):
-            at = now[process] + gap
-            if event == ARRIVAL:
-                if at > last[exchange]:
-                    last[exchange] = at
-                if is_root:
-                    root[exchange] = at
-                now[process] = at + own
-                continue
-            at += own
-            if needs == ALL:
-                ready = last[exchange] + transfer
-            elif needs == ROOT:
-                ready = max(root[exchange], at) + transfer
-            else:
-                ready = 0
-            now[process] = ready if ready > at else at
-        return now

@@ -12,8 +12,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from disttrace_viewer.diagnosis import report
-from disttrace_viewer.diagnosis.announced import SEVERITIES, combined, with_announced
+from disttrace_viewer.diagnosis.announced import combined, with_announced
 from disttrace_viewer.evidence.recorded import STALL_NS
+from disttrace_viewer.findings.finding import SEVERITIES
 from disttrace_viewer.trace.process import Process
 
 if TYPE_CHECKING:

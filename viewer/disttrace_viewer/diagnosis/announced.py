@@ -21,7 +21,7 @@ from disttrace_viewer.diagnosis.report import healthy, job_of
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import CERTAIN, ERROR, KINDS, NOTE, WARNING, RuleFinding
+from disttrace_viewer.findings.finding import CERTAIN, ERROR, KINDS, NOTE, SEVERITIES, RuleFinding
 from disttrace_viewer.load.announcements import MOST, said
 from disttrace_viewer.trace.model import CodeLocation, JobTrace
 from disttrace_viewer.trace.operation import GROUPED
@@ -191,10 +191,6 @@ def _names(one: Mapping[str, Any], processes: Container[str]) -> bool:
     about = finding if isinstance(finding, dict) else {}
     named = [[one.get("process")], about.get("culprits"), about.get("waiting")]
     return any(i in processes for ids in named if isinstance(ids, list) for i in map(str, ids))
-
-
-SEVERITIES = (ERROR, WARNING, NOTE)
-"""In the order in which they are reported."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, WARNING, RuleFinding
 from disttrace_viewer.findings.rules.communicator_creation import is_creation, is_start
 from disttrace_viewer.findings.rules.downgraded import ABOUT_WAITS, is_waiting
-from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import GROUPED, Op
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.wording import sentences
@@ -96,14 +95,18 @@ def picture(
         rest.append(AGAIN_S)
         errors = []
     if unknown:
-        patience = patience_s(limit_s)
+        patience = limit_s + min(OF_PATIENCE * limit_s, PATIENCE_S)
         if asks and (wait := patience - max(ages, default=patience)) > 0:
             rest.append(min(wait, AGAIN_S))
             errors = []
         else:
             # Where none waits any more, the others gave up and one lives on.
-            unseen = [] if starts or excused or working else [*find(case, unknown)]
-            errors = by_records(errors) or unseen or errors
+            unseen = [] if starts or excused or working else longest(case, unknown)
+            # Those come first that hold whatever unknown ranks did: in a call, or missing there.
+            sure = [
+                f for f in errors if f.culprits or (f.certainty == CERTAIN and not f.absent_ranks)
+            ]
+            errors = sure or unseen or errors
     waits = [*working, *(f for f in findings if is_waiting(f))]
     notes = [] if errors or excused else starts or waits
     return Picture(
@@ -114,11 +117,6 @@ def picture(
         waiting=bool(ages),
         next_s=max(SOONEST_S, min(rest, default=limit_s)),
     )
-
-
-def patience_s(limit_s: float) -> float:
-    """How old a wait is when what is known is reported, the one that has not answered."""
-    return limit_s + min(OF_PATIENCE * limit_s, PATIENCE_S)
 
 
 def _ids(case: Case, processes: Iterable[int]) -> list[str]:
@@ -156,45 +154,43 @@ def workers(case: Case) -> set[int]:
     return {process.index for process in living(case) if not process.is_agent}
 
 
-def waits(case: Case) -> list[Op]:
-    """What a rank waits in, or asks for again and again; the one that gave up does not."""
-    waiting = [op for op in case.evidence.blocking if op.error is None]
-    return waiting + [wait.op for wait in case.waits if wait.polled]
+def _waits(case: Case) -> Iterator[tuple[Op, int]]:
+    """What a rank waits in, with its number, or asks for again and again; the one that gave up does
+    not.
+    """
+    yield from ((op, op.number) for op in case.evidence.blocking if op.error is None)
+    yield from ((wait.op, ASKS) for wait in case.waits if wait.polled)
 
 
 def ages_s(case: Case) -> list[float]:
     """For how many seconds each has waited."""
-    return [case.evidence.age_ns(op) / 1e9 for op in waits(case)]
+    return [case.evidence.age_ns(op) / 1e9 for op, _ in _waits(case)]
 
 
 def open_waits(case: Case) -> set[tuple[str, int]]:
     """Process (its id) and operation number of all that wait."""
-    open_ops = [op for op in case.evidence.blocking if op.error is None]
-    return {_named(case, op, polled=False) for op in open_ops} | {
-        _named(case, wait.op, polled=True) for wait in case.waits if wait.polled
-    }
+    processes = case.evidence.trace.processes
+    return {(processes[op.process].id, number) for op, number in _waits(case)}
 
 
 def waits_of(case: Case, errors: Sequence[RuleFinding]) -> set[tuple[str, int]]:
     """The same of the waits that findings are about."""
-    found = {i for finding in errors for i in finding.waiting}
-    waits = [w for w in case.waits if w.process in found]
-    polled = {_named(case, w.op, polled=True) for w in waits if w.polled}
-    held = [w.op for w in waits if not w.polled and w in case.of_process.get(w.process, ())]
-    return polled | {_named(case, op, polled=False) for op in held}
+    found, processes = {i for one in errors for i in one.waiting}, case.evidence.trace.processes
+    return {
+        (processes[w.process].id, ASKS if w.polled else w.op.number)
+        for w in case.waits
+        if w.process in found and (w.polled or w.holds)
+    }
 
 
 def gave_up(case: Case, reported: Collection[tuple[str, int]]) -> bool:
     """Whether some of those waits ended by an error, and their processes communicated no more."""
     newest = {op.process: op.number for op in case.evidence.sample.of_kind(*GROUPED)}
+    processes = case.evidence.trace.processes
     return any(
-        _named(case, op, polled=False) in reported and newest.get(op.process, 0) <= op.number
+        (processes[op.process].id, op.number) in reported and newest.get(op.process, 0) <= op.number
         for op in case.evidence.given_up
     )
-
-
-def _named(case: Case, op: Op, *, polled: bool) -> tuple[str, int]:
-    return case.evidence.trace.processes[op.process].id, ASKS if polled else op.number
 
 
 def stalled(case: Case, findings: Iterable[RuleFinding], limit_s: float) -> list[RuleFinding]:
@@ -244,17 +240,12 @@ def _habitual(case: Case, finding: RuleFinding) -> bool:
     )
 
 
-def by_records(errors: Iterable[RuleFinding]) -> list[RuleFinding]:
-    """Those that hold whatever unknown ranks did: these may be in a call, or missing there."""
-    return [f for f in errors if f.culprits or (f.certainty == CERTAIN and not f.absent_ranks)]
-
-
-def find(case: Case, unknown: Sequence[int]) -> Iterator[RuleFinding]:
-    """Who has waited longest. ``unknown``: ranks of which nothing is known."""
+def longest(case: Case, unknown: Sequence[int]) -> list[RuleFinding]:
+    """Who has waited longest, if any. ``unknown``: ranks of which nothing is known."""
     evidence, trace = case.evidence, case.evidence.trace
     waiting = [w for w in case.waits if w.holds and case.old(w)]
     if not waiting:
-        return
+        return []
     # Those who start stand in constructors of a store or of a group, in one call of the program.
     calls = [evidence.top(w.op) if w.kind == RENDEZVOUS else w.op for w in waiting]
     first = min(calls, key=lambda op: op.begin_ns)
@@ -263,24 +254,18 @@ def find(case: Case, unknown: Sequence[int]) -> Iterator[RuleFinding]:
     group = trace.group_of(first.call)
     members = None if group is None or group.ranks is None else {*group.ranks}
     missing = [r for r in unknown if members is None or r in members] or unknown
-    yield RuleFinding(
-        kind="no_progress",
-        because=(NO_JOURNAL,),
-        summary=summary(trace, who, first, max(map(evidence.age_ns, alike)), missing),
-        waiting=tuple(who),
-        group=trace.group_id(first.call),
-        seq=first.seq,
-    )
-
-
-def summary(
-    trace: JobTrace, who: Sequence[int], op: Op, waited_ns: int, missing: Sequence[int]
-) -> str:
-    """Who waits in what, for how long, and who may be missing."""
-    where = frame(op)
+    where = frame(first)
     at = "" if where is None else f" at {sentences.is_at(where)}"
-    call, group = sentences.operation(trace, op), op.call.group
-    return (
-        f"{sentences.have_been(trace, who, within=group)} waiting in {call}{at} for"
-        f" {sentences.span(waited_ns)}; {sentences.ranks(missing)} may be missing there."
-    )
+    return [
+        RuleFinding(
+            kind="no_progress",
+            because=(NO_JOURNAL,),
+            summary=f"{sentences.have_been(trace, who, within=first.call.group)} waiting in"
+            f" {sentences.operation(trace, first)}{at} for"
+            f" {sentences.span(max(map(evidence.age_ns, alike)))}; {sentences.ranks(missing)} may"
+            " be missing there.",
+            waiting=tuple(who),
+            group=trace.group_id(first.call),
+            seq=first.seq,
+        )
+    ]

@@ -14,7 +14,6 @@ from disttrace_viewer.evidence.wait import (
     MOVES,
     SPINS,
     STANDS,
-    Deadline,
     RankActivity,
     activity,
     deadline,
@@ -321,14 +320,14 @@ def outlook(case: Case, finding: RuleFinding) -> RuleFinding:
     works = lives and len(open_waits) == len(waits) and all(one.state == MOVES for one in done)
     if not works or finding.absent_ranks or any(w.absent for w in waits):
         return finding
-    return replace(finding, severity=ERROR if _is_near(case, found) else WARNING, hint=HINT)
-
-
-def _is_near(case: Case, found: Deadline | None) -> bool:
-    if found is None:
-        return False
-    left_s = found.at_s - case.evidence.cut_ns / 1e9
-    return left_s < near_s(found.limit_s)
+    now_s = evidence.cut_ns / 1e9
+    near = found is not None and found.at_s - now_s < near_s(found.limit_s)
+    hint = (
+        "Nothing stands still, unless this never ends. If it takes longer than the time limit"
+        " allows, have all ranks do that work, or allow more time: timeout= of the group, or"
+        " disttrace.allow(minutes) on all ranks."
+    )
+    return replace(finding, severity=ERROR if near else WARNING, hint=hint)
 
 
 def near_s(limit_s: float) -> float:
@@ -386,10 +385,3 @@ def time_left(case: Case, finding: RuleFinding) -> str | None:
     return (
         f"{limit.what} of {given} ends this in {minutes}:{seconds:02d}, at {at}: then {limit.then}."
     )
-
-
-HINT = (
-    "Nothing stands still, unless this never ends. If it takes longer than the time limit allows,"
-    " have all ranks do that work, or allow more time: timeout= of the group, or"
-    " disttrace.allow(minutes) on all ranks."
-)

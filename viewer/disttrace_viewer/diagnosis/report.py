@@ -10,7 +10,7 @@ from typing import Any
 
 from disttrace.journal.format import HEARTBEAT_NS, UNINSTALLED, ranges_of
 from disttrace_viewer.analysis.process_ends import MISSED_NS
-from disttrace_viewer.analysis.sample import Sample, innermost
+from disttrace_viewer.analysis.sample import Sample, innermost, together
 from disttrace_viewer.evidence.wait import RankActivity
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, RuleFinding
@@ -93,8 +93,7 @@ def _folded(whole: dict[str, Any]) -> dict[str, Any]:
         **whole,
         "folded": True,
         "processes": [
-            {**together[0], "ranks": _some_ranks(together), "count": len(together)}
-            for together in alike.values()
+            {**like[0], "ranks": _some_ranks(like), "count": len(like)} for like in alike.values()
         ],
         "findings": [_folded_finding(found) for found in whole["findings"]],
         "jobs": jobs,
@@ -103,19 +102,17 @@ def _folded(whole: dict[str, Any]) -> dict[str, Any]:
 
 
 def _folded_finding(found: dict[str, Any]) -> dict[str, Any]:
-    places: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for where in found["locations"]:
-        place = (where["file"], where["line"], where["function"], where["op"])
-        places.setdefault(place, []).append(where)
+    places = together(
+        ((where["file"], where["line"], where["function"], where["op"]), where)
+        for where in found["locations"]
+    )
     return {
         **found,
         "culprit_ranks": ranges_of(found["culprit_ranks"]),
         "waiting": found["waiting"][:FOLD],
         "waiting_ranks": ranges_of(found["waiting_ranks"]),
         "waiting_count": len(found["waiting"]),
-        "locations": [
-            {**together[0], "ranks": _some_ranks(together)} for together in places.values()
-        ],
+        "locations": [{**like[0], "ranks": _some_ranks(like)} for like in places.values()],
     }
 
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
 
 from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.analysis.past import NOTHING, Past
 from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN, SILENT, TOGETHER_NS
-from disttrace_viewer.analysis.sample import frame
+from disttrace_viewer.analysis.sample import frame, together
 from disttrace_viewer.diagnosis.positions import outlook
-from disttrace_viewer.diagnosis.report import Gaps, gaps_of, healthy, report
+from disttrace_viewer.diagnosis.report import Gaps, gaps_of, healthy
 from disttrace_viewer.evidence.endings import end_of
 from disttrace_viewer.evidence.evidence import Evidence
+from disttrace_viewer.evidence.mismatches import KINDS
 from disttrace_viewer.evidence.recorded import STALL_NS
 from disttrace_viewer.evidence.wait import Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, RuleFinding
+from disttrace_viewer.findings.finding import ERROR, NOTE, SEVERITIES, RuleFinding
 from disttrace_viewer.findings.rules import downgraded, outside, unmatched, waiting_for_input
 from disttrace_viewer.findings.rules.divergence import traced_back
 from disttrace_viewer.findings.rules.downgraded import attempts, eased, overcome
@@ -33,25 +33,11 @@ from disttrace_viewer.wording.sentences import NO_DEFINITIONS, NOT_WHOLE, patter
 from disttrace_viewer.wording.sentences import ended as how_ended
 from disttrace_viewer.wording.sentences import raised as how_is_raised
 
-SEEN = frozenset(
-    {
-        "op_mismatch",
-        "shape_mismatch",
-        "dtype_mismatch",
-        "reduce_op_mismatch",
-        "root_mismatch",
-        "size_mismatch",
-        "not_in_group",
-        "duplicate_rank",
-        "straggler",
-        "late_sender",
-        "divergence",
-        "value_divergence",
-    }
-)
+SEEN = KINDS | {
+    *("size_mismatch", "not_in_group", "duplicate_rank", "straggler", "late_sender"),
+    *("divergence", "value_divergence"),
+}
 """Kinds that rest on what is in records, and not on what is in none."""
-AWAY = ("missing_participant", "unmatched_send", "unmatched_recv")
-"""Kinds that blame who is not there."""
 
 
 def judged(
@@ -60,7 +46,14 @@ def judged(
     """The findings that hold whatever lost records held, and sentences about what is missing."""
     gaps = gaps_of(case.evidence.trace, case.evidence.sample)
     if any(not job.known for job in case.evidence.trace.other_jobs):
-        findings = [_unnamed(f) if f.absent_ranks else f for f in findings]
+        # Journals without definitions lie here, maybe of ranks that are absent.
+        more = "collect the definitions (*.defs.jsonl) of the journals here that lack them"
+        findings = [
+            f.doubted(NO_DEFINITIONS, absent_ranks=(), settles=(*f.settles, more))
+            if f.absent_ranks
+            else f
+            for f in findings
+        ]
     if not gaps.lost and not gaps.absent:
         return tuple(findings), ()
     kept = [f for f in findings if f.severity == NOTE or _holds(case, gaps, f)]
@@ -70,12 +63,6 @@ def judged(
     return tuple(kept), tuple(_sentences(gaps, case.evidence.trace))
 
 
-def _unnamed(finding: RuleFinding) -> RuleFinding:
-    """Without absent ranks: journals without definitions lie here, maybe theirs."""
-    settles = (*finding.settles, outside.DEFINITIONS)
-    return finding.doubted(NO_DEFINITIONS, absent_ranks=(), settles=settles)
-
-
 def _may_follow(case: Case, finding: RuleFinding) -> bool:
     """Whether a rank without a journal may have ended the one that is blamed."""
     evidence = case.evidence
@@ -83,7 +70,7 @@ def _may_follow(case: Case, finding: RuleFinding) -> bool:
         return False  # its own words, and likely no more
     if finding.kind == "process_failed":
         return bool(finding.culprits) and not _failed_first(case, finding)
-    return finding.kind in AWAY and any(
+    return finding.kind in outside.OF_ABSENCE and any(
         evidence.ends[p].how in (SILENT, OWN, CASCADE)
         and evidence.cut_ns - evidence.ends[p].t_ns > TOGETHER_NS
         for p in finding.culprits
@@ -92,7 +79,7 @@ def _may_follow(case: Case, finding: RuleFinding) -> bool:
 
 def _may_be_crossed(case: Case, gaps: Gaps, finding: RuleFinding) -> bool:
     """Whether a lost journal may be of one that waits for those here: a wrong address."""
-    if finding.kind not in AWAY or not finding.culprits:
+    if finding.kind not in outside.OF_ABSENCE or not finding.culprits:
         return False
     known = {*finding.waiting, *finding.culprits}
     if not gaps.absent and not any(process not in known for process in gaps.lost):
@@ -218,10 +205,6 @@ class Verdict:
         where = {at.process: at for one in reversed(errors) for at in reversed(one.locations)}
         return Blame(of, {p: f"{at.file}:{at.line}" for p, at in where.items()})
 
-    def to_dict(self) -> dict[str, Any]:
-        """The report of ``diagnose --json``."""
-        return report(self.case, self.findings)
-
     def looking_back(self, past: Past) -> Verdict:
         """The verdict with what is over looked at as well."""
         return Verdict(*judge(self.case.evidence, past), bases=self.bases)
@@ -247,13 +230,10 @@ def verdict(
     return Verdict(*judge(evidence), bases=bases)
 
 
-Explained = TypeVar("Explained", Wait, int)
-_ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}
-
-
 def fold(case: Case) -> tuple[RuleFinding, ...]:
     """All findings with consequences, errors first; a repeated attempt's behind the last one's."""
-    waits, ends = _by_owner(case.owner), _by_owner(case.ends)
+    waits = together((owner, wait) for wait, owner in case.owner.items())
+    ends = together((owner, process) for process, owner in case.ends.items())
     folded = []
     for number, finding in enumerate(case.findings):
         mine = waits.get(number, [])
@@ -269,15 +249,10 @@ def fold(case: Case) -> tuple[RuleFinding, ...]:
             )
         )
     return tuple(
-        sorted(folded, key=lambda f: (_ORDER[f.severity], attempts(case, f)[1] is not None))
+        sorted(
+            folded, key=lambda f: (SEVERITIES.index(f.severity), attempts(case, f)[1] is not None)
+        )
     )
-
-
-def _by_owner(owners: Mapping[Explained, int]) -> dict[int, list[Explained]]:
-    found: dict[int, list[Explained]] = {}
-    for explained, owner in owners.items():
-        found.setdefault(owner, []).append(explained)
-    return found
 
 
 def _consequence_sentences(
@@ -318,7 +293,7 @@ def _consequence_sentences(
         if process not in finding.culprits and end.how != CLEAN:
             ended.setdefault(pattern(end_of(evidence, process)), []).append(process)
     reported += [
-        f"{_who(case, who)} {how_ended(end_of(evidence, who[0]), many=len(who) > 1)}."
+        f"{sentences.subject(trace, who)} {how_ended(end_of(evidence, who[0]), many=len(who) > 1)}."
         for who in ended.values()
     ]
     return reported
@@ -353,11 +328,7 @@ def _uncaught(case: Case, finding: RuleFinding, reported: Iterable[str]) -> list
             if how_is_raised(end.failure) in quoted:
                 known.add(pattern(end))
     return [
-        f"{_who(case, who)} {how_ended(end_of(case.evidence, who[0]))}."
+        f"{sentences.subject(case.evidence.trace, who)} {how_ended(end_of(case.evidence, who[0]))}."
         for like, who in raised.items()
         if like not in known
     ]
-
-
-def _who(case: Case, processes: list[int]) -> str:
-    return sentences.subject(case.evidence.trace, processes)

@@ -152,8 +152,7 @@ class Endings(Recorded):
     def ends(self) -> tuple[End, ...]:
         """How each process ended."""
         found = process_ends.ends(self.trace.processes, self.communication, self.cut_ns, self.seen)
-        found = process_ends.since_interrupt(found, self.interrupted_ns)
-        found = process_ends.since_told(found, self.ended_from)
+        found = process_ends.as_consequences(found, self.ended_from, self.interrupted_ns)
         processes = self.trace.processes
         found = process_ends.without_a_word(
             processes, found, self.seen, self.trace.groups, self.failed, self._parted
@@ -213,8 +212,8 @@ class Endings(Recorded):
     def communication(self) -> Mapping[int, Communication]:
         """What each process's communication states of how it ended."""
         found = {}
-        native = {op.process for op in self.pending if op.call.origin == "c++"}
-        grouped = [op for op in self.pending if op.call.kind in GROUPED]
+        native = {op.process for op in self.sample.pending if op.call.origin == "c++"}
+        grouped = [op for op in self.sample.pending if op.call.kind in GROUPED]
         blocked = {
             op.process for op in grouped if self._held_up_by(op) and not self._left_behind(op)
         }
@@ -256,7 +255,7 @@ class Endings(Recorded):
         return frozenset().union(
             *(
                 self._deserters(op)
-                for op in self.pending
+                for op in self.sample.pending
                 if op.on_device
                 and ends[op.process].how == CASCADE
                 and ends[op.process].code is not None

@@ -12,7 +12,7 @@ from disttrace.journal.code_files import is_library
 from disttrace.journal.format import COLLECTIVE, COMPOSED
 from disttrace_viewer.analysis import process_ends
 from disttrace_viewer.analysis.process_ends import ALIVE, CASCADE, OWN, SILENT
-from disttrace_viewer.analysis.sample import frame, innermost, inside, latest_samples
+from disttrace_viewer.analysis.sample import frame, innermost, inside, latest_samples, together
 from disttrace_viewer.evidence.endings import Endings
 from disttrace_viewer.evidence.recorded import ANNOTATION, DRAINING, GATHERING
 from disttrace_viewer.trace.model import CodeLocation, Stream
@@ -42,7 +42,7 @@ class Evidence(Endings):
         found: dict[tuple[int, int], Op] = {}
         device = dict(self.stuck_devices)
         issued: dict[int, Op] = {}
-        for op in self.pending:
+        for op in self.sample.pending:
             if op.on_device:
                 if op.id not in self.over_unseen:
                     device.setdefault(op.process, op)
@@ -80,9 +80,7 @@ class Evidence(Endings):
         Torch's recorder was informed of each end. In a journal one may be unseen, so there all have
         come to what the process has in flight else, or nothing else is in flight at all.
         """
-        mine: dict[int, list[Op]] = {}
-        for op in self._on_device:
-            mine.setdefault(op.process, []).append(op)
+        mine = together((op.process, op) for op in self._on_device)
         nothing_else = all(op.id in self._passed for op in self._on_device)
         found: dict[int, Op] = {}
         for process, ops in mine.items():
@@ -134,7 +132,7 @@ class Evidence(Endings):
 
     @cached_property
     def _on_device(self) -> tuple[Op, ...]:
-        return tuple(op for op in self.pending if op.on_device)
+        return tuple(op for op in self.sample.pending if op.on_device)
 
     @cached_property
     def _passed(self) -> frozenset[tuple[int, int]]:
@@ -151,10 +149,11 @@ class Evidence(Endings):
     @cached_property
     def _inside(self) -> Mapping[tuple[Stream, int], tuple[Sequence[Op], int]]:
         """Collectives that are in flight on devices, and the number of members that are through."""
-        inside: dict[tuple[Stream, int], list[Op]] = {}
-        for op in self._on_device:
-            if op.call.kind == COLLECTIVE:
-                inside.setdefault((op.call.stream, op.seq or 0), []).append(op)
+        inside = together(
+            ((op.call.stream, op.seq or 0), op)
+            for op in self._on_device
+            if op.call.kind == COLLECTIVE
+        )
         failed = Counter(
             (op.call.stream, op.seq or 0)
             for op in self.sample.ops
@@ -229,7 +228,7 @@ class Evidence(Endings):
             and (end.known_dead or end.exit_word is not None)
             and newest - end.t_ns > process_ends.TOGETHER_NS
         }
-        return frozenset(op.id for op in self.pending if op.on_device and op.process in ended)
+        return frozenset(op.id for op in self._on_device if op.process in ended)
 
     @cached_property
     def given_up(self) -> tuple[Op, ...]:
@@ -375,7 +374,7 @@ class Evidence(Endings):
     def top(self, op: Op) -> Op:
         """The outermost pending composed operation around an operation, else itself."""
         outer = op
-        composed = (o for o in self.pending if o.call.kind == "composed")
+        composed = (o for o in self.sample.pending if o.call.kind == "composed")
         around = {(o.process, o.number): o for o in composed if o.call.op != ANNOTATION}
         while outer.parent is not None and (outer.process, outer.parent) in around:
             outer = around[outer.process, outer.parent]

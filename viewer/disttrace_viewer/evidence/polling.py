@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 
 from disttrace_viewer.analysis.process_ends import SILENT
-from disttrace_viewer.analysis.sample import frame
+from disttrace_viewer.analysis.sample import frame, together
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.store_keys import AWAITING, Key, Setters, keys_of, place_and_key
 from disttrace_viewer.evidence.wait import KEY, SERVER, Wait, late_by_ns
@@ -94,10 +94,8 @@ def _asked_in_turn(evidence: Evidence, last: Op) -> tuple[int, tuple[Op, ...]] |
     seen_ns = (until if last.pending else last.end_ns) if awaits else last.begin_ns
     if until - (seen_ns or last.begin_ns) > asked_within_ns(evidence, last):
         return None
-    uses: dict[tuple[int, int | None], list[Op]] = {}
-    for op in evidence.sample.of_process[last.process]:
-        if op.thread == last.thread:
-            uses.setdefault((op.call.index, op.key), []).append(op)
+    kept = evidence.sample.of_process[last.process]
+    uses = together(((op.call.index, op.key), op) for op in kept if op.thread == last.thread)
     newest = uses[last.call.index, last.key]
     place = place_and_key(evidence, last)[0]
     turn = [newest] + [

@@ -168,11 +168,6 @@ class Recorded:
         """The newest operation of each main thread: other threads use stores whatever it does."""
         return {op.process: op for op in self.sample.ops if op.thread == 0}
 
-    @property
-    def pending(self) -> tuple[Op, ...]:
-        """Operations begun and not known to be over, by process and number."""
-        return self.sample.pending
-
     @cached_property
     def at_work(self) -> Mapping[int, frozenset[int]]:
         """The threads by which each process takes part in the operations of groups: what it is at
@@ -262,18 +257,17 @@ class Recorded:
 
     def process_of(self, group: int, group_rank: int) -> int | None:
         """The traced process that is a member of a group by a group rank."""
-        members = self._members.get(group)
-        if members is None:
-            found = self.trace.groups[group].members
-            joined = sorted(found, key=lambda m: -(m.t_ns or 0))  # of two the first one counts
-            members = {m.rank: m.process for m in joined if m.rank is not None}
-            self._members[group] = members
-        return members.get(group_rank)
+        return self._members.get((group, group_rank))
 
     @cached_property
-    def _members(self) -> dict[int, dict[int, int]]:
-        """Processes by group rank, of groups of which that was queried."""
-        return {}
+    def _members(self) -> Mapping[tuple[int, int], int]:
+        """Processes by group and group rank; of two the first one counts."""
+        return {
+            (group.index, member.rank): member.process
+            for group in self.trace.groups
+            for member in sorted(group.members, key=lambda m: -(m.t_ns or 0))
+            if member.rank is not None
+        }
 
 
 def latest(ops: Iterable[Op]) -> dict[int, int]:

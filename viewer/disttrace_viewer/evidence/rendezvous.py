@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from disttrace_viewer.analysis.sample import STORES
+from disttrace_viewer.analysis.sample import STORES, together
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.merge.store_servers import begun_anew
 from disttrace_viewer.trace.model import Store
@@ -30,11 +30,11 @@ class Rendezvous:
     key: Hashable
     ops: tuple[Op, ...]
     store: Store
-    expected: int | None
     arrived: Mapping[int, int]
-    late: tuple[int, ...]
-    absent: tuple[int, ...]
-    ranks: tuple[int, ...] | None
+    expected: int | None = None
+    late: tuple[int, ...] = ()
+    absent: tuple[int, ...] = ()
+    ranks: tuple[int, ...] | None = None
     """Global ranks of the group that is made, where its creation tells them."""
     lateness: Mapping[int, int] = field(default_factory=dict)
     """Processes that arrived when the others had given up, and by how many nanoseconds."""
@@ -42,16 +42,6 @@ class Rendezvous:
     """The processes in ``arrived``, in order."""
     uncertain: bool = False
     """A rank is missing, and it is not known who: of a group made by hand."""
-
-
-@dataclass(frozen=True, slots=True)
-class Came:
-    """What all who wait in one rendezvous share."""
-
-    ops: tuple[Op, ...]
-    arrived: Mapping[int, int]
-    lateness: Mapping[int, int]
-    processes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -75,6 +65,9 @@ class RendezvousIndex:
 
     @cached_property
     def _sorted(self) -> tuple[Mapping[Hashable, list[Op]], Mapping[tuple[int, int], Hashable]]:
+        """Constructors that meet, and the key of each: the n-th of each process over one store and
+        prefix, of those that one attempt began.
+        """
         same: dict[Hashable, list[Op]] = {}
         count = Counter[Hashable]()
         for op, store in self.constructors:
@@ -84,7 +77,6 @@ class RendezvousIndex:
             where = (kind, op.call.op, role, store.place, store.prefix)
             count[op.process, where] += 1
             same.setdefault((*where, count[op.process, where]), []).append(op)
-        by_key: dict[Hashable, list[Op]] = {}
         key_of: dict[tuple[int, int], Hashable] = {}
         for key, ops in same.items():
             # Of two attempts that a launcher made, one never meets the other, be it under one key.
@@ -94,9 +86,8 @@ class RendezvousIndex:
                     turn, over_ns = turn + 1, sys.maxsize
                 over_ns = min(over_ns, self._over_ns.get(op.process, sys.maxsize))
                 key_of[op.id] = (key, turn)
-            for op in ops:
-                by_key.setdefault(key_of[op.id], []).append(op)
-        return by_key, key_of
+        every = (op for ops in same.values() for op in ops)
+        return together((key_of[op.id], op) for op in every), key_of
 
     @cached_property
     def _over_ns(self) -> Mapping[int, int]:
@@ -104,57 +95,45 @@ class RendezvousIndex:
         processes = self.evidence.trace.processes
         return begun_anew(processes, [p.start_ns for p in processes])
 
-    @property
-    def by_key(self) -> Mapping[Hashable, list[Op]]:
-        """Constructors that meet: the n-th of each process over one store and prefix, of those that
-        one attempt began.
-        """
-        return self._sorted[0]
-
     def of(self, op: Op) -> Rendezvous | None:
         """The rendezvous that a constructor is for; None where its store is not known."""
         key = self._sorted[1].get(op.id)
         store = self.evidence.trace.store_of(op.call)
         if key is None or store is None:
             return None
-        came = self._came(key)
+        came = self._came(key, store)
         is_client = op.call.op in STORES and not store.server  # and waits for the server alone
         size = op.call.args.get("size", op.call.args.get("world_size"))
         expected = size if isinstance(size, int) and size > 0 and not is_client else None
         made = None if is_client else self._ranks(op)
-        late, absent = self._missing(op, key, expected, made)
-        return Rendezvous(
-            key,
-            came.ops,
-            store,
-            expected,
-            came.arrived,
-            late,
-            absent,
-            made,
-            came.lateness,
-            came.processes,
-            uncertain=expected is not None
-            and len(came.arrived) < expected
-            and not (late or absent),
+        late, absent = self._missing(op, came, expected, made)
+        some = expected is not None and len(came.arrived) < expected
+        return replace(
+            came,
+            store=store,
+            expected=expected,
+            late=late,
+            absent=absent,
+            ranks=made,
+            uncertain=some and not (late or absent),
         )
 
-    def _came(self, key: Hashable) -> Came:
+    def _came(self, key: Hashable, store: Store) -> Rendezvous:
         """Who came to a rendezvous: once for all who ask, who may be thousands."""
         found = self._known.get(key)
         if found is not None:
             return found
-        together = self.by_key[key]
+        members = self._sorted[0][key]
         arrived: dict[int, int] = {}
-        ended = [o.end_ns for o in together if o.end_ns is not None and because_of_others(o)]
+        ended = [o.end_ns for o in members if o.end_ns is not None and because_of_others(o)]
         over_ns = min(ended, default=None)
         lateness = {
             other.process: other.begin_ns - over_ns
-            for other in together
+            for other in members
             if over_ns is not None and other.begin_ns - over_ns > LATE_NS
         }
-        lateness |= self._after_all(together)
-        for other in together:
+        lateness |= self._after_all(members)
+        for other in members:
             rank = self.claim(other)
             if rank is None or other.process in lateness:
                 continue
@@ -164,8 +143,10 @@ class RendezvousIndex:
         if trace.waits_with and all(trace.processes[p].rank == r for r, p in arrived.items()):
             here = {*arrived.values()}
             arrived |= {r: p for r, p in trace.waits_with.items() if p in here and r not in arrived}
-        processes = tuple(sorted(set(arrived.values())))
-        found = self._known[key] = Came(tuple(together), arrived, lateness, processes)
+        came = tuple(sorted(set(arrived.values())))
+        found = self._known[key] = Rendezvous(
+            key, tuple(members), store, arrived, lateness=lateness, came=came
+        )
         return found
 
     def _after_all(self, together: Sequence[Op]) -> Mapping[int, int]:
@@ -188,16 +169,16 @@ class RendezvousIndex:
         return found
 
     def _missing(
-        self, op: Op, key: Hashable, expected: int | None, made: tuple[int, ...] | None
+        self, op: Op, came: Rendezvous, expected: int | None, made: tuple[int, ...] | None
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Processes that should come and have not, and ranks of which no process is known."""
         mine = self.evidence.trace.processes[op.process]
         alone = self.evidence.sample.around(op) is None and op.call.op not in STORES
-        polled = (key, expected, made, mine.job, mine.attempt, alone)
+        polled = (came.key, expected, made, mine.job, mine.attempt, alone)
         found = self._gone.get(polled)
         if found is not None and op.process not in found[0] and mine.rank not in found[1]:
             return found
-        arrived = self._came(key).arrived
+        arrived = came.arrived
         if alone and expected is not None:
             self._gone[polled] = by_hand = self._missing_by_hand(op, arrived, expected)
             return by_hand
@@ -255,7 +236,7 @@ class RendezvousIndex:
         )
 
     @cached_property
-    def _known(self) -> dict[Hashable, Came]:
+    def _known(self) -> dict[Hashable, Rendezvous]:
         return {}
 
     @cached_property
@@ -278,12 +259,11 @@ class RendezvousIndex:
     @cached_property
     def _bearers(self) -> Mapping[tuple[int | None, str, int | None], list[int]]:
         """By rank, job and attempt."""
-        found: dict[tuple[int | None, str, int | None], list[int]] = {}
-        for process in self.evidence.trace.processes:
-            if process.role in ("worker", "child", "main"):
-                key = (process.rank, process.job, process.attempt)
-                found.setdefault(key, []).append(process.index)
-        return found
+        return together(
+            ((one.rank, one.job, one.attempt), one.index)
+            for one in self.evidence.trace.processes
+            if one.role in ("worker", "child", "main")
+        )
 
 
 UNNAMED = "none"

@@ -14,7 +14,6 @@ from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.model import Call, Stream
 from disttrace_viewer.trace.process import Stack
 
-Shifts = Mapping[Stream, Shift[int, Place]]
 OFTEN = 3
 """So often lines have to meet to be a habit."""
 
@@ -34,7 +33,7 @@ class Habit:
 class Steps:
     """Where members of groups are out of step, and of those that are not what they do otherwise."""
 
-    shifts: Shifts
+    shifts: Mapping[Stream, Shift[int, Place]]
     """By stream the first place from which on they are."""
     habits: Mapping[Stream, Sequence[Habit]]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from disttrace_viewer.analysis.process_ends import CLEAN
@@ -43,7 +43,7 @@ def taken_connections(evidence: Evidence) -> Mapping[tuple[int, int], Op]:
     """
     trace = evidence.trace
     by_client: dict[tuple[int, int, int | None], list[Op]] = {}
-    for op in evidence.pending:
+    for op in evidence.sample.pending:
         store = trace.store_of(op.call)
         if op.call.kind != "store" or op.issued_ns is not None or store is None:
             continue
@@ -63,7 +63,6 @@ class Setters:
     """The keys of a trace, with those who set them."""
 
     evidence: Evidence
-    _known: dict[str | None, tuple[bool, frozenset[int]]] = field(default_factory=dict)
 
     @cached_property
     def first(self) -> Mapping[Key, int]:
@@ -133,8 +132,7 @@ class Setters:
         self, key: Key, waiter: int, waiting: Set[int], *, counted: bool = False
     ) -> frozenset[int]:
         """Who must set a key; none where that is not known. ``counted``: several count in it."""
-        whole, able = self._clients(key[0])
-        if not whole or not able - waiting <= {waiter}:
+        if not self.whole(key[0]) or not self.able(key[0]) - waiting <= {waiter}:
             return frozenset()  # a rank is left who could set it
         setter = self._habit(key)
         if setter is None:
@@ -281,25 +279,25 @@ class Setters:
 
     def able(self, place: str | None) -> frozenset[int]:
         """Who may still set a key in a place: its clients that did not end as if all were well."""
-        return self._clients(place)[1]
+        return self._clients.get(place, (False, frozenset[int]()))[1]
 
     def whole(self, place: str | None) -> bool:
         """Whether all clients of a place are known, with all that they did."""
-        return self._clients(place)[0]
+        return self._clients.get(place, (False, ()))[0]
 
-    def _clients(self, place: str | None) -> tuple[bool, frozenset[int]]:
+    @cached_property
+    def _clients(self) -> Mapping[str | None, tuple[bool, frozenset[int]]]:
         """Whether the journals of all clients are there, with nothing dropped; and who is able."""
-        if place not in self._known:
-            trace, ends = self.evidence.trace, self.evidence.ends
-            known = trace.place_by_id.get(place or "")
-            clients = [trace.processes[p] for p in (known.processes if known else ())]
-            sizes = [p.world_size for p in clients if p.world_size is not None]
-            whole = not any(p.dropped or p.damage for p in clients) and {
-                p.rank for p in clients
-            } >= set(range(max(sizes, default=0)))
+        trace, ends = self.evidence.trace, self.evidence.ends
+        found: dict[str | None, tuple[bool, frozenset[int]]] = {}
+        for place in trace.places:
+            clients = [trace.processes[p] for p in place.processes]
+            size = max((p.world_size for p in clients if p.world_size is not None), default=0)
+            whole = {p.rank for p in clients} >= set(range(size))
             able = (p.index for p in clients if ends[p.index].how != CLEAN and not p.is_agent)
-            self._known[place] = known is not None and whole, frozenset(able)
-        return self._known[place]
+            lossy = any(p.dropped or p.damage for p in clients)
+            found[place.id] = whole and not lossy, frozenset(able)
+        return found
 
 
 def keys_of(trace: JobTrace, op: Op) -> list[Key]:

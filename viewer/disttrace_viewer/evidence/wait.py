@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from disttrace.journal.code_files import BUILT_IN, LOOP, programs_frame
 from disttrace.journal.format import CONSTRUCTOR, STORE
 from disttrace_viewer.analysis.process_ends import ALIVE
-from disttrace_viewer.analysis.sample import innermost
+from disttrace_viewer.analysis.sample import innermost, together
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.rendezvous import LATE_NS
 from disttrace_viewer.trace.model import Stream
@@ -192,10 +192,7 @@ def ring(edges: Mapping[int, Iterable[int]], members: Sequence[int], least: int 
     """
     left = set(members)
     inner = {p: left.intersection(edges.get(p, ())) for p in members}
-    above: dict[int, list[int]] = {}
-    for process, targets in inner.items():
-        for target in targets:
-            above.setdefault(target, []).append(process)
+    above = together((target, process) for process, of in inner.items() for target in of)
     best: list[int] = []
     for start in members:
         found = _around(inner, start) if start in left else []

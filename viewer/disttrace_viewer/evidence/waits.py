@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from disttrace.journal.format import COMPOSED
-from disttrace_viewer.analysis.sample import BATCHES, STAND_IN, message_stream
+from disttrace_viewer.analysis.sample import BATCHES, STAND_IN, message_stream, together
 from disttrace_viewer.evidence import polling
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.rendezvous import LATE_NS, Agents, RendezvousIndex
@@ -45,10 +45,7 @@ def waits(
     }
     taken = taken_connections(evidence)
     behind = {op: taken[inner.id] for op, inner in chosen.items() if inner.id in taken}
-    by_kind: dict[str, list[Op]] = {}
-    for op in chosen:
-        if op not in behind:
-            by_kind.setdefault(op.call.kind, []).append(op)
+    by_kind = together((op.call.kind, op) for op in chosen if op not in behind)
     found: list[Wait] = []
     found += _collectives(evidence, by_kind.pop("collective", []))
     found += _messages(evidence, by_kind.pop("message", []))
@@ -173,37 +170,18 @@ def _collectives(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
     if not numbered:
         return
     inside = _inside(evidence, numbered)
-    sides = {key: _side(evidence, *key, members) for key, members in inside.items()}
+    # All who wait in one share what it lacks, as one object: members may be thousands.
+    shared: dict[tuple[Stream, int], tuple[Wait, Mapping[int, int]]] = {}
     for op in numbered:
-        side = sides[op.call.stream, op.seq or 0]
-        late_ns = side.late.get(op.process)
-        yield Wait(
-            op,
-            COLLECTIVE,
-            side.exchange,
-            () if late_ns is not None else side.targets,
-            () if late_ns is not None else side.absent,
-            arrived=side.arrived,
-            late_ns=late_ns,
-            lateness=side.lateness,
-        )
-
-
-Resolved = tuple[tuple[int, ...], tuple[int, ...]]
-"""Processes, and global ranks without one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Membership:
-    """What all who wait in one collective share, as one object: members may be thousands."""
-
-    exchange: Hashable
-    targets: tuple[int, ...]
-    absent: tuple[int, ...]
-    arrived: tuple[int, ...]
-    lateness: tuple[tuple[int, int], ...]
-    late: Mapping[int, int]
-    """The same, by process."""
+        key = op.call.stream, op.seq or 0
+        if key not in shared:
+            wait = _collective(evidence, op, inside[key])
+            shared[key] = wait, dict(wait.lateness)
+        wait, late = shared[key]
+        if op.process in late:
+            yield replace(wait, op=op, targets=(), absent=(), late_ns=late[op.process])
+        else:
+            yield replace(wait, op=op)
 
 
 def _inside(
@@ -224,29 +202,29 @@ def _inside(
     return found
 
 
-def _side(evidence: Evidence, stream: Stream, seq: int, inside: Mapping[int, Op]) -> Membership:
-    group, backend = stream
+def _collective(evidence: Evidence, op: Op, inside: Mapping[int, Op]) -> Wait:
+    group, backend = op.call.stream
     assert group is not None
     first = given_up(inside.values())
     late = {
         rank: by_ns
-        for rank, op in inside.items()
+        for rank, one in inside.items()
         if first is not None
-        and op.number != STAND_IN
-        and (by_ns := late_by_ns(evidence, first, op))
+        and one.number != STAND_IN
+        and (by_ns := late_by_ns(evidence, first, one))
     }
-    late |= {rank: by_ns for rank, op in inside.items() if (by_ns := _left(evidence, op, inside))}
-    in_time = {rank: op.process for rank, op in inside.items() if rank not in late}
+    late |= {rank: by_ns for rank, one in inside.items() if (by_ns := _left(evidence, one, inside))}
+    in_time = {rank: one.process for rank, one in inside.items() if rank not in late}
     size = evidence.trace.groups[group].size or 0
     targets, absent = _resolve(evidence, group, [r for r in range(size) if r not in in_time])
-    lateness = tuple((inside[rank].process, by_ns) for rank, by_ns in sorted(late.items()))
-    return Membership(
-        exchange=(COLLECTIVE, group, backend, seq),
-        targets=targets,
-        absent=absent,
+    return Wait(
+        op,
+        COLLECTIVE,
+        (COLLECTIVE, group, backend, op.seq or 0),
+        targets,
+        absent,
         arrived=tuple(sorted({*in_time.values()})),
-        lateness=lateness,
-        late=dict(lateness),
+        lateness=tuple((inside[rank].process, by_ns) for rank, by_ns in sorted(late.items())),
     )
 
 
@@ -266,7 +244,7 @@ def _held_back(evidence: Evidence) -> set[tuple[int, int]]:
     """Operations that a device has not reached: others are before them, or the process ended."""
     first: dict[int, Op] = {}
     held = set(evidence.left)
-    for op in evidence.pending:
+    for op in evidence.sample.pending:
         if op.on_device and op.id not in evidence.over_unseen:
             before = first.setdefault(op.process, evidence.stuck_devices.get(op.process, op))
             if before is not op and op not in _launch(evidence, before):
@@ -297,7 +275,9 @@ def _lacking(evidence: Evidence, op: Op, held: Set[tuple[int, int]]) -> list[Op]
     return found or [op]
 
 
-def _resolve(evidence: Evidence, group: int, missing: Sequence[int]) -> Resolved:
+def _resolve(
+    evidence: Evidence, group: int, missing: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Processes, and global ranks without one, behind group ranks; of a rank that was only reported
     the process that waits where it does, so what holds up one holds up the other.
     """

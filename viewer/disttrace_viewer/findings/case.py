@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ from disttrace_viewer.analysis.process_ends import (
     SILENT,
     TOGETHER_NS,
 )
-from disttrace_viewer.analysis.sample import Course
+from disttrace_viewer.analysis.sample import Course, together
 from disttrace_viewer.evidence import sequences
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.polling import asked_within_ns
@@ -95,13 +95,9 @@ class Case:
         return Witnesses(self.evidence, self.waits)
 
     @cached_property
-    def of_process(self) -> Mapping[int, tuple[Wait, ...]]:
+    def of_process(self) -> Mapping[int, Sequence[Wait]]:
         """The waits of each process that waits, and by which others wait for it in turn."""
-        found: dict[int, list[Wait]] = {}
-        for wait in self.waits:
-            if wait.holds:
-                found.setdefault(wait.process, []).append(wait)
-        return {process: tuple(all_of) for process, all_of in found.items()}
+        return together((wait.process, wait) for wait in self.waits if wait.holds)
 
     def at(self, process: int) -> list[Wait]:
         """The waits of a process by which others wait for it, and what it asks a store for."""

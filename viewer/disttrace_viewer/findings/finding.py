@@ -10,7 +10,8 @@ from disttrace_viewer.evidence.wait import Deadline, RankActivity
 from disttrace_viewer.trace.model import CodeLocation, Stream
 from disttrace_viewer.trace.process import NonFinite
 
-ERROR, WARNING, NOTE = "error", "warning", "note"
+ERROR, WARNING, NOTE = SEVERITIES = "error", "warning", "note"
+"""In the order in which they are reported."""
 CERTAIN, LIKELY = "certain", "likely"
 
 KINDS = (

@@ -99,8 +99,9 @@ class Witnesses:
         groups = frozenset[int]().union(*map(self._groups, gone))
         return frozenset(
             p
-            for p in self._cascades
-            if ends[p].t_ns >= at and p not in gone and self._share_a_group(p, groups)
+            for p, end in enumerate(ends)
+            if end.how == CASCADE and end.t_ns >= at and p not in gone
+            if self._share_a_group(p, groups)
         )
 
     @staticmethod
@@ -135,10 +136,6 @@ class Witnesses:
     def _silent(self) -> list[tuple[int, int]]:
         """Time and number of those that fell silent."""
         return sorted((e.t_ns, p) for p, e in enumerate(self.evidence.ends) if e.how == SILENT)
-
-    @cached_property
-    def _cascades(self) -> list[int]:
-        return [p for p, end in enumerate(self.evidence.ends) if end.how == CASCADE]
 
     @cached_property
     def _by_life(self) -> list[tuple[float, int]]:

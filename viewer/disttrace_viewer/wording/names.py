@@ -72,13 +72,11 @@ class Names:
         name = _group_name(group)
         if len(same) > 1 and group.members:
             job = self.trace.processes[group.members[0].process].job
-            alone = sum(self._job(g) == job for g in same) == 1
+            homes = [self.trace.processes[g.members[0].process].job for g in same if g.members]
+            alone = homes.count(job) == 1
             letter = self.letters.get(job, "")
             name += f" of {letter}" if letter and alone else f" ({group.id[:4]})"
         return name
-
-    def _job(self, group: Group) -> str | None:
-        return self.trace.processes[group.members[0].process].job if group.members else None
 
     def member(self, group: int, group_rank: int | None) -> str:
         """A member of a group, also one of which no process was seen."""

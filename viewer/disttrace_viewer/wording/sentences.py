@@ -5,18 +5,16 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Sequence, Sized
-from typing import TypeVar
 
 from disttrace.journal.format import ABORTED, EXEC, STOPPED, UNINSTALLED, UNKNOWN_OP
 from disttrace_viewer.analysis.liveness import DISK, signal_name
 from disttrace_viewer.analysis.process_ends import SILENT, UNKNOWN, End
 from disttrace_viewer.analysis.sample import frame as frame_of
+from disttrace_viewer.analysis.sample import together
 from disttrace_viewer.trace.model import CodeLocation, Group, JobTrace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Failure, Frame
 from disttrace_viewer.wording.names import few, file_name, first_runs, roughly
-
-T = TypeVar("T")
 
 MANY = 8
 """More items than this are counted and not listed."""
@@ -75,14 +73,6 @@ def subject(trace: JobTrace, indices: Iterable[int], *, within: int | None = Non
 def have_been(trace: JobTrace, who: Sequence[int], *, within: int | None = None) -> str:
     """``Rank 2 has been``, ``Ranks 0, 1 have been``."""
     return f"{subject(trace, who, within=within)} {have(who)} been"
-
-
-def together(reported: Iterable[tuple[T, int]]) -> dict[T, list[int]]:
-    """The processes of which the same is reported, by what it is, in the order in which it came."""
-    found: dict[T, list[int]] = {}
-    for what, process in reported:
-        found.setdefault(what, []).append(process)
-    return found
 
 
 def capital(text: str) -> str:

@@ -16,6 +16,7 @@ from disttrace_viewer.analysis.sample import (
     is_of_generated,
     lines_of,
     site,
+    together,
 )
 from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.mismatches import Disagreement, unfitting
@@ -111,23 +112,20 @@ def _one_call(case: Case, found: Disagreement) -> str | None:
     """What to look for where one side skipped a call or made one more, instead of passing other
     arguments.
     """
-    sides: dict[object, list[int]] = {}
-    for rank in sorted(found.members):
-        op = found.members[rank]
-        where: object = (frame(op), op.call.stack[:1])
+
+    def where(op: Op) -> object:
         if is_of_generated(op.call):  # of each rank other code, for one user's line
-            where = site(op.call)
-        sides.setdefault(where, []).append(rank)
+            return site(op.call)
+        return (frame(op), op.call.stack[:1])
+
+    ops = [op for _, op in sorted(found.members.items())]
+    sides = together((where(op), op) for op in ops)
     if len(sides) == 1:  # a helper's line: the callers tell
-        sides = {}
-        for rank, op in sorted(found.members.items()):
-            sides.setdefault(op.call.stack, []).append(rank)
+        sides = together((op.call.stack, op) for op in ops)
     if len(sides) != 2:
         return None
-    (one, ones), (two, twos) = (
-        (found.members[ranks[0]], [found.members[r].process for r in ranks])
-        for ranks in sides.values()
-    )
+    (one, *_), (two, *_) = sides.values()
+    ones, twos = ([op.process for op in side] for side in sides.values())
     before = _before(case, one, two)
     if before is None:
         return None
@@ -256,7 +254,7 @@ def summary(case: Case, found: Disagreement, others: Mapping[str | None, Lines])
     trace = case.evidence.trace
     within = {rank: case.evidence.within(op) for rank, op in found.members.items()}
     brought = sorted(found.values.keys() & found.members, key=lambda r: (r not in found.odd, r))
-    sides = sentences.together(
+    sides = together(
         (_value(trace, found, rank, within[rank], others), found.members[rank].process)
         for rank in brought
     )
@@ -346,9 +344,7 @@ def _two_lines(found: Disagreement) -> tuple[str, str] | None:
 
 def _lines_of_others(found: Disagreement) -> dict[str | None, Lines]:
     """By what some brought the lines of those who brought anything else."""
-    sides: dict[str | None, list[Op]] = {}
-    for rank, op in found.members.items():
-        sides.setdefault(found.values.get(rank), []).append(op)
+    sides = together((found.values.get(rank), op) for rank, op in found.members.items())
     return {
         value: lines_of(op for other, ops in sides.items() if other != value for op in ops)
         for value in sides

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from disttrace_viewer.analysis.sample import site
+from disttrace_viewer.analysis.sample import site, together
 from disttrace_viewer.evidence.rendezvous import LATE_NS
 from disttrace_viewer.evidence.wait import COLLECTIVE, KEY, MESSAGE, Wait, cycles, ring
 from disttrace_viewer.findings.case import Case
@@ -77,9 +77,7 @@ def _ring(waits: Iterable[Wait]) -> list[int]:
 
 def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> RuleFinding:
     evidence, trace = case.evidence, case.evidence.trace
-    mine: dict[int, list[Wait]] = {}
-    for wait in waits:
-        mine.setdefault(wait.process, []).append(wait)
+    mine = together((wait.process, wait) for wait in waits)
     path = _ring(waits)
     following = dict(zip(path, [*path[1:], path[0]], strict=True))
     edges = [
@@ -173,10 +171,7 @@ def _swallowed(case: Case, waits: Sequence[Wait]) -> list[Op]:
 
 def _elsewhere(waits: Sequence[Wait]) -> Iterator[tuple[Wait, Wait]]:
     """Waits in a collective, each with that of a member that is awaited there, in another group."""
-    waiting: dict[int, list[Wait]] = {}
-    for wait in waits:
-        if wait.kind == COLLECTIVE:
-            waiting.setdefault(wait.process, []).append(wait)
+    waiting = together((wait.process, wait) for wait in waits if wait.kind == COLLECTIVE)
     texts = {wait.exchange: wait for wait in waits if wait.kind == COLLECTIVE}
     for wait in texts.values():  # one for all who wait in it
         for target in wait.targets:
@@ -287,7 +282,7 @@ def _all_came(case: Case, wait: Wait) -> str | None:
                 counts[side][sender] += kept[-1].seq or 0
     if not wait.targets or counts["send"] != counts["recv"]:
         return None
-    by_count = sentences.together((count, process) for process, count in counts["send"].items())
+    by_count = together((count, process) for process, count in counts["send"].items())
     texts = sentences.listed(
         [
             f"{f'{count:,}' if count else 'none'} from {sentences.processes(trace, who)}"

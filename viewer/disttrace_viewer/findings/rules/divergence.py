@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from disttrace_viewer.analysis.out_of_step import SKIPPED, SWAPPED, Shift
 from disttrace_viewer.analysis.past import Place, op_of, place_of
-from disttrace_viewer.analysis.sample import innermost
+from disttrace_viewer.analysis.sample import innermost, together
 from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.evidence.sequences import Habit, aligned
@@ -26,7 +26,7 @@ from disttrace_viewer.trace.model import CodeLocation, Group, JobTrace, Stream
 from disttrace_viewer.trace.operation import is_nan_check
 from disttrace_viewer.trace.process import Digest, NonFinite
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.sentences import ELSEWHERE, MAJORITY, together
+from disttrace_viewer.wording.sentences import ELSEWHERE, MAJORITY
 
 _AT_LAST = mismatches.KINDS | {"missing_participant", "no_progress"}
 """What a call too many or too few comes to."""
@@ -195,10 +195,8 @@ def _with_raised(
 
 def _mixed(case: Case, stream: Stream, shift: Shift[int, Place], before: int | None = None) -> int:
     """How many collectives are over in which members met others that were in another call."""
-    open_ends = [
-        op.seq for op in case.evidence.pending if op.seq is not None and op.call.stream == stream
-    ]
-    newest = min([shift.newest, *(seq - 1 for seq in open_ends)])
+    here = (op.seq for op in case.evidence.sample.pending if op.call.stream == stream)
+    newest = min([shift.newest, *(seq - 1 for seq in here if seq is not None)])
     newest = newest if before is None else min(newest, before - 1)
     mixed = max(0, newest - shift.number + 1)
     return min(mixed, shift.crossed or mixed)

@@ -6,13 +6,14 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 from disttrace_viewer.analysis.process_ends import ALIVE, CASCADE, CLEAN, OWN, SILENT
-from disttrace_viewer.analysis.sample import innermost
+from disttrace_viewer.analysis.sample import innermost, together
 from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.polling import ASKED_NS
 from disttrace_viewer.evidence.recorded import STUCK_NS
 from disttrace_viewer.evidence.wait import KEY, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, RuleFinding
+from disttrace_viewer.findings.rules.outside import OF_ABSENCE
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import GROUPED, Op, is_connection_error
 from disttrace_viewer.trace.process import Failure
@@ -36,7 +37,7 @@ def with_handled(case: Case, finding: RuleFinding) -> RuleFinding:
         return finding
     trace = case.evidence.trace
     at = {p: f"{raised(one)}{sentences.aside(innermost(one.stack))}" for p, one in new.items()}
-    alike = sentences.together((what, process) for process, what in at.items())
+    alike = together((what, process) for process, what in at.items())
     texts = [
         f"{sentences.subject(trace, who)} handle{'s' * (len(who) == 1)} {what} there."
         for what, who in alike.items()
@@ -278,7 +279,7 @@ def _concerned(finding: RuleFinding) -> tuple[int, ...]:
     return (*finding.culprits, *finding.waiting)
 
 
-KINDS = frozenset({"missing_participant", "unmatched_send", "unmatched_recv", "store_key_missing"})
+KINDS = OF_ABSENCE | {"store_key_missing"}
 """Kinds that are about a rank that does not come."""
 ABOUT_WAITS = KINDS | {"rendezvous_incomplete", "no_progress"}
 """Kinds of what may still come about."""

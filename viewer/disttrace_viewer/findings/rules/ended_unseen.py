@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from disttrace_viewer.analysis.liveness import signal_name
+from disttrace_viewer.analysis.sample import together
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding, Scope, why
 from disttrace_viewer.findings.rules.outside import journals
@@ -24,10 +25,11 @@ def find(case: Case) -> Iterator[RuleFinding]:
         p.index: max((w.attempt or 0 for w in p.workers), default=0)
         for p in case.evidence.trace.processes
     }
-    alike: dict[tuple[int | None, int | None, bool], list[Unseen]] = {}
-    for (attempt, _), one in unseen_of(case.evidence.trace).items():
-        if one.worker.event == FAILED and (attempt or 0) == last[one.launcher]:
-            alike.setdefault((attempt, one.worker.code, one.sure), []).append(one)
+    alike = together(
+        ((attempt, one.worker.code, one.sure), one)
+        for (attempt, _), one in unseen_of(case.evidence.trace).items()
+        if one.worker.event == FAILED and (attempt or 0) == last[one.launcher]
+    )
     for found in sorted(alike.values(), key=lambda each: min(one.worker.t_ns for one in each)):
         yield _finding(case, found)
 
@@ -35,7 +37,15 @@ def find(case: Case) -> Iterator[RuleFinding]:
 def _finding(case: Case, found: list[Unseen]) -> RuleFinding:
     ranks = sorted({one.rank for one in found})
     errors = {one.worker.error.partition("\n")[0] for one in found if one.worker.error}
+    error = f": {next(iter(errors))}" if len(errors) == 1 else ""
     first, sure = found[0].worker, found[0].sure
+    how = words(first, sure=sure, many=len(ranks) > 1)
+    stderr = "what it wrote on stderr"
+    hint = f"Read {stderr}, which is not recorded: nothing is traced before torch is imported."
+    if (first.code or 0) < 0:
+        hint = f"{look_for(first.code)}, and at {stderr}, which is not recorded."
+    elif not sure:
+        hint = f"Read {stderr}, and collect its journal if there is one."
     trace = case.evidence.trace
     stopped = {
         p.index
@@ -44,9 +54,9 @@ def _finding(case: Case, found: list[Unseen]) -> RuleFinding:
     }
     return RuleFinding(
         kind="process_failed",
-        summary=summary(ranks, first, sure=sure, errors=errors),
+        summary=f"{sentences.capital(sentences.ranks(ranks))} {how}{error}.",
         because=why((not sure, sentences.NO_JOURNAL)),
-        hint=hint(first, sure=sure),
+        hint=hint,
         absent_ranks=tuple(ranks),
         at_ns=min(one.worker.t_ns for one in found),
         scope=Scope(
@@ -55,25 +65,6 @@ def _finding(case: Case, found: list[Unseen]) -> RuleFinding:
         ),
         settles=() if sure else (journals(ranks),),
     )
-
-
-_STDERR = "what it wrote on stderr"
-
-
-def summary(ranks: Sequence[int], worker: Worker, *, sure: bool, errors: set[str]) -> str:
-    """``worker``: one of those that ended alike; ``errors``: first lines of their error files."""
-    error = f": {next(iter(errors))}" if len(errors) == 1 else ""
-    how = words(worker, sure=sure, many=len(ranks) > 1)
-    return f"{sentences.capital(sentences.ranks(ranks))} {how}{error}."
-
-
-def hint(worker: Worker, *, sure: bool) -> str:
-    """What to read."""
-    if (worker.code or 0) < 0:
-        return f"{look_for(worker.code)}, and at {_STDERR}, which is not recorded."
-    if not sure:
-        return f"Read {_STDERR}, and collect its journal if there is one."
-    return f"Read {_STDERR}, which is not recorded: nothing is traced before torch is imported."
 
 
 STARTED, KILLED = "started", "killed"

@@ -14,7 +14,7 @@ from disttrace_viewer.analysis.sample import SETTERS
 from disttrace_viewer.evidence.store_keys import AWAITING, place_and_key
 from disttrace_viewer.evidence.wait import Wait, given_up_ns
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.trace.model import CodeLocation, JobTrace
+from disttrace_viewer.trace.model import CodeLocation
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 
@@ -50,7 +50,7 @@ def held_up_by(case: Case, wait: Wait) -> dict[int, Held]:
         if process in found:
             continue
         if (at := where(case, wait, process)) is not None:
-            found[process] = Held(None, (), None, at)
+            found[process] = Held(None, (), at)
         elif (seen := _afterwards(case, wait, process, by_ns)) is not None:
             found[process] = seen
     return found
@@ -62,7 +62,7 @@ def _afterwards(case: Case, wait: Wait, process: int, by_ns: int) -> Held | None
     if over_ns is None:
         return None
     found = case.evidence.stood_after(process, over_ns, over_ns + by_ns)
-    return None if found is None else Held(None, (), None, found[0], found[1] - over_ns)
+    return None if found is None else Held(None, (), found[0], found[1] - over_ns)
 
 
 def where(case: Case, wait: Wait, process: int) -> CodeLocation | None:
@@ -113,12 +113,11 @@ def _held(case: Case, process: int, over_ns: int, arrived_ns: int) -> Held | Non
     first = min(before, key=lambda op: op.begin_ns)
     partners = _partners(case, first)
     if first.begin_ns <= over_ns:
-        by = tuple(op for op in partners if op.begin_ns > over_ns)
-        return Held(first, by, case.evidence.within(first))
+        return Held(first, tuple(op for op in partners if op.begin_ns > over_ns))
     if partners and all(op.begin_ns <= over_ns for op in partners):
         return None  # it was late there as well
     # It got on in between, and what came before is not at hand.
-    return Held(first, (), case.evidence.within(first))
+    return Held(first, ())
 
 
 def _partners(case: Case, op: Op) -> list[Op]:
@@ -148,17 +147,15 @@ class Held:
 
     op: Op | None
     by: tuple[Op, ...]
-    within: str | None
-    """The operation that the program called, where ``op`` is a part of it."""
     at: CodeLocation | None = None
     """Where it stood, without ``op``."""
     after_ns: int | None = None
     """It was seen there only so long after the others had given up."""
 
 
-def words(trace: JobTrace, held: Mapping[int, Held]) -> str:
+def words(case: Case, held: Mapping[int, Held]) -> str:
     """What held these processes up, to follow a sentence: empty if nothing did."""
-    parts = []
+    trace, parts = case.evidence.trace, []
     for process, one in sorted(held.items()):
         if one.op is None:
             if one.at is not None:
@@ -170,6 +167,6 @@ def words(trace: JobTrace, held: Mapping[int, Held]) -> str:
             continue
         by = sentences.processes(trace, sorted({op.process for op in one.by}))
         waited = f"waited for {by}" if one.by else "was"
-        name = sentences.operation(trace, one.op, one.within)
+        name = sentences.operation(trace, one.op, case.evidence.within(one.op))
         parts.append(f"; {trace.processes[process].label} {waited} in {name} until then")
     return "".join(parts)

@@ -8,14 +8,14 @@ from dataclasses import replace
 from disttrace.journal.code_files import is_library
 from disttrace_viewer.analysis.out_of_step import MOST_SHIFT
 from disttrace_viewer.analysis.process_ends import CLEAN, TOGETHER_NS
-from disttrace_viewer.analysis.sample import STAND_IN, Course, Site, site
+from disttrace_viewer.analysis.sample import STAND_IN, Course, Site, site, together
 from disttrace_viewer.evidence.recorded import DRAINING
 from disttrace_viewer.evidence.wait import COLLECTIVE, RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import late_arrivals, outside, swallowed, unmatched
 from disttrace_viewer.findings.rules.late_arrivals import Held
-from disttrace_viewer.findings.rules.outside import journals
+from disttrace_viewer.findings.rules.outside import POLLED_HINT, journals
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
 from disttrace_viewer.findings.rules.unmatched import with_question
 from disttrace_viewer.trace.operation import Op
@@ -162,7 +162,12 @@ def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
     if stopped is not None:
         return stopped
     if sinks and all(case.at_work(s) for s in sinks):
-        return outside.at_work_hint(case, sinks)
+        if all(outside.asks(case, s) for s in sinks):
+            return POLLED_HINT
+        return (
+            "See whether they come to it when they are through with the others: whoever waits may"
+            " be ahead of them, or they passed this call over."
+        )
     failure = next((f for s in sinks for f in outside.failed_threads(case, s)), None)
     if failure is not None:
         return f"Read the exception of its thread first: {outside.raised(failure)}."
@@ -315,7 +320,7 @@ def summary(
     if wait.kind == RENDEZVOUS:
         name = f"the creation of a group ({wait.op.call.op})"
     if extra:
-        alike = sentences.together(((op.call.op, sentences.line(op)), op.seq or 0) for op in extra)
+        alike = together(((op.call.op, sentences.line(op)), op.seq or 0) for op in extra)
         made = [
             f"{op} {', '.join(f'#{seq}' for seq in numbers)} at {line}"
             for (op, line), numbers in alike.items()
@@ -334,7 +339,7 @@ def summary(
         by = sentences.span(min(late[p] for p in came))
         return (
             f"{sentences.subject(trace, came)} arrived at {name} {by} after the others had given"
-            f" up: {waited} for it {lasting}{late_arrivals.words(trace, held)}."
+            f" up: {waited} for it {lasting}{late_arrivals.words(case, held)}."
         )
     left = [p for p in _left(case, wait, sinks) if p in never]
     if left and {*left} == {*never} and not wait.absent and not came:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from disttrace.journal.format import DEVICE, HOST, LINK, REPLAYED
 from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN
+from disttrace_viewer.analysis.sample import together
 from disttrace_viewer.evidence.evidence import LED
 from disttrace_viewer.evidence.recorded import DRAINING
 from disttrace_viewer.evidence.wait import (
@@ -214,7 +215,7 @@ def _held_by_graphs(case: Case, wait: Wait) -> bool:
 def _apart(case: Case, waits: Sequence[Wait]) -> RuleFinding:
     """Waits at different places, of which it is not known whether they are for one another."""
     trace, who = case.evidence.trace, [w.process for w in waits]
-    alike = sentences.together(
+    alike = together(
         (f"{sentences.called(w.op)} at {sentences.line(w.op)}", w.process) for w in waits
     )
     parts = [f"{sentences.processes(trace, some)} in {where}" for where, some in alike.items()]
@@ -425,7 +426,7 @@ def _is_told_of(case: Case, wait: Wait) -> bool:
 
 def device_summary(trace: JobTrace, ops: Sequence[Op]) -> str:
     """``ops``: the first operation of each with which its device is not through."""
-    alike = sentences.together((sentences.operation(trace, op), op.process) for op in ops)
+    alike = together((sentences.operation(trace, op), op.process) for op in ops)
     parts = [
         f"{sentences.processes(trace, who)} {'is' if len(who) == 1 else 'are'} not through with"
         f" {name}"

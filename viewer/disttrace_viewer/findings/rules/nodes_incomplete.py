@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from disttrace_viewer.analysis.process_ends import CLEAN
+from disttrace_viewer.analysis.sample import together
 from disttrace_viewer.evidence.rendezvous import UNNAMED, Attempt, host_of
 from disttrace_viewer.evidence.wait import NODES, Wait
 from disttrace_viewer.findings.case import Case
@@ -100,7 +101,7 @@ def _missing(case: Case, attempt: Attempt, late: Sequence[Attempt]) -> Iterator[
             continue
         where = outside.where(case, [one.process], named=True).removeprefix("; ")
         yield f"{agent} was in an earlier round and did not come: {where}"
-    stores = sentences.together(
+    stores = together(
         (
             f"for the same id{_at(trace, one)}"
             if one.place != attempt.place
@@ -111,7 +112,7 @@ def _missing(case: Case, attempt: Attempt, late: Sequence[Attempt]) -> Iterator[
     )
     for how, who in stores.items():
         yield f"{_agents(trace, who)} {'waits' if len(who) == 1 else 'wait'} {how}"
-    sizes = sentences.together((_nodes(one), one.process) for one in arrived)
+    sizes = together((_nodes(one), one.process) for one in arrived)
     if len(sizes) > 1:
         claims = [f"{_agents(trace, who)}: {nodes}" for nodes, who in sizes.items()]
         yield f"they do not agree on --nnodes: {sentences.listed(claims)}"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
-from disttrace_viewer.analysis.sample import innermost
+from disttrace_viewer.analysis.sample import innermost, together
 from disttrace_viewer.evidence.wait import Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding, Scope, why
@@ -167,7 +167,7 @@ def to_itself(
     trace: JobTrace, who: Sequence[int], where: Mapping[int, CodeLocation | None], sending: Set[int]
 ) -> str:
     """The one that is not ``sending`` to itself receives from itself."""
-    reported = sentences.together(
+    reported = together(
         (f"{'sends to' if p in sending else 'receives from'} itself{sentences.aside(where[p])}", p)
         for p in who
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from disttrace.journal.format import STOPPED
 from disttrace_viewer.analysis.process_ends import ALIVE, CLEAN, MISSED_NS, SILENT, TOGETHER_NS
-from disttrace_viewer.analysis.sample import innermost
+from disttrace_viewer.analysis.sample import innermost, together
 from disttrace_viewer.evidence.endings import end_of
 from disttrace_viewer.evidence.recorded import DRAINING
 from disttrace_viewer.evidence.wait import Wait
@@ -36,11 +36,6 @@ def silent_ns(case: Case, process: int) -> int:
     evidence = case.evidence
     newest_ns = min(evidence.newest_sign_ns, evidence.interrupted_ns or evidence.newest_sign_ns)
     return newest_ns - evidence.trace.processes[process].last_ns
-
-
-def at_work_hint(case: Case, processes: Iterable[int]) -> str:
-    """What to do about those that are all at work while others wait for them."""
-    return POLLED_HINT if all(asks(case, p) for p in processes) else COMMUNICATE
 
 
 def asks(case: Case, process: int) -> bool:
@@ -97,11 +92,6 @@ def mute(case: Case, sinks: Sequence[int]) -> list[int]:
 
 POLLED_HINT = "Find who should bring about what is asked for there, and what it does instead."
 """What to do about a store that is polled."""
-COMMUNICATE = (
-    "See whether they come to it when they are through with the others: whoever waits may be ahead"
-    " of them, or they passed this call over."
-)
-"""What to do about those that are all at work while others wait for them."""
 
 
 def where(
@@ -121,7 +111,7 @@ def where(
     def at(process: int, *, many: bool = False) -> str:
         return _doing(case, process, since_ns, wait, many=many)
 
-    alike = sentences.together((at(process), process) for process in case.by_rank(processes))
+    alike = together((at(process), process) for process in case.by_rank(processes))
     clauses = []
     for who in alike.values():
         many = len(who) > 1
@@ -230,7 +220,11 @@ def tempered(case: Case, finding: RuleFinding) -> RuleFinding | None:
         return finding
     if case.knows("occasion", of):
         # Without a hang there would be no dump.
-        return replace(finding, severity=WARNING, settles=(*finding.settles, DATED))
+        dated = (
+            "copy the dumps with their times (cp -p, rsync -t, tar): they tell whether anything"
+            " still moved when they were made"
+        )
+        return replace(finding, severity=WARNING, settles=(*finding.settles, dated))
     return replace(finding, severity=NOTE, hint=TIMES)
 
 
@@ -275,33 +269,23 @@ def what_stays_open(case: Case, findings: Sequence[RuleFinding]) -> tuple[str, .
     if any(finding.severity != NOTE for finding in findings):
         return ()
     sources = {p.source for p in processes if p.source == "log" or "since" in p.lacks}
-    return (*_dumps_tell(case), *(UNDECIDED[one] for one in sorted(sources & UNDECIDED.keys())))
-
-
-def _dumps_tell(case: Case) -> tuple[str, ...]:
-    """What dumps by which nothing is wrong cannot have reported."""
-    processes = case.evidence.trace.processes
+    undecided = tuple(UNDECIDED[one] for one in sorted(sources & UNDECIDED.keys()))
+    # What dumps by which nothing is wrong cannot have reported.
     if any(p.source != DUMPED for p in processes):
-        return ()
+        return undecided
     if all("arguments" in p.lacks for p in processes):
-        return (BLANK,)
-    return (UNHEARD,) if any("messages" in p.lacks for p in processes) else ()
+        return ("the dumps hold no operation, so where the ranks are is not known.", *undecided)
+    unheard = "gloo's recorder keeps no sends and receives: a rank may be in one, or anywhere else."
+    return (unheard, *undecided) if any("messages" in p.lacks for p in processes) else undecided
 
 
 EARLY = "let it hang for longer before ending it: all was ended after a short wait"
 """Of a wait that was cut off so soon that it may have been about to end."""
-DEFINITIONS = "collect the definitions (*.defs.jsonl) of the journals here that lack them"
 
 
 TIMES = (
     "Copy dumps with their times (cp -p, rsync -t, tar), and ask ncclras twice, some seconds apart:"
     " then it is told whether this is a moment of a job that gets on, or a stall."
-)
-UNHEARD = "gloo's recorder keeps no sends and receives: a rank may be in one, or anywhere else."
-BLANK = "the dumps hold no operation, so where the ranks are is not known."
-DATED = (
-    "copy the dumps with their times (cp -p, rsync -t, tar): they tell whether anything still moved"
-    " when they were made"
 )
 TIMELESS = (
     "since when it is so is not known (files were copied or changed since, or it is one output of"
@@ -317,43 +301,41 @@ UNDECIDED = {
 """What was read of a kind of evidence that never shows that all is well."""
 
 
+def _source(trace: JobTrace) -> str:
+    """Of what kind the evidence is: of several tools as of dumps, of none as of journals."""
+    sources = {p.source for p in trace.processes}
+    if len(sources) == 1:
+        return sources.pop()
+    return DUMPED if sources and JOURNAL not in sources else JOURNAL
+
+
 def unseen(trace: JobTrace, ranks: Sequence[int]) -> str:
     """Of ranks of which nothing was found."""
-    they = "they" if len(ranks) > 1 else "it"
-    if _all_of(trace, "log"):
-        return f"of {sentences.ranks(ranks)} the log has no such line"
-    if _all_of(trace, "py-spy"):
-        return f"of {sentences.ranks(ranks)} there is no stack, so nobody knows whether {they} came"
-    if _all_of(trace, ATTACHED):
-        does = "do" if len(ranks) > 1 else "does"
-        return f"{sentences.ranks(ranks)} {does} not run here, so nobody knows whether {they} came"
-    if _all_of(trace, "NCCL RAS"):
-        return f"NCCL could not reach {sentences.ranks(ranks)}, so nobody knows whether {they} came"
-    if trace.processes and all(p.source != JOURNAL for p in trace.processes):
-        return (
-            f"{sentences.ranks(ranks)} left no dump ({they} died, kept the GIL, or tore down), so"
-            f" nobody knows whether {they} came"
-        )
-    return f"of {sentences.ranks(ranks)} no journal was found, so nobody knows whether {they} came"
+    they, does = ("they", "do") if len(ranks) > 1 else ("it", "does")
+    who = sentences.ranks(ranks)
+    text = {
+        "log": f"of {who} the log has no such line",
+        "py-spy": f"of {who} there is no stack",
+        ATTACHED: f"{who} {does} not run here",
+        "NCCL RAS": f"NCCL could not reach {who}",
+        JOURNAL: f"of {who} no journal was found",
+    }.get(_source(trace), f"{who} left no dump ({they} died, kept the GIL, or tore down)")
+    came = f", so nobody knows whether {they} came"
+    return text if _source(trace) == "log" else text + came
 
 
 def not_found(trace: JobTrace) -> str:
     """Of a rank of which nothing was found, by itself."""
-    if _all_of(trace, "log"):
-        return "the log has no line of it"
-    if _all_of(trace, "py-spy"):
-        return "there is no stack of it"
-    if _all_of(trace, ATTACHED):
-        return "does not run here (on another host, or it ended)"
-    if _all_of(trace, "NCCL RAS"):
-        return "NCCL could not reach it (it died, or its host or network did)"
-    if trace.processes and all(p.source != JOURNAL for p in trace.processes):
-        return "left no dump (it died, kept the GIL, or tore down; or its dump was not collected)"
-    return "no journal found (was it started? was its journal collected?)"
-
-
-def _all_of(trace: JobTrace, source: str) -> bool:
-    return bool(trace.processes) and all(p.source == source for p in trace.processes)
+    return {
+        "log": "the log has no line of it",
+        "py-spy": "there is no stack of it",
+        ATTACHED: "does not run here (on another host, or it ended)",
+        "NCCL RAS": "NCCL could not reach it (it died, or its host or network did)",
+        JOURNAL: "no journal found (was it started? was its journal collected?)",
+    }.get(
+        _source(trace),
+        "left no dump (it died, kept the GIL, or tore down; or its dump was not collected)",
+    )
 
 
 def journals(ranks: Iterable[int]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from disttrace_viewer.analysis.liveness import signal_name
 from disttrace_viewer.analysis.process_ends import FROM_OUTSIDE
+from disttrace_viewer.analysis.sample import together
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import (
     CERTAIN,
@@ -30,10 +31,8 @@ Report = Mapping[str, Any]
 
 def find(case: Case) -> Iterator[RuleFinding]:
     """One finding per kind of line; what the job reported itself comes first."""
-    rows = [row for one in case.evidence.trace.processes for row in one.reports]
-    of_kind: dict[str, list[Report]] = {}
-    for row in rows:
-        of_kind.setdefault(row["kind"], []).append(row)
+    processes = case.evidence.trace.processes
+    of_kind = together((row["kind"], row) for one in processes for row in one.reports)
     for kind, make in _MAKERS.items():
         if kind in of_kind:
             yield from make(case, of_kind[kind])
@@ -139,7 +138,8 @@ def _barrier(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
             f"{count:,} workers have come to a barrier by the store for {world:,}: the store is of"
             " an earlier launch as well, or the ranks disagree on how many they are."
         )
-        yield _found(case, "rendezvous_incomplete", summary, waiting=ranks, hint=FRESH)
+        fresh = "Start with a port, or a folder, that no earlier launch has used."
+        yield _found(case, "rendezvous_incomplete", summary, waiting=ranks, hint=fresh)
     elif count < world:
         missing = [rank for rank in range(world) if rank not in ranks]
         alone = f": {sentences.ranks(missing)}" * (len(ranks) == count)
@@ -352,7 +352,6 @@ _MAKERS: dict[str, Callable[[Case, Sequence[Report]], Iterator[RuleFinding]]] = 
     "stuck": _stuck,
 }
 LOOK_THERE = "Look at what the missing do there, and whether they were started: disttrace attach."
-FRESH = "Start with a port, or a folder, that no earlier launch has used."
 WATCHDOG = (
     "Look at the stacks of these ranks, native ones too (py-spy dump --native): a destructor of"
     " CUDA objects, a synchronize, a fork, a debugger."

@@ -6,6 +6,7 @@ import difflib
 import itertools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
+from disttrace_viewer.analysis.sample import together
 from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.evidence.store_keys import ALIKE, NUMBER, Key
 from disttrace_viewer.evidence.wait import KEY, Wait
@@ -146,7 +147,7 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
         summary = (
             f"{subject} waited in {op.call.op} of {names} at {at} for {age} and gave up;"
             f" {sentences.processes(trace, sorted(by))} set it"
-            f" {sentences.span(min(by.values()))} later{late_arrivals.words(trace, late)}."
+            f" {sentences.span(min(by.values()))} later{late_arrivals.words(case, late)}."
         )
     else:
         became, found = _became(case, key, apart, closest)
@@ -336,7 +337,7 @@ def _series(trace: JobTrace, series: Sequence[Wait]) -> str:
         names = " and ".join(repr(key) for key in wait.exchange[2:5])  # type: ignore[index]
         return f"{names} ({sentences.line(wait.op)})"
 
-    reported = sentences.together((awaited(wait), wait.process) for wait in series)
+    reported = together((awaited(wait), wait.process) for wait in series)
     waits = [
         f"{sentences.processes(trace, who)} {'wait' if len(who) > 1 else 'waits'} for {names}"
         for names, who in reported.items()
@@ -358,7 +359,7 @@ def _able_text(trace: JobTrace, who: Sequence[int], able: Sequence[Wait]) -> str
     """Where all who could set it are, each of which waits for those who wait for it."""
     if not able:
         return ""
-    reported = sentences.together((f"in {sentences.call(trace, w.op)}", w.process) for w in able)
+    reported = together((f"in {sentences.call(trace, w.op)}", w.process) for w in able)
     where = [f"{sentences.processes(trace, of)} {text}" for text, of in reported.items()]
     return (
         f"; all others who use this store wait for {sentences.processes(trace, who)}"
@@ -367,7 +368,7 @@ def _able_text(trace: JobTrace, who: Sequence[int], able: Sequence[Wait]) -> str
 
 
 def _behind(trace: JobTrace, behind: Sequence[Wait]) -> str:
-    calls = sentences.together(((w.op.call.op, sentences.line(w.op)), w.process) for w in behind)
+    calls = together(((w.op.call.op, sentences.line(w.op)), w.process) for w in behind)
     shown = [f"{op} of {sentences.processes(trace, who)} ({at})" for (op, at), who in calls.items()]
     if not shown:
         return ""

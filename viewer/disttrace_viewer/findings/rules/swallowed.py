@@ -12,7 +12,7 @@ from dataclasses import replace
 from disttrace.journal.format import COLLECTIVE, COMPOSED
 from disttrace_viewer.analysis.out_of_step import Shift
 from disttrace_viewer.analysis.past import Place, place_of
-from disttrace_viewer.analysis.sample import frame
+from disttrace_viewer.analysis.sample import frame, together
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding
 from disttrace_viewer.trace.model import Stream
@@ -65,7 +65,7 @@ def with_raised(
     def call(op: Op) -> str:
         return f"{op.call.op}{sentences.inside(evidence.within(op))} ({sentences.line(op)})"
 
-    calls = sentences.together(((call(op), tidy(op.error or "")), op.process) for op in raised)
+    calls = together(((call(op), tidy(op.error or "")), op.process) for op in raised)
     texts = [
         f"{text} raised on {sentences.processes(trace, who)}, which went on without it: {error}"
         for (text, error), who in calls.items()

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from disttrace.journal.format import EXEC
 from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN
-from disttrace_viewer.analysis.sample import frame
+from disttrace_viewer.analysis.sample import frame, together
 from disttrace_viewer.evidence.endings import end_of
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.findings.case import Case
@@ -31,13 +31,14 @@ def find(case: Case) -> Iterator[RuleFinding]:
     }
     if any(f.severity == ERROR for f in case.findings) and not reported:
         return  # about ranks of which there is no process
-    left: dict[int | None, list[int]] = {}
-    for process, end in enumerate(case.evidence.ends):
-        attempt = trace.processes[process].attempt
-        if end.how not in (OWN, CASCADE) or process in case.ends or attempt in reported:
-            continue
-        if process_failed.counts(case, process):  # and does not only report its children's end
-            left.setdefault(attempt, []).append(process)
+    left = together(
+        (attempt, process)
+        for process, end in enumerate(case.evidence.ends)
+        if (attempt := trace.processes[process].attempt) not in reported
+        and end.how in (OWN, CASCADE)
+        and process not in case.ends
+        and process_failed.counts(case, process)  # and does not only report its children's end
+    )
     for failed in left.values():
         yield _finding(case, sorted(failed, key=lambda p: case.evidence.ends[p].t_ns))
 
@@ -109,7 +110,7 @@ def summary(
     a time-out was over.
     """
     trace = evidence.trace
-    alike = sentences.together((ended(end_of(evidence, process)), process) for process in failed)
+    alike = together((ended(end_of(evidence, process)), process) for process in failed)
     text = "; ".join(
         f"{sentences.processes(trace, who)} {ended(end_of(evidence, who[0]), many=len(who) > 1)}"
         for who in list(alike.values())[:3]

@@ -21,7 +21,14 @@ def find(case: Case) -> Iterator[RuleFinding]:
     for wait in case.oldest():
         if wait in case.owner or wait.kind != MESSAGE or not case.old(wait):
             continue
-        sinks = [t for t in wait.targets if case.outside(t) or _in_that_launch(case, wait, t)]
+        # Some only wait for messages, with both ends, of launches that lack this one.
+        lacking = _launched_with(case, wait)
+        sinks = [
+            t
+            for t in wait.targets
+            if case.outside(t)
+            or (t in lacking and all(w.kind == MESSAGE and w.complete for w in case.of_process[t]))
+        ]
         if wait.any_of and (len(sinks) < len(wait.targets) or not sinks):
             continue
         if not sinks and not wait.absent:
@@ -29,13 +36,6 @@ def find(case: Case) -> Iterator[RuleFinding]:
         # Of those who are no more held up than to be late, any may send what it takes yet.
         other = None if wait.any_of else _other_tag(case, wait)
         yield _facing(case, wait, other) if other is not None else _finding(case, wait, sinks)
-
-
-def _in_that_launch(case: Case, wait: Wait, target: int) -> bool:
-    """Whether it only waits for messages, with both ends, of launches that lack this one."""
-    theirs = case.of_process.get(target, ())
-    together = _launched_with(case, wait)
-    return target in together and all(w.kind == MESSAGE and w.complete for w in theirs)
 
 
 def _launched_with(case: Case, wait: Wait) -> set[int]:
@@ -178,7 +178,7 @@ def summary(case: Case, wait: Wait, others: Sequence[int], held: Mapping[int, He
         by = sentences.span(wait.lateness[0][1])
         return (
             f"{been} and gave up; {who} posted the {verb} {by} later"
-            f"{late_arrivals.words(trace, held)}."
+            f"{late_arrivals.words(case, held)}."
         )
     if not others:
         return f"{been}, but of {sentences.ranks(wait.absent)} no journal was found."
@@ -204,7 +204,8 @@ def partner(case: Case, wait: Wait) -> Wait | None:
             continue
         if wait.kind == MESSAGE and other.op.call.op != wait.op.call.op:
             return other
-        if wait.kind == COLLECTIVE and _same_line(wait, other):
+        here, apart = frame(wait.op), other.op.call.group != wait.op.call.group
+        if wait.kind == COLLECTIVE and here is not None and here == frame(other.op) and apart:
             return other
     return None
 
@@ -220,11 +221,6 @@ def possible(case: Case, wait: Wait) -> bool:
         group != wait.op.call.group and (trace.groups[group].size or 2) > 1
         for group in trace.groups_by_process.get(wait.process, ())
     )
-
-
-def _same_line(one: Wait, two: Wait) -> bool:
-    here, there = frame(one.op), frame(two.op)
-    return here is not None and here == there and one.op.call.group != two.op.call.group
 
 
 def question(trace: JobTrace, wait: Wait, other: Wait) -> str:
