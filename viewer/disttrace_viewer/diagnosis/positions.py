@@ -90,25 +90,13 @@ class _Doing:
 
 @dataclass(slots=True)
 class _There:
-    """Those that do the same, and those that were reported to do it with these."""
+    """Those that do the same, by process, and those that were reported to do it with these."""
 
     doing: _Doing
-    processes: list[int] = field(default_factory=list)
+    members: dict[int, _Doing] = field(default_factory=dict)
     reported: list[Reported] = field(default_factory=list)
-    groups: set[object] = field(default_factory=set)
-    """In which they are."""
     more: int = 0
     """In so many groups the reported ones are."""
-    age_ns: int = 0
-    differ: bool = False
-
-    def take(self, process: int, doing: _Doing) -> None:
-        """One more."""
-        self.processes.append(process)
-        self.age_ns = max(doing.age_ns, self.age_ns)
-        self.differ |= doing.text != self.doing.text
-        if doing.op is not None:
-            self.groups.add(doing.op.call.group)
 
 
 _Key = tuple[bool, str, str, str, "int | None"]
@@ -140,7 +128,7 @@ def places(case: Case, findings: Sequence[RuleFinding]) -> list[RankPlace]:
             case.evidence.ends[process.index].state,
             process.attempt if again else None,
         )
-        found.setdefault(key, _There(one)).take(process.index, one)
+        found.setdefault(key, _There(one)).members[process.index] = one
         for more in case.evidence.trace.reported_by.get(process.index, ()):
             if one.op is None or one.op.call.group != more.group or more.groups < 0:
                 continue  # it waits in something else than the one with which they were compared
@@ -148,27 +136,30 @@ def places(case: Case, findings: Sequence[RuleFinding]) -> list[RankPlace]:
                 found[key].reported.append(more)
             else:  # in groups of that make, of which only the number is known
                 of = (False, str(_kind(case, one.op, apart=True)), *key[2:])
-                there = found.setdefault(of, _There(one, age_ns=one.age_ns))
+                there = found.setdefault(of, _There(one))
                 there.reported.append(more)
                 there.more += more.groups
     first = set(findings[0].waiting) if findings else set()
     alike: dict[tuple[Any, ...], list[_There]] = {}
     for key, there in found.items():
-        is_named = key[0] or not first.isdisjoint(there.processes)
-        kind = None if is_named else _kind(case, there.doing.op, apart=not there.processes)
-        folded = kind is not None and (len(found) > SEVERAL or not there.processes)
+        is_named = key[0] or not first.isdisjoint(there.members)
+        kind = None if is_named else _kind(case, there.doing.op, apart=not there.members)
+        folded = kind is not None and (len(found) > SEVERAL or not there.members)
         alike.setdefault((kind, *key[2:]) if folded else key, []).append(there)
     places = []
     for place, together in alike.items():
         *_, at, how, attempt = place
-        doing = together[0].doing.text + " (numbers differ)" * together[0].differ
-        members = tuple(sorted(process for there in together for process in there.processes))
+        doing = together[0].doing.text
+        if any(one.text != doing for one in together[0].members.values()):
+            doing += " (numbers differ)"
+        members = tuple(sorted(process for there in together for process in there.members))
         reported = [more for there in together for more in there.reported]
         named = together[0].doing.named
         briefly = () if named is None else _brief(case.evidence.trace, *named)
         if len(together) > 1 or not members:
             doing, briefly = _in_groups(case, together), ()
-        longest = max(there.age_ns for there in together)
+        every = (one for there in together for one in (there.doing, *there.members.values()))
+        longest = max(one.age_ns for one in every)
         waits = bool(waiting & set(members))
         ends = [case.evidence.ends[process] for process in members or reported[0].like]
         word = state(max(ends, key=lambda end: (not end.told_to_end, end.silent_ns or 0)))
@@ -207,7 +198,8 @@ def _in_groups(case: Case, together: Sequence[_There]) -> str:
     ops = [there.doing.op for there in together if there.doing.op is not None]
     numbers = {op.seq for op in ops}
     number = f" #{ops[0].seq}" if len(numbers) == 1 and ops[0].seq is not None else ""
-    count = len({group for there in together for group in there.groups})
+    every = (one.op for there in together for one in there.members.values())
+    count = len({op.call.group for op in every if op is not None})
     count += sum(there.more for there in together)
     desc = case.evidence.trace.groups[ops[0].call.group or 0].desc
     return f"in {ops[0].call.op}{number} of {count} groups" + (f" ({desc})" if desc else "")

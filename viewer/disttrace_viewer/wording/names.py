@@ -6,6 +6,7 @@ import datetime
 import itertools
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -351,6 +352,19 @@ def parameters(names: Sequence[str]) -> str:
     below = ".".join(one[0] for one in itertools.takewhile(lambda one: len({*one}) == 1, parts))
     of = f" of {below}" if below else ""
     return f"{len(names):,} parameters{of} ({few(names, _LISTED)})"
+
+
+def unusual(named: Mapping[int, Sequence[str]]) -> dict[int, tuple[list[str], list[str]]]:
+    """What those whose names are not the usual ones lack of these, and have beyond them; the most,
+    or else those with more, are the usual ones.
+    """
+    ways = Counter(map(tuple, sorted(named.values(), key=len, reverse=True)))
+    (usual, _), *_ = ways.most_common()
+    return {
+        key: ([n for n in usual if n not in {*own}], [n for n in own if n not in {*usual}])
+        for key, own in named.items()
+        if {*own} != {*usual}
+    }
 
 
 def tensors(dtypes: Sequence[str] | None, shapes: Sequence[Sequence[int]] | None) -> str:

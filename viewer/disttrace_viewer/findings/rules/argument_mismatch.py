@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -27,7 +26,7 @@ from disttrace_viewer.findings.rules import swallowed
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.names import few, number, parameters
+from disttrace_viewer.wording.names import few, number, parameters, unusual
 
 
 def find(case: Case) -> Iterator[RuleFinding]:
@@ -217,11 +216,10 @@ def _parameters(found: Disagreement) -> dict[int, tuple[list[str], list[str]]]:
         if not isinstance(module, str) or not isinstance(names, list):
             return {}
         named[rank] = tuple(map(str, names))
-    (usual, _), *_ = Counter(sorted(named.values(), key=len, reverse=True)).most_common()
     return {
-        rank: ([n for n in usual if n not in {*own}], [n for n in own if n not in {*usual}])
-        for rank, own in named.items()
-        if {*own} != {*usual} and not {*own}.isdisjoint(usual)
+        rank: (lacking, beyond)
+        for rank, (lacking, beyond) in unusual(named).items()
+        if {*beyond} != {*named[rank]}  # else nothing in common: of another module
     }
 
 

@@ -6,7 +6,7 @@ What passes on that communication broke is distinguished in ``analysis.process_e
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
 
 from disttrace.journal.format import ABORTED, STOPPED
@@ -31,7 +31,7 @@ from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.trace.model import CodeLocation, JobTrace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.names import parameters
+from disttrace_viewer.wording.names import parameters, unusual
 from disttrace_viewer.wording.sentences import ENDED_SILENTLY, came_about, ended, raised
 
 MOMENT_NS = 2_000_000_000
@@ -214,6 +214,10 @@ def _finding(case: Case, first: int, alike: list[int]) -> RuleFinding:
     # What its main thread is in since its exception, which it calls at its end.
     ending = next((o for o in late if end.failure and o.begin_ns >= end.failure.t_ns), None)
     named, of_them = _parameters(case, alike, models=odd is not None)
+    others = any(not p.is_agent and p.index not in {*alike} for p in trace.processes)
+    # Whether none of the others is known to have failed before.
+    is_first = others and case.knows("moments", range(len(evidence.ends)))
+    is_first &= not any(f.kind == "process_failed" and f.severity == ERROR for f in case.findings)
     received = summary(
         trace,
         alike,
@@ -221,14 +225,14 @@ def _finding(case: Case, first: int, alike: list[int]) -> RuleFinding:
         evidence.whereabouts(first),
         last,
         surely=sure,
-        first=_is_first(case, first, alike),
+        first=is_first,
         ending=ending,
     )
     return RuleFinding(
         kind="process_failed",
         summary=" ".join([received, *of_them]),
         because=why((not sure, ENDED_SILENTLY)),
-        hint=hint(end, others=_has_others(case, alike), ending=ending),
+        hint=hint(end, others=others, ending=ending),
         culprits=tuple(alike) if odd is None else odd,
         op=None if last is None else last.call.op,
         parameters=named,
@@ -239,20 +243,6 @@ def _finding(case: Case, first: int, alike: list[int]) -> RuleFinding:
             members=_launchers(case, alike) | case.witnesses.broke_after(alike),
         ),
     )
-
-
-def _is_first(case: Case, process: int, alike: list[int]) -> bool:
-    """Whether others ran too, and none of them is known to have failed before."""
-    if any(found.kind == "process_failed" and found.severity == ERROR for found in case.findings):
-        return False
-    return _has_others(case, alike) and case.knows("moments", range(len(case.evidence.ends)))
-
-
-def _has_others(case: Case, alike: list[int]) -> bool:
-    """Whether any ran beside some processes, but for launchers."""
-    these = {*alike}
-    processes = case.evidence.trace.processes
-    return any(not p.is_agent and p.index not in these for p in processes)
 
 
 def _surely_over(case: Case, process: int, alike: Set[int]) -> bool:
@@ -296,15 +286,14 @@ def _parameters(
         return found, [f"In the model: {parameters(names)}." for _, names in found[:1]]
     if not all(named.values()):
         return (), []
-    (usual, _), *_ = Counter(sorted(named.values(), key=len, reverse=True)).most_common()
-    found, received = (), list[str]()
-    for p, own in named.items():
-        lacking = tuple(name for name in usual if name not in {*own})
-        beyond = tuple(name for name in own if name not in {*usual})
-        if lacking or beyond:
-            found += ((p, lacking + beyond),)
-            received.append(model(case.evidence.trace.processes[p].label, lacking, beyond))
-    return found, received
+    received = list[str]()
+    apart = unusual(named)
+    for p, (lacking, beyond) in apart.items():
+        parts = [f"lacks {parameters(lacking)}"] * bool(lacking)
+        parts += [f"has {parameters(beyond)} beside the others'"] * bool(beyond)
+        label = case.evidence.trace.processes[p].label
+        received.append(f"The model of {label} {' and '.join(parts)}.")
+    return tuple((p, (*lacking, *beyond)) for p, (lacking, beyond) in apart.items()), received
 
 
 NATIVE = (
@@ -327,13 +316,6 @@ _OF_SIGNAL = {
     **dict.fromkeys(("SIGSEGV", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP"), _CRASH),
     "SIGBUS": f"{_CRASH}, or a full /dev/shm (of a data loader's workers)",
 }
-_DUMPED = "run with PYTHONFAULTHANDLER=1"
-"""It writes where the program stood on these signals."""
-HELPER = (
-    "The other end of this connection is a process of this host that passes tensors, mostly a"
-    " worker of the rank's DataLoader, and it has ended: look at its output, for the out-of-memory"
-    " killer (dmesg), and whether /dev/shm is full."
-)
 _HELPERS = re.compile(
     r"[/\\]torch[/\\](multiprocessing[/\\]reductions|utils[/\\]data[/\\]dataloader)\.py$"
 )
@@ -375,13 +357,6 @@ def summary(
     return f"{sentences.subject(trace, who)} {how}{at}{before}{on}."
 
 
-def model(who: str, lacking: Sequence[str], beyond: Sequence[str]) -> str:
-    """``The model of rank 2 lacks head.bias, head.weight.``"""
-    parts = [f"lacks {parameters(lacking)}"] * bool(lacking)
-    parts += [f"has {parameters(beyond)} beside the others'"] * bool(beyond)
-    return f"The model of {who} {' and '.join(parts)}."
-
-
 def look_for(code: int | None) -> str:
     """What ends a process by this signal (``-9``), or by one that it is not known."""
     return _OF_SIGNAL.get(signal_name(code), NATIVE) if code else NATIVE
@@ -402,7 +377,11 @@ def hint(end: End, *, others: bool, ending: Op | None = None) -> str:
         )
     failure = end.failure
     if failure and failure.type in _GONE and any(_HELPERS.search(f.file) for f in failure.stack):
-        return HELPER
+        return (
+            "The other end of this connection is a process of this host that passes tensors, mostly"
+            " a worker of the rank's DataLoader, and it has ended: look at its output, for the"
+            " out-of-memory killer (dmesg), and whether /dev/shm is full."
+        )
     if end.failure is not None:
         rest = "; what the other ranks report follows from it" * others
         return f"Read this exception first{rest}."
@@ -410,7 +389,9 @@ def hint(end: End, *, others: bool, ending: Op | None = None) -> str:
         return "Find why it was ended while the other ranks were at work."
     if (end.code is not None and end.code < 0) or end.how == SILENT:
         what = look_for(end.code)
-        return f"{what} ({_DUMPED})." if "native" in what else f"{what}."
+        # It writes where the program stood on these signals.
+        run = " (run with PYTHONFAULTHANDLER=1)" if "native" in what else ""
+        return f"{what}{run}."
     if not others:
         return "All ranks ended with this code: whoever started them takes it for a failure."
     return "Find who calls exit there; the other ranks were still at work."
