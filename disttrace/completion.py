@@ -25,68 +25,62 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Write the script to stdout; always 0."""
-    options = {
-        row.name: [_Option(action) for action in parser_of(row)._actions if action.option_strings]
-        for row in COMMANDS
+    commands = {
+        row.name: [one for one in parser_of(row)._actions if one.option_strings] for row in COMMANDS
     }
-    lines = _fish(options) if arguments.shell == "fish" else _bash(options, arguments.shell)
-    sys.stdout.write("\n".join(lines) + "\n")
+    script = "\n".join(_fish(commands)) + "\n" if arguments.shell == "fish" else _bash(commands)
+    if arguments.shell == "zsh":  # through its own emulation of bash
+        script = f"autoload -U +X bashcompinit && bashcompinit\n{script}"
+    sys.stdout.write(script)
     return 0
 
 
-class _Option:
-    """An option with what may follow it."""
-
-    def __init__(self, action: argparse.Action) -> None:
-        self.names = action.option_strings
-        self.help = (action.help or "").split(" (")[0].replace("'", "")
-        self.choices = [str(choice) for choice in action.choices or ()]
-
-
-def _bash(commands: Mapping[str, Sequence[_Option]], shell: str) -> Iterator[str]:
-    """For bash, and for zsh through its own emulation."""
-    if shell == "zsh":
-        yield "autoload -U +X bashcompinit && bashcompinit"
-    yield "_disttrace() {"
-    yield '  local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}" words=""'
-    yield '  if [ "$COMP_CWORD" -eq 1 ]; then'
-    yield f'    words="{" ".join(commands)} --help --version"'
-    yield "  else"
-    yield '    case "${COMP_WORDS[1]} $before" in'
-    for name, options in commands.items():
-        for option in options:
-            for spelled in option.names:
-                if option.choices:
-                    yield f'      "{name} {spelled}") words="{" ".join(option.choices)}" ;;'
-    yield "      *)"
-    yield '        case "${COMP_WORDS[1]}" in'
-    for name, options in commands.items():
-        words = [spelled for option in options for spelled in option.names]
-        if name == "completion":
-            words += SHELLS
-        yield f'          {name}) words="{" ".join(words)}" ;;'
-    yield "        esac ;;"
-    yield "    esac"
-    yield "  fi"
-    yield '  COMPREPLY=($(compgen -W "$words" -- "$word"))'
-    yield "}"
-    yield "complete -o default -F _disttrace disttrace"
+_BASH = """\
+_disttrace() {
+  local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}" words=""
+  if [ "$COMP_CWORD" -eq 1 ]; then
+    words="@COMMANDS --help --version"
+  else
+    case "${COMP_WORDS[1]} $before" in
+@CHOICES
+      *)
+        case "${COMP_WORDS[1]}" in
+@OPTIONS
+        esac ;;
+    esac
+  fi
+  COMPREPLY=($(compgen -W "$words" -- "$word"))
+}
+complete -o default -F _disttrace disttrace
+"""
 
 
-def _fish(commands: Mapping[str, Sequence[_Option]]) -> Iterator[str]:
+def _bash(commands: Mapping[str, Sequence[argparse.Action]]) -> str:
+    choices, options = [], []
+    for name, actions in commands.items():
+        words = [spelled for one in actions for spelled in one.option_strings]
+        words += SHELLS if name == "completion" else ()
+        options.append(f'          {name}) words="{" ".join(words)}" ;;')
+        choices += [
+            f'      "{name} {spelled}") words="{" ".join(map(str, one.choices))}" ;;'
+            for one in actions
+            if one.choices
+            for spelled in one.option_strings
+        ]
+    script = _BASH.replace("@COMMANDS", " ".join(commands))
+    return script.replace("@CHOICES", "\n".join(choices)).replace("@OPTIONS", "\n".join(options))
+
+
+def _fish(commands: Mapping[str, Sequence[argparse.Action]]) -> Iterator[str]:
+    begin = "complete -c disttrace -n"
     for row in COMMANDS:
-        yield f"complete -c disttrace -n __fish_use_subcommand -a {row.name} -d '{row.help}'"
-    for name, options in commands.items():
-        for option in options:
+        yield f"{begin} __fish_use_subcommand -a {row.name} -d '{row.help}'"
+    for name, actions in commands.items():
+        for one in actions:
             spelled = " ".join(
-                f"-l {n[2:]}" if n.startswith("--") else f"-s {n[1:]}" for n in option.names
+                f"-l {n[2:]}" if n.startswith("--") else f"-s {n[1:]}" for n in one.option_strings
             )
-            choices = f" -x -a '{' '.join(option.choices)}'" if option.choices else ""
-            yield (
-                f"complete -c disttrace -n '__fish_seen_subcommand_from {name}' {spelled}{choices}"
-                f" -d '{option.help}'"
-            )
-    yield (
-        "complete -c disttrace -n '__fish_seen_subcommand_from completion'"
-        f" -f -a '{' '.join(SHELLS)}'"
-    )
+            choices = f" -x -a '{' '.join(map(str, one.choices))}'" if one.choices else ""
+            told = (one.help or "").split(" (")[0].replace("'", "")
+            yield f"{begin} '__fish_seen_subcommand_from {name}' {spelled}{choices} -d '{told}'"
+    yield f"{begin} '__fish_seen_subcommand_from completion' -f -a '{' '.join(SHELLS)}'"

@@ -38,11 +38,7 @@ def _in_a_thread(flush: Callable[[], object]) -> background.Thread | None:
             flush()
 
     thread = background.Thread(quietly, "disttrace-flush")
-    try:
-        thread.start()
-    except RuntimeError:  # no more threads
-        return None
-    return thread
+    return thread if thread.start() else None
 
 
 def _flush_of(stream: Any) -> Callable[[], object]:

@@ -85,9 +85,7 @@ class Live:
         self._stopping = False
         self._process = os.getpid()
         self._thread = thread = background.Thread(self._run, NAME)
-        try:
-            thread.start()
-        except RuntimeError:  # no more threads, or the interpreter is about to finalize
+        if not thread.start():
             self._thread = None
 
     def stop(self) -> None:

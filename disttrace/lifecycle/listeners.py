@@ -102,11 +102,8 @@ def tell(objects: object) -> None:
                     listener.hear(copied(one))
 
     thread = background.Thread(deliver, NAME)
-    try:
-        thread.start()
-    except RuntimeError:
-        return  # no more threads, or the interpreter is about to finalize
-    _newest = (os.getpid(), thread)
+    if thread.start():
+        _newest = (os.getpid(), thread)
 
 
 def wait() -> None:

@@ -36,18 +36,20 @@ class Thread:
         self._action = action
         self._runs = Lock()
 
-    def start(self) -> None:
-        """Start it, and whatever it starts, with signals blocked.
-
-        Raises RuntimeError where there can be no more threads, and what a handler raises meanwhile.
+    def start(self) -> bool:
+        """Start it, and whatever it starts, with signals blocked; False where there can be no more
+        threads, or the interpreter is about to finalize. Raises what a handler raises meanwhile.
         """
         self._runs.acquire()
         held = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
             signal.pthread_sigmask(signal.SIG_BLOCK, _KEPT_OUT)
             start_new_thread(self._run, ())
+        except RuntimeError:
+            return False
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        return True
 
     def join(self, timeout_s: float) -> bool:
         """Wait until it is over, at most for so long; whether it is."""

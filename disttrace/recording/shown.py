@@ -45,7 +45,7 @@ def offset(stream: int) -> int:
 
 
 class Shown(Protocol):
-    """What is known of one stream of a process."""
+    """What is known of one stream of a process: a ``Page``, or less from another host."""
 
     @property
     def newest(self) -> int:

@@ -114,7 +114,12 @@ def of_slots(
 
 def _told(question: Callable[[Any], _T], tensors: list[Any]) -> list[_T] | None:
     """An answer for each tensor; None without any, or where a sparse or nested one has none."""
-    return errors.attempt(lambda: [question(tensor) for tensor in tensors]) or None
+    try:
+        return [question(tensor) for tensor in tensors] or None
+    except Exception as error:
+        if not errors.is_ours(error):
+            raise
+        return None
 
 
 def _shape(tensor: Any) -> list[int]:

@@ -45,9 +45,7 @@ class Asker(Generic[_T]):
             if self._running:
                 return
             self._running = True
-        try:
-            background.Thread(self._run, _NAME).start()
-        except RuntimeError:  # no more threads, or the interpreter is about to finalize
+        if not background.Thread(self._run, _NAME).start():
             self._running = False
 
     def answer(self, timeout_s: float = 0.0) -> _T | None:

@@ -69,7 +69,7 @@ class Capture:
         # The module of FSDP's for which this thread calls, with its parameters.
         self.module_of: Callable[[], dict[str, Any] | None] = lambda: None
         # Runs a callback once a module is imported: torch is half imported at installation.
-        self.when_imported: Callable[[str, Callable[[ModuleType], None]], None]
+        self.when_imported: Callable[[str, Callable[[ModuleType], None]], None] = lambda *_: None
         # What patches torch's classes, and what Python subclasses of theirs override.
         self.instrumenters: list[tuple[tuple[type, ...], Callable[[type], None]]] = []
         self.on_fork: list[Callable[[], None]] = [self.works.forget, self.sites.forget]
