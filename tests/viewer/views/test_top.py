@@ -64,7 +64,9 @@ def test_a_row_per_position_the_culprit_first(tmp_path: Path) -> None:
     many(tmp_path, 3, culprit=2)
     found = snapshot(tmp_path)
     assert (found.verdict.level, found.verdict.kind) == ("fault", "missing_participant")
-    assert found.verdict.text.startswith("Rank 2 never joined all_reduce #2 of the default group")
+    assert found.verdict.summary.startswith(
+        "Rank 2 never joined all_reduce #2 of the default group"
+    )
     culprit, rest = found.rows
     assert (culprit.who, culprit.doing) == ("rank 2", "not in any collective")
     assert (culprit.at, culprit.culprit) == ("train.py:3 in load", True)

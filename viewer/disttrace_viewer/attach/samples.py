@@ -92,9 +92,8 @@ def sample(found: Sequence[Found]) -> tuple[list[ProcessSample], dict[int, str]]
 
 def _went_on(before: Look, after: Look) -> bool:
     """Whether it is in another call, or in the same one of another step."""
-    if after.switches != before.switches:  # who waits in one call does not wake up in between
-        return True
-    return _place(before) != _place(after)
+    # Who waits in one call does not wake up in between.
+    return after.switches != before.switches or _place(before) != _place(after)
 
 
 def _place(look: Look) -> tuple[list[tuple[str, str]], list[int]]:

@@ -273,29 +273,25 @@ class Replay:
     def _prepare(self) -> None:
         """Count the members that take part; those that are not known count as taking part."""
         seen: dict[Key, set[int]] = {}
-        for action in self._actions(ISSUE):
-            exchange = self._exchanges.setdefault(action.key or (), _Exchange(action.need))
+        steps = (s for one in self._scripts for thread in one.threads.values() for s in thread)
+        for action in (step.action for step in steps if step.what == ISSUE):
+            if not action.key or action.refused:
+                continue
+            exchange = self._exchanges.setdefault(action.key, _Exchange(action.need))
             exchange.first_ns = min(exchange.first_ns, action.at_ns)
-            seen.setdefault(action.key or (), set()).add(action.member)
+            seen.setdefault(action.key, set()).add(action.member)
         known: dict[str, dict[int, bool]] = {}
         for script in self._scripts:
             for gid, (rank, _) in script.groups.items():
                 members = known.setdefault(gid, {})
                 members[rank] = members.get(rank, True) and script.whole
         for key, exchange in self._exchanges.items():
-            if key[:1] == ("store",) or not key:
+            if key[0] == "store":
                 continue
             missing = {*range(exchange.need)} - seen[key]
             ends = key[2:4] if key[0] == "message" else range(exchange.need)
             whole = known.get(key[1], {})
             exchange.begun = sum(not whole.get(ends[member], False) for member in missing)
-
-    def _actions(self, what: str) -> Iterable[Action]:
-        for script in self._scripts:
-            for steps in script.threads.values():
-                for step in steps:
-                    if step.what == what and step.action.key and not step.action.refused:
-                        yield step.action
 
     # -- as it runs ---------------------------------------------------------------------------
 
@@ -311,7 +307,9 @@ class Replay:
             elif not action.broken and not self._is_over(action):
                 if action.stream is None:
                     self._place[thread] = place
-                    self._waiting.setdefault(self._mark(action), []).append(thread)
+                    # Readers of a store wait for the exchange itself.
+                    over = self._exchanges[action.key] if action.member < 0 else action
+                    self._waiting.setdefault(id(over), []).append(thread)
                     return
                 self._gates.setdefault(thread, []).append(action)
             place += 1
@@ -323,10 +321,6 @@ class Replay:
             # Where nobody had set it by then, it was set by somebody who is not recorded.
             return exchange is None or exchange.over or exchange.first_ns > action.at_ns
         return id(action) in self._over
-
-    def _mark(self, action: Action) -> int:
-        """Whatever becomes over: readers of a store wait for the exchange itself."""
-        return id(self._exchanges[action.key or ()]) if action.member < 0 else id(action)
 
     def _issue(self, thread: Thread, action: Action) -> None:
         if action.stream is None:

@@ -7,6 +7,7 @@ put together in the columnar engine, so that it costs what its columns cost.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -201,18 +202,15 @@ def group_ids(trace: JobTrace) -> pl.LazyFrame:
 
 def groups_by_index(trace: JobTrace, need: set[str]) -> pl.DataFrame:
     """By ``_g``; members only where they are needed."""
-    columns: dict[str, tuple[pl.DataType, list[object]]] = {
-        "group": (pl.String(), [g.id for g in trace.groups]),
-        "group_name": (pl.String(), [g.name for g in trace.groups]),
-        "group_desc": (pl.String(), [g.desc for g in trace.groups]),
-    }
-    if "group_ranks" in need:
-        ranks = [None if g.ranks is None else list(g.ranks) for g in trace.groups]
-        columns["group_ranks"] = (pl.List(pl.Int64()), list(ranks))
-    index = pl.Series("_g", [g.index for g in trace.groups], dtype=pl.UInt32)
-    return pl.DataFrame(
-        [index, *(pl.Series(name, values, dtype=kind) for name, (kind, values) in columns.items())]
+    found = pl.DataFrame(
+        [(g.index, g.id, g.name, g.desc) for g in trace.groups],
+        schema={"_g": pl.UInt32, **dict.fromkeys(("group", "group_name", "group_desc"), pl.String)},
+        orient="row",
     )
+    if "group_ranks" not in need:
+        return found
+    ranks = [None if g.ranks is None else list(g.ranks) for g in trace.groups]
+    return found.with_columns(pl.Series("group_ranks", ranks, dtype=_RANKS))
 
 
 def stores_by_index(trace: JobTrace) -> pl.DataFrame:
@@ -245,7 +243,6 @@ def operations(
     trace: JobTrace, columns: Sequence[str] = tuple(FIELDS), rows: pl.DataFrame | None = None
 ) -> pl.DataFrame:
     """The operations (all, or some rows of their table), ordered by begin."""
-    schema = {**FIELDS, **FURTHER}
     wanted = set(columns)
     table = (trace.operations if rows is None else rows).lazy().with_columns(STATUS, WAIT_END)
     table = table.with_columns(_number=pl.col("number"), _process=pl.col("process"))
@@ -261,7 +258,8 @@ def operations(
         found = found.join(errors, on="_error", how="left", maintain_order="left")
     if "key" in wanted:
         pairs = trace.operations.select("call", "key").drop_nulls().unique()
-        texts = [_text(trace.full_key(call, key)) for call, key in pairs.iter_rows()]
+        full = (trace.full_key(call, key) for call, key in pairs.iter_rows())
+        texts = [json.dumps(key) if isinstance(key, list) else key for key in full]
         keys = pairs.lazy().with_columns(pl.Series("_key", texts, dtype=pl.String))
         found = (
             found.join(keys, on=["call", "key"], how="left", maintain_order="left")
@@ -275,18 +273,15 @@ def operations(
     if "peer" in wanted:
         found = _with_global(trace, found, peer="peer_group_rank")
     made = {
-        "id": pl.concat_str("_short", pl.lit("."), "_number") if "id" in wanted else None,
-        "parent": pl.concat_str("_short", pl.lit("."), "_parent") if "parent" in wanted else None,
-        "bytes": pl.coalesce("_bytes", "bytes") if "bytes" in wanted else None,
+        "id": pl.concat_str("_short", pl.lit("."), "_number"),
+        "parent": pl.concat_str("_short", pl.lit("."), "_parent"),
+        "bytes": pl.coalesce("_bytes", "bytes"),
         "number": pl.col("_number"),
         "duration_ns": pl.col("end_ns") - pl.col("begin_ns"),
     }
-    picked = []
-    for name in columns:
-        expression = made.get(name)
-        column = pl.col(name) if expression is None else expression
-        picked.append(column.cast(schema[name].type).alias(name))
-    return found.select(picked).collect()
+    return found.select(
+        made.get(name, pl.col(name)).cast(_ALL[name].type).alias(name) for name in columns
+    ).collect()
 
 
 def calls(trace: JobTrace, wanted: Iterable[str]) -> pl.DataFrame:
@@ -481,12 +476,6 @@ def _with_global(trace: JobTrace, rows: pl.LazyFrame, **columns: str) -> pl.Lazy
         table = members.rename({"_global": name, "_member": group_rank})
         rows = rows.join(table, on=["_g", group_rank], how="left", maintain_order="left")
     return rows
-
-
-def _text(key: str | list[str] | None) -> str | None:
-    import json
-
-    return json.dumps(key) if isinstance(key, list) else key
 
 
 def _absent(exchanges: Exchanges) -> pl.Series:

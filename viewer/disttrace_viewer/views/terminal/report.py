@@ -132,7 +132,9 @@ def paint(
     """
     for line in report.header:
         if verbose or not line.verbose:
-            _line(line, out)
+            label = "" if line.label is None else f"  {line.label:<{_LABEL}}"
+            rest = Text(" " * len(label) or "  ")
+            out.wrapped(Text.assemble(*line.words), Text(label, style=DIM), rest)
     _findings(report, out)
     _initialization(report.initialization, out)
     sequence = report.sequence
@@ -140,15 +142,6 @@ def paint(
     out.heading("what happened", steps if sequence.total else "nothing that passes the filters")
     SequencePainter(sequence.lanes, out, places=places).rows(sequence.rows)
     _flights(report, out)
-
-
-def _line(line: HeadLine, out: TextConsole) -> None:
-    text = Text.assemble(*line.words)
-    if line.label is None:
-        out.wrapped(text, Text(), Text("  "))
-    else:
-        margin = Text(f"  {line.label:<{_LABEL}}", style=DIM)
-        out.wrapped(text, margin, Text(" " * margin.cell_len))
 
 
 def _findings(report: Overview, out: TextConsole) -> None:
@@ -208,23 +201,15 @@ def _flight(report: Overview, flight: Flight, out: TextConsole) -> None:
 
 
 SIGNS = {
-    Mark.DONE: ("●", ""),
-    Mark.LAST: ("◆", WAIT),
-    Mark.FLYING: ("◐", "bold yellow"),
-    Mark.MISSING: ("○", BAD),
-    Mark.FAILED: ("✗", BAD),
-    Mark.UNKNOWN: ("◌", DIM),
-    Mark.PART: ("◍", WAIT),
+    Mark.DONE: ("●", "", "arrived"),
+    Mark.LAST: ("◆", WAIT, "arrived last"),
+    Mark.FLYING: ("◐", "bold yellow", "in flight"),
+    Mark.MISSING: ("○", BAD, "missing"),
+    Mark.PART: ("◍", WAIT, "some missing"),
+    Mark.FAILED: ("✗", BAD, "failed"),
+    Mark.UNKNOWN: ("◌", DIM, "end not seen"),
 }
-LEGEND = (
-    (Mark.DONE, "arrived"),
-    (Mark.LAST, "arrived last"),
-    (Mark.FLYING, "in flight"),
-    (Mark.MISSING, "missing"),
-    (Mark.PART, "some missing"),
-    (Mark.FAILED, "failed"),
-    (Mark.UNKNOWN, "end not seen"),
-)
+"""Of each mark its sign, its style, and its words in the legend."""
 
 
 class SequencePainter:
@@ -247,9 +232,9 @@ class SequencePainter:
         labels = "".join(f"{lane.label:<{self._wide}}" for lane in self.lanes)
         used = {mark for row in rows for _, mark in row.marks}
         legend = Text(style=DIM)
-        for mark, word in LEGEND:
+        for mark, (sign, _, words) in SIGNS.items():
             if mark in used and (mark is not Mark.DONE or len(used) > 1):
-                legend.append(f"{SIGNS[mark][0]}{HOLD}{word.replace(' ', HOLD)}  ")
+                legend.append(f"{sign}{HOLD}{words.replace(' ', HOLD)}  ")
         margin = Text.assemble((f"{'seconds':>10}  ", DIM), (labels, "bold"))
         self.out.wrapped(legend, margin, Text(" " * margin.cell_len))
 
@@ -277,7 +262,7 @@ class SequencePainter:
         for lane in range(len(self.lanes)):
             inside = row.joined and low <= lane < high
             if lane in marks:
-                sign, style = SIGNS[marks[lane]]
+                sign, style, _ = SIGNS[marks[lane]]
                 text.append(sign, style)
             else:
                 text.append("─" if row.joined and low < lane < high else "│", DIM)

@@ -162,7 +162,7 @@ def _verdict(values: Snapshot, width: int, rows: int | None) -> list[Text]:
     style = BAD if verdict.level == FAULT else GOOD if verdict.level == WELL else WAIT
     doubt = " (likely)" if verdict.certainty not in (None, "certain") else ""
     more = f" And {number(verdict.more, 'more finding')}: see d." if verdict.more else ""
-    text = Text(f"{verdict.text}{doubt}{more}", style)
+    text = Text(f"{verdict.summary}{doubt}{more}", style)
     found = list(text.wrap(Console(width=width), width))
     most = len(found) if rows is None else max(1, min(_VERDICT_LINES, rows // 6))
     if len(found) > most:

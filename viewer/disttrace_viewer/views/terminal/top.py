@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from disttrace_viewer.analysis.process_ends import RUNNING, UNKNOWN
@@ -75,7 +75,7 @@ class Headline:
     level: str
     kind: str | None
     certainty: str | None
-    text: str
+    summary: str
     more: int
     """Further errors and warnings."""
 
@@ -109,13 +109,7 @@ class Snapshot:
             "jobs": list(self.jobs),
             "processes": self.processes,
             "ops_per_s": self.ops_per_s,
-            "verdict": {
-                "level": self.verdict.level,
-                "kind": self.verdict.kind,
-                "certainty": self.verdict.certainty,
-                "summary": self.verdict.text,
-                "more": self.verdict.more,
-            },
+            "verdict": asdict(self.verdict),
             "positions": [_plain(row) for row in self.rows],
             "problems": self.problems,
             "others": [one.to_dict() for one in self.others],
@@ -248,7 +242,7 @@ def _with_absence(findings: Sequence[RuleFinding], activity: Shares, ids: Sequen
         share = max((activity.waiting.get(ids[p], 0.0) for p in finding.waiting), default=0.0)
         for p in finding.culprits:
             late[ids[p]] = max(late.get(ids[p], 0.0), share)
-    return Shares(activity.ops_per_s, late, activity.waiting, activity.known)
+    return replace(activity, late=late)
 
 
 def _verdict(case: Case, findings: Sequence[RuleFinding]) -> Headline:

@@ -131,11 +131,10 @@ LARGEST = 4_000_000
 
 
 class Sources:
-    """Reads each file once. ``before_ns``: what was written later is not what ran."""
+    """Lines of files. ``before_ns``: what was written later is not what ran."""
 
     def __init__(self, before_ns: int) -> None:
         self._before_ns = before_ns
-        self._known: dict[str, bool] = {}
         self._masked = Masker()
 
     def text(self, frame: Frame) -> str | None:
@@ -149,12 +148,6 @@ class Sources:
         return self._masked.text(line[:LONGEST]) or None
 
     def _readable(self, path: str) -> bool:
-        found = self._known.get(path)
-        if found is None:
-            found = self._known[path] = self._look(path)
-        return found
-
-    def _look(self, path: str) -> bool:
         if not path.endswith(".py") or not os.path.isabs(path) or is_library(path):
             return False
         try:

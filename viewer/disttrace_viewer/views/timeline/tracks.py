@@ -33,37 +33,23 @@ class Track:
 
 @dataclass(slots=True)
 class Tracks:
-    """The tracks met so far, by number, and what is open on each."""
+    """The tracks met so far with their numbers, in order, and what is open on each."""
 
-    known: list[Track] = field(default_factory=list)
-    _numbers: dict[Track, int] = field(default_factory=dict)
-    _open: list[list[int]] = field(default_factory=list)  # ends, outermost first
-
-    def number(self, track: Track) -> int:
-        """The number of a track, new or known."""
-        found = self._numbers.get(track)
-        if found is None:
-            found = self._numbers[track] = len(self.known)
-            self.known.append(track)
-            self._open.append([])
-        return found
+    known: dict[Track, int] = field(default_factory=dict)
+    _open: dict[int, list[int]] = field(default_factory=dict)  # ends, outermost first
 
     def place(self, process: int, thread: int, begin: int, end: int | None, beside: bool) -> int:
         """The track for the next operation; operations come in the order of their begins."""
         over = FOREVER if end is None else end
-        if not beside:
-            own = self.number(Track(process, thread))
-            if self._fits(own, begin, over, inside=True):
-                return own
-        lane = 1
+        track = Track(process, None, 1) if beside else Track(process, thread)
         while True:
-            other = self.number(Track(process, None, lane))
-            if self._fits(other, begin, over, inside=False):
-                return other
-            lane += 1
+            number = self.known.setdefault(track, len(self.known))
+            if self._fits(number, begin, over, inside=track.thread is not None):
+                return number
+            track = Track(process, None, track.lane + 1)
 
     def _fits(self, number: int, begin: int, end: int, *, inside: bool) -> bool:
-        stack = self._open[number]
+        stack = self._open.setdefault(number, [])
         while stack and stack[-1] <= begin:
             stack.pop()
         if stack and (not inside or end > stack[-1]):
