@@ -8,8 +8,7 @@ import pytest
 
 from disttrace_viewer.merge.reader import load
 from support.cores import EACH_CORE
-from support.preloaded import preloaded
-from support.processes import torchrun
+from support.preloaded import launched, preloaded
 from support.raw import read_journals
 
 CALLS = 3000
@@ -194,7 +193,7 @@ def test_each_try_is_a_wait_of_one_operation(tmp_path: Path, core: str) -> None:
     """Gloo's work goes on after the time limit of a wait: what comes of it at last is its end."""
     program, folder = tmp_path / "tries.py", tmp_path / "journals"
     program.write_text(PROGRAM_WAITS_AGAIN)
-    torchrun(program, 2, DISTTRACE="1", DISTTRACE_DIR=str(folder), DISTTRACE_CORE=core).check()
+    launched(program, 2, DISTTRACE="1", DISTTRACE_DIR=str(folder), DISTTRACE_CORE=core)
     found = read_journals(folder)
     (journal,) = [one for one in found if any({"e", "r"} <= r.keys() for r in one.records)]
     number = next(r["e"] for r in journal.records if "e" in r and "r" in r)

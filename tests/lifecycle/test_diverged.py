@@ -13,8 +13,8 @@ import pytest
 from disttrace.recording.shown import FACTOR, FIRST_LINE, KEPT, LINES, MASK, NEWEST, Compared, Page
 from disttrace_viewer.companion.progress import MOST_READ, Pulse
 from support.journals import MS, Journal
-from support.preloaded import preloaded
-from support.processes import clean_environ, free_port, run_program, torchrun
+from support.preloaded import launched, preloaded
+from support.processes import clean_environ, free_port, run_program
 
 START = """
 import sys, time, torch, torch.distributed as dist, disttrace
@@ -171,7 +171,7 @@ def test_an_input_that_is_not_finite_is_told_and_nothing_else_changes(
     monkeypatch.chdir(tmp_path)
     program = tmp_path / "program.py"
     program.write_text(LOOKED_AT)
-    torchrun(program, nproc=2).check()
+    launched(program, 2)
     said, stderr = told(tmp_path, LOOKED_AT, 2, DISTTRACE_DIGEST="1")
     for rank in range(2):
         without, traced = Path(f"seen.{rank}").read_text().splitlines()

@@ -22,7 +22,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from support.processes import GRACE, Outcome, clean_environ, descendant_groups, signal_group
+from support.processes import (
+    GRACE,
+    Outcome,
+    clean_environ,
+    descendant_groups,
+    free_port,
+    signal_group,
+)
 
 _INTERPRETER = Path(__file__).with_name("preloaded_interpreter.py")
 
@@ -33,15 +40,28 @@ def preloaded(*args: str | os.PathLike[str], timeout: float = 60.0, **variables:
     return _interpreter().run({**order, "cwd": os.getcwd()}, timeout)
 
 
-def side_by_side(program: Path, world: int, folder: Path, mode: str, **more: str) -> list[str]:
+def side_by_side(program: Path, world: int, folder: Path, mode: str) -> list[str]:
     """What each rank of a program prints, all at once: PROGRAM RANK WORLD STORE MODE FOLDER."""
 
     def printed(rank: int) -> str:
         words = (str(rank), str(world), folder / f"store-{mode}", mode, folder / "out")
-        return preloaded(program, *words, timeout=120, OMP_NUM_THREADS="1", **more).check().stdout
+        return preloaded(program, *words, timeout=120, OMP_NUM_THREADS="1").check().stdout
 
     with ThreadPoolExecutor(world) as pool:
         return list(pool.map(printed, range(world)))
+
+
+def launched(program: Path, world: int, **variables: str) -> None:
+    """Run ranks that meet by ``env://`` to their end, with nobody above them."""
+    job = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+
+    def run(rank: int) -> Outcome:
+        own = {**variables, **job, "RANK": str(rank), "OMP_NUM_THREADS": "1"}
+        return preloaded(program, timeout=120, **own)
+
+    with ThreadPoolExecutor(world) as pool:
+        for outcome in pool.map(run, range(world)):
+            outcome.check()
 
 
 class _Interpreter:
