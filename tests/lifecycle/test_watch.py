@@ -13,14 +13,14 @@ from typing import Any, cast
 import pytest
 
 from disttrace.journal import proc
-from disttrace_viewer.analysis.liveness import Observation
+from disttrace_viewer.analysis.liveness import Look, Observation
 from disttrace_viewer.companion import reports, verdict, watch
 from disttrace_viewer.companion.service import CompanionLog, Order
 from disttrace_viewer.companion.watch import Watch
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.process import Process
 from support.journals import MS, Journal
-from support.scenes import PEER_GONE, S, beat, fail, stand, steps
+from support.scenes import PEER_GONE, S, beat, fail, lose, stand, steps
 
 ORDER = Order(
     directory="", registry="", job="job", in_names="job", exports=False, pending_s=5.0,
@@ -225,6 +225,22 @@ def test_who_does_not_end_is_killed_if_it_is_the_very_process(
             one.wait()
 
 
+def judged(folder: Path, monkeypatch: pytest.MonkeyPatch, look: Look) -> dict[str, Any]:
+    """What a companion makes of the journals of a job whose processes are as that says."""
+    for module in (verdict, reports):
+        monkeypatch.setattr(module, "look", look)
+    (job,) = {path.name.split("-")[0] for path in folder.iterdir()}
+    return verdict.Judge(str(folder), job, job, 10.0).verdict()
+
+
+def all_live(_process: Process) -> Observation:
+    return Observation(alive=True)
+
+
+def the_launcher_and_its_second_attempt(process: Process) -> Observation:
+    return Observation(process.pid in (3999, 4100, 4101), None)
+
+
 def seen(process: Process) -> Observation:
     """Rank 1 lives, the others are gone."""
     return Observation(process.rank == 1, None if process.rank == 1 else 1)
@@ -236,15 +252,12 @@ def test_who_gave_up_is_told_of_while_others_live(
     """They waited for milliseconds only, and the job does not end: one of its processes lives."""
     for journal, group in steps(tmp_path, 2):
         if journal.rank == 0:
-            number = journal.begin(journal.collective(group), 200 * MS, q=3)
-            journal.end(number, 30 * MS, x=journal.string(PEER_GONE))
+            lose(journal, group, 200 * MS, 30 * MS)
             fail(journal, 240 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
         else:
             stand(journal, 3 * S, "/src/loader.py", 9, "load")
             beat(journal, 20)
-    monkeypatch.setattr(verdict, "look", seen)
-    (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
-    told = verdict.Judge(str(tmp_path), job, job, 10.0).verdict()
+    told = judged(tmp_path, monkeypatch, seen)
     assert "Rank 1 never joined all_reduce #3" in told["lines"][0]
 
 
@@ -262,10 +275,7 @@ def test_a_picture_in_which_nobody_is_named_holds_who_is_missing(
             stack = journal.stack(("train.py", 60, "main"))
             journal.begin(journal.collective(group, stack=stack), 200 * MS, q=3)
         beat(journal, 20)
-    for module in (verdict, reports):
-        monkeypatch.setattr(module, "look", lambda _: Observation(alive=True))
-    (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
-    told = verdict.Judge(str(tmp_path), job, job, 10.0).verdict()
+    told = judged(tmp_path, monkeypatch, all_live)
     assert [who for _, who, *_ in told["signature"]] == [sorted(missing)]
 
 
@@ -278,18 +288,12 @@ def test_a_launcher_whose_workers_have_failed_does_not_stand_still(
     beat(agent, 20)
     for journal, group in steps(tmp_path, 2):
         if journal.rank == 0:
-            number = journal.begin(journal.collective(group), 200 * MS, q=3)
-            journal.end(number, 30 * MS, x=journal.string(PEER_GONE))
+            lose(journal, group, 200 * MS, 30 * MS)
         fail(journal, 240 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
     for rank in (0, 1) if again else ():
         keys = {"attempt": 1}
         beat(Journal(tmp_path, pid=4100 + rank, rank=rank, world_size=2, keys=keys), 20)
-    for module in (verdict, reports):
-        monkeypatch.setattr(
-            module, "look", lambda p: Observation(p.pid in (3999, 4100, 4101), None)
-        )
-    (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
-    told = verdict.Judge(str(tmp_path), job, job, 10.0).verdict()
+    told = judged(tmp_path, monkeypatch, the_launcher_and_its_second_attempt)
     assert (told["signature"], told["waiting"]) == ([], False)
 
 
@@ -313,11 +317,7 @@ def test_what_holds_up_the_living_is_told_before_why_an_earlier_attempt_failed(
             else:
                 journal.run(journal.collective(group), t=5 * S, d=MS, q=1)
             beat(journal, 40 * attempt)
-    alive = {3999, 4100, 4101}
-    for module in (verdict, reports):
-        monkeypatch.setattr(module, "look", lambda p: Observation(p.pid in alive, None))
-    (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
-    told = verdict.Judge(str(tmp_path), job, job, 10.0).verdict()
+    told = judged(tmp_path, monkeypatch, the_launcher_and_its_second_attempt)
     assert "Rank 0 has been in store.get of" in told["lines"][0]
     assert "the first attempt fails" in told["lines"][1]
 
@@ -331,10 +331,7 @@ def test_who_cannot_answer_is_asked_last(
         if journal.rank == 1:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         beat(journal, 4 if frozen and journal.rank == 0 else 20)
-    for module in (verdict, reports):
-        monkeypatch.setattr(module, "look", lambda _: Observation(alive=True))
-    (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
-    told = verdict.Judge(str(tmp_path), job, job, 10.0).verdict()
+    told = judged(tmp_path, monkeypatch, all_live)
     ranks = {process.id: process.rank for process in load([str(tmp_path)]).processes}
     assert [ranks[one] for one in told["voices"]] == ([1, 0] if frozen else [0, 1])
 
@@ -345,17 +342,13 @@ def test_one_whose_main_thread_failed_speaks_where_nobody_else_can(
     """Another thread keeps it alive, and the journal of the other rank is on another host."""
     for journal, _ in steps(tmp_path, 2):
         if journal.rank == 0:
-            for path in (journal.definitions, *journal.segments):
-                path.unlink()
+            journal.remove()
             continue
         fail(journal, 240 * MS, "ValueError", "the loss is not a number")
         lines = journal.definitions.read_text().splitlines(keepends=True)
         journal.definitions.write_text("".join(x for x in lines if '"def":"exit"' not in x))
         beat(journal, 20)
-    for module in (verdict, reports):
-        monkeypatch.setattr(module, "look", lambda _: Observation(alive=True))
-    (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
-    told = verdict.Judge(str(tmp_path), job, job, 10.0).verdict()
+    told = judged(tmp_path, monkeypatch, all_live)
     assert "Rank 1 failed: ValueError" in told["lines"][0]  # of rank 0 nothing is known
     assert len(told["voices"]) == 1
 

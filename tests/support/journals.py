@@ -74,6 +74,11 @@ class Journal:
         if self.rank is not None:
             self.define("identity", t=1, rank=self.rank, world_size=self.world_size)
 
+    def remove(self) -> None:
+        """As if nobody had collected it."""
+        for path in (self.definitions, *self.segments):
+            path.unlink()
+
     # -- definitions -------------------------------------------------------------------------
 
     def define(self, what: str, /, **keys: Any) -> None:

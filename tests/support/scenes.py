@@ -150,6 +150,12 @@ def fail(
     journal.define("exit", t=t + MS, how="exception", code=1)
 
 
+def lose(journal: Journal, group: int, t: int, d: int, text: str = PEER_GONE) -> None:
+    """An all_reduce that ends in an error."""
+    number = journal.begin(journal.collective(group), t, q=3)
+    journal.end(number, d, x=journal.string(text))
+
+
 def leave(journal: Journal, t: int) -> None:
     """A clean end."""
     journal.define("exit", t=t, how="normal", code=None)

@@ -19,6 +19,7 @@ from support.scenes import (
     findings,
     finds,
     leave,
+    lose,
     nobody_knows,
     only,
     ranks,
@@ -33,12 +34,6 @@ LOOKS_LIKE_IT = [
     ("ConnectionResetError", "[Errno 104] Connection reset by peer"),
     ("ReadTimeoutError", "Read timeout on endpoint URL"),
 ]
-
-
-def lose(journal: Journal, group: int, t: int, d: int, text: str = PEER_GONE) -> None:
-    """An all_reduce that ends in an error."""
-    number = journal.begin(journal.collective(group), t, q=3)
-    journal.end(number, d, x=journal.string(text))
 
 
 def fail_from(journal: Journal, t: int, kind: str, text: str, *causes: str) -> None:

@@ -155,8 +155,7 @@ def test_a_rank_without_a_journal_is_not_blamed(tmp_path: Path) -> None:
     """It was there when the group was made; whether it came to this collective is not known."""
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 2:
-            for path in (journal.definitions, *journal.segments):
-                path.unlink()
+            journal.remove()
             continue
         journal.begin(journal.collective(group), 200 * MS, q=3)
         beat(journal, 20)
@@ -172,8 +171,7 @@ def test_beside_a_rank_without_a_journal_who_is_away_is_named(tmp_path: Path) ->
         folder = tmp_path / str(lost)
         for journal, group in steps(folder, 4):
             if journal.rank == 2:
-                for path in (journal.definitions, *journal.segments):
-                    path.unlink()
+                journal.remove()
                 continue
             if journal.rank == 1:
                 stand(journal, 5 * S, "loader.py", 8, "load")

@@ -287,8 +287,7 @@ def test_who_may_still_come_to_set_it_closes_no_cycle(tmp_path: Path, who: str) 
             stand(journal, 3 * S, "/src/train.py", 60, "prepare")
         beat(journal, 20)
         if journal.rank == 2 and who == "unseen":
-            for path in (journal.definitions, *journal.segments):
-                path.unlink()
+            journal.remove()
     found = [f for f in findings(tmp_path) if f.kind == "store_key_missing"]
     assert all("themselves" not in f.summary + (f.hint or "") for f in found)
 

@@ -16,6 +16,7 @@ from support.scenes import (
     findings,
     finds,
     leave,
+    lose,
     only,
     ranks,
     stand,
@@ -28,8 +29,7 @@ TIMED_OUT = "RuntimeError: Timed out waiting 6000ms for recv operation to comple
 
 def give_up(journal: Journal, group: int) -> None:
     """Wait for six seconds, and end."""
-    number = journal.begin(journal.collective(group), 200 * MS, q=3)
-    journal.end(number, 6 * S, x=journal.string(TIMED_OUT))
+    lose(journal, group, 200 * MS, 6 * S, TIMED_OUT)
     fail(journal, 7 * S, "RuntimeError", TIMED_OUT.partition(": ")[2])
 
 
@@ -74,8 +74,7 @@ def test_where_it_was_is_known_although_its_stack_was_written_at_the_end(tmp_pat
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 1:
             stand(journal, 2 * S, "loader.py", 7, "load")
-            number = journal.begin(journal.collective(group), 14 * S, q=3)
-            journal.end(number, 3 * S, x=journal.string(PEER_GONE))
+            lose(journal, group, 14 * S, 3 * S)
             with journal.definitions.open("a") as file:
                 file.write("Stack (most recent call first):\n")
                 file.write('  File "/src/train.py", line 99 in last\n')
@@ -123,8 +122,7 @@ def test_waits_that_followed_one_another_are_no_cycle(tmp_path: Path) -> None:
         else:
             stand(journal, 2 * S, "loader.py", 7, "load")
             journal.run(store_call(journal, "set", 11), 6 * S, MS, k="a")
-            number = journal.begin(journal.collective(group), 6 * S + 2 * MS, q=3)
-            journal.end(number, 3 * S, x=journal.string(PEER_GONE))
+            lose(journal, group, 6 * S + 2 * MS, 3 * S)
             fail(journal, 10 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
     found = finds(tmp_path, "store_key_missing", [1])
     assert "rank 1 set it 2.8 s later; rank 1 was last seen at loader.py:7" in found.summary

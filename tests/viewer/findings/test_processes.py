@@ -21,6 +21,7 @@ from support.scenes import (
     findings,
     finds,
     leave,
+    lose,
     only,
     ranks,
     stand,
@@ -81,8 +82,7 @@ def test_a_silent_end_that_others_noticed_is_a_failure(tmp_path: Path) -> None:
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 1:
             continue
-        number = journal.begin(journal.collective(group), 200 * MS, q=3)
-        journal.end(number, 10 * S, x=journal.string(PEER_GONE))
+        lose(journal, group, 200 * MS, 10 * S)
         fail(journal, 11 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
     found = finds(tmp_path, "process_failed", [1], certainty="certain")
     assert "after all_reduce #2 of the default group" in found.summary
@@ -379,8 +379,7 @@ def test_a_code_after_an_echo_passes_it_on(tmp_path: Path) -> None:
         if journal.rank == 1:
             fail(journal, 210 * MS, "ValueError", "the loss is not a number")
             continue
-        number = journal.begin(journal.collective(group), 200 * MS, q=3)
-        journal.end(number, 30 * MS, x=journal.string(PEER_GONE))
+        lose(journal, group, 200 * MS, 30 * MS)
         journal.run(journal.call("destroy_process_group", kind="composed"), t=3 * S, d=MS)
         leave_with(journal, 5 * S, code=1, line=70)
     found = finds(tmp_path, "process_failed", [1])
@@ -428,8 +427,7 @@ def test_whom_a_launcher_ended_alone_was_where_it_began(tmp_path: Path, lost: bo
             stand(journal, 202 * MS, "/src/train.py", 40, "load")
             parent.define("worker", t=300 * MS, pid=journal.pid, event="killed", signal="SIGTERM")
             continue
-        number = journal.begin(journal.collective(group), 200 * MS, q=3)
-        journal.end(number, 120 * MS, x=journal.string(PEER_GONE))
+        lose(journal, group, 200 * MS, 120 * MS)
         fail(journal, 330 * MS, "RuntimeError", PEER_GONE)
     if lost:
         for path in tmp_path.glob("*-4002-*"):

@@ -265,8 +265,7 @@ def test_what_is_read_and_what_is_missing_is_said(tmp_path: Path) -> None:
     """A rank without a journal is in the coverage."""
     for journal, _ in steps(tmp_path, 3):
         if journal.rank == 2:
-            for path in (journal.definitions, *journal.segments):
-                path.unlink()
+            journal.remove()
     case, found = verdict(tmp_path)
     told = report(case, found)["coverage"]
     assert told["missing_ranks"] == [2]
