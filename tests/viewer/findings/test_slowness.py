@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,18 +17,21 @@ COUNT = 20
 
 def late_steps(
     folder: Path,
-    delays: dict[int, int],
+    delays: dict[int, int] | Callable[[int], dict[int, int]],
     *,
     world_size: int = 3,
-    only_in: Collection[int] = range(3, 3 + COUNT),
+    count: int = COUNT,
+    works: int = MS,
 ) -> None:
-    """All_reduces in which each rank comes after its delay since the last one let it go."""
+    """All_reduces in which each rank comes after its delay (of that step) since the last one let it
+    go, and after what all work.
+    """
     let_go = 200 * MS
     jobs = steps(folder, world_size)
     calls = [journal.collective(group) for journal, group in jobs]
-    for number in range(3, 3 + COUNT):
-        late = delays if number in only_in else {}
-        begins = [let_go + MS + late.get(journal.rank or 0, 0) for journal, _ in jobs]
+    for number in range(3, 3 + count):
+        late = delays(number) if callable(delays) else delays
+        begins = [let_go + works + late.get(journal.rank or 0, 0) for journal, _ in jobs]
         end = max(begins) + MS // 5
         for (journal, _), call, begin in zip(jobs, calls, begins, strict=True):
             journal.run(call, t=begin, d=end - begin, q=number)
@@ -54,7 +57,7 @@ def test_a_straggler_is_found_with_its_delay_and_its_line(tmp_path: Path) -> Non
 )
 def test_a_slow_start_is_no_habit(tmp_path: Path, late: set[int], told: int) -> None:
     """An import, a compilation, downloads that were tried again: most of the time went there."""
-    late_steps(tmp_path, {1: 900 * MS}, only_in=late)
+    late_steps(tmp_path, lambda number: {1: 900 * MS} if number in late else {})
     assert [f.kind for f in findings(tmp_path, look=all_gone)] == ["straggler"] * told
 
 
@@ -91,18 +94,9 @@ def test_two_equally_slow_ranks_are_both_found(tmp_path: Path) -> None:
 
 def test_who_is_late_now_and_then_is_found(tmp_path: Path) -> None:
     """Rank 0 evaluates for 300 ms before every tenth step, and nobody else is ever late."""
-    let_go = 200 * MS
-    jobs = steps(tmp_path, 3)
-    calls = [journal.collective(group) for journal, group in jobs]
-    for number in range(3, 123):
-        begins = [let_go + 20 * MS + (300 * MS if r == 0 and number % 10 == 0 else 0)
-                  for r in range(3)]  # fmt: skip
-        end = max(begins) + MS // 5
-        for (journal, _), call, begin in zip(jobs, calls, begins, strict=True):
-            journal.run(call, t=begin, d=end - begin, q=number)
-        let_go = end
-    for journal, _ in jobs:
-        leave(journal, let_go + MS)
+    late_steps(
+        tmp_path, lambda number: {} if number % 10 else {0: 300 * MS}, count=120, works=20 * MS
+    )
     finds(tmp_path, "straggler", [0], look=all_gone)
 
 
@@ -329,17 +323,10 @@ def test_the_first_of_several_equal_calls_of_a_line_is_found(tmp_path: Path) -> 
 
 def test_small_delays_of_others_hide_no_few_long_ones(tmp_path: Path) -> None:
     """On a busy machine those are late now and then too: four pauses cost most."""
-    jobs = steps(tmp_path, 3, count=0)
-    calls = [journal.collective(group) for journal, group in jobs]
-    let_go = 200 * MS
-    for number in range(1, 29):
-        late = {0: 300 * MS} if number % 7 == 2 else {1: 8 * MS} if number % 3 == 0 else {}
-        begins = [let_go + 2 * MS + late.get(rank, 0) for rank in range(3)]
-        end = max(begins) + MS
-        for (journal, _), call, begin in zip(jobs, calls, begins, strict=True):
-            journal.run(call, t=begin, d=end - begin, q=number)
-        let_go = end
-    for journal, _ in jobs:
-        leave(journal, let_go + MS)
+
+    def late(number: int) -> dict[int, int]:
+        return {0: 300 * MS} if number % 7 == 2 else {1: 8 * MS} if number % 3 == 0 else {}
+
+    late_steps(tmp_path, late, count=28, works=2 * MS)
     found = finds(tmp_path, "straggler", [0], look=all_gone)
-    assert "by 300 ms in 4 of 28 cases" in found.summary
+    assert "by 300 ms in 4 of 30 cases" in found.summary
