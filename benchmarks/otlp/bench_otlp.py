@@ -114,7 +114,7 @@ def silent() -> Iterator[str]:
 
 @contextlib.contextmanager
 def nobody() -> Iterator[str]:
-    """A port on which nobody listens."""
+    """A port on which no process listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{probe.getsockname()[1]}"
@@ -145,7 +145,7 @@ def _cases(protocol: str) -> Iterator[Case]:
         "working collector": lambda: server(0.0),
         "5 s per request": lambda: server(5.0),
         "never answers": silent,
-        "nobody listens": nobody,
+        "no collector": nobody,
     }
     for kind, endpoint in kinds.items():
         yield Case(f"{word}, {kind}", "json,otlp", endpoint, protocol)
