@@ -226,7 +226,7 @@ def allow(minutes: float, group: "Any" = None) -> float:
 
 
 def live() -> "dict[str, Any]":
-    """What this process knows of itself now, for a tracker: no other process is asked.
+    """What this process knows of itself now, for a tracker, without a message to another process.
 
     It costs the traced calls nothing, and its caller microseconds. Shares are read
     from a file that the companion of this host writes each second, from some 40 s after the

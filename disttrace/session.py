@@ -312,7 +312,7 @@ class Session:
         return self.recorder.progress_mark(launcher=self.role == AGENT)
 
     def _identified(self, keys: Mapping[str, Any]) -> None:
-        """The process claims a rank towards others, or launches those who do."""
+        """The process claims a rank towards others, or launches such processes."""
         role = keys.get("role", WORKER)
         if role == self.role == AGENT:
             return

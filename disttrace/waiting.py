@@ -95,7 +95,7 @@ class ImportHook:
         return None
 
     def catch_up(self) -> bool:
-        """Run what waits for modules that came past this hook: another finder was asked first, or
+        """Run what waits for modules that came past this hook: another finder was tried first, or
         `sys.meta_path` was filled anew. Whether that comes late for one that is waited for before.
         """
         waiting = [*self._before, *self._after]

@@ -61,7 +61,7 @@ GIL while another thread keeps it."""
 ASK = 0x61736B21
 """In the upper 32 bits of the value; the recorder's ``_answers.c`` acts on nothing else."""
 HELD_NS = 1_500_000_000
-"""For so long, at least, nothing has run in a process that is asked so, nor its background thread
+"""For so long, at least, nothing has run in a process that gets it, nor its background thread
 looked."""
 
 # Words of ``exit`` records: the process becomes another program, which writes a journal of its own,
@@ -434,7 +434,7 @@ class ForeignFile(OSError):  # noqa: N818 - what it is about
 
 
 def open_own(path: str, flags: int, owner: int | None = None) -> int:
-    """Open a file of ours whose name anybody can foretell, in a folder where others may write.
+    """Open a file of ours whose name can be foretold, in a folder where others may write.
 
     It is made with the ``flags`` for that, readable by its owner alone. No link is followed and no
     pipe waited for; what is there must be a regular file of ``owner`` (default: this user) under

@@ -41,8 +41,8 @@ def make_folder(directory: str, mode: int) -> None:
 
 
 def make_folder_below(root: str, folder: str, mode: int) -> None:
-    """``folder``, two levels below ``root``, for this user alone to change: anybody can foretell
-    its name, and the owner of a folder can put others' files into it. Raises OSError.
+    """``folder``, two levels below ``root``, for this user alone to change: its name can
+    be foretold, and the owner of a folder can put others' files into it. Raises OSError.
     """
     make_folder(root, mode)
     owners = (os.geteuid(), os.stat(root).st_uid)

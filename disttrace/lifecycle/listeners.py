@@ -84,7 +84,7 @@ def copied(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def tell(objects: object) -> None:
-    """Call everybody with each of ``objects``, soon."""
+    """Call all listeners with each of ``objects``, soon."""
     global _newest, _last
     if not isinstance(objects, list):
         return

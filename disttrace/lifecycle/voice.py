@@ -252,7 +252,7 @@ _left: tuple[int, int, int] | None = None
 
 
 def _begins_a_line(stream: Any) -> bool:
-    """Whether what is written now stands at the beginning of a line, as far as anybody can tell.
+    """Whether what is written now stands at the beginning of a line, as far as is known.
 
     Of a progress bar the line is open. Only a file that the program itself may read can be read for
     what was written last, or one in which no other wrote after us; elsewhere an empty line costs

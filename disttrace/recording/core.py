@@ -101,7 +101,7 @@ class PlainCore:
         return operation
 
     def _not_put(self, operation: Operation, error: BaseException) -> None:
-        """Recover, or let go of an operation that nobody will end."""
+        """Recover, or let go of an operation that will have no end."""
         recovered = False
         try:
             if foreign.is_a(error, (ValueError, OSError)) and errors.is_ours(error):
@@ -151,7 +151,7 @@ class PlainCore:
         self.record(fmt.LOST_LINE % (operation.n, self.clock() - operation.begin, extra))
 
     def completed(self, operations: list[Operation], at: int) -> None:
-        """Those that are not over were seen complete at ``at``, and nobody had asked before."""
+        """Those that are not over were seen complete at ``at``, and had not been polled before."""
         for each in operations:
             if not each.ended:
                 elapsed = at - each.begin
@@ -181,7 +181,7 @@ class PlainCore:
         return list(self._in_flight.values())
 
     def follow(self, operation: Operation, work: Any) -> None:
-        """``work`` ends ``operation``, whoever waits for it. Raises TypeError where it cannot be
+        """``work`` ends ``operation``, on whichever thread. Raises TypeError where it cannot be
         referred to weakly."""
         if self._fallen:
             self.notice_dropped()  # one may have had that address
@@ -206,7 +206,7 @@ class PlainCore:
         take_out(self.open, operation.work, operation)
 
     def let_go(self) -> None:
-        """Of what is in flight: nobody will end it here."""
+        """Of what is in flight: it will not end here."""
         for operation in self.in_flight():
             self.over(operation)
         while self.next_dropped() is not None:
@@ -339,7 +339,7 @@ def _native_core() -> Any:
             PlainCore.forget(self)
 
         def follow(self: Any, operation: Any, work: Any) -> None:
-            """``work`` ends ``operation``, which is called where nobody holds it any more."""
+            """``work`` ends ``operation``, which is called where no reference to it is left."""
             self.notice_dropped()
             operation.reference = weakref.ref(work, operation)
             operation.work = id(work)

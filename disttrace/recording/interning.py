@@ -179,7 +179,7 @@ class InternTable:
         self.on_forget()
 
     def frames(self, call: CallRecord) -> tuple[Frame, ...]:
-        """The stack of a call, innermost first; empty where it is unknown. For who asks seldom."""
+        """The stack of a call, innermost first; empty where it is unknown. For rare calls."""
         with self.lock:
             n = next((s for (s, *_), one in self._calls.items() if one is call), None)
             stacks = list(self._stacks.items())

@@ -26,7 +26,7 @@ from disttrace.recording.newest_calls import Courses
 from disttrace.recording.operation import Operation
 
 _LOSSES = 8
-"""Segments that may be lost: whoever takes one after another does not want them."""
+"""Segments that may be lost: a user who deletes one after another does not want them."""
 
 
 class Recorder(InternTable):
@@ -93,7 +93,7 @@ class Recorder(InternTable):
     def completed(
         self, operation: Operation, *, gap: int, duration: int | None = None, at: int | None = None
     ) -> None:
-        """The work was seen complete by somebody who does not wait for it.
+        """The work was seen complete by a thread that does not wait for it.
 
         ``gap`` bounds the error of the observation, ``duration`` is the backend's own, ``at`` when
         it was seen if not now; all in ns, the last of the clock of begins.
@@ -104,14 +104,14 @@ class Recorder(InternTable):
         self.core.record(fmt.COMPLETE_LINE % (operation.n, elapsed, gap, extra))
 
     def lost(self, operation: Operation, *, asked: bool = False) -> None:
-        """Its Work was dropped: nobody waited, and nobody will see it complete.
+        """Its Work was dropped: no thread waited, and none will see it complete.
 
         ``asked``: the program did ask for completion in another form than a wait.
         """
         self.core.lost(operation, b',"o":1' if asked else b"")
 
     def asked(self, operation: Operation, how: str) -> None:
-        """The program asked for completion in another form than a wait (``get_future``, ...)."""
+        """The program polled for completion, or took a future (``get_future``, ...)."""
         asked = (operation.n, self.since(operation), json_text(how))
         self.core.record(fmt.ASKED_LINE % asked)
 
@@ -304,7 +304,7 @@ class Recorder(InternTable):
                 self._publish(journal, (line,))
 
     def _lose(self, journal: JournalWriter, lost: SegmentLost, line: bytes) -> None:
-        """Go on in the next segment: what is put into this one reaches nobody."""
+        """Go on in the next segment: what is put into this one is not read."""
         why = str(lost)
         self._losses += bool(why)
         if self._losses > _LOSSES:
@@ -314,7 +314,7 @@ class Recorder(InternTable):
             self._on_loss(why)
 
     def _publish(self, journal: JournalWriter, lines: Sequence[bytes]) -> None:
-        """Let everybody put where there is room now. What made it necessary comes first: other
+        """Let all threads put where there is room now. What made it necessary comes first: other
         threads take no lock, and may fill a window between any two steps."""
         for line in lines:
             journal.append(line)

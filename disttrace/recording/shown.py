@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 STREAMS = 16
-"""Streams of a process that are shown; of later ones nobody tells before they hang."""
+"""Streams of a process that are shown; later ones are compared only when they hang."""
 KEPT = 512
 """Newest calls of a stream, as in ``_fast.c``."""
 WORD, PAGE = 8, 8 * KEPT
@@ -33,7 +33,7 @@ STREAM_BYTES = 3 * PAGE
 MARGIN = 8
 """Calls that a process may make while its pages are read."""
 _AGAIN_S, _TIMES = 1.0, 6
-"""A suspicion is told again after so long, then after twice that, and so often in all."""
+"""A suspicion is reported again after so long, then after twice that, and so often in all."""
 _MOST_PENDING = 64
 Pair = tuple[int, int]
 """Lines of both under one number."""
@@ -139,7 +139,7 @@ class Compared:
     ask_at: float = 0.0
 
     def suspicious(self, ours: Shown, theirs: Shown) -> bool:
-        """Whether somebody has to judge what differs now."""
+        """Whether what differs now has to be judged."""
         last = min(ours.newest, theirs.newest)
         known = (number for number in theirs.under(last) if ours.digest(number) is not None)
         both = next(known, None)

@@ -86,7 +86,7 @@ def _reduce_op(named: Mapping[str, Any]) -> str | None:
 def of_slots(
     named: Mapping[str, Any], *, device: str | None = None, reduce_op: str | None = None
 ) -> CallArguments:
-    """The fields of a call whose arguments are told by meaning; ``device`` where no tensor is.
+    """The fields of a call whose arguments are given by meaning; ``device`` where no tensor is.
 
     Shapes are of tensors passed in, or of those filled where nothing is.
     """

@@ -32,7 +32,7 @@ _LEAST = 4  # frames that a place is made of from there on, if there are so many
 _TORCHS, _LIBRARYS, _PROGRAMS = 0, 1, 3  # as the numbers of code objects in C end
 _CODES = 8192  # code objects kept alive: programs may make new ones for ever
 _ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals by which somebody asks a program to end, or to save what it has."""
+"""Signals that request a program to end, or to save what it has."""
 _CONTEXTLIB = contextlib.__file__  # between torch's context managers and the user's code
 
 

@@ -99,7 +99,7 @@ class Awaited:
                 self._works.hold(work, operation)  # not awaited after all
 
     def _taken(self, numbers: Iterable[int]) -> Iterable[tuple[Operation, Any]]:
-        """Those that nobody has looked at before."""
+        """Those that were not looked at before."""
         found = [self._open.pop(n, None) for n in numbers]
         return [each for each in found if each is not None]
 
@@ -115,7 +115,7 @@ class Awaited:
             self._recorder.failed(operation, error, on_issue=False)
 
     def _poll(self) -> int:
-        """See which are complete though their pass is not over; nobody hurries for that."""
+        """See which are complete though their pass is not over; no hurry for that."""
         for n, (operation, work) in list(self._open.items()):
             if not self._works.is_completed(work):
                 operation.seen = self._recorder.clock()
@@ -146,7 +146,7 @@ class Awaited:
 
 
 def _future_is_done(work: Any) -> bool:
-    """Gloo tells whoever waits for the future a moment before the Work knows of it."""
+    """Gloo completes the future a moment before the Work."""
     try:
         return bool(_get_future(work).done())
     except RuntimeError:  # the backend has none

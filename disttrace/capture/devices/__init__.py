@@ -1,1 +1,1 @@
-"""When devices have finished what was issued: what runs there is asked of those who know."""
+"""When devices have finished what was issued: read from its runtime or a recorder."""

@@ -197,7 +197,7 @@ class Followed:
         return True
 
     def await_wait(self, operation: Operation, work: Any) -> bool:
-        """Its wait will be the end; whether anybody can wait."""
+        """Its wait will be the end; whether a wait is possible."""
         if work is None:
             self._unknown(operation)
             return False

@@ -1,4 +1,4 @@
-"""Instrumentation of completion asked for without a wait: futures, ``is_completed`` loops, streams.
+"""Instrumentation of completion without a wait: futures, ``is_completed`` loops, streams.
 
 Such a program has not forgotten its work, nor has one that hands it to DDP's reducer, which waits
 for it in C++. What it sees complete is complete; what it follows by a

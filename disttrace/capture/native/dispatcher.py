@@ -132,7 +132,7 @@ class _SchemaReader:
 
 
 def reduce_op_reader() -> Callable[[Any], str | None]:
-    """Names a boxed ReduceOp; None on a torch that shows it to nobody."""
+    """Names a boxed ReduceOp; None on a torch that does not show it."""
     if hasattr(c10d.ReduceOp, "unbox"):
         return lambda boxed: arguments.reduce_op_name(c10d.ReduceOp.unbox(boxed))
     # To make the member and ask it for its name would cost as much again as asking the box.

@@ -47,7 +47,7 @@ class Kernels:
         capture.on_fork.append(self._forked)
 
     def once(self) -> None:
-        """Put them in place for the first who asks; whoever asks meanwhile waits for it.
+        """Put them in place for the first caller; callers meanwhile wait for it.
 
         An operation that another thread issues must not pass between half of the kernels.
         """

@@ -31,7 +31,7 @@ _PLAIN = ("set_timeout", "has_extended_api", "clone")
 
 
 def install(capture: Capture) -> None:
-    """Swap the store in the constructors of the backends that are asked for.
+    """Swap the store in the constructors of the backends that the setting names.
 
     Installed before the other parts: it calls the methods of Store that stand there now.
     """

@@ -1,4 +1,4 @@
-"""From a Work to its operations, and who sees it complete when nobody waits for it in Python.
+"""From a Work to its operations, and what sees it complete when no wait in Python does.
 
 What Python issued is known by a weak reference: a Work keeps tensors alive, and it is not ours. The
 Work of an operation that C++ issued has no other owner that can be asked, so it is held until it is
@@ -54,7 +54,7 @@ class Unwatched:
 
 
 class Works:
-    """Asynchronous operations by their Work, for as long as somebody holds it."""
+    """Asynchronous operations by their Work, for as long as it is referred to."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -94,7 +94,7 @@ class Works:
             self._core.wake()
 
     def hold(self, work: Any, operation: Operation, results: Sequence[int] = ()) -> None:
-        """``work`` is that of an operation that C++ issued; nobody else can be asked.
+        """``work`` is that of an operation that C++ issued; only it can be polled.
 
         ``results`` are the storages that hold its result.
         """
@@ -145,7 +145,7 @@ class Works:
             return None
 
     def asked(self, operation: Operation, how: str) -> None:
-        """The program asked for completion by ``how``; the first time counts."""
+        """The program polled for completion by ``how``; the first time counts."""
         if not operation.asked:
             operation.asked = True
             self._recorder.asked(operation, how)
@@ -224,7 +224,7 @@ class Works:
         return None
 
     def _close(self, operation: Operation) -> None:
-        """It is complete: it needs no polling, and nobody needs to hold its Work."""
+        """It is complete: it needs no polling, and its Work need not be held."""
         take_out(self._open, operation.work, operation)
         self._forget_results(operation)
         if operation.held:

@@ -84,7 +84,7 @@ class Exchanges:
         )
 
     def taking_part(self, exchanges: Iterable[int] | pl.Series | None) -> pl.LazyFrame:
-        """The same in no order, for those who want few of these columns."""
+        """The same in no order, for callers that need few of these columns."""
         wanted = self.collectives.lazy()
         if exchanges is not None:
             kept = pl.Series("exchange", exchanges, dtype=pl.UInt32)

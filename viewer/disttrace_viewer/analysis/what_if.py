@@ -24,7 +24,7 @@ KEYS = ("rank", "line", "host", "group")
 CANDIDATES = 5
 """Of each key, those of the largest excess are tried."""
 LEAST = 0.005
-"""A smaller part of the run is nothing that anybody would gain."""
+"""A smaller part of the run is no gain that is worth a line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,7 +188,7 @@ def pipe(one: Found) -> str | None:
 
 
 def dump(one: Found, path: str) -> bytes | None:
-    """What is dumped when it is asked for; None where nothing comes in time."""
+    """What is dumped on request; None where nothing comes in time."""
     names = _files(one, environment(one.pid))
     before = {name: _state(name) for name in names}
     if not _write(path):
@@ -253,7 +253,7 @@ NOTHING = Dumped()
 
 
 def ask(found: Sequence[Found]) -> Dumped:
-    """What the recorders of these processes hold that have a way to be asked."""
+    """What the recorders of these processes hold, where they take a request."""
     at_ns = time.time_ns()
     with ThreadPoolExecutor(max_workers=64) as pool:
         answers = dict(zip((o.pid for o in found), pool.map(_ask, found), strict=True))

@@ -30,7 +30,7 @@ from disttrace.journal.proc import Who, find, stat
 from disttrace_viewer.load.files import open_regular, size
 
 OF_LIMIT, SHORTEST_S = 0.7, 2.5
-"""For so long nothing has come from a process that is asked: of the limit, and at least."""
+"""A process that gets the signal has written nothing for so long: of the limit, and at least."""
 BETWEEN_S = 0.3
 ANSWER_S = 0.5
 _WAKES = 10
@@ -113,7 +113,7 @@ class GilHolders:
 def holder(
     pid: int, before: dict[int, _Thread], now: dict[int, _Thread], native: int, number: int
 ) -> int | None:
-    """The thread that may be asked, by two looks at all of them; None: there is none."""
+    """The thread that may get the signal, by two looks at all of them; None: there is none."""
     ours = before.get(native), now.get(native)
     if None in ours or now[native].sleeps - before[native].sleeps < _WAKES:
         return None
@@ -176,7 +176,7 @@ def _has_open(pid: int, fd: int, path: str) -> bool:
 
 
 def _answers(base: str) -> _Answers | None:
-    """The last record of how a process is asked; None: it is not to be."""
+    """The last record of how a process gets the signal; None: it is not to get it."""
     try:
         with open(open_regular(fmt.definitions_name(base)), "rb") as file:
             data = file.read()

@@ -1,4 +1,4 @@
-"""What a host, its devices and NCCL report of themselves, asked once at a stall for two seconds.
+"""What a host, its devices and NCCL report of themselves, read once at a stall for two seconds.
 
 None of it waits for the thread that asks, and none needs the program's help. The kernel's log is
 read by one call of libc that never waits; where only root may read it, it holds nothing.
@@ -313,7 +313,7 @@ IN_ALL_S = 2.0
 AGAIN_S = 600.0
 """What still stands after so long is another stall, for us."""
 BEFORE_S = 60.0
-"""So long before anybody began to wait it may have come about."""
+"""So long before the first wait it may have come about."""
 MOST_TOLD = 8
 _INITIAL_PIDS = 0xEFFFFFFC
 """Inode of the kernel's first namespace of pids, in which its log counts."""

@@ -16,7 +16,7 @@ from disttrace_viewer.load.schema import Check, Checker, Wrong, list_of, maybe, 
 from disttrace_viewer.states.state import MOST_BYTES, OpRow, State, checked, inflated
 
 WRONG = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
-"""What reading anybody's JSON by a form may raise."""
+"""What reading a stranger's JSON by a form may raise."""
 _MOST_ROWS = 4_096
 _MOST_NUMBER = (1 << 63) - 1
 

@@ -53,7 +53,7 @@ def ports(store_port: int, about: str = "") -> list[int]:
 
 
 def resolved(host: str) -> list[str]:
-    """Numeric addresses of a host, as many as anybody needs; none where it is not known."""
+    """Numeric addresses of a host, a few at most; none where it is not known."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

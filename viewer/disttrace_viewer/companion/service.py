@@ -166,7 +166,7 @@ STAY_S, OF_LIMIT = 60.0, 2.0
 why, while the job's store is there.
 """
 DIED_S = 3.0
-"""For so long others wait for one that died when a job is ended that asked for it."""
+"""For so long others wait for one that died when a job is ended by ``DISTTRACE_ON_STALL=abort``."""
 
 
 def stay_s(stall_s: float) -> float:

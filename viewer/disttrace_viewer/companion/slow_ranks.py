@@ -193,7 +193,7 @@ LATE_S = 15.0
 MOST_GROUPS = 20_000
 _KEPT = 64
 GONE_S = 120.0
-"""A group in which nothing happened for so long is no sign of anybody's being slow."""
+"""A group in which nothing happened for so long is no sign of a slow rank."""
 _OF_NEW = 0.05
 _NS_PER_HOUR = 3600e9
 

@@ -395,7 +395,7 @@ class Judge:
         return found
 
     def _heard(self) -> Merged:
-        """The states of our processes, once those in which nothing runs were asked for stacks, and
+        """The states of our processes, once those in which nothing runs gave their stacks, and
         the activity of those that others wait for is in their journals."""
         local = self._look_at_work(self._local())
         processes = trace_of(local)[0].processes
@@ -433,7 +433,7 @@ class Judge:
         return self._local() if found else local
 
     def _join(self, local: Merged) -> bool:
-        """Whether others were found to be asked; there may be none."""
+        """Whether other hosts were found; there may be none."""
         if self._all_here or not local.states:
             return False
         trace, _ = trace_of(local)

@@ -40,7 +40,7 @@ that could be printed.
 """
 _TOGETHER_S = 0.7
 _ANSWER_S = 2.0
-"""So long a process has to print a request; then the next one is asked."""
+"""So long a process has to print a request; then the next one gets it."""
 _WITHIN_S = 120.0
 _LEAVE_S = 5.0
 _AT_ONCE = 500

@@ -72,7 +72,7 @@ def standing(before: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
 
 
 def _is_finding(value: object) -> bool:
-    """Whether it is a fault in the form of ``diagnose --json``: such a file may be anybody's."""
+    """Whether it is a fault in the form of ``diagnose --json``: such a file may be a stranger's."""
     return (
         isinstance(value, dict)
         and value.get("kind") in KINDS

@@ -126,7 +126,7 @@ def _ids(case: Case, processes: Iterable[int]) -> list[str]:
 def _is_starved(
     case: Case, finding: RuleFinding, age_s: float, limit_s: float, starved: Starved
 ) -> bool:
-    """Whether those who do not come have waited for a processor, and without that none would
+    """Whether the missing ranks have waited for a processor, and without that none would
     have waited for them for the limit. Not for ever: they may have nothing to do with it.
     """
     if finding.kind not in ABOUT_WAITS:
@@ -140,7 +140,7 @@ def _is_starved(
 
 
 def living(case: Case) -> list[Process]:
-    """Processes that run, as far as anybody knows."""
+    """Processes that run, as far as is known."""
     ends = case.evidence.ends
     return [
         p
@@ -219,7 +219,7 @@ def stalled(case: Case, findings: Iterable[RuleFinding], limit_s: float) -> list
 
 
 def _of_earlier_attempt(case: Case, finding: RuleFinding, alive: set[int]) -> bool:
-    """Whether all that it is about is over, and those who live are of a later attempt."""
+    """Whether all that it is about is over, and the living are of a later attempt."""
     processes = case.evidence.trace.processes
     concerned = {*finding.culprits, *finding.waiting}
     if not concerned or not alive or not alive.isdisjoint(concerned):

@@ -342,7 +342,7 @@ def missing_ranks(trace: JobTrace) -> tuple[int, ...]:
 
 
 def _of_other_size(trace: JobTrace, group: Group) -> set[int]:
-    """Ranks of those who meet for it at the same place, but take the world for larger or smaller:
+    """Ranks of all that meet for it at the same place, but take the world for larger or smaller:
     they are in another group by that, and their journals are there.
     """
     here = (group.place, group.prefix, _tries(trace, group))

@@ -190,7 +190,7 @@ class Endings(Recorded):
 
     @property
     def runs(self) -> bool:
-        """Whether anybody is known to live now."""
+        """Whether any process is known to live now."""
         return any(end.runs for end in self.ends)
 
     @cached_property

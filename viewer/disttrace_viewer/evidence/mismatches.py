@@ -251,7 +251,7 @@ def _sizes(members: Members, size: int) -> frozenset[int] | None:
 
 
 def unfitting(members: Members) -> list[Pair]:
-    """Of a collective in which members have to agree two by two those who do not."""
+    """Of a collective in which members have to agree two by two those that do not."""
     return [pair for pair in _pairs(members) if not pair.fits]
 
 
@@ -270,7 +270,7 @@ def _blamed(pairs: Iterable[Pair], size: int) -> frozenset[int]:
 
 
 def _slots_fit(members: Members) -> bool:
-    """Whether each output slot of everybody has the size of that member's input."""
+    """Whether each output slot of all members has the size of that member's input."""
     inputs = {r: _counts(m) for r, m in members.items()}
     for member in members.values():
         slots = _outputs(member)

@@ -97,7 +97,7 @@ STUCK_NS = 1_500_000_000
 STALL_NS = 10_000_000_000
 GATHERING = (*CREATING, "rendezvous")
 ANNOTATION = "annotate"
-"""A part of the program with a name: no operation of anybody's."""
+"""A part of the program with a name: no operation."""
 DRAINING = "destroy_process_group"
 """Does not return before what was issued is over."""
 _UNKNOWN_ARGUMENTS: dict[str, Any] = dict.fromkeys(

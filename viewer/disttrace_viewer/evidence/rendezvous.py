@@ -21,7 +21,7 @@ LATE_NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """One rendezvous: a store server or a group's mesh, with those who came and who should.
+    """One rendezvous: a store server or a group's mesh, with the processes that came or should.
 
     ``arrived`` maps a rank (of the group that is made) to its process; ``late`` are processes that
     should come and have not; ``absent`` are ranks of which no process is known.

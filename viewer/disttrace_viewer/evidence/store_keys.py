@@ -60,7 +60,7 @@ def taken_connections(evidence: Evidence) -> Mapping[tuple[int, int], Op]:
 
 @dataclass(frozen=True)
 class Setters:
-    """The keys of a trace, with those who set them."""
+    """The keys of a trace, with the processes that set them."""
 
     evidence: Evidence
 

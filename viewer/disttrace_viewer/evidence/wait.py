@@ -119,12 +119,12 @@ _IMPORTS = "<frozen importlib"
 
 
 def import_limit_ns(evidence: Evidence) -> int:
-    """How long those who import are waited for."""
+    """How long importing processes are waited for."""
     return max(evidence.stall_ns, min(LIMIT_NS, LIMITS * evidence.stall_ns))
 
 
 def still_imports(evidence: Evidence, wait: Wait) -> bool:
-    """Whether all who are missing in a wait import, and it has not lasted too long for that."""
+    """Whether all missing processes of a wait import, and it has not lasted too long for that."""
     return (
         bool(wait.targets)
         and not wait.absent

@@ -114,7 +114,7 @@ class Case:
         return sorted(found, key=lambda wait: (wait.process, wait.op.number))
 
     def holds_up(self, process: int) -> bool:
-        """Whether anybody waits for a process."""
+        """Whether any process waits for this one."""
         return bool(self._near[_WAITED_FOR, process])
 
     def inside(self, exchange: Hashable) -> list[Wait]:

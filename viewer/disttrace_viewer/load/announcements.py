@@ -1,5 +1,5 @@
-"""What a job said itself while it ran, kept beside its journals: later, and elsewhere, less may be
-known.
+"""What a job printed itself while it ran, kept beside its journals: less may be known
+later, and elsewhere.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def keep(path: str, objects: Sequence[dict[str, Any]]) -> None:
 
 
 def keep_once(path: str, objects: Sequence[dict[str, Any]], is_said: Callable[[], bool]) -> bool:
-    """``keep`` unless ``is_said``, which nobody who asks so changes meanwhile; whether it was kept.
+    """``keep`` unless ``is_said``, under one lock with it; whether it was kept.
 
     Raises OSError.
     """

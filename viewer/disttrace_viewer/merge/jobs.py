@@ -344,7 +344,7 @@ def with_jobs(processes: Sequence[Process], jobs: Sequence[LaunchedJob]) -> tupl
 
 
 INIT = 1
-"""Whoever lost its parent is a child of this one, which started nobody."""
+"""A process that lost its parent is a child of this one, which started none of a job."""
 
 
 def started_by(processes: Sequence[Process], jobs: Mapping[int, int]) -> dict[int, set[int]]:

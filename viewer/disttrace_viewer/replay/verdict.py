@@ -32,7 +32,7 @@ from disttrace_viewer.wording.sentences import REPLAYED
 KIND = "would_hang"
 _ENDS = ("exit", "failure", "handling", "rendezvous")
 _LATER_NS = 3_600_000_000_000
-"""So long everybody has stood: none is on the way any more."""
+"""So long all have stood: none is on the way any more."""
 _ROOTED = ("broadcast", "reduce", "gather", "scatter", "gather_into_tensor")
 
 _LASTING = re.compile(r",? for \d[\d.]* (?:ms|s|min|h)(?: \d+ (?:s|min|h))?\b")

@@ -28,7 +28,7 @@ INTEGERS = {int}
 
 
 def are_numbers(records: list[Record]) -> bool:
-    """Whether all values are whole numbers, as most are; asked of all at once."""
+    """Whether all values are whole numbers, as most are; tested for all at once."""
     values = itertools.chain.from_iterable(map(dict.values, records))
     return set(map(type, values)) <= INTEGERS and all("t" in r for r in records if "b" in r)
 
@@ -96,7 +96,7 @@ class Reading:
     whether none was left out.
     """
     history: dict[tuple[int, str | None], CallOrder] | None = None
-    """The calls of each stream, where that is asked for."""
+    """The calls of each stream, where that is requested."""
     recent: bool = False
     """The history is of the end only."""
     first_of_site: dict[int, int] = field(default_factory=dict)

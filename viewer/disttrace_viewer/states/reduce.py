@@ -36,7 +36,7 @@ CHUNK = 1 << 20
 MOST_STREAMS = 4
 """Streams of collectives of which exchanges are kept, by which clocks are set right."""
 MOST_LISTED = 256
-"""Of one kind of what is said for as long as a job runs: the first and the last half."""
+"""Of records that go on for as long as a job runs: the first and the last half."""
 _LAST = {"digest": MOST_LISTED, "activity": 4}
 """Of these the newest count."""
 OVERRIDES = 1 << 30

@@ -107,7 +107,7 @@ class State:
     clocks.
     """
     history: list[list[Any]] | None = None
-    """Only where it was asked for: group, backend, packed calls of all collectives by number
+    """Only where it was requested: group, backend, packed calls of all collectives by number
     (``disttrace_viewer.states.history``), or of the newest ones, with the number of the first call.
     Without that number the first of all calls with one call site stands for all.
     """
@@ -166,7 +166,7 @@ class StateError(ValueError):
 
 
 def inflated(data: bytes, most: int = MOST_BYTES) -> bytes:
-    """What was compressed by zlib, which may come from anybody. Raises StateError."""
+    """What was compressed by zlib, perhaps by a stranger. Raises StateError."""
     if most <= 0:
         raise StateError("is one too many")
     stream = zlib.decompressobj()
@@ -356,7 +356,7 @@ class Merged:
 
     states: Mapping[str, State]
     unread: tuple[str, ...] = ()
-    """Sentences about journals that were asked for and are in no state."""
+    """Sentences about journals that were requested and are in no state."""
     called: Mapping[str, str] = field(default_factory=dict)
     """The ids of jobs by process, where these states are a part of more."""
     reported: tuple[WaitsWith, ...] = ()

@@ -99,8 +99,8 @@ class Op:
 
     @property
     def is_polled(self) -> bool:
-        """Whether the program asked for the completion of asynchronous work in another form than a
-        wait: it polls it, or waits for its future. As long as it begins nothing else it seems to be
+        """Whether the program looks for the completion of asynchronous work without a wait: it
+        polls it, or waits for its future. As long as it begins nothing else it seems to be
         held up by that, but may compute as well.
         """
         return self.asked and self.underway

@@ -117,10 +117,10 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What somebody who needs no program's help said of a process's host, at a stall."""
+    """What was read of a process's host at a stall, without the program's help."""
 
     t_ns: int
-    """When that came about, or was asked."""
+    """When that came about, or was read."""
     by: str
     """``kernel log``, ``nvidia-smi`` or ``NCCL RAS``."""
     where: str
@@ -132,7 +132,7 @@ class Trouble:
     mine: bool
     """Whether it names this very process; else it is of the whole host."""
     text: str | None
-    """Its own words; None where they were not told to other hosts."""
+    """Its own words; None where they were not sent to other hosts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ AGENT = "agent"
 JOURNAL = "journal"
 DUMPED = "flight recorder"
 ATTACHED = "flight recorder and py-spy"
-"""Of ranks that were looked at while they ran, and whose recorders were asked."""
+"""Of ranks that were looked at while they ran, and whose recorders were read."""
 
 
 @dataclass(frozen=True, slots=True)

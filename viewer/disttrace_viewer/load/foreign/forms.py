@@ -179,7 +179,7 @@ class Log:
 
 
 def _timed_out_there(log: Log, _line: LogLine, _speaker: Speaker, found: re.Match[str]) -> bool:
-    """The rank that told others of its time-out; the line may tell more."""
+    """The rank that reported its time-out to others; the line may hold more."""
     log.world = max(log.world, int(found[1]) + 1)
     return False
 

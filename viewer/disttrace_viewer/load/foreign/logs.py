@@ -542,8 +542,8 @@ def _nameless(log: Log, path: str) -> list[py_spy.ProcessSample]:
 
 
 def _silent(log: Log, echoes: Mapping[int, LoggedFailure]) -> list[int]:
-    """The rank that printed lines and no error, where all others printed one: whoever all waited
-    for, or who ended first without a word, is such a one.
+    """The rank that printed lines and no error, where all others printed one: the one that all
+    waited for, or that ended first without a word, is such a one.
     """
     world = max(log.world, log.whole or 0)
     if all(is_time_out(one.text) for one in echoes.values()):

@@ -195,7 +195,7 @@ def translated(
 
 
 UNKNOWN_NS = 3_600_000_000_000
-"""Whoever has its stacks looked at has waited for long enough; for how long is not told."""
+"""A process whose stacks are dumped has waited for long; for how long is not known."""
 
 
 @dataclass(slots=True)

@@ -282,7 +282,7 @@ def _doing(place: RankPlace) -> str:
 
 
 def _stacks(case: Case, findings: Sequence[RuleFinding]) -> Iterator[Line]:
-    """Recorded frames, innermost first, of culprits, then of those who wait, each stack once."""
+    """Recorded frames, innermost first, of culprits, then of waiting ranks, each stack once."""
     trace = case.evidence.trace
     guilty = [p for f in findings for p in f.culprits]
     waiting = [w.process for w in case.oldest()] + [p for f in findings for p in f.waiting]

@@ -81,7 +81,7 @@ class Row:
     arrow: tuple[int, int] | None = None
     """From lane to lane."""
     place: str | None = None
-    """Where it was called from, for those who ask."""
+    """Where it was called from, when shown."""
     between: bool = False
     """It stands between rows: a repetition or a gap."""
 

@@ -236,7 +236,7 @@ def _position(place: RankPlace, trace: JobTrace, activity: Shares) -> TopRow:
 
 
 def _with_absence(findings: Sequence[RuleFinding], activity: Shares, ids: Sequence[str]) -> Shares:
-    """Who never arrived is in no exchange: those who wait in the finding wait for it."""
+    """A rank that never arrived is in no exchange: those that wait in the finding wait for it."""
     late = dict(activity.late)
     for finding in findings:
         share = max((activity.waiting.get(ids[p], 0.0) for p in finding.waiting), default=0.0)
