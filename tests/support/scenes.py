@@ -12,7 +12,7 @@ from disttrace_viewer.diagnosis.job import verdict_on
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.diagnosis.verdict import verdict as judge_states
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import RuleFinding
+from disttrace_viewer.findings.finding import KINDS, RuleFinding
 from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.reader import load
@@ -50,6 +50,7 @@ def verdict(
     """The case too. Of the states of the same journals the rules must say the same."""
     whole = verdict_on(load([str(folder)]), stall_ns=round(stall_s * 1e9), look=look)
     found = (whole.case, whole.findings)
+    assert {one.kind for one in found[1]} <= {*KINDS}
     again = _by_states(folder, stall_s, look, history=False)
     if any("made one more call" in f.summary for f in found[1]):
         # It takes the history to tell; without it nobody is blamed.

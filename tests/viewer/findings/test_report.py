@@ -95,7 +95,6 @@ def test_reports_follow_the_schema(
         (0, True, False) if job == "healthy" else (1, False, True)
     )
     assert list(Draft202012Validator(schema).iter_errors(told)) == []
-    assert schema["$defs"]["finding"]["properties"]["kind"]["enum"] == list(KINDS)
     told["findings"].append({"kind": "something else"})
     assert not Draft202012Validator(schema).is_valid(told)
 

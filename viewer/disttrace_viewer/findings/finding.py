@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
+from pkgutil import get_data
 from typing import Any
+
+import orjson
 
 from disttrace_viewer.evidence.wait import Deadline, RankActivity
 from disttrace_viewer.trace.model import CodeLocation, Stream
@@ -14,34 +17,9 @@ ERROR, WARNING, NOTE = SEVERITIES = "error", "warning", "note"
 """In the order in which they are reported."""
 CERTAIN, LIKELY = "certain", "likely"
 
-KINDS = (
-    "missing_participant",
-    "op_mismatch",
-    "shape_mismatch",
-    "dtype_mismatch",
-    "reduce_op_mismatch",
-    "root_mismatch",
-    "size_mismatch",
-    "unmatched_send",
-    "unmatched_recv",
-    "deadlock",
-    "store_key_missing",
-    "rendezvous_incomplete",
-    "rendezvous_unreachable",
-    "duplicate_rank",
-    "group_mismatch",
-    "no_progress",
-    "process_failed",
-    "not_in_group",
-    "unwaited_work",
-    "straggler",
-    "late_sender",
-    "divergence",
-    "value_divergence",
-    "would_hang",
-    "waiting_for_input",
-)
-"""Every kind of finding, as the contract names them."""
+_SCHEMA = orjson.loads(get_data("disttrace_viewer", "diagnosis/diagnose.schema.json") or b"")
+KINDS: tuple[str, ...] = tuple(_SCHEMA["$defs"]["finding"]["properties"]["kind"]["enum"])
+"""Every kind of finding, as the schema of reports lists them."""
 
 
 @dataclass(frozen=True, slots=True)
