@@ -17,7 +17,7 @@ import math
 import re
 import signal
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from disttrace.journal.code_files import is_library
 from disttrace.journal.format import ABORTED, HEARTBEAT_NS, STOPPED, UNINSTALLED
@@ -69,25 +69,22 @@ CRASHES = tuple(
 class Communication:
     """What is known of one process's communication, as far as it bears on how it ended."""
 
-    errors: Mapping[str, int] = field(default_factory=dict)
-    """Errors in which operations ended because of others, with the time of the newest; without
-    those after which something was exchanged again.
+    errors: frozenset[str]
+    """In which operations ended because of others, but for those after which something was
+    exchanged again.
     """
-    rejected: frozenset[str] = frozenset()
+    rejected: frozenset[str]
     """Errors of calls that torch would not make, and others that are the caller's own."""
-    broken_ns: int | None = None
+    broken_ns: int | None
     """When an operation of a group, or the making of one, first ended because of others and nothing
     was exchanged after.
     """
-    native: bool = False
+    native: bool
     """C++ code has issued an operation that is in flight, or failed."""
-    blocked: bool = False
+    blocked: bool
     """It is in a collective or a P2P operation."""
-    held: bool = False
+    held: bool
     """A thread of it is, and has not come back from it."""
-
-
-NOTHING = Communication()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +156,7 @@ def ends(
     return tuple(
         _end(
             p,
-            communication.get(p.index, NOTHING),
+            communication[p.index],
             cut_ns,
             seen[p.index],
             ended=p.told is None and p.parent in clearing and seen[p.index].code in FROM_OUTSIDE,
@@ -198,11 +195,7 @@ def _end(
             told_to_end=killed, interrupted=True,
         )  # fmt: skip
     if word == "exception" and failure is not None:
-        how = _guilt(failure.chain, failure.stack, failure.t_ns, told_of)
-        return End(
-            how, failure.t_ns, known, failure, exit_word=word, known_dead=True,
-            causes=failure.causes,
-        )  # fmt: skip
+        return replace(_of_failure(failure, told_of, known), exit_word=word, known_dead=True)
     how, caught = CLEAN, known not in (None, 0) and is_interrupt(process.exit)
     if caught:
         how = SILENT
@@ -220,10 +213,14 @@ def _living(process: Process, told_of: Communication, cut_ns: int, seen: Observa
     """A process that lives; its main thread may have failed while another one keeps it alive."""
     failure = failed_in_main(process)
     if failure is not None:
-        how = _guilt(failure.chain, failure.stack, failure.t_ns, told_of)
-        return End(how, failure.t_ns, None, failure, lingers=True, causes=failure.causes)
+        return replace(_of_failure(failure, told_of, None), lingers=True)
     held = STOPPED if seen.is_stopped else DISK if seen.state == "D" else None
     return End(ALIVE, cut_ns, held=held)
+
+
+def _of_failure(failure: Failure, told_of: Communication, code: int | None) -> End:
+    how = _guilt(failure.chain, failure.stack, failure.t_ns, told_of)
+    return End(how, failure.t_ns, code, failure, causes=failure.causes)
 
 
 def _cut_short(
@@ -237,8 +234,7 @@ def _cut_short(
             interrupted=True,
         )  # fmt: skip
     if failure is not None:
-        how = _guilt(failure.chain, failure.stack, failure.t_ns, told_of)
-        return End(how, failure.t_ns, code, failure, known_dead=dead, causes=failure.causes)
+        return replace(_of_failure(failure, told_of, code), known_dead=dead)
     if code not in (None, 0) and code not in FROM_OUTSIDE and not killed:
         # Backends abort an innocent process over what another one sent, or failed to.
         aborted = code == -signal.SIGABRT and (told_of.blocked or told_of.broken_ns is not None)

@@ -106,7 +106,10 @@ class Statistics:
         """
         keys = list(keys)
         duration = pl.col("end_ns") - pl.col("begin_ns")
-        rows = self._parts.filter(self._inside).with_columns(_duration=duration)
+        # What reaches into the window counts with its time only.
+        low = self.waits.from_ns
+        begun = pl.lit(value=True) if low is None else pl.col("begin_ns") >= low
+        rows = self._parts.filter(begun).with_columns(_duration=duration)
         over = ~pl.col("in_flight") & pl.col("busy_ns").is_not_null()
         seconds = pl.col("busy_ns").filter(over & pl.col("_moved").is_not_null()).sum() / 1e9
         moved = pl.col("_moved").filter(over)
@@ -260,12 +263,6 @@ class Statistics:
     def never_completed_ns(self) -> int:
         """What was waited for members that never came, or in what ended in an error."""
         return int(self.waits.parts["never_ns"].sum())
-
-    @property
-    def _inside(self) -> pl.Expr:
-        """Begun within the window: what reaches into it counts with its time only."""
-        low = self.waits.from_ns
-        return pl.lit(value=True) if low is None else pl.col("begin_ns") >= low
 
     @cached_property
     def _families(self) -> pl.LazyFrame:

@@ -125,13 +125,11 @@ def by_rank(processes: Iterable[Process]) -> list[Process]:
     return sorted(processes, key=lambda p: (p.rank is None, p.rank or 0, p.index))
 
 
-_OF_PROCESS = ("id", "job", "role", "rank", "local_rank", "world_size", "host", "pid", "attempt")
-
-
 def process(case: Case, one: Process) -> dict[str, Any]:
     """One process and the last that it did."""
+    names = ("id", "job", "role", "rank", "local_rank", "world_size", "host", "pid", "attempt")
     return {
-        **{name: getattr(one, name) for name in (*_OF_PROCESS, "source")},
+        **{name: getattr(one, name) for name in (*names, "source")},
         "state": case.evidence.ends[one.index].state,
         "last": last(case, current(case, one.index)),
     }

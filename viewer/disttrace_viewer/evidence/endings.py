@@ -27,6 +27,7 @@ from disttrace_viewer.analysis.process_ends import (
 from disttrace_viewer.evidence.recorded import DRAINING, GATHERING, STUCK_NS, Recorded, latest
 from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.merge.store_servers import is_loopback
+from disttrace_viewer.trace.model import Stream
 from disttrace_viewer.trace.operation import (
     GROUPED,
     Op,
@@ -227,7 +228,7 @@ class Endings(Recorded):
                 if op.call.kind != "store" and not is_own_limit(op.error)
             ]
             found[index] = Communication(
-                errors={op.error: op.end_ns or 0 for op in broken if op.error is not None},
+                errors=frozenset(op.error for op in broken if op.error is not None),
                 rejected=frozenset(
                     op.error for op in failed if op.error is not None and not because_of_others(op)
                 ),
@@ -263,28 +264,24 @@ class Endings(Recorded):
         )
 
     @cached_property
-    def _gone(self) -> frozenset[int]:
-        return frozenset(
-            p.index for p in self.trace.processes
+    def _deserted(self) -> Mapping[tuple[Stream, int | None], frozenset[int]]:
+        """Of each collective in flight on devices who has not come, and is gone without a word."""
+        gone = {
+            p.index
+            for p in self.trace.processes
             if p.exit is None and self.seen[p.index].alive is False
-        )  # fmt: skip
-
-    @cached_property
-    def _deserted(self) -> dict[tuple[int, str | None, int], frozenset[int]]:
-        """What ``_deserters`` found, once for all members of an exchange."""
-        return {}
+        }
+        flying = (op for op in self.sample.pending if op.on_device and op.call.kind == COLLECTIVE)
+        found: dict[tuple[Stream, int | None], frozenset[int]] = {}
+        for stream, seq in {(op.call.stream, op.seq) for op in flying} if gone else ():
+            if stream[0] is not None and seq is not None:
+                came = {one.process for one in self.sample.members(stream, seq).values()}
+                members = {m.process for m in self.trace.groups[stream[0]].members}
+                found[stream, seq] = frozenset(gone & members - came)
+        return found
 
     def _deserters(self, op: Op) -> frozenset[int]:
-        """Who has not come to a collective, and is gone without a word."""
-        group, seq = op.call.group, op.seq
-        if not self._gone or group is None or seq is None or op.call.kind != COLLECTIVE:
-            return frozenset()
-        key = group, op.call.backend, seq
-        if key not in self._deserted:
-            came = self.sample.members((group, op.call.backend), seq).values()
-            members = {m.process for m in self.trace.groups[group].members}
-            self._deserted[key] = self._gone & members - {one.process for one in came}
-        return self._deserted[key]
+        return self._deserted.get((op.call.stream, op.seq), frozenset())
 
     @cached_property
     def _began(self) -> Mapping[int, int]:
@@ -410,22 +407,15 @@ def _peer(evidence: Endings, process: int, text: str) -> str | None:
         return None
     if text.partition("\n")[0] not in op.error or len(_ADDRESS.findall(text)) != 1:
         return None
-    rank = _other(evidence, process, op)
+    group, rank = evidence.trace.groups[op.call.group], op.call.peer
+    if op.call.kind != "message":
+        mine = {m.rank for m in group.members if m.process == process}
+        others = set(range(group.size or 0)) - mine
+        rank = others.pop() if group.size == 2 and len(others) == 1 else None
     if rank is None:
         return None
     other = evidence.process_of(op.call.group, rank)
     if other is not None:
         return evidence.trace.processes[other].label
-    known = evidence.trace.groups[op.call.group].global_rank(rank)
+    known = group.global_rank(rank)
     return None if known is None else f"rank {known}"
-
-
-def _other(evidence: Endings, process: int, op: Op) -> int | None:
-    """Group rank of the other end."""
-    assert op.call.group is not None
-    if op.call.kind == "message":
-        return op.call.peer
-    group = evidence.trace.groups[op.call.group]
-    mine = {m.rank for m in group.members if m.process == process}
-    others = set(range(group.size or 0)) - mine
-    return others.pop() if group.size == 2 and len(others) == 1 else None

@@ -309,7 +309,16 @@ class Agents:
         found.sort(key=lambda op: (op.begin_ns, op.id))
         newest = {op.process: op for op in found}
         return tuple(
-            _attempt(op, self._places.get(op.id), newest=newest[op.process] == op) for op in found
+            Attempt(
+                op,
+                self._places.get(op.id),
+                run if isinstance(run := op.call.args.get("run_id"), str) else None,
+                least=_number(op.call.args.get("min_nodes")),
+                most=_number(op.call.args.get("max_nodes")),
+                node_rank=_number(op.call.args.get("node_rank")),
+                open=newest[op.process] == op and (op.pending or because_of_others(op)),
+            )
+            for op in found
         )
 
     @cached_property
@@ -358,20 +367,6 @@ class Agents:
             if (place := trace.place_of(op.call)) is not None:
                 found.setdefault((op.process, op.parent), place)
         return found
-
-
-def _attempt(op: Op, place: str | None, *, newest: bool) -> Attempt:
-    args = op.call.args
-    run = args.get("run_id")
-    return Attempt(
-        op=op,
-        place=place,
-        run=run if isinstance(run, str) else None,
-        least=_number(args.get("min_nodes")),
-        most=_number(args.get("max_nodes")),
-        node_rank=_number(args.get("node_rank")),
-        open=newest and (op.pending or because_of_others(op)),
-    )
 
 
 def _same(one: Attempt, two: Attempt) -> bool:

@@ -150,12 +150,12 @@ class Setters:
             own = {p: {numbers[at] for numbers in of} for p, of in series.items()}
             single = {next(iter(one)) for one in own.values() if len(one) == 1}
             if len(single) == len(series) and wanted[at] in single and len(wanted) > 1:
-                others = ([*map(int, n[:at] + n[at + 1 :])] for of in series.values() for n in of)
-                if len({*map(tuple, others)}) > 1:  # a turn that goes on
-                    return {
-                        p: max(tuple(map(int, n[:at] + n[at + 1 :])) for n in of)
-                        for p, of in series.items()
-                    }
+                turns = {
+                    p: [tuple(map(int, n[:at] + n[at + 1 :])) for n in of]
+                    for p, of in series.items()
+                }
+                if len({turn for of in turns.values() for turn in of}) > 1:  # one that goes on
+                    return {p: max(of) for p, of in turns.items()}
         return {}
 
     def _absent(self, key: Key) -> frozenset[int]:

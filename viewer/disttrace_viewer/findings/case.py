@@ -153,12 +153,9 @@ class Case:
     def add(self, finding: RuleFinding) -> None:
         """Take a finding in and mark what follows from it."""
         self.findings.append(finding)
-        number = len(self.findings) - 1
-        if finding.severity == ERROR or finding.scope.exchanges:  # a note may be about waits
-            self._spread(finding, number)
-
-    def _spread(self, finding: RuleFinding, number: int) -> None:
-        scope = finding.scope
+        number, scope = len(self.findings) - 1, finding.scope
+        if finding.severity != ERROR and not scope.exchanges:  # a note may be about waits
+            return
         for process in scope.members | scope.roots:
             if self.evidence.ends[process].over:
                 self.ends.setdefault(process, number)
@@ -171,21 +168,21 @@ class Case:
                 if key not in looked_at:
                     looked_at.add(key)
                     waits += near[key]
+            held = set[int]()
             # Who waits for any of several does so until the last of them is reached.
-            explained = [w for w in (*waits, *near[_ANY_OF]) if self._take(finding, number, w)]
-            stuck |= {wait.process for wait in explained if not wait.side}
-            held = {wait.process for wait in explained if wait.holds}
+            for wait in (*waits, *near[_ANY_OF]):
+                if wait in self.owner or not self._explains(finding, number, wait):
+                    continue
+                self.owner[wait] = number
+                if not wait.side:
+                    stuck.add(wait.process)
+                if wait.holds:
+                    held.add(wait.process)
             keys = [key for one in held for key in near[_WAITED_FOR, one]]
         for process in stuck:
             end = self.evidence.ends[process]
             if end.how in (CASCADE, SILENT) or end.exit_word == "os._exit":
                 self.ends.setdefault(process, number)
-
-    def _take(self, finding: RuleFinding, number: int, wait: Wait) -> bool:
-        if wait in self.owner or not self._explains(finding, number, wait):
-            return False
-        self.owner[wait] = number
-        return True
 
     @cached_property
     def _near(self) -> Mapping[Hashable, list[Any]]:

@@ -163,32 +163,28 @@ def find_world_sizes(case: Case) -> Iterator[RuleFinding]:
         values = {p: join.world_size for p, join in claims.items()}
         waiting = sorted({w.process for w in case.open() if w.process in claims})
         harmed = waiting or any(join.open for join in claims.values())
-        if len(set(values.values())) > 1 and harmed:
-            yield _world_size(case, claims, waiting)
-
-
-def _world_size(case: Case, claims: dict[int, Join], waiting: list[int]) -> RuleFinding:
-    values = {p: join.world_size for p, join in claims.items()}
-    odd = sorted(mismatches.minority(values, len(values)))
-    order = sorted(claims, key=lambda p: (p not in odd, p))
-    first = next(iter(claims.values()))
-    return RuleFinding(
-        kind="group_mismatch",
-        summary=world_size_summary(
-            case.evidence.trace, {p: values[p] for p in order}, first.store.name
-        ),
-        hint="Give all processes one WORLD_SIZE; compare the environments that start them.",
-        culprits=tuple(odd),
-        waiting=tuple(p for p in waiting if p not in odd),
-        op=first.op.call.op,
-        locations=case.evidence.locations(claims[p].op for p in order),
-        at_ns=first.op.begin_ns,
-        scope=Scope(
-            exchanges=frozenset(w.exchange for w in case.open() if w.process in claims),
-            roots=frozenset(claims),
-            members=frozenset(claims),
-        ),
-    )
+        if len(set(values.values())) < 2 or not harmed:
+            continue
+        odd = sorted(mismatches.minority(values, len(values)))
+        order = sorted(claims, key=lambda p: (p not in odd, p))
+        first = next(iter(claims.values()))
+        yield RuleFinding(
+            kind="group_mismatch",
+            summary=world_size_summary(
+                case.evidence.trace, {p: values[p] for p in order}, first.store.name
+            ),
+            hint="Give all processes one WORLD_SIZE; compare the environments that start them.",
+            culprits=tuple(odd),
+            waiting=tuple(p for p in waiting if p not in odd),
+            op=first.op.call.op,
+            locations=case.evidence.locations(claims[p].op for p in order),
+            at_ns=first.op.begin_ns,
+            scope=Scope(
+                exchanges=frozenset(w.exchange for w in case.open() if w.process in claims),
+                roots=frozenset(claims),
+                members=frozenset(claims),
+            ),
+        )
 
 
 def world_size_summary(trace: JobTrace, claims: Mapping[int, int | None], at: str | None) -> str:

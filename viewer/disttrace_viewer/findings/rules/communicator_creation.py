@@ -22,7 +22,6 @@ from disttrace_viewer.evidence.wait import (
 )
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, RuleFinding, Scope
-from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import CREATING, GROUPED, Op
 from disttrace_viewer.trace.process import JOURNAL
 from disttrace_viewer.wording import names, sentences
@@ -39,7 +38,10 @@ def find(case: Case) -> Iterator[RuleFinding]:
             continue
         inside = members(case.evidence, wait)
         op = next((one for one in inside if making(case.evidence, one)), None)
-        if op is None or not _all_run(case, inside):
+        who, ends = [one.process for one in inside], case.evidence.ends
+        # Else something explains why it takes long: one that has stopped, or has ended.
+        run = all(ends[p].how == ALIVE and ends[p].held is None for p in who)
+        if op is None or not run or case.evidence.still(who, who):
             continue
         waits = [w for w in case.open() if w.exchange == wait.exchange or w.op in inside]
         seen.update(w.exchange for w in waits)
@@ -47,7 +49,7 @@ def find(case: Case) -> Iterator[RuleFinding]:
         lasts_ns = case.evidence.until_ns(op.process) - since_ns
         limit_ns = timeout_ns(case.evidence, op) // OF_TIMEOUT
         if case.evidence.stalled_after_ns <= lasts_ns < limit_ns:
-            yield _finding(case, op, inside, waits, (lasts_ns, limit_ns))
+            yield _finding(case, op, inside, waits, lasts_ns, limit_ns)
 
 
 def is_creation(finding: RuleFinding) -> bool:
@@ -55,26 +57,33 @@ def is_creation(finding: RuleFinding) -> bool:
     return finding.severity == NOTE and finding.kind == "no_progress"
 
 
-def _all_run(case: Case, inside: Sequence[Op]) -> bool:
-    """Whether nothing else explains why it takes long: one that has stopped, or has ended."""
-    who = [one.process for one in inside]
-    ends = case.evidence.ends
-    run = all(ends[p].how == ALIVE and ends[p].held is None for p in who)
-    return run and not case.evidence.still(who, who)
-
-
 def _finding(
-    case: Case, op: Op, inside: Sequence[Op], waits: Sequence[Wait], times: tuple[int, int]
+    case: Case,
+    op: Op,
+    inside: Sequence[Op],
+    waits: Sequence[Wait],
+    lasts_ns: int,
+    limit_ns: int,
 ) -> RuleFinding:
     evidence, trace = case.evidence, case.evidence.trace
     who = tuple(case.by_rank(one.process for one in inside))
-    lasts_ns, limit_ns = times
     library = name(backend(evidence, op))
     more = " NCCL_DEBUG=INFO shows how far it is." if library == "NCCL" else ""
-    first = is_first(evidence, op)
+    both, what = "all members are in it", "the default group"  # the group that the call makes
+    if op.call.kind == "message":
+        both, what = "both are in it", f"the pair of {sentences.processes(trace, who)}"
+    elif (group := trace.group_of(op.call)) is not None:
+        what = sentences.group(group)
+    elif op.call.op != INIT:
+        what = f"the group of {sentences.processes(trace, who)}"
+    call = f"{sentences.operation(trace, op)} at {sentences.line(op)}"
+    so_far = f"{names.roughly(lasts_ns)} so far, {both}"
+    summary = f"{library} prepares its first {call}: {so_far}."
+    if is_first(evidence, op):  # of its group, or of its pair; else of its sort there
+        summary = f"{library} makes the communicator of {what}: {so_far} ({call})."
     return RuleFinding(
         kind="no_progress",
-        summary=summary(trace, op, who, lasts_ns, backend=library, first=first),
+        summary=summary,
         severity=NOTE,
         because=(sentences.MAY_END,),
         hint=f"{library} connects all members before the first of them is served; this is told as a"
@@ -93,27 +102,6 @@ def name(backend: str | None) -> str:
     """``NCCL`` for every implementation of it."""
     text = (backend or "the backend").partition("-")[0]
     return "NCCL" if text in ("nccl", "nccl2", "ncclx") else text.upper() if backend else text
-
-
-def summary(
-    trace: JobTrace, op: Op, who: Sequence[int], lasts_ns: int, *, backend: str, first: bool
-) -> str:
-    """``first``: of its group, or of its pair; else the first of its sort there."""
-    group = trace.group_of(op.call)
-    at = f"{names.roughly(lasts_ns)} so far"
-    call = f"{sentences.operation(trace, op)} at {sentences.line(op)}"
-    if op.call.kind == "message":
-        both, what = "both are in it", f"the pair of {sentences.processes(trace, who)}"
-    else:
-        both = "all members are in it"
-        what = "the default group"  # the group that the call makes
-        if group is not None:
-            what = sentences.group(group)
-        elif op.call.op != INIT:
-            what = f"the group of {sentences.processes(trace, who)}"
-    if not first:
-        return f"{backend} prepares its first {call}: {at}, {both}."
-    return f"{backend} makes the communicator of {what}: {at}, {both} ({call})."
 
 
 TIMEOUT_NS = 600_000_000_000

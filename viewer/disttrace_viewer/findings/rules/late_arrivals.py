@@ -44,25 +44,20 @@ def _held_up(case: Case, wait: Wait) -> dict[int, Held]:
 
 
 def held_up_by(case: Case, wait: Wait) -> dict[int, Held]:
-    """What held up the late targets of a wait, and those that did so; else where they were."""
-    found = _held_up(case, wait)
+    """What held up the late targets of a wait, and those that did so; else where they were: until
+    the others gave up, or where they were first seen after that.
+    """
+    found, over_ns = _held_up(case, wait), given_up_ns([wait.op])
+    if over_ns is None:
+        return found
     for process, by_ns in wait.lateness:
         if process in found:
             continue
         if (at := where(case, wait, process)) is not None:
             found[process] = Held(None, (), at)
-        elif (seen := _afterwards(case, wait, process, by_ns)) is not None:
-            found[process] = seen
+        elif seen := case.evidence.stood_after(process, over_ns, over_ns + by_ns):
+            found[process] = Held(None, (), seen[0], seen[1] - over_ns)
     return found
-
-
-def _afterwards(case: Case, wait: Wait, process: int, by_ns: int) -> Held | None:
-    """Where a process was first seen after the others had given up and before it came."""
-    over_ns = given_up_ns([wait.op])
-    if over_ns is None:
-        return None
-    found = case.evidence.stood_after(process, over_ns, over_ns + by_ns)
-    return None if found is None else Held(None, (), found[0], found[1] - over_ns)
 
 
 def where(case: Case, wait: Wait, process: int) -> CodeLocation | None:

@@ -238,7 +238,8 @@ def _failed(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
             f"A rank failed, the log does not tell which: {row['type']}"
             f"{f': {text}' if text else ''}{f' ({where})' if where else ''}."
         )
-        yield _found(case, "process_failed", summary, hint=READ, waiting=_all(case))
+        hint = "Read this exception first; what ranks report of lost connections follows from it."
+        yield _found(case, "process_failed", summary, hint=hint, waiting=_all(case))
 
 
 def _lost(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
@@ -356,7 +357,6 @@ WATCHDOG = (
     "Look at the stacks of these ranks, native ones too (py-spy dump --native): a destructor of"
     " CUDA objects, a synchronize, a fork, a debugger."
 )
-READ = "Read this exception first; what ranks report of lost connections follows from it."
 OTHERS = "Read the logs of the other ranks and hosts: one of them ended first."
 OWN_DEVICE = (
     "Call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before the first collective, and"

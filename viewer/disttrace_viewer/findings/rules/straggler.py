@@ -11,7 +11,6 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, RuleFinding, why
 from disttrace_viewer.findings.rules.waiting_for_input import for_input
 from disttrace_viewer.trace.model import CodeLocation, JobTrace
-from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording import sentences
 
 LOOKING_NS = 100_000_000
@@ -47,15 +46,21 @@ def _finding(trace: JobTrace, late: Late) -> RuleFinding:
     after = None  # the call of a pool's thread has no line of the program
     if where is not None and is_library(where.file) and late.after is not None:
         after = None if is_library(late.after.file) else late.after
-    where = after or where
-    span = "between its communication before and this line"
+    at, span = "", "between its communication before and this line"
     if after is not None:
         span = "after this line until a thread of a pool communicates for it"
+        where, at = after, f" after {sentences.is_at(after)}"
+    elif where is not None:
+        at = f" before {sentences.is_at(where)}"
+    does = "sends late" if late.kind != "straggler" else f"comes late to {late.call.op}"
     return RuleFinding(
         kind=late.kind,
         severity=WARNING,
         because=why((late.apart, sentences.CLOCKS)),
-        summary=summary(trace, late, after),
+        summary=f"{sentences.subject(trace, [late.process])} {does} by"
+        f" {sentences.span(late.median_ns)} in {late.times} of {late.of} cases{at};"
+        f" {sentences.processes(trace, late.others)} waited {sentences.span(late.waited_ns)} for it"
+        " in total.",
         hint=f"Look at what this rank does {span}: data loading, logging, a slower device, or more"
         " work than the others.",
         culprits=(late.process,),
@@ -64,20 +69,6 @@ def _finding(trace: JobTrace, late: Late) -> RuleFinding:
         group=late.group,
         locations=() if where is None else (CodeLocation.at(late.process, where, late.call.op),),
         at_ns=late.first_ns,
-    )
-
-
-def summary(trace: JobTrace, late: Late, after: Frame | None) -> str:
-    """``after``: the program's line before it, where the call has none."""
-    where = innermost(late.call.stack)
-    at = f" before {sentences.is_at(where)}" if where is not None else ""
-    if after is not None:
-        at = f" after {sentences.is_at(after)}"
-    does = "sends late" if late.kind != "straggler" else f"comes late to {late.call.op}"
-    return (
-        f"{sentences.subject(trace, [late.process])} {does} by {sentences.span(late.median_ns)}"
-        f" in {late.times} of {late.of} cases{at}; {sentences.processes(trace, late.others)}"
-        f" waited {sentences.span(late.waited_ns)} for it in total."
     )
 
 

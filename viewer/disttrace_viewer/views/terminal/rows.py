@@ -19,7 +19,6 @@ from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.views.terminal import BAD, DIM, HOLD, NUMBER, WAIT
 from disttrace_viewer.wording.names import (
-    Describer,
     Lane,
     Names,
     brief,
@@ -150,7 +149,6 @@ def flights_at(
 def flights_of(evidence: Evidence, names: Names) -> tuple[Flight, ...]:
     """Operations in flight where the recording stops, innermost per thread, oldest first."""
     trace = names.trace
-    describer = Describer(trace, names)
     pending = trace.operations.filter(IN_FLIGHT & ~pl.col("lost"))
     outer = pending.select("process", pl.col("parent").alias("number")).drop_nulls()
     pending = pending.join(outer, on=["process", "number"], how="anti", maintain_order="left")
@@ -159,7 +157,7 @@ def flights_of(evidence: Evidence, names: Names) -> tuple[Flight, ...]:
         process = row["process"]
         op = evidence.sample.get(process, row["number"])
         stack = (op and op.awaited_at) or trace.stack(row["call"])
-        key = (describer.title(row), place(stack))
+        key = (names.title(row), place(stack))
         age = evidence.until_ns(process) - row["begin_ns"]
         grouped.setdefault(key, []).append((age, process))
     flights = [
@@ -207,7 +205,6 @@ class Maker:
     ) -> None:
         self.evidence, self.names, self.origin_ns = evidence, names, origin_ns
         self.trace = names.trace
-        self.describer = Describer(self.trace, names)
         self._lane = {p: i for i, lane in enumerate(lanes) for p in lane.processes}
 
     def collectives(self, exchanges: Exchanges, items: pl.Series) -> dict[int, Row]:
@@ -240,7 +237,7 @@ class Maker:
         text.append(" / ".join(ops) or call.op, _loud(arrived))
         for part in (call.reduce_op, tensors(call.dtypes, call.shapes)):
             text.append(f" {part}" if part else "")
-        root = self.describer.root(call)
+        root = self.names.root(call)
         text.append("" if root is None else f" root {root}")
         text.append_text(self._within(group.index, arrived[0], within))
         if ops:
@@ -360,7 +357,7 @@ class Maker:
 
     def _step(self, together: Sequence[Operation]) -> Row:
         call = self.trace.call(together[0]["call"])
-        what = common([self.describer.what(self.trace.call(o["call"]), o) for o in together])
+        what = common([self.names.what(self.trace.call(o["call"]), o) for o in together])
         ended = [o["end_ns"] for o in together if o["end_ns"] is not None]
         first = min(o["begin_ns"] for o in together)
         sizes = {o["bytes"] for o in together}
@@ -409,7 +406,7 @@ class Maker:
             for where, ops in flying.items()
             for flight in flights_at(
                 self.evidence,
-                self.describer.title(ops[0]),
+                self.names.title(ops[0]),
                 where,
                 [(self.evidence.until_ns(o["process"]) - o["begin_ns"], o["process"]) for o in ops],
             )
