@@ -156,15 +156,12 @@ TABLE = (
         None,
         operations=HEALTHY + 1,
     ),
-    Damage("UTF-8 with a mark", rewrite(lambda d: b"\xef\xbb\xbf" + d), "encoding", ("mark",)),
-    Damage(
-        "UTF-16", rewrite(lambda d: d.decode().encode("utf-16")), "encoding", ("UTF-16", "UTF-8")
-    ),
+    Damage("UTF-8 with a mark", rewrite(lambda d: b"\xef\xbb\xbf" + d), None),
+    Damage("UTF-16", rewrite(lambda d: d.decode().encode("utf-16")), "noise", ("1 line",)),
     Damage(
         "Latin-1",
         inserted('{"b":0,"t":1,"s":1,"k":"Käse"}\n'.encode("latin-1")),
-        "encoding",
-        ("1 line", "Latin-1"),
+        None,
         operations=HEALTHY + 1,
     ),
     Damage(

@@ -24,17 +24,8 @@ _OURS = (*_JSON, DEFS_SUFFIX + ".gz", OPS_SUFFIX + ".gz")
 _REMOTE = (*_OURS, ".json.gz")
 """Names that are looked at on remote file systems."""
 _NO_EVIDENCE = (
-    *(
-        VERDICTS_SUFFIX,
-        MINUTES_SUFFIX,
-        ANNOUNCEMENTS_SUFFIX,
-        ".py",
-        ".pyc",
-        ".so",
-        ".pt",
-        ".pth",
-        ".safetensors",
-    ),
+    *(VERDICTS_SUFFIX, MINUTES_SUFFIX, ANNOUNCEMENTS_SUFFIX),
+    *(".py", ".pyc", ".so", ".pt", ".pth", ".safetensors"),
     *(".bin", ".npy", ".npz", ".gz.part", ".html", ".parquet", ".lock"),
 )
 """Names of what holds no evidence, or ours of another kind."""

@@ -10,7 +10,7 @@ import orjson
 
 from disttrace.journal.format import DEF
 from disttrace_viewer.load import files
-from disttrace_viewer.load.problems import Problems, plural
+from disttrace_viewer.load.problems import Problems
 
 TORN_LIMIT = 1 << 20
 """An unfinished last line is normal; one longer than this is none that disttrace writes."""
@@ -69,7 +69,7 @@ def clean(path: str, data: bytes, problems: Problems) -> Text:
     if _has_long_number(data):
         data = b"\n".join(b"?" if _is_beyond(line) else line for line in data.split(b"\n"))
     reserved = data.endswith(b"\0")
-    whole = _as_utf8(path, data, problems)
+    whole = _as_utf8(data)
     data = _cut_end(path, whole, problems)
     # A record is written at once; stacks without the GIL are in pieces, and a kill comes between.
     if whole.startswith(b"{", len(data)) and not reserved:
@@ -81,25 +81,11 @@ def clean(path: str, data: bytes, problems: Problems) -> Text:
     return Text(path, data, data.count(b"\n"))
 
 
-def _as_utf8(path: str, data: bytes, problems: Problems) -> bytes:
-    wide = _wide_encoding(data)
-    if wide:
-        problems.add(path, "encoding", f"is in {wide.upper()} and not in UTF-8; read all the same.")
-        return data.decode(wide, errors="replace").lstrip("\ufeff").encode()
-    if data.startswith(codecs.BOM_UTF8):
-        problems.add(path, "encoding", "begins with a byte order mark; read without it.")
-        data = data[len(codecs.BOM_UTF8) :]
-    data = data.rstrip(b"\0")
-    if b"\0" in data:
-        # A hole: a thread had reserved its place and was killed before it wrote.
-        data = data.replace(b"\0", b"")
-    if data.isascii():
-        return data
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return _repair(path, data, problems)
-    return data
+def _as_utf8(data: bytes) -> bytes:
+    """As an editor or a copy may have left it; polars refuses a file for one wrong byte."""
+    # A hole: a thread had reserved its place and was killed before it wrote.
+    data = data.removeprefix(codecs.BOM_UTF8).replace(b"\0", b"")
+    return data if data.isascii() else data.decode(errors="replace").encode()
 
 
 def _without_giants(data: bytes) -> bytes:
@@ -145,31 +131,6 @@ def _is_beyond(line: bytes) -> bool:
         and DEF not in record
         and any(type(v) in (int, float) and abs(v) >= _LARGEST for v in record.values())
     )
-
-
-def _wide_encoding(data: bytes) -> str | None:
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"
-    if data.startswith(b'{\0"\0'):
-        return "utf-16-le"
-    return "utf-16-be" if data.startswith(b'\0{\0"') else None
-
-
-def _repair(path: str, data: bytes, problems: Problems) -> bytes:
-    """Lines that are JSON in Latin-1 and no UTF-8 are taken as that; others are left alone."""
-    lines, repaired = data.split(b"\n"), 0
-    for place, line in enumerate(lines):
-        try:
-            line.decode()
-        except UnicodeDecodeError:
-            latin = line.decode("latin-1").encode()
-            if _is_object(latin):
-                lines[place], repaired = latin, repaired + 1
-    if repaired:
-        problems.add(
-            path, "encoding", f"{plural(repaired, 'line')} not in UTF-8, taken as Latin-1."
-        )
-    return b"\n".join(lines)
 
 
 def _cut_end(path: str, data: bytes, problems: Problems) -> bytes:

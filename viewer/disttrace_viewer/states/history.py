@@ -12,7 +12,7 @@ import itertools
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -99,13 +99,7 @@ class History(Sequence[tuple[int, T]], Generic[T]):
         calls = self._calls
         return ((number, calls[call]) for number, call in enumerate(self._unpacked(), self._first))
 
-    @overload
-    def __getitem__(self, place: int) -> tuple[int, T]: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[tuple[int, T]]: ...
-
-    def __getitem__(self, place: int | slice) -> tuple[int, T] | list[tuple[int, T]]:
+    def __getitem__(self, place: Any) -> Any:
         return list(self)[place]
 
 
