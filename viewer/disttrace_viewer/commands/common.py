@@ -159,7 +159,7 @@ def others(args: argparse.Namespace, trace: Trace) -> Others:
     """The jobs that lived while the newest one did, which is shown; none with ``--job``."""
     from disttrace_viewer.api.verdict import others as found
 
-    return found(list(args.dirs), args.job, trace.model, stall_s=getattr(args, "stall", None))
+    return found(list(args.dirs), args.job, trace.model)
 
 
 def print_others(args: argparse.Namespace, trace: Trace) -> None:
@@ -193,34 +193,26 @@ def write_json(values: Mapping[str, Any]) -> None:
 
 @contextmanager
 def progress(noun: str = "journals") -> Iterator[Callable[[int, int], None]]:
-    """Shows how much is done, on standard error, where it takes long."""
-    lines = _Lines(noun)
-    try:
-        yield lines.report
-    finally:
-        lines.stop()
+    """Shows how much is done, on standard error, where it takes long: one line that changes on a
+    terminal, else a line every ten seconds.
+    """
+    # Escape sequences write a line again.
+    terminal = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    due = time.monotonic() + (PATIENCE_S if terminal else EVERY_S)
+    shown = False
 
-
-class _Lines:
-    """How far reading is: one line that changes on a terminal, else a line every ten seconds."""
-
-    def __init__(self, noun: str) -> None:
-        self._noun = noun
-        # Escape sequences write a line again.
-        self._terminal = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-        self._next = time.monotonic() + (PATIENCE_S if self._terminal else EVERY_S)
-        self._shown = False
-
-    def report(self, done: int, total: int) -> None:
+    def report(done: int, total: int) -> None:
+        nonlocal due, shown
         now = time.monotonic()
-        if now < self._next:
+        if now < due:
             return
-        self._next = now + (0.2 if self._terminal else EVERY_S)
-        text = f"disttrace: {done:,} of {total:,} {self._noun}"
-        sys.stderr.write(f"\r{text}" if self._terminal else f"{text}\n")
+        due, shown = now + (0.2 if terminal else EVERY_S), True
+        text = f"disttrace: {done:,} of {total:,} {noun}"
+        sys.stderr.write(f"\r{text}" if terminal else f"{text}\n")
         sys.stderr.flush()
-        self._shown = True
 
-    def stop(self) -> None:
-        if self._shown and self._terminal:
+    try:
+        yield report
+    finally:
+        if shown and terminal:
             sys.stderr.write("\r\x1b[K")

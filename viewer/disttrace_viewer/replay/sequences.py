@@ -80,7 +80,6 @@ class _ScriptReader:
         self.definitions: Definitions = found.journal.definitions
         self.streams = streams
         self._zero_ns: int = self.definitions.process.get("unix_ns") or 0
-        self._described: dict[int, tuple[Record, str | None]] = {}
         self._ops: dict[int, str] = {}
         self._newest: dict[int, int] = {}
         """By thread the line of its newest begin."""
@@ -111,7 +110,10 @@ class _ScriptReader:
         number = record["b"]
         if number in self._ops:
             return  # a copy at the head of a segment
-        call, gid = self._call(record)
+        call = self.definitions.numbered["call"].get(record.get("s", 0)) or {}
+        if "a" in record:
+            call = completed(call, record["a"])
+        gid = self._group(call.get("group"))
         op, thread = call.get("op") or "", record.get("h", 0)
         self.found.last_ns = max(self.found.last_ns, self._zero_ns + record["t"])
         self._ops[number] = op
@@ -178,18 +180,6 @@ class _ScriptReader:
 
     def _step(self, what: str, action: Action, place: int) -> None:
         self.found.threads.setdefault(action.thread, []).append(Step(what, action, place))
-
-    def _call(self, record: Record) -> tuple[Record, str | None]:
-        number = record.get("s", 0)
-        if "a" not in record and number in self._described:
-            return self._described[number]
-        call = self.definitions.numbered["call"].get(number) or {}
-        if "a" in record:
-            call = completed(call, record["a"])
-        gid = self._group(call.get("group"))
-        if "a" not in record:
-            self._described[number] = call, gid
-        return call, gid
 
     def _group(self, number: int | None) -> str | None:
         group = self.definitions.get("group", number)

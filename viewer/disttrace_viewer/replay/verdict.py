@@ -108,7 +108,13 @@ def _cut(
     """The journals, in memory, and the ids of those processes that stand or wait for such."""
     stuck = {scripts[index].journal.id for index in standing}
     parents = {one.journal.id: one.journal.definitions.process.get("parent") for one in scripts}
-    above = {parent for one in stuck for parent in _above(one, parents)}
+    above: set[str] = set()
+    left = [*stuck]
+    while left:
+        parent = parents.get(left.pop())
+        if parent in parents and parent not in above:
+            above.add(parent)
+            left.append(parent)
     at_ns = _LATER_NS + max(one.last_ns for one in scripts)
     found = []
     for one in scripts:
@@ -117,14 +123,6 @@ def _cut(
         else:
             found.append(one.journal.files)
     return found, stuck | above
-
-
-def _above(process: str, parents: Mapping[str, str | None]) -> list[str]:
-    found: list[str] = []
-    while (one := parents.get(process)) is not None and one in parents and one not in found:
-        found.append(one)
-        process = one
-    return found
 
 
 def _shortened(

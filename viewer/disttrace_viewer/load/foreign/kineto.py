@@ -72,7 +72,6 @@ class _Call:
     returned_ns: int
     end_ns: int | None
     took_ns: int | None
-    bytes: int | None
     elements: int | None = None
     dtype: str | None = None
 
@@ -201,7 +200,7 @@ def _of_nccl(one: _Profile, events: Iterable[Mapping[str, Any]], base_ns: int) -
             members = tuple(map(int, ranks[1].split(","))) if ranks and ranks[1] else ()
             one.groups[name] = (str(args.get("Process Group Description") or ""), members)
         at_ns, kernel = _at(event, base_ns), kernels.get((name, seq))
-        elements, dtype = _count(args.get("In msg nelems")), _DTYPES.get(str(args.get("dtype")))
+        elements = args.get("In msg nelems")
         yield _Call(
             group=name,
             op=_NCCL[args["Collective name"]],
@@ -210,9 +209,8 @@ def _of_nccl(one: _Profile, events: Iterable[Mapping[str, Any]], base_ns: int) -
             returned_ns=at_ns + _ns(event["dur"]),
             end_ns=None if kernel is None else sum(kernel),
             took_ns=None if kernel is None else kernel[1],
-            bytes=_bytes(elements, dtype),
-            elements=elements,
-            dtype=dtype,
+            elements=elements if type(elements) is int and 0 <= elements < 1 << 60 else None,
+            dtype=_DTYPES.get(str(args.get("dtype"))),
         )
 
 
@@ -258,7 +256,6 @@ def _of_gloo(
                 returned_ns=at_ns + _ns(event["dur"]),
                 end_ns=None if end is None else _at(end, base_ns) + _ns(end["dur"]),
                 took_ns=None,
-                bytes=_bytes(*sizes),
                 elements=sizes[0],
                 dtype=sizes[1],
             )
@@ -304,7 +301,7 @@ def _journal(one: _Profile, every: Sequence[_Profile], *, numbered: bool) -> Fil
             device=backend[1],
             shapes=None if call.elements is None else [[call.elements]],
             dtypes=None if call.dtype is None else [call.dtype],
-            bytes=call.bytes,
+            bytes=_bytes(call.elements, call.dtype),
         )
         begun = records.begin(made, call.begin_ns, q=call.seq if numbered else None)
         if one.on_device:
@@ -345,7 +342,3 @@ def _at(event: Mapping[str, Any], base_ns: int) -> int:
 
 def _ns(microseconds: float) -> int:
     return max(0, round(microseconds * 1000))
-
-
-def _count(value: object) -> int | None:
-    return value if type(value) is int and 0 <= value < 1 << 60 else None

@@ -151,10 +151,7 @@ class Prefixes:
             # A label before it is of srun's task, which is torchrun's launcher.
             line.local, line.rank = int(found["local"] or found["role"]), None
         elif found["clock"]:
-            date = [int(n) for n in re.split("[-/]", found["date"])] if found["date"] else None
-            clock = [int(n) for n in found["clock"].split(":")]
-            if date is not None and not line.at_ns:
-                line.at_ns = _unix(*date, *clock, part=found["part"] or "0")
+            line.at_ns = line.at_ns or _stamped(found)
         elif found["epoch"]:
             line.at_ns = line.at_ns or int(found["epoch"] + (found["after"] or "").ljust(9, "0"))
         else:
@@ -172,13 +169,17 @@ def _unix(
     return int(at) * 1_000_000_000 + int(part[:9].ljust(9, "0"))
 
 
-def unix(text: str) -> int:
-    """The time (unix ns) of ``2024-11-05_06:21:11``; 0 where it is none."""
-    found = re.match(_STAMP, text)
-    if found is None or not found["date"]:
+def _stamped(found: re.Match[str]) -> int:
+    if not found["date"]:
         return 0
     date = [int(n) for n in re.split("[-/]", found["date"])]
     return _unix(*date, *map(int, found["clock"].split(":")), part=found["part"] or "0")
+
+
+def unix(text: str) -> int:
+    """The time (unix ns) of ``2024-11-05_06:21:11``; 0 where it is none."""
+    found = re.match(_STAMP, text)
+    return 0 if found is None else _stamped(found)
 
 
 def numbers(text: str) -> list[int]:

@@ -214,7 +214,7 @@ def _take(log: Log, path: str, own: int | None, first: int | None) -> None:
                 torn = 'File "' in raw and '", line ' not in raw  # wrapped where nobody can tell
                 if torn or texts.LOST.match(raw):
                     waits = True
-                    reader.log.open.clear()
+                    log.open.clear()
                     while dumped and "ecent call first" not in dumped.pop():
                         pass
                 elif "ecent call first" in raw or _DUMPED.search(raw):
@@ -232,7 +232,8 @@ def _take(log: Log, path: str, own: int | None, first: int | None) -> None:
             elif strange is not None and raw[:12] not in seen and len(seen) < 4096:
                 seen.add(raw[:12])
                 reader.note_rank(prefixes.strip(raw))
-    reader.end()
+    log.open.clear()
+    log.entry, log.last = None, ""
     with contextlib.suppress(ValueError):  # of threads without a frame
         text = "\n".join(dumped[-_MOST_STRANGE:]).encode("utf-8", "surrogateescape")
         for one in py_spy.of_text(path, text, first):
@@ -361,11 +362,6 @@ class _LogReader:
             log.ranks.add(speaker)
         found.append(failure)
 
-    def end(self) -> None:
-        """The file is over."""
-        self.log.open.clear()
-        self.log.entry, self.log.last = None, ""
-
 
 def _error_file(log: Log, path: str, own: int | None) -> None:
     """What torchrun's ``record`` keeps of an exception: one JSON object."""
@@ -401,12 +397,6 @@ def _echoes(failure: LoggedFailure) -> bool:
     inner = failure.frames[0][0] if failure.frames else ""
     text = f"{failure.type}: {failure.text}"
     return is_echo(text) and (not inner or is_library(inner) or _NATIVE.search(text) is not None)
-
-
-def _alike(called: Iterable[Called]) -> bool:
-    """Whether no known value of some calls differs."""
-    values = [*zip(*((one.op, one.shape, one.dtype) for one in called), strict=True)]
-    return all(len({*column} - {None}) < 2 for column in values)
 
 
 _INTERRUPT = "KeyboardInterrupt"
@@ -493,7 +483,8 @@ def _journals(log: Log, path: str, problems: Problems) -> Iterator[Files]:
             log.report("lost", ranks=sorted(echoes), ended=_silent(log, echoes), **peers)
         elif passed and not echoes:
             log.report("lost", ranks=[], text=f"{passed[0].type}: {passed[0].text}"[:300])
-    if log.called and _alike(log.called.values()):
+    known = [*zip(*((c.op, c.shape, c.dtype) for c in log.called.values()), strict=True)]
+    if log.called and all(len({*column} - {None}) < 2 for column in known):
         op = next(iter(log.called.values())).op
         log.report("differ", ranks=sorted(log.called), op=op)
     for one in _resolved(log.job_said, files.modified_ns(path)):
@@ -719,14 +710,11 @@ class _Facts:
         )
         if failure is not None:
             at_ns = failure.at_ns or now
-            text = failure.text[:1000]
             if failure is self.echoes.get(rank):  # clocks differ; a later job adds no wait
                 at_ns = max((one.at_ns for one in self.own.values()), default=0) or min(at_ns, now)
             if rank in self.echoes and failure.type != _INTERRUPT:
                 self._broken(records, failure, at_ns)
-            stack, at = records.stack(failure.frames), records.t(at_ns)
-            records.define("failure", t=at, type=failure.type, text=text, stack=stack, h=0)
-            records.define("exit", t=at, how="exception", code=1)
+            _failed(records, failure, at_ns)
         elif (code := self.killed.get(rank)) is not None and rank not in self.reported:
             # The first to fail, so while the others still waited: they gave up after it.
             last = now - longest
@@ -784,10 +772,7 @@ class _Facts:
         if of.type:
             error = records.string(f"{of.type}: {of.text}"[:1000])
             records.after("e", begun, 500_000_000, x=error)
-            at = records.t(now - 500_000_000)
-            stack = records.stack(of.frames)
-            records.define("failure", t=at, type=of.type, text=of.text[:1000], stack=stack, h=0)
-            records.define("exit", t=at, how="exception", code=1)
+            _failed(records, of, now - 500_000_000)
         else:
             records.after("i", begun, 0)
 
@@ -800,6 +785,12 @@ class _Facts:
         begun = records.begin(number, at_ns - 1_000_000_000)
         error = records.string(f"{failure.type}: {failure.text}"[:1000])
         records.after("e", begun, 1_000_000_000, x=error)
+
+
+def _failed(records: Records, of: LoggedFailure, at_ns: int) -> None:
+    at, stack = records.t(at_ns), records.stack(of.frames)
+    records.define("failure", t=at, type=of.type, text=of.text[:1000], stack=stack, h=0)
+    records.define("exit", t=at, how="exception", code=1)
 
 
 def _framed(failure: LoggedFailure) -> tuple[py_spy.Frame, ...]:

@@ -82,8 +82,7 @@ def read(paths: Sequence[str], problems: Problems) -> Iterator[Files]:
     newest = every[-1]
     since_ns = newest.at_ns
     for one in reversed(every):
-        same = (one.form, one.name, one.counts) == (newest.form, newest.name, newest.counts)
-        if not same:
+        if (one.form, one.name, one.counts) != (newest.form, newest.name, newest.counts):
             break
         since_ns = one.at_ns
     for rank in sorted(set(range(newest.size)) - newest.missing):

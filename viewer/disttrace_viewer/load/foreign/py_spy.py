@@ -472,7 +472,6 @@ def _of_text(text: str, number: int, first: int | None) -> Iterator[DumpedProces
     lines = text.splitlines()
     prefixes = Prefixes(lines[:200], 1970)
     found: dict[object, list[DumpedProcess]] = {}
-    reversed_ = set[int]()
     native: dict[object, int] = {}
     for raw in lines:
         line = prefixes.strip(raw)
@@ -506,10 +505,9 @@ def _of_text(text: str, number: int, first: int | None) -> Iterator[DumpedProces
                 "main": (begin["name"] or "").endswith('"MainThread"')
                 or "main thread" in (begin["status"] or ""),
                 "frames": [],
+                "innermost_last": begin["pystack"] or begin["status"] is not None,
             }
             own[-1].threads.append(thread)
-            if begin["pystack"] or begin["status"] is not None:
-                reversed_.add(id(thread))
             if begin["pystack"] and own[-1].pid == number:
                 thread["lowest"] = min(one["os_thread_id"] or 0 for one in own[-1].threads)
     for several in found.values():
@@ -517,7 +515,7 @@ def _of_text(text: str, number: int, first: int | None) -> Iterator[DumpedProces
             lowest = [thread["lowest"] for thread in one.threads if "lowest" in thread]
             one.pid = lowest[-1] if lowest else one.pid  # a main thread is a process's first
             for thread in one.threads:
-                if id(thread) in reversed_:
+                if thread["innermost_last"]:
                     thread["frames"].reverse()
             yield one
 

@@ -102,8 +102,7 @@ class Records:
 
     def stack(self, frames: Frames) -> int | None:
         """The number of a stack; None for an empty one."""
-        key = tuple(frames)
-        if not key:
+        if not (key := tuple(frames)):
             return None
         if key not in self._stacks:
             rows = [[self.string(file), line, self.string(name)] for file, line, name in key]

@@ -262,20 +262,15 @@ def _where(
     room = min(28, max(map(len, labels)))
     for place, label in zip(found, labels, strict=False):
         waits = bool(waiting & set(place.processes))
+        age = f" for {sentences.span(place.longest_ns)}" if place.longest_ns else ""
         yield Line(
-            _doing(place),
+            f"{place.doing}{age}{f' at {place.at}' if place.at else ''}",
             f"{'▶' if place.culprit else ' '} {label:<{room}}  {place.word:<7}  ",
             BAD if place.culprit else WAIT if waits else PLAIN,
         )
     rest = sum(place.count for place in found[most:])
     if rest:
         yield Line(f"and {number(rest, 'process', 'processes')} at {len(found) - most} more places")
-
-
-def _doing(place: RankPlace) -> str:
-    """What processes at one place do, for how long, and where."""
-    age = f" for {sentences.span(place.longest_ns)}" if place.longest_ns else ""
-    return f"{place.doing}{age}{f' at {place.at}' if place.at else ''}"
 
 
 # -- stacks ----------------------------------------------------------------------------------

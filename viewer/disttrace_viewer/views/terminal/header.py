@@ -123,7 +123,9 @@ def _groups(trace: JobTrace, exchanges: Exchanges, names: Names) -> Iterator[Hea
     for place, group in enumerate(g for g in trace.groups if g.index in shown):
         counted = ((collectives[group.index], "collective"), (messages[group.index], "message"))
         traffic = ", ".join(number(count, noun) for count, noun in counted if count)
-        members = _members(group, names)
+        members = names.processes(m.process for m in group.members)
+        if group.ranks is not None:
+            members = f"{'rank' if len(group.ranks) == 1 else 'ranks'} {spans(group.ranks)}"
         # Of a group made by hand: ``gloo`` for ProcessGroupGloo.
         kind = (group.type or "").removeprefix("ProcessGroup").lower() or "?"
         backends = ", ".join(dict.fromkeys(group.backends.values())) or kind
@@ -133,12 +135,6 @@ def _groups(trace: JobTrace, exchanges: Exchanges, names: Names) -> Iterator[Hea
         yield HeadLine("" if place else "groups", words)
     if more := len(trace.groups) - len(shown):
         yield HeadLine("", ((f"and {number(more, 'more group')}", DIM),))
-
-
-def _members(group: Group, names: Names) -> str:
-    if group.ranks is not None:
-        return f"{'rank' if len(group.ranks) == 1 else 'ranks'} {spans(group.ranks)}"
-    return names.processes(m.process for m in group.members)
 
 
 def _recorded(trace: JobTrace, names: Names) -> Iterator[HeadLine]:

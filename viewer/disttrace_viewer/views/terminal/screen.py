@@ -59,13 +59,8 @@ class Selection:
         return found
 
     def _key(self, row: TopRow) -> float:
-        value = {
-            "for": row.age_ns,
-            "ops/s": row.ops_per_s,
-            "late": row.late,
-            "wait": row.waiting,
-        }[self.sort]
-        return -(value or 0)
+        values = (0, row.age_ns, row.ops_per_s, row.late, row.waiting)
+        return -(values[SORTS.index(self.sort)] or 0)
 
     def toggle(self, values: Snapshot) -> None:
         """Unfold the row under the cursor, or fold it."""

@@ -34,9 +34,8 @@ from disttrace_viewer.merge.clock import by_wall_clock
 from disttrace_viewer.trace.columns import STATUS
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.plain_text import plain
-from disttrace_viewer.trace.process import Process
 from disttrace_viewer.views.tables import shared
-from disttrace_viewer.views.timeline.tracks import Track, Tracks, counters, placed
+from disttrace_viewer.views.timeline.tracks import Tracks, counters, placed
 from disttrace_viewer.wording.names import duration, spans
 from disttrace_viewer.wording.sentences import group
 
@@ -277,29 +276,25 @@ def _names(trace: JobTrace, tracks: Tracks) -> Iterator[Event]:
     """What tracks are called, and their order: ranks first, in their order."""
     ordered = sorted(trace.processes, key=lambda p: (p.rank is None, p.rank or 0, p.start_ns))
     for place, process in enumerate(ordered):
-        yield _meta("process_name", process.index, name=_process_name(process))
+        label = process.label if process.rank is not None else process.role
+        again = f", attempt {process.attempt}" if process.attempt else ""
+        name = f"{label} ({process.host}, {process.pid or '?'}{again})"
+        yield _meta("process_name", process.index, name=name)
         yield _meta("process_sort_index", process.index, sort_index=place)
     for number, track in enumerate(tracks.known):
-        yield _meta("thread_name", track.process, number, name=_track_name(trace, track))
-        order = track.lane + 1000 if track.thread is None else track.thread
+        if track.thread is None:
+            name = "asynchronous" if track.lane == 1 else f"asynchronous {track.lane}"
+            order = track.lane + 1000
+        else:
+            threads, order = trace.processes[track.process].threads, track.thread
+            name = threads.get(track.thread, f"thread {track.thread}")
+        yield _meta("thread_name", track.process, number, name=name)
         yield _meta("thread_sort_index", track.process, number, sort_index=order)
 
 
 def _meta(what: str, process: int, track: int | None = None, **args: Any) -> Event:
     event: Event = {"name": what, "ph": "M", "pid": pid(process), "args": args}
     return event if track is None else {**event, "tid": tid(track)}
-
-
-def _process_name(process: Process) -> str:
-    label = process.label if process.rank is not None else process.role
-    again = f", attempt {process.attempt}" if process.attempt else ""
-    return f"{label} ({process.host}, {process.pid or '?'}{again})"
-
-
-def _track_name(trace: JobTrace, track: Track) -> str:
-    if track.thread is None:
-        return "asynchronous" if track.lane == 1 else f"asynchronous {track.lane}"
-    return trace.processes[track.process].threads.get(track.thread, f"thread {track.thread}")
 
 
 def _ends(trace: JobTrace, us: Clock) -> Iterator[Event]:
