@@ -230,11 +230,8 @@ def _frozen(value: Any) -> Any:
     return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
 
 
-FORMS = ("json", "github", "junit", "sarif")
-
-
 def encoded(reports: Sequence[Mapping[str, Any]], form: str) -> bytes:
-    """The values of reports (``Report.to_dict``), one per job, in one of ``FORMS``.
+    """The values of reports (``Report.to_dict``), one per job, as json, github, junit or sarif.
 
     JSON is of the one report that there is, or a list. Files of GitHub's and SARIF's are named from
     the checkout (``GITHUB_WORKSPACE``, else the working directory).

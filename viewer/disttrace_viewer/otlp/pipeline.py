@@ -52,7 +52,6 @@ class Pipeline:
         """
         self.journals: dict[str, JournalReader] = {}
         self._emit = emit
-        self._meters: Meters | None = None
         self._pending_ns = pending_ns
         self._say = say
         self._builder = Builder()
@@ -66,7 +65,7 @@ class Pipeline:
 
     def use(self, meters: Meters) -> None:
         """Feed these instruments from now on (they ask the pipeline what is in flight)."""
-        self._meters = self._exchanges.meters = meters
+        self._exchanges.meters = meters
 
     def follow(self, directory: str, base: str, *, owner: int | None = None) -> None:
         """Take in the journal ``base``; see ``JournalReader`` for ``owner``."""
@@ -214,8 +213,8 @@ class Pipeline:
 
     def _send(self, journal: JournalReader, operation: LiveOperation) -> None:
         self._emit(self._builder.operation(journal, operation))
-        if self._meters is not None:
-            self._meters.ended(journal, operation)
+        if (meters := self._exchanges.meters) is not None:
+            meters.ended(journal, operation)
 
     def _root(self, journal: JournalReader) -> None:
         if journal.base not in self._rooted and journal.definitions.process:

@@ -59,9 +59,13 @@ class Tracers:
         """Make the SDK's span of ours and hand it to the processor."""
         tracer = self._tracer(span.process)
         self._ids.trace, self._ids.span = int(span.context.trace, 16), int(span.context.span, 16)
+        above = OtelContext()
+        if (parent := span.parent) is not None:
+            context = self._context(parent, remote=parent.sampled is not None)
+            above = trace.set_span_in_context(NonRecordingSpan(context), above)
         made = tracer.start_span(
             span.name,
-            context=self._above(span.parent),
+            context=above,
             kind=SpanKind[span.kind.upper()],
             attributes=span.attributes,
             links=[Link(self._context(c, remote=False), {_LINK: what}) for c, what in span.links],
@@ -73,12 +77,6 @@ class Tracers:
         for name, at, found in span.events:
             made.add_event(name, found, timestamp=at)
         made.end(end_time=max(span.start, span.end))
-
-    def _above(self, parent: Context | None) -> OtelContext:
-        if parent is None:
-            return OtelContext()
-        above = NonRecordingSpan(self._context(parent, remote=parent.sampled is not None))
-        return trace.set_span_in_context(above, OtelContext())
 
     def _context(self, context: Context, *, remote: bool) -> SpanContext:
         sampled = context.sampled

@@ -25,6 +25,7 @@ from disttrace_viewer.otlp.pipeline import Pipeline
 from disttrace_viewer.otlp.sdk import SCOPE, Meters, resource
 from disttrace_viewer.otlp.spans import Span
 from disttrace_viewer.otlp.target import exporter, target, without_secrets
+from disttrace_viewer.trace.plain_text import whole
 
 QUEUE = 32768
 """Spans waiting at most (OTEL_BSP_MAX_QUEUE_SIZE): about 100 MB."""
@@ -302,8 +303,4 @@ def _short(message: str) -> str:
 
 
 def _setting(variable: str, default: int) -> int:
-    try:
-        value = int(os.environ.get(variable, ""))
-    except ValueError:
-        return default
-    return value if value > 0 else default
+    return whole(os.environ.get(variable, "").strip()) or default

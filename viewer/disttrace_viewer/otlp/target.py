@@ -93,8 +93,5 @@ def _certificate_wins(signal: str) -> None:
 
 
 def _variable(signal: str, name: str) -> str:
-    for variable in (f"OTEL_EXPORTER_OTLP_{signal}_{name}", f"OTEL_EXPORTER_OTLP_{name}"):
-        value = os.environ.get(variable, "").strip()
-        if value:
-            return value
-    return ""
+    variables = (f"OTEL_EXPORTER_OTLP_{signal}_{name}", f"OTEL_EXPORTER_OTLP_{name}")
+    return next((v for one in variables if (v := os.environ.get(one, "").strip())), "")

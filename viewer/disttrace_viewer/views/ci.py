@@ -70,7 +70,9 @@ def _suite(report: Mapping[str, Any]) -> ElementTree.Element:
     suite.set("errors", "0")
     for finding in faults:
         case = ElementTree.SubElement(suite, "testcase", classname="disttrace")
-        case.set("name", _text(_name(finding)))  # the same in each run: CI keeps a history by it
+        # ``missing_participant at loader.py:34``, the same in each run: CI keeps a history by it.
+        at = [f"{one['file'].rpartition('/')[2]}:{one['line']}" for one in finding["locations"][:1]]
+        case.set("name", _text(" at ".join([finding["kind"], *at])))
         failure = ElementTree.SubElement(case, "failure", type=finding["kind"])
         failure.set("message", _text(finding["summary"]))
         failure.text = _text("\n".join(_lines(finding)))
@@ -80,12 +82,6 @@ def _suite(report: Mapping[str, Any]) -> ElementTree.Element:
         output = ElementTree.SubElement(suite, "system-out")
         output.text = _text("\n".join(one["summary"] for one in notes))
     return suite
-
-
-def _name(finding: Mapping[str, Any]) -> str:
-    """``missing_participant at loader.py:34``."""
-    at = [f" at {one['file'].rpartition('/')[2]}:{one['line']}" for one in finding["locations"][:1]]
-    return "".join([finding["kind"], *at])
 
 
 def _lines(finding: Mapping[str, Any]) -> list[str]:

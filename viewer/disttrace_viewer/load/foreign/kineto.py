@@ -8,6 +8,7 @@ window of what ended: of a hang it tells nothing.
 
 from __future__ import annotations
 
+import math
 import re
 import zlib
 from collections import defaultdict
@@ -166,18 +167,14 @@ def unpacked(data: bytes, most: int) -> tuple[bytes, int]:
     return part.decompress(data, most), len(part.unconsumed_tail)
 
 
-def _groups(listed: object) -> Iterator[tuple[str, tuple[str, tuple[int, ...]]]]:
+def _groups(listed: object) -> dict[str, tuple[str, tuple[int, ...]]]:
+    found = {}
     for one in listed if isinstance(listed, list) else ():
         if isinstance(one, dict) and type(one.get("pg_name")) is str:
             desc, ranks = one.get("pg_desc"), one.get("ranks")
-            members = ranks if isinstance(ranks, list) else []
-            yield (
-                one["pg_name"],
-                (
-                    desc if type(desc) is str else "",
-                    tuple(rank for rank in members if type(rank) is int),
-                ),
-            )
+            members = tuple(r for r in ranks if type(r) is int) if isinstance(ranks, list) else ()
+            found[one["pg_name"]] = (desc if type(desc) is str else "", members)
+    return found
 
 
 def _of_nccl(one: _Profile, events: Iterable[Mapping[str, Any]], base_ns: int) -> Iterator[_Call]:
@@ -321,9 +318,7 @@ def _sizes(event: Mapping[str, Any]) -> tuple[int | None, str | None]:
     if not dims or not isinstance(dims[0], list):
         return None, None
     shape = dims[0][0] if dims[0] and isinstance(dims[0][0], list) else dims[0]
-    total = 1
-    for one in shape:
-        total *= int(one)
+    total = math.prod(map(int, shape))
     if not 0 <= total < 1 << 50:  # no tensor
         return None, None
     return total, _DTYPES.get(str(types[0])) if types else None

@@ -76,13 +76,16 @@ def report_of(
     names = names_of(trace)
     origin = trace.launch_ns
     inside = initialization_of(trace)
+    stuck_or_failed = (IN_FLIGHT & ~pl.col("lost")) | pl.col("error").is_not_null()
+    loud = trace.operations.filter(stuck_or_failed).select("process", "number")
+    quiet = inside.join(loud, on=["process", "number"], how="anti")
     sequence = sequence_of(
         evidence,
         exchanges,
         names,
         filters,
         origin_ns=origin,
-        initialization=inside.clear() if filters.ops else _quiet(trace, inside),
+        initialization=inside.clear() if filters.ops else quiet,
     )
     flights = flights_of(evidence, names)
     return Overview(
@@ -95,14 +98,6 @@ def report_of(
         flights=flights,
         samples=samples_of(evidence, flights) if flights else (),
     )
-
-
-def _quiet(trace: JobTrace, inside: pl.DataFrame) -> pl.DataFrame:
-    """What of initialization the sequence leaves out: all but what is stuck or failed."""
-    loud = trace.operations.filter(
-        (IN_FLIGHT & ~pl.col("lost")) | pl.col("error").is_not_null()
-    ).select("process", "number")
-    return inside.join(loud, on=["process", "number"], how="anti")
 
 
 def _check(trace: JobTrace, filters: Filters) -> None:

@@ -88,7 +88,10 @@ def lines(
     """
     chosen = look or Selection()
     top = [_head(values, width, older_ns), *_verdict(values, width, rows)]
-    top += [*_others(values, width, rows), Text()]
+    # Jobs that lived meanwhile, those first in which something is wrong.
+    others = sorted(values.others, key=lambda one: one.healthy)[: None if rows is None else 2]
+    top += [Text(_cut(one.sentence, width), DIM if one.healthy else WAIT) for one in others]
+    top.append(Text())
     who = _width_of_who(values, width)
     table = [
         _row(row, member, who, width, older_ns if values.live else 0)
@@ -166,13 +169,6 @@ def _verdict(values: Snapshot, width: int, rows: int | None) -> list[Text]:
         kept[-1] = Text(_cut(f"{kept[-1].plain} ...", width, end="..."), style)
         return kept
     return found
-
-
-def _others(values: Snapshot, width: int, rows: int | None) -> list[Text]:
-    """Jobs that lived meanwhile, those first in which something is wrong."""
-    most = len(values.others) if rows is None else 2
-    shown = sorted(values.others, key=lambda one: one.healthy)[:most]
-    return [Text(_cut(one.sentence, width), DIM if one.healthy else WAIT) for one in shown]
 
 
 def _width_of_who(values: Snapshot, width: int) -> int:
