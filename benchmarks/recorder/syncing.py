@@ -32,7 +32,7 @@ def main(folder: str | None) -> None:
                 segment.put(LINE)
 
         def sync() -> None:
-            os.fdatasync(segment.descriptor())
+            os.fdatasync(segment.file.checked())
 
         steps: list[tuple[str, Callable[[], None]]] = [
             ("a store", put),

@@ -180,11 +180,11 @@ def _begin(
     owner = args[0] if row.owner is not None and args else None
     if getattr(owner, "disabled", False) is True:  # it will return at once
         return None
-    group = getattr(owner, row.group, None) if owner is not None else given.get(row.group)
+    group = _named(getattr(owner, row.group, None) if owner is not None else given.get(row.group))
     peers = None if row.peer is None else [int(given[row.peer])]
     device = _device(given)
-    declared = Declared(f"{library}.{row.op}", _named(group), peers, {})
-    entry = None if group is None else declared.entry(capture)
+    declared = Declared(f"{library}.{row.op}", group, peers, {})
+    entry = None if group is None else capture.groups.passed(group)
     operation = declared.begin(capture, sys._getframe(3), entry, backend=library, device=device)
     return operation, (given.get("stream"), device)
 

@@ -107,7 +107,7 @@ class Digests:
         finite = all(map(is_finite, tensors))
         if not finite:
             self._spoilt.add(entry.n)
-            seq = entry.collective_counter(entry.backend("cpu")).n
+            seq = entry.counter(entry.backend("cpu")).n
             stack = capture.sites.stack(frame)
             keys = {} if stack is None else {"stack": stack}
             capture.recorder.note("nonfinite", group=entry.n, op=op, q=seq, **keys)

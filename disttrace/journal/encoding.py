@@ -8,7 +8,6 @@ has no form for.
 from __future__ import annotations
 
 import json.encoder
-from collections.abc import Callable
 from typing import Any
 
 from disttrace.journal.compiled import orjson
@@ -18,19 +17,15 @@ def _refuse(value: Any) -> Any:
     raise TypeError
 
 
-def _make() -> Callable[[Any], str]:
-    """The encoder alone: no function in Python that the program replaces, or dynamo looks at."""
-    encoder: Any = json.encoder
-    if encoder.c_make_encoder is None:  # another interpreter
-        return json.JSONEncoder(
-            ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_refuse
-        ).encode
-    text = encoder.encode_basestring
-    pieces = encoder.c_make_encoder(None, _refuse, text, None, ":", ",", False, False, False)
-    return lambda value: "".join(pieces(value, 0))
+_encoder: Any = json.encoder
+# The encoder alone: no function in Python that the program replaces, or dynamo looks at.
+_pieces = _encoder.c_make_encoder(
+    None, _refuse, _encoder.encode_basestring, None, ":", ",", False, False, False
+)
 
 
-_text = _make()
+def _text(value: Any) -> str:
+    return "".join(_pieces(value, 0))
 
 
 def encode(value: Any) -> bytes:

@@ -79,11 +79,11 @@ class MappedSegment:
         self._start = 0  # offset of the window in the file
         self._sealed: int | None = None  # size of the content once no line may follow
         self._next_window = _FIRST_WINDOW
-        self._file = OwnFile(path, os.O_RDWR, mode)
+        self.file = OwnFile(path, os.O_RDWR, mode)
         try:
             self._open_window(0, 0)
         except BaseException as error:
-            self._file.close()
+            self.file.close()
             if foreign.is_a(error, SegmentLost) and not foreign.is_a(error, Unmapped):
                 raise OSError(foreign.text_of(error)) from error
             raise
@@ -103,12 +103,9 @@ class MappedSegment:
         """Raises SegmentLost where the file was shortened or deleted, OSError."""
         if self._guard.is_lost():
             raise SegmentLost(_SHORTENED)
-        _check(self._file, self._start + len(self._map))
+        _check(self.file, self._start + len(self._map))
         if guarded() is not None:
             raise SegmentLost
-
-    def descriptor(self) -> int:
-        return self._file.checked()
 
     def stretch(self, need: int) -> None:
         """Let the limit be where ``need`` bytes more have room."""
@@ -122,16 +119,16 @@ class MappedSegment:
         size = self._seal()
         self._unmap(self._window, self._map, self._mapped_from, self._guard)
         try:
-            fd = self._file.checked()
+            fd = self.file.checked()
             if os.fstat(fd).st_size > size:  # it may have been shortened
                 os.ftruncate(fd, size)
         finally:
-            self._file.close()
+            self.file.close()
 
     def abandon(self) -> None:
         """Let go of the file without changing it: it belongs to the parent after a fork."""
         self._unmap(self._window, self._map, self._mapped_from, self._guard)
-        self._file.close()
+        self.file.close()
 
     def _unmap(
         self, window: PlainWindow, mapping: mmap.mmap, mapped_from: int, guard: Guard
@@ -140,7 +137,7 @@ class MappedSegment:
         too, and may have given its number to something else: then the mapping stays."""
         window.close()
         guard.release()
-        if self._file.is_ours() and self._file.times_opened == mapped_from:
+        if self.file.is_ours() and self.file.times_opened == mapped_from:
             mapping.close()
         else:
             _LEFT.append(mapping)
@@ -157,8 +154,8 @@ class MappedSegment:
         # At least the line: one that is longer than the limit is rare, but it is data.
         length = max(min(self._next_window, self._limit - start), size - start + need)
         allow(start + length)
-        fd = self._file.checked()
-        self._mapped_from = self._file.times_opened
+        fd = self.file.checked()
+        self._mapped_from = self.file.times_opened
         os.posix_fallocate(fd, start, length)
         fresh = -(-size // _PAGE) * _PAGE  # not the page that holds lines already
         os.pwrite(fd, _ZEROS[: start + length - fresh], fresh)
@@ -197,7 +194,7 @@ class WrittenSegment:
         self._allowed = 0  # size up to which the process's own limit was looked at
         self._closed = False
         self._lock = RLock()  # a signal handler may record in the middle of a line
-        self._file = OwnFile(path, os.O_WRONLY | os.O_APPEND, mode)
+        self.file = OwnFile(path, os.O_WRONLY | os.O_APPEND, mode)
         self.put: Callable[[bytes], object] = self._put
 
     def _put(self, line: bytes) -> None:
@@ -208,7 +205,7 @@ class WrittenSegment:
             if size > self._allowed:
                 self._allowed = min(allow(size), size + _FIRST_WINDOW)
             self._size = size
-            self._file.write(line, self._budget)
+            self.file.write(line, self._budget)
             self._written = size
 
     def extend(self, need: int) -> None:
@@ -217,10 +214,7 @@ class WrittenSegment:
 
     def check(self) -> None:
         # What size a network file system tells may be that of a while ago.
-        _check(self._file, 0 if self._budget else self._written)
-
-    def descriptor(self) -> int:
-        return self._file.checked()
+        _check(self.file, 0 if self._budget else self._written)
 
     def stretch(self, need: int) -> None:
         self._limit = max(self._limit, self._size + need)
@@ -232,13 +226,13 @@ class WrittenSegment:
         self._closed = True
         if self._lock.acquire(timeout=_PATIENCE):  # else a thread hangs in a write: let it be
             try:
-                self._file.close()
+                self.file.close()
             finally:
                 self._lock.release()
 
     def abandon(self) -> None:
         self._closed = True
-        self._file.close()  # of the threads only this one is left
+        self.file.close()  # of the threads only this one is left
 
 
 Segment: TypeAlias = MappedSegment | WrittenSegment

@@ -199,7 +199,7 @@ class JournalWriter:
     @property
     def descriptor(self) -> int:
         """That of the current segment; -1: there is none. Raises OSError."""
-        return -1 if self._segment is None else self._segment.descriptor()
+        return -1 if self._segment is None else self._segment.file.checked()
 
     def close(self) -> None:
         """Cut the last segment to its size and close both files. Raises OSError."""

@@ -103,8 +103,13 @@ class Courses:
         call.what, call.where = _what(call, keys), _hash([call.op, place])
         with self._lock:
             shown = self._windows.get(id(counter)) or self._opened(counter, name)
-            if shown is not None:
-                self._known(shown[2], shown[3], call.where)
+            if shown is None or self.words is None:
+                return
+            first, lines = offset(shown[2]) // WORD, shown[3]
+            if call.where not in lines and FIRST_LINE + len(lines) < KEPT:
+                self.words[first + FIRST_LINE + len(lines)] = call.where
+                lines.add(call.where)
+                self.words[first + LINES] = len(lines)
 
     def value(self, name: Sequence[object], told: Sequence[object]) -> None:
         """Something that all members of the stream called ``name`` have to have equal."""
@@ -121,14 +126,6 @@ class Courses:
                 value = (before * FACTOR + _hash(told)) & MASK
                 self.words[first + 2 * KEPT + number % KEPT] = value
                 self.words[first + NEWEST] = number
-
-    def _known(self, stream: int, lines: set[int], line: int) -> None:
-        first = offset(stream) // WORD
-        if line in lines or FIRST_LINE + len(lines) >= KEPT or self.words is None:
-            return
-        self.words[first + FIRST_LINE + len(lines)] = line
-        lines.add(line)
-        self.words[first + LINES] = len(lines)
 
     def _opened(
         self, counter: Any, name: Sequence[object]

@@ -96,7 +96,7 @@ class GraphReplays:
             "async": True,
             "args": {"graph": number},
         }
-        counter, key = entry.collective_counter(REPLAYED), (REPLAYED, entry.n, number)
+        counter, key = entry.counter(REPLAYED), (REPLAYED, entry.n, number)
         return self._capture.begin(frame, name, key, keys, counter=counter, synchronous=False)
 
     def _issued(self, begun: list[Operation]) -> None:

@@ -90,11 +90,7 @@ class Declared(_Block):
         return Declared(self._name, self._group, self._peers, self._fields)
 
     def _begin(self, capture: Capture, frame: FrameType | None) -> Operation:
-        return self.begin(capture, frame, self.entry(capture))
-
-    def entry(self, capture: Capture) -> GroupEntry | None:
-        """The group whose members take part; None where it is none of c10d's."""
-        return capture.groups.passed(self._group)
+        return self.begin(capture, frame, capture.groups.passed(self._group))
 
     def begin(
         self,
@@ -129,7 +125,7 @@ class Declared(_Block):
             self._name,
             (backend, device, n, repr(args)),
             keys,
-            counter=entry.collective_counter(backend) if entry is not None and together else None,
+            counter=entry.counter(backend) if entry is not None and together else None,
             synchronous=device is None,
         )
         capture.step_in(operation)

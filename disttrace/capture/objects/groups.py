@@ -55,19 +55,17 @@ class GroupEntry:
         told = (self.keys.get(key) for key in ("name", "nth", "ranks", "size"))
         return [backend, None if self.store is None else self.store.prefix, *told]
 
-    def collective_counter(self, backend: str | None) -> Counter:
-        """Counts collectives of one backend: two backends may legally order theirs differently."""
-        return self._counter(backend)
-
     def stream_counter(
         self, direction: str, peer: int, tag: int | None, backend: str | None, *, new: bool
     ) -> Counter | None:
         """Counts messages to or from ``peer`` (group rank); without ``new`` only those of streams
         that were seen before."""
         key = (direction, peer, None if backend in fmt.ON_DEVICE else tag)
-        return self._counter(key) if new else self.counters.get(key)
+        return self.counter(key) if new else self.counters.get(key)
 
-    def _counter(self, key: Hashable) -> Counter:
+    def counter(self, key: Hashable) -> Counter:
+        """Of a backend's collectives (two backends may legally order theirs differently), or of a
+        stream of messages."""
         known = self.counters.get(key)
         return known if known is not None else self.counters.setdefault(key, self.new_counter())
 
@@ -96,6 +94,7 @@ class Groups:
         self._made: dict[tuple[str, str], int] = {}  # groups made so far, by meeting place
         self._described: set[int] = set()  # groups that are being registered
         self.get, self.numbers = self._registry.get, self._registry.numbers
+        self.by_number: Callable[[Any], GroupEntry | None] = self._definitions.get
         self.shortest_limit_ns: int | None = None  # after which a group gives an operation up
         # Called with each object that becomes known as a group or as a backend used directly.
         self.on_new: list[Callable[[Any, GroupEntry], None]] = []
@@ -155,9 +154,6 @@ class Groups:
     def stands_for(self, other: Any, group: Any) -> None:
         """What is issued on ``other`` is issued on ``group``."""
         self._registry.add(other, self.of(group))
-
-    def by_number(self, n: int | None) -> GroupEntry | None:
-        return self._definitions.get(n) if n is not None else None
 
     def default_rank(self) -> int | None:
         """This process's rank in the first default group that it joined."""

@@ -59,7 +59,7 @@ def _counter(
     row: Method, entry: GroupEntry, signature: CallArguments, backend: str | None, new: bool
 ) -> Counter | None:
     if row.kind != MESSAGE:
-        return entry.collective_counter(backend)
+        return entry.counter(backend)
     if signature.peer is None:
         return None  # any source: numbered when the source is known
     if signature.tag is None and backend not in ON_DEVICE:
