@@ -49,8 +49,17 @@ def stopped_hint(case: Case, processes: Sequence[int]) -> str | None:
     ends = [case.evidence.ends[process] for process in processes]
     if not ends or any(end.held != STOPPED for end in ends):
         return None
-    alive = not any(end.over for end in ends)
-    return stopped(case.evidence.trace, case.by_rank(processes), alive=alive)
+    of_all = case.evidence.trace.processes
+    pids = " ".join(str(of_all[p].pid) for p in case.by_rank(processes))
+    go_on = f"; unless a debugger has it, `kill -CONT {pids}` on its host lets it go on"
+    if len(processes) > 1:
+        go_on = f"; those that no debugger has go on by `kill -CONT` ({pids}) on their hosts"
+    if any(end.over for end in ends):
+        go_on = ""
+    return (
+        f"Find what stopped {'it' if len(processes) == 1 else 'them'}: a debugger, a scheduler or"
+        f" a checkpointing tool that suspends jobs, or Ctrl-Z in a terminal{go_on}."
+    )
 
 
 def failed_threads(case: Case, process: int) -> Iterator[Failure]:
@@ -68,7 +77,8 @@ def settles(case: Case, sinks: Sequence[int], *, early: bool) -> tuple[str, ...]
     """What would make certain who does not come: whether it lived, or a longer wait."""
     silent = mute(case, sinks)
     if silent:
-        return (lived(case.evidence.trace, silent),)
+        who = sentences.processes(case.evidence.trace, silent)
+        return (f"see whether {who} still lived then (the host's log, dmesg)",)
     return (EARLY,) if early else ()
 
 
@@ -166,18 +176,6 @@ def _doing(case: Case, process: int, since_ns: int | None, wait: Wait | None, *,
             " library call that holds the GIL, or SIGSTOP)"
         )
     return f"{are} {NOWHERE}{since}"
-
-
-def stopped(trace: JobTrace, processes: Sequence[int], *, alive: bool) -> str:
-    """What to find where none of those runs, and how those go on that live."""
-    pids = " ".join(str(trace.processes[p].pid) for p in processes)
-    go_on = f"; unless a debugger has it, `kill -CONT {pids}` on its host lets it go on"
-    if len(processes) > 1:
-        go_on = f"; those that no debugger has go on by `kill -CONT` ({pids}) on their hosts"
-    return (
-        f"Find what stopped {'it' if len(processes) == 1 else 'them'}: a debugger, a scheduler or"
-        f" a checkpointing tool that suspends jobs, or Ctrl-Z in a terminal{go_on * alive}."
-    )
 
 
 def raised(failure: Failure) -> str:
@@ -341,9 +339,3 @@ def not_found(trace: JobTrace) -> str:
 def journals(ranks: Iterable[int]) -> str:
     """Of ranks of which there is none, or not all."""
     return f"collect the journals of {sentences.ranks(ranks)}"
-
-
-def lived(trace: JobTrace, mute: Sequence[int]) -> str:
-    """What would settle it where the missing gave no sign of life."""
-    who = sentences.processes(trace, mute)
-    return f"see whether {who} still lived then (the host's log, dmesg)"

@@ -94,13 +94,6 @@ def _gave_up(case: Case, process: int) -> bool:
     )
 
 
-def _launchers(case: Case, processes: list[int]) -> frozenset[int]:
-    """The failed agents and parents of some processes: theirs is what follows."""
-    trace = case.evidence.trace
-    parents = (trace.parent_of(trace.processes[p]) for p in processes)
-    return frozenset(p.index for p in parents if p and case.evidence.ends[p.index].how == OWN)
-
-
 def _signature(case: Case, process: int) -> object:
     end = case.evidence.ends[process]
     where = innermost(end.asked_at if end.failure is None else end.failure.stack)
@@ -228,6 +221,9 @@ def _finding(case: Case, first: int, alike: list[int]) -> RuleFinding:
         first=is_first,
         ending=ending,
     )
+    # Theirs is what follows: agents and parents.
+    parents = (trace.parent_of(trace.processes[p]) for p in alike)
+    failed = frozenset(p.index for p in parents if p and evidence.ends[p.index].how == OWN)
     return RuleFinding(
         kind="process_failed",
         summary=" ".join([received, *of_them]),
@@ -240,7 +236,7 @@ def _finding(case: Case, first: int, alike: list[int]) -> RuleFinding:
         at_ns=end.t_ns,
         scope=Scope(
             roots=frozenset(alike),
-            members=_launchers(case, alike) | case.witnesses.broke_after(alike),
+            members=failed | case.witnesses.broke_after(alike),
         ),
     )
 

@@ -89,6 +89,7 @@ def _finding(
         and (w.exchange == wait.exchange or (set(w.absent) & set(wait.absent) and not elsewhere))
     ]
     who = sorted({w.process for w in same} | {w.process for w in elsewhere})
+    where = {w.process: _where(_of(case, w)) for w in (*same, *elsewhere) if elsewhere}
     early = all(case.early(w) for w in same)
     unseen = _unseen(case, wait)
     ended = {rank for rank, o in unseen.items() if o.sure and o.worker.event in (EXITED, KILLED)}
@@ -114,7 +115,8 @@ def _finding(
             (outside.mute(case, sinks), sentences.MUTE),
         ),
         hint=_hint(case, wait, sinks, elsewhere, world_size),
-        culprits=_minority(case, same, elsewhere)
+        # Those at the place where fewer are; none where it is one against one, or not known.
+        culprits=tuple(sorted(minority(where, len(where))) if len(where) > 2 else ())
         if elsewhere
         else ()
         if start
@@ -136,15 +138,6 @@ def _finding(
         if elsewhere
         else outside.settles(case, sinks, early=early),
     )
-
-
-def _minority(case: Case, same: list[Wait], elsewhere: list[Wait]) -> tuple[int, ...]:
-    """Those at the place where fewer are; none where it is one against one, or not known."""
-    where = {w.process: _where(_of(case, w)) for w in (*same, *elsewhere)}
-    size = len(where)
-    if size < 3:
-        return ()
-    return tuple(sorted(minority(where, size)))
 
 
 def _unseen(case: Case, wait: Wait) -> Mapping[int, Unseen]:
