@@ -12,7 +12,7 @@ from disttrace_viewer.attach.recorders import NOTHING, Dumped
 from disttrace_viewer.attach.samples import looked_at, refusal
 from disttrace_viewer.diagnosis import job
 from disttrace_viewer.load.foreign import py_spy
-from disttrace_viewer.load.foreign.py_spy import ProcessSample, by_rank, local_rank, translated
+from disttrace_viewer.load.foreign.py_spy import ProcessSample, by_rank, is_guessed, translated
 from disttrace_viewer.load.problems import Problems
 
 _STALL_NS = 900_000_000
@@ -67,7 +67,7 @@ def from_files(paths: Sequence[str]) -> Attached:
     problems = Problems()
     taken = py_spy.samples(paths, problems)
     sentences = [problem.sentence for problem in problems.found()]
-    if any(one.rank is None and local_rank(one) is None for one in taken):
+    if any(map(is_guessed, taken)):
         sentences.append(
             _GUESSED.format("pids (of faulthandler, of the numbers in the files' names)")
         )

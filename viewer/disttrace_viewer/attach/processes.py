@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from disttrace.journal.proc import ROOT, stat
@@ -88,12 +89,10 @@ def path_in(pid: int, path: str) -> str:
 def thread_names(pid: int) -> list[bytes]:
     """How the kernel calls the threads of a process; none of one that is gone."""
     names = []
-    try:
+    with suppress(OSError):
         for thread in os.listdir(f"{ROOT}/{pid}/task"):
             with open(f"{ROOT}/{pid}/task/{thread}/comm", "rb") as file:
                 names.append(file.read().strip())
-    except OSError:
-        pass
     return names
 
 

@@ -84,16 +84,11 @@ def _requested(where: Address, pid: int, handler: str, until: float) -> bytes | 
     data = bytearray()
     try:
         with _connected(where, until) as connection:
-            # Of ranks with one path, the last one has it.
-            size = struct.calcsize("3i")
-            if (
-                isinstance(where, str)
-                and pid
-                != struct.unpack(
-                    "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-                )[0]
-            ):
-                raise NoAnswer("does not listen where it says (another process does)")
+            if isinstance(where, str):  # of ranks with one path, the last one has it
+                size = struct.calcsize("3i")
+                peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+                if struct.unpack("3i", peer)[0] != pid:
+                    raise NoAnswer("does not listen where it says (another process does)")
             connection.sendall(request.encode() + b"Connection: close\r\n\r\n")
             while len(data) <= MOST_BYTES:
                 connection.settimeout(_left(until))

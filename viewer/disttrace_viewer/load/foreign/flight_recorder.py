@@ -281,11 +281,8 @@ class Translating:
             # When it began is not known: that it is there is no progress.
             at_ns = self.of.base_ns if over else self.of.newest_ns or self.cut_ns
             begun = self.records.begin(call, at_ns, q=status.enqueued)
-            if over:
-                self.records.after("e", begun, 0)
-            else:
-                self.records.after("i", begun, 0)
-                self.records.after("w", begun, 0)
+            for what in "e" if over else "iw":
+                self.records.after(what, begun, 0)
 
     def stack(self, entry: DumpEntry) -> int | None:
         """Where an operation was called."""
