@@ -65,7 +65,10 @@ def gather(found: Sequence[Files], problems: Problems) -> list[Journal]:
         journals[journal.id] = journal if other is None else _merge(other, journal, problems)
     for journal in journals.values():
         name_gaps(journal, problems)
-    return sorted(journals.values(), key=lambda j: (_start_ns(j), j.id))
+    return sorted(
+        journals.values(),
+        key=lambda j: (j.definitions.process.get("start_ns", j.modified_ns), j.id),
+    )
 
 
 def open_journal(files: Files, problems: Problems) -> Journal | None:
@@ -212,8 +215,3 @@ def name_gaps(journal: Journal, problems: Problems) -> None:
             f"{plural(count, 'segment')} of it not found (number {names}); operations in"
             " them are unknown, all others were read.",
         )
-
-
-def _start_ns(journal: Journal) -> int:
-    start: int = journal.definitions.process.get("start_ns", journal.modified_ns)
-    return start

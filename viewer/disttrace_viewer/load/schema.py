@@ -98,16 +98,13 @@ class Checker:
 
     def _count_wrong(self, kind: str) -> None:
         self.wrong += 1
-        self.first_wrong = self.first_wrong or f"{self._where} of {_article(kind)}"
+        named = f"a {kind}" if kind in FIELDS and len(kind) > 3 else f'a "{kind}"'
+        self.first_wrong = self.first_wrong or f"{self._where} of {named} record"
 
     def limited(self, what: str) -> None:
         """Count a value that was cut."""
         self.cut += 1
         self.first_cut = self.first_cut or f"{self._where}, {what}"
-
-
-def _article(kind: str) -> str:
-    return f"a {kind} record" if kind in FIELDS and len(kind) > 3 else f'a "{kind}" record'
 
 
 def number(low: int = 0, high: int = (1 << 63) - 1) -> Check:

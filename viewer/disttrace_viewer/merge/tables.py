@@ -141,14 +141,10 @@ class Calls:
         }
         row.update((name, record.get(name) or None) for name in _TEXTS)
         row.update((name, record.get(name)) for name in _AS_THEY_ARE)
-        row["signature"] = self._signature(row)
+        text = repr([row[n] for n in ("op", "root", "dtypes", "shapes", "splits", "reduce_op")])
+        row["signature"] = self._signatures.setdefault(text, len(self._signatures))
         self.rows.append(row)
         return len(self.rows) - 1
-
-    def _signature(self, row: Mapping[str, Any]) -> int:
-        names = ("op", "root", "dtypes", "shapes", "splits", "reduce_op")
-        text = repr([row[name] for name in names])
-        return self._signatures.setdefault(text, len(self._signatures))
 
     def _stack(self, process: int, number: int | None) -> int | None:
         if number is None:
