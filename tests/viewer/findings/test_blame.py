@@ -53,21 +53,40 @@ def test_a_thread_that_ends_the_process_under_a_call(tmp_path: Path) -> None:
     assert "left by os._exit(0) at train.py:9 in watchdog" in found.summary
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("look", [nobody_knows, all_gone])
-def test_a_thread_that_gives_up_what_the_main_one_waits_for(tmp_path: Path, look: Look) -> None:
-    """A watchdog: rank 0 is missing, and that rank 1 ended follows from it."""
-    for journal, group in steps(tmp_path, 3):
+def test_a_thread_that_gives_up_what_the_main_one_waits_for(
+    tmp_path: Path, look: Look, ranks: int
+) -> None:
+    """A watchdog: rank 0 is missing, and that rank 1 ended follows from it. Of two its launcher,
+    which is not traced, ends the other one in consequence.
+    """
+    at_s = 8 if ranks == 3 else 12
+    for journal, group in steps(tmp_path, ranks):
         if journal.rank:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         if journal.rank == 1:
             stack = journal.stack(("train.py", 9, "watchdog"))
-            journal.define("exit", t=8 * S, how="os._exit", code=3, stack=stack)
+            journal.define("exit", t=at_s * S, how="os._exit", code=3, stack=stack)
         else:
-            beat(journal, 20)
+            beat(journal, 20 if ranks == 3 else at_s)
     finds(
         tmp_path, "missing_participant", [0], consequences=("Rank 1 left by os._exit(3).",),
         look=look,
     )  # fmt: skip
+
+
+def test_a_thread_that_gives_up_too_early_to_tell(tmp_path: Path) -> None:
+    """The other one might still have come: it is said who left, and where."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 1:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+            stack = journal.stack(("train.py", 9, "watchdog"))
+            journal.define("exit", t=8 * S, how="os._exit", code=3, stack=stack)
+        else:
+            beat(journal, 8)
+    found = finds(tmp_path, "process_failed", [1])
+    assert "left by os._exit(3) at train.py:9 in watchdog" in found.summary
 
 
 def test_a_member_that_was_frozen_inside_of_a_collective(tmp_path: Path) -> None:

@@ -275,14 +275,26 @@ def first_is_stopped(process: Process) -> Observation:
     return Observation(alive=True, state="T") if process.rank == 0 else UNKNOWN
 
 
-@pytest.mark.parametrize("look", [first_is_stopped, lambda _: UNKNOWN])
-def test_a_server_that_is_still(tmp_path: Path, look: Look) -> None:
-    """Rank 0 serves the store and is stopped; a count of rank 1 is not answered."""
+@pytest.mark.parametrize(
+    ("look", "again"),
+    [(first_is_stopped, False), (lambda _: UNKNOWN, False), (first_is_stopped, True)],
+)
+def test_a_server_that_is_still(tmp_path: Path, look: Look, *, again: bool) -> None:
+    """Rank 0 serves the store and is stopped; a count of rank 1 is not answered, be it one of
+    many.
+    """
     for journal, _ in steps(tmp_path, 2):
         if journal.rank:
-            journal.begin(store_call(journal, "add", 60), 200 * MS, k="arrived/3")
-        beat(journal, UNTIL_S if journal.rank else 0)
-    found = finds(tmp_path, "no_progress", [0], certainty="likely", look=look)
+            asks = store_call(journal, "compare_set" if again else "add", 60)
+            if again:
+                journal.run(asks, 190 * MS, MS, k="arrived/3")
+            journal.begin(asks, 200 * MS, k="arrived/3")
+            if again:
+                stand(journal, S, "train.py", 60, "main")
+        beat(journal, (5 if again else UNTIL_S) if journal.rank else 0)
+    found = finds(
+        tmp_path, "no_progress", [0], certainty="likely", look=look, stall_s=3 if again else 10
+    )
     assert "rank 0, which serves this store, does not answer" in found.summary
 
 

@@ -23,6 +23,7 @@ from disttrace_viewer.evidence.wait import (
     NODES,
     OTHER,
     RENDEZVOUS,
+    SERVER,
     Wait,
     given_up,
     given_up_ns,
@@ -60,7 +61,9 @@ def waits(
     found += [
         replace(wait, side=wait.op.id in side) for wait in polling.keys(setters, keys, waiting)
     ]
-    polled = {wait.op.id: wait for wait in polling.polls(setters, waiting)}
+    still = {wait.op.id for wait in found if wait.kind == SERVER}
+    polls = polling.polls(setters, waiting)
+    polled = {wait.op.id: wait for wait in polls if wait.op.id not in still}
     found = [*(wait for wait in found if wait.op.id not in polled), *polled.values()]
     for op, holder in behind.items():
         (wait,) = polling.keys(setters, [holder], waiting)

@@ -83,11 +83,14 @@ def counts(case: Case, process: int) -> bool:
 
 def _gave_up(case: Case, process: int) -> bool:
     """Whether a thread ended it (``os._exit``) over a long wait: a watchdog of the program's."""
-    end = case.evidence.ends[process]
+    ends = case.evidence.ends
+    end = ends[process]
+    # The one that it waited for lived until then, or was ended in consequence.
     return end.exit_word == "os._exit" and any(
         case.evidence.age_ns(wait.op) >= STUCK_NS
+        and any(case.old(other) for other in case.inside(wait.exchange))
         and any(
-            case.outside(t) and (not case.evidence.ends[t].over or t in case.cut_off)
+            case.outside(t) and (ends[t].t_ns >= end.t_ns - TOGETHER_NS or t in case.cut_off)
             for t in wait.targets
         )
         for wait in case.at(process)
