@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import disttrace.journal.format as fmt
 from disttrace_viewer.analysis.liveness import GONE
-from disttrace_viewer.analysis.process_ends import FAILED, KILLED, End, ends
+from disttrace_viewer.analysis.process_ends import FAILED, KILLED, Communication, End, ends
 from disttrace_viewer.findings.finding import RuleFinding
 from disttrace_viewer.load import ids
 from disttrace_viewer.load.discover import Files
@@ -257,7 +257,8 @@ def end_of(journal: JournalReader) -> End:
     clocks = Clocks()
     clocks.add(read)
     process = process_of(0, read, clocks, clocks.found())
-    return ends([process], {}, process.last_ns, [GONE])[0]
+    nothing = Communication(frozenset(), frozenset(), None, native=False, blocked=False, held=False)
+    return ends([process], {process.index: nothing}, process.last_ns, [GONE])[0]
 
 
 def process_end(
