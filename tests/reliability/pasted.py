@@ -3,6 +3,8 @@
 python tests/reliability/pasted.py --kept FOLDER [--only NAME ...]     record (once), then draw
 python tests/reliability/pasted.py --kept FOLDER --draws 300 --seed 1
 python tests/reliability/pasted.py --kept FOLDER --imitated 2.13.0 2.15.0    NCCL's as well
+python tests/reliability/pasted.py --attacks            what is no evidence at all: exit code 2
+python tests/reliability/pasted.py --large              200 MB of a log: seconds and MB
 
 Each program runs once under two real launchers (two nodes of two ranks), on gloo, and on torch's
 own NCCL groups without a device (``tests/gpu/imitated.py``). Then a node or a file is missing,
@@ -22,6 +24,7 @@ import json
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -513,6 +516,115 @@ def draw(number: int, seed: int, recordings: Sequence[tuple[Path, Program]]) -> 
     return (WRONG if wrong else RIGHT if good else UNDECIDED), text
 
 
+# -- what is no evidence ---------------------------------------------------------------------
+
+LONG_NUMBER = "9" * 5000
+WATCHDOG = (
+    "[rank{}]: [E ProcessGroupNCCL.cpp:670] [Rank {}] Watchdog caught collective operation timeout:"
+    " WorkNCCL(SeqNum={}, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)={}) ran for {}"
+    " milliseconds before timing out.\n"
+)
+THREADS = '[{{"pid": {}, "thread_id": 1, "thread_name": "MainThread", "frames": [{}]}}]'
+ATTACKS: dict[str, tuple[str, bytes]] = {
+    "empty log": ("a.log", b""),
+    "blank log": ("a.log", b"\n \n\t\n"),
+    "binary log": ("a.log", bytes(range(256)) * 999),
+    "utf-16 log": ("a.log", "step 1\nstep 2\n".encode("utf-16")),
+    "one long line": ("a.log", b"x" * 20_000_000),
+    "carriage returns": ("a.log", b"10%\r" * 99_999),
+    "long numbers": ("a.log", WATCHDOG.format(*[LONG_NUMBER] * 5).encode()),
+    "long clock": ("a.log", f"  time      : {LONG_NUMBER}\n  rank      : {LONG_NUMBER}\n".encode()),
+    "long said": ("a.log", b'{"disttrace":' + b"[" * 5000 + b"\n"),
+    "said of wrong types": (
+        "a.log", b'{"disttrace": 1, "kind": [1], "summary": "x", "culprit_ranks": 5}\n',
+    ),
+    "error.json of a number": ("attempt_0/0/error.json", b'{"message": 5}'),
+    "error.json of lists": ("attempt_0/0/error.json", b'{"message": {"message": []}}'),
+    "error.json, long time": (
+        "attempt_0/0/error.json",
+        f'{{"message": {{"message": "E: x", "extraInfo": {{"timestamp": "{LONG_NUMBER}"}}}}}}'
+        .encode(),
+    ),
+    "error.json, deep": ("attempt_0/0/error.json", b'{"message": ' + b"[" * 5000),
+    "stack of no frame": ("a.json", THREADS.format(1, "").encode()),
+    "stack, frames a number": ("a.json", b'[{"pid": 1, "thread_id": 1, "frames": 5}]'),
+    "stack, deep": ("a.json", b'[{"frames": "thread_id", "a": ' + b"[" * 100_000),
+    "stack, long line": (
+        "a.json", THREADS.format(1, f'{{"filename": "a.py", "name": "f", "line": {LONG_NUMBER}}}')
+        .encode(),
+    ),
+    "stack, long pid": (
+        "a.json", THREADS.format(LONG_NUMBER, '{"filename": "a.py", "name": "f", "line": 3}')
+        .encode(),
+    ),
+    "stack, wrong types": (
+        "a.json", THREADS.format('"x"', '{"filename": 3, "name": null, "line": "y"}').encode(),
+    ),
+    "stack, text of long numbers": (
+        "a.txt",
+        f'Process {LONG_NUMBER}: python\nThread {LONG_NUMBER} (idle): "MainThread"\n'
+        f"    f (a.py:{LONG_NUMBER})\n".encode(),
+    ),
+    "dump, empty": ("trace_rank_0", b""),
+    "dump, cut pickle": ("trace_rank_0", b"\x80\x02}q\x00(X\x07\x00\x00\x00entries"),
+    "dump, wrong types": ("trace_rank_0", b'{"entries": 5, "version": [], "pg_config": "x"}'),
+    "dump, entries of numbers": ("trace_rank_0", b'{"version": "2.10", "entries": [1, null, []]}'),
+    "dump, long numbers": (
+        "trace_rank_0",
+        f'{{"version": "2.10", "pg_config": {{}}, "entries": [{{"collective_seq_id": {LONG_NUMBER},'
+        f' "time_created_ns": {LONG_NUMBER}, "profiling_name": "nccl:all_reduce"}}]}}'.encode(),
+    ),
+    "dump, deep": ("trace_rank_0", b'{"version": "2.10", "entries": ' + b"[" * 100_000),
+    "ras, wrong types": ("ras.json", b'{"nccl_version": 1, "communicators": 5, "timestamp": []}'),
+    "profile, wrong types": ("a.json", b'{"traceEvents": 5, "distributedInfo": []}'),
+    "profile, events of numbers": (
+        "a.json", b'{"schemaVersion": 1, "distributedInfo": {"rank": "x"}, "traceEvents": [1, {}]}',
+    ),
+}  # fmt: skip
+
+
+def attacks() -> int:
+    """How many of them did not end with exit code 2 and a sentence."""
+    wrong = 0
+    for name, (path, data) in ATTACKS.items():
+        with tempfile.TemporaryDirectory() as made:
+            file = Path(made) / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
+            command = [sys.executable, "-m", "disttrace", "diagnose", made]
+            environ = {**os.environ, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'viewer'}"}
+            done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environ)
+        text = done.stdout + done.stderr
+        bad = done.returncode != 2 or "Traceback" in text or not text.strip()
+        wrong += bad
+        if bad:
+            print(f"{name}: exit code {done.returncode}: {text[-600:]}", flush=True)
+    print(f"{len(ATTACKS) - wrong} of {len(ATTACKS)} refused with exit code 2 and a sentence")
+    return wrong
+
+
+def large(megabytes: int = 200) -> int:
+    """Seconds and memory of a log of so many MB, with the lines of a hang at its end."""
+    from disttrace_viewer.api.verdict import diagnose
+
+    line = "[default{0}]:2026-01-01 10:00:{1:02} INFO train: step {2} loss 0.{3} lr 1e-4 rank {0}\n"
+    with tempfile.TemporaryDirectory() as made:
+        path = Path(made) / "job.log"
+        with path.open("w") as file:
+            step = 0
+            while file.tell() < megabytes << 20:
+                file.write("".join(line.format(n % 8, n % 60, step + n, n) for n in range(9999)))
+                step += 9999
+            file.writelines(WATCHDOG.format(r, r, 7, 600000, 600042) for r in range(8) if r != 3)
+        before = time.process_time()
+        report = diagnose(path)
+        took = time.process_time() - before
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    found = report.findings[0].summary if report.findings else "nothing"
+    print(f"{megabytes} MB in {took:.1f} s of a processor, {most:.0f} MB at most: {found}")
+    return int(took > 10 or most > 300 or not report.findings)
+
+
 # -- all of it -------------------------------------------------------------------------------
 
 
@@ -555,7 +667,11 @@ def main() -> int:
     parser.add_argument("--number", type=int, nargs="+", help="the numbers of draws")
     parser.add_argument("--imitated", nargs="+", default=(), metavar="VERSION")
     parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--attacks", action="store_true")
+    parser.add_argument("--large", action="store_true")
     options = parser.parse_args()
+    if options.attacks or options.large:
+        return int(bool(attacks() if options.attacks else large()))
     options.kept.mkdir(parents=True, exist_ok=True)
     made = recordings(options.kept.resolve(), options.only, options.imitated)
     counts: collections.Counter[str] = collections.Counter()

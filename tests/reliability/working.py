@@ -2,11 +2,13 @@
 
 python tests/reliability/working.py                    all 48, two at a time
 python tests/reliability/working.py --match stuck --jobs 4
+python tests/reliability/working.py --limits            when a time limit strikes, to the second
 python tests/reliability/working.py --load 20           beside so many processes that compute
 
 Rank 0 does what its program says, rank 1 waits for it in `all_reduce`. Right is `waiting:` and the
 state `moves` of one at work, and `stalled:` and no `moves` of one that is stuck. A framework that
-is not installed is passed over.
+is not installed is passed over. With `--limits` a wait ends by its limit, and the program prints
+when.
 """
 
 from __future__ import annotations
@@ -365,6 +367,90 @@ def work():
     thread.join()
 """,
 }
+MADE = "start()\ngroup = dist.new_group(timeout=datetime.timedelta(seconds=25))\n"
+LIMITS = {
+    **{
+        f"{name}, {seconds} s": f"start({seconds})\nif RANK: time.sleep(90)\nbegun()\n{call}\n"
+        for name, seconds, call in (
+            ("all_reduce", 22, "dist.all_reduce(torch.ones(4))"),
+            ("barrier", 27, "dist.barrier()"),
+            ("broadcast", 31, "dist.broadcast(torch.ones(4), 1)"),
+            ("all_gather", 25, "dist.all_gather([torch.ones(4)] * 2, torch.ones(4))"),
+            ("reduce", 23, "dist.reduce(torch.ones(4), 0)"),
+            ("gather", 24, "dist.gather(torch.ones(4), [torch.ones(4)] * 2)"),
+            ("scatter", 26, "dist.scatter(torch.ones(4), None, 1)"),
+            ("all_to_all_single", 28, "dist.all_to_all_single(torch.ones(4), torch.ones(4))"),
+            ("recv", 29, "dist.recv(torch.ones(4), 1)"),
+            ("objects", 30, "dist.all_gather_object([None] * 2, 4)"),
+            ("asynchronous", 21, "dist.all_reduce(torch.ones(4), async_op=True).wait()"),
+            (
+                "asynchronous, later",
+                33,
+                "work = dist.all_reduce(torch.ones(4), async_op=True); time.sleep(4); work.wait()",
+            ),
+        )
+    },
+    "a group's own": f"""{MADE}
+if RANK: time.sleep(90)
+begun()
+dist.all_reduce(torch.ones(4), group=group)
+""",
+    "changed": """
+start(900)
+dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=24))
+if RANK: time.sleep(90)
+begun()
+dist.all_reduce(torch.ones(4))
+""",
+    "allowed": """
+import disttrace
+start(12)
+disttrace.allow(0.25)
+if RANK: time.sleep(90)
+begun()
+dist.all_reduce(torch.ones(4))
+""",
+    "monitored_barrier": """
+start()
+if RANK: time.sleep(90)
+begun()
+dist.monitored_barrier(timeout=datetime.timedelta(seconds=23))
+""",
+    "store.wait": """
+start()
+store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+if RANK: time.sleep(90)
+begun()
+store.wait(["key"], datetime.timedelta(seconds=22))
+""",
+    "store.get": """
+start()
+store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+store.set_timeout(datetime.timedelta(seconds=25))
+if RANK: time.sleep(90)
+begun()
+store.get("key")
+""",
+    "a prefix store": """
+start()
+base = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+store = dist.PrefixStore("a", base)
+store.set_timeout(datetime.timedelta(seconds=24))
+if RANK: time.sleep(90)
+begun()
+store.get("key")
+""",
+    "workers of a store": """
+if RANK: time.sleep(90)
+begun()
+dist.TCPStore("127.0.0.1", 0, 2, True, datetime.timedelta(seconds=26))
+""",
+}
+ENDS = """
+def begun():
+    import atexit
+    atexit.register(lambda: print("ended at", time.time(), flush=True))
+"""
 
 
 class _Slow(http.server.BaseHTTPRequestHandler):
@@ -413,7 +499,10 @@ def ranks(name: str, code: str, url: str) -> Iterator[tuple[Path, subprocess.Pop
                 DISTTRACE_STALL=str(STALL_S), DISTTRACE_JOB="working", OMP_NUM_THREADS="1",
                 RANK=str(rank), WORLD_SIZE="2", PYTHONPATH=os.environ.get("PYTHONPATH", ""),
             )  # fmt: skip
-            with open(f"{folder}/out{rank}", "wb") as out, open(f"{folder}/err{rank}", "wb") as err:
+            with (
+                open(f"{folder}/out{rank}", "wb") as out,
+                open(f"{folder}/err{rank}", "wb") as err,
+            ):
                 command = [sys.executable, str(program), folder, url]
                 started.append(
                     subprocess.Popen(command, env=environ, stdout=out, stderr=err,
@@ -459,24 +548,45 @@ def judged(name: str, code: str, url: str, *, works: bool) -> str:
     return f"{kinds}, {did}: {found[-1]['summary']}"
 
 
+def struck(name: str, code: str, url: str) -> str:
+    """Empty where the limit struck when it was told to, to the second."""
+    with ranks(name, HEAD + ENDS + code, url) as (folder, process):
+        try:
+            process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            return "it did not end"
+        found = heard(folder, "starting", "waiting", "stalled")
+        words = (folder / "out0").read_text().split()
+        if not found or "ended" not in words:
+            return f"{len(found)} said; {(folder / 'err0').read_text(errors='replace')[-300:]}"
+        ended = float(words[-1])
+    told = [one["finding"]["deadline"] for one in found]
+    if None in told:
+        return f"no deadline: {found[0]['summary']}"
+    off = max(abs(one["at"] - ended) for one in told)
+    return "" if off < 1 else f"{off:.1f} s off ({told[0]['whose']}, {told[0]['limit_s']:g} s)"
+
+
 def main() -> int:
     """Run them, print a line for each that is wrong, and how many were right."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--match", default="")
+    parser.add_argument("--limits", action="store_true")
     parser.add_argument("--load", type=int, default=0)
     asked = parser.parse_args()
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(asked.load)]
-    rows = [
+    rows = [("limit", name, code) for name, code in LIMITS.items()] if asked.limits else [
         *(("work", name, code) for name, code in WORK.items()),
         *(("stuck", name, code) for name, code in STUCK.items()),
-    ]
+    ]  # fmt: skip
     rows = [row for row in rows if asked.match in f"{row[0]} {row[1]}"]
     right, out = 0, 0
 
     def one(row: tuple[str, str, str]) -> tuple[tuple[str, str, str], str]:
         what, name, code = row
-        return row, judged(name, code, url, works=what == "work")
+        run = struck if what == "limit" else judged
+        return row, run(name, code, url, **({} if what == "limit" else {"works": what == "work"}))
 
     try:
         with server() as url, ThreadPoolExecutor(asked.jobs) as pool:

@@ -1,0 +1,266 @@
+"""Companions of many hosts for real: a network namespace each, and the process that judges.
+
+python tests/reliability/hosts_in_namespaces.py --hosts 40 --load 0,20
+
+Journals are made by hand, the ranks they are of sleep, and all but the last wait in a collective;
+the store is a TCPStore of torch's, which has to hold the same keys afterwards. Judges are driven
+as by ``watch.py``: told to be ready at half of the limit, asked from the limit on. Who speaks and
+when, and of whom nothing is known then, is printed as a table; the exit code is 1 if there is not
+one voice with the whole verdict in time, and one of each host that has no server. Namespaces need
+root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "viewer")]
+
+from disttrace.journal import proc  # noqa: E402
+from support import networks  # noqa: E402
+from support.journals import MS, Journal  # noqa: E402
+
+LIMIT_S = 10.0
+SEEN_S = 45.0
+WITHIN_S = 15.0
+ALONE_S = 20.0
+"""The same where each host has to speak for itself."""
+PORT = 29500
+STORE = """
+import sys, time, torch.distributed as dist
+store = dist.TCPStore(sys.argv[1], int(sys.argv[2]), 1, True, wait_for_workers=False)
+store.set("theirs", "1")
+print(store.num_keys(), flush=True)
+for line in sys.stdin:
+    print(store.num_keys(), flush=True)
+"""
+
+
+@dataclass
+class Judge:
+    """The judging process of a host, and the rank that sleeps there."""
+
+    host: networks.Host
+    process: subprocess.Popen[bytes]
+    sleeper: subprocess.Popen[bytes]
+    due: float
+    asked: bool = False
+    answer: bytes = b""
+    signature: object = None
+    alive: bool = True
+    said: list[tuple[float, str, str]] = field(default_factory=list)
+    """When, of whom nothing was known, and the first line."""
+
+    def ask(self, line: bytes) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(line)
+            self.process.stdin.flush()
+        except OSError:
+            self.alive = False
+
+    def read(self, begun: float) -> None:
+        """As ``watch.py`` does: a new picture is told, a picture that stays is looked at again."""
+        assert self.process.stdout is not None
+        piece = os.read(self.process.stdout.fileno(), 1 << 20)
+        self.alive = bool(piece)
+        self.answer += piece
+        line, newline, rest = self.answer.partition(b"\n")
+        if not newline:
+            return
+        self.answer = rest
+        verdict = json.loads(line)
+        if "called" in verdict:  # on another host a process has waited for the limit
+            self.due = min(self.due, time.monotonic())
+            return
+        self.asked = False
+        now = time.monotonic()
+        if verdict["signature"] and verdict["signature"] != self.signature and verdict["voices"]:
+            lacks = [line for line in verdict["lines"] if "nothing is known" in line]
+            self.said.append((now - begun, "".join(lacks)[:70], verdict["lines"][0]))
+        self.signature = verdict["signature"] or self.signature
+        self.due = now + (verdict["next_s"] if not verdict["signature"] else 1.0)
+
+
+@contextmanager
+def busy(count: int) -> Iterator[None]:
+    """So many processes that want a processor all the time."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def judges(hosts: Sequence[networks.Host], folder: Path, begun: float) -> list[Judge]:
+    """A rank and the judge of its host in each namespace."""
+    made = []
+    here = proc.own()
+    offset = time.time_ns() - time.perf_counter_ns()
+    t0 = time.perf_counter_ns()
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY / "viewer")}
+    for rank, host in enumerate(hosts):
+        journals = folder / host.name
+        sleeper = subprocess.Popen(["sleep", "600"])
+        name = host.name.replace("-", "_")
+        keys = {**here, "ticks": proc.stat(sleeper.pid).ticks}
+        journal = Journal(
+            journals, sleeper.pid, rank=rank, world_size=len(hosts), host=name, t0=t0,
+            boot_id=str(proc.boot_id()), offset_ns=offset, keys=keys,
+        )  # fmt: skip
+        store = journal.tcp_store(PORT, host=hosts[0].address, server=rank == 0)
+        group = journal.group(journal.prefix_store(store, "default_pg", "0/"))
+        call = journal.collective(group)
+        journal.run(call, t=MS, d=MS, q=1)
+        if rank < len(hosts) - 1:
+            journal.begin(call, t=round((begun - time.monotonic()) * 1e9) + time.perf_counter_ns()
+                          - t0, q=2)  # fmt: skip
+        words = [sys.executable, "-m", "disttrace_viewer.companion.verdict", str(journals), "job"]
+        command = host.command(*words, "job", str(LIMIT_S), name, "")
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ,
+            start_new_session=True,
+        )  # fmt: skip
+        made.append(Judge(host, process, sleeper, begun + LIMIT_S + random.random() / 10))
+    return made
+
+
+def ordered(judge: Judge, number: signal.Signals) -> None:
+    """A signal to the judge, and to the shell around it."""
+    os.killpg(judge.process.pid, number)
+    judge.alive = judge.alive and number not in (signal.SIGKILL, signal.SIGSTOP)
+
+
+def disturb(case: str, all_of: Sequence[Judge], at_s: float, done: set[str]) -> None:
+    """What happens to the hosts while they meet."""
+    if case in ("server dies", "server stops") and at_s >= LIMIT_S - 2 and case not in done:
+        done.add(case)
+        ordered(all_of[0], signal.SIGKILL if case == "server dies" else signal.SIGSTOP)
+    if case == "a tenth silent" and at_s >= LIMIT_S / 2 + 2 and "silent" not in done:
+        done.add("silent")
+        for judge in random.sample(list(all_of[1:-1]), max(1, len(all_of) // 10)):
+            ordered(judge, signal.SIGSTOP)
+    if case == "partition":
+        bridge = "br1" if LIMIT_S - 2 <= at_s < LIMIT_S + 15 else "br0"
+        if bridge not in done and (bridge == "br1" or "br1" in done):
+            done.add(bridge)
+            networks.split([judge.host for judge in all_of[len(all_of) // 2 :]], bridge)
+
+
+def stall(
+    hosts: Sequence[networks.Host], case: str, folder: Path, start_s: float
+) -> tuple[str, bool]:
+    """One stall; a row, and whether it is as it should be. ``start_s``: till all judges run."""
+    words = hosts[0].command(sys.executable, "-c", STORE, hosts[0].address, str(PORT))
+    store = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert store.stdin is not None
+    assert store.stdout is not None
+    before = store.stdout.readline()
+    begun = time.monotonic() + start_s
+    all_of = judges(hosts, folder, begun)
+    ready, done = False, set[str]()
+    try:
+        while (at_s := time.monotonic() - begun) < SEEN_S:
+            disturb(case, all_of, at_s, done)
+            if not ready and at_s >= LIMIT_S / 2:
+                ready = True
+                for judge in all_of:
+                    judge.ask(b"ready\n")
+            for judge in all_of:
+                if judge.alive and not judge.asked and time.monotonic() >= judge.due:
+                    judge.asked = True
+                    judge.ask(b"\n")
+            open_ones = {
+                j.process.stdout.fileno(): j for j in all_of if j.alive and j.process.stdout
+            }
+            readable, _, _ = select.select([*open_ones], [], [], 0.05)
+            for one in readable:
+                open_ones[one].read(begun)
+            if case == "normal" and at_s > 25:
+                break
+        store.stdin.write("\n")
+        store.stdin.flush()
+        after = store.stdout.readline()
+    finally:
+        for judge in all_of:
+            os.killpg(judge.process.pid, signal.SIGKILL)
+            judge.process.wait()
+            judge.sleeper.kill()
+            judge.sleeper.wait()
+        store.kill()
+        store.wait()
+    return row(case, all_of, same_keys=before == after)
+
+
+def row(case: str, all_of: Sequence[Judge], *, same_keys: bool) -> tuple[str, bool]:
+    """What was said, as a row of the table."""
+    count = len(all_of)
+    said = sorted((at, n, lacks, line) for n, j in enumerate(all_of) for at, lacks, line in j.said)
+    served = [(at, lacks, line) for at, n, lacks, line in said if n == 0]
+    alone = {number: at for at, number, *_ in reversed(said) if number > 0}
+    has_server = case not in ("server dies", "server stops")
+    without = {"server dies": range(1, count - 1), "server stops": range(1, count - 1),
+               "partition": range(count // 2, count - 1)}.get(case, range(0))  # fmt: skip
+    good = same_keys and sorted(alone) == [*without]
+    good = good and max(alone.values(), default=0.0) <= ALONE_S
+    if has_server:
+        good = good and bool(served) and served[0][0] <= WITHIN_S
+        good = good and (case != "normal" or not served[0][1])
+        last = f"Rank {count - 1} never joined"
+        good = good and (case != "normal" or all(last in line for *_, line in served))
+    when = [f"{at:.1f} s{f' ({lacks})' if lacks else ''}" for at, lacks, _ in served]
+    times = sorted(alone.values())
+    cells = [
+        f"{count}",
+        case,
+        "; ".join(when) or "not",
+        f"{len(times)} at {times[0]:.1f} to {times[-1]:.1f} s" if times else "none",
+        "same" if same_keys else "OTHERS",
+    ]
+    return f"| {' | '.join([*cells, 'yes' if good else 'NO'])} |", good
+
+
+def main() -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--hosts", type=int, default=40)
+    parser.add_argument("--load", default="0,20")
+    parser.add_argument(
+        "--cases", default="normal,server dies,server stops,a tenth silent,partition"
+    )
+    options = parser.parse_args()
+    failed = 0
+    print("| load | hosts | case | the server spoke | others for themselves | keys | right |")
+    print("|---|---|---|---|---|---|---|")
+    for load in map(int, options.load.split(",")):
+        for case in options.cases.split(","):
+            with (
+                tempfile.TemporaryDirectory() as made,
+                networks.hosts(options.hosts) as hosts,
+                busy(load),
+            ):
+                start_s = options.hosts * (0.5 + load / 20)
+                line, good = stall(hosts, case, Path(made), start_s)
+                print(f"| {load} {line}", flush=True)
+                failed += not good
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
