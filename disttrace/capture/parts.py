@@ -74,7 +74,7 @@ ALWAYS = (
     "Calls of torch.distributed.rpc: only the stores and groups by which its workers meet.",
     "Single operations of a replayed CUDA graph: each replay is one operation of each group in it.",
     "When asynchronous work is complete whose handle the program dropped.",
-    "When an asynchronous message is complete that nobody waits for, on gloo.",
+    "When an asynchronous message is complete that no call waits for, on gloo.",
     "Calls of isend, irecv and P2POp that torch refuses at once, if the program goes on.",
 )
 WITH_HOOKS = (
@@ -82,7 +82,7 @@ WITH_HOOKS = (
     "Operations that C++ issues on groups that it made itself, until Python sees the group.",
 )
 # A boxed ReduceOp can be opened, or has its number itself, from torch 2.6 on.
-HIDDEN = "The reduce operation of operations issued by C++: this torch shows it to nobody."
+HIDDEN = "The reduce operation of operations issued by C++: this torch does not show it."
 
 
 def sentences() -> list[str]:

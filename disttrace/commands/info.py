@@ -180,7 +180,7 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     lost = f"cannot be started, so no stall is told and nothing exported by otlp: {problem}"
     yield f"  the companion process {lost if problem else 'starts where the program sees no child'}"
     why = report["in_step"]["problem"]
-    no = f"nobody compares what ranks of a host call before they hang: {why}"
+    no = f"calls of ranks on one host are not compared before they hang: {why}"
     yield f"  {no if why else 'ranks of a host compare what they call while they run'}"
     if not journal["stacks_without_gil"]:
         yield "  no stacks of who keeps the GIL, or is ended by SIGTERM: that was not compiled"

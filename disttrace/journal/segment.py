@@ -32,7 +32,7 @@ _FIRST_WINDOW = 64 * 1024  # most processes write little: the first reservations
 _LARGEST_WINDOW = 256 * 1024
 _PATIENCE = 1.0  # seconds that the end of a segment waits for a thread that writes into it
 
-_SHORTENED = "somebody shortened or deleted it"
+_SHORTENED = "it was shortened or deleted from outside"
 
 _LEFT: list[mmap.mmap] = []  # mappings that cannot be let go of
 

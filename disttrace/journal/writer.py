@@ -183,7 +183,7 @@ class JournalWriter:
         if size is None:
             raise FileNotFoundError("its journal was deleted")
         if size < self._defined and self._budget is None:  # others may tell an older size
-            raise OSError("somebody shortened its definitions")
+            raise OSError("its definitions were shortened from outside")
         if self._segment is not None:
             self._segment.check()
 

@@ -81,7 +81,7 @@ class Companion:
     @property
     def _lost(self) -> str:
         """What there is not without a companion."""
-        return "nothing is exported by otlp" if self.exports else "nobody watches for stalls"
+        return "nothing is exported by otlp" if self.exports else "no stall is reported"
 
     def announcements(self, identity: Identity) -> str:
         """The file in which the companion asks a process of the job to speak for it."""

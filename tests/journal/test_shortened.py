@@ -160,7 +160,7 @@ def test_a_journal_goes_on_after_its_files_were_shortened(tmp_path: Path, core: 
     assert traced.stdout == untraced.stdout
     assert untraced.stderr == ""
     (said,) = traced.stderr.splitlines()
-    assert said.endswith("(somebody shortened or deleted it); it goes on in the next one")
+    assert said.endswith("(it was shortened or deleted from outside); it goes on in the next one")
     trace = load(folder)
     (process,) = trace.model.processes
     assert process.exit is not None

@@ -140,7 +140,7 @@ def test_the_companion_does_not_stay_as_a_child_of_whom_it_watches(tmp_path: Pat
             CompanionLog(log.fileno()),
         )
     assert followed == [base, "finished"]
-    assert (tmp_path / "log").read_text().startswith("nobody watches: ")
+    assert (tmp_path / "log").read_text().startswith("no companion: ")
 
 
 # -- who is asked ------------------------------------------------------------------------------

@@ -243,7 +243,7 @@ def test_nothing_of_the_program_runs_a_second_time(tmp_path: Path, way: str) -> 
     refuses = way == "within"
     assert outcome.check().stdout == ("in vain\n" if refuses else "told\n")
     assert ran == ["start", "program"]
-    refused = "disttrace: nobody watches for stalls: this program's executable is not the one of"
+    refused = "disttrace: no stall is reported: this program's executable is not the one of"
     assert outcome.stderr.count(refused) == refuses
 
 

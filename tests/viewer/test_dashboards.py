@@ -180,7 +180,7 @@ def test_it_is_served_at_metrics_and_nowhere_else(live: Path) -> None:
         urllib.request.urlopen(f"http://127.0.0.1:{port}/etc/passwd", timeout=10)
     refused.value.close()
     assert {host: _asked(port, host) for host in HOSTS} == HOSTS
-    with pytest.raises(ViewerError, match=f"nobody can listen at 127.0.0.1:{port}"):
+    with pytest.raises(ViewerError, match=f"cannot listen at 127.0.0.1:{port}"):
         prometheus.serve("127.0.0.1", port, [])
 
 

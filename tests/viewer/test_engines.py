@@ -44,7 +44,7 @@ def test_what_was_lost_twice_is_named(tmp_path: Path) -> None:
     found = load_by([str(tmp_path)], engine=loses)
     assert found.operations.height == 600
     assert {one.kind for one in found.problems} == {"unreadable"}
-    assert "was lost, twice" in found.problems[0].sentence
+    assert "two processes ended while they read it" in found.problems[0].sentence
 
 
 def test_stats_on_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,7 +52,7 @@ def test_the_suffix_tells_the_format(path: str | None, wanted: str | None, found
         (
             "a.csv",
             None,
-            ".csv tells no format; name one by --format, or end a.csv in one of .jsonl",
+            ".csv names no format; name one by --format, or end a.csv in one of .jsonl",
         ),
         ("a.parquet.gz", None, "parquet is compressed by itself: leave .gz out of a.parquet.gz"),
         (None, "csv", "no format 'csv'; there are: html, jsonl, otlp, parquet, perfetto"),

@@ -304,7 +304,7 @@ def format_of(path: str | None, wanted: str | None, profiles: Sequence[str] = ()
         elif suffix and path is not None and not _special(path):
             known = ", ".join(SUFFIXES)
             raise ViewerError(
-                f"{suffix} tells no format; name one by --format, or end {path} in one of {known}"
+                f"{suffix} names no format; name one by --format, or end {path} in one of {known}"
             )
         else:
             wanted = DEFAULT

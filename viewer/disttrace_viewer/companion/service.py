@@ -300,7 +300,7 @@ def serve(duties: Sequence[Duty], registry: JournalRegistry, log: CompanionLog) 
             log.write(f"{name[:80]!r} is no journal of this user here; it is not read")
         if os.getppid() in [entry.pid for entry in registry.entries]:
             # It may wait until it has no child, and we wait for it.
-            log.write("nobody watches: the companion would be a child of a process of the job")
+            log.write("no companion: it would be a child of a process of the job")
             break
         gone = [entry for entry in registry.entries if not entry.lives]
         each(lambda duty: duty.turn())

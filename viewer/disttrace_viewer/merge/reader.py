@@ -305,7 +305,7 @@ class _Reading:
                         yield ready
                     else:
                         for _, path in tasks[turn]:
-                            what = "was not read: whoever read it was lost, twice."
+                            what = "was not read: two processes ended while they read it."
                             survey.problems.add(path, "unreadable", what)
                     turn += 1
         tell(total - done)

@@ -65,7 +65,7 @@ def trace_of(
     for problem in more:
         problems.take(problem)
     for sentence in merged.unread:
-        problems.add(sentence, "unread", "was not read: whoever read it was lost, twice.")
+        problems.add(sentence, "unread", "was not read: two processes ended while they read it.")
     building = _Building(found, merged.states)
     building.read()
     groups, reported = building.with_reported(merged.reported)

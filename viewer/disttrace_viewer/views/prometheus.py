@@ -84,7 +84,7 @@ def serve(address: str, port: int, folders: Sequence[str], hosts: Sequence[str] 
     try:
         server = ThreadingHTTPServer((address, port), Handler)
     except (OSError, OverflowError) as error:
-        raise ViewerError(f"nobody can listen at {address}:{port}: {error}") from error
+        raise ViewerError(f"cannot listen at {address}:{port}: {error}") from error
     with server:
         server.serve_forever()
 

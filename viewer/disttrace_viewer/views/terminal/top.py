@@ -260,4 +260,4 @@ def _verdict(case: Case, findings: Sequence[RuleFinding]) -> Headline:
         if any(end.state == UNKNOWN for end in case.evidence.ends):
             alone = "and nothing here can tell whether anybody still runs"
         return Headline(WELL, None, None, f"No fault was found, {alone}.", 0)
-    return Headline(WELL, None, None, "No fault yet: nobody waits for somebody who is missing.", 0)
+    return Headline(WELL, None, None, "No fault yet: no rank waits for a missing one.", 0)
