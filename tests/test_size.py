@@ -47,12 +47,11 @@ ROOMS: dict[str, int] = {
     "viewer/disttrace_viewer/wording": 950,
 }
 """Lines of Python by the two outermost folders of a file. They are ceilings: what is added to one
-room another gives up. Last raised for modules and parameters of FSDP, inputs that are not finite,
-profiles beside our export and more forms of logs, and to be lowered again below 67,000 in all."""
+room another gives up. To be lowered below 67,000 in all."""
 TESTS = 69_000
-FILES = 329
+FILES = 328
 NAMED_TWICE = 0
-FILES_ENTERED, MODULES, CLIMBS = 91, 115, 2
+FILES_ENTERED, MODULES, CLIMBS = 90, 114, 2
 """By the diagnosis of a hang of two ranks, which stand in one folder of journals."""
 
 
