@@ -57,7 +57,7 @@ def test_a_batch_that_takes_every_worker_down_is_named(
     assert len(merged.unread) == 1
     judged = verdict(merged, look=nobody_knows)
     assert all(found.certainty == "likely" for found in judged.findings)
-    assert "was lost" in "\n".join(lines(judged.case, judged.findings))
+    assert "two processes ended while" in "\n".join(lines(judged.case, judged.findings))
 
 
 def test_a_local_dask_cluster(tmp_path: Path) -> None:
