@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import orjson
@@ -12,6 +13,7 @@ from disttrace_viewer.analysis.minutes import MINUTE_NS, Older, older
 from disttrace_viewer.companion import follower
 from disttrace_viewer.companion.follower import Minutes
 from disttrace_viewer.load.definitions import Definitions
+from disttrace_viewer.otlp.journal import JournalReader
 from support.journals import MS, UNIX_NS, Journal, workers
 
 S = 1000 * MS
@@ -26,14 +28,19 @@ def definitions() -> Definitions:
     return found
 
 
+def counted(folder: Path) -> tuple[Minutes, Path]:
+    """Of a journal that is there, and the file that it writes."""
+    (folder / "x.defs.jsonl").touch()
+    return Minutes(str(folder / "x"), definitions()), folder / "x.minutes.jsonl"
+
+
 def lines(path: Path) -> list[dict[str, int]]:
     return [orjson.loads(line) for line in path.read_bytes().splitlines()]
 
 
 def test_a_line_is_of_a_call_and_a_minute(tmp_path: Path) -> None:
     """It is written when the next minute begins, or at the end."""
-    path = tmp_path / "x.minutes.jsonl"
-    one = Minutes(str(path), definitions())
+    one, path = counted(tmp_path)
     one.add(7, 1 * S, 3 * S, held=S)
     one.add(7, 4 * S, 5 * S, held=0)
     one.add(8, 5 * S, 6 * S, held=S)
@@ -51,8 +58,7 @@ def test_a_line_is_of_a_call_and_a_minute(tmp_path: Path) -> None:
 
 def test_what_is_not_seen_before_the_first_call_counts(tmp_path: Path) -> None:
     """A companion begins to read after a while."""
-    path = tmp_path / "x.minutes.jsonl"
-    one = Minutes(str(path), definitions())
+    one, path = counted(tmp_path)
     one.missed()
     one.add(7, S, 2 * S, held=0)
     one.write()
@@ -63,8 +69,7 @@ def test_it_is_bounded_and_raises_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     """In calls of a minute, and in bytes; where there is no folder nothing is written."""
     monkeypatch.setattr(follower, "MOST_CALLS", 2)
     monkeypatch.setattr(follower, "MOST_BYTES", 100)
-    path = tmp_path / "x.minutes.jsonl"
-    one = Minutes(str(path), definitions())
+    one, path = counted(tmp_path)
     for minute in range(3):
         for call in range(5):
             one.add(call, 0, minute * MINUTE_NS + S, held=0)
@@ -73,9 +78,22 @@ def test_it_is_bounded_and_raises_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     gone = Minutes(str(tmp_path / "none" / "x"), definitions())
     gone.add(1, 0, S, held=0)
     gone.write()
-    odd = Minutes(str(tmp_path / "odd"), definitions())
+    odd, _ = counted(tmp_path)
     odd.add(1, 0, 1, held=1 << 70)
     odd.write()
+
+
+def test_nothing_is_left_of_a_journal_that_was_exported(tmp_path: Path) -> None:
+    """Its files are removed, this one too, and it is not made again."""
+    one, path = counted(tmp_path)
+    one.add(7, 0, S, held=0)
+    one.write()
+    reader = JournalReader(str(tmp_path), "x", owner=os.geteuid())
+    reader.delete()
+    assert not path.exists()
+    one.add(7, 0, MINUTE_NS + S, held=0)
+    one.write()
+    assert list(tmp_path.iterdir()) == []
 
 
 def two_ranks(folder: Path, *, dropped: bool = True) -> list[Journal]:

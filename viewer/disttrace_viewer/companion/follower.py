@@ -37,9 +37,12 @@ MOST_BYTES = 32 << 20
 
 
 class Minutes:
-    """Of one journal. Nothing here raises: where nothing can be written, nothing is."""
+    """Of one journal. Nothing here raises: where nothing can be written, nothing is. Nor where the
+    journal is gone, for it was exported.
+    """
 
     def __init__(self, path: str, definitions: Definitions) -> None:
+        """``path``: of the journal, without what its files' names end in."""
         self._path = path
         self._definitions = definitions
         self._minute = 0
@@ -69,7 +72,7 @@ class Minutes:
         self._partial = True
 
     def write(self) -> None:
-        if not self._calls:
+        if not self._calls or not os.path.exists(fmt.definitions_name(self._path)):
             return
         calls, self._calls = self._calls, {}
         partial, self._partial = self._partial, False
@@ -79,7 +82,8 @@ class Minutes:
             for call, (n, took, held, longest) in calls.items()
         ]
         try:
-            with fmt.opened_own(self._path, os.O_CREAT | os.O_WRONLY | os.O_APPEND) as fd:
+            path = self._path + fmt.MINUTES_SUFFIX
+            with fmt.opened_own(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND) as fd:
                 if os.fstat(fd).st_size < MOST_BYTES:
                     os.write(fd, b"".join(orjson.dumps(line) + b"\n" for line in lines))
         except (OSError, TypeError):
@@ -229,7 +233,7 @@ class Follower:
         self._path = os.path.join(directory, base)
         self._defined = Defined(self._path)
         self.definitions = self._defined.known
-        self._minutes = Minutes(self._path + fmt.MINUTES_SUFFIX, self.definitions)
+        self._minutes = Minutes(self._path, self.definitions)
         self.holds = Holds(self.definitions, self._minutes)
         self._shifts = shifts
         self._segment: Tail | None = None
