@@ -87,6 +87,8 @@ def _ranks(ranks: Sequence[int]) -> str:
 MARK = "distributed"
 _RANK_FILE = "_DISTTRACE_TEST_OUTCOME"
 """Where a rank that is a program of its own writes what became of it."""
+_MEET_S = 10.0
+"""One that failed before it had the group never comes."""
 _SECTION = 4_000
 """Characters of a rank's output that a report shows."""
 _KIND = re.compile(r"^1\. (?:ERROR|WARNING) (\w+)", re.MULTILINE)
@@ -351,6 +353,7 @@ def _as_rank(item: pytest.Function, given: Mapping[str, Any], wanted: Wanted, fi
     try:
         if wanted.init and not dist.is_initialized():
             dist.init_process_group(wanted.backend)
+            _meet(file.with_suffix(".met"), dist.get_world_size())
         item.obj(**given)
         _write(file, PASSED)
     except pytest.skip.Exception as error:
@@ -369,6 +372,16 @@ def _as_rank(item: pytest.Function, given: Mapping[str, Any], wanted: Wanted, fi
         dist.destroy_process_group()
     session.uninstall()
     return code
+
+
+def _meet(mine: Path, ranks: int) -> None:
+    """Go on when all ranks have the group: gloo fails in one whose peer is at its end by then. It
+    takes files, for the test's stores and calls are the test's.
+    """
+    mine.touch()
+    until = time.monotonic() + _MEET_S
+    while len(list(mine.parent.glob("*.met"))) < ranks and time.monotonic() < until:
+        time.sleep(0.002)
 
 
 def _write(file: Path, how: str, text: str = "", **more: Any) -> None:
