@@ -35,6 +35,7 @@ from disttrace_viewer.companion.slow_ranks import (
     Released,
     Slow,
     SlowRanks,
+    Sums,
     Telling,
     own_delays,
 )
@@ -158,7 +159,7 @@ def test_blocks_grow_until_they_take_half_a_second_and_all_of_a_host_cut_alike()
     last = [one for one in found if one.shift == 2 and one.index == 15]
     assert [one.rank for one in last] == [0, 1]
     assert last[0].span_ns == 800 * MS
-    assert last[0].places == {"aa": (4, 600 * MS, 200 * MS)}
+    assert last[0].places == {"aa": Sums(4, 600 * MS, 200 * MS)}
 
 
 def test_in_a_job_of_many_ranks_blocks_are_longer() -> None:
@@ -171,15 +172,16 @@ def test_in_a_job_of_many_ranks_blocks_are_longer() -> None:
 
 
 def test_two_neighbours_make_the_next_size() -> None:
-    one = Block(GROUP, 2, 6, 0, 2, 10, {"aa": (4, 1, 2)})
-    other = Block(GROUP, 2, 7, 0, 2, 20, {"aa": (4, 3, 4), "bb": (1, 1, 1)})
-    assert one.joined(other) == Block(GROUP, 3, 3, 0, 2, 30, {"aa": (8, 4, 6), "bb": (1, 1, 1)})
+    one = Block(GROUP, 2, 6, 0, 2, 10, {"aa": Sums(4, 1, 2, 5)})
+    other = Block(GROUP, 2, 7, 0, 2, 20, {"aa": Sums(4, 3, 4, 6), "bb": Sums(1, 1, 1)})
+    both = {"aa": Sums(8, 4, 6, 11), "bb": Sums(1, 1, 1)}
+    assert one.joined(other) == Block(GROUP, 3, 3, 0, 2, 30, both)
 
 
 def blocks(index: int, times: Mapping[int, tuple[int, int]], span: int = 1000) -> list[Block]:
     """Of ranks that were away and inside so long, in milliseconds."""
     return [
-        Block(GROUP, 0, index, rank, len(times), span * MS, {"aa": (1, away * MS, inside * MS)})
+        Block(GROUP, 0, index, rank, len(times), span * MS, {"aa": Sums(1, away * MS, inside * MS)})
         for rank, (away, inside) in times.items()
     ]
 
@@ -205,7 +207,10 @@ def test_who_only_inherits_lateness_or_hides_it_has_no_delay(late: tuple[int, in
 def test_who_has_more_bytes_of_its_own_may_be_as_much_longer_away() -> None:
     """An expert with three times the tokens; not one that is later than that."""
     rows = blocks(0, {0: (300, 700), 1: (300, 700), 2: (900, 100), 3: (950, 50)})
-    rows = [replace(one, bytes={"aa": 30 if one.rank > 1 else 10}) for one in rows]
+    rows = [
+        replace(one, places={"aa": one.places["aa"]._replace(bytes=30 if one.rank > 1 else 10)})
+        for one in rows
+    ]
     delays = own_delays(rows)
     assert (delays[2]["aa"], delays[3]["aa"]) == (0, 50 * MS)
 
@@ -345,7 +350,7 @@ def test_all_ranks_of_a_host_are_told_as_one() -> None:
 
 
 def test_what_hosts_tell_is_read_back_and_what_is_not_sound_is_nothing() -> None:
-    one = Block("ab12", 3, 7, 5, 8, 1000, {"cd34": (8, 10, 20)}, {"cd34": 64})
+    one = Block("ab12", 3, 7, 5, 8, 1000, {"cd34": Sums(8, 10, 20, 64)})
     told = messages.opened(messages.packed(slow.values([one], "node7")), slow.FORM)
     assert told is not None
     assert (slow.read_back(told), told["host"]) == ([one], "node7")
@@ -416,8 +421,11 @@ def segment(folder: Path, number: int, numbers: range) -> None:
     (folder / f"{BASE}.{number:06}.ops.jsonl").write_bytes(data + bytes(4096))
 
 
-def test_a_journal_is_followed_over_segments_and_skipped_to_its_end(tmp_path: Path) -> None:
+def test_a_journal_is_followed_over_segments_and_skipped_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is skipped is not read, and the first exchange after it has no time before."""
+    monkeypatch.setattr("disttrace_viewer.companion.progress.NEXT_S", 0.0)
     define(tmp_path)
     segment(tmp_path, 1, range(1, 10))
     one = Follower(str(tmp_path), BASE, {})
@@ -434,6 +442,7 @@ def test_what_takes_more_than_its_share_of_a_core_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing more is read in that window; the next one begins with what is written then."""
+    monkeypatch.setattr("disttrace_viewer.companion.progress.NEXT_S", 0.0)
     define(tmp_path)
     segment(tmp_path, 1, range(1, 4))
     live = LiveFile(str(tmp_path / "x.live"), "j", "h", lambda: None)

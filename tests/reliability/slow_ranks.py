@@ -52,6 +52,7 @@ from disttrace_viewer.companion.slow_ranks import (
     Notice,
     Released,
     SlowRanks,
+    Sums,
     Telling,
 )
 
@@ -163,7 +164,7 @@ class World:
                 [
                     Block(
                         "feed", 0, first + n, rank, self.size, span,
-                        {p: (1, a, i) for p, a, i in zip(PLACES, out[n][rank], held[n][rank])},
+                        {p: Sums(1, a, i) for p, a, i in zip(PLACES, out[n][rank], held[n][rank])},
                     )
                     for rank in range(self.size)
                 ],
@@ -258,10 +259,12 @@ def unlike(noise: list[list[int]], hours: float, seed: int, step: float) -> int:
                 times = lengths(kind, draw, 500, size, n)
                 for now, blocks in world.blocks(world.away(500) * times[:, :, None], n):
                     if kind == "experts":
+                        sizes = [int(1e6 * share) for share in times[0]]
                         blocks = [
-                            replace(one, bytes=dict.fromkeys(PLACES, int(1e6 * times[0, one.rank])))
+                            replace(one, places={p: s._replace(bytes=sizes[one.rank])
+                                                 for p, s in one.places.items()})
                             for one in blocks
-                        ]
+                        ]  # fmt: skip
                     ranks.add(blocks, now)
                     found = telling.due(ranks.slow(), {}, ranks.leaning, now)
                     here += sum(not one.over for one in found)

@@ -21,11 +21,12 @@ import orjson
 import disttrace.journal.format as fmt
 from disttrace_viewer.analysis.minutes import MINUTE_NS
 from disttrace_viewer.analysis.sample import innermost
+from disttrace_viewer.companion.progress import NewestSegment
 from disttrace_viewer.companion.slow_ranks import Block, Blocks, Released
 from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.load.fates import fold
 from disttrace_viewer.load.schema import Record, json_object
-from disttrace_viewer.load.tail import Defined, Tail, newest_segment
+from disttrace_viewer.load.tail import Defined
 from disttrace_viewer.trace.operation import SYNCHRONIZING
 from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording.names import file_name
@@ -236,25 +237,20 @@ class Follower:
         self._minutes = Minutes(self._path, self.definitions)
         self.holds = Holds(self.definitions, self._minutes)
         self._shifts = shifts
-        self._segment: Tail | None = None
-        self._number = 0
+        self._segment = NewestSegment(self._path)
         self._groups: dict[int, Blocks | None] = {}
 
     def skip(self) -> None:
-        self.holds.skipped()
-        self._groups.clear()
-        self.define()
+        self._skipped()
         with contextlib.suppress(OSError):
-            self._open(newest_segment(self._path))
-        if self._segment is not None:
             self._segment.skip()
 
     def read(self) -> tuple[list[Block], bool]:
         """The blocks that a piece of what is new completes, and whether there is more."""
-        self._next()
-        if self._segment is None:
-            return [], False
-        lines = self._segment.lines(most=PIECE)
+        with contextlib.suppress(OSError):
+            if self._segment.advance():
+                self._skipped()
+        lines = [] if self._segment.tail is None else self._segment.tail.lines(most=PIECE)
         self.define()  # a definition is in its file before what refers to it
         found = []
         for held in self.holds.take(records(lines)):
@@ -270,8 +266,11 @@ class Follower:
     def close(self) -> None:
         self._minutes.write()
         self._defined.close()
-        if self._segment is not None:
-            self._segment.close()
+        self._segment.close()
+
+    def _skipped(self) -> None:
+        self.holds.skipped()
+        self._groups.clear()
 
     def _of(self, number: int) -> Blocks | None:
         if number not in self._groups:
@@ -283,27 +282,6 @@ class Follower:
                 found = Blocks(name[:16], rank, size, self._shifts, world=world)
             self._groups[number] = found
         return self._groups[number]
-
-    def _next(self) -> None:
-        """Take the next segment when this one is read to its end."""
-        if self._segment is None:
-            self.skip()
-        elif self._segment.at_end:
-            number = self._number + 1
-            if os.path.exists(fmt.segment_name(self._path, number)):
-                if self._segment.at_end:  # something may have come between the two looks
-                    self._open(number)
-            elif self._segment.deleted:  # several after it may be
-                self.skip()
-
-    def _open(self, number: int) -> None:
-        try:
-            found = Tail(fmt.segment_name(self._path, number), os.geteuid())
-        except OSError:
-            return
-        if self._segment is not None:
-            self._segment.close()
-        self._segment, self._number = found, number
 
 
 def records(lines: Sequence[bytes]) -> Iterator[dict[str, Any]]:

@@ -1,7 +1,7 @@
-"""Whether the main thread of a process has begun anything since the last look, by its journal.
+"""The newest segment of a journal as it grows, and whether its process has begun anything lately.
 
-Calls of a store that is polled count for nothing. A look reads at most some kilobytes, and costs no
-look-up by path unless nothing was written since the last one: files stay open.
+Only begins of the main thread count, and none of a store that is polled. A look reads at most some
+kilobytes, and costs no look-up by path unless nothing was written since the last one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 import time
 
 import disttrace.journal.format as fmt
-from disttrace_viewer.load.tail import Defined, newest_segment, written
+from disttrace_viewer.load.tail import Defined, Tail, newest_segment
 
 MOST_READ = 16 << 10
 """Bytes of a look: a job that is well may have written megabytes since the last one."""
@@ -23,20 +23,59 @@ _BESIDE = b'"h":'
 _CALL = re.compile(rb'"s":(\d{1,18})')
 
 
+class NewestSegment:
+    """Of the journal ``path``, of this user: files stay open."""
+
+    def __init__(self, path: str) -> None:
+        self.tail: Tail | None = None
+        self._path = path
+        self._number = 0
+        self._next_at = 0.0
+
+    def skip(self) -> None:
+        """Go on behind all that is there now. Raises OSError."""
+        self._open(newest_segment(self._path)).skip()
+
+    def advance(self) -> bool:
+        """Take the next segment when this one is read to its end; whether what comes then does not
+        follow on what was read. Raises OSError.
+        """
+        now = time.monotonic()
+        if self.tail is None:
+            self.skip()
+            return True
+        if not self.tail.at_end or now < self._next_at:
+            return False
+        if os.path.exists(fmt.segment_name(self._path, self._number + 1)):
+            if self.tail.at_end:  # something may have come between the two looks
+                self._open(self._number + 1)
+            return False
+        self._next_at = now + NEXT_S
+        if self.tail.deleted:  # and several after it may be
+            self._open(newest_segment(self._path))
+            return True
+        return False
+
+    def close(self) -> None:
+        if self.tail is not None:
+            self.tail.close()
+
+    def _open(self, number: int) -> Tail:
+        found = Tail(fmt.segment_name(self._path, number), os.geteuid())
+        self.close()
+        self.tail, self._number = found, number
+        return found
+
+
 class Pulse:
     """The journal ``base`` in ``directory``; ``quiet_since`` is on the clock of its caller."""
 
     def __init__(self, directory: str, base: str, quiet_since: float) -> None:
         self.quiet_since = quiet_since
-        self._path = os.path.join(directory, base)
-        self._number = 0
-        self._segment = -1
-        self._end = 0
-        """Of what was written into the segment."""
-        self._defined = Defined(self._path, os.geteuid())
+        path = os.path.join(directory, base)
+        self._segment = NewestSegment(path)
+        self._defined = Defined(path, os.geteuid())
         self._defined.read()
-        self._found: tuple[int, int] | None = None
-        self._next_at = 0.0
 
     @property
     def launcher(self) -> bool:
@@ -45,74 +84,29 @@ class Pulse:
         return self._defined.known.is_agent
 
     def look(self, now: float) -> bool:
-        if self.launcher:
-            return False
-        before = self._found
+        """Whether anything was begun since the last look."""
         try:
-            newest = self.position()
+            moved = not self.launcher and self._has_begun()
         except OSError:
             return False  # the folder is gone, or nothing is there yet
-        moved = before is not None and newest != before
         if moved:
             self.quiet_since = now
         return moved
 
-    def position(self) -> tuple[int, int] | None:
-        """Segment and byte of the newest begin of the main thread that is none of a store's; None:
-        there was none yet among what is looked at. Raises OSError.
-        """
-        if self._segment < 0:
-            self._open(newest_segment(self._path))
-        start, data = self._new()
-        while not data and (number := self._next()):
-            self._open(number)
-            start, data = self._new()
-        if data:
-            self._defined.read()  # a call is before any of its operations is on record
-            self._look_for_begin(start, data)
-        return self._found
-
     def close(self) -> None:
         self._defined.close()
-        if self._segment >= 0:
-            os.close(self._segment)
-        self._segment = -1
+        self._segment.close()
 
-    def _open(self, number: int) -> None:
-        fd = fmt.open_own(fmt.segment_name(self._path, number), os.O_RDONLY)
-        if self._segment >= 0:
-            os.close(self._segment)
-        self._segment, self._number, self._end = fd, number, 0
+    def _has_begun(self) -> bool:
+        self._segment.advance()
+        lines = [] if self._segment.tail is None else self._segment.tail.recent(MOST_READ)
+        if lines:
+            self._defined.read()  # a call is before any of its operations is on record
+        return any(map(self._is_begin, reversed(lines)))
 
-    def _new(self) -> tuple[int, bytes]:
-        """The last of the whole lines that were written since, and where they begin."""
-        start = self._end
-        data = os.pread(self._segment, MOST_READ, start)
-        if len(data) == MOST_READ and data[-1]:
-            start = max(start, written(self._segment, start) - MOST_READ)
-            data = os.pread(self._segment, MOST_READ, start)
-        data = data[: data.rfind(b"\n") + 1]  # behind it are zeros
-        self._end = start + len(data)
-        return start, data
-
-    def _next(self) -> int:
-        """The number of the next segment; 0: there is none."""
-        now = time.monotonic()
-        if now < self._next_at:
-            return 0
-        if os.path.exists(fmt.segment_name(self._path, self._number + 1)):
-            return self._number + 1
-        self._next_at = now + NEXT_S
-        is_gone = os.fstat(self._segment).st_nlink == 0  # and several after it may be
-        newest = newest_segment(self._path) if is_gone else 0
-        return newest if newest > self._number else 0
-
-    def _look_for_begin(self, start: int, data: bytes) -> None:
-        end = len(data)
-        while (end := data.rfind(_BEGIN, 0, end)) >= 0:
-            line = data[end : data.find(b"\n", end)]
-            number = _CALL.search(line)
-            call = None if number is None else self._defined.known.get("call", int(number[1]))
-            if (call or {}).get("kind") != fmt.STORE and _BESIDE not in line:
-                self._found = self._number, start + end
-                return
+    def _is_begin(self, line: bytes) -> bool:
+        if not line.startswith(_BEGIN) or _BESIDE in line:
+            return False
+        number = _CALL.search(line)
+        call = None if number is None else self._defined.known.get("call", int(number[1]))
+        return (call or {}).get("kind") != fmt.STORE

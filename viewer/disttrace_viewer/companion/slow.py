@@ -27,6 +27,7 @@ from disttrace_viewer.companion.slow_ranks import (
     Notice,
     Slow,
     SlowRanks,
+    Sums,
     Telling,
 )
 from disttrace_viewer.load.schema import number
@@ -72,18 +73,16 @@ def values(blocks: Sequence[Block], host: str) -> dict[str, Any]:
 
 
 def _places(block: Block) -> list[tuple[str, int, int, int, int]]:
-    found = [(p, *sums, block.bytes.get(p, 0)) for p, sums in block.places.items()]
-    return sorted(found, key=lambda row: -row[2] - row[3])[:MOST_PLACES]
+    found = sorted(block.places.items(), key=lambda item: -item[1].away - item[1].inside)
+    return [(place, *sums) for place, sums in found[:MOST_PLACES]]
 
 
 def read_back(value: Mapping[str, Any]) -> list[Block]:
     """The blocks of an answer that is of the form."""
-    found = []
-    for group, shift, index, rank, size, span_ns, rows in value["blocks"]:
-        places = {place: (n, away, inside) for place, n, away, inside, _ in rows}
-        sizes = {place: of_it for place, *_, of_it in rows}
-        found.append(Block(group, shift, index, rank, size, span_ns, places, sizes))
-    return found
+    return [
+        Block(group, shift, index, rank, size, ns, {p: Sums(*sums) for p, *sums in places})
+        for group, shift, index, rank, size, ns, places in value["blocks"]
+    ]
 
 
 def request_words(slow: Iterable[Slow]) -> list[str]:

@@ -15,9 +15,10 @@ is lateness.
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import NamedTuple
 
@@ -30,8 +31,21 @@ MOST_SHIFT = 20
 _BEHIND = 2
 """So many blocks back an exchange may end late; one that is not whole by then never will be."""
 
-Sums = tuple[int, int, int]
-"""Exchanges at a place, and how long they were away before and inside, in nanoseconds."""
+
+class Sums(NamedTuple):
+    """Of exchanges at a place: how many, how long away before and inside (ns), and the bytes that
+    this rank brought."""
+
+    times: int
+    away: int
+    inside: int
+    bytes: int = 0
+
+    def plus(self, other: Sums) -> Sums:
+        return Sums(*map(operator.add, self, other))
+
+
+NOTHING = Sums(0, 0, 0)
 
 
 class Released(NamedTuple):
@@ -64,27 +78,23 @@ class Block:
     span_ns: int
     """From the end of the block before to the end of this one."""
     places: Mapping[str, Sums]
-    bytes: Mapping[str, int] = field(default_factory=dict)
-    """By place, of this rank's own; none where they are not known."""
 
     def joined(self, other: Block) -> Block:
         """Of this one and its neighbour the block of the next size."""
         places = dict(self.places)
         for place, sums in other.places.items():
-            n, away, inside = places.get(place, (0, 0, 0))
-            places[place] = (n + sums[0], away + sums[1], inside + sums[2])
+            places[place] = places.get(place, NOTHING).plus(sums)
         span_ns = self.span_ns + other.span_ns
-        index, sizes = self.index >> 1, dict(Counter(self.bytes) + Counter(other.bytes))
-        shift = self.shift + 1
-        return Block(self.group, shift, index, self.rank, self.size, span_ns, places, sizes)
+        return replace(
+            self, shift=self.shift + 1, index=self.index >> 1, span_ns=span_ns, places=places
+        )
 
 
 @dataclass(slots=True)
 class _Begun:
     covered: int = 0
     last: int = 0
-    places: dict[str, list[int]] = field(default_factory=dict)
-    bytes: Counter[str] = field(default_factory=Counter)
+    places: dict[str, Sums] = field(default_factory=dict)
 
 
 class Blocks:
@@ -119,11 +129,8 @@ class Blocks:
         one.covered += 1
         one.last = max(one.last, held.end)
         if held.place:
-            sums = one.places.setdefault(held.place, [0, 0, 0])
-            sums[0] += 1
-            sums[1] += held.away
-            sums[2] += held.inside
-            one.bytes[held.place] += held.bytes
+            sums = one.places.get(held.place, NOTHING)
+            one.places[held.place] = sums.plus(Sums(1, held.away, held.inside, held.bytes))
         if one.covered < 1 << shift:
             return None
         del self._open[index]
@@ -137,9 +144,7 @@ class Blocks:
             self._shifts[self._group] = shift + 1
         elif self._spans[0] > 1 and usual_ns >= LONGEST * self._shortest_ns and shift:
             self._shifts[self._group] = shift - 1
-        places = {place: (n, away, inside) for place, (n, away, inside) in one.places.items()}
-        group, rank, size = self._group, self._rank, self._size
-        return Block(group, shift, index, rank, size, span_ns, places, dict(one.bytes))
+        return Block(self._group, shift, index, self._rank, self._size, span_ns, one.places)
 
 
 BETS = (0.45, 8.0), (0.25, 60.0)
@@ -398,20 +403,18 @@ def own_delays(rows: Sequence[Block]) -> dict[int, dict[str, float]]:
     """By rank and place how many nanoseconds it was late by its own doing; negative: it waited."""
     found: dict[int, dict[str, float]] = {one.rank: {} for one in rows}
     for place in {place for one in rows for place in one.places}:
-        there = [(one.rank, *one.places[place]) for one in rows if place in one.places]
-        usual = Counter(n for _, n, _, _ in there).most_common(1)[0][0]
-        there = [row for row in there if row[1] == usual]
+        there = {one.rank: one.places[place] for one in rows if place in one.places}
+        usual = Counter(sums.times for sums in there.values()).most_common(1)[0][0]
+        there = {rank: sums for rank, sums in there.items() if sums.times == usual}
         if len(there) < 2:
             continue
-        away = {rank: float(one) for rank, _, one, _ in there}
-        inside = {rank: -float(one) for rank, _, _, one in there}
-        usual_away, usual_inside = _of_others(away), _of_others(inside)
-        sizes = {one.rank: float(one.bytes.get(place, 0)) for one in rows if one.rank in away}
-        usual_size = _of_others(sizes)
-        for rank in away:
-            more = max(1.0, sizes[rank] / usual_size[rank]) if usual_size[rank] else 1.0
-            longer = away[rank] - more * usual_away[rank]
-            found[rank][place] = min(longer, inside[rank] - usual_inside[rank])
+        away = _of_others({rank: sums.away for rank, sums in there.items()})
+        inside = _of_others({rank: sums.inside for rank, sums in there.items()})
+        sizes = _of_others({rank: sums.bytes for rank, sums in there.items()})
+        for rank, sums in there.items():
+            more = max(1.0, sums.bytes / sizes[rank]) if sizes[rank] else 1.0
+            longer = sums.away - more * away[rank]
+            found[rank][place] = min(longer, inside[rank] - sums.inside)
     return found
 
 

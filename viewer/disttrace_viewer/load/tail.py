@@ -40,6 +40,13 @@ class Tail:
         self._position += end
         return usable[:end].splitlines() if end else []
 
+    def recent(self, most: int) -> list[bytes]:
+        """New lines; of more than ``most`` bytes the last, of which the first line may be torn."""
+        data = os.pread(self._fd, most, self._position)
+        if len(data) == most and data[-1]:
+            self._position = max(self._position, written(self._fd, self._position) - most)
+        return self.lines(most=most)
+
     def skip(self) -> None:
         """Go on behind the last whole line that is there now."""
         end = written(self._fd)
