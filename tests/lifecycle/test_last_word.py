@@ -19,7 +19,7 @@ from disttrace_viewer.diagnosis.verdict import Verdict
 from support.journals import MS
 from support.preloaded import preloaded
 from support.processes import Outcome, free_port, python, torchrun
-from support.scenes import beat, steps, verdict
+from support.scenes import alive, steps, verdict
 
 FAILS = """
 import os, pathlib, sys, time, torch, torch.distributed as dist, torch.multiprocessing as mp
@@ -204,9 +204,8 @@ def test_a_stall_that_ends_badly_repeats_its_verdict(tmp_path: Path) -> None:
 
 def test_what_was_said_beside_a_stall_is_not_the_last_word(tmp_path: Path) -> None:
     """A failure of the attempt before stood below a hang in which nobody is blamed."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2)):
         journal.begin(journal.collective(group), 200 * MS, q=3)
-        beat(journal, 20)
     case, found = verdict(tmp_path)
     assert [(one.kind, one.culprits) for one in found] == [("no_progress", ())]
     picture = [("All members have joined", []), ("Rank 1 failed first", [1])]

@@ -16,7 +16,7 @@ from disttrace_viewer.companion import machine, reports, verdict
 from disttrace_viewer.companion.machine import HostTrouble
 from support.journals import workers
 from support.processes import wait_until
-from support.scenes import S, beat, findings, only
+from support.scenes import S, alive, beat, findings, only
 
 LOG = """\
 <6>[   10.000000] mlx5_core 0000:98:00.0 ens1np0: Link up
@@ -209,9 +209,8 @@ def all_in(folder: Path, *, age_s: int = 20) -> None:
     """Two ranks on this kernel's clock, both in one collective for some time."""
     t0 = time.perf_counter_ns() - (age_s + 2) * S
     offset_ns = time.time_ns() - time.perf_counter_ns()
-    for journal in workers(folder, 2, t0=t0, offset_ns=offset_ns):
+    for journal in alive(workers(folder, 2, t0=t0, offset_ns=offset_ns), age_s):
         journal.begin(journal.collective(journal.world()), S, q=1)
-        beat(journal, age_s)
 
 
 def test_a_stall_becomes_that_of_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

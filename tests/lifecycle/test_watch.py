@@ -20,7 +20,7 @@ from disttrace_viewer.companion.watch import Watch
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.process import Process
 from support.journals import MS, Journal
-from support.scenes import PEER_GONE, S, beat, fail, lose, stand, steps
+from support.scenes import PEER_GONE, S, alive, beat, fail, lose, stand, steps
 
 ORDER = Order(
     directory="", registry="", job="job", in_names="job", exports=False, pending_s=5.0,
@@ -268,13 +268,12 @@ def test_a_picture_in_which_nobody_is_named_holds_who_is_missing(
     last one is named, and that is no other picture but one in which fewer are missing.
     """
     missing = []
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         if journal.rank:
             missing.append(journal.process)
         else:
             stack = journal.stack(("train.py", 60, "main"))
             journal.begin(journal.collective(group, stack=stack), 200 * MS, q=3)
-        beat(journal, 20)
     told = judged(tmp_path, monkeypatch, all_live)
     assert [who for _, who, *_ in told["signature"]] == [sorted(missing)]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from disttrace_viewer.analysis.liveness import GONE, UNKNOWN, Look, Observation
 from disttrace_viewer.diagnosis.job import verdict_on
@@ -22,6 +22,7 @@ from disttrace_viewer.trace.process import Process
 from support.journals import MS, Journal, workers
 
 S = 1000 * MS
+T = TypeVar("T", Journal, tuple[Journal, int])
 PEER_GONE = "RuntimeError: Connection closed by peer [127.0.0.1]:4711"
 
 
@@ -135,6 +136,13 @@ def beat(journal: Journal, until_s: int, since_s: int = 0) -> None:
     """A heartbeat every two seconds."""
     for second in range(since_s, until_s + 1, 2):
         journal.record(hb=second * S)
+
+
+def alive(jobs: Iterable[T], until_s: int = 20) -> Iterator[T]:
+    """Each journal, alone or with its group, which beats after what the loop's body adds to it."""
+    for one in jobs:
+        yield one
+        beat(one if isinstance(one, Journal) else one[0], until_s)
 
 
 def stand(journal: Journal, t: int, file: str, line: int, function: str, thread: int = 0) -> None:

@@ -25,7 +25,7 @@ from disttrace_viewer.wording.names import file_name
 from disttrace_viewer.wording.sentences import place
 from support.journals import MS, Journal
 from support.processes import clean_environ
-from support.scenes import S, all_gone, beat, finds, stand, steps
+from support.scenes import S, alive, all_gone, beat, finds, stand, steps
 
 LOADER = ("loader.py", 9, "load")
 
@@ -91,7 +91,7 @@ def test_another_thread_does_not_move_it(tmp_path: Path) -> None:
 
 def test_an_old_line_is_not_told(tmp_path: Path) -> None:
     """Rank 1 was seen in its loader, came out of it, left the group, and never came again."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2)):
         if journal.rank == 0:
             journal.begin(journal.collective(group), 5 * S, q=3)
         else:
@@ -99,7 +99,6 @@ def test_an_old_line_is_not_told(tmp_path: Path) -> None:
             where = journal.stack(("train.py", 40, "main"))
             leave = journal.call("destroy_process_group", kind="composed", stack=where)
             journal.run(leave, t=4 * S, d=MS)
-        beat(journal, 20)
     found = finds(tmp_path, "missing_participant", look=all_gone)
     assert "rank 1 is not in any collective since destroy_process_group." in found.summary
     assert [(one.file, one.line) for one in found.locations] == [("train.py", 40), ("train.py", 10)]
@@ -144,7 +143,7 @@ def test_a_pool_that_was_given_the_call_itself_is_told_by_who_waits_for_it(
 ) -> None:
     """`pool.submit(dist.all_reduce, x).result()`: nothing of the program is on the pool's stack."""
     library = "/usr/lib/python3.11"
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2)):
         journal.define("thread", n=1, name="pool", native=7)
         if journal.rank == 0:
             pool = journal.stack((f"{library}/concurrent/futures/thread.py", 58, "run"))
@@ -153,7 +152,6 @@ def test_a_pool_that_was_given_the_call_itself_is_told_by_who_waits_for_it(
             journal.record(at=6 * S, h=0, k=journal.stack(*frames))
         else:
             stand(journal, 3 * S, *LOADER)
-        beat(journal, 20)
     found = finds(tmp_path, "missing_participant")
     assert f"rank 0 has been waiting at {told} for" in found.summary
 

@@ -9,7 +9,7 @@ import pytest
 
 from support.journals import MS
 from support.processes import clean_environ, run_program
-from support.scenes import S, beat, fail, steps
+from support.scenes import S, alive, fail, steps
 from support.states import hang
 
 LEAN = """
@@ -74,7 +74,7 @@ def test_what_is_over_is_looked_at_where_polars_is(tmp_path: Path) -> None:
 def test_tables_are_made_of_a_hang_where_they_tell_more(tmp_path: Path, over: str) -> None:
     """Polars takes longer to import than all else takes; a Work that was dropped is named still."""
     pytest.importorskip("polars")
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2)):
         if over == "dropped":
             dropped = journal.collective(group, asynchronous=True)
             number = journal.begin(dropped, S // 2, q=3)
@@ -84,7 +84,6 @@ def test_tables_are_made_of_a_hang_where_they_tell_more(tmp_path: Path, over: st
             journal.run(journal.message(group, "send", 1), S // 2, MS, q=1)
         if journal.rank == 0:
             journal.begin(journal.collective(group), S, q=4 if over == "dropped" else 3)
-        beat(journal, 20)
     program = f"{FULL.replace('sys.exit', 'print')}; print('polars' in sys.modules)"
     shown = run_program([sys.executable, "-c", program, str(tmp_path)], clean_environ()).check()
     assert shown.stdout.splitlines()[-2:] == ["1", str(over != "nothing")]

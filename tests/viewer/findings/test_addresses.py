@@ -7,7 +7,18 @@ from pathlib import Path
 import pytest
 
 from support.journals import MS, Journal
-from support.scenes import PEER_GONE, S, all_gone, beat, fail, findings, finds, only, stand, steps
+from support.scenes import (
+    PEER_GONE,
+    S,
+    alive,
+    all_gone,
+    fail,
+    findings,
+    finds,
+    only,
+    stand,
+    steps,
+)
 
 DIED = "the loss is not a number"
 
@@ -117,7 +128,7 @@ def test_a_message_to_the_wrong_rank(tmp_path: Path, habit: bool) -> None:
     """Rank 0 sends to 2, which is busy; rank 1 receives from 0. If that very call has met rank 2
     before, the destination is right, and rank 2 is late.
     """
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         if habit and journal.rank == 0:
             call = journal.message(group, "send", 2)
             journal.run(call, t=150 * MS, d=2 * MS, q=1)
@@ -130,14 +141,13 @@ def test_a_message_to_the_wrong_rank(tmp_path: Path, habit: bool) -> None:
             journal.begin(journal.message(group, "recv", 0), 200 * MS, q=1)
         if journal.rank == 2:
             stand(journal, 3 * S, "/src/loader.py", 9, "load")
-        beat(journal, 20)
     found = finds(tmp_path, "unmatched_send", [2] if habit else [])
     assert ("is the destination right?" in found.summary) is not habit
 
 
 def test_a_collective_in_the_wrong_group(tmp_path: Path) -> None:
     """Rank 1 is in the group with rank 2 at the line where rank 0 waits in that with rank 1."""
-    for journal, _ in steps(tmp_path, 3):
+    for journal, _ in alive(steps(tmp_path, 3)):
         rank = journal.rank or 0
         groups = {}
         for members in ([0, 1], [1, 2]):
@@ -148,27 +158,25 @@ def test_a_collective_in_the_wrong_group(tmp_path: Path) -> None:
                 )  # fmt: skip
         if rank < 2:
             journal.begin(journal.collective(groups[rank]), 200 * MS, q=1)
-        beat(journal, 20)
     found = finds(tmp_path, "missing_participant", [])
     assert "is the group right?" in found.summary
 
 
 def test_a_side_thread_holds_up_nobody(tmp_path: Path) -> None:
     """Every rank's listener waits for "shutdown"; rank 1's main thread is in its loader."""
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         journal.numbered("thread", name="listener", native=7)
         wait = journal.call("store.wait", kind="store", store=1)
         journal.begin(wait, 150 * MS, k="shutdown", h=1)
         if journal.rank != 1:
             journal.begin(journal.collective(group), 200 * MS, q=3)
-        beat(journal, 20)
     finds(tmp_path, "missing_participant", [1])
 
 
 @pytest.mark.parametrize("joined", [False, True])
 def test_a_side_thread_that_is_joined_counts(tmp_path: Path, joined: bool) -> None:
     """The main thread is at work, or waits for the thread that waits for a key nobody sets."""
-    for journal, _ in steps(tmp_path, 2):
+    for journal, _ in alive(steps(tmp_path, 2)):
         wait = journal.call("store.wait", kind="store", store=1)
         journal.begin(wait, 150 * MS, k="done", h=1)
         if joined:
@@ -176,7 +184,6 @@ def test_a_side_thread_that_is_joined_counts(tmp_path: Path, joined: bool) -> No
             journal.record(at=3 * S, h=0, k=journal.stack(*frames))
         else:
             stand(journal, 3 * S, "train.py", 12, "compute")
-        beat(journal, 20)
     kinds = [found.kind for found in findings(tmp_path)]
     assert kinds == (["store_key_missing"] if joined else [])
 

@@ -8,7 +8,7 @@ import pytest
 
 from disttrace_viewer.analysis.liveness import Look
 from support.journals import MS, Journal
-from support.scenes import PEER_GONE, S, all_gone, beat, fail, finds, nobody_knows, steps
+from support.scenes import PEER_GONE, S, alive, all_gone, beat, fail, finds, nobody_knows, steps
 
 
 def poll(journal: Journal, until_s: int) -> None:
@@ -23,12 +23,11 @@ def poll(journal: Journal, until_s: int) -> None:
 @pytest.mark.parametrize("polls", [True, False])
 def test_who_polls_a_store_waits_for_somebody_as_well(tmp_path: Path, *, polls: bool) -> None:
     """Rank 0 asks for the count of those that are done; another rank forgot to add to it."""
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         if journal.rank:
             journal.begin(journal.collective(group, "barrier", shapes=None), 200 * MS, q=3)
         elif polls:
             poll(journal, 20)
-        beat(journal, 20)
     found = finds(
         tmp_path,
         "missing_participant",
@@ -100,7 +99,7 @@ def test_a_member_that_was_frozen_inside_of_a_collective(tmp_path: Path) -> None
 
 def test_the_exception_of_a_thread_is_told_of_whoever_waits_for_it(tmp_path: Path) -> None:
     """Rank 1's loading thread failed; its main thread waits for the next batch."""
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         if journal.rank == 1:
             thread = journal.numbered("thread", name="load", native=7)
             stack = journal.stack(("train.py", 13, "load"))
@@ -109,7 +108,6 @@ def test_the_exception_of_a_thread_is_told_of_whoever_waits_for_it(tmp_path: Pat
             )
         else:
             journal.begin(journal.collective(group), 200 * MS, q=3)
-        beat(journal, 20)
     found = finds(tmp_path, "missing_participant", [1])
     assert "thread first: OSError: disk is gone at train.py:13 in load" in (found.hint or "")
 

@@ -13,6 +13,7 @@ from support.journals import MS, Journal
 from support.scenes import (
     PEER_GONE,
     S,
+    alive,
     all_gone,
     beat,
     fail,
@@ -334,18 +335,17 @@ def test_two_that_die_at_once_are_one_failure(tmp_path: Path) -> None:
 
 def test_what_is_lost_while_all_are_being_killed_proves_nothing(tmp_path: Path) -> None:
     """Rank 2 is in its loader; of those who are killed one by one, the later lose the earlier."""
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         if journal.rank == 0:
             lose(journal, group, 200 * MS, 20 * S)
         elif journal.rank == 1:
             journal.begin(journal.collective(group), 200 * MS, q=3)
-        beat(journal, 20)
     finds(tmp_path, "missing_participant", [2], look=all_gone)
 
 
 def test_a_main_thread_that_failed_is_told_while_another_one_lives(tmp_path: Path) -> None:
     """It stands in threading's shutdown, and that is not where it went wrong."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2)):
         if journal.rank == 0:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         else:
@@ -354,7 +354,6 @@ def test_a_main_thread_that_failed_is_told_while_another_one_lives(tmp_path: Pat
             journal.record(
                 at=3 * S, h=0, k=journal.stack(("/usr/lib/python3.12/threading.py", 1590, "_shut"))
             )
-        beat(journal, 20)
     found = finds(tmp_path, "process_failed", [1])
     assert found.summary == (
         "Rank 1 failed first: ValueError: no (train.py:30); it lives on, for another thread"
@@ -364,7 +363,7 @@ def test_a_main_thread_that_failed_is_told_while_another_one_lives(tmp_path: Pat
 
 def test_what_a_hook_calls_after_an_exception_belongs_to_it(tmp_path: Path) -> None:
     """``sys.excepthook`` and ``atexit`` run on the rank that raised alone; live and afterwards."""
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         if journal.rank == 1:
             stack = journal.stack(("train.py", 30, "step"))
             journal.define("failure", t=190 * MS, type="ValueError", text="no", stack=stack, h=0)
@@ -372,7 +371,6 @@ def test_what_a_hook_calls_after_an_exception_belongs_to_it(tmp_path: Path) -> N
             journal.begin(journal.collective(group, "barrier", stack=there), 200 * MS, q=3)
         else:
             journal.begin(journal.collective(group), 200 * MS, q=3)
-        beat(journal, 20)
     for look in (nobody_knows, all_gone):
         found = finds(tmp_path, "process_failed", [1], look=look)
         assert found.summary == (

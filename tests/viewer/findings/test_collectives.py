@@ -17,6 +17,7 @@ from support.journals import MS, Journal, workers
 from support.scenes import (
     PEER_GONE,
     S,
+    alive,
     all_gone,
     beat,
     findings,
@@ -32,12 +33,11 @@ from support.scenes import (
 
 def test_a_rank_outside_communication_is_missing(tmp_path: Path) -> None:
     """Rank 2 stands in its loader; the others are named with line and time, rank 2 with its own."""
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         if journal.rank == 2:
             stand(journal, 3 * S, "/src/loader.py", 9, "load")
         else:
             journal.begin(journal.collective(group), 200 * MS, q=3)
-        beat(journal, 20)
     found = finds(tmp_path, "missing_participant", [2], certainty="certain", seq=3, waiting=[0, 1])
     assert found.summary == (
         "Rank 2 never joined all_reduce #3 of the default group: ranks 0, 1 have been waiting at"
@@ -50,7 +50,7 @@ def test_a_part_that_the_program_named_is_said_and_hides_no_operation(tmp_path: 
     """As around the steps of a trainer: what a collective is a part of is told before that."""
     for outer, told in (("annotate", "'epoch 0 batch 2'"), ("gather_object", "gather_object")):
         folder = tmp_path / outer
-        for journal, group in steps(folder, 2):
+        for journal, group in alive(steps(folder, 2)):
             named = journal.call("annotate", kind="composed", name="epoch 0 batch 2")
             around = journal.begin(named, 190 * MS)
             if outer != "annotate":
@@ -59,21 +59,19 @@ def test_a_part_that_the_program_named_is_said_and_hides_no_operation(tmp_path: 
                 stand(journal, 3 * S, "/src/loader.py", 9, "load")
             else:
                 journal.begin(journal.collective(group), 200 * MS, q=3, p=around)
-            beat(journal, 20)
         found = only(findings(folder))
         assert f"all_reduce #3 of the default group inside {told}: rank 0" in found.summary
 
 
 def test_who_destroyed_its_groups_before_the_others_is_said_to_have(tmp_path: Path) -> None:
     """Rank 2 has left by an early return, and is at work alone."""
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         if journal.rank == 2:
             where = journal.stack(("train.py", 40, "finish"))
             journal.run(journal.call("destroy_process_group", kind="composed", stack=where), S, MS)
             stand(journal, 3 * S, "/src/report.py", 9, "write")
         else:
             journal.begin(journal.collective(group), 200 * MS, q=3)
-        beat(journal, 20)
     found = finds(tmp_path, "missing_participant", [2])
     assert found.summary.endswith(
         "; rank 2 is at report.py:9 in write, after destroy_process_group at train.py:40."
@@ -85,13 +83,12 @@ def test_the_fewer_at_a_line_where_nobody_was_before(tmp_path: Path, *, before: 
     """Rank 0 alone reduces under `if rank == 0`, or the others are late for a line of all: of those
     that wait some have come through there before.
     """
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         if journal.rank:
             stand(journal, 3 * S, "/src/loader.py", 9, "load")
         else:
             stack = journal.stack(("train.py", 10 if before else 60, "main"))
             journal.begin(journal.collective(group, stack=stack), 200 * MS, q=3)
-        beat(journal, 20)
     found = finds(
         tmp_path,
         "missing_participant",
@@ -103,10 +100,9 @@ def test_the_fewer_at_a_line_where_nobody_was_before(tmp_path: Path, *, before: 
 
 def test_waiting_less_than_the_stall_time_is_no_fault_while_they_live(tmp_path: Path) -> None:
     """Nine seconds are nothing at the default of ten, and a fault at five."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2), 10):
         if journal.rank == 0:
             journal.begin(journal.collective(group), 1 * S, q=3)
-        beat(journal, 10)
     assert findings(tmp_path) == []
     assert only(findings(tmp_path, stall_s=5)).kind == "missing_participant"
 
@@ -137,7 +133,7 @@ def test_a_clean_end_is_missing_and_no_failure(
 
 def test_one_extra_call_of_those_who_wait_blames_nobody(tmp_path: Path) -> None:
     """Rank 0 called once more at another line; leaving that out makes both sequences equal."""
-    for journal, group in steps(tmp_path, 2, count=1):
+    for journal, group in alive(steps(tmp_path, 2, count=1)):
         usual = journal.collective(group)
         extra = journal.collective(group, stack=journal.stack(("train.py", 77, "evaluate")))
         calls = [extra, usual, usual] if journal.rank == 0 else [usual, usual]
@@ -146,7 +142,6 @@ def test_one_extra_call_of_those_who_wait_blames_nobody(tmp_path: Path) -> None:
                 journal.run(call, t=200 * MS + number * MS, d=MS, q=number)
             else:
                 journal.begin(call, 300 * MS, q=4)
-        beat(journal, 20)
     found = finds(tmp_path, "missing_participant", [], certainty="likely")
     assert "one more call at train.py:77" in (found.hint or "")
 
@@ -207,17 +202,16 @@ def test_the_one_outside_the_majority_is_odd(
 
 def test_one_against_one_names_nobody(tmp_path: Path) -> None:
     """Of two ranks both sides are shown."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2)):
         op = "all_gather" if journal.rank else "all_reduce"
         journal.begin(journal.collective(group, op), 200 * MS, q=3)
-        beat(journal, 20)
     found = finds(tmp_path, "op_mismatch", [], waiting=[0, 1])
     assert {place.op for place in found.locations} == {"all_gather", "all_reduce"}
 
 
 def test_different_operations_name_the_line_of_the_branch(tmp_path: Path) -> None:
     """A helper calls on one side: where its caller parted from the others is what to look at."""
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3), 30):
         if journal.rank:
             stack = journal.stack(("train.py", 16, "main"))
             call = journal.collective(group, stack=stack)
@@ -225,7 +219,6 @@ def test_different_operations_name_the_line_of_the_branch(tmp_path: Path) -> Non
             stack = journal.stack(("helper.py", 5, "evaluate"), ("train.py", 14, "main"))
             call = journal.collective(group, "all_gather", reduce_op=None, stack=stack)
         journal.begin(call, S, q=3)
-        beat(journal, 30)
     found = only(findings(tmp_path))
     assert "rank 0 all_gather (helper.py:5 <- train.py:14)" in found.summary
     assert "ranks 1, 2 all_reduce (train.py:16)" in found.summary
@@ -233,12 +226,11 @@ def test_different_operations_name_the_line_of_the_branch(tmp_path: Path) -> Non
 
 def test_where_one_line_of_a_helper_calls_the_callers_are_told(tmp_path: Path) -> None:
     """The innermost that differ, in the sentence, in the hint and as values."""
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3), 30):
         caller, size = (("train.py", 57, "head"), 8) if journal.rank else (("roll.py", 50, "f"), 4)
         frames = ("helper.py", 34, "gather"), caller, ("train.py", 90, "main")
         stack = journal.stack(*frames)
         journal.begin(journal.collective(group, shapes=[[size]], stack=stack), S, q=3)
-        beat(journal, 30)
     found = only(findings(tmp_path))
     assert "rank 0 all_reduce with 4 elements (helper.py:34 <- roll.py:50)" in found.summary
     assert "ranks 1, 2 all_reduce with 8 elements (helper.py:34 <- train.py:57)" in found.summary
@@ -248,7 +240,7 @@ def test_where_one_line_of_a_helper_calls_the_callers_are_told(tmp_path: Path) -
 
 def test_different_roots_come_before_the_barrier_after_them(tmp_path: Path) -> None:
     """The third rank has returned and stands alone in the next collective: a consequence."""
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         root = 1 if journal.rank == 1 else 0
         call = journal.collective(group, "broadcast", root=root)
         if journal.rank == 2:
@@ -256,7 +248,6 @@ def test_different_roots_come_before_the_barrier_after_them(tmp_path: Path) -> N
             journal.begin(journal.collective(group, "barrier", shapes=None), 300 * MS, q=4)
         else:
             journal.begin(call, 200 * MS, q=3)
-        beat(journal, 20)
     found = finds(tmp_path, "root_mismatch", [1], seq=3)
     assert found.consequences == ("Rank 2 waits in barrier #4 of the default group (train.py:10).",)
 
@@ -274,12 +265,11 @@ def test_an_abort_inside_a_difference_is_its_consequence(tmp_path: Path) -> None
 
 def test_a_reduce_op_that_returned_explains_nothing_else(tmp_path: Path) -> None:
     """Two faults are two findings."""
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         op = "MAX" if journal.rank == 1 else "SUM"
         journal.run(journal.collective(group, reduce_op=op), t=200 * MS, d=MS, q=3)
         if journal.rank != 2:
             journal.begin(journal.collective(group), 300 * MS, q=4)
-        beat(journal, 20)
     kinds = {f.kind: ranks(tmp_path, f.culprits) for f in findings(tmp_path)}
     assert kinds == {"reduce_op_mismatch": [1], "missing_participant": [2]}
 
@@ -299,72 +289,66 @@ def test_scatter_and_gather_differ_by_rank_and_are_legal(tmp_path: Path) -> None
 
 def test_a_slot_that_does_not_fit_its_input_is_a_shape_mismatch(tmp_path: Path) -> None:
     """Rank 2 gathers six elements into a slot of four; rank 1 fits."""
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         slots = {"output_shapes": [[4], [4], [4]]} if journal.rank == 0 else None
         shape = [6] if journal.rank == 2 else [4]
         call = journal.collective(group, "gather", root=0, shapes=[shape], args=slots)
         journal.begin(call, 200 * MS, q=3)
-        beat(journal, 20)
     finds(tmp_path, "shape_mismatch", [2])
 
 
 def test_split_sizes_of_all_to_all_single_are_compared_pair_by_pair(tmp_path: Path) -> None:
     """Rank 2 expects more rows from everybody than they send."""
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         taken = [2, 2, 2] if journal.rank == 2 else [1, 1, 1]
         call = journal.collective(
             group, "all_to_all_single", shapes=[[3]], splits=[[1, 1, 1], taken],
             args={"output_shapes": [[sum(taken)]]},
         )  # fmt: skip
         journal.begin(call, 200 * MS, q=3)
-        beat(journal, 20)
     finds(tmp_path, "shape_mismatch", [2])
 
 
 def test_everybody_in_and_nobody_returns_is_no_progress(tmp_path: Path) -> None:
     """No culprit."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2)):
         journal.begin(journal.collective(group), 200 * MS, q=3)
-        beat(journal, 20)
     finds(tmp_path, "no_progress", [], certainty="likely", waiting=[0, 1])
 
 
 def test_who_came_just_before_the_end_leaves_no_time_to_move(tmp_path: Path) -> None:
     """The last one joined after ten seconds, and then all was ended."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2)):
         late = journal.rank == 1
         journal.begin(journal.collective(group), 19 * S + 500 * MS if late else 200 * MS, q=3)
-        beat(journal, 20)
     assert findings(tmp_path, look=all_gone) == []
     assert findings(tmp_path) == []
 
 
 def test_asynchronous_work_that_nobody_waits_for_holds_up_nobody(tmp_path: Path) -> None:
     """Rank 0 issued and goes on; rank 1 has not come yet: nothing is wrong."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2)):
         if journal.rank == 0:
             number = journal.begin(journal.collective(group, asynchronous=True), 200 * MS, q=3)
             journal.record(i=number, d=MS)
-        beat(journal, 20)
     assert findings(tmp_path) == []
 
 
 def test_an_end_that_was_lost_is_no_wait(tmp_path: Path) -> None:
     """Rank 0's thread has gone on since, so it left the call, although its end is not there."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2)):
         call = journal.collective(group)
         if journal.rank == 0:
             journal.begin(call, 200 * MS, q=3)
         else:
             journal.run(call, t=200 * MS, d=MS, q=3)
         journal.run(call, t=300 * MS, d=MS, q=4)
-        beat(journal, 20)
     assert findings(tmp_path) == []
 
 
 def test_one_that_left_a_call_of_a_subgroup_out_is_told_in_the_hint(tmp_path: Path) -> None:
     """Rank 2 is in the last barrier, and the other leaders wait for it in their group."""
-    for journal, world in steps(tmp_path, 4):
+    for journal, world in alive(steps(tmp_path, 4)):
         leaders = journal.group(name="1", ranks=[0, 1, 2], size=3, default=False)
         if (journal.rank or 0) < 2:
             journal.begin(journal.collective(leaders), 200 * MS, q=1)
@@ -372,7 +356,6 @@ def test_one_that_left_a_call_of_a_subgroup_out_is_told_in_the_hint(tmp_path: Pa
             last = journal.stack(("train.py", 16, "main"))
             barrier = journal.collective(world, "barrier", shapes=None, stack=last)
             journal.begin(barrier, 200 * MS, q=3)
-        beat(journal, 20)
     found = finds(tmp_path, "deadlock", [])
     assert (found.hint or "").startswith(
         "Rank 2 went on to barrier #3 of the default group (train.py:16) without all_reduce #1 of"
@@ -389,24 +372,22 @@ def nccl(journal: Journal, ranks: list[int], name: str) -> int:
 
 def test_on_nccl_what_stands_behind_a_hanging_operation_has_not_begun(tmp_path: Path) -> None:
     """Both ranks issued both, in opposite order, and their hosts went on: a deadlock."""
-    for journal, _ in steps(tmp_path, 2):
+    for journal, _ in alive(steps(tmp_path, 2)):
         calls = [nccl(journal, [0, 1], name) for name in "ab"]
         for place, call in enumerate(calls if journal.rank else calls[::-1]):
             number = journal.begin(call, 200 * MS + place * MS, q=1)
             journal.record(i=number, d=MS // 10)
-        beat(journal, 20)
     finds(tmp_path, "deadlock", [])
 
 
 def test_on_nccl_a_returned_call_is_in_flight_until_the_device_has_done_it(tmp_path: Path) -> None:
     """Rank 0's call returned, and it stands in `.item()`; rank 1 never came."""
-    for journal, _ in steps(tmp_path, 2):
+    for journal, _ in alive(steps(tmp_path, 2)):
         call = nccl(journal, [0, 1], "a")
         if journal.rank == 0:
             number = journal.begin(call, 200 * MS, q=1)
             journal.record(i=number, d=MS // 10)
             stand(journal, 5 * S, "/src/train.py", 44, "log")
-        beat(journal, 20)
     found = finds(tmp_path, "missing_participant", [1])
     assert {(p.line, p.op) for p in found.locations} >= {(10, "all_reduce"), (44, "all_reduce")}
 
@@ -432,7 +413,7 @@ def test_on_nccl_an_end_that_nobody_saw_holds_up_nobody(tmp_path: Path, behind: 
     """Rank 1 never comes to the second one. Of the first, which is over, one of them does not know:
     rank 0, whose driver let nobody ask, or rank 1, whose recorder had forgotten it.
     """
-    for journal, _ in steps(tmp_path, 2):
+    for journal, _ in alive(steps(tmp_path, 2)):
         call = nccl(journal, [0, 1], "a")
         number = journal.begin(call, 200 * MS, q=1)
         journal.record(i=number, d=MS // 10)
@@ -441,7 +422,6 @@ def test_on_nccl_an_end_that_nobody_saw_holds_up_nobody(tmp_path: Path, behind: 
         if journal.rank == 0:
             number = journal.begin(call, 210 * MS, q=2)
             journal.record(i=number, d=MS // 10)
-        beat(journal, 20)
     finds(tmp_path, "missing_participant", [1], seq=2)
 
 
@@ -450,7 +430,7 @@ def test_on_nccl_a_device_is_stuck_with_what_the_others_are_through_with(
     tmp_path: Path, went_on: bool
 ) -> None:
     """All have come to what its host went on to, if it did: nobody else is waited for."""
-    for journal, _ in steps(tmp_path, 3):
+    for journal, _ in alive(steps(tmp_path, 3)):
         call = nccl(journal, [0, 1, 2], "a")
         number = journal.begin(call, 200 * MS, q=1)
         journal.record(i=number, d=MS // 10)
@@ -459,7 +439,6 @@ def test_on_nccl_a_device_is_stuck_with_what_the_others_are_through_with(
         if went_on:
             number = journal.begin(call, 210 * MS, q=2)
             journal.record(i=number, d=MS // 10)
-        beat(journal, 20)
     finds(tmp_path, "no_progress", [1], certainty="likely", seq=1, device=True)
 
 
@@ -471,7 +450,7 @@ def test_an_order_that_threads_leave_to_chance_blames_nobody(
 
     Where the others' reductions had left their thread before the barrier, chance plays no part.
     """
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         journal.define("thread", n=1, name="saver", native=7)
         reduce = journal.collective(group, asynchronous=asynchronous)
         meet = journal.collective(group, "barrier", shapes=None)
@@ -481,19 +460,17 @@ def test_an_order_that_threads_leave_to_chance_blames_nobody(
             if call == reduce and asynchronous:
                 journal.record(i=number, d=MS // 2)
                 journal.record(w=number, d=9 * MS)
-        beat(journal, 20)
     found = finds(tmp_path, "op_mismatch", blamed)
     assert ("threads" in (found.hint or "")) is (not blamed)
 
 
 def test_on_nccl_a_wait_orders_streams(tmp_path: Path) -> None:
     """It is no wait for the device: what was waited for is over when it was seen to be complete."""
-    for journal, _ in steps(tmp_path, 2):
+    for journal, _ in alive(steps(tmp_path, 2)):
         number = journal.begin(nccl(journal, [0, 1], "a"), 200 * MS, q=1)
         journal.record(i=number, d=MS // 10)
         journal.record(w=number, d=MS // 5)
         journal.record(c=number, d=MS, g=MS // 2)
-        beat(journal, 20)
     assert findings(tmp_path) == []
     operations = load([str(tmp_path)]).operations
     waited = operations.filter(pl.col("wait_begin_ns").is_not_null())
@@ -505,28 +482,26 @@ def test_on_nccl_a_host_may_be_far_ahead_of_its_device(
     tmp_path: Path, last_s: int, told: list[str]
 ) -> None:
     """All was issued half a minute ago, and comes through one by one, up to some moment."""
-    for journal, _ in steps(tmp_path, 2):
+    for journal, _ in alive(steps(tmp_path, 2), 40):
         call = nccl(journal, [0, 1], "a")
         issued = [journal.begin(call, 200 * MS + n * MS, q=n + 1) for n in range(9)]
         for number in issued:
             journal.record(i=number, d=MS // 10)
         for place, number in enumerate(issued[:8]):
             journal.record(c=number, d=(last_s - 7 + place) * S, g=S)
-        beat(journal, 40)
     assert [one.kind for one in findings(tmp_path)] == told
 
 
 @pytest.mark.parametrize("more", [{}, {"o": 1}])
 def test_what_nobody_saw_complete_is_no_hang(tmp_path: Path, more: dict[str, int]) -> None:
     """The device finished it or not: that is unknown, and nobody waits for it on record."""
-    for journal, _ in steps(tmp_path, 2):
+    for journal, _ in alive(steps(tmp_path, 2)):
         if journal.rank == 0:
             number = journal.begin(nccl(journal, [0, 1], "a"), 200 * MS, q=1)
             journal.record(i=number, d=MS // 10)
             journal.record(l=number, d=MS // 5, **more)
         else:
             nccl(journal, [0, 1], "a")
-        beat(journal, 20)
     assert [one.kind for one in findings(tmp_path) if one.severity != "note"] == []
     assert [one.kind for one in findings(tmp_path)] == ([] if more else ["unwaited_work"])
 
@@ -553,7 +528,7 @@ def test_who_froze_after_what_others_have_done_is_missing_in_the_next(
 @pytest.mark.parametrize("failed", [True, False])
 def test_a_cycle_through_another_thread_is_not_certain(tmp_path: Path, *, failed: bool) -> None:
     """Rank 1's thread for statistics is gone, and its main thread waits in another group."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2)):
         thread = journal.numbered("thread", name="statistics", main=False)
         store = journal.prefix_store(1, "default_pg/0//", "1/")
         other = journal.group(store, name="1", nth=2, default=False)
@@ -568,7 +543,6 @@ def test_a_cycle_through_another_thread_is_not_certain(tmp_path: Path, *, failed
             journal.begin(journal.collective(group, "barrier", shapes=None), 300 * MS, q=3)
         else:
             journal.begin(counts, 200 * MS, q=2, h=thread)
-        beat(journal, 20)
     found = finds(
         tmp_path, "deadlock", [], certainty="likely", look=lambda _: Observation(alive=True)
     )
@@ -586,12 +560,11 @@ def test_uneven_inputs_take_evidence(
     tmp_path: Path, function: str | None, *, is_hinted: bool
 ) -> None:
     """In DDP's backward; a rank in the function that called before may have been in the loop."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2)):
         if journal.rank == 0:
             journal.begin(journal.collective(group, origin="c++"), 200 * MS, q=3)
         elif function is not None:
             stand(journal, 5 * S, "train.py", 9, function)
-        beat(journal, 20)
     assert ("uneven inputs" in (only(findings(tmp_path)).hint or "")) is is_hinted
 
 
@@ -600,7 +573,7 @@ def test_a_rank_in_python_is_certain_to_lack_what_c_plus_plus_issues(
     tmp_path: Path, *, backward: bool
 ) -> None:
     """As far as it is in no backward pass, which may be about to issue it."""
-    for journal, group in steps(tmp_path, 2, 0):
+    for journal, group in alive(steps(tmp_path, 2, 0)):
         call = journal.collective(group, origin="c++")
         journal.run(call, 100 * MS, MS, q=1)
         if journal.rank == 0:
@@ -611,7 +584,6 @@ def test_a_rank_in_python_is_certain_to_lack_what_c_plus_plus_issues(
             journal.record(at=5 * S, h=0, k=stack)
         else:
             stand(journal, 5 * S, "loader.py", 9, "load")
-        beat(journal, 20)
     finds(
         tmp_path, "missing_participant", [1], because=(NATIVE,) if backward else (),
         certainty="likely" if backward else "certain",
@@ -622,8 +594,7 @@ def test_what_c_plus_plus_issued_is_not_over_when_another_operation_of_its_numbe
     tmp_path: Path,
 ) -> None:
     """Rank 1 is the root of the broadcast, and through; rank 2 skipped it, and is in DDP's call."""
-    for journal, group in steps(tmp_path, 3):
-        beat(journal, 20)
+    for journal, group in alive(steps(tmp_path, 3)):
         if journal.rank == 2:
             reduce = journal.begin(journal.collective(group, origin="c++"), 200 * MS, q=3)
             journal.record(i=reduce, d=MS)
@@ -642,7 +613,7 @@ def test_what_c_plus_plus_issued_is_not_over_when_another_operation_of_its_numbe
 @pytest.mark.parametrize("own", [False, True], ids=["swapped", "a name of its own on each"])
 def test_names_of_dimensions_tell_who_has_swapped_them(tmp_path: Path, *, own: bool) -> None:
     """One against one in a group, and the same one in each group whose names differ."""
-    for journal in workers(tmp_path, 4):
+    for journal in alive(workers(tmp_path, 4)):
         journal.world()
         rank = journal.rank or 0
         names = ("dp", "tp") if rank < 3 else ("tp", "dp")
@@ -661,7 +632,6 @@ def test_names_of_dimensions_tell_who_has_swapped_them(tmp_path: Path, *, own: b
                 continue
             journal.begin(call, 300 * MS, q=1)
             break
-        beat(journal, 20)
     found = findings(tmp_path)[0]
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("op_mismatch", [] if own else [3])
     told = "[1, 3] is 'mesh_tp' there and 'mesh_dp' elsewhere and [2, 3] is 'mesh_dp' there and"

@@ -10,7 +10,19 @@ import pytest
 from disttrace_viewer.diagnosis.report import healthy
 from disttrace_viewer.findings.rules.communicator_creation import is_start
 from support.journals import MS, Journal, workers
-from support.scenes import S, all_gone, beat, fail, findings, finds, only, ranks, stand, steps
+from support.scenes import (
+    S,
+    alive,
+    all_gone,
+    beat,
+    fail,
+    findings,
+    finds,
+    only,
+    ranks,
+    stand,
+    steps,
+)
 
 NCCL: dict[str, Any] = {"backends": {"cuda": "nccl"}}
 ON_DEVICE: dict[str, Any] = {"backend": "nccl", "device": "cuda"}
@@ -26,11 +38,10 @@ def first_call(
     folder: Path, seconds: int, *, op: str = "all_reduce", missing: int | None = None
 ) -> None:
     """Ranks 0 to 2 in their first collective for so long; rank 2 has come a second later."""
-    for journal in workers(folder, 3):
+    for journal in alive(workers(folder, 3), seconds + 1):
         call = journal.collective(group_of(journal), op, **ON_DEVICE)
         if journal.rank != missing:
             journal.begin(call, S * (1 + (journal.rank == 2)), q=1)
-        beat(journal, seconds + 1)
 
 
 @pytest.mark.parametrize("seconds", [12, 40, 120])
@@ -61,10 +72,9 @@ def test_the_groups_own_time_out_counts(tmp_path: Path) -> None:
         ("long", 7200, 1700, "note"),
         ("short", 60, 20, "error"),
     ):
-        for journal in workers(tmp_path / name, 2):
+        for journal in alive(workers(tmp_path / name, 2), seconds):
             group = group_of(journal, 2, timeout=timeout_s * S)
             journal.begin(journal.collective(group, **ON_DEVICE), S, q=1)
-            beat(journal, seconds)
         assert only(findings(tmp_path / name)).severity == severity
 
 
@@ -76,41 +86,37 @@ def test_who_is_missing_is_told_at_the_limit(tmp_path: Path) -> None:
 
 def test_the_time_begins_when_the_last_one_has_come(tmp_path: Path) -> None:
     """It came 100 s late; the communicator is made since."""
-    for journal in workers(tmp_path, 2):
+    for journal in alive(workers(tmp_path, 2), 200):
         call = journal.collective(group_of(journal, 2), **ON_DEVICE)
         journal.begin(call, S if journal.rank == 0 else 100 * S, q=1)
-        beat(journal, 200)
     found = only(findings(tmp_path))
     assert (found.severity, "100 s so far" in found.summary) == ("note", True)
 
 
 def test_some_have_come_out_of_the_call_before_the_others(tmp_path: Path) -> None:
     """Their devices wait for those that are still in it."""
-    for journal in workers(tmp_path, 3):
+    for journal in alive(workers(tmp_path, 3), 40):
         number = journal.begin(journal.collective(group_of(journal), **ON_DEVICE), S, q=1)
         if journal.rank == 0:
             journal.record(i=number, d=2 * S)
-        beat(journal, 40)
     assert only(findings(tmp_path)).severity == "note"
 
 
 def test_all_have_come_out_of_the_call(tmp_path: Path) -> None:
     """Then the communicator is there, and what hangs is the device."""
-    for journal in workers(tmp_path, 2):
+    for journal in alive(workers(tmp_path, 2), 40):
         number = journal.begin(journal.collective(group_of(journal, 2), **ON_DEVICE), S, q=1)
         journal.record(i=number, d=2 * S)
-        beat(journal, 40)
     assert only(findings(tmp_path)).severity == "error"
 
 
 def test_a_first_exchange_of_a_pair(tmp_path: Path) -> None:
     """NCCL makes a communicator for each pair."""
-    for journal in workers(tmp_path, 2):
+    for journal in alive(workers(tmp_path, 2), 40):
         group = group_of(journal, 2)
         journal.run(journal.collective(group, **ON_DEVICE), S, MS, q=1)
         op, peer = ("send", 1) if journal.rank == 0 else ("recv", 0)
         journal.begin(journal.message(group, op, peer, **ON_DEVICE), 2 * S, q=1)
-        beat(journal, 40)
     found = only(findings(tmp_path))
     assert found.severity == "note"
     assert "the communicator of the pair of ranks 0, 1: 38 s so far, both are in it" in (
@@ -127,14 +133,13 @@ def test_a_first_operation_of_its_sort(
     tmp_path: Path, op: str, before: bool, severity: str
 ) -> None:
     """Kernels are loaded when they are first launched; a barrier's call waits for the device."""
-    for journal in workers(tmp_path, 2):
+    for journal in alive(workers(tmp_path, 2), 40):
         group = group_of(journal, 2)
         journal.run(journal.collective(group, **ON_DEVICE), S, MS, q=1)
         call = journal.collective(group, op, **ON_DEVICE)
         if before:
             journal.run(call, 2 * S, MS, q=2)
         journal.begin(call, 3 * S, q=2 + before)
-        beat(journal, 40)
     assert only(findings(tmp_path)).severity == severity
 
 
@@ -144,7 +149,7 @@ def test_calls_that_connect_the_members_themselves(
     tmp_path: Path, op: str, everybody: bool
 ) -> None:
     """A group that is bound to a device is connected when it is made."""
-    for journal in workers(tmp_path, 2):
+    for journal in alive(workers(tmp_path, 2), 40):
         args: dict[str, Any] = {"device_id": f"cuda:{journal.rank}"}
         if op == "init_process_group":
             args["backend"] = "nccl"
@@ -154,7 +159,6 @@ def test_calls_that_connect_the_members_themselves(
             args["ranks"] = [0, 1]
         if everybody or journal.rank == 0:
             journal.begin(journal.call(op, kind="composed", args=args, origin="python"), S)
-        beat(journal, 40)
     found = findings(tmp_path)
     if everybody:
         assert (only(found).severity, is_start(found[0])) == ("note", True)
@@ -165,15 +169,14 @@ def test_calls_that_connect_the_members_themselves(
 
 def test_on_gloo_nothing_is_made_in_a_first_call(tmp_path: Path) -> None:
     """Its members are connected when the group is made."""
-    for journal, group in steps(tmp_path, 2, 0):
+    for journal, group in alive(steps(tmp_path, 2, 0), 40):
         journal.begin(journal.collective(group), S, q=1)
-        beat(journal, 40)
     assert only(findings(tmp_path)).severity == "error"
 
 
 def test_whoever_waits_for_them_is_no_fault_either(tmp_path: Path) -> None:
     """Ranks 0 and 1 make the communicator of their own group, and rank 2 waits for them."""
-    for journal in workers(tmp_path, 3):
+    for journal in alive(workers(tmp_path, 3), 60):
         world = group_of(journal)
         if journal.rank == 2:
             number = journal.begin(journal.collective(world, **ON_DEVICE), S, q=1)
@@ -183,7 +186,6 @@ def test_whoever_waits_for_them_is_no_fault_either(tmp_path: Path) -> None:
                 journal.prefix_store(1, "own"), name="own", ranks=[0, 1], size=2, **NCCL
             )
             journal.begin(journal.collective(own, **ON_DEVICE), S, q=1)
-        beat(journal, 60)
     found = only(findings(tmp_path))
     assert (found.severity, is_start(found)) == ("note", True)
     assert any("Rank 2" in text for text in found.consequences)
@@ -191,7 +193,7 @@ def test_whoever_waits_for_them_is_no_fault_either(tmp_path: Path) -> None:
 
 def test_somebody_missing_elsewhere_is_told(tmp_path: Path) -> None:
     """A creation hides nothing that has nothing to do with it."""
-    for journal in workers(tmp_path, 4):
+    for journal in alive(workers(tmp_path, 4), 40):
         pair = [0, 1] if (journal.rank or 0) < 2 else [2, 3]
         group = journal.group(
             journal.prefix_store(journal.tcp_store(server=journal.rank == 0), f"{pair}"),
@@ -199,7 +201,6 @@ def test_somebody_missing_elsewhere_is_told(tmp_path: Path) -> None:
         )  # fmt: skip
         if journal.rank != 3:
             journal.begin(journal.collective(group, **ON_DEVICE), S, q=1)
-        beat(journal, 40)
     found = findings(tmp_path)
     assert [(f.kind, f.severity) for f in found] == [
         ("missing_participant", "error"),
@@ -264,13 +265,12 @@ def store_call(journal: Journal, op: str, line: int, **keys: object) -> int:
 
 def listening(folder: Path, **connection: int) -> None:
     """Every rank's thread waits for "stop"; then rank 0 sets a key that rank 1 gets."""
-    for journal, _ in steps(folder, 2):
+    for journal, _ in alive(steps(folder, 2)):
         thread = journal.numbered("thread", name="listen", native=7)
         wait = store_call(journal, "wait", 12, **connection)
         journal.begin(wait, 150 * MS, h=thread, k=["stop"])
         op, line = ("set", 20) if journal.rank == 0 else ("get", 21)
         journal.begin(store_call(journal, op, line), 200 * MS, k="ready")
-        beat(journal, 20)
 
 
 def test_calls_stand_behind_a_thread_that_waits(tmp_path: Path) -> None:
@@ -293,12 +293,11 @@ def test_a_clone_has_a_connection_of_its_own(tmp_path: Path) -> None:
 
 def test_a_key_that_the_own_thread_would_set(tmp_path: Path) -> None:
     """The set stands behind the get of the same key: it never gets there."""
-    for journal, _ in steps(tmp_path, 2):
+    for journal, _ in alive(steps(tmp_path, 2)):
         thread = journal.numbered("thread", name="prepare", native=7)
         if journal.rank == 1:
             journal.begin(store_call(journal, "get", 21), 200 * MS, k="ready")
             journal.begin(store_call(journal, "set", 30), 210 * MS, h=thread, k="ready")
-        beat(journal, 20)
     found = only(findings(tmp_path))
     assert (found.kind, found.key, found.culprits) == ("store_key_missing", "app/ready", ())
     assert "behind which store.set of rank 1 (train.py:30) stands" in found.summary
@@ -307,7 +306,7 @@ def test_a_key_that_the_own_thread_would_set(tmp_path: Path) -> None:
 @pytest.mark.parametrize("own", [True, False])
 def test_a_group_is_not_made_behind_a_thread_that_waits(tmp_path: Path, *, own: bool) -> None:
     """Gloo's mesh sets its address over the same connection."""
-    for journal, _ in steps(tmp_path, 2):
+    for journal, _ in alive(steps(tmp_path, 2)):
         thread = journal.numbered("thread", name="listen", native=7)
         keys = {} if own else {"connection": 9}
         journal.begin(store_call(journal, "wait", 12, **keys), 150 * MS, h=thread, k=["stop"])
@@ -321,7 +320,6 @@ def test_a_group_is_not_made_behind_a_thread_that_waits(tmp_path: Path, *, own: 
         key = journal.call("store.set", kind="store", store=store, origin="c++", stack=where)
         begun = journal.begin(make, 200 * MS, p=journal.begin(outer, 199 * MS))
         journal.begin(key, 201 * MS, p=begun, k=f"0/{journal.rank}")
-        beat(journal, 20)
     kinds = {f.kind: f for f in findings(tmp_path)}
     assert ("store_key_missing" in kinds) is own
     if own:
@@ -331,7 +329,7 @@ def test_a_group_is_not_made_behind_a_thread_that_waits(tmp_path: Path, *, own: 
 @pytest.mark.parametrize("same", [True, False])
 def test_a_key_that_was_set_in_another_store(tmp_path: Path, *, same: bool) -> None:
     """Each rank has made a file of its own for what all should share."""
-    for journal, _ in steps(tmp_path, 2):
+    for journal, _ in alive(steps(tmp_path, 2)):
         rank = journal.rank or 0
         path = "/tmp/shared" if same else f"/tmp/of{rank}"
         store = journal.numbered(
@@ -344,7 +342,6 @@ def test_a_key_that_was_set_in_another_store(tmp_path: Path, *, same: bool) -> N
             journal.begin(journal.call("store.get", **calls), 200 * MS, k=other)
         else:
             stand(journal, 3 * S, "/src/train.py", 60, "prepare")
-        beat(journal, 20)
     found = findings(tmp_path)
     if same:
         assert "and nobody has set it; the nearest" in found[0].summary
@@ -356,7 +353,7 @@ def test_a_key_that_was_set_in_another_store(tmp_path: Path, *, same: bool) -> N
 
 def test_who_goes_on_meanwhile_is_not_told_as_idle(tmp_path: Path) -> None:
     """A spare rank waits for a message all day; the others train in a group of their own."""
-    for journal, _ in steps(tmp_path, 3):
+    for journal, _ in alive(steps(tmp_path, 3)):
         if journal.rank == 2:
             journal.run(store_call(journal, "set", 11), 150 * MS, MS, k="s")
             journal.begin(store_call(journal, "wait", 12), 200 * MS, k=["stop"])
@@ -365,7 +362,6 @@ def test_who_goes_on_meanwhile_is_not_told_as_idle(tmp_path: Path) -> None:
             call = journal.collective(mine)
             for n in range(1, 41):
                 journal.run(call, n * S // 2, MS, q=n)
-        beat(journal, 20)
     found = finds(tmp_path, "store_key_missing", certainty="likely")
     assert "nearest key" not in found.summary  # all begin with the store's prefix
     assert "who use this store ranks 0, 1 communicate with others (all_reduce #40" in found.summary
@@ -393,12 +389,11 @@ def test_a_wait_that_was_cut_off_with_its_store(tmp_path: Path, waited_s: int) -
 @pytest.mark.parametrize("alike", [True, False])
 def test_who_is_a_step_ahead_in_a_barrier_of_keys(tmp_path: Path, *, alike: bool) -> None:
     """All have counted themselves in, rank 2 at another number: one finding, and both sides."""
-    for journal, _ in steps(tmp_path, 3):
+    for journal, _ in alive(steps(tmp_path, 3)):
         step = 1 if journal.rank != 2 else 2
         name = f"save{step}" if alike or step == 1 else "eval"
         journal.run(store_call(journal, "add", 11), 150 * MS, MS, k=f"{name}/count")
         journal.begin(store_call(journal, "wait", 12), 200 * MS, k=[f"{name}/go"])
-        beat(journal, 20)
     found = findings(tmp_path)
     assert {f.kind for f in found} == {"store_key_missing"}
     assert [ranks(tmp_path, f.waiting) for f in found] == ([[0, 1, 2]] if alike else [[0, 1], [2]])

@@ -12,7 +12,7 @@ from disttrace_viewer.evidence.sequences import habits_of
 from disttrace_viewer.findings.finding import RuleFinding
 from disttrace_viewer.trace.process import Frame
 from support.journals import MS
-from support.scenes import beat, create, leave, only, steps
+from support.scenes import alive, beat, create, leave, only, steps
 
 USUAL = ("grad", "norm", "loss") * 8
 LINES = {"grad": 10, "norm": 20, "loss": 30, "log": 40, "eval": 50}
@@ -137,14 +137,13 @@ def test_several_calls_more_in_a_loop_that_is_in_step_again(
     if then:
         run(tmp_path, [(*usual, *then)] * 2 + [more], ends=False)
     else:
-        for journal, group in steps(tmp_path, 3, count=0):
+        for journal, group in alive(steps(tmp_path, 3, count=0)):
             for number, name in enumerate(more if journal.rank == 2 else usual, 1):
                 where = journal.stack(("train.py", LINES[name], name))
                 call, t = journal.collective(group, stack=where), (100 + number) * MS
                 journal.begin(call, t, q=number) if number > 24 else journal.run(
                     call, t=t, d=MS // 2, q=number
                 )
-            beat(journal, 20)
     found = only(read(tmp_path))  # type: ignore[operator]
     line, count = LINES[extra[0]], len(extra)
     if then:
@@ -226,7 +225,7 @@ def hanging(folder: Path, course: tuple[str, ...], *, then: str = "recv") -> Rul
     """Rank 2 has called at these lines and waits for a message of rank 0's, who made one more, or
     makes a group that the others have not come to, or joins their call with another size.
     """
-    for journal, group in steps(folder, 3, count=0):
+    for journal, group in alive(steps(folder, 3, count=0)):
         called = course if journal.rank == 2 else ("grad", "norm") * 3
         for number, name in enumerate(called, 1):
             where = journal.stack(("train.py", LINES[name], name))
@@ -243,7 +242,6 @@ def hanging(folder: Path, course: tuple[str, ...], *, then: str = "recv") -> Rul
             journal.begin(other, 120 * MS, q=6)
         elif journal.rank == 2:
             create(journal, 120 * MS, [0, 1, 2])
-        beat(journal, 20)
     return only(by_states(folder))
 
 

@@ -15,6 +15,7 @@ from support.journals import MS, T0, UNIX_NS, Journal
 from support.scenes import (
     PEER_GONE,
     S,
+    alive,
     all_gone,
     beat,
     fail,
@@ -39,7 +40,7 @@ def handles(journal: Journal, t: int, *, text: str = "bad batch", h: int = 0) ->
 
 def hang(folder: Path, *, calls: bool, **handled: Any) -> None:
     """Two of three in all_reduce #3; rank 1 in a barrier under that number, or in no call."""
-    for journal, group in steps(folder, 3):
+    for journal, group in alive(steps(folder, 3)):
         if journal.rank != 1:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         elif calls:
@@ -47,7 +48,6 @@ def hang(folder: Path, *, calls: bool, **handled: Any) -> None:
             journal.begin(journal.collective(group, "barrier", stack=where), 210 * MS, q=3)
         if journal.rank == 1:
             handles(journal, 1_500 * MS, **handled)
-        beat(journal, 20)
 
 
 @pytest.mark.parametrize(("calls", "kind"), [(True, "op_mismatch"), (False, "missing_participant")])
@@ -69,7 +69,7 @@ def test_what_says_nothing_of_the_reason_is_not_told(tmp_path: Path, other: dict
 @pytest.mark.parametrize("later", ["no more", "call"])
 def test_it_is_over(tmp_path: Path, later: str) -> None:
     """Where the thread handles nothing any more, or has made another call since."""
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         if journal.rank == 1:
             handles(journal, 150 * MS)
             if later == "no more":
@@ -78,7 +78,6 @@ def test_it_is_over(tmp_path: Path, later: str) -> None:
             journal.begin(journal.collective(group, "barrier"), 210 * MS, q=3)
         elif journal.rank != 1:
             journal.begin(journal.collective(group), 200 * MS, q=3)
-        beat(journal, 20)
     assert "handles" not in only(findings(tmp_path)).summary
 
 
@@ -425,12 +424,11 @@ def with_spare(folder: Path, *, waits_in: str, stops_s: int | None = None) -> No
 
     From ``stops_s`` on rank 1 is in its loop no more, and rank 0 waits for it.
     """
-    for journal, group in steps(folder, 3):
+    for journal, group in alive(steps(folder, 3), UNTIL_S):
         if journal.rank == 2:
             waits(journal, group, waits_in)
         else:
             goes_round(journal, stops_s)
-        beat(journal, UNTIL_S)
 
 
 def waits(journal: Journal, group: int, how: str) -> None:

@@ -12,6 +12,7 @@ from support.journals import MS, Journal, workers
 from support.scenes import (
     PEER_GONE,
     S,
+    alive,
     all_gone,
     beat,
     fail,
@@ -132,14 +133,13 @@ def test_a_server_that_shuts_down_waits_for_its_clients(
     tmp_path: Path, stands: Frames, *, idle: bool
 ) -> None:
     """All have left the loop, and the others are in a last barrier."""
-    for journal in workers(tmp_path, 3):
+    for journal in alive(workers(tmp_path, 3), 26):
         serve(journal, journal.world(), journal.stack(*IDLE["accept"]), 5)
         last = journal.collective(1, "barrier", stack=journal.stack(("server.py", 50, "main")))
         if journal.rank:
             journal.begin(last, 6 * S, q=6)
         else:
             journal.record(at=7 * S, h=0, k=journal.stack(*stands))
-        beat(journal, 26)
     found = finds(tmp_path, "waiting_for_input" if idle else "missing_participant")
     assert ("waits for its clients at server.py:30 in close" in found.summary) is idle
 
@@ -174,38 +174,35 @@ def talks(journal: Journal, thread: int) -> None:
 @pytest.mark.parametrize("thread", [1, 0])
 def test_who_stands_beside_a_thread_that_talks(tmp_path: Path, thread: int) -> None:
     """Rank 1 is to blame; not where its main thread asks: then somebody else may have to act."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2), UNTIL_S):
         if journal.rank == 0:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         else:
             if thread:
                 stand(journal, 12 * S, "/src/train.py", 70, "load")
             talks(journal, thread)
-        beat(journal, UNTIL_S)
     found = finds(tmp_path, "missing_participant", [1] if thread else [])
     assert ("rank 1 is at train.py:70 in load" in found.summary) is bool(thread)
 
 
 def test_who_waits_for_that_thread_is_not_blamed(tmp_path: Path) -> None:
     """The main thread joins it: what it asks for may be for rank 0 to bring about."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2), UNTIL_S):
         if journal.rank == 0:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         else:
             stand(journal, 12 * S, "/usr/lib/python3.11/threading.py", 1119, "join")
             talks(journal, 1)
-        beat(journal, UNTIL_S)
     assert only(findings(tmp_path)).culprits == ()
 
 
 def test_what_the_main_thread_did_last_is_told(tmp_path: Path) -> None:
     """Where it stands is not known: then since when it is in no collective, of its own calls."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2), UNTIL_S):
         if journal.rank == 0:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         else:
             talks(journal, 1)
-        beat(journal, UNTIL_S)
     found = only(findings(tmp_path))
     assert ranks(tmp_path, found.culprits) == [1]
     assert "rank 1 is not in any collective since all_reduce #2" in found.summary
@@ -213,19 +210,18 @@ def test_what_the_main_thread_did_last_is_told(tmp_path: Path) -> None:
 
 def test_a_thread_that_exchanges_is_no_thread_beside(tmp_path: Path) -> None:
     """The thread that does the collectives asks a store: it may be on its way."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2), UNTIL_S):
         if journal.rank == 0:
             journal.begin(journal.collective(group), 400 * MS, q=4)
         else:
             journal.run(journal.collective(group), 200 * MS, MS, q=3, h=1)
             talks(journal, 1)
-        beat(journal, UNTIL_S)
     assert [f.culprits for f in findings(tmp_path)] == [()]
 
 
 def test_it_does_not_get_on_by_that(tmp_path: Path) -> None:
     """Rank 0 awaits a key again and again, which rank 1 does not set."""
-    for journal, _ in steps(tmp_path, 2):
+    for journal, _ in alive(steps(tmp_path, 2), UNTIL_S):
         if journal.rank == 0:
             call, error = store_call(journal, "wait", 50), journal.string("wait timeout after 1s")
             for second in range(1, UNTIL_S):
@@ -234,13 +230,12 @@ def test_it_does_not_get_on_by_that(tmp_path: Path) -> None:
         else:
             stand(journal, 12 * S, "/src/train.py", 70, "load")
             talks(journal, 1)
-        beat(journal, UNTIL_S)
     finds(tmp_path, "store_key_missing", [])
 
 
 def test_a_reducer_waits_also_beside_a_thread_that_exchanges(tmp_path: Path) -> None:
     """In a group of its own, three times a second; rank 1 may wait there for something."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2), UNTIL_S):
         if journal.rank == 0:
             reduce = journal.collective(group, origin="c++", asynchronous=True)
             journal.record(i=journal.begin(reduce, 200 * MS, q=3), d=MS // 10)
@@ -248,13 +243,12 @@ def test_a_reducer_waits_also_beside_a_thread_that_exchanges(tmp_path: Path) -> 
         call = journal.collective(watch)
         for n in range(1, 3 * UNTIL_S):
             journal.run(call, n * S // 3, MS, q=n, h=1)
-        beat(journal, UNTIL_S)
     finds(tmp_path, "missing_participant", seq=3, certainty="likely")
 
 
 def test_a_reducer_waits_also_beside_a_thread_that_talks(tmp_path: Path) -> None:
     """Nobody tells that C++ code waits: what its rank's other thread asks a store says nothing."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2), UNTIL_S):
         if journal.rank == 0:
             reduce = journal.collective(group, origin="c++", asynchronous=True)
             journal.record(i=journal.begin(reduce, 200 * MS, q=3), d=MS // 10)
@@ -262,7 +256,6 @@ def test_a_reducer_waits_also_beside_a_thread_that_talks(tmp_path: Path) -> None
         if journal.rank:
             where = journal.stack(("train.py", 70, "load"), ("train.py", 20, "main"))
             journal.record(at=12 * S, h=0, k=where)
-        beat(journal, UNTIL_S)
     found = finds(tmp_path, "missing_participant", [1], seq=3)
     assert "uneven" not in str(found.hint), "that thread's function is not the one it has left"
 
@@ -274,9 +267,9 @@ def test_a_straggler_is_found_beside_threads_that_talk(tmp_path: Path) -> None:
     calls = [(journal.collective(group), store_call(journal, "set", 90)) for journal, group in jobs]
     for step in range(40):
         pause, number = 300 * MS * (step % 5 == 3), number + 1
-        for (journal, _), (call, alive) in zip(jobs, calls, strict=True):
+        for (journal, _), (call, lives) in zip(jobs, calls, strict=True):
             for beat_ns in range(let_go + 50 * MS, let_go + pause, 50 * MS):
-                journal.run(alive, beat_ns, MS, k="alive", h=1)
+                journal.run(lives, beat_ns, MS, k="alive", h=1)
             begin = let_go + MS + (pause if journal.rank else 0)
             journal.run(call, begin, let_go + MS + pause + MS // 5 - begin, q=number)
         let_go += MS + pause + MS // 5
@@ -289,16 +282,15 @@ def test_a_straggler_is_found_beside_threads_that_talk(tmp_path: Path) -> None:
 @pytest.mark.parametrize("last", [-50 * MS, 50 * MS], ids=["the thread's", "the main one's"])
 def test_who_asks_beside_a_thread_that_talks(tmp_path: Path, last: int) -> None:
     """Whichever of the two did something last, rank 1 asks for what somebody else should bring."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2), UNTIL_S):
         if journal.rank == 0:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         else:
-            asks, alive = store_call(journal, "check", 30), store_call(journal, "set", 90, "live")
+            asks, lives = store_call(journal, "check", 30), store_call(journal, "set", 90, "live")
             for n in range(5, 5 * UNTIL_S):
-                told = [(n * S // 5 + last, asks, "ready", 0), (n * S // 5, alive, "alive", 1)]
+                told = [(n * S // 5 + last, asks, "ready", 0), (n * S // 5, lives, "alive", 1)]
                 for t, call, key, thread in sorted(told):
                     journal.run(call, t, MS, k=key, h=thread)
-        beat(journal, UNTIL_S)
     found = finds(tmp_path, "missing_participant", [])
     assert "rank 1 asks again and again (store.check of '" in found.summary
 

@@ -12,6 +12,7 @@ from support.journals import MS, Journal
 from support.scenes import (
     PEER_GONE,
     S,
+    alive,
     beat,
     fail,
     findings,
@@ -77,8 +78,7 @@ def test_a_launcher_that_is_stopped_interrupts_its_workers(tmp_path: Path) -> No
 
 def test_what_hung_before_is_the_verdict(tmp_path: Path) -> None:
     """Rank 1 was in its loader for long; that all were interrupted there is no end of its own."""
-    for journal, group in steps(tmp_path, 3):
-        beat(journal, 9)
+    for journal, group in alive(steps(tmp_path, 3), 9):
         if journal.rank == 1:
             stand(journal, 2 * S, "train.py", 44, "load")
             interrupt(journal, 10 * S)
@@ -150,8 +150,7 @@ def test_a_rank_that_was_awaited_for_long_when_it_was_interrupted_is_missing(
     tmp_path: Path,
 ) -> None:
     """The signal only ended what hung."""
-    for journal, group in steps(tmp_path, 3):
-        beat(journal, 19)
+    for journal, group in alive(steps(tmp_path, 3), 19):
         if journal.rank == 1:
             stand(journal, 2 * S, "train.py", 44, "load")
             interrupt(journal, 20 * S)
@@ -176,8 +175,7 @@ def test_a_rank_that_was_interrupted_alone_lived_until_then(tmp_path: Path) -> N
 @pytest.mark.parametrize("code", [0, 1])
 def test_a_caught_ctrl_c_leaves_what_hung_before(tmp_path: Path, code: int) -> None:
     """Each exits in its handler, so that its call has no end; beats say that no more is lost."""
-    for journal, group in steps(tmp_path, 3):
-        beat(journal, 10)
+    for journal, group in alive(steps(tmp_path, 3), 10):
         if journal.rank == 1:
             stand(journal, 2 * S, "train.py", 44, "load")
         else:

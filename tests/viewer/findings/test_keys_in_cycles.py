@@ -10,7 +10,7 @@ import pytest
 
 from disttrace_viewer.findings.finding import RuleFinding
 from support.journals import MS, Journal
-from support.scenes import S, beat, findings, finds, only, ranks, stand, steps, store_call
+from support.scenes import S, alive, beat, findings, finds, only, ranks, stand, steps, store_call
 
 
 def job(
@@ -29,7 +29,7 @@ def job(
     Rank 0 deletes the ``deleted`` ones, after they were set. With ``tries`` a key is awaited so
     often for a second each; with ``mesh`` the barrier's group is made before it, which sets keys.
     """
-    for journal, group in steps(folder, world_size):
+    for journal, group in alive(steps(folder, world_size)):
         rank = journal.rank or 0
         for n, key in enumerate(sets.get(rank, ())):
             journal.run(store_call(journal, "set", 40), t=(150 + n) * MS + rank, d=MS // 2, k=key)
@@ -49,7 +49,6 @@ def job(
                 outer = journal.run(journal.call("new_group", kind="composed"), 190 * MS, MS)
                 journal.run(store_call(journal, "set", 42), 190 * MS, MS // 2, k="cpu/0", p=outer)
             journal.begin(journal.collective(group, "barrier", shapes=None), 200 * MS, q=3)
-        beat(journal, 20)
     return findings(folder)
 
 
@@ -179,7 +178,7 @@ def test_a_key_that_was_deleted_makes_no_cycle_and_is_told_as_deleted(
 
 def queue(folder: Path, pushes: int, pops: int, *, dropped: bool = False) -> list[RuleFinding]:
     """Rank 0 pushes; rank 1 pops so often, and then waits for one more."""
-    for journal, _ in steps(folder, 2):
+    for journal, _ in alive(steps(folder, 2)):
         push, pop = store_call(journal, "queue_push", 40), store_call(journal, "queue_pop", 50)
         if journal.rank == 0:
             for n in range(pushes):
@@ -191,7 +190,6 @@ def queue(folder: Path, pushes: int, pops: int, *, dropped: bool = False) -> lis
             journal.begin(pop, 200 * MS, k="work")
         if dropped:
             journal.define("dropped", t=190 * MS, segment=1)
-        beat(journal, 20)
     return findings(folder)
 
 
@@ -206,7 +204,7 @@ def test_a_queue_that_was_drained_is_a_key_that_is_missing(tmp_path: Path) -> No
 
 def test_who_filled_a_queue_need_not_fill_it_again(tmp_path: Path) -> None:
     """Rank 0 waits for the one that pops once too often; that is no cycle."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2)):
         push, pop = store_call(journal, "queue_push", 40), store_call(journal, "queue_pop", 50)
         if journal.rank == 0:
             journal.run(push, t=150 * MS, d=MS, k="work")
@@ -214,7 +212,6 @@ def test_who_filled_a_queue_need_not_fill_it_again(tmp_path: Path) -> None:
         else:
             journal.run(pop, t=160 * MS, d=MS, k="work")
             journal.begin(pop, 200 * MS, k="work")
-        beat(journal, 20)
     found = finds(tmp_path, "store_key_missing")
     assert found.consequences == ("Rank 0 waits in barrier #3 of the default group (train.py:10).",)
 
@@ -249,7 +246,7 @@ def test_all_who_could_set_it_wait_for_who_waits_for_it(tmp_path: Path, world_si
     """Rank 1 would set the key behind what it is in; rank 2 waits for rank 1, and so for rank 0.
     What gloo's mesh has set begins with the same prefixes, and is like nothing.
     """
-    for journal, group in steps(tmp_path, world_size):
+    for journal, group in alive(steps(tmp_path, world_size)):
         under(journal, "set", "cpu/", f"0/{journal.rank}", 150 * MS, origin="c++", stack=None)
         if journal.rank == 0:
             under(journal, "wait", "data", "unpacked", 200 * MS)
@@ -257,7 +254,6 @@ def test_all_who_could_set_it_wait_for_who_waits_for_it(tmp_path: Path, world_si
             journal.begin(journal.collective(group, "barrier", shapes=None), 200 * MS, q=3)
         else:
             journal.begin(journal.message(group, "recv", (journal.rank or 0) - 1), 200 * MS, q=1)
-        beat(journal, 20)
     found = finds(tmp_path, "store_key_missing", [], certainty="likely", waiting=[0])
     told = "rank 1 in barrier #3 of the default group (train.py:10)"
     if world_size == 3:
@@ -305,13 +301,12 @@ def test_likeness_is_of_what_the_program_wrote(
     tmp_path: Path, prefix: str, key: str, *, near: bool
 ) -> None:
     """Stores below the default group's begin alike, whatever the keys in them."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2)):
         if journal.rank == 0:
             under(journal, "wait", "data", "unpacked", 200 * MS)
         else:
             under(journal, "set", prefix, key, 150 * MS)
             journal.begin(journal.collective(group, "barrier", shapes=None), 200 * MS, q=3)
-        beat(journal, 20)
     found = finds(tmp_path, "store_key_missing")
     assert (f"nearest key that was set is 'default_pg/0//{prefix}/{key}'" in found.summary) is near
     assert ("spelling" in (found.hint or "")) is near

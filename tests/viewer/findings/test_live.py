@@ -28,6 +28,7 @@ from support.processes import wait_until
 from support.scenes import (
     PEER_GONE,
     S,
+    alive,
     all_gone,
     beat,
     fail,
@@ -49,10 +50,9 @@ LIMIT_S = 10.0
 
 def now(folder: Path, age_s: int, **changes: Any) -> Picture:
     """The picture where rank 0 has not come to a collective in which rank 1 waits."""
-    for journal, group in steps(folder, 2):
+    for journal, group in alive(steps(folder, 2), age_s):
         if journal.rank == 1:
             journal.begin(journal.collective(group), 200 * MS, q=3)
-        beat(journal, age_s)
     case, found = verdict(folder)
     given: dict[str, Any] = {"unknown": (), "asks": False, "looked_into": False, **changes}
     given.setdefault("starved", lambda _: 0.0)
@@ -92,7 +92,7 @@ def test_who_imports_is_waited_for_longer(
     tmp_path: Path, age_s: int, moved_s: int, *, told: bool
 ) -> None:
     """The first functional collective imports half of torch; an import that stands still hangs."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2), age_s):
         if journal.rank == 1:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         else:
@@ -101,7 +101,6 @@ def test_who_imports_is_waited_for_longer(
                 ("/src/train.py", 30, "main"),
             )
             journal.record(at=moved_s * S, h=0, k=stack)
-        beat(journal, age_s)
     _, found = verdict(tmp_path)
     assert [one.kind for one in found] == ["missing_participant"] * told
 
@@ -222,8 +221,7 @@ def test_ranks_that_outlive_a_launcher_that_was_killed(
     agent = Journal(tmp_path, pid=3999, role="agent")
     beat(agent, 4)
     agent.define("seen", t=4 * S + MS, state="gone", code=-9, others=2)
-    for journal, _ in steps(tmp_path, 2, parent=agent.process):
-        beat(journal, lived_s)
+    for journal, _ in alive(steps(tmp_path, 2, parent=agent.process), lived_s):
         leave(journal, lived_s * S)
     found = findings(tmp_path, look=all_gone)
     assert [(f.severity, f.culprits) for f in found] == [("note", ())] * told
@@ -257,12 +255,11 @@ def test_who_was_stopped_lived(tmp_path: Path, look: Look) -> None:
 
 def test_a_sign_of_life_after_it_voids_it(tmp_path: Path) -> None:
     """It was stopped and went on; that somebody wrote about it is no sign of its own."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2)):
         if journal.rank == 0:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         else:
             journal.define("seen", t=4 * S, state="stopped", others=1)
-        beat(journal, 20)
     assert "stopped" not in only(findings(tmp_path)).summary
 
 
@@ -362,8 +359,7 @@ def test_a_job_that_is_killed_whole_blames_nobody(
     tmp_path: Path, apart: int, told: list[str]
 ) -> None:
     """Whoever ends it does so one by one: the first are seen to be gone while others still live."""
-    for journal, _ in steps(tmp_path, 4):
-        beat(journal, 4)
+    for journal, _ in alive(steps(tmp_path, 4), 4):
         at = 5 * S + apart * (journal.rank or 0)
         journal.define("seen", t=at, state="gone", code=-9, others=3 - (journal.rank or 0))
     assert [f.kind for f in findings(tmp_path, look=all_gone)][:1] == told

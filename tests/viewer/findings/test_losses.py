@@ -19,6 +19,7 @@ from support.losses import FEW, LOSSES, each_loss, outcome, wrong_verdicts
 from support.scenes import (
     PEER_GONE,
     S,
+    alive,
     all_gone,
     beat,
     fail,
@@ -39,12 +40,11 @@ def healthy(folder: Path) -> None:
 
 def missing(folder: Path) -> None:
     """Rank 2 of 4 is in its loader."""
-    for journal, group in steps(folder, 4, 4):
+    for journal, group in alive(steps(folder, 4, 4), 30):
         if journal.rank == 2:
             stand(journal, 5 * S, "loader.py", 8, "load")
         else:
             journal.begin(journal.collective(group), 300 * MS, q=5)
-        beat(journal, 30)
 
 
 def failed(folder: Path) -> None:
@@ -60,18 +60,16 @@ def failed(folder: Path) -> None:
 
 def mismatch(folder: Path) -> None:
     """Rank 0 gathers where the others reduce."""
-    for journal, group in steps(folder, 3, 4):
+    for journal, group in alive(steps(folder, 3, 4), 30):
         op = "all_gather" if journal.rank == 0 else "all_reduce"
         journal.begin(journal.collective(group, op), 300 * MS, q=5)
-        beat(journal, 30)
 
 
 def ring(folder: Path) -> None:
     """Everybody receives before it sends."""
-    for journal, group in steps(folder, 3, 4):
+    for journal, group in alive(steps(folder, 3, 4), 30):
         before = ((journal.rank or 0) - 1) % 3
         journal.begin(journal.message(group, "recv", before), 300 * MS, q=1)
-        beat(journal, 30)
 
 
 def left_early(folder: Path) -> None:
@@ -107,13 +105,12 @@ def claimed_twice(folder: Path) -> None:
 
 def addressed_wrongly(folder: Path) -> None:
     """Rank 0 sends to rank 2, which is busy, where rank 1 receives from rank 0."""
-    for journal, group in steps(folder, 3, 4):
+    for journal, group in alive(steps(folder, 3, 4), 30):
         if journal.rank == 2:
             stand(journal, 5 * S, "loader.py", 8, "load")
         else:
             op, peer = ("send", 2) if journal.rank == 0 else ("recv", 0)
             journal.begin(journal.message(group, op, peer), 300 * MS, q=1)
-        beat(journal, 30)
 
 
 def aborted(folder: Path) -> None:
@@ -224,9 +221,8 @@ def test_peers_tell_that_a_journal_was_cut_between_lines(tmp_path: Path) -> None
 
 def test_no_rank_is_blamed_for_being_absent_beside_an_orphan(tmp_path: Path) -> None:
     """Processes are jobs of their own until they meet: the orphan may be the missing rank."""
-    for journal in workers(tmp_path, 3)[1:]:
+    for journal in alive(workers(tmp_path, 3)[1:], 70):
         join(journal, 100 * MS, 3)
-        beat(journal, 70)
     for path in tmp_path.glob("*-4000-*"):
         path.unlink()
     (before,) = verdict(tmp_path)[1]

@@ -10,6 +10,7 @@ import pytest
 from support.journals import MS, T0, Journal, workers
 from support.scenes import (
     S,
+    alive,
     all_gone,
     beat,
     create,
@@ -37,12 +38,11 @@ def met(journal: Journal, t: int, world_size: int, port: int = 29500) -> None:
 
 def test_a_rank_that_was_never_started_is_named(tmp_path: Path) -> None:
     """Rank 0 waits in its store, rank 1 in the mesh, and no process of rank 2 was seen."""
-    for journal in workers(tmp_path, 3)[:2]:
+    for journal in alive(workers(tmp_path, 3)[:2]):
         if journal.rank == 0:
             join(journal, 100 * MS, 3)
         else:
             met(journal, 100 * MS, 3)
-        beat(journal, 20)
     for path in tmp_path.glob("*-4002-*"):
         path.unlink()
     found = finds(
@@ -54,13 +54,12 @@ def test_a_rank_that_was_never_started_is_named(tmp_path: Path) -> None:
 
 def test_a_store_for_more_clients_than_there_are_ranks(tmp_path: Path) -> None:
     """All three have come to a store that was made for four."""
-    for journal in workers(tmp_path, 3):
+    for journal in alive(workers(tmp_path, 3)):
         if journal.rank == 0:
             join(journal, 100 * MS, 4)
         else:
             for number in join(journal, 100 * MS, 4)[::-1]:
                 journal.end(number, MS)
-        beat(journal, 20)
     found = finds(
         tmp_path, "rendezvous_incomplete", [], certainty="likely", absent_ranks=(), settles=()
     )
@@ -70,7 +69,7 @@ def test_a_store_for_more_clients_than_there_are_ranks(tmp_path: Path) -> None:
 
 def test_what_cpp_code_awaits_in_the_store_is_part_of_the_mesh(tmp_path: Path) -> None:
     """Gloo waits for the key of the peer that is missing; that is no fault of a key."""
-    for journal in workers(tmp_path, 2):
+    for journal in alive(workers(tmp_path, 2)):
         if journal.rank == 1:
             met(journal, 100 * MS, 2)
             keys = {"kind": "store", "store": 3, "origin": "c++"}
@@ -81,7 +80,6 @@ def test_what_cpp_code_awaits_in_the_store_is_part_of_the_mesh(tmp_path: Path) -
                 journal.end(number, MS)
             journal.end(init, 2 * MS, x=journal.string("KeyboardInterrupt"))
             stand(journal, 3 * S, "/src/train.py", 3, "clean_up")
-        beat(journal, 20)
     finds(tmp_path, "rendezvous_incomplete", [0], op="init_process_group")
 
 
@@ -90,9 +88,8 @@ def test_who_dialled_in_vain_for_long_tries_seldom(
     tmp_path: Path, until_s: int, told: bool
 ) -> None:
     """The server came ten seconds late: torch's client waits for longer before each try."""
-    for journal in workers(tmp_path, 2):
+    for journal in alive(workers(tmp_path, 2), until_s):
         join(journal, 10 * S if journal.rank == 0 else 50 * MS, 2)
-        beat(journal, until_s)
     serious = [f.kind for f in findings(tmp_path, stall_s=3) if f.severity != "note"]
     assert serious == ["no_progress"] * told
 
@@ -120,12 +117,11 @@ def test_all_have_come_and_nobody_gets_through(tmp_path: Path, *, frozen: bool) 
 
 def test_waiting_in_what_cannot_be_seen_is_no_progress(tmp_path: Path) -> None:
     """Nothing tells what an ``init_process_group`` without anything inside waits for."""
-    for journal in workers(tmp_path, 2):
+    for journal in alive(workers(tmp_path, 2)):
         init, meet, store = join(journal, 50 * MS, 2)
         for number in (store, meet):
             journal.end(number, MS)
         assert init == 1
-        beat(journal, 20)
     found = findings(tmp_path)
     assert {(f.kind, f.op, f.culprits) for f in found} == {
         ("no_progress", "init_process_group", ())
@@ -148,26 +144,24 @@ def test_a_time_out_in_the_store_has_come_all_the_same(tmp_path: Path) -> None:
 
 def test_a_rank_that_stands_before_its_rendezvous_is_named_with_its_line(tmp_path: Path) -> None:
     """It was started and has not come yet."""
-    for journal in workers(tmp_path, 2):
+    for journal in alive(workers(tmp_path, 2)):
         if journal.rank == 0:
             join(journal, 100 * MS, 2)
         else:
             stand(journal, 3 * S, "/src/train.py", 3, "download")
-        beat(journal, 20)
     found = finds(tmp_path, "rendezvous_incomplete", [1], stall_s=3)
     assert "rank 1 never joined; it is at train.py:3 in download, not in any" in found.summary
 
 
 def test_who_asks_for_a_lock_before_its_rendezvous_is_not_blamed(tmp_path: Path) -> None:
     """Whoever has the lock answers for it, and no record says who."""
-    for journal in workers(tmp_path, 2):
+    for journal in alive(workers(tmp_path, 2)):
         if journal.rank == 0:
             join(journal, 100 * MS, 2)
         else:
             lock = store_call(journal, "compare_set", 3)
             for n in range(10, 20 * 50):
                 journal.run(lock, n * 20 * MS, MS, k="lock")
-        beat(journal, 20)
     found = finds(tmp_path, "rendezvous_incomplete", [], certainty="likely", stall_s=3)
     assert "rank 1 never joined; it asks again and again (store.compare_set of" in found.summary
 
@@ -175,12 +169,11 @@ def test_who_asks_for_a_lock_before_its_rendezvous_is_not_blamed(tmp_path: Path)
 @pytest.mark.parametrize("has_journal", [True, False])
 def test_a_start_that_takes_long_is_a_note(tmp_path: Path, *, has_journal: bool) -> None:
     """Rank 2 still imports: nobody has a group yet, and nobody is to blame."""
-    for journal in workers(tmp_path, 3):
+    for journal in alive(workers(tmp_path, 3)):
         if journal.rank == 2:
             stand(journal, 3 * S, "/src/train.py", 1, "<module>")
         else:
             join(journal, 100 * MS, 3)
-        beat(journal, 20)
     for path in [] if has_journal else list(tmp_path.glob("*-4002-*")):
         path.unlink()
     found = only(findings(tmp_path))
@@ -193,13 +186,12 @@ def test_a_start_that_takes_long_is_a_note(tmp_path: Path, *, has_journal: bool)
 
 def test_who_has_just_begun_to_join_is_still_on_its_way(tmp_path: Path) -> None:
     """Rank 0 imported for long, and is about to listen."""
-    for journal in workers(tmp_path, 2):
+    for journal in alive(workers(tmp_path, 2)):
         if journal.rank:
             join(journal, 100 * MS, 2)
         else:
             init = journal.call("init_process_group", kind="composed", origin="python")
             journal.begin(init, 20 * S - MS)
-        beat(journal, 20)
     finds(tmp_path, "rendezvous_unreachable", [], severity="note")
 
 
@@ -225,12 +217,11 @@ def test_nobody_listens_where_rank_0_has_not_come(tmp_path: Path, *, has_journal
 
 def test_a_wrong_port_names_the_listener_and_the_odd_one(tmp_path: Path) -> None:
     """Rank 1 dials another port; that rank 0 and 2 wait follows from it."""
-    for journal in workers(tmp_path, 3):
+    for journal in alive(workers(tmp_path, 3)):
         if journal.rank == 2:
             met(journal, 100 * MS, 3)
         else:
             join(journal, 100 * MS, 3, port=29501 if journal.rank else 29500)
-        beat(journal, 20)
     found = finds(tmp_path, "rendezvous_unreachable", [1])
     assert "rank 0 listens at 127.0.0.1:29500, where the others dial" in found.summary
     assert len(found.consequences) == 2
@@ -331,12 +322,11 @@ def test_a_restart_claims_the_same_rank_later(tmp_path: Path) -> None:
 
 def test_claims_of_another_world_size_are_a_group_mismatch(tmp_path: Path) -> None:
     """Rank 1 says four where the others say three."""
-    for journal in workers(tmp_path, 3):
+    for journal in alive(workers(tmp_path, 3)):
         if journal.rank:
             met(journal, 100 * MS, 4 if journal.rank == 1 else 3)
         else:
             join(journal, 100 * MS, 3)
-        beat(journal, 20)
     found = finds(tmp_path, "group_mismatch", [1])
     assert "rank 1 claims 4 and ranks 0, 2 claim 3" in found.summary
 
@@ -358,10 +348,9 @@ def test_who_could_not_listen_is_not_absent(tmp_path: Path) -> None:
 
 def test_prefixes_that_differ_are_shown_side_by_side(tmp_path: Path) -> None:
     """Two processes build a group of two by hand, each under a prefix of its own."""
-    for journal in workers(tmp_path, 2):
+    for journal in alive(workers(tmp_path, 2)):
         rank = journal.rank or 0
         mesh(journal, 100 * MS, 0, 2, rank, f"job_{rank}")
-        beat(journal, 20)
     found = finds(tmp_path, "rendezvous_incomplete", [])
     assert "job_0" in found.summary
     assert "job_1" in found.summary
@@ -369,22 +358,20 @@ def test_prefixes_that_differ_are_shown_side_by_side(tmp_path: Path) -> None:
 
 def test_other_ranks_in_the_same_call_are_a_group_mismatch(tmp_path: Path) -> None:
     """Rank 1 of three names other members."""
-    for journal, _ in steps(tmp_path, 3):
+    for journal, _ in alive(steps(tmp_path, 3)):
         create(journal, 200 * MS, [1, 2] if journal.rank == 1 else [0, 1])
-        beat(journal, 20)
     found = finds(tmp_path, "group_mismatch", [1], severity="error")
     assert "rank 1 makes [1, 2] (train.py:62)" in found.summary
 
 
 def test_groups_that_were_made_alike_do_not_differ(tmp_path: Path) -> None:
     """A ring of groups: each rank is in two of three, in its own order, and is stuck in one."""
-    for journal, _ in steps(tmp_path, 3):
+    for journal, _ in alive(steps(tmp_path, 3)):
         rank = journal.rank or 0
         for place, members in enumerate(([0, 1], [1, 2], [0, 2])):
             create(journal, (200 + 10 * place) * MS, members, wait=False)
         group = journal.group(ranks=[rank, (rank + 1) % 3], size=2, default=False, name="ring")
         journal.begin(journal.collective(group), 300 * MS, q=1)
-        beat(journal, 20)
     assert "group_mismatch" not in {found.kind for found in findings(tmp_path)}
 
 
@@ -408,38 +395,35 @@ def test_members_only_with_nothing_after_it_is_legal(tmp_path: Path) -> None:
 
 def test_who_goes_past_a_creation_is_to_blame(tmp_path: Path) -> None:
     """Rank 1 does not call and waits in the next collective instead."""
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         if journal.rank == 1:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         else:
             create(journal, 200 * MS, [0, 1])
         if journal.rank == 2:
             journal.begin(journal.collective(group), 300 * MS, q=3)
-        beat(journal, 20)
     found = finds(tmp_path, "group_mismatch", [1])
     assert "rank 1 went past it and is in all_reduce #3" in found.summary
 
 
 def test_one_against_one_either_may_have_left_a_call_out(tmp_path: Path) -> None:
     """Rank 0 waits in a collective that rank 1 passed over on its way to the creation, or not."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2)):
         if journal.rank == 0:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         else:
             create(journal, 200 * MS, [0, 1])
-        beat(journal, 20)
     found = finds(tmp_path, "group_mismatch", [], certainty="likely")
     assert "a call before it that those who make the group have left out" in str(found.hint)
 
 
 def test_who_alone_makes_a_group_is_to_blame(tmp_path: Path) -> None:
     """Rank 0 makes one more, under a condition on its rank; the others wait for it elsewhere."""
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         if journal.rank == 0:
             create(journal, 200 * MS, [0, 1, 2])
         else:
             journal.begin(journal.collective(group), 200 * MS, q=3)
-        beat(journal, 20)
     found = finds(tmp_path, "group_mismatch", [0])
     assert (
         "ranks 1, 2 went past it and are in all_reduce #3 of the default group (train.py:10)."
@@ -449,14 +433,13 @@ def test_who_alone_makes_a_group_is_to_blame(tmp_path: Path) -> None:
 
 def test_who_is_held_up_by_each_other_has_not_gone_past_a_creation(tmp_path: Path) -> None:
     """Ranks 0 and 2 never come to it: of a message between them the tags differ."""
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         if journal.rank == 1:
             create(journal, 210 * MS, [0, 1, 2])
         elif journal.rank == 0:
             journal.begin(journal.message(group, "send", 2, tag=1), 200 * MS, q=1)
         else:
             journal.begin(journal.message(group, "recv", 0), 200 * MS, q=1)
-        beat(journal, 20)
     finds(tmp_path, "unmatched_send", [], waiting=[0, 2])
 
 
@@ -465,7 +448,7 @@ def test_who_waits_in_what_others_made_before_a_creation_has_not_gone_past(tmp_p
     got their part of it.
     """
     everybody = [0, 1, 2, 3]
-    for journal, group in steps(tmp_path, 4):
+    for journal, group in alive(steps(tmp_path, 4)):
         call = journal.collective(group, "scatter", args={"root": 0})
         if journal.rank == 0:
             journal.begin(call, 200 * MS, q=3)
@@ -473,7 +456,6 @@ def test_who_waits_in_what_others_made_before_a_creation_has_not_gone_past(tmp_p
             journal.run(call, 200 * MS, MS, q=3)
         if journal.rank != 0:
             create(journal, 220 * MS, everybody)
-        beat(journal, 20)
     found = finds(tmp_path, "deadlock", [])
     assert "rank 0 is in scatter #3" in found.summary
     assert "waits for rank 3" in found.summary
@@ -481,18 +463,17 @@ def test_who_waits_in_what_others_made_before_a_creation_has_not_gone_past(tmp_p
 
 def test_who_waits_for_a_message_of_those_in_a_creation_has_not_gone_past(tmp_path: Path) -> None:
     """Rank 3 may have left the send out as well as rank 0 the group."""
-    for journal, group in steps(tmp_path, 4):
+    for journal, group in alive(steps(tmp_path, 4)):
         if journal.rank == 0:
             journal.begin(journal.message(group, "recv", 3), 200 * MS, q=1)
         else:
             create(journal, 220 * MS, [0, 1, 2, 3])
-        beat(journal, 20)
     finds(tmp_path, "deadlock", [])
 
 
 def test_who_is_held_up_by_one_that_went_past_may_still_come(tmp_path: Path) -> None:
     """Rank 2 gave a collective another group than rank 1, which is not out of step."""
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         if journal.rank == 0:
             create(journal, 220 * MS, [0, 1, 2])
         elif journal.rank == 1:
@@ -501,7 +482,6 @@ def test_who_is_held_up_by_one_that_went_past_may_still_come(tmp_path: Path) -> 
         else:
             journal.group(name="1", ranks=[1, 2], rank=1, size=2, default=False)
             journal.begin(journal.collective(group), 200 * MS, q=3)
-        beat(journal, 20)
     found = finds(tmp_path, "group_mismatch", [], certainty="likely")
     assert "rank 2 went past it" in found.summary
 
@@ -510,7 +490,7 @@ def test_who_waits_in_a_creation_before_it_has_not_gone_past(tmp_path: Path) -> 
     """Ranks 0 and 1 make a group by themselves, and do not meet there: torch named it by how many
     groups each had.
     """
-    for journal, _ in steps(tmp_path, 3):
+    for journal, _ in alive(steps(tmp_path, 3)):
         rank = journal.rank or 0
         if rank == 2:
             create(journal, 200 * MS, [0, 1, 2])
@@ -519,7 +499,6 @@ def test_who_waits_in_a_creation_before_it_has_not_gone_past(tmp_path: Path) -> 
             call = journal.call("new_group", kind="composed", origin="python", args=args)
             outer = journal.begin(call, 200 * MS)
             mesh(journal, 200 * MS + 1, outer, 2, rank, "0/", f"hash{rank}/", "cpu/")
-        beat(journal, 20)
     found = findings(tmp_path)
     assert {(f.kind, f.culprits) for f in found} == {("group_mismatch", ())}
     assert found
@@ -528,12 +507,11 @@ def test_who_waits_in_a_creation_before_it_has_not_gone_past(tmp_path: Path) -> 
 
 def test_who_may_still_come_to_a_creation_is_missing(tmp_path: Path) -> None:
     """Rank 1 sleeps before the call."""
-    for journal, _ in steps(tmp_path, 2):
+    for journal, _ in alive(steps(tmp_path, 2)):
         if journal.rank == 0:
             create(journal, 200 * MS, [0, 1])
         else:
             stand(journal, 3 * S, "/src/train.py", 99, "save")
-        beat(journal, 20)
     finds(tmp_path, "missing_participant", [1])
 
 
@@ -542,7 +520,7 @@ def test_one_group_under_two_names_is_no_deadlock(tmp_path: Path, since_ms: int)
     """With ``use_local_synchronization`` rank 1 has made a group before that rank 0 is not in; also
     where rank 1 came only just now.
     """
-    for journal, _ in steps(tmp_path, 3):
+    for journal, _ in alive(steps(tmp_path, 3)):
         rank = journal.rank or 0
         if rank < 2:
             where = journal.stack(("train.py", 30 + rank, "main"))
@@ -556,7 +534,6 @@ def test_one_group_under_two_names_is_no_deadlock(tmp_path: Path, since_ms: int)
             args = {"rank": rank, "size": 2}
             mesh = {"kind": "constructor", "store": store, "stack": where, "args": args}
             journal.begin(journal.call("ProcessGroupGloo", **mesh), begin + MS, p=outer)
-        beat(journal, 20)
     found = finds(tmp_path, "group_mismatch", [], cycle=None, waiting=[0, 1])
     assert "rank 0 makes it under 'abc0/cpu' (train.py:30)" in found.summary
 
@@ -636,7 +613,7 @@ def test_who_is_missing_is_a_process_and_no_lost_journal(
     tmp_path: Path, came: Sequence[int], pairs: bool, missing: list[int]
 ) -> None:
     """By rank where the ranks are the job's, else who has made fewer groups over the store."""
-    for journal in workers(tmp_path, 4 if pairs else 3):
+    for journal in alive(workers(tmp_path, 4 if pairs else 3), 70):
         rank = journal.rank or 0
         if pairs:
             journal.tcp_store(29600, server=rank == 0)
@@ -645,7 +622,6 @@ def test_who_is_missing_is_a_process_and_no_lost_journal(
                 make(journal, prefix=prefix, rank=rank % 2, size=2, over=over)
         elif rank in came:
             make(journal, prefix="x", rank=rank, size=3)
-        beat(journal, 70)
     finds(tmp_path, "rendezvous_incomplete", missing, absent_ranks=())
 
 
@@ -665,11 +641,10 @@ def test_who_fell_silent_before_it_joined_may_have_ended(tmp_path: Path, *, sile
 
 def test_nobody_is_named_where_it_may_be_any_of_several(tmp_path: Path) -> None:
     """Two of three others may be the second of a pair."""
-    for journal in workers(tmp_path, 4):
+    for journal in alive(workers(tmp_path, 4), 70):
         journal.tcp_store(29600, server=journal.rank == 0)
         if journal.rank == 2:
             make(journal, prefix="pair", rank=0, size=2)
-        beat(journal, 70)
     found = finds(tmp_path, "rendezvous_incomplete", [], absent_ranks=())
     assert "who is missing is not known" in found.summary
 
@@ -694,10 +669,9 @@ LOST = "Failed to recv, got 0 bytes. Connection was likely closed. Did the remot
 @pytest.mark.parametrize("over", [False, True])
 def test_two_processes_come_under_one_rank(tmp_path: Path, *, over: bool) -> None:
     """The arguments of the constructor say so, whatever the processes' own ranks are."""
-    for journal in workers(tmp_path, 3):
+    for journal in alive(workers(tmp_path, 3), 70):
         rank = min(journal.rank or 0, 1)
         make(journal, prefix="x", rank=rank, size=3, over=over and rank == 1)
-        beat(journal, 70)
     found = finds(tmp_path, "duplicate_rank", [1, 2])
     assert "2 processes claim rank 1" in found.summary
     assert found.summary.endswith("nobody claims rank 2.")

@@ -8,15 +8,27 @@ from typing import Any
 import pytest
 
 from support.journals import MS, Journal, workers
-from support.scenes import S, beat, fail, findings, finds, leave, only, ranks, stand, steps, verdict
+from support.scenes import (
+    S,
+    alive,
+    beat,
+    fail,
+    findings,
+    finds,
+    leave,
+    only,
+    ranks,
+    stand,
+    steps,
+    verdict,
+)
 
 
 def test_a_ring_of_receives_is_one_deadlock_without_culprit(tmp_path: Path) -> None:
     """Each rank receives from the one before it; the cycle is told edge by edge."""
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         rank = journal.rank or 0
         journal.begin(journal.message(group, "recv", (rank - 1) % 3, tag=7), 200 * MS, q=1)
-        beat(journal, 20)
     case, found = verdict(tmp_path)
     finding = only(found)
     rank_of = {p.index: p.rank for p in case.evidence.trace.processes}
@@ -29,13 +41,12 @@ def test_a_ring_of_receives_is_one_deadlock_without_culprit(tmp_path: Path) -> N
 @pytest.mark.parametrize("hanging_on", [0, 2])
 def test_a_cycle_of_which_one_waits_for_another_cycle_too(tmp_path: Path, hanging_on: int) -> None:
     """Two pairs; a member of one is in a collective of all, which needs the other pair as well."""
-    for journal, group in steps(tmp_path, 4):
+    for journal, group in alive(steps(tmp_path, 4)):
         rank = journal.rank or 0
         if rank == hanging_on:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         else:
             journal.begin(journal.message(group, "recv", rank ^ 1), 200 * MS, q=1)
-        beat(journal, 20)
     found = findings(tmp_path)
     assert [one.kind for one in found] == ["deadlock", "deadlock"]
     told = [ranks(tmp_path, one.waiting) for one in found]
@@ -44,9 +55,8 @@ def test_a_cycle_of_which_one_waits_for_another_cycle_too(tmp_path: Path, hangin
 
 def test_a_ring_of_many_is_told_in_a_few_words(tmp_path: Path) -> None:
     """All of its edges are in the report, the first ones in the sentence."""
-    for journal, group in steps(tmp_path, 12):
+    for journal, group in alive(steps(tmp_path, 12)):
         journal.begin(journal.message(group, "recv", ((journal.rank or 0) - 1) % 12), S, q=1)
-        beat(journal, 20)
     found = only(findings(tmp_path))
     assert len(found.cycle or ()) == 12
     assert found.summary.startswith("Ranks 0-11 wait for one another: ")
@@ -56,19 +66,17 @@ def test_a_ring_of_many_is_told_in_a_few_words(tmp_path: Path) -> None:
 
 def test_a_cycle_is_told_before_the_stall_time(tmp_path: Path) -> None:
     """It is certain, so two seconds do."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2), 4):
         journal.begin(journal.message(group, "recv", 1 - (journal.rank or 0)), 200 * MS, q=1)
-        beat(journal, 4)
     finds(tmp_path, "deadlock")
 
 
 def test_groups_in_opposite_order_are_a_deadlock(tmp_path: Path) -> None:
     """Rank 0 is in group a and rank 1 in group b, of the same two ranks; rank 2 only follows."""
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         a, b = (journal.group(name=name, ranks=[0, 1], size=2, default=False) for name in "ab")
         mine = {0: a, 1: b, 2: group}[journal.rank or 0]
         journal.begin(journal.collective(mine), 200 * MS, q=3 if mine == group else 1)
-        beat(journal, 20)
     found = finds(tmp_path, "deadlock", [])
     assert "group [0, 1] named 'a'" in found.summary
     assert found.consequences == (
@@ -78,12 +86,11 @@ def test_groups_in_opposite_order_are_a_deadlock(tmp_path: Path) -> None:
 
 def test_a_message_whose_sender_is_outside_is_unmatched(tmp_path: Path) -> None:
     """Rank 1 never sends; it sleeps at a line of its own."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2)):
         if journal.rank == 0:
             journal.begin(journal.message(group, "recv", 1), 200 * MS, q=1)
         else:
             stand(journal, 3 * S, "/src/train.py", 99, "save")
-        beat(journal, 20)
     found = finds(tmp_path, "unmatched_recv", [1], certainty="certain")
     assert "but rank 1 never sends; it is at train.py:99 in save" in found.summary
 
@@ -112,11 +119,10 @@ def test_a_send_that_nobody_receives_is_unmatched(tmp_path: Path) -> None:
 
 def test_two_ends_with_other_tags_name_both_and_blame_nobody(tmp_path: Path) -> None:
     """They wait for one another, but a deadlock would hide what is wrong."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2)):
         rank = journal.rank or 0
         call = journal.message(group, "recv" if rank else "send", 1 - rank, tag=rank)
         journal.begin(call, 200 * MS, q=1)
-        beat(journal, 20)
     found = only(findings(tmp_path))
     assert found.kind in ("unmatched_send", "unmatched_recv")
     assert found.culprits == ()
@@ -126,14 +132,13 @@ def test_two_ends_with_other_tags_name_both_and_blame_nobody(tmp_path: Path) -> 
 
 def test_a_receive_from_any_source_waits_for_any_sender(tmp_path: Path) -> None:
     """As long as one of two senders may still come from a wait of its own, nobody is to blame."""
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         if journal.rank == 0:
             journal.begin(journal.message(group, "recv", None), 200 * MS)
         elif journal.rank == 1:
             journal.begin(journal.message(group, "recv", 2), 200 * MS, q=1)
         else:
             stand(journal, 3 * S, "/src/train.py", 99, "save")
-        beat(journal, 20)
     finds(
         tmp_path, "unmatched_recv", [2], waiting=[1],
         consequences=("Rank 0 waits in recv from any rank (train.py:20).",),
@@ -147,7 +152,7 @@ def test_a_batch_that_lacks_one_message_is_no_matter_of_order(
     """Halos of three ranks: rank 2 takes itself for the last one and exchanges with rank 1 only,
     until that waits for rank 0, which waits for rank 2. Without such exchanges it is the order.
     """
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         mine = journal.rank or 0
         if mine and left_out:
             peer = 3 - mine
@@ -156,7 +161,6 @@ def test_a_batch_that_lacks_one_message_is_no_matter_of_order(
         to, at = {0: (2, 200), 1: (0, 240), 2: (1, 250)}[mine]
         number = 2 if mine == 2 and left_out else 1
         journal.begin(journal.message(group, "send", to), at * MS, q=number)
-        beat(journal, 20)
     found = finds(tmp_path, "deadlock", [])
     told = "Rank 2 came through recv from rank 1 (train.py:20) since rank 0 is in that send: look"
     assert (told in (found.hint or "")) is left_out
@@ -168,7 +172,7 @@ def test_a_server_that_receives_once_more_than_is_sent(tmp_path: Path, received:
     """A parameter server by hand: rank 2 had fewer batches, and went on to the barrier. No worker
     is told alone, for it waits for any; the counts show who sent less, if all of it was received.
     """
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         mine = journal.rank or 0
         sent = {1: 2, 2: 1}
         if mine == 0:
@@ -182,7 +186,6 @@ def test_a_server_that_receives_once_more_than_is_sent(tmp_path: Path, received:
                 call = journal.message(group, "send", 0)
                 journal.run(call, t=(110 + 10 * mine + number) * MS, d=MS // 2, q=number)
             journal.begin(journal.collective(group, "barrier"), 200 * MS, q=3)
-        beat(journal, 20)
     found = finds(tmp_path, "deadlock", [])
     assert found.summary.startswith("Ranks 0-2 wait for one another: ")
     assert "and waits for any of ranks 1, 2, which all wait; rank 1 is in barrier" in found.summary
@@ -276,13 +279,12 @@ def test_two_ends_of_another_size_are_told_although_both_returned(tmp_path: Path
 
 def test_on_nccl_a_ring_that_receives_first(tmp_path: Path) -> None:
     """Each has issued its send too, but the device has not come to it: a deadlock."""
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         rank = journal.rank or 0
         for place, (op, peer) in enumerate((("recv", (rank - 1) % 3), ("send", (rank + 1) % 3))):
             call = journal.message(group, op, peer, backend="nccl", device="cuda")
             number = journal.begin(call, 200 * MS + place * MS, q=1)
             journal.record(i=number, d=MS // 10)
-        beat(journal, 20)
     found = finds(tmp_path, "deadlock", [])
     assert found.cycle is not None
     assert len(found.cycle) == 3
@@ -293,7 +295,7 @@ def test_a_receive_that_is_only_asked_about_never_ends_on_gloo(
     tmp_path: Path, *, waits: bool
 ) -> None:
     """Its message was sent; nothing is wrong with the network as long as nobody waits for it."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2)):
         if journal.rank == 0:
             number = journal.begin(
                 journal.message(group, "recv", 1, **{"async": True}), 200 * MS, q=1
@@ -305,7 +307,6 @@ def test_a_receive_that_is_only_asked_about_never_ends_on_gloo(
             stand(journal, 3 * S, "/src/train.py", 99, "poll")
         else:
             journal.run(journal.message(group, "send", 0), t=210 * MS, d=MS, q=1)
-        beat(journal, 20)
     found = finds(tmp_path, "no_progress")
     assert ("is_completed()" in (found.hint or "")) is not waits
 

@@ -10,12 +10,12 @@ import pytest
 from disttrace_viewer.api.verdict import diagnose
 from disttrace_viewer.findings.finding import RuleFinding
 from support.journals import MS, Journal
-from support.scenes import PEER_GONE, S, beat, fail, findings, finds, only, ranks, steps
+from support.scenes import PEER_GONE, S, alive, beat, fail, findings, finds, only, ranks, steps
 
 
 def test_a_skipped_call_is_told_and_not_uneven_batches(tmp_path: Path) -> None:
     """Every step reduces at two lines; in the third one rank 1 leaves out the first of them."""
-    for journal, group in steps(tmp_path, 4, count=0):
+    for journal, group in alive(steps(tmp_path, 4, count=0)):
         small = journal.collective(group, shapes=[[1]], stack=journal.stack(("hang.py", 6, "norm")))
         large = journal.collective(
             group, shapes=[[1000]], stack=journal.stack(("hang.py", 14, "step"))
@@ -27,7 +27,6 @@ def test_a_skipped_call_is_told_and_not_uneven_batches(tmp_path: Path) -> None:
                 journal.begin(call, t, q=number)
             else:
                 journal.run(call, t=t, d=MS // 2, q=number)
-        beat(journal, 20)
     found = finds(tmp_path, "shape_mismatch", [1])
     assert (found.hint or "").startswith("Rank 1 skipped the call at hang.py:6")
 
@@ -38,11 +37,10 @@ def test_sizes_of_two_lines_are_no_uneven_batches(
     tmp_path: Path, line: int, world_size: int
 ) -> None:
     """In its first step one rank recomputes, and so reduces a norm once more."""
-    for journal, group in steps(tmp_path, world_size, count=0):
+    for journal, group in alive(steps(tmp_path, world_size, count=0)):
         size, at = (1, line) if journal.rank == world_size - 1 else (64, 10)
         where = journal.stack(("train.py", at, "step"))
         journal.begin(journal.collective(group, shapes=[[size]], stack=where), 200 * MS, q=1)
-        beat(journal, 20)
     found = only(findings(tmp_path))
     odd = [2] if world_size == 3 else []
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("shape_mismatch", odd)
@@ -53,20 +51,19 @@ def test_sizes_of_two_lines_are_no_uneven_batches(
 
 def test_one_more_call_of_another_kind_is_told(tmp_path: Path) -> None:
     """Rank 0 evaluates in between."""
-    for journal, group in steps(tmp_path, 3, count=3):
+    for journal, group in alive(steps(tmp_path, 3, count=3)):
         call = journal.collective(group)
         if journal.rank == 0:
             where = journal.stack(("train.py", 77, "evaluate"))
             call = journal.collective(group, "all_gather", stack=where)
         journal.begin(call, 200 * MS, q=4)
-        beat(journal, 20)
     found = finds(tmp_path, "op_mismatch", [0])
     assert (found.hint or "").startswith("Rank 0 made one more call, at train.py:77")
 
 
 def test_an_operation_of_several_calls_that_was_left_out_has_its_name(tmp_path: Path) -> None:
     """Rank 1 leaves out ``broadcast_object_list`` in its third step, and comes to the next call."""
-    for journal, group in steps(tmp_path, 3, count=0):
+    for journal, group in alive(steps(tmp_path, 3, count=0)):
         loss = journal.collective(group, stack=journal.stack(("train.py", 9, "step")))
         where = journal.stack(("load.py", 88, "share"))
         outer = journal.call(
@@ -90,7 +87,6 @@ def test_an_operation_of_several_calls_that_was_left_out_has_its_name(tmp_path: 
                 begun = journal.begin(loss, t + 5 * MS, q=number)
                 if step < 2:
                     journal.end(begun, MS // 2)
-        beat(journal, 20)
     found = only(findings(tmp_path))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("op_mismatch", [1])
     assert (found.hint or "").startswith("Rank 1 skipped the broadcast_object_list at load.py:88")
@@ -98,13 +94,12 @@ def test_an_operation_of_several_calls_that_was_left_out_has_its_name(tmp_path: 
 
 def test_one_call_that_a_few_left_out_is_told_of_them(tmp_path: Path) -> None:
     """The others save for the first time; rank 0's own part of it failed, and was caught."""
-    for journal, group in steps(tmp_path, 3, count=3):
+    for journal, group in alive(steps(tmp_path, 3, count=3)):
         call = journal.collective(group)
         if journal.rank:
             where = journal.stack(("train.py", 8, "save"))
             call = journal.collective(group, "barrier", shapes=None, stack=where)
         journal.begin(call, 200 * MS, q=4)
-        beat(journal, 20)
     found = finds(tmp_path, "op_mismatch", [0])
     assert (found.hint or "").startswith(
         "Rank 0 skipped the call at train.py:8, which ranks 1, 2 make, or made one more at"
@@ -113,14 +108,13 @@ def test_one_call_that_a_few_left_out_is_told_of_them(tmp_path: Path) -> None:
 
 def test_splits_are_printed(tmp_path: Path) -> None:
     """Who sends how many rows to whom, and not those that fit."""
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         rows = [2, 2, 3 if journal.rank == 1 else 2]
         call = journal.collective(
             group, "all_to_all_single", shapes=[[sum(rows)]], splits=[rows, [2, 2, 2]],
             args={"output_shapes": [[6]]},
         )  # fmt: skip
         journal.begin(call, 200 * MS, q=3)
-        beat(journal, 20)
     found = finds(tmp_path, "shape_mismatch")
     assert found.summary.endswith(
         "with sizes that do not fit: all_to_all_single (train.py:10), in which rank 1 sends 3 rows"
@@ -131,14 +125,13 @@ def test_splits_are_printed(tmp_path: Path) -> None:
 
 def test_four_sends_and_five_receives(tmp_path: Path) -> None:
     """Rank 0 went on to a collective, rank 1 waits for one more message."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2)):
         sends = journal.rank == 0
         call = journal.message(group, "send" if sends else "recv", 1 if sends else 0)
         for number in range(1, 5):
             journal.run(call, t=(200 + number) * MS, d=MS // 2, q=number)
         last = (journal.collective(group), 3) if sends else (call, 5)
         journal.begin(last[0], 300 * MS, q=last[1])
-        beat(journal, 20)
     found = finds(tmp_path, "deadlock")
     assert found.hint == (
         "Rank 1 is at receive #5 with rank 0, which has sent only 4 and went on to a collective:"
@@ -205,10 +198,9 @@ def test_parameters_that_one_rank_does_not_pass_are_named(
     tmp_path: Path, op: str, what: str
 ) -> None:
     """FSDP's call for a module is of another size in rank 1."""
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         names = "up.bias" if journal.rank == 1 else "up.weight up.bias down.bias"
         journal.begin(of_module(journal, group, op, names), 200 * MS, q=3)
-        beat(journal, 20)
     found = finds(tmp_path, "shape_mismatch", [1])
     lacking = ("layers.2.up.weight", "layers.2.down.bias")
     assert [names for _, names in found.parameters] == [lacking]
@@ -222,7 +214,7 @@ def leaders(
     """Ranks 0 and 2 of 4 reduce at these lines of their group. ``then``: who of them has come to a
     barrier of all, where the others are; the group of all was used ``world`` times before.
     """
-    for journal, group in steps(folder, 4, count=world):
+    for journal, group in alive(steps(folder, 4, count=world)):
         rank = journal.rank or 0
         if rank in courses:
             sub = journal.group(name="1", ranks=[0, 2], size=2, rank=rank // 2, default=False)
@@ -237,7 +229,6 @@ def leaders(
             where = journal.stack(("train.py", 26, "main"))
             call = journal.collective(group, "barrier", shapes=None, stack=where)
             journal.begin(call, 300 * MS, q=world + 1)
-        beat(journal, 20)
     return [*diagnose(folder).found]
 
 
@@ -276,7 +267,7 @@ def test_an_order_of_groups_is_asked_for_where_both_have_used_both(tmp_path: Pat
 @pytest.mark.parametrize("short", [1, 3], ids=["in the midst", "the last stage"])
 def test_who_left_a_collective_out_is_a_round_ahead(tmp_path: Path, short: int) -> None:
     """A pipeline passes a batch along, then all gather; one leaves the gathering out once."""
-    for journal, group in steps(tmp_path, 4, count=0):
+    for journal, group in alive(steps(tmp_path, 4, count=0)):
         rank, t = journal.rank or 0, 200 * MS
         there = journal.stack(("train.py", 50, "metrics"))
         gather = journal.collective(group, "all_gather", stack=there)
@@ -292,7 +283,6 @@ def test_who_left_a_collective_out_is_a_round_ahead(tmp_path: Path, short: int) 
                 journal.run(gather, t=t, d=5 * MS, q=n)
         journal.begin(*((recv, t, 5) if rank == short else (gather, t, 4))[:2],
                       q=5 if rank == short else 4)  # fmt: skip
-        beat(journal, 20)
     found = only(findings(tmp_path))
     others = ", ".join(str(rank) for rank in range(4) if rank != short)
     assert found.kind == "deadlock"
@@ -338,13 +328,12 @@ def test_the_exception_is_told_and_who_went_on(
     tmp_path: Path, make: type, world_size: int, who: list[int]
 ) -> None:
     """Be they one of two, or most: it is they who are not where they should be."""
-    for journal, group in steps(tmp_path, world_size):
+    for journal, group in alive(steps(tmp_path, world_size)):
         raises = ERROR if journal.rank in who else ""
         make(journal, group, 200 * MS, 3, raises=raises)
         if raises:
             where = journal.stack(("train.py", 27, "main"))
             journal.begin(journal.collective(group, "barrier", stack=where), 210 * MS, q=3)
-        beat(journal, 20)
     found = only(findings(tmp_path))
     line = 15 if make is gather_object else 16
     assert (found.kind, found.certainty) == (
@@ -365,7 +354,7 @@ def test_the_exception_is_told_and_who_went_on(
 @pytest.mark.parametrize("between", ["call", "thread", "peer", "place"])
 def test_an_exception_of_something_else_is_not_told(tmp_path: Path, between: str) -> None:
     """Another call came after it in that group; another thread; over a lost peer; elsewhere."""
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         at = 4 if between == "call" else 3
         if journal.rank == 1:
             line = journal.stack(("other.py", 99, "log"))
@@ -382,7 +371,6 @@ def test_an_exception_of_something_else_is_not_told(tmp_path: Path, between: str
             journal.begin(journal.collective(group, "barrier", stack=where), 210 * MS, q=at)
         else:
             gather_object(journal, group, 210 * MS, at)
-        beat(journal, 20)
     found = finds(tmp_path, "op_mismatch", [1])
     assert "raised" not in found.summary + (found.hint or "")
 
@@ -390,9 +378,8 @@ def test_an_exception_of_something_else_is_not_told(tmp_path: Path, between: str
 @pytest.mark.parametrize("make", [gather_object, scatter])
 def test_who_went_on_to_nothing_is_missing_for_that(tmp_path: Path, make: type) -> None:
     """Rank 1 caught it and is in no collective since."""
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         make(journal, group, 200 * MS, 3, raises=ERROR if journal.rank == 1 else "")
-        beat(journal, 20)
     found = finds(tmp_path, "missing_participant", [1])
     assert found.summary.endswith(TOLD)
     assert (found.hint or "").startswith("Find why the call at train.py:1")
@@ -400,11 +387,10 @@ def test_who_went_on_to_nothing_is_missing_for_that(tmp_path: Path, make: type) 
 
 def test_a_job_that_probes_is_not_blamed_for_it(tmp_path: Path) -> None:
     """All ranks tried a call that their backend has not, and rank 1 is in its loader now."""
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         scatter(journal, group, 150 * MS, 3, raises=ERROR)
         if journal.rank != 1:
             journal.begin(journal.collective(group), 200 * MS, q=3)
-        beat(journal, 20)
     found = finds(tmp_path, "missing_participant", [1])
     assert "raised" not in found.summary + (found.hint or "")
 
@@ -414,7 +400,7 @@ def test_who_went_on_to_another_group_is_told_of_in_the_deadlock(
     tmp_path: Path, make: type
 ) -> None:
     """Rank 1 is in a barrier of all, rank 0 in the call of their group that raised on rank 1."""
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         rank = journal.rank or 0
         if rank < 2:
             sub = journal.group(name="1", ranks=[0, 1], size=2, rank=rank, default=False)
@@ -423,7 +409,6 @@ def test_who_went_on_to_another_group_is_told_of_in_the_deadlock(
         if rank:
             where = journal.stack(("train.py", 27, "main"))
             journal.begin(journal.collective(group, "barrier", stack=where), 210 * MS, q=3)
-        beat(journal, 20)
     found = finds(tmp_path, "deadlock")
     assert found.summary.endswith(f"raised on rank 1, which {TOLD}")
     assert (found.hint or "").startswith("Find why the call at train.py:1")

@@ -14,6 +14,7 @@ from disttrace_viewer.trace.process import Process
 from support.journals import MS, Journal, workers
 from support.scenes import (
     S,
+    alive,
     beat,
     create,
     findings,
@@ -49,7 +50,7 @@ def job(
     """Two ranks have counted themselves in for step 3 and ask until all have; what the third does
     is left to it.
     """
-    for journal, group in steps(folder, world_size):
+    for journal, group in alive(steps(folder, world_size), UNTIL_S):
         for step in (1, 2) if series else ():
             count_in(journal, step, (120 + 10 * step) * MS)
         if journal.rank == world_size - 1:
@@ -57,7 +58,6 @@ def job(
         else:
             journal.run(store_call(journal, "add", 60), 200 * MS, MS, k="arrived/3")
             asks(journal, "arrived/3")
-        beat(journal, UNTIL_S)
 
 
 def in_barrier(journal: Journal, group: int) -> None:
@@ -114,7 +114,7 @@ def test_who_asked_in_vain_and_ended_well(tmp_path: Path, *, well: bool) -> None
 @pytest.mark.parametrize("line", [61, 99])
 def test_who_gets_no_processor_still_asks(tmp_path: Path, line: int) -> None:
     """Its newest question is six seconds old, and it is seen at that line, or elsewhere."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2), UNTIL_S):
         if journal.rank:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         else:
@@ -122,7 +122,6 @@ def test_who_gets_no_processor_still_asks(tmp_path: Path, line: int) -> None:
             for n in range(1, 28):
                 journal.run(call, n * S // 2, MS, k="lock")
             stand(journal, 18 * S, "train.py", line, "main")
-        beat(journal, UNTIL_S)
     found = finds(tmp_path, "missing_participant")
     assert bool(found.culprits) is (line == 99)
     assert ("asks again and again" in found.summary) is (line == 61)
@@ -140,9 +139,8 @@ def test_a_launcher_that_stops_them_does_not_get_on(tmp_path: Path) -> None:
 
 def test_launchers_that_look_for_other_nodes_wait_for_nobody(tmp_path: Path) -> None:
     """The agents of two nodes look into their rendezvous while all workers compute."""
-    for journal, _ in steps(tmp_path, 2):
+    for journal, _ in alive(steps(tmp_path, 2), UNTIL_S):
         stand(journal, 3 * S, "/src/train.py", 70, "compile")
-        beat(journal, UNTIL_S)
     for pid in (3998, 3999):
         agent = Journal(tmp_path, pid=pid, role="agent")
         agent.run(store_call(agent, "compare_set", 60), 100 * MS, MS, k="rendezvous")
@@ -155,7 +153,7 @@ def test_launchers_that_look_for_other_nodes_wait_for_nobody(tmp_path: Path) -> 
 
 def test_all_ask_for_each_one_in_turn(tmp_path: Path) -> None:
     """Everybody sets a key of its own and looks for that of each; one spelt its own otherwise."""
-    for journal, _ in steps(tmp_path, 3):
+    for journal, _ in alive(steps(tmp_path, 3), UNTIL_S):
         mine = "done/2" if journal.rank != 1 else "done_1"
         mine = mine if journal.rank else "done/0"
         journal.run(store_call(journal, "set", 60), 200 * MS, MS, k=mine)
@@ -163,7 +161,6 @@ def test_all_ask_for_each_one_in_turn(tmp_path: Path) -> None:
         journal.run(check, 210 * MS, MS, k=["done/0"])
         for n in range(1, 2 * UNTIL_S):
             journal.run(check, n * S // 2, MS, k=["done/1"])
-        beat(journal, UNTIL_S)
     found = finds(tmp_path, "store_key_missing", [], certainty="likely", waiting=[0, 1, 2])
     assert "the nearest key that was set is 'app/done_1', by rank 1." in found.summary
 
@@ -171,14 +168,13 @@ def test_all_ask_for_each_one_in_turn(tmp_path: Path) -> None:
 @pytest.mark.parametrize("busy", [True, False])
 def test_two_keys_in_turn(tmp_path: Path, *, busy: bool) -> None:
     """Workers look for the word to stop and for their next job; neither is set any more."""
-    for journal, _ in steps(tmp_path, 3):
+    for journal, _ in alive(steps(tmp_path, 3), UNTIL_S):
         check = store_call(journal, "check", 61)
         stop = store_call(journal, "check", 60)
         for n in range(1, 2 * UNTIL_S) if journal.rank else ():
             journal.run(stop, n * S // 2, MS, k=["stop"])
             job = max(n, 5) if busy else 5
             journal.run(check, n * S // 2 + 2 * MS, MS, k=[f"job/{job}"])
-        beat(journal, UNTIL_S)
     found = findings(tmp_path)
     if busy:
         assert found == []
@@ -204,25 +200,23 @@ def test_somebody_gets_on(tmp_path: Path) -> None:
 
 def test_a_controller_that_asks_all_day(tmp_path: Path) -> None:
     """One rank looks for a message that it has no part in, while the other computes for long."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2), UNTIL_S):
         if journal.rank:
             in_loader(journal, group)
         else:
             asks(journal, "message")
-        beat(journal, UNTIL_S)
     assert findings(tmp_path) == []
 
 
 def test_work_that_others_are_through_with_holds_up_nobody(tmp_path: Path) -> None:
     """Rank 0 took its future, and holds the GIL since: its poller could not see the end."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2), UNTIL_S):
         call = journal.collective(group, asynchronous=True)
         work = journal.begin(call, 200 * MS, q=3)
         journal.record(i=work, d=MS)
         journal.record(o=work, d=2 * MS, k="get_future")
         if journal.rank:
             journal.record(c=work, d=5 * MS, g=2 * MS)
-        beat(journal, UNTIL_S)
     assert findings(tmp_path) == []
 
 
@@ -232,7 +226,7 @@ def test_work_that_is_asked_for_and_not_waited_for(tmp_path: Path, how: str | No
 
     Who did not ask, or goes on with something else, may well compute meanwhile.
     """
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3), UNTIL_S):
         if journal.rank == 2:
             in_loader(journal, group)
         else:
@@ -244,7 +238,6 @@ def test_work_that_is_asked_for_and_not_waited_for(tmp_path: Path, how: str | No
                 journal.record(o=works[0], d=3 * MS, k="get_future" if how == "busy" else how)
             if how == "busy":
                 journal.run(store_call(journal, "set", 80), 300 * MS, MS, k="progress")
-        beat(journal, UNTIL_S)
     found = findings(tmp_path)
     if how in (None, "busy"):
         assert found == []
@@ -257,7 +250,7 @@ def test_work_that_is_asked_for_and_not_waited_for(tmp_path: Path, how: str | No
 @pytest.mark.parametrize("busy", [True, False])
 def test_a_main_thread_beside_one_that_communicates(tmp_path: Path, *, busy: bool) -> None:
     """It counts where the other thread has done nothing since; else it may wait all day."""
-    for journal in workers(tmp_path, 2):
+    for journal in alive(workers(tmp_path, 2), UNTIL_S):
         group = journal.world()
         thread = journal.numbered("thread", name="pool", main=False)
         call = journal.collective(group)
@@ -265,7 +258,6 @@ def test_a_main_thread_beside_one_that_communicates(tmp_path: Path, *, busy: boo
         journal.begin(store_call(journal, "get", 50), 200 * MS, k="stop")
         for n in range(1, UNTIL_S if busy else 1):
             journal.run(call, n * S, MS, q=1 + n, h=thread)
-        beat(journal, UNTIL_S)
     found = findings(tmp_path)
     assert [f.kind for f in found] == ([] if busy else ["store_key_missing"])
 
@@ -300,12 +292,11 @@ def test_a_server_that_is_still(tmp_path: Path, look: Look, *, again: bool) -> N
 
 def test_a_server_that_runs_is_not_blamed(tmp_path: Path) -> None:
     """It waits for the other rank; its thread that serves answers all the same."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2), UNTIL_S):
         if journal.rank:
             journal.begin(store_call(journal, "add", 60), 200 * MS, k="arrived/3")
         else:
             in_barrier(journal, group)
-        beat(journal, UNTIL_S)
     assert all(0 not in f.culprits or f.kind != "no_progress" for f in findings(tmp_path))
 
 
@@ -320,7 +311,7 @@ def test_a_main_thread_that_waits_for_a_pool(
     tmp_path: Path, inner: tuple[str, int, str], shown: str
 ) -> None:
     """Then the thread that communicates tells where the process is."""
-    for journal in workers(tmp_path, 2):
+    for journal in alive(workers(tmp_path, 2), UNTIL_S):
         group = journal.world()
         thread = journal.numbered("thread", name="pool", main=False)
         call = journal.collective(group)
@@ -332,7 +323,6 @@ def test_a_main_thread_that_waits_for_a_pool(
             journal.record(at=3 * S, h=0, k=journal.stack(inner, main))
         else:
             journal.begin(call, 200 * MS, q=2, h=thread)
-        beat(journal, UNTIL_S)
     found = finds(tmp_path, "missing_participant", [1])
     assert f"rank 1 is at {shown}" in found.summary
 
@@ -345,7 +335,7 @@ def test_a_main_thread_that_makes_groups_between_its_waits(
     tries to get, where it was given such a key before it made the last group; one that it wants
     only from then on it may want all day.
     """
-    for journal in workers(tmp_path, 2):
+    for journal in alive(workers(tmp_path, 2), UNTIL_S):
         group = journal.world()
         thread = journal.numbered("thread", name="pool", main=False)
         journal.run(journal.collective(group), 120 * MS, MS, q=1, h=thread)
@@ -362,7 +352,6 @@ def test_a_main_thread_that_makes_groups_between_its_waits(
                 journal.run(store_call(journal, "set", 25), 130 * MS + 40 * n * MS, MS, k=key)
             create(journal, 150 * MS, [0, 1], wait=False)
             create(journal, 190 * MS, [0, 1])
-        beat(journal, UNTIL_S)
     found = only(findings(tmp_path))
     if between:
         assert (found.kind, ranks(tmp_path, found.waiting)) == ("store_key_missing", [1])
@@ -376,7 +365,7 @@ def test_who_communicates_with_others_may_come_yet(tmp_path: Path, stops: bool) 
     """Spare ranks wait in the last barrier while the others train in a group of their own. Once
     these have stopped for longer than a step takes, they are what is waited for.
     """
-    for journal, group in steps(tmp_path, 4):
+    for journal, group in alive(steps(tmp_path, 4)):
         if journal.rank in (2, 3):
             journal.begin(journal.collective(group, "barrier", shapes=None), 200 * MS, q=3)
         else:
@@ -384,7 +373,6 @@ def test_who_communicates_with_others_may_come_yet(tmp_path: Path, stops: bool) 
             call = journal.collective(own)
             for number in range(1, 20 if stops else 40):
                 journal.run(call, t=200 * MS + number * S // 2, d=MS, q=number)
-        beat(journal, 20)
     found = finds(tmp_path, "missing_participant")
     assert (found.certainty, ranks(tmp_path, found.culprits)) == (
         ("certain", [0, 1]) if stops else ("likely", [])
@@ -395,7 +383,7 @@ def test_who_communicates_with_others_may_come_yet(tmp_path: Path, stops: bool) 
 
 def test_who_has_a_lock_that_somebody_wants_is_named(tmp_path: Path) -> None:
     """Rank 0 took it by ``compare_set`` and never gives it back; rank 1 tries again and again."""
-    for journal, _ in steps(tmp_path, 2):
+    for journal, _ in alive(steps(tmp_path, 2), UNTIL_S):
         if journal.rank == 0:
             journal.run(store_call(journal, "compare_set", 60), 200 * MS, MS, k="lock")
             stand(journal, 3 * S, "/src/train.py", 70, "save")
@@ -403,7 +391,6 @@ def test_who_has_a_lock_that_somebody_wants_is_named(tmp_path: Path) -> None:
             take = store_call(journal, "compare_set", 61)
             for n in range(2, 5 * UNTIL_S):
                 journal.run(take, n * S // 5, MS, k="lock")
-        beat(journal, UNTIL_S)
     found = finds(tmp_path, "store_key_missing", [], certainty="likely")
     assert "rank 0 has it since its store.compare_set at train.py:60" in found.summary
     assert (found.hint or "").startswith("Find why it never gives the lock back")
@@ -413,7 +400,7 @@ def test_whoever_asks_a_store_is_looked_at_there(tmp_path: Path) -> None:
     """Rank 1 broke inside a lock, kept it, and is in the last barrier, where nobody ever came: the
     others, who have had the lock before, ask for it. That they are not there yet says nothing.
     """
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3), UNTIL_S):
         if journal.rank == 1:
             last = journal.collective(
                 group, "barrier", stack=journal.stack(("train.py", 90, "end"))
@@ -425,7 +412,6 @@ def test_whoever_asks_a_store_is_looked_at_there(tmp_path: Path) -> None:
             journal.run(give, 210 * MS, MS, k="lock")
             for n in range(2, 5 * UNTIL_S):
                 journal.run(take, n * S // 5, MS, k="lock")
-        beat(journal, UNTIL_S)
     found = finds(tmp_path, "missing_participant", [], certainty="likely")
     assert "ranks 0, 2 ask again and again (store.compare_set" in found.summary
     assert (found.hint or "").startswith("Find who should bring about what is asked for there")

@@ -15,6 +15,7 @@ from support.journals import MS, Journal
 from support.scenes import (
     PEER_GONE,
     S,
+    alive,
     all_gone,
     beat,
     fail,
@@ -176,10 +177,9 @@ def test_a_job_that_was_killed_soon_after_it_hung(
 
     Where it stands is not known: its last call is shown, and that it is outside since.
     """
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3), 4 + after_s):
         if journal.rank != 2:
             journal.begin(journal.collective(group), 4 * S, q=3)
-        beat(journal, 4 + after_s)
     found = finds(tmp_path, "missing_participant", [2], certainty=certainty, look=all_gone)
     assert (bool(found.settles), found.consequences) == (certainty == "likely", ())
     assert "rank 2 is not in any collective since all_reduce #2" in found.summary
@@ -187,7 +187,7 @@ def test_a_job_that_was_killed_soon_after_it_hung(
 
 def test_a_wait_no_longer_than_those_before_it_is_not_certain(tmp_path: Path) -> None:
     """Rank 1 computes for seven seconds in every step; in the third one all are killed."""
-    for journal, group in steps(tmp_path, 2, count=0):
+    for journal, group in alive(steps(tmp_path, 2, count=0), 22):
         call = journal.collective(group)
         for step in (1, 2):
             if journal.rank == 0:
@@ -196,14 +196,12 @@ def test_a_wait_no_longer_than_those_before_it_is_not_certain(tmp_path: Path) ->
                 journal.run(call, t=8 * step * S, d=MS, q=step)
         if journal.rank == 0:
             journal.begin(call, 17 * S, q=3)
-        beat(journal, 22)
     finds(tmp_path, "missing_participant", certainty="likely", look=all_gone)
 
 
 def test_a_healthy_job_that_was_killed_has_no_finding(tmp_path: Path) -> None:
     """Somebody is always in something for some milliseconds."""
-    for journal, group in steps(tmp_path, 3):
-        beat(journal, 4)
+    for journal, group in alive(steps(tmp_path, 3), 4):
         if journal.rank != 2:
             journal.begin(journal.collective(group), 4 * S + 10 * MS, q=3)
     assert findings(tmp_path, look=all_gone) == []
@@ -525,14 +523,13 @@ def test_a_forked_child_in_an_inherited_group_is_told_as_that(tmp_path: Path) ->
 @pytest.mark.parametrize("parent", [0, 1], ids=["the server of the store", "a client"])
 def test_the_calls_of_a_copy_are_not_its_parents(tmp_path: Path, parent: int) -> None:
     """The parent stands in a loader, and its child has called as often as the others."""
-    for journal, group in steps(tmp_path, 2, count=2):
+    for journal, group in alive(steps(tmp_path, 2, count=2)):
         if journal.rank != parent:
             journal.begin(journal.collective(group), 2_000 * MS, q=3)
         else:
             child = forked(journal)
             child.begin(child.collective(child.world()), 2_000 * MS, q=3)
             beat(child, 20)
-        beat(journal, 20)
     found = findings(tmp_path)
     assert {f.kind for f in found} == {"missing_participant", "not_in_group"}
     missing = next(f for f in found if f.kind == "missing_participant")
@@ -548,14 +545,13 @@ def destroy(journal: Journal, t: int) -> int:
 @pytest.mark.parametrize("since", [1, 12])
 def test_it_waits_for_the_oldest_work_from_its_own_begin_on(tmp_path: Path, since: int) -> None:
     """Rank 0 issued all_reduce #3, and waits for it only in the destruction."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2)):
         if journal.rank == 0:
             work = journal.begin(journal.collective(group, asynchronous=True), 200 * MS, q=3)
             journal.record(i=work, d=MS)
             destroy(journal, since * S)
         else:
             stand(journal, 3 * S, "/src/loader.py", 9, "load")
-        beat(journal, 20)
     found = findings(tmp_path)
     if since > 10:
         assert found == []
@@ -567,12 +563,11 @@ def test_it_waits_for_the_oldest_work_from_its_own_begin_on(tmp_path: Path, sinc
 
 def test_without_a_record_of_its_work_nobody_is_blamed(tmp_path: Path) -> None:
     """The program dropped the Work, so nobody knows of its end."""
-    for journal, _ in steps(tmp_path, 2):
+    for journal, _ in alive(steps(tmp_path, 2)):
         if journal.rank == 0:
             destroy(journal, 1 * S)
         else:
             stand(journal, 3 * S, "/src/loader.py", 9, "load")
-        beat(journal, 20)
     found = finds(tmp_path, "no_progress", [])
     assert "in destroy_process_group at train.py:40 for 19.0 s" in found.summary
 
@@ -584,12 +579,11 @@ def test_all_that_destroy_their_groups_have_a_minute(
     """NCCL takes seconds for some dozen communicators; a graph that holds any keeps it for ever."""
     for until in (20, 70):
         folder = tmp_path / str(until)
-        for journal, group in steps(folder, 2):
+        for journal, group in alive(steps(folder, 2), until):
             if held_by == "a graph":
                 call = journal.collective(group, op="graph_replay(all_reduce)", backend="graph")
                 journal.run(call, 200 * MS, MS, q=1)
             destroy(journal, 1 * S)
-            beat(journal, until)
         found = findings(folder)
         assert [f.kind for f in found] == ["no_progress"] * (until >= told_s)
         assert all(("reset()" in (f.hint or "")) == (held_by == "a graph") for f in found)
@@ -597,7 +591,7 @@ def test_all_that_destroy_their_groups_have_a_minute(
 
 def test_a_device_says_itself_what_it_is_at(tmp_path: Path) -> None:
     """One finding, and not another one for the destruction."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2)):
         call = journal.collective(group, backend="nccl", device="cuda")
         if journal.rank == 0:
             work = journal.begin(call, 200 * MS, q=1)
@@ -605,7 +599,6 @@ def test_a_device_says_itself_what_it_is_at(tmp_path: Path) -> None:
             destroy(journal, 1 * S)
         else:
             stand(journal, 3 * S, "/src/loader.py", 9, "load")
-        beat(journal, 20)
     assert only(findings(tmp_path)).kind == "missing_participant"
 
 
@@ -649,13 +642,12 @@ def test_who_ends_before_its_device_is_through_is_missing_there(
 @pytest.mark.parametrize("parted", [True, False])
 def test_who_has_parted_left_its_loop_earlier(tmp_path: Path, *, parted: bool) -> None:
     """It uploads its model meanwhile: no data loader, and no lock."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2)):
         if journal.rank == 0:
             if parted:
                 journal.end(destroy(journal, 200 * MS), MS)
             stand(journal, 1 * S, "/src/train.py", 50, "upload")
         else:
             journal.begin(journal.collective(group), 200 * MS, q=3)
-        beat(journal, 20)
     found = finds(tmp_path, "missing_participant", [0])
     assert ("uneven inputs" in (found.hint or "")) is parted

@@ -17,7 +17,7 @@ from disttrace_viewer.findings.finding import KINDS
 from disttrace_viewer.findings.rules.table import RULES
 from disttrace_viewer.views.terminal.diagnosis import lines
 from support.journals import MS, training
-from support.scenes import PEER_GONE, all_gone, beat, fail, stand, steps, verdict
+from support.scenes import PEER_GONE, alive, all_gone, fail, stand, steps, verdict
 from support.states import hang as many_hang
 
 FINDING = {
@@ -36,12 +36,11 @@ ROOT = Path(__file__).parents[3]
 
 def hang(folder: Path) -> None:
     """Rank 1 of two stands outside."""
-    for journal, group in steps(folder, 2):
+    for journal, group in alive(steps(folder, 2)):
         if journal.rank == 0:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         else:
             stand(journal, 9000 * MS, "/src/loader.py", 9, "load")
-        beat(journal, 20)
 
 
 def as_json(folder: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> tuple[int, Any]:
@@ -183,12 +182,11 @@ def test_who_was_killed_inside_an_exchange_is_told_there(tmp_path: Path) -> None
 
 def test_a_large_job_fits_a_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Equal positions are folded, culprits stand first, and lines are wrapped by words."""
-    for journal, group in steps(tmp_path, 64, count=1):
+    for journal, group in alive(steps(tmp_path, 64, count=1)):
         if journal.rank == 61:
             stand(journal, 3000 * MS, "/src/loader.py", 9, "load")
         else:
             journal.begin(journal.collective(group), 200 * MS, q=2)
-        beat(journal, 20)
     assert main(["diagnose", str(tmp_path), "--width", "80"]) == 1
     shown = capsys.readouterr().out.splitlines()
     assert len(shown) < 20
@@ -203,10 +201,9 @@ def test_before_the_stall_limit_it_says_who_waits_for_whom(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """That is no fault yet, and the exit code says so."""
-    for journal, group in steps(tmp_path, 4):
+    for journal, group in alive(steps(tmp_path, 4), 10):
         if journal.rank != 1:
             journal.begin(journal.collective(group), 3400 * MS, q=3)
-        beat(journal, 10)
     assert main(["diagnose", str(tmp_path)]) == 0
     assert capsys.readouterr().out.splitlines()[0] == (
         "No fault yet: ranks 0, 2, 3 have been waiting 6.6 s for rank 1 in all_reduce #3 of the"
@@ -217,10 +214,9 @@ def test_before_the_stall_limit_it_says_who_waits_for_whom(
 
 def test_the_variable_sets_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The option wins over it."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2), 10):
         if journal.rank == 0:
             journal.begin(journal.collective(group), 3400 * MS, q=3)
-        beat(journal, 10)
     monkeypatch.setenv("DISTTRACE_STALL", "5")
     assert main(["diagnose", str(tmp_path)]) == 1
     assert main(["diagnose", str(tmp_path), "--stall", "20"]) == 0
@@ -228,13 +224,12 @@ def test_the_variable_sets_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_stacks_of_whoever_is_stuck(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All recorded frames, each stack once."""
-    for journal, group in steps(tmp_path, 3):
+    for journal, group in alive(steps(tmp_path, 3)):
         if journal.rank == 1:
             frames = (("/usr/lib/python3.12/queue.py", 171, "get"), ("/src/loader.py", 9, "load"))
             journal.record(at=9000 * MS, h=0, k=journal.stack(*frames))
         else:
             journal.begin(journal.collective(group), 200 * MS, q=3)
-        beat(journal, 20)
     assert main(["diagnose", str(tmp_path), "--stacks"]) == 1
     shown = capsys.readouterr().out
     assert "rank 1 is at loader.py:9 in load (in queue.py:171 get), not in any collective" in shown

@@ -10,6 +10,7 @@ from disttrace_viewer.merge.reader import load
 from support.journals import MS, Journal
 from support.scenes import (
     S,
+    alive,
     all_gone,
     beat,
     fail,
@@ -180,7 +181,7 @@ def test_a_kill_after_long_asking_is_not_the_cause(tmp_path: Path, *, computed: 
 @pytest.mark.parametrize("needed", [False, True])
 def test_who_awaits_a_key_while_something_else_is_wrong(tmp_path: Path, *, needed: bool) -> None:
     """It may look for a message every now and then; if others wait for it, that is told."""
-    for journal, _ in steps(tmp_path, 4):
+    for journal, _ in alive(steps(tmp_path, 4), UNTIL_S):
         rank = journal.rank or 0
         first = 2 * (rank // 2)
         store = journal.prefix_store(1, f"pair {first}")
@@ -190,7 +191,6 @@ def test_who_awaits_a_key_while_something_else_is_wrong(tmp_path: Path, *, neede
             journal.begin(journal.collective(pair), 200 * MS, q=1)
         if journal.rank == 3:
             awaits_key(journal)
-        beat(journal, UNTIL_S)
     kinds = sorted(one.kind for one in findings(tmp_path) if one.severity == "error")
     assert kinds == ["missing_participant", *["store_key_missing"] * needed]
 
@@ -206,7 +206,7 @@ def test_a_thread_beside_that_awaits_the_end_waits_for_nobody(tmp_path: Path) ->
 
 def test_who_is_needed_by_nobody_while_others_get_on(tmp_path: Path) -> None:
     """A controller may ask like that all day."""
-    for journal, _ in steps(tmp_path, 3):
+    for journal, _ in alive(steps(tmp_path, 3), UNTIL_S):
         if journal.rank == 2:
             awaits_key(journal)
         else:
@@ -216,5 +216,4 @@ def test_who_is_needed_by_nobody_while_others_get_on(tmp_path: Path) -> None:
             call = journal.collective(active)
             for n in range(3, 10 * UNTIL_S + 5):
                 journal.run(call, t=n * S // 10, d=MS, q=n - 2)
-        beat(journal, UNTIL_S)
     assert findings(tmp_path) == []

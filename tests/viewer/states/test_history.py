@@ -28,12 +28,12 @@ from disttrace_viewer.states.state import State, merge
 from disttrace_viewer.trace.model import LaunchedJob, Stream
 from disttrace_viewer.trace.operation import Op
 from support.journals import MS
-from support.scenes import PEER_GONE, beat, fail, nobody_knows, steps, told
+from support.scenes import PEER_GONE, alive, beat, fail, nobody_knows, steps, told
 
 
 def one_more(path: Path, size: int, count: int) -> None:
     """Rank 0 reduces once more at another line, is refused before it, and waits alone at last."""
-    for journal, group in steps(path, size, 1):
+    for journal, group in alive(steps(path, size, 1), 30):
         usual = journal.collective(group)
         extra = journal.collective(group, stack=journal.stack(("train.py", 77, "evaluate")))
         calls = [usual] * count + [extra] * (journal.rank == 0) + [usual] * count
@@ -46,7 +46,6 @@ def one_more(path: Path, size: int, count: int) -> None:
                 journal.begin(call, t, q=number)
             else:
                 journal.run(call, t, MS // 2, q=number)
-        beat(journal, 30)
 
 
 def all_of(jobs: Sequence[LaunchedJob]) -> list[str]:
@@ -204,7 +203,7 @@ def test_ends_of_journals_that_begin_at_other_calls_are_compared_from_the_later_
     """Rank 0 writes more, and calls something else at last: what was meant is told before a stall
     as after it.
     """
-    for journal, group in steps(tmp_path, 3, 0):
+    for journal, group in alive(steps(tmp_path, 3, 0)):
         usual = journal.collective(group)
         more = journal.message(group, "send", (journal.rank or 0) + 1)
         for number in range(1, 400):
@@ -214,7 +213,6 @@ def test_ends_of_journals_that_begin_at_other_calls_are_compared_from_the_later_
         where = journal.stack(("train.py", 77, "evaluate"))
         other = journal.collective(group, "all_gather", stack=where)
         journal.begin(usual if journal.rank else other, 700 * MS, q=400)
-        beat(journal, 20)
     monkeypatch.setattr(words, "MOST_EACH", 8_000)
     files = evidence([str(tmp_path)], Problems())
     ends = folder.of_journals(files, window=4_000)
@@ -249,10 +247,9 @@ def test_who_went_on_is_asked_once_for_each_collective(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not by each of those who wait in it: they are thousands, and so are its members."""
-    for journal, group in steps(tmp_path, 8, 1):
+    for journal, group in alive(steps(tmp_path, 8, 1), 30):
         if journal.rank:
             journal.begin(journal.collective(group), 300 * MS, q=2)
-        beat(journal, 30)
     asked: list[tuple[Stream, int]] = []
     exchange = Recorded.exchange
 

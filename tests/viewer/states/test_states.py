@@ -24,7 +24,7 @@ from disttrace_viewer.states.reduce import reduce
 from disttrace_viewer.states.state import MOST_BYTES, State, StateError, merge, pack, unpack
 from support.journals import MS
 from support.processes import python
-from support.scenes import S, beat, nobody_knows, steps
+from support.scenes import S, alive, nobody_knows, steps
 from support.states import hang
 
 
@@ -95,12 +95,11 @@ def test_a_tail_is_enough_to_be_likely(tmp_path: Path) -> None:
 
 def test_begins_in_flight_are_at_the_head_of_a_segment(tmp_path: Path) -> None:
     """An operation begun in an earlier segment is known by the newest one, and its head."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2), 600):
         if journal.rank == 0:
             call = journal.collective(group)
             number = journal.begin(call, 200 * MS, q=3)
             journal.segment(300 * MS, pending=[{"b": number, "t": 200 * MS, "s": call, "q": 3}])
-        beat(journal, 600)
     (found,) = verdict(merge(states(tmp_path, window=1_000)), look=nobody_knows).findings
     assert (found.kind, found.seq) == ("missing_participant", 3)
 

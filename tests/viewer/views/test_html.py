@@ -20,7 +20,7 @@ from disttrace_viewer.views.timeline import content
 from support.browser import Browser
 from support.journals import MS, Journal, bulk, training, workers
 from support.pages import Page, page
-from support.scenes import S, beat, stand
+from support.scenes import S, alive, beat, stand
 
 NASTY = "</script><script>alert(1)</script><!--"
 NONE = (1 << 32) - 1
@@ -260,7 +260,7 @@ def test_a_straggler(chromium: Browser, straggler: Path) -> None:
 @pytest.fixture
 def hang64(tmp_path: Path) -> Path:
     """Rank 61 of 64 is in its loader; all others are in the sixth all_reduce."""
-    for journal in workers(tmp_path / "hang64", 64):
+    for journal in alive(workers(tmp_path / "hang64", 64), 30):
         rank = journal.rank or 0
         call = journal.collective(journal.world())
         for step in range(1, 6):
@@ -269,7 +269,6 @@ def hang64(tmp_path: Path) -> Path:
             stand(journal, 2 * S, "many.py", 8, "load_batch")
         else:
             journal.begin(call, t=600 * MS, q=6)
-        beat(journal, 30)
     return tmp_path / "hang64"
 
 

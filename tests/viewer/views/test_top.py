@@ -31,7 +31,7 @@ from disttrace_viewer.views.terminal.diagnosis import details
 from disttrace_viewer.views.terminal.screen import Selection, lines
 from disttrace_viewer.views.terminal.top import Headline, Snapshot, TopRow, activity_of, snapshot_of
 from support.journals import MS, Journal, workers
-from support.scenes import beat, stand, store_call
+from support.scenes import alive, stand, store_call
 
 
 def verdict_of(folder: Path) -> Verdict:
@@ -288,13 +288,12 @@ def test_eighty_columns_show_lines_and_operations_of_long_names(
 ) -> None:
     """Of 64 ranks: no name of a file, nor how long all were silent, takes their room."""
     file = "train_entry_point_with_a_long_name_for_the_experiment_of_november.py"
-    for journal in workers(tmp_path, 64):
+    for journal in alive(workers(tmp_path, 64), 30):
         call = journal.collective(journal.world(), stack=journal.stack((f"/w/{file}", 44, "main")))
         if journal.rank == 22:
             stand(journal, MS, f"/w/{file}", 57, "wait_for_the_loader_of_the_validation_set")
         else:
             journal.begin(call, t=MS, q=1)
-        beat(journal, 30)
     assert main(["top", "--once", str(tmp_path), "--width", "80"]) == 0
     *_, culprit, others = capsys.readouterr().out.splitlines()
     assert ".py:57" in culprit
