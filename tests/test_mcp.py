@@ -12,9 +12,8 @@ import pytest
 
 import disttrace
 from frameworks.libraries import environment
-from support.journals import MS
 from support.processes import ROOT, clean_environ, run_program
-from support.scenes import S, alive, stand, steps
+from support.scenes import S, hang_without, stand
 
 TOOLS = ["diagnose", "stats", "view", "jobs", "diff", "attach", "collect"]
 
@@ -22,11 +21,8 @@ TOOLS = ["diagnose", "stats", "view", "jobs", "diff", "attach", "collect"]
 @pytest.fixture
 def job(tmp_path: Path) -> str:
     """Rank 1 stands in its loader while rank 0 waits."""
-    for journal, group in alive(steps(tmp_path, 2)):
-        if journal.rank == 1:
-            stand(journal, 3 * S, "/src/loader.py", 9, "load")
-        else:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
+    for journal, _ in hang_without(tmp_path, 2, 1):
+        stand(journal, 3 * S, "/src/loader.py", 9, "load")
     return str(tmp_path)
 
 

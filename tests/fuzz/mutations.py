@@ -135,8 +135,7 @@ def rich(folder: Path) -> list[Journal]:
         sync = journal.call(
             "store.get", kind="store", store=store, args={"timeout": 1.5}, stack=1, name="n"
         )
-        n = journal.begin(async_call, 20 * MS, q=1, h=0, n=16)
-        journal.record(i=n, d=1000)
+        n = journal.issue(async_call, 20 * MS, q=1, h=0, n=16, d=1000)
         journal.record(w=n, d=2000)
         journal.record(c=n, d=3000, g=5, z=7)
         journal.end(n, 4000, v=9)

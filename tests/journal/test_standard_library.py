@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import importlib._bootstrap
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from disttrace.journal import standard_library
-from disttrace.journal.standard_library import StandardLibrary
+from disttrace.journal.standard_library import Paused, StandardLibrary
+from support.preloaded import preloaded
 
 _find_spec: Any = importlib._bootstrap._find_spec  # type: ignore[attr-defined]
 
@@ -71,3 +74,41 @@ def test_in_a_process_that_is_not_traced_nothing_stays() -> None:
     with StandardLibrary():
         assert sys.meta_path[1:] == before
     assert sys.meta_path == before
+
+
+INSTALLED = """
+import gc, sys
+import disttrace
+gc.set_threshold(50)  # that many new objects bring on a collection
+if sys.argv[2] == "off":
+    gc.disable()
+begun = []
+gc.callbacks.append(lambda phase, told: begun.append(phase))
+before = len(begun)
+disttrace.install(dir=sys.argv[1])
+print(len(begun) - before < 40,  # two small modules until then; 800 without the pause
+      gc.isenabled(), gc.get_threshold()[0])
+"""
+
+
+@pytest.mark.parametrize("collector", ["on", "off"])
+def test_installing_brings_on_no_collection(tmp_path: Path, collector: str) -> None:
+    """A few may come before and after; whether the program collects is as it was."""
+    told = preloaded("-c", INSTALLED, tmp_path, collector).check().stdout
+    assert told == f"True {collector == 'on'} 50\n"
+
+
+def test_what_another_thread_says_meanwhile_holds() -> None:
+    """Off is off, and a threshold of its own stays, also where one pause stands within another."""
+    switched, before = gc.isenabled(), gc.get_threshold()
+    try:
+        with Paused(), Paused():
+            gc.disable()
+        assert (gc.isenabled(), gc.get_threshold()) == (False, before)
+        with Paused(), Paused():
+            gc.set_threshold(77)
+        assert gc.get_threshold()[0] == 77
+    finally:
+        gc.set_threshold(*before)
+        if switched:
+            gc.enable()

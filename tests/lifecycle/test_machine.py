@@ -285,8 +285,7 @@ def test_whose_device_it_is(tmp_path: Path) -> None:
     device: dict[str, Any] = {"backend": "nccl", "device": "cuda"}
     for folder, keys in ((tmp_path / "gpu", device), (tmp_path / "cpu", {})):
         for journal in workers(folder, 2):
-            number = journal.begin(journal.collective(journal.world(), **keys), S, q=1)
-            journal.record(i=number, d=S)
+            journal.issue(journal.collective(journal.world(), **keys), S, q=1, d=S)
             journal.begin(journal.collective(journal.world(), **keys), 2 * S, q=2)
             beat(journal, 200)
             if journal.rank == 1:

@@ -173,6 +173,12 @@ class Journal:
         self.record(b=n, t=t, s=call, **keys)
         return n
 
+    def issue(self, call: int, t: int, *, d: int = MS // 10, **keys: Any) -> int:
+        """A begin whose call has returned ``d`` ns later."""
+        n = self.begin(call, t, **keys)
+        self.record(i=n, d=d)
+        return n
+
     def end(self, n: int, d: int, **keys: Any) -> None:
         """An end ``d`` ns after the begin."""
         self.record(e=n, d=d, **keys)

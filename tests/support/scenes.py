@@ -182,6 +182,21 @@ def steps(folder: Path, world_size: int, count: int = 2, **keys: Any) -> list[tu
     return found
 
 
+def hang_without(
+    folder: Path, world_size: int, *away: int, beats: bool = True
+) -> Iterator[tuple[Journal, int]]:
+    """All but those ``away`` wait in all_reduce #3 since 200 ms, and beat; what the others do, and
+    whether they beat, is left to the loop.
+    """
+    for journal, group in steps(folder, world_size):
+        if journal.rank in away:
+            yield journal, group
+        else:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        if beats or journal.rank not in away:
+            beat(journal, 20)
+
+
 def join(journal: Journal, t: int, world_size: int, port: int = 29500) -> tuple[int, int, int]:
     """Begin ``init_process_group`` as ``env://`` does, up to the store's constructor.
 

@@ -63,8 +63,7 @@ def test_a_later_operation_makes_it_old(tmp_path: Path) -> None:
 def test_what_was_waited_for_since_makes_it_old(tmp_path: Path) -> None:
     """The operation began before the note; its thread waited for it after."""
     journal, group = one(tmp_path)
-    number = journal.begin(journal.collective(group, asynchronous=True), 1 * S, q=3)
-    journal.record(i=number, d=MS)
+    number = journal.issue(journal.collective(group, asynchronous=True), 1 * S, q=3, d=MS)
     stand(journal, 3 * S, *LOADER)
     journal.record(w=number, d=3 * S)
     assert shown(tmp_path) is None
@@ -73,8 +72,7 @@ def test_what_was_waited_for_since_makes_it_old(tmp_path: Path) -> None:
 def test_what_somebody_else_saw_complete_does_not(tmp_path: Path) -> None:
     """The background thread polls; the main one has not moved for that."""
     journal, group = one(tmp_path)
-    number = journal.begin(journal.collective(group, asynchronous=True), 1 * S, q=3)
-    journal.record(i=number, d=MS)
+    number = journal.issue(journal.collective(group, asynchronous=True), 1 * S, q=3, d=MS)
     stand(journal, 3 * S, *LOADER)
     journal.record(c=number, d=3 * S)
     assert shown(tmp_path) == LOADER

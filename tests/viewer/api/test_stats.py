@@ -12,7 +12,7 @@ import disttrace
 from disttrace import cli
 from disttrace_viewer.api import Stats, ViewerError, load
 from support.journals import MS, UNIX_NS, Journal, training, workers
-from support.scenes import leave
+from support.scenes import leave, steps
 
 START = 100 * MS
 LATE = 40 * MS
@@ -153,8 +153,7 @@ def test_what_is_hidden_behind_work_is_no_waiting(tmp_path: Path) -> None:
     for journal in workers(tmp_path, 2):
         call = journal.collective(journal.world(), asynchronous=True)
         begin = START + 30 * MS * (journal.rank or 0)
-        n = journal.begin(call, begin, q=1)
-        journal.record(i=n, d=MS)
+        n = journal.issue(call, begin, q=1, d=MS)
         journal.record(w=n, d=20 * MS)
         journal.end(n, 33 * MS if journal.rank == 0 else 22 * MS)
         leave(journal, START + 100 * MS)
@@ -169,8 +168,7 @@ def test_time_in_several_operations_counts_once(tmp_path: Path) -> None:
         call = journal.collective(journal.world(), asynchronous=True, origin="c++")
         late = 40 * MS * (journal.rank or 0)
         for number in range(1, 5):
-            n = journal.begin(call, START + late + number * 1000, q=number)
-            journal.record(i=n, d=500)
+            n = journal.issue(call, START + late + number * 1000, q=number, d=500)
         for n in range(1, 5):
             journal.end(n, 50 * MS - late)
         leave(journal, START + 100 * MS)
@@ -371,3 +369,32 @@ def test_a_notebook_s_console_is_not_written_to(
     stats = disttrace.stats(tmp_path)
     assert "operations" in str(stats)
     assert stats.by("rank").equals(stats.by(["rank"]))
+
+
+@pytest.mark.parametrize(("measured", "clock", "seconds"), [(2, "device", 2e-3), (1, "host", 0.01)])
+def test_the_devices_time_counts_where_all_have_it(
+    tmp_path: Path, measured: int, clock: str, seconds: float
+) -> None:
+    """Rank 1 comes 40 ms late: the device of rank 0 waits for it, its own takes 2 ms."""
+    for journal, _ in steps(tmp_path, 2, count=0):
+        group = journal.group(name="a", ranks=[0, 1], size=2, backends={"cuda": "nccl"},
+                              default=False)  # fmt: skip
+        call = journal.collective(group, backend="nccl", device="cuda", bytes=4000)
+        rank = journal.rank or 0
+        late = 40 * MS * rank
+        number = journal.issue(call, 200 * MS + late, q=1)
+        own = (
+            {"z": 2 * MS + 40 * MS * (1 - (journal.rank or 0))}
+            if (journal.rank or 0) < measured
+            else {}
+        )
+        journal.record(c=number, d=50 * MS - late, g=MS, **own)
+    (row,) = [
+        r for r in disttrace.stats(str(tmp_path)).operations.to_dicts() if r["op"] == "all_reduce"
+    ]
+    assert row["clock"] == clock
+    assert row["algbw"] == pytest.approx(4000 / seconds)
+    (one,) = [
+        r for r in disttrace.load(str(tmp_path)).collectives.to_dicts() if r["op"] == "all_reduce"
+    ]
+    assert (one["clock"], one["algbw"]) == (clock, pytest.approx(4000 / seconds))

@@ -77,8 +77,7 @@ def test_tables_are_made_of_a_hang_where_they_tell_more(tmp_path: Path, over: st
     for journal, group in alive(steps(tmp_path, 2)):
         if over == "dropped":
             dropped = journal.collective(group, asynchronous=True)
-            number = journal.begin(dropped, S // 2, q=3)
-            journal.record(i=number, d=MS)
+            number = journal.issue(dropped, S // 2, q=3, d=MS)
             journal.record(l=number, d=2 * MS)
         elif over == "message" and journal.rank == 0:
             journal.run(journal.message(group, "send", 1), S // 2, MS, q=1)

@@ -8,7 +8,18 @@ import pytest
 
 from disttrace_viewer.analysis.liveness import Look
 from support.journals import MS, Journal
-from support.scenes import PEER_GONE, S, alive, all_gone, beat, fail, finds, nobody_knows, steps
+from support.scenes import (
+    PEER_GONE,
+    S,
+    alive,
+    all_gone,
+    beat,
+    fail,
+    finds,
+    hang_without,
+    nobody_knows,
+    steps,
+)
 
 
 def poll(journal: Journal, until_s: int) -> None:
@@ -99,27 +110,20 @@ def test_a_member_that_was_frozen_inside_of_a_collective(tmp_path: Path) -> None
 
 def test_the_exception_of_a_thread_is_told_of_whoever_waits_for_it(tmp_path: Path) -> None:
     """Rank 1's loading thread failed; its main thread waits for the next batch."""
-    for journal, group in alive(steps(tmp_path, 3)):
-        if journal.rank == 1:
-            thread = journal.numbered("thread", name="load", native=7)
-            stack = journal.stack(("train.py", 13, "load"))
-            journal.define(
-                "failure", t=180 * MS, type="OSError", text="disk is gone", stack=stack, h=thread
-            )
-        else:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
+    for journal, _ in hang_without(tmp_path, 3, 1):
+        thread = journal.numbered("thread", name="load", native=7)
+        stack = journal.stack(("train.py", 13, "load"))
+        journal.define(
+            "failure", t=180 * MS, type="OSError", text="disk is gone", stack=stack, h=thread
+        )
     found = finds(tmp_path, "missing_participant", [1])
     assert "thread first: OSError: disk is gone at train.py:13 in load" in (found.hint or "")
 
 
 def test_an_exception_of_whom_a_finding_names_is_always_quoted(tmp_path: Path) -> None:
     """Another operation was called; the rank that did ends by an exception of its own."""
-    for journal, group in steps(tmp_path, 3):
-        if journal.rank == 1:
-            journal.run(journal.collective(group, "broadcast"), t=200 * MS, d=MS, q=3)
-            fail(journal, 400 * MS, "KeyError", "'lr'")
-        else:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
-            beat(journal, 20)
+    for journal, group in hang_without(tmp_path, 3, 1, beats=False):
+        journal.run(journal.collective(group, "broadcast"), t=200 * MS, d=MS, q=3)
+        fail(journal, 400 * MS, "KeyError", "'lr'")
     found = finds(tmp_path, "op_mismatch", [1])
     assert any("KeyError: 'lr'" in one for one in (found.summary, *found.consequences))

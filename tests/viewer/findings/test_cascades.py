@@ -19,6 +19,7 @@ from support.scenes import (
     fail,
     findings,
     finds,
+    hang_without,
     leave,
     lose,
     nobody_knows,
@@ -150,8 +151,7 @@ def test_who_aborts_after_what_others_have_done_failed_by_itself(tmp_path: Path)
     """Rank 0 aborts; its reducer's operation has no end, but rank 1 is through with it."""
     for journal, group in steps(tmp_path, 2):
         call = journal.collective(group, origin="c++", stack=None)
-        number = journal.begin(call, 200 * MS, q=3)
-        journal.record(i=number, d=MS)
+        number = journal.issue(call, 200 * MS, q=3, d=MS)
         if journal.rank == 1:
             journal.end(number, 2 * MS)
             store = journal.call("store.get", kind="store", store=1, origin="python")
@@ -252,8 +252,7 @@ def test_what_cxx_code_gave_up_without_a_record_was_given_up(tmp_path: Path) -> 
     for journal, group in steps(tmp_path, 2):
         late = journal.rank == 1
         call = journal.collective(group, asynchronous=True, origin="c++")
-        number = journal.begin(call, 14 * S if late else 200 * MS, q=3)
-        journal.record(i=number, d=MS)
+        number = journal.issue(call, 14 * S if late else 200 * MS, q=3, d=MS)
         if late:
             journal.end(number, 2 * MS, x=journal.string(PEER_GONE))
             fail(journal, 15 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
@@ -345,15 +344,12 @@ def test_what_is_lost_while_all_are_being_killed_proves_nothing(tmp_path: Path) 
 
 def test_a_main_thread_that_failed_is_told_while_another_one_lives(tmp_path: Path) -> None:
     """It stands in threading's shutdown, and that is not where it went wrong."""
-    for journal, group in alive(steps(tmp_path, 2)):
-        if journal.rank == 0:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
-        else:
-            stack = journal.stack(("train.py", 30, "step"))
-            journal.define("failure", t=210 * MS, type="ValueError", text="no", stack=stack, h=0)
-            journal.record(
-                at=3 * S, h=0, k=journal.stack(("/usr/lib/python3.12/threading.py", 1590, "_shut"))
-            )
+    for journal, _ in hang_without(tmp_path, 2, 1):
+        stack = journal.stack(("train.py", 30, "step"))
+        journal.define("failure", t=210 * MS, type="ValueError", text="no", stack=stack, h=0)
+        journal.record(
+            at=3 * S, h=0, k=journal.stack(("/usr/lib/python3.12/threading.py", 1590, "_shut"))
+        )
     found = finds(tmp_path, "process_failed", [1])
     assert found.summary == (
         "Rank 1 failed first: ValueError: no (train.py:30); it lives on, for another thread"
@@ -363,14 +359,11 @@ def test_a_main_thread_that_failed_is_told_while_another_one_lives(tmp_path: Pat
 
 def test_what_a_hook_calls_after_an_exception_belongs_to_it(tmp_path: Path) -> None:
     """``sys.excepthook`` and ``atexit`` run on the rank that raised alone; live and afterwards."""
-    for journal, group in alive(steps(tmp_path, 3)):
-        if journal.rank == 1:
-            stack = journal.stack(("train.py", 30, "step"))
-            journal.define("failure", t=190 * MS, type="ValueError", text="no", stack=stack, h=0)
-            there = journal.stack(("train.py", 70, "flush"))
-            journal.begin(journal.collective(group, "barrier", stack=there), 200 * MS, q=3)
-        else:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
+    for journal, group in hang_without(tmp_path, 3, 1):
+        stack = journal.stack(("train.py", 30, "step"))
+        journal.define("failure", t=190 * MS, type="ValueError", text="no", stack=stack, h=0)
+        there = journal.stack(("train.py", 70, "flush"))
+        journal.begin(journal.collective(group, "barrier", stack=there), 200 * MS, q=3)
     for look in (nobody_knows, all_gone):
         found = finds(tmp_path, "process_failed", [1], look=look)
         assert found.summary == (
@@ -474,10 +467,7 @@ def test_what_the_kernel_says_of_a_missing_rank(
     def look(process: Process) -> Observation:
         return Observation(True, state=state if process.rank == 1 else "S")
 
-    for journal, group in steps(tmp_path, 2):
-        if journal.rank == 0:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
-            beat(journal, 20)
+    list(hang_without(tmp_path, 2, 1, beats=False))
     case, found = verdict(tmp_path, look=look)
     missing = only(found)
     assert (missing.kind, ranks(tmp_path, missing.culprits)) == ("missing_participant", [1])

@@ -22,6 +22,7 @@ from support.scenes import (
     beat,
     findings,
     finds,
+    hang_without,
     leave,
     only,
     ranks,
@@ -33,11 +34,8 @@ from support.scenes import (
 
 def test_a_rank_outside_communication_is_missing(tmp_path: Path) -> None:
     """Rank 2 stands in its loader; the others are named with line and time, rank 2 with its own."""
-    for journal, group in alive(steps(tmp_path, 3)):
-        if journal.rank == 2:
-            stand(journal, 3 * S, "/src/loader.py", 9, "load")
-        else:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
+    for journal, _ in hang_without(tmp_path, 3, 2):
+        stand(journal, 3 * S, "/src/loader.py", 9, "load")
     found = finds(tmp_path, "missing_participant", [2], certainty="certain", seq=3, waiting=[0, 1])
     assert found.summary == (
         "Rank 2 never joined all_reduce #3 of the default group: ranks 0, 1 have been waiting at"
@@ -65,13 +63,10 @@ def test_a_part_that_the_program_named_is_said_and_hides_no_operation(tmp_path: 
 
 def test_who_destroyed_its_groups_before_the_others_is_said_to_have(tmp_path: Path) -> None:
     """Rank 2 has left by an early return, and is at work alone."""
-    for journal, group in alive(steps(tmp_path, 3)):
-        if journal.rank == 2:
-            where = journal.stack(("train.py", 40, "finish"))
-            journal.run(journal.call("destroy_process_group", kind="composed", stack=where), S, MS)
-            stand(journal, 3 * S, "/src/report.py", 9, "write")
-        else:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
+    for journal, _ in hang_without(tmp_path, 3, 2):
+        where = journal.stack(("train.py", 40, "finish"))
+        journal.run(journal.call("destroy_process_group", kind="composed", stack=where), S, MS)
+        stand(journal, 3 * S, "/src/report.py", 9, "write")
     found = finds(tmp_path, "missing_participant", [2])
     assert found.summary.endswith(
         "; rank 2 is at report.py:9 in write, after destroy_process_group at train.py:40."
@@ -329,8 +324,7 @@ def test_asynchronous_work_that_nobody_waits_for_holds_up_nobody(tmp_path: Path)
     """Rank 0 issued and goes on; rank 1 has not come yet: nothing is wrong."""
     for journal, group in alive(steps(tmp_path, 2)):
         if journal.rank == 0:
-            number = journal.begin(journal.collective(group, asynchronous=True), 200 * MS, q=3)
-            journal.record(i=number, d=MS)
+            journal.issue(journal.collective(group, asynchronous=True), 200 * MS, q=3, d=MS)
     assert findings(tmp_path) == []
 
 
@@ -375,8 +369,7 @@ def test_on_nccl_what_stands_behind_a_hanging_operation_has_not_begun(tmp_path: 
     for journal, _ in alive(steps(tmp_path, 2)):
         calls = [nccl(journal, [0, 1], name) for name in "ab"]
         for place, call in enumerate(calls if journal.rank else calls[::-1]):
-            number = journal.begin(call, 200 * MS + place * MS, q=1)
-            journal.record(i=number, d=MS // 10)
+            journal.issue(call, 200 * MS + place * MS, q=1)
     finds(tmp_path, "deadlock", [])
 
 
@@ -385,8 +378,7 @@ def test_on_nccl_a_returned_call_is_in_flight_until_the_device_has_done_it(tmp_p
     for journal, _ in alive(steps(tmp_path, 2)):
         call = nccl(journal, [0, 1], "a")
         if journal.rank == 0:
-            number = journal.begin(call, 200 * MS, q=1)
-            journal.record(i=number, d=MS // 10)
+            journal.issue(call, 200 * MS, q=1)
             stand(journal, 5 * S, "/src/train.py", 44, "log")
     found = finds(tmp_path, "missing_participant", [1])
     assert {(p.line, p.op) for p in found.locations} >= {(10, "all_reduce"), (44, "all_reduce")}
@@ -396,8 +388,7 @@ def test_who_is_aborted_since_a_peer_is_gone_is_not_to_blame(tmp_path: Path) -> 
     """NCCL's watchdog ends rank 0 with SIGABRT a moment after rank 1 was killed."""
     for journal, _ in steps(tmp_path, 2):
         if journal.rank == 0:
-            number = journal.begin(nccl(journal, [0, 1], "a"), 200 * MS, q=1)
-            journal.record(i=number, d=MS // 10)
+            journal.issue(nccl(journal, [0, 1], "a"), 200 * MS, q=1)
         else:
             nccl(journal, [0, 1], "a")
         journal.record(hb=(900 if journal.rank == 0 else 500) * MS)
@@ -415,13 +406,11 @@ def test_on_nccl_an_end_that_nobody_saw_holds_up_nobody(tmp_path: Path, behind: 
     """
     for journal, _ in alive(steps(tmp_path, 2)):
         call = nccl(journal, [0, 1], "a")
-        number = journal.begin(call, 200 * MS, q=1)
-        journal.record(i=number, d=MS // 10)
+        number = journal.issue(call, 200 * MS, q=1)
         if (journal.rank == 1) is behind:
             journal.record(c=number, d=2 * MS, g=MS)
         if journal.rank == 0:
-            number = journal.begin(call, 210 * MS, q=2)
-            journal.record(i=number, d=MS // 10)
+            number = journal.issue(call, 210 * MS, q=2)
     finds(tmp_path, "missing_participant", [1], seq=2)
 
 
@@ -432,13 +421,11 @@ def test_on_nccl_a_device_is_stuck_with_what_the_others_are_through_with(
     """All have come to what its host went on to, if it did: nobody else is waited for."""
     for journal, _ in alive(steps(tmp_path, 3)):
         call = nccl(journal, [0, 1, 2], "a")
-        number = journal.begin(call, 200 * MS, q=1)
-        journal.record(i=number, d=MS // 10)
+        number = journal.issue(call, 200 * MS, q=1)
         if journal.rank != 1:
             journal.record(c=number, d=2 * MS, g=MS)
         if went_on:
-            number = journal.begin(call, 210 * MS, q=2)
-            journal.record(i=number, d=MS // 10)
+            number = journal.issue(call, 210 * MS, q=2)
     finds(tmp_path, "no_progress", [1], certainty="likely", seq=1, device=True)
 
 
@@ -467,8 +454,7 @@ def test_an_order_that_threads_leave_to_chance_blames_nobody(
 def test_on_nccl_a_wait_orders_streams(tmp_path: Path) -> None:
     """It is no wait for the device: what was waited for is over when it was seen to be complete."""
     for journal, _ in alive(steps(tmp_path, 2)):
-        number = journal.begin(nccl(journal, [0, 1], "a"), 200 * MS, q=1)
-        journal.record(i=number, d=MS // 10)
+        number = journal.issue(nccl(journal, [0, 1], "a"), 200 * MS, q=1)
         journal.record(w=number, d=MS // 5)
         journal.record(c=number, d=MS, g=MS // 2)
     assert findings(tmp_path) == []
@@ -497,8 +483,7 @@ def test_what_nobody_saw_complete_is_no_hang(tmp_path: Path, more: dict[str, int
     """The device finished it or not: that is unknown, and nobody waits for it on record."""
     for journal, _ in alive(steps(tmp_path, 2)):
         if journal.rank == 0:
-            number = journal.begin(nccl(journal, [0, 1], "a"), 200 * MS, q=1)
-            journal.record(i=number, d=MS // 10)
+            number = journal.issue(nccl(journal, [0, 1], "a"), 200 * MS, q=1)
             journal.record(l=number, d=MS // 5, **more)
         else:
             nccl(journal, [0, 1], "a")
@@ -515,8 +500,7 @@ def test_who_froze_after_what_others_have_done_is_missing_in_the_next(
     """
     for journal, group in steps(tmp_path, 3):
         call = journal.collective(group, op, root=0, origin="c++", stack=None)
-        number = journal.begin(call, 200 * MS, q=3)
-        journal.record(i=number, d=MS)
+        number = journal.issue(call, 200 * MS, q=3, d=MS)
         if journal.rank == 2:
             continue
         journal.end(number, 2 * MS)
@@ -596,8 +580,7 @@ def test_what_c_plus_plus_issued_is_not_over_when_another_operation_of_its_numbe
     """Rank 1 is the root of the broadcast, and through; rank 2 skipped it, and is in DDP's call."""
     for journal, group in alive(steps(tmp_path, 3)):
         if journal.rank == 2:
-            reduce = journal.begin(journal.collective(group, origin="c++"), 200 * MS, q=3)
-            journal.record(i=reduce, d=MS)
+            journal.issue(journal.collective(group, origin="c++"), 200 * MS, q=3, d=MS)
             stand(journal, 2 * S, "train.py", 10, "main")
             continue
         number = journal.begin(journal.collective(group, "broadcast", root=1), 200 * MS, q=3)

@@ -105,8 +105,7 @@ def test_some_have_come_out_of_the_call_before_the_others(tmp_path: Path) -> Non
 def test_all_have_come_out_of_the_call(tmp_path: Path) -> None:
     """Then the communicator is there, and what hangs is the device."""
     for journal in alive(workers(tmp_path, 2), 40):
-        number = journal.begin(journal.collective(group_of(journal, 2), **ON_DEVICE), S, q=1)
-        journal.record(i=number, d=2 * S)
+        journal.issue(journal.collective(group_of(journal, 2), **ON_DEVICE), S, q=1, d=2 * S)
     assert only(findings(tmp_path)).severity == "error"
 
 
@@ -179,8 +178,7 @@ def test_whoever_waits_for_them_is_no_fault_either(tmp_path: Path) -> None:
     for journal in alive(workers(tmp_path, 3), 60):
         world = group_of(journal)
         if journal.rank == 2:
-            number = journal.begin(journal.collective(world, **ON_DEVICE), S, q=1)
-            journal.record(i=number, d=MS)
+            journal.issue(journal.collective(world, **ON_DEVICE), S, q=1, d=MS)
         else:
             own = journal.group(
                 journal.prefix_store(1, "own"), name="own", ranks=[0, 1], size=2, **NCCL
@@ -229,8 +227,7 @@ def replaying(folder: Path, *graphs: list[str]) -> None:
                 group, f"graph_replay({name})", backend="graph", device="cuda",
                 asynchronous=True, shapes=None, dtypes=None, bytes=None,
             )  # fmt: skip
-            one = journal.begin(call, number * S, q=number)
-            journal.record(i=one, d=MS)
+            one = journal.issue(call, number * S, q=number, d=MS)
             if number < most:
                 journal.record(c=one, d=2 * MS)
         beat(journal, 40)

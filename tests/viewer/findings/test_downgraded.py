@@ -21,6 +21,7 @@ from support.scenes import (
     fail,
     findings,
     finds,
+    hang_without,
     join,
     leave,
     only,
@@ -83,17 +84,13 @@ def test_it_is_over(tmp_path: Path, later: str) -> None:
 
 def test_one_that_ended_the_process_is_told_once(tmp_path: Path) -> None:
     """It left the `finally`, and nobody caught it: that is what is told."""
-    for journal, group in steps(tmp_path, 3):
-        if journal.rank != 1:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
-            beat(journal, 20)
-        else:
-            handles(journal, 1_500 * MS)
-            where = journal.stack(("loader.py", 7, "load"))
-            journal.define(
-                "failure", t=2_000 * MS, type="ValueError", text="bad batch", stack=where, h=0
-            )
-            journal.define("exit", t=2_001 * MS, how="exception", code=1)
+    for journal, _ in hang_without(tmp_path, 3, 1, beats=False):
+        handles(journal, 1_500 * MS)
+        where = journal.stack(("loader.py", 7, "load"))
+        journal.define(
+            "failure", t=2_000 * MS, type="ValueError", text="bad batch", stack=where, h=0
+        )
+        journal.define("exit", t=2_001 * MS, how="exception", code=1)
     told = " ".join(found.summary for found in findings(tmp_path))
     assert "ValueError: bad batch" in told
     assert "handles" not in told

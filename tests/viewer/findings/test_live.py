@@ -17,13 +17,16 @@ from disttrace.journal import proc
 from disttrace_viewer.analysis.liveness import Look
 from disttrace_viewer.companion import activity
 from disttrace_viewer.companion.last_word import EndOrder, word
+from disttrace_viewer.diagnosis.announced import settled
 from disttrace_viewer.diagnosis.live import AGAIN_S, Picture, gave_up, open_waits, picture
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import RuleFinding
 from disttrace_viewer.load.discover import named
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.folder import of_journals
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.trace.process import Process
-from support.journals import MS, Journal
+from support.journals import MS, T0, Journal
 from support.processes import wait_until
 from support.scenes import (
     PEER_GONE,
@@ -34,6 +37,7 @@ from support.scenes import (
     fail,
     findings,
     finds,
+    hang_without,
     join,
     leave,
     mesh,
@@ -243,23 +247,16 @@ def test_who_was_stopped_has_not_failed(tmp_path: Path, look: Look) -> None:
 @pytest.mark.parametrize("look", [all_gone, nobody_knows])
 def test_who_was_stopped_lived(tmp_path: Path, look: Look) -> None:
     """So it is certain that it is the one that did not come."""
-    for journal, group in steps(tmp_path, 2):
-        if journal.rank == 0:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
-            beat(journal, 20)
-        else:
-            journal.define("seen", t=4 * S, state="stopped", others=1)
+    for journal, _ in hang_without(tmp_path, 2, 1, beats=False):
+        journal.define("seen", t=4 * S, state="stopped", others=1)
     found = finds(tmp_path, "missing_participant", certainty="certain", look=look)
     assert "rank 1 is stopped" in found.summary
 
 
 def test_a_sign_of_life_after_it_voids_it(tmp_path: Path) -> None:
     """It was stopped and went on; that somebody wrote about it is no sign of its own."""
-    for journal, group in alive(steps(tmp_path, 2)):
-        if journal.rank == 0:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
-        else:
-            journal.define("seen", t=4 * S, state="stopped", others=1)
+    for journal, _ in hang_without(tmp_path, 2, 1):
+        journal.define("seen", t=4 * S, state="stopped", others=1)
     assert "stopped" not in only(findings(tmp_path)).summary
 
 
@@ -363,3 +360,40 @@ def test_a_job_that_is_killed_whole_blames_nobody(
         at = 5 * S + apart * (journal.rank or 0)
         journal.define("seen", t=at, state="gone", code=-9, others=3 - (journal.rank or 0))
     assert [f.kind for f in findings(tmp_path, look=all_gone)][:1] == told
+
+
+def test_who_acted_after_it_was_read_is_not_missing(tmp_path: Path) -> None:
+    """Rank 1's journal was read first: before it sent what rank 0's error speaks of."""
+    now = {"offset_ns": time.time_ns() - T0 - 20 * S}
+    (first, group), (second, other) = steps(tmp_path, 2, **now)
+    receive = first.begin(first.message(group, "recv", 1), 19 * S, q=1)
+    first.end(receive, 100 * MS, x=first.string(PEER_GONE))
+    second.record(hb=18 * S)
+    readings: list[tuple[Case, tuple[RuleFinding, ...]]] = []
+
+    def read() -> tuple[Case, tuple[RuleFinding, ...]]:
+        if len(readings) == 1:
+            second.begin(second.message(other, "send", 0, shapes=[[5]], bytes=20), 18 * S, q=1)
+        readings.append(verdict(tmp_path, look=all_gone))
+        return readings[-1]
+
+    _, found = settled(read, lambda said: [said[0].evidence])
+    assert len(readings) == 2
+    assert ranks(tmp_path, only(readings[0][1]).culprits) == [1]
+    assert only(found).kind == "size_mismatch"
+
+
+def test_what_broke_long_ago_is_read_once(tmp_path: Path) -> None:
+    """Its journals are as they will be."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            lost = journal.begin(journal.collective(group), 2 * S, q=3)
+            journal.end(lost, 100 * MS, x=journal.string(PEER_GONE))
+    times = []
+
+    def read() -> tuple[Case, tuple[RuleFinding, ...]]:
+        times.append(1)
+        return verdict(tmp_path, look=all_gone)
+
+    settled(read, lambda said: [said[0].evidence])
+    assert times == [1]

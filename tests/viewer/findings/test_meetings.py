@@ -17,6 +17,7 @@ from support.scenes import (
     fail,
     findings,
     finds,
+    hang_without,
     join,
     leave,
     mesh,
@@ -408,22 +409,16 @@ def test_who_goes_past_a_creation_is_to_blame(tmp_path: Path) -> None:
 
 def test_one_against_one_either_may_have_left_a_call_out(tmp_path: Path) -> None:
     """Rank 0 waits in a collective that rank 1 passed over on its way to the creation, or not."""
-    for journal, group in alive(steps(tmp_path, 2)):
-        if journal.rank == 0:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
-        else:
-            create(journal, 200 * MS, [0, 1])
+    for journal, _ in hang_without(tmp_path, 2, 1):
+        create(journal, 200 * MS, [0, 1])
     found = finds(tmp_path, "group_mismatch", [], certainty="likely")
     assert "a call before it that those who make the group have left out" in str(found.hint)
 
 
 def test_who_alone_makes_a_group_is_to_blame(tmp_path: Path) -> None:
     """Rank 0 makes one more, under a condition on its rank; the others wait for it elsewhere."""
-    for journal, group in alive(steps(tmp_path, 3)):
-        if journal.rank == 0:
-            create(journal, 200 * MS, [0, 1, 2])
-        else:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
+    for journal, _ in hang_without(tmp_path, 3, 0):
+        create(journal, 200 * MS, [0, 1, 2])
     found = finds(tmp_path, "group_mismatch", [0])
     assert (
         "ranks 1, 2 went past it and are in all_reduce #3 of the default group (train.py:10)."

@@ -283,8 +283,7 @@ def test_on_nccl_a_ring_that_receives_first(tmp_path: Path) -> None:
         rank = journal.rank or 0
         for place, (op, peer) in enumerate((("recv", (rank - 1) % 3), ("send", (rank + 1) % 3))):
             call = journal.message(group, op, peer, backend="nccl", device="cuda")
-            number = journal.begin(call, 200 * MS + place * MS, q=1)
-            journal.record(i=number, d=MS // 10)
+            journal.issue(call, 200 * MS + place * MS, q=1)
     found = finds(tmp_path, "deadlock", [])
     assert found.cycle is not None
     assert len(found.cycle) == 3
@@ -320,8 +319,7 @@ def batch(journal: Journal, group: int, *messages: tuple[str, int], number: int 
     around = journal.begin(journal.call("coalescing_manager", kind="composed", origin="python"), t)
     for op, peer in messages:
         call = journal.message(group, op, peer, **ON_DEVICE, **{"async": True})
-        one = journal.begin(call, t + MS, q=number, p=around)
-        journal.record(i=one, d=MS)
+        journal.issue(call, t + MS, q=number, p=around, d=MS)
     journal.end(around, 5 * MS)
 
 
@@ -346,8 +344,7 @@ def ring(
         )  # fmt: skip
         rank = journal.rank or 0
         if rank == behind:
-            one = journal.begin(journal.collective(group, **ON_DEVICE), MS, q=1)
-            journal.record(i=one, d=MS)
+            journal.issue(journal.collective(group, **ON_DEVICE), MS, q=1, d=MS)
         for number in range(1, batches + 1) if rank != away else ():
             both = (("send", (rank + 1) % size), ("recv", (rank - 1) % size))
             batch(journal, group, *both, number=number)

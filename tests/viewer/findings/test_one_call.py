@@ -10,7 +10,19 @@ import pytest
 from disttrace_viewer.api.verdict import diagnose
 from disttrace_viewer.findings.finding import RuleFinding
 from support.journals import MS, Journal
-from support.scenes import PEER_GONE, S, alive, beat, fail, findings, finds, only, ranks, steps
+from support.scenes import (
+    PEER_GONE,
+    S,
+    alive,
+    beat,
+    fail,
+    findings,
+    finds,
+    hang_without,
+    only,
+    ranks,
+    steps,
+)
 
 
 def test_a_skipped_call_is_told_and_not_uneven_batches(tmp_path: Path) -> None:
@@ -141,13 +153,9 @@ def test_four_sends_and_five_receives(tmp_path: Path) -> None:
 
 def test_an_exit_that_was_asked_for_is_no_uneven_input(tmp_path: Path) -> None:
     """Rank 1 left by os._exit(0) in the middle."""
-    for journal, group in steps(tmp_path, 2):
-        if journal.rank == 0:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
-            beat(journal, 20)
-        else:
-            stack = journal.stack(("train.py", 9, "stop"))
-            journal.define("exit", t=210 * MS, how="os._exit", code=0, stack=stack)
+    for journal, _ in hang_without(tmp_path, 2, 1, beats=False):
+        stack = journal.stack(("train.py", 9, "stop"))
+        journal.define("exit", t=210 * MS, how="os._exit", code=0, stack=stack)
     found = finds(tmp_path, "missing_participant", [1])
     assert "os._exit" in (found.hint or "")
 

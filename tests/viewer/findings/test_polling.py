@@ -212,8 +212,7 @@ def test_work_that_others_are_through_with_holds_up_nobody(tmp_path: Path) -> No
     """Rank 0 took its future, and holds the GIL since: its poller could not see the end."""
     for journal, group in alive(steps(tmp_path, 2), UNTIL_S):
         call = journal.collective(group, asynchronous=True)
-        work = journal.begin(call, 200 * MS, q=3)
-        journal.record(i=work, d=MS)
+        work = journal.issue(call, 200 * MS, q=3, d=MS)
         journal.record(o=work, d=2 * MS, k="get_future")
         if journal.rank:
             journal.record(c=work, d=5 * MS, g=2 * MS)

@@ -21,6 +21,7 @@ from support.scenes import (
     fail,
     findings,
     finds,
+    hang_without,
     leave,
     lose,
     only,
@@ -69,12 +70,8 @@ def test_one_error_with_numbers_of_its_own_on_each_rank_is_told_once(tmp_path: P
 
 def test_the_same_error_at_the_same_line_is_one_finding(tmp_path: Path) -> None:
     """Two ranks run out of data in the same step."""
-    for journal, group in steps(tmp_path, 3):
-        if journal.rank == 0:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
-            beat(journal, 20)
-        else:
-            fail(journal, 210 * MS, "StopIteration", "")
+    for journal, _ in hang_without(tmp_path, 3, 1, 2, beats=False):
+        fail(journal, 210 * MS, "StopIteration", "")
     finds(tmp_path, "process_failed", [1, 2])
 
 
@@ -209,12 +206,8 @@ def test_a_healthy_job_that_was_killed_has_no_finding(tmp_path: Path) -> None:
 
 def test_os_exit_with_a_code_is_a_failure(tmp_path: Path) -> None:
     """It is the only way of leaving that says its code itself."""
-    for journal, group in steps(tmp_path, 2):
-        if journal.rank == 0:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
-            beat(journal, 20)
-        else:
-            journal.define("exit", t=210 * MS, how="os._exit", code=4)
+    for journal, _ in hang_without(tmp_path, 2, 1, beats=False):
+        journal.define("exit", t=210 * MS, how="os._exit", code=4)
     found = finds(tmp_path, "process_failed")
     assert found.summary.startswith("Rank 1 left by os._exit(4), after all_reduce #2")
 
@@ -271,8 +264,7 @@ def test_work_that_was_dropped_unwaited_is_a_note(tmp_path: Path) -> None:
             journal.collective(group, asynchronous=True),
             journal.message(group, "recv" if rank else "send", 1 - rank),
         ):
-            number = journal.begin(call, 200 * MS, q=3 if call == 2 else 1)
-            journal.record(i=number, d=MS)
+            number = journal.issue(call, 200 * MS, q=3 if call == 2 else 1, d=MS)
             journal.record(l=number, d=2 * MS)
         leave(journal, 300 * MS)
     found = findings(tmp_path)
@@ -285,20 +277,16 @@ def test_work_that_was_dropped_unwaited_is_a_note(tmp_path: Path) -> None:
 
 def test_a_connection_to_a_worker_of_the_loader_is_none_to_a_rank(tmp_path: Path) -> None:
     """The worker was killed; the text is that of a lost rank."""
-    for journal, group in steps(tmp_path, 2):
-        if journal.rank:
-            stack = journal.stack(
-                ("/venv/torch/multiprocessing/reductions.py", 538, "rebuild_storage_fd"),
-                ("train.py", 24, "main"),
-            )
-            journal.define(
-                "failure", t=S, type="ConnectionResetError", stack=stack, h=0,
-                text="[Errno 104] Connection reset by peer",
-            )  # fmt: skip
-            journal.define("exit", t=S + MS, how="exception", code=1)
-        else:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
-            beat(journal, 20)
+    for journal, _ in hang_without(tmp_path, 2, 1, beats=False):
+        stack = journal.stack(
+            ("/venv/torch/multiprocessing/reductions.py", 538, "rebuild_storage_fd"),
+            ("train.py", 24, "main"),
+        )
+        journal.define(
+            "failure", t=S, type="ConnectionResetError", stack=stack, h=0,
+            text="[Errno 104] Connection reset by peer",
+        )  # fmt: skip
+        journal.define("exit", t=S + MS, how="exception", code=1)
     found = finds(tmp_path, "process_failed", [1])
     assert "a worker of the rank's DataLoader" in (found.hint or "")
 
@@ -358,12 +346,8 @@ def leave_with(journal: Journal, t: int, code: int, line: int) -> None:
 
 def test_sys_exit_with_a_code_is_a_failure(tmp_path: Path) -> None:
     """With the line that asked for it; two ranks that leave there are one finding."""
-    for journal, group in steps(tmp_path, 3):
-        if journal.rank == 0:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
-            beat(journal, 20)
-        else:
-            leave_with(journal, 210 * MS, code=3, line=55)
+    for journal, _ in hang_without(tmp_path, 3, 1, 2, beats=False):
+        leave_with(journal, 210 * MS, code=3, line=55)
     found = finds(tmp_path, "process_failed", [1, 2], certainty="certain")
     assert found.summary.startswith(
         "Ranks 1, 2 ended with exit code 3 at train.py:55 in main, after all_reduce #2"
@@ -386,12 +370,8 @@ def test_a_code_after_an_echo_passes_it_on(tmp_path: Path) -> None:
 
 def test_sys_exit_with_zero_is_a_clean_end(tmp_path: Path) -> None:
     """Whoever leaves so early is missing, and did not fail; the line is known."""
-    for journal, group in steps(tmp_path, 2):
-        if journal.rank == 0:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
-            beat(journal, 20)
-        else:
-            leave_with(journal, 210 * MS, code=0, line=55)
+    for journal, _ in hang_without(tmp_path, 2, 1, beats=False):
+        leave_with(journal, 210 * MS, code=0, line=55)
     found = finds(tmp_path, "missing_participant", [1])
     assert found.locations[0].line == 55
     assert found.summary.endswith("rank 1 has ended at train.py:55 in main.")
@@ -547,8 +527,7 @@ def test_it_waits_for_the_oldest_work_from_its_own_begin_on(tmp_path: Path, sinc
     """Rank 0 issued all_reduce #3, and waits for it only in the destruction."""
     for journal, group in alive(steps(tmp_path, 2)):
         if journal.rank == 0:
-            work = journal.begin(journal.collective(group, asynchronous=True), 200 * MS, q=3)
-            journal.record(i=work, d=MS)
+            journal.issue(journal.collective(group, asynchronous=True), 200 * MS, q=3, d=MS)
             destroy(journal, since * S)
         else:
             stand(journal, 3 * S, "/src/loader.py", 9, "load")
@@ -594,8 +573,7 @@ def test_a_device_says_itself_what_it_is_at(tmp_path: Path) -> None:
     for journal, group in alive(steps(tmp_path, 2)):
         call = journal.collective(group, backend="nccl", device="cuda")
         if journal.rank == 0:
-            work = journal.begin(call, 200 * MS, q=1)
-            journal.record(i=work, d=MS)
+            journal.issue(call, 200 * MS, q=1, d=MS)
             destroy(journal, 1 * S)
         else:
             stand(journal, 3 * S, "/src/loader.py", 9, "load")
@@ -608,8 +586,7 @@ def test_an_abort_just_after_enqueueing_is_its_own(tmp_path: Path, lived_s: int,
     for journal, group in steps(tmp_path, 3, count=0):
         call = journal.collective(group, backend="nccl", device="cuda")
         for number in (1, 2):
-            work = journal.begin(call, (199 + number) * MS, q=number)
-            journal.record(i=work, d=MS // 10)
+            journal.issue(call, (199 + number) * MS, q=number)
         beat(journal, lived_s if journal.rank == 1 else 20)
     found = findings(tmp_path, look=lambda p: Observation(p.rank != 1, -6 if p.rank == 1 else None))
     assert only(found).kind == kind
@@ -625,8 +602,7 @@ def test_who_ends_before_its_device_is_through_is_missing_there(
     for journal, group in steps(tmp_path, 3, count=0):
         call = journal.collective(group, backend="nccl", device="cuda")
         for number in (1, 2):
-            work = journal.begin(call, (199 + number) * MS, q=number)
-            journal.record(i=work, d=MS // 10)
+            work = journal.issue(call, (199 + number) * MS, q=number)
             if number == 1 and (journal.rank != 2 or first_is_over):
                 journal.record(c=work, d=MS)
         if journal.rank == 2:
@@ -642,12 +618,9 @@ def test_who_ends_before_its_device_is_through_is_missing_there(
 @pytest.mark.parametrize("parted", [True, False])
 def test_who_has_parted_left_its_loop_earlier(tmp_path: Path, *, parted: bool) -> None:
     """It uploads its model meanwhile: no data loader, and no lock."""
-    for journal, group in alive(steps(tmp_path, 2)):
-        if journal.rank == 0:
-            if parted:
-                journal.end(destroy(journal, 200 * MS), MS)
-            stand(journal, 1 * S, "/src/train.py", 50, "upload")
-        else:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
+    for journal, _ in hang_without(tmp_path, 2, 0):
+        if parted:
+            journal.end(destroy(journal, 200 * MS), MS)
+        stand(journal, 1 * S, "/src/train.py", 50, "upload")
     found = finds(tmp_path, "missing_participant", [0])
     assert ("uneven inputs" in (found.hint or "")) is parted

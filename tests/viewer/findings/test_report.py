@@ -17,7 +17,7 @@ from disttrace_viewer.findings.finding import KINDS
 from disttrace_viewer.findings.rules.table import RULES
 from disttrace_viewer.views.terminal.diagnosis import lines
 from support.journals import MS, training
-from support.scenes import PEER_GONE, alive, all_gone, fail, stand, steps, verdict
+from support.scenes import PEER_GONE, alive, all_gone, fail, hang_without, stand, steps, verdict
 from support.states import hang as many_hang
 
 FINDING = {
@@ -36,11 +36,8 @@ ROOT = Path(__file__).parents[3]
 
 def hang(folder: Path) -> None:
     """Rank 1 of two stands outside."""
-    for journal, group in alive(steps(folder, 2)):
-        if journal.rank == 0:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
-        else:
-            stand(journal, 9000 * MS, "/src/loader.py", 9, "load")
+    for journal, _ in hang_without(folder, 2, 1):
+        stand(journal, 9000 * MS, "/src/loader.py", 9, "load")
 
 
 def as_json(folder: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> tuple[int, Any]:
@@ -224,12 +221,9 @@ def test_the_variable_sets_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_stacks_of_whoever_is_stuck(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All recorded frames, each stack once."""
-    for journal, group in alive(steps(tmp_path, 3)):
-        if journal.rank == 1:
-            frames = (("/usr/lib/python3.12/queue.py", 171, "get"), ("/src/loader.py", 9, "load"))
-            journal.record(at=9000 * MS, h=0, k=journal.stack(*frames))
-        else:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
+    for journal, _ in hang_without(tmp_path, 3, 1):
+        frames = (("/usr/lib/python3.12/queue.py", 171, "get"), ("/src/loader.py", 9, "load"))
+        journal.record(at=9000 * MS, h=0, k=journal.stack(*frames))
     assert main(["diagnose", str(tmp_path), "--stacks"]) == 1
     shown = capsys.readouterr().out
     assert "rank 1 is at loader.py:9 in load (in queue.py:171 get), not in any collective" in shown

@@ -128,8 +128,7 @@ def overlapping(folder: Path, *, late: int, waits: int, buckets: int = 1) -> lis
             issued = []
             for bucket in range(buckets):
                 at = begin + bucket * MS
-                n = journal.begin(call, at, q=3 + step * buckets + bucket)
-                journal.record(i=n, d=MS // 10)
+                n = journal.issue(call, at, q=3 + step * buckets + bucket)
                 issued.append((n, at))
             for n, at in issued:
                 waited = max(first + waits, at + MS)
@@ -196,8 +195,7 @@ def test_a_receive_posted_ahead_waits_from_its_wait_on(
     sent, got = two.message(group, "send", 0), two.message(group, "recv", 0)
     t = 200 * MS
     for number in range(1, COUNT + 1):
-        n = one.begin(taken, t, q=number)
-        one.record(i=n, d=MS // 10)
+        n = one.issue(taken, t, q=number)
         one.record(w=n, d=waits)
         one.end(n, max(waits, 41 * MS))
         ball(two, sent, t + 40 * MS, t + 41 * MS, number)
@@ -225,8 +223,7 @@ def test_who_enqueues_later_by_a_constant_is_not_late(tmp_path: Path, op: str, w
             call = journal.collective(group, backend="nccl", device="cuda")
         for number in range(COUNT):
             t = 200 * MS + rank * 375 * MS + number * (MS // 2 + rank * works)
-            n = journal.begin(call, t, q=number + 1)
-            journal.record(i=n, d=MS // 10)
+            n = journal.issue(call, t, q=number + 1)
             over = 575 * MS + number * works + (number + 1) * MS
             journal.record(c=n, d=over - t)
         leave(journal, 1500 * MS)

@@ -32,8 +32,7 @@ ITS_LIMIT = {"args": {"timeout": 1.9}}
 
 def tries(journal: Journal, group: int, until_s: int = UNTIL_S, pause_ns: int = 100 * MS) -> int:
     """An all_reduce that is waited for two seconds, again and again, to the middle of a try."""
-    number = journal.begin(journal.collective(group, asynchronous=True), 200 * MS, q=3)
-    journal.record(i=number, d=MS)
+    number = journal.issue(journal.collective(group, asynchronous=True), 200 * MS, q=3, d=MS)
     for second in range(1, until_s, 2):
         journal.record(w=number, d=second * S)
         journal.record(e=number, d=(second + 2) * S - pause_ns, x=journal.string(LIMIT), r=1)
@@ -86,8 +85,9 @@ def test_a_limit_that_was_handled_breaks_nothing(tmp_path: Path, *, handled: boo
     """What the program fails of after that is its own, unless it was raised from it."""
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 0:
-            number = journal.begin(journal.collective(group, asynchronous=True), 200 * MS, q=3)
-            journal.record(i=number, d=MS)
+            number = journal.issue(
+                journal.collective(group, asynchronous=True), 200 * MS, q=3, d=MS
+            )
             journal.record(w=number, d=MS)
             journal.record(e=number, d=2 * S, x=journal.string(LIMIT), r=1)
             stack = journal.stack(("/src/train.py", 31, "step"))

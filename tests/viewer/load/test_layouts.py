@@ -1,14 +1,18 @@
-"""Every command reads journals by job and host as it reads flat ones, whichever folder is named."""
+"""Every command reads journals by job and host, or under names of bytes, as it reads flat ones."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
+import orjson
 import pytest
 
 from disttrace.cli import main
 from disttrace_viewer.views import prometheus
+from support.journals import training
+from support.processes import python
 from support.states import hang
 
 COMMANDS = (
@@ -64,3 +68,28 @@ def test_scrapes_find_what_lies_by_host(tmp_path: Path, monkeypatch: pytest.Monk
     for path in (tmp_path / "a.live", own / "b.live"):
         path.touch()
     assert {Path(path).name for path in prometheus._files(str(tmp_path))} == {"a.live", "b.live"}
+
+
+PROGRAM = """
+import sys
+from disttrace.cli import main
+folder, out = sys.argv[1:]
+for command in (
+    ["diagnose", folder], ["diagnose", folder, "--json"], ["view", folder], ["stats", folder],
+    ["top", folder, "--once"], ["export", folder, "--format", "html", "-o", f"{out}.html"],
+    ["reduce", folder, "-o", f"{out}.states"], ["diagnose", f"{out}.states", "--json"],
+):
+    code = main(command)
+    assert code == 0, (command, code)
+"""
+
+
+@pytest.mark.parametrize("named", ["folder", "journals"])
+def test_every_command_reads_it(tmp_path: Path, named: str) -> None:
+    """As it reads the same journals under other names; states of them travel, too."""
+    folder = tmp_path / (os.fsdecode(b"caf\xe9") if named == "folder" else "plain")
+    training(folder)
+    for path in list(folder.iterdir()) if named == "journals" else ():
+        path.rename(folder / path.name.replace("job-", os.fsdecode(b"j\xf6b-"), 1))
+    done = python("-c", PROGRAM, folder, tmp_path / "out", LC_ALL="C.UTF-8").check()
+    assert orjson.loads(done.stdout[done.stdout.rindex("\n{") :])["healthy"] is True
