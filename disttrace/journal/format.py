@@ -231,6 +231,7 @@ FIELDS: dict[str, dict[str, str]] = {
     "note": _fields(time="t", text="text"),
     "digest": _fields(time="t", number="group q v stack", name="op name"),
     "nonfinite": _fields(time="t", number="group q stack", name="op"),
+    "unreduced": _fields(time="t over", number="group stack changes", integer="bytes"),
     "seen": _fields(time="t", name="state", rank="code", size="others"),
     "trouble": _fields(time="t ago", name="by where name", number="code", mark="mine", text="text"),
     "activity": _fields(
@@ -261,6 +262,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("string", "stack", "thread", "store", "group", "call"), ("n",)),
     "digest": ("group", "op", "q", "v"),
     "nonfinite": ("group", "op", "q"),
+    "unreduced": ("group", "over", "bytes", "changes"),
     "activity": ("t", "over"),
     "trouble": ("by", "where"),
     **{key: (key, "d") for key in _OF_OPERATIONS},

@@ -8,7 +8,7 @@ import pytest
 
 from disttrace.capture.native import hooks
 from disttrace.recording.choice import NAMES
-from support.preloaded import preloaded
+from support.preloaded import launched, preloaded
 from support.raw import RawJournal, read_journals
 
 PROGRAM = Path(__file__).parent / "programs" / "ddp.py"
@@ -211,3 +211,41 @@ def test_what_fsdp_calls_bears_the_name_of_its_module(tmp_path: Path) -> None:
         ("all_gather", "1", "1.weight", "1.bias"),
         ("reduce_sca", "1", "1.weight"),
     }
+
+
+UNREDUCED = """
+import contextlib
+import disttrace
+disttrace.install()
+import torch
+import torch.distributed as dist
+def train(how):
+    group = dist.new_group([0, 1])
+    net = torch.nn.Linear(4, 2)
+    model = torch.nn.parallel.DistributedDataParallel(net, process_group=group)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(16):
+        off = how == "no_sync" or (how == "accumulates" and step % 4 < 3)
+        with model.no_sync() if off else contextlib.nullcontext():
+            (model.module if how == "module" else model)(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+dist.init_process_group("gloo")
+for how in ("model", "module", "accumulates", "no_sync"):
+    train(how)
+"""
+
+
+@pytest.mark.skipif(hooks.supported(), reason="relays see what is reduced")
+@EACH_CORE
+def test_what_changes_and_is_not_reduced_is_on_record(tmp_path: Path, core: str) -> None:
+    """Also at the end, when the program has let go of the model."""
+    program = tmp_path / "unreduced.py"
+    program.write_text(UNREDUCED)
+    launched(program, 2, DISTTRACE_DIR=str(tmp_path / "journals"), DISTTRACE_CORE=core)
+    journal, _ = read_journals(tmp_path / "journals")
+    assert journal.of("note") == []
+    records = {one["group"]: one for one in journal.of("unreduced")}
+    assert [*records] == [3, 5]  # of `module` and `no_sync`; the default group is 1
+    for one in records.values():
+        (stack,) = (s for s in journal.of("stack") if s["n"] == one["stack"])
+        assert (stack["frames"][0][1], one["bytes"], one["changes"] >= 8) == (10, 40, True)

@@ -77,7 +77,7 @@ def _by_states(folder: Path, stall_s: float, look: Look, *, history: bool) -> Ve
 
 
 _SPANS = re.compile(r"[\d.]+ (h|min|s|ms|us)\b")  # where processes live they grow
-OF_HISTORY = ("straggler", "late_sender", "unwaited_work")
+OF_HISTORY = ("straggler", "late_sender", "unwaited_work", "unreduced_gradients")
 """Findings that need all operations; states hold the few that say where processes are."""
 
 

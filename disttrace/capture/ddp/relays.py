@@ -11,9 +11,12 @@ group's own backends, which C++ asks what they can do.
 
 from __future__ import annotations
 
+import sys
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
+import torch
 import torch._C._distributed_c10d as c10d
 import torch.distributed as dist
 
@@ -39,6 +42,9 @@ _CONSTRUCT: Function = c10d.ProcessGroup.__init__
 _REGISTER: Function = c10d.ProcessGroup._register_backend
 _ORIGINALS: dict[str, Function] = {name: getattr(c10d.ProcessGroup, name) for name in _METHODS}
 _FUNCTIONS = ("_broadcast_coalesced", "_verify_params_across_processes")
+_SMALL = 64 * 1024  # bytes of a parameter
+_LOOKED_AT = 8  # parameters of one model
+_CHANGES = 8  # of a parameter in place: two to eight steps of an optimizer
 
 
 def install(capture: Capture) -> None:
@@ -64,8 +70,9 @@ class Relays:
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
         self._awaited = Awaited(capture, PART)
+        self._unreduced = Unreduced(capture)
         self._update = c10d.Reducer._update_process_group
-        self._class = _relay_class(capture, self._awaited)
+        self._class = _relay_class(capture, self._awaited, self._unreduced)
         self._holders: Registry[Any] = Registry()  # relays by their reducers, and loggers of those
         self._known: Registry[weakref.ref[Any]] = Registry()  # and by the group they stand for
 
@@ -73,6 +80,8 @@ class Relays:
         """``Reducer.__init__`` returned; it communicates only later."""
         groups = [v for v in (*args, *kwargs.values()) if isinstance(v, c10d.ProcessGroup)]
         self.given(None, reducer, groups[0] if groups else None)
+        if id(reducer) in self._holders.entries:
+            self._unreduced.add(groups[0], args[0] if args else kwargs["params"])
 
     def logger_made(self, result: Any, logger: Any, reducer: Any, *args: Any) -> None:
         """A logger keeps its reducer alive."""
@@ -124,13 +133,65 @@ class Relays:
         return relay
 
 
+class Unreduced:
+    """Models of which no gradient was reduced yet, though parameters change.
+
+    An alias of a small parameter shares the count of its changes in place, also once the program
+    has let go of it. With the first reduction in its group a model is forgotten.
+    """
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        self.models: dict[int, list[_Model]] = {}
+        capture.on_fork.append(self.models.clear)
+        capture.poll(PART, self._look, self._look)
+        capture.engine.on_undo(PART, "aliases of parameters", self.models.clear)
+
+    def add(self, group: c10d.ProcessGroup, parameters: Iterable[torch.Tensor]) -> None:
+        modes = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
+        if group.size() == 1 or modes:
+            return
+        capture = self._capture
+        sizes = [(p.nbytes, p) for p in parameters if type(p) is torch.nn.Parameter]
+        small = [p.detach() for size, p in sizes if size <= _SMALL][:_LOOKED_AT]
+        number, stack = capture.groups.of(group).n, capture.sites.stack(sys._getframe(1))
+        record = {"group": number, "stack": stack or 0, "bytes": sum(size for size, _ in sizes)}
+        model = _Model(record, [(p, p._version) for p in small], capture.recorder.now())
+        self.models.setdefault(number, []).append(model)
+
+    def _look(self) -> int:
+        """Note how often a model has changed, at the first changes and when these have doubled."""
+        for one in [one for of in list(self.models.values()) for one in of]:
+            changes = max((p._version - before for p, before in one.parameters), default=0)
+            if changes >= max(_CHANGES, 2 * one.noted):
+                one.noted, recorder = changes, self._capture.recorder
+                over = recorder.now() - one.since
+                recorder.note("unreduced", changes=changes, over=over, **one.record)
+        return 0
+
+
+class _Model:
+    """What is looked at of a model of DDP."""
+
+    def __init__(
+        self, record: dict[str, int], parameters: list[tuple[torch.Tensor, int]], since: int
+    ) -> None:
+        self.record = record
+        self.parameters = parameters  # with the count when DDP was made
+        self.since = since
+        self.noted = 0
+
+
 class RelayPart(Part):
     """One method of relays: its wrapper, and what that leaves to ordinary functions."""
 
-    def __init__(self, capture: Capture, row: Method, awaited: Awaited) -> None:
+    def __init__(
+        self, capture: Capture, row: Method, awaited: Awaited, unreduced: Unreduced
+    ) -> None:
         super().__init__(capture, PART)
         self._row = row
         self._awaited = awaited
+        self._unreduced = unreduced
 
     def wrapper(self, owner: type, original: Function) -> Any:
         row, numbers = self._row, self.capture.groups.numbers
@@ -159,9 +220,11 @@ class RelayPart(Part):
         else:
             self.capture.recorder.issued(operation)
             self._awaited.add(operation, work)
+        if self._unreduced.models and self._row.method == "allreduce":
+            self._unreduced.models.pop(operation.call.group or 0, None)
 
 
-def _relay_class(capture: Capture, awaited: Awaited) -> type:
+def _relay_class(capture: Capture, awaited: Awaited, unreduced: Unreduced) -> type:
     """A subclass of ProcessGroup that passes everything on, and records what it passes on."""
 
     def __init__(self: Any, group: Any) -> None:
@@ -183,7 +246,8 @@ def _relay_class(capture: Capture, awaited: Awaited) -> type:
         dynamo.skip(function.__code__)
     made = type("Relay", (c10d.ProcessGroup,), methods)
     for name, original in passing.items():
-        setattr(made, name, RelayPart(capture, rows[name], awaited).wrapper(made, original))
+        part = RelayPart(capture, rows[name], awaited, unreduced)
+        setattr(made, name, part.wrapper(made, original))
 
     def idle() -> None:
         """Those that C++ holds stay, and record nothing."""

@@ -138,3 +138,36 @@ def test_over_hosts_the_number_decides_and_not_the_clocks(tmp_path: Path) -> Non
     found = only(by_table(tmp_path))
     assert "The input of rank 0 is not finite" in found.summary
     assert found.certainty == "likely"
+
+
+def trained(folder: Path, *, size: int, kind: str = "collective", gone: bool = False) -> None:
+    """Two ranks that exchange three times ``size`` bytes while a model of 48 bytes changes."""
+    for journal, group in steps(folder, 2):
+        call = journal.collective(group, kind=kind, bytes=size)
+        for n in range(3):
+            journal.run(call, t=(200 + n) * MS, d=MS, q=3 + n)
+        made = {"group": group, "stack": journal.stack(("train.py", 7, "main")), "bytes": 48}
+        for changes, over in ((8, 60), (16, 120)):
+            at = (150 + over) * MS
+            journal.define("unreduced", t=at, over=over * MS, changes=changes, **made)
+        if gone:
+            journal.define("dropped", t=400 * MS, segment=1)
+        leave(journal, 500 * MS)
+
+
+def test_gradients_that_nothing_reduces_are_a_note(tmp_path: Path) -> None:
+    """Of a model of which less was exchanged than its gradients once, by whatever calls."""
+    trained(tmp_path / "scalars", size=15)
+    found = only(by_table(tmp_path / "scalars"))
+    assert (found.kind, found.severity, found.culprits) == ("unreduced_gradients", "note", ())
+    assert found.summary == (
+        "Nothing was reduced of the gradients of DistributedDataParallel at train.py:7 on ranks"
+        " 0, 1, though its parameters changed 16 times: each rank trains by itself."
+    )
+    for name, facts in {
+        "by hand": {"size": 16}, "messages": {"size": 16, "kind": "message"},
+        "what it exchanged is lost": {"size": 1, "gone": True},
+    }.items():  # fmt: skip
+        trained(tmp_path / name, **facts)  # type: ignore[arg-type]
+        assert by_table(tmp_path / name) == [], name
+    assert by_states(tmp_path / "scalars") == []  # these hold the newest operations only

@@ -17,6 +17,7 @@ from disttrace_viewer.trace.process import (
     Sighting,
     StackSample,
     Trouble,
+    Unreduced,
     Worker,
 )
 from support.journals import MS, T0, UNIX_NS, Journal, workers
@@ -86,6 +87,7 @@ def test_realigning_moves_every_time_that_a_process_has(tmp_path: Path) -> None:
         "samples": (made(StackSample),), "workers": (made(Worker),), "sightings": (made(Sighting),),
         "troubles": (made(Trouble),), "digests": (made(Digest),),
         "nonfinite": (made(NonFinite),), "dropped": (made(Dropped),),
+        "unreduced": (made(Unreduced),),
     }  # fmt: skip
     process = dataclasses.replace(trace.processes[0], heartbeat_ns=7, **fields)
     clock = trace.clocks[0]
@@ -102,7 +104,7 @@ def times(value: Any) -> list[int]:
         found = []
         for field in dataclasses.fields(value):
             one = getattr(value, field.name)
-            if field.name.endswith("_ns") and field.name not in ("pid_ns", "time_ns"):
+            if field.name.endswith("_ns") and field.name not in ("pid_ns", "time_ns", "over_ns"):
                 found.append(one)
             elif not isinstance(one, str):
                 found += times(one)

@@ -6,6 +6,7 @@ their ids, since of a job of which more was read more of them may be known.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -152,6 +153,18 @@ class WholePast(Past):
             first = next(ops(trace, lost[rows[:1]]))
             processes = tuple(sorted(set(lost["process"][rows].to_list())))
             yield Unwaited(first, trace.group_id(first.call), processes, len(rows))
+
+    def moved(self, process: int, since_ns: int, until_ns: int) -> float:
+        trace = self.exchanges.trace
+        if trace.processes[process].dropped:
+            return math.inf
+        calls = trace.calls.lazy().with_row_index("call").filter(pl.col("kind").is_in(GROUPED))
+        made = trace.operations.lazy().filter(
+            (pl.col("process") == process) & pl.col("begin_ns").is_between(since_ns, until_ns)
+        )
+        sizes = made.join(calls.select("call", pl.col("bytes").alias("_bytes")), on="call")
+        known = sizes.select(pl.coalesce("bytes", "_bytes").sum()).collect().item()
+        return float(known)
 
     # -- in the terms of what is judged --------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -98,6 +99,10 @@ class Past:
     def unwaited(self) -> Iterator[Unwaited]:
         """Work that was never waited for, by call site."""
         return iter(())
+
+    def moved(self, process: int, since_ns: int, until_ns: int) -> float:
+        """Bytes of a process's collectives and messages in a span; infinite where not known."""
+        return math.inf
 
 
 NOTHING = Past()

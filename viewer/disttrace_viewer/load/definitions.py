@@ -24,7 +24,7 @@ from disttrace_viewer.trace.process import AGENT, Problem
 NUMBERED = ("string", "stack", "thread", "store", "group", "call")
 LISTED = (
     *("clock", "failure", "handling", "exit", "note", "dropped", "worker", "rendezvous"),
-    *("seen", "trouble", "activity", "digest", "nonfinite"),
+    *("seen", "trouble", "activity", "digest", "nonfinite", "unreduced"),
 )
 MOST_OF_A_KIND = 1 << 18
 """Definitions of one kind in one journal: each costs up to a hundred times its line in memory."""

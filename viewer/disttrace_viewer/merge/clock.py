@@ -23,11 +23,12 @@ from disttrace_viewer.trace.process import (
     Sighting,
     StackSample,
     Trouble,
+    Unreduced,
     Usage,
     Worker,
 )
 
-T = TypeVar("T", Digest, Exit, Failure, NonFinite, Sighting, Trouble, Usage, Worker)
+T = TypeVar("T", Digest, Exit, Failure, NonFinite, Sighting, Trouble, Unreduced, Usage, Worker)
 UNKNOWN_NS = 1 << 62
 """Error of a clock of which no journal has a reading: of a process without definitions."""
 
@@ -134,6 +135,7 @@ def _moved(process: Process, old: Clock, new: Clock) -> Process:
         usage=each(process.usage),
         digests=each(process.digests),
         nonfinite=each(process.nonfinite),
+        unreduced=each(process.unreduced),
         dropped=tuple(dataclasses.replace(d, to_ns=maybe(d.to_ns)) for d in process.dropped),
     )
 

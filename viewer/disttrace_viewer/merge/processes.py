@@ -26,6 +26,7 @@ from disttrace_viewer.trace.process import (
     Stack,
     StackSample,
     Trouble,
+    Unreduced,
     Usage,
     Worker,
 )
@@ -311,6 +312,17 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
                 stack=stack_of(journal, item.get("stack")),
             )
             for item in listed["nonfinite"]
+        ),
+        unreduced=tuple(
+            Unreduced(
+                t_ns=unix(item),
+                over_ns=item["over"],
+                group=definitions.group_id(item["group"]) or "",
+                bytes=item["bytes"],
+                changes=item["changes"],
+                stack=stack_of(journal, item.get("stack")),
+            )
+            for item in listed["unreduced"]
         ),
     )
 

@@ -290,7 +290,7 @@ def _referred(
     stores |= {n for n, store in numbered["store"].items() if store.get("base", n) == n}
     stores |= {store for store, _ in reading.queues}
     stacks |= {stack for _, stack in (*reading.signs.stands.values(), *reading.signs.samples)}
-    for kind in ("failure", "handling", "exit", "digest", "nonfinite"):
+    for kind in ("failure", "handling", "exit", "digest", "nonfinite", "unreduced"):
         stacks |= {item["stack"] for item in definitions.listed[kind] if "stack" in item}
     errors = {OpRow.value(row, OpRow.ERROR) for row in rows} - {None}
     return {

@@ -198,6 +198,21 @@ class NonFinite:
 
 
 @dataclass(frozen=True, slots=True)
+class Unreduced:
+    """A model of DDP of which the reducer had reduced nothing so far, though parameters changed."""
+
+    t_ns: int
+    over_ns: int
+    """Since it was made."""
+    group: str
+    bytes: int
+    """Of its gradients."""
+    changes: int
+    """How often a parameter changed in place; one step of an optimizer may do so a few times."""
+    stack: Stack
+
+
+@dataclass(frozen=True, slots=True)
 class Process:
     """One traced process; ``index`` is its place in ``Trace.processes``."""
 
@@ -274,6 +289,7 @@ class Process:
     """What its threads handled when they were last looked at, ``t_ns`` when that was first seen."""
     digests: tuple[Digest, ...] = ()
     nonfinite: tuple[NonFinite, ...] = ()
+    unreduced: tuple[Unreduced, ...] = ()
     """Of what it had that others have to have equal, by time."""
 
     @property

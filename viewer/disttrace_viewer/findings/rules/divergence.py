@@ -24,9 +24,9 @@ from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, RuleFinding,
 from disttrace_viewer.findings.rules import swallowed
 from disttrace_viewer.trace.model import CodeLocation, Group, JobTrace, Stream
 from disttrace_viewer.trace.operation import is_nan_check
-from disttrace_viewer.trace.process import Digest, NonFinite
+from disttrace_viewer.trace.process import Digest, NonFinite, Stack, Unreduced
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.sentences import ELSEWHERE, MAJORITY
+from disttrace_viewer.wording.sentences import ELSEWHERE, MAJORITY, NOT_BY_C10D
 
 _AT_LAST = mismatches.KINDS | {"missing_participant", "no_progress"}
 """What a call too many or too few comes to."""
@@ -431,3 +431,35 @@ def values_summary(
     rest = sentences.processes(trace, [p for p in members if p not in odd])
     who, have = sentences.subject(trace, odd), sentences.have(odd)
     return f"{who} {have} other values than {rest}, where they have to be equal: {what}{number}."
+
+
+def find_unreduced(case: Case) -> Iterator[RuleFinding]:
+    """One note per model of DDP: parameters changed again and again, and less was exchanged since
+    than its gradients once.
+    """
+    evidence, models = case.evidence, list[tuple[tuple[Stack, str], tuple[int, Unreduced]]]()
+    for process in evidence.trace.processes:
+        latest = {(one.stack, one.group): one for one in process.unreduced}
+        for model, one in latest.items():
+            moved = case.past.moved(process.index, one.t_ns - one.over_ns, int(evidence.cut_ns))
+            if moved < one.bytes:
+                models.append((model, (process.index, one)))
+    for (stack, group), found in together(models).items():
+        processes, line = case.by_rank([p for p, _ in found]), innermost(stack)
+        changes = max(one.changes for _, one in found)
+        yield RuleFinding(
+            kind="unreduced_gradients",
+            severity=NOTE,
+            because=(NOT_BY_C10D,),
+            summary="Nothing was reduced of the gradients of DistributedDataParallel"
+            f"{'' if line is None else f' at {sentences.place(line)}'} on"
+            f" {sentences.processes(evidence.trace, processes)}, though its parameters changed"
+            f" {changes:,} times: each rank trains by itself.",
+            hint="Call the DDP object, not its `.module`; leave `no_sync()` for the last backward"
+            " pass before `optimizer.step()`.",
+            group=group,
+            locations=()
+            if line is None
+            else tuple(CodeLocation.at(p, line, "DistributedDataParallel") for p in processes),
+            at_ns=min(one.t_ns for _, one in found),
+        )

@@ -56,6 +56,7 @@ RULES: tuple[Rule, ...] = (
     unexplained.find,
     divergence.find,
     divergence.find_values,
+    divergence.find_unreduced,
     straggler.find_unwaited,
     straggler.find,
 )
