@@ -29,7 +29,7 @@ import os, signal, sys
 import torch, torch.distributed as dist
 way, until, own = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "own"
 attempt, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), int(os.environ["RANK"])
-os.write(1, f"attempt {attempt}\n".encode())  # at once: of print, `python -u` makes two writes
+os.write(1, f"attempt {attempt}\\n".encode())  # at once: of print, `python -u` makes two writes
 if own:
     store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     store = dist.PrefixStore(f"attempt {attempt}", store)
