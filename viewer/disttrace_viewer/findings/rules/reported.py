@@ -188,7 +188,7 @@ def _root(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     # A check aborts a rank that waits: a watchdog, gloo's of sizes.
     outside = code == -6 or (code in FROM_OUTSIDE and code != -9)
     summary = (
-        f"Rank {rank} failed first, with {_code(code)}{at}, by torchrun's word{rest}."
+        f"Rank {rank} failed first, with {_code(code)}{at}, by its launcher's word{rest}."
         " The summary does not tell why."
     )
     yield _found(
@@ -246,18 +246,17 @@ def _lost(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     """Ranks that lost a connection, and no line of the one that ended."""
     ranks = sorted({rank for row in rows for rank in row["ranks"]})
     who = sentences.capital(sentences.ranks(ranks)) if ranks else "A rank"
+    peers = sorted({peer for row in rows for peer in row.get("peers", ())})
+    named = f"; NCCL names {sentences.listed(peers)} as its address" if peers else ""
     if "text" in rows[0]:
         summary = (
-            f"{who} gave up on others, and which it waited for, the log does not tell:"
-            f" {rows[0]['text']}."
+            f"{who} gave up on others, and which it waited for, the log does not tell{named}:"
+            f" {rows[0]['text'].rstrip('.')}."
         )
-        yield _found(case, "process_failed", summary, hint=OTHERS)
+        yield _found(case, "process_failed", summary, waiting=ranks, hint=OTHERS)
         return
     ended = [rank for row in rows for rank in row["ended"]]
-    peers = sorted({peer for row in rows for peer in row.get("peers", ())})
-    which = "which one, and why, the log does not tell"
-    if peers:
-        which += f"; NCCL names {sentences.listed(peers)} as its address"
+    which = f"which one, and why, the log does not tell{named}"
     if ended:
         which = f"{sentences.ranks(ended)}, of which the log has no error; why, it does not tell"
     summary = f"{who} lost a connection to a rank that had ended: {which}."

@@ -24,14 +24,16 @@ _INNER = re.compile(
     r"|\[Rank (?P<bare>\d{1,6})\]"
 )
 _WORK = re.compile(
-    r"WorkNCCL\(SeqNum=(\d{1,15}), OpType=(\w{1,60})(?:, NumelIn=(\d{1,20}))?"
+    r"Work[A-Z]{3,6}\(SeqNum=(\d{1,15}), OpType=(\w{1,60})(?:, NumelIn=(\d{1,20}))?"
     r"(?:, NumelOut=(\d{1,20}))?.{0,200}?\) ran for (\d{1,12}) milliseconds"
 )
-_SEQ = re.compile(r"(?:at work(?: sequence id)?|(?:at|Timeout at) NCCL work): (\d{1,18})(?!\d)")
+_SEQ = re.compile(
+    r"(?:at work(?: sequence id)?|(?:at|Timeout at) [A-Z]{3,6} work): (\d{1,18})(?!\d)"
+)
 _TIMED_OUT_THERE = re.compile(r"due to a collective timeout from {1,3}rank (\d{1,7})\b")
 _COUNTS = re.compile(
-    r"[Ll]ast enqueued (?:NCCL )?work: (-?\d{1,18}),(?: last started [^\[]{0,100}?,)?"
-    r" last completed (?:NCCL )?work: (-?\d{1,18})(?!\d)"
+    r"[Ll]ast enqueued (?:[A-Z]{3,6} )?work: (-?\d{1,18}),(?: last started [^\[]{0,100}?,)?"
+    r" last completed (?:[A-Z]{3,6} )?work: (-?\d{1,18})(?!\d)"
 )
 _OPS = {
     "ALLREDUCE": "all_reduce", "ALLGATHER": "all_gather", "REDUCESCATTER": "reduce_scatter",
@@ -144,6 +146,8 @@ class Log:
     entry: Ended | None = None
     """What a summary of torchrun's is at."""
     called: dict[int, Called] = field(default_factory=dict)
+    compared: str = "all_gather"
+    """Of which shapes are listed."""
     calls: dict[tuple[str, str], deque[Called]] = field(default_factory=dict)
     """By process and communicator, of NCCL's lines."""
     comms: dict[tuple[str, str], tuple[int, int, str]] = field(default_factory=dict)
@@ -236,6 +240,7 @@ def _set(text: str) -> int | None:
 _STUCK = re.compile(
     r"watchdog got stuck for (\d{1,9}) seconds|Heartbeat monitor timed out"
     r"|detected no heartbeat of its watchdog|due to ProcessGroupNCCL watchdog hang"
+    r"|Could not acquire GIL within"
 )
 _PENDING = re.compile(r"workMetaList_\.size\(\) ?= ?(\d{1,12})")
 
@@ -268,6 +273,34 @@ def timed_out(log: Log, line: LogLine, _speaker: Speaker, found: re.Match[str]) 
     """What the watchdog of torch 2.15 tells: that an operation does not end, and no more."""
     failure = LoggedFailure("DistBackendError", found[2], at_ns=line.at_ns)
     log.failures.setdefault(int(found[1]), [failure])
+    return True
+
+
+_NATIVE = re.compile(
+    r"(?:(?:terminated with exception|following async exception): (?!\[Rank)"
+    r"|^\s{0,4}what\(\): {1,3}"
+    r"|\[c10d\] (?=The client socket has (?:timed out|failed to connect to any))"
+    r"|ProcessGroupGloo\.cpp:\d{1,6}\] )(?P<text>.{1,1000})"
+    r"|Cuda failure (?:\d{1,5} )?'(?P<device>out of memory)'"
+)
+
+
+_MOST_NATIVE = 8
+
+
+def native_error(log: Log, line: LogLine, speaker: Speaker, found: re.Match[str]) -> bool:
+    """An error of torch's C++ code, of a thread or of what ends the process."""
+    inner = _INNER.search(line.text)
+    text = (found["text"] or "").rpartition("terminated with exception: ")[2]
+    text = text or f"CUDA error: {found['device']}"
+    if isinstance(speaker, str) and inner is not None:
+        group = _group(inner)
+        if group is None or group.is_default:
+            speaker = int(inner["of"] or inner["bare"])
+    name = "DistNetworkError" if text.startswith("The client socket") else "RuntimeError"
+    several = log.failures.setdefault(speaker, [])
+    if len(several) < _MOST_NATIVE:
+        several.append(LoggedFailure(name, text, at_ns=line.at_ns))
     return True
 
 
@@ -310,6 +343,22 @@ def fingerprints(log: Log, line: LogLine, _speaker: Speaker, _found: re.Match[st
     return True
 
 
+_COMPARED = re.compile(
+    r"^Operation: `accelerate\.[\w.]{1,80}\.(\w{1,40})`"
+    r"|^\s{0,8}- Process (\d{1,7}): \[([\d, ]{0,200})\]"
+)
+
+
+def shapes(log: Log, _line: LogLine, _speaker: Speaker, found: re.Match[str]) -> bool:
+    """What accelerate's debug mode compares: the shapes that the ranks brought to an operation."""
+    if found[1]:
+        log.compared = {"gather": "all_gather", "reduce": "all_reduce"}.get(found[1], found[1])
+    else:
+        sizes = tuple(int(n) for n in found[3].split(",") if n.strip())
+        log.called.setdefault(int(found[2]), Called(log.compared, 0, sizes))
+    return True
+
+
 _CRASHED = re.compile(
     "Fatal Python error: (Segmentation fault|Bus error|Illegal instruction|Floating point exc)?"
 )
@@ -337,11 +386,17 @@ _REPORTED = (
     ("absent", "ncclUniqueId",
      (r"^(?=.*imeout).*?\[\d{1,7}\] is setting up NCCL communicator and retr[a-z]{6} ncclUniqueId"
      r" from \[(?P<ranks>\d{1,7})\]")),
+    ("absent", "a collective of Horovod",
+     (r"\[missing ranks: (?P<ranks>\d{1,7}(?:, \d{1,7})*)\]")),
+    ("absent", "a collective of Horovod",
+     r"^(?P<ranks>\d{1,7}): \[(?=.{0,300}?(?i:allreduce|allgather|broadcast|alltoall))"),
     ("no_grad", "",
      r"did not receive grad for rank (?P<rank>\d{1,7}): (?P<names>[^\n]{0,200})"),
     ("sizes", "",
      (r"(?:collective mismatch error,? local size|op\.preamble\.length <= op\.nbytes\.)"
      r" (?P<local>\d{1,20}) (?:remote|vs) (?P<remote>\d{1,20})")),
+    ("sizes", "",
+     r"Message truncated ?: received (?P<remote>\d{1,20}) bytes instead of (?P<local>\d{1,20})"),
     ("around", "",
      r"Mismatched collective detected.{0,80}? at and around rank (?P<rank>\d{1,7})"),
     ("shared", "",
@@ -423,6 +478,14 @@ _FIELD = re.compile(
     r"^\s{0,24}(time|host|rank|exitcode|traceback|msg)\s{0,8}: ?(?:(-?\d{1,10})\b(?!-))?(.{0,300})"
 )
 _TASKS = r"srun: error: .{1,200}: tasks? (?P<ranks>[\d,-]{1,200}): "
+_FIRST_ENDS = (
+    r"Child process with PID \d{1,10} terminated with code (?P<code>-?\d{1,6})",
+    r"Worker proc \w{1,40}-(?P<ranks>\d{1,7}) died unexpectedly",
+    r"Rank (?P<ranks>\d{1,7}) crashed with exit code (?P<code>-?\d{1,6})",
+    r"MPI_ABORT was invoked on rank (?P<ranks>\d{1,7})",
+    r"Process name: \[\[\d{1,10},\d{1,10}\],(?P<ranks>\d{1,7})\]",
+)
+"""How launchers tell of an end, which end all others then."""
 _ENDS = (
     r"failed \(exitcode: (?P<code>-?\d{1,6})\) local_rank: (?P<local>\d{1,7})",
     rf"{_TASKS}Exited with exit code (?P<code>\d{{1,3}})",
@@ -430,20 +493,28 @@ _ENDS = (
     r"[Pp]rocess (?P<ranks>\d{1,7}) terminated with exit code (?P<code>\d{1,3})",
     r"[Pp]rocess (?P<ranks>\d{1,7}) terminated with signal (?P<signal>SIG[A-Z]{2,8})",
     r"[Pp]rocess (?P<ranks>\d{1,7}) terminated with the following error",
+    r"Global rank (?P<ranks>\d{1,7}) \(PID \d{1,10}\) exited with code (?P<code>-?\d{1,6})",
+    r"^\[Rank (?P<ranks>\d{1,7})\]$",
     r"process rank (?P<ranks>\d{1,7}) with PID .{1,200} exited on (?P<signal>signal \d{1,2})",
     # These name the command of the last process that was started, whichever ended.
     r"exits with return code = (?P<code>-?\d{1,6})",
     r"returned non-zero exit status (?P<code>\d{1,3})",
+    r"(?P<signal>OOM ?Killed)",
+    r"died, exit code: (?P<code>-?\d{1,6})",
     r"died with <Signals\.(?P<signal>SIG[A-Z]{2,8})",
 )
-"""How launchers tell of an end."""
+"""How launchers tell of other ends; the one that is without a code tells of what comes next."""
 _SIGNALS = {
-    "Killed": -9, "Out Of Memory": -9, "Terminated": -15, "Segmentation fault": -11,
+    "Killed": -9, "Out Of Memory": -9, "OOMKilled": -9, "OOM Killed": -9, "Terminated": -15,
+    "Segmentation fault": -11,
     "Aborted": -6, "Bus error": -7, "Illegal instruction": -4, "Floating point exc": -8,
     "SIGKILL": -9, "SIGSEGV": -11, "SIGABRT": -6, "SIGBUS": -7, "SIGTERM": -15,
     **{f"signal {n}": -n for n in range(1, 32)},
 }  # fmt: skip
-_OUTSIDE = re.compile(r"Received (\d{1,2}) death signal|Main process received (SIG[A-Z]{2,8})")
+_OUTSIDE = re.compile(
+    r"Received (\d{1,2}) death signal|Main process received (SIG[A-Z]{2,8})"
+    r"|slurmstepd: .{1,200} CANCELLED AT [\w:-]{1,40} DUE TO ([A-Z ]{1,40}[A-Z])"
+)
 _OUTER = {"1": "SIGHUP", "2": "SIGINT", "3": "SIGQUIT", "15": "SIGTERM"}
 
 
@@ -455,24 +526,29 @@ def summary(log: Log, _line: LogLine, _speaker: Speaker, found: re.Match[str]) -
 
 def ended_from_outside(log: Log, _line: LogLine, _speaker: Speaker, found: re.Match[str]) -> bool:
     """A signal that a launcher got itself."""
-    number, name = found.groups()
-    log.outside = name or _OUTER.get(number, f"signal {number}")
+    number, name, slurm = found.groups()
+    cancelled = f"an end by Slurm ({slurm})" if slurm else ""
+    log.outside = name or cancelled or _OUTER.get(number, f"signal {number}")
     return True
 
 
-def ended(log: Log, line: LogLine, _speaker: Speaker, found: re.Match[str]) -> bool:
+def ended(
+    log: Log, line: LogLine, _speaker: Speaker, found: re.Match[str], *, first: bool = False
+) -> bool:
     """The end of some ranks, of a local one, or of whichever it was."""
     words = found.groupdict()
     number, signal = words.get("code"), words.get("signal")
     code = int(number) if number else _SIGNALS.get(signal, -9) if signal else None
     ranks, local = words.get("ranks"), words.get("local")
-    if not ranks:
+    known = numbers(ranks) if ranks else [] if line.rank is None or not first else [line.rank]
+    if not known:
         log.local_ends.setdefault(int(local) if local else None, Ended(code, line.at_ns))
-    elif code is None:
-        log.last = int(ranks)
+    elif code is None and not first:
+        log.last = known[0]
     else:
-        for rank in numbers(ranks):
-            log.ends.setdefault(rank, Ended(code, line.at_ns))
+        first = first and not any(end.first for end in log.ends.values())
+        for rank in known:
+            log.ends.setdefault(rank, Ended(code, line.at_ns, first))
     return True
 
 
@@ -542,19 +618,21 @@ def world(log: Log, _line: LogLine, _speaker: Speaker, found: re.Match[str]) -> 
 
 Form = Callable[[Log, LogLine, Speaker, re.Match[str]], bool]
 _CHECKS = ("receive grad", "arrier", "clients joined", "ncclUniqueId", "default_pg/", "preamble",
-           "ismatch", "Duplicate GPU", "anks", "roups", "ollective", "torchfr",
-           "flight_rec")  # fmt: skip
+           "ismatch", "Duplicate GPU", "anks", ": [", "roups", "ollective", "torchfr",
+           "flight_rec", "truncated")  # fmt: skip
 _ENDINGS = ("xitcode", "rank: ", "srun: ", "terminated with", "return code", " signal",
-            "exit status", "died with", "received SIG")  # fmt: skip
+            "exit status", " died", "exit code", "with code", "[Rank ", "received SIG", "OOM",
+            "MPI_ABORT", "Process name")  # fmt: skip
 FORMS: tuple[tuple[tuple[str, ...], re.Pattern[str], Form], ...] = (
     (('{"disttrace":',), re.compile(r'\{"disttrace":.*'), announced),
     (("disttrace: ",), _OURS, ours),
     (("collective timeout",), _TIMED_OUT_THERE, _timed_out_there),
     (("atchdog", "work: ", "eartbeat"), _INNER, watchdog),
-    (("atchdog", "eartbeat"), _STUCK, heartbeat),
+    (("atchdog", "eartbeat", "GIL"), _STUCK, heartbeat),
     (("timed out after",), _TIMED_OUT, timed_out),
     (("failed collective", " from "), _FAILED_STACK, failed_stack),
     (("is running ",), _FINGERPRINT, fingerprints),
+    (("- Process ", "Operation: "), _COMPARED, shapes),
     (("Fatal Python",), _CRASHED, crashes),
     *(
         (_CHECKS, re.compile(pattern), partial(_report, kind=kind, op=op))
@@ -564,8 +642,14 @@ FORMS: tuple[tuple[tuple[str, ...], re.Pattern[str], Form], ...] = (
     (("NCCL",), _OWNER, nccl),
     (("Root Cause", "ailures:"), re.compile("Root Cause|Failures:"), summary),
     ((" : ", "rank: ", "time: ", "xitcode"), _FIELD, summary_field),
-    (("death signal", "received SIG"), _OUTSIDE, ended_from_outside),
+    (("death signal", "received SIG", "CANCELLED"), _OUTSIDE, ended_from_outside),
+    *((_ENDINGS, re.compile(one), partial(ended, first=True)) for one in _FIRST_ENDS),
     *((_ENDINGS, re.compile(pattern), ended) for pattern in _ENDS),
+    (
+        ("exception: ", "what():", "client socket", "Gloo.cpp", "Cuda failure"),
+        _NATIVE,
+        native_error,
+    ),
     (("orld", "ORLD", "MEMBER: ", "processes"), _WORLD, world),
 )
 """Words without which a line is not of a form, its form, and what takes it; the first that does

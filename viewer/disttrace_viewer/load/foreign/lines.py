@@ -20,7 +20,8 @@ _PREFIX = re.compile(
     r"\s{0,24}(?:\[rank[: ]{0,2}(?P<rank>\d{1,7})\]:? ?"
     r"|\[default(?P<local>\d{1,7})\]:? ?"
     r"|\[[A-Za-z_]{1,40}(?P<role>\d{1,7})(?:\|(?P<other>\d{1,7}))?\]: ?"
-    r"|\((?:[\w.]{1,80} )?(?:rank=(?P<worker>\d{1,7}) )?"
+    r"|\((?:Worker_TP(?P<shard>\d{1,4})(?:_EP\d{1,4})? |[\w.]{1,80} )?"
+    r"(?:rank=(?P<worker>\d{1,7}) )?"
     r"(?P<actor>pid=\d{1,10}(?:, ip=[\w.:]{1,40})?)\) ?"
     r"|\[pod/(?P<pod>[\w./-]{1,120})\] ?|>{1,5} ?|\[\d{1,9}\] (?=[\[ T])"
     r"|(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})?"
@@ -29,7 +30,9 @@ _PREFIX = re.compile(
     r"\s{0,8}(?:[|:-] )?(?:[\w.]{1,80}:[\w.<>]{1,80}:\d{1,7} - )?"
     r"|(?P<host>[A-Za-z][\w.-]{0,80})(?:: | {1,20}\| | \[std(?:err|out)\] ?)"
     r"|(?P<address>\d{1,3}(?:\.\d{1,3}){3}): ?"
-    rf"|[\[(]?{_STAMP}(?:Z|[+-]\d\d:?\d\d)?[\])]? ?(?:[|:-] )?"
+    rf"|[\[(]?{_STAMP}(?:Z|[+-]\d\d:?\d\d)?"
+    r"(?: TP(?P<tensor>\d{1,4})(?: EP\d{1,4})?\]| (?P<engine>[DP]P\d{1,4}[^\]]{0,40})\])?"
+    r"[\])]? ?(?:[|:-] )?"
     r"|(?P<epoch>1\d{9})(?:\.(?P<after>\d{1,9}))? "
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<logger>[\w.-]{1,80}) [\w./-]{1,80}"
     r"(?:\[\d{1,10}\])?: "
@@ -49,6 +52,8 @@ LOST = re.compile(
     r"(?:truncated|omitted|skipped|removed|hidden)|(?:truncated|snip(?:ped)?|omitted)\b)"
 )
 """What stands for lines that were left out."""
+_OF_RANK = ("rank", "worker", "horovod", "tensor", "shard")
+_BY = ("actor", "pod", "host", "address", "logger", "task", "engine")
 _MOST = 8
 _WIDEST = 400
 """Columns of a terminal or a form that wraps lines."""
@@ -143,19 +148,19 @@ class Prefixes:
         return line
 
     def _take(self, line: LogLine, found: re.Match[str]) -> None:
-        if rank := found["rank"] or found["worker"] or found["horovod"]:
+        if found["clock"]:
+            line.at_ns = line.at_ns or _stamped(found)
+        if rank := next((found[key] for key in _OF_RANK if found[key]), None):
             line.rank = int(rank)
         elif found["role"] and found["other"]:  # either order; a global rank is no smaller
             line.rank = max(int(found["role"]), int(found["other"]))
         elif found["local"] or found["role"]:
             # A label before it is of srun's task, which is torchrun's launcher.
             line.local, line.rank = int(found["local"] or found["role"]), None
-        elif found["clock"]:
-            line.at_ns = line.at_ns or _stamped(found)
         elif found["epoch"]:
             line.at_ns = line.at_ns or int(found["epoch"] + (found["after"] or "").ljust(9, "0"))
         else:
-            by = (found[key] for key in ("actor", "pod", "host", "address", "logger", "task"))
+            by = (found[key] for key in _BY)
             line.by += "".join(f"{one} " for one in by if one)
 
 

@@ -45,13 +45,21 @@ _NAMES = re.compile(
     r"|(^|/)[^./]{0,80}(stdout|stderr|console|output|log)[^./]{0,80}$",
     re.IGNORECASE,
 )
-_CUES = (
-    "rror", "preamble", "ailure", "NCCL", "ank", "Traceback", "exitcode", "disttrace:", "Interrupt",
-    "Root Cause", 'File "', "xception", "eartbeat", "arrier", "clients joined", "terminated",
-    "srun:", "signal", "exit", "peer", "orld",
-)  # fmt: skip
+_CUES = frozenset(
+    {
+        'File "',
+        "Traceback",
+        "rror",
+        "xception",
+        "Interrupt",
+        *(cue for cues, *_ in FORMS for cue in cues),
+    }
+)
 _DIGITS = str.maketrans("123456789", "000000000")
-_TROUBLE = re.compile(r"error|fail|time.?out|warn|abort|kill|signal|exception|terminat", re.I)
+_TROUBLE = re.compile(
+    "error|fail|timed?.?out|warn|abort|kill|signal|exception|terminat|cancel|died|missing|stall",
+    re.I,
+)
 _DUMPED = re.compile(
     r'File "[^"]{1,1000}", line \d{1,9} in |Process \d{1,18}: |Thread \w{1,40} \((?:active|idle)'
     r"|    [^\s()][^()]{0,250} \([^()]{1,250}:\d{1,9}\)\s*$"
@@ -220,7 +228,7 @@ def _take(log: Log, path: str, own: int | None, first: int | None) -> None:
                 elif "ecent call first" in raw or _DUMPED.search(raw):
                     dumped.append(raw)
                     waits = True
-                if waits or any(cue in raw for cue in _CUES):
+                if waits or any(cue in raw for cue in _CUES) or _TROUBLE.search(raw):
                     strange = reader.take(prefixes.strip(raw))
                 else:
                     strange = ""
@@ -356,8 +364,9 @@ class _LogReader:
         found = log.failures.setdefault(speaker, [])
         if speaker in self._chained:
             self._chained.discard(speaker)
-            if found:
+            if found and found[-1].text:
                 return  # what was handled then is why
+            found.clear()
         if isinstance(speaker, int):
             log.ranks.add(speaker)
         found.append(failure)
@@ -481,8 +490,9 @@ def _journals(log: Log, path: str, problems: Problems) -> Iterator[Files]:
         peers = {"peers": sorted(log.peers)[:8]} if log.peers else {}
         if (passed or peers) and all(is_closed(one.text) for one in passed):
             log.report("lost", ranks=sorted(echoes), ended=_silent(log, echoes), **peers)
-        elif passed and not echoes:
-            log.report("lost", ranks=[], text=f"{passed[0].type}: {passed[0].text}"[:300])
+        elif passed and not any(one.frames or is_time_out(one.text) for one in echoes.values()):
+            text = f"{passed[0].type}: {passed[0].text}"[:300]
+            log.report("lost", ranks=sorted(echoes), text=text, **peers)
     known = [*zip(*((c.op, c.shape, c.dtype) for c in log.called.values()), strict=True)]
     if log.called and all(len({*column} - {None}) < 2 for column in known):
         op = next(iter(log.called.values())).op
@@ -557,7 +567,7 @@ def _killed(log: Log) -> dict[int, int]:
 
 def _report_ends(log: Log, waited: set[int]) -> None:
     """What launchers tell, where no exception and no wait tells more."""
-    ends = {rank: end for rank, end in log.ends.items() if end.code is not None}
+    ends = {rank: end for rank, end in log.ends.items() if end.first or end.code is not None}
     if not ends and not waited:
         local = {r: e for r, e in log.local_ends.items() if e.code not in (None, 0)}
         known = {r: e for r, e in local.items() if r is not None} or local

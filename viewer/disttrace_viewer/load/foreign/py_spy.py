@@ -382,7 +382,9 @@ _BEGIN = re.compile(
     r"|(?P<again>Timeout \(.{1,40}\)!|Fatal Python error: .*)"
     r"|(?:Attaching to process|\[New process) (?P<attached>\d{1,18}).{0,100}"
 )
-_LOCAL_RANK = re.compile(r"--local[-_]rank[= ](\d{1,7})\b")
+_LOCAL_RANK = re.compile(
+    r"(?:--local[-_]rank[= ]|sglang::scheduler_TP|Worker_TP)(\d{1,7})(?:_EP\d{1,4})?\b"
+)
 _VARIABLE = re.compile(r"            (?P<name>\w+): (?P<repr>.*)")
 _LAUNCHER = re.compile(
     r"torch[/\\]distributed[/\\](elastic[/\\]agent|launcher|run\.py|launch\.py)"
