@@ -122,7 +122,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Talk, _Judge, _O
     def made(name: str, calls: Calls, **hosts: Talk) -> tuple[Talk, _Judge, _Others]:
         others = _Others({one: duty._answer for one, duty in hosts.items()})
         judge = _Judge(f"calls of {name}".encode())
-        duty = Talk("", None, cast(Any, judge), lambda _: cast(Any, others))
+        duty = Talk("", None, judge.calls, judge.judge, lambda _: cast(Any, others))
         shown = Excerpts("")._excerpt(1, pages(calls), 400)
         monkeypatch.setattr(duty, "_excerpts", type("_", (), {"of": lambda *_: [shown]})())
         monkeypatch.setattr(Talk, "_is_everybody", False)

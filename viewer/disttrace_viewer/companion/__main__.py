@@ -85,7 +85,7 @@ def main(argv: list[str]) -> int:
 
 
 def _talk(order: Order, watch: Watch) -> Duty:
-    from disttrace_viewer.companion.comparison import ABOUT, Judging, Talk
+    from disttrace_viewer.companion.comparison import ABOUT, Talk, newest_calls
     from disttrace_viewer.companion.peers import Peers
     from disttrace_viewer.companion.slow import LiveFile, Slowness
     from disttrace_viewer.companion.watch import command_of
@@ -94,9 +94,9 @@ def _talk(order: Order, watch: Watch) -> Duty:
     if order.slow:
         live = LiveFile(order.live, order.job, socket.gethostname(), lambda: watch.standing)
         slowness = Slowness(live, order.slow, watch.tell)
-    judging = Judging(command_of(order), watch.tell_divergence, lambda: watch.diverged)
+    calls = partial(newest_calls, command_of(order))
     meet = partial(Peers, uuid.uuid4().hex[:12], about=ABOUT)
-    return Talk(order.directory, slowness, judging, meet)
+    return Talk(order.directory, slowness, calls, watch.suspect, meet)
 
 
 def _unexpected(error: Exception, log: CompanionLog) -> None:

@@ -1,7 +1,7 @@
 """The companion's duty of comparing hosts while the job gets on, on a thread (``Later``).
 
 The one on the store's host requests of all others an excerpt of their calls and what makes ranks
-late: one request and one answer every ``ASK_S`` seconds. Journals are judged in another process.
+late: one request and one answer every ``ASK_S`` seconds. Journals are read in other processes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import select
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,54 +142,26 @@ def read_back(rows: Iterable[Sequence[Any]]) -> list[Excerpt]:
     ]
 
 
-CALLS_S, JUDGE_S = 4.5, 60.0
-"""So long that may take; of calls while another host waits for them."""
-Tell = Callable[[dict[str, Any]], None]
+CALLS_S = 4.5
+"""So long that may take: another host waits for it."""
 
 
-class Judging:
-    """``command`` begins a process that answers lines (``companion/verdict.py``); ``tell`` takes
-    what is to be reported, and ``known`` are groups (ids) of which it was.
+def newest_calls(command: Sequence[str]) -> bytes:
+    """The newest calls of this host's processes, read by a process of ``command``
+    (``companion/verdict.py``); empty where they cannot be read in time.
     """
-
-    def __init__(
-        self, command: Sequence[str], tell: Tell, known: Callable[[], Collection[str]]
-    ) -> None:
-        self._command = command
-        self._tell = tell
-        self._known = known
-
-    def calls(self) -> bytes:
-        """The newest calls of this host's processes; empty where they cannot be read in time."""
-        try:
-            return base64.b64decode(json.loads(self._run_process(b"calls\n", CALLS_S)))
-        except ValueError:
-            return b""
-
-    def judge(self, answers: Sequence[PeerReply]) -> None:
-        """Have reported what is wrong, by the calls of others and by ours."""
-        reports = [[one.sender, base64.b64encode(one.data).decode()] for one in answers]
-        question = json.dumps([sorted(self._known()), reports]).encode()
-        try:
-            found = json.loads(self._run_process(b"diverged %b\n" % question, JUDGE_S))
-        except ValueError:
-            return
-        if isinstance(found, dict) and "diverged" in found:
-            self._tell(found)
-
-    def _run_process(self, line: bytes, within_s: float) -> bytes:
-        try:
-            done = subprocess.run(
-                self._command,
-                input=line,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                timeout=within_s,
-                check=False,
-            )
-        except (OSError, subprocess.SubprocessError):
-            return b""
-        return done.stdout
+    try:
+        read = subprocess.run(
+            command,
+            input=b"calls\n",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=CALLS_S,
+            check=False,
+        )
+        return base64.b64decode(json.loads(read.stdout))
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return b""
 
 
 MOST_KNOWN = 100_000
@@ -247,17 +219,20 @@ _ANSWER = messages.fields(slow=maybe(slow.FORM), calls=CALLS_FORM)
 
 
 class Talk(Duty):
-    """The duty; ``meet`` makes the connection to other hosts, of a function that answers them."""
+    """The duty; ``calls`` reads what is sent where hosts differ, and ``judge`` has judged what came
+    of them; ``meet`` makes the connection to other hosts, of a function that answers them.
+    """
 
     def __init__(
         self,
         directory: str,
         slowness: Slowness | None,
-        judge: Judging,
+        calls: Callable[[], bytes],
+        judge: Callable[[Sequence[PeerReply]], None],
         meet: Callable[[Callable[[Sequence[str]], bytes]], Peers],
     ) -> None:
         self._directory = directory
-        self._slowness, self._judge = slowness, judge
+        self._slowness, self._calls, self._judge = slowness, calls, judge
         self._followers: dict[str, Follower] = {}
         self._shifts: dict[str, int] = {}
         self._excerpts, self._out_of_step = Excerpts(directory), OutOfStep()
@@ -321,7 +296,7 @@ class Talk(Duty):
             self._ask_at = max(self._ask_at, began + TIMES * (time.monotonic() - began))
         of = [one for one in suspects if one != HERE]
         if of and (calls := self._others.request([CALLS], of=of, within_s=WHOLE_S)):
-            self._judge.judge(calls)
+            self._judge(calls)
 
     @property
     def _is_everybody(self) -> bool:
@@ -349,7 +324,7 @@ class Talk(Duty):
 
     def _answer(self, words: Sequence[str]) -> bytes:
         if list(words[:1]) == [CALLS]:
-            return self._judge.calls()
+            return self._calls()
         slow_ranks = None if self._slowness is None else self._slowness.answer(words)
         calls = values_of(self._excerpts.of(self._bases))
         return messages.packed({"slow": slow_ranks, "calls": calls})

@@ -6,6 +6,7 @@ by which process (``disttrace/lifecycle/voice.py``). A child works out the verdi
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import queue
@@ -15,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import disttrace.journal.format as fmt
 from disttrace.journal.proc import has_open, send, who
@@ -25,7 +26,11 @@ from disttrace_viewer.companion.command import Commands
 from disttrace_viewer.companion.progress import Pulse
 from disttrace_viewer.companion.service import DIED_S, CompanionLog, Duty, Order, stay_s
 from disttrace_viewer.load.announcements import keep, path_of
+from disttrace_viewer.load.schema import json_object
 from disttrace_viewer.load.tail import Tail
+
+if TYPE_CHECKING:
+    from disttrace_viewer.companion.endpoint import PeerReply
 
 _SOON_S = 1.0
 _LATEST_S, _LATEST_AT_FIRST_S, _AT_FIRST_S = 60.0, 5.0, 120.0
@@ -96,11 +101,10 @@ class Watch(Duty):
         self._held_back = False
         self._fewer_since: float | None = None
         self._gone: set[str] = set()
-        self._suspected = False
         self._diverged: set[str] = set()
-        """Groups of which it was reported, by id."""
+        """Groups (ids) of which it was reported that ranks are out of step."""
         self._todo: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        """What other threads have announced."""
+        """What is to be announced or judged next, by any thread."""
 
     def follow(self, base: str) -> None:
         """A process in which nothing has moved for a while; with an exporter, any."""
@@ -122,9 +126,6 @@ class Watch(Duty):
             self._read_verdict()
         elif self._saying is None and not self._todo.empty():
             self._todo.get()()
-        elif self._suspected and self._saying is None:
-            self._suspected = False
-            self._ask(b"diverged %b\n" % json.dumps([sorted(self.diverged), []]).encode())
         elif self._verdicts is not None and self._next_line().startswith(_CALLED):
             self._ask()  # a process of another host has waited for the limit: ours may be at work
         elif now >= self._look_due:
@@ -168,14 +169,15 @@ class Watch(Duty):
         """The verdict on a stall that was reported from this host and is not over."""
         return self._standing if self._signature else None
 
-    @property
-    def diverged(self) -> set[str]:
-        """Groups (ids) of which it was reported that results are mixed; read by any thread."""
-        return self._diverged | {group for _, _, group, *_ in self._signature or () if group}
+    def suspect(self, answers: Sequence[PeerReply] = ()) -> None:
+        """Have judged whether ranks here, and those of ``answers``, are out of step; any thread."""
+        sent = [[one.sender, base64.b64encode(one.data).decode()] for one in answers]
 
-    def tell_divergence(self, found: dict[str, Any]) -> None:
-        """Have printed what was found where hosts were compared; on any thread."""
-        self._todo.put(lambda: self._tell_divergence(found))
+        def ask() -> None:
+            known = self._diverged | {group for _, _, group, *_ in self._signature or () if group}
+            self._ask(b"diverged %b\n" % json.dumps([sorted(known), sent]).encode())
+
+        self._todo.put(ask)
 
     # -- verdicts ----------------------------------------------------------------------------
 
@@ -396,15 +398,15 @@ class Watch(Duty):
                 self._tail = Tail(self._path)
             except OSError:
                 return
+        suspected = False
         for line in self._tail.lines():
-            try:
-                record = json.loads(line)
-            except ValueError:
+            if (record := json_object(line)) is None:
                 continue
-            if isinstance(record, dict):
-                self._suspected |= "suspect" in record
-                if self._saying is not None and record.get("said") == self._saying.number:
-                    self._saying = None
+            suspected |= "suspect" in record
+            if self._saying is not None and record.get("said") == self._saying.number:
+                self._saying = None
+        if suspected:
+            self.suspect()
         if self._saying is not None and time.monotonic() - self._saying.asked_at > _ANSWER_S:
             self._ask_next()
 
