@@ -73,7 +73,6 @@ class Live:
         self._thread: background.Thread | None = None
         self._process = 0
         self._paused = False
-        self._idle = True
         self._fresh()
 
     _wake: SimpleQueue[None]
@@ -101,8 +100,9 @@ class Live:
 
     def wake(self) -> None:
         """Something is pending from now on: look often until it is over."""
-        if self._idle:
-            self._idle = False
+        core = self._capture.recorder.core
+        if core.idle:
+            core.idle = False
             self._wake.put(None)
             if self._thread is None and not self._beats:
                 self.start()
@@ -135,7 +135,7 @@ class Live:
         self._wake = SimpleQueue()
         self._stopping = False
         self._paused = False
-        self._idle = True
+        self._capture.recorder.core.idle = True
         self._beat_due = self._look_due = self._stacks_due = self._voice_due = 0
         self._anchor_due = _clock() + _ANCHOR_NS  # the journal's first line holds one
         self._stacks = Stacks(self._capture)
@@ -169,10 +169,11 @@ class Live:
 
     def _turn(self) -> int:
         """Do what is due; nanoseconds until the next turn."""
-        self._idle = True  # a thread that begins something while we look must wake us
+        core = self._capture.recorder.core
+        core.idle = True  # a thread that begins something while we look must wake us
         pause = self._poll()
         if 0 < pause <= SOON_NS:
-            self._idle = False
+            core.idle = False
         now = _clock()
         if self._beats and now >= self._look_due:
             self._look_due = now + LOOK_NS

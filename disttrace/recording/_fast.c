@@ -280,7 +280,8 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     State *state;
-    char off; /* everything passes */
+    char off;  /* everything passes */
+    char idle; /* nobody has been woken since the last look */
     int64_t t0, last_number, begun; /* of the latter those that are none of a store */
     PyObject *all_pieces; /* a tuple of bytes, which keeps what is pointed to: */
     Text pieces[PIECES];
@@ -897,7 +898,7 @@ static int follow(Core *core, Operation *operation, PyObject *work) {
     PyObject *key = PyLong_FromVoidPtr(work), *value = (PyObject *)operation;
     PyObject *reference = key ? PyWeakref_NewRef(work, value) : NULL;
     int asked = !operation->call->device_ends;
-    int done = -1, first = asked && PyDict_GET_SIZE(core->open) == 0;
+    int done = -1;
     if (reference != NULL) {
         Py_XSETREF(operation->reference, reference);
         operation->work = (uintptr_t)work;
@@ -909,7 +910,7 @@ static int follow(Core *core, Operation *operation, PyObject *work) {
         Py_CLEAR(operation->reference);
         operation->work = 0;
     }
-    if (done < 0 || !first || !given(core->wake)) return done;
+    if (done < 0 || !asked || !core->idle || !given(core->wake)) return done;
     return success(PyObject_CallNoArgs(core->wake));
 }
 
@@ -977,6 +978,7 @@ static PyObject *operation_vectorcall(PyObject *op, PyObject *const *args, size_
 
 static PyMemberDef core_members[] = {
     {"off", T_BOOL, offsetof(Core, off), 0, "Every call passes as it is."},
+    {"idle", T_BOOL, offsetof(Core, idle), 0, "See PlainCore.idle."},
     {"t0", T_LONGLONG, offsetof(Core, t0), 0, NULL},
     {"put", T_OBJECT, offsetof(Core, put), 0, NULL},
     {"recover", T_OBJECT, offsetof(Core, recover), 0, NULL},
@@ -1165,7 +1167,8 @@ typedef struct {
        the kernels, of a first argument that is no mere tensor. */
     PyObject *direct, *passes;
     /* Of what is made of several: positions of arguments that tell calls apart, that of the group
-       (-1: none), and the number of the group where that is None. */
+       (-1: none), and where the group is found where that is None: an object, and the names of
+       attributes from there. */
     PyObject *shown, *by_default;
     int group_at;
     /* Of stores: what a begin record has besides, and {key: its text}. */
@@ -1359,6 +1362,16 @@ static PyObject *number_of(Method *self, PyObject *owner) {
     return Py_XNewRef(number);
 }
 
+/* The group on which what is made of several runs by default (a new reference). NULL without an
+   exception: it is not where it was expected. */
+static PyObject *default_group(Method *self) {
+    PyObject *path = self->by_default, *at = Py_NewRef(PyTuple_GET_ITEM(path, 0));
+    for (Py_ssize_t i = 1; at != NULL && i < PyTuple_GET_SIZE(path); i++)
+        Py_SETREF(at, PyObject_GetAttr(at, PyTuple_GET_ITEM(path, i)));
+    if (at == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) PyErr_Clear();
+    return at;
+}
+
 /* The key of a call at `frame`. 1: done; 0: calls of this form have none; -1: an exception. */
 static int push_call(Method *self, Key *key, PyFrameObject *frame, PyObject *const *args,
                      Py_ssize_t nargs, PyObject *kwnames) {
@@ -1372,10 +1385,13 @@ static int push_call(Method *self, Key *key, PyFrameObject *frame, PyObject *con
     } else {
         if (given(self->shown))
             owner = self->group_at >= 0 && self->group_at < nargs ? args[self->group_at] : Py_None;
-        PyObject *number = owner != Py_None          ? number_of(self, owner)
-                           : given(self->by_default) ? PyObject_CallNoArgs(self->by_default)
-                                                     : PyLong_FromLong(-1);
-        if (number == Py_None) Py_CLEAR(number);
+        PyObject *found = NULL;
+        if (owner == Py_None && given(self->by_default) && PyTuple_Check(self->by_default))
+            owner = found = default_group(self);
+        PyObject *number = owner == NULL      ? NULL
+                           : owner == Py_None ? PyLong_FromLong(-1)
+                                              : number_of(self, owner);
+        Py_XDECREF(found);
         if (number == NULL) return PyErr_Occurred() ? -1 : 0; /* not known yet */
         done = done && push_value(core, key, number, 0);
         Py_DECREF(number);

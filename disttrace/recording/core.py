@@ -58,6 +58,7 @@ class PlainCore:
         self.groups = 0  # how many have been made
         self.deferring: type | None = None  # torch's tensors that wait when they are used
         self.wake: Callable[[], None] = lambda: None  # something is open from now on
+        self.idle = True  # nobody has been woken since the last look
         # Nobody holds its Work any more.
         self.dropped: Callable[[Operation], None] = lambda operation: None
         # The native core tells it what a device will end; None: parts of Python's do, see Works.
@@ -328,6 +329,7 @@ def _native_core() -> Any:
         let_go, begins_in_flight = PlainCore.let_go, PlainCore.begins_in_flight
 
         def __init__(self, pieces: tuple[bytes, ...]) -> None:
+            self.idle = True
             for event, kind in _EVENTS.items():
                 setattr(self, event, functools.partial(self.event, kind))
 

@@ -397,19 +397,29 @@ BY_HAND = """
 import datetime, sys
 import disttrace
 disttrace.install(dir=sys.argv[1], core=sys.argv[2])
+import torch
 import torch.distributed as dist
 store = dist.HashStore()
 dist.init_process_group("gloo", store=store, rank=0, world_size=1)
 hand = dist.PrefixStore("hand", store)
 unused = dist.ProcessGroupGloo(hand, 0, 1, datetime.timedelta(seconds=20))
+for _ in range(2):  # an object of its own each time
+    dist.group.WORLD._get_backend(torch.device("cpu")).allreduce([torch.ones(2)]).wait()
+backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+backend._set_default_timeout(datetime.timedelta(seconds=77))
+print(hasattr(backend, "set_timeout"))  # gloo of older torches keeps to the limit it had
 """
 
 
 @EACH_CORE
 def test_a_group_made_by_hand_is_known_before_it_is_used(tmp_path: Path, core: str) -> None:
     """Who never comes to its first call is a member all the same; what torch makes is one group."""
-    preloaded("-W", "ignore", "-c", BY_HAND, str(tmp_path), core).check()
+    outcome = preloaded("-W", "ignore", "-c", BY_HAND, str(tmp_path), core).check()
     (journal,) = read_journals(tmp_path)
     groups = [one for one in journal.definitions if one["def"] == "group"]
     made = [(one["n"], one["type"], one.get("nth")) for one in groups if "type" in one]
     assert made == [(1, "ProcessGroup", 1), (2, "ProcessGroupGloo", 1)]
+    (call,) = [c for c in journal.calls().values() if c["op"] == "all_reduce"]
+    assert call["group"] == 1  # by whichever object C++ hands out for its backend
+    *_, limit = [one["timeout"] for one in groups if one["n"] == 1 and "timeout" in one]
+    assert (limit == 77 * 10**9) == (outcome.stdout == "True\n")

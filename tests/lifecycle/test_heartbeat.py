@@ -195,7 +195,7 @@ def test_who_begins_something_during_a_look_wakes_the_thread() -> None:
     )
     live = Live(Capture(recorder, reporter, stack_depth=1), beats=False)
     live._thread = background.Thread(lambda: None, "it runs")
-    live._idle = False  # something was pending at the turn before
+    recorder.core.idle = False  # something was pending at the turn before
 
     def poll() -> int:
         live.wake()  # another thread's

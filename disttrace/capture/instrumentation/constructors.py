@@ -83,7 +83,6 @@ def install(capture: Capture) -> None:
     rows: tuple[tuple[Any, str, Callable[..., object]], ...] = (
         (c10d.PrefixStore, "__init__", prefixed),
         (c10d.ProcessGroup, "__init__", made),
-        (c10d.ProcessGroup, "_get_backend", lambda found, g, *_, **__: groups.backend_of(g, found)),
         (c10d.ProcessGroup, "_set_group_name", functools.partial(label, "name")),
         (c10d.ProcessGroup, "_set_group_desc", functools.partial(label, "desc")),
         (c10d.ProcessGroup, "_register_backend", registered),

@@ -142,7 +142,7 @@ def _wrapper(
         numbers=numbers,
         shown=tuple([at for at, _ in part.shown]),
         group_at=part.group_at,
-        by_default=(lambda: numbers.get(id(c10d._world.default_pg))) if part.by_default else None,
+        by_default=(c10d, "_world", "_default_pg") if part.by_default else None,
     )
     return compose(capture, PART, original, enter) if made is None else made
 

@@ -92,7 +92,6 @@ class Groups:
         self._beyond = itertools.count(-1, -1)
         self._forget_at = 2 * GONE
         self._made: dict[tuple[str, str], int] = {}  # groups made so far, by meeting place
-        self._described: set[int] = set()  # groups that are being registered
         self.get, self.numbers = self._registry.get, self._registry.numbers
         self.by_number: Callable[[Any], GroupEntry | None] = self._definitions.get
         self.shortest_limit_ns: int | None = None  # after which a group gives an operation up
@@ -140,16 +139,9 @@ class Groups:
 
     def limited(self, group: Any, limit_ns: int | None) -> None:
         """A group, or a backend of one, gives an operation up after this time from now on."""
-        entry = self.get(id(group))
-        if limit_ns is not None and entry is not None:
+        if limit_ns is not None and (entry := self.get(id(group)) or self._served_by(group)):
             self.shortest_limit_ns = min(limit_ns, self.shortest_limit_ns or limit_ns)
             self.update(entry, timeout=limit_ns)
-
-    def backend_of(self, group: Any, backend: Any) -> None:
-        """C++ may hand out a new object for a group's backend: used directly, it is that group."""
-        known = backend is None or id(group) in self._described or self.get(id(backend)) is not None
-        if not known:
-            self._registry.add(backend, self.of(group))
 
     def stands_for(self, other: Any, group: Any) -> None:
         """What is issued on ``other`` is issued on ``group``."""
@@ -231,17 +223,31 @@ class Groups:
     def _register(self, group: Any) -> GroupEntry:
         """A group made before tracing started, by C++, or whose Python wrapper was made anew."""
         unclaimed = self._unclaimed.get(id(group))
-        self._described.add(id(group))  # it is asked for its backends, and those are not news
-        try:
-            keys = unclaimed if unclaimed is not None else described(group)
-        finally:
-            self._described.discard(id(group))
+        if unclaimed is None and (served := self._served_by(group)) is not None:
+            return served
+        keys = unclaimed if unclaimed is not None else described(group)
         for entry in self._definitions.values() if unclaimed is None else ():
             same = all(entry.keys.get(key) == keys.get(key) for key in _TELLING)
             if same and keys.get("name") and entry.reference() is None:
                 entry.reference = weakref.ref(group)
                 return self._registry.add(group, entry)
         return self._add(group, keys)
+
+    def _served_by(self, backend: Any) -> GroupEntry | None:
+        """The group of a backend for which C++ has handed out a new object, known from now on:
+        used directly, it is that group."""
+        from torch._C._distributed_c10d import Backend, ProcessGroup
+        from torch.distributed import distributed_c10d as c10d
+
+        if not foreign.is_a(backend, Backend):
+            return None
+        known = [entry.reference() for entry in list(self._definitions.values())]
+        for group in (*known, *getattr(c10d._world, "pg_map", ())):
+            if foreign.is_a(group, ProcessGroup):
+                devices = errors.attempt(getattr, group, "_device_types") or ()
+                if any(backend_for(group, device) is backend for device in devices):
+                    return self._registry.add(backend, self.of(group))
+        return None
 
 
 def _said(entry: GroupEntry) -> dict[str, Any]:

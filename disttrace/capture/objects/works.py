@@ -91,7 +91,8 @@ class Works:
             self.device.add(operation, None, work)
         else:
             self._open[operation.work] = operation
-            self._core.wake()
+            if self._core.idle:
+                self._core.wake()
 
     def hold(self, work: Any, operation: Operation, results: Sequence[int] = ()) -> None:
         """``work`` is that of an operation that C++ issued; only it can be polled.
