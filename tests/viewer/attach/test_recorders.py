@@ -203,7 +203,7 @@ def asked(ops: Sequence[str], size: int, *, guessed: bool = False) -> Report:
 def test_ranks_of_other_hosts_left_no_dump_since_they_do_not_run_here() -> None:
     """Four ranks in the group, two of them on this host, both in the call."""
     report = asked(["all_reduce"] * 2, 4)
-    assert "ranks 2, 3 do not run here, so nobody knows whether they came" in str(report)
+    assert "ranks 2, 3 do not run here, so it is not known whether they came" in str(report)
     assert not any(found.culprits for found in report.findings)
 
 

@@ -150,7 +150,7 @@ def test_a_rank_without_a_journal_is_not_blamed(tmp_path: Path) -> None:
         journal.begin(journal.collective(group), 200 * MS, q=3)
         beat(journal, 20)
     found = finds(tmp_path, "missing_participant", [], certainty="likely", absent_ranks=())
-    assert "of rank 2 no journal was found, so nobody knows whether it came" in found.summary
+    assert "of rank 2 no journal was found, so it is not known whether it came" in found.summary
 
 
 def test_beside_a_rank_without_a_journal_who_is_away_is_named(tmp_path: Path) -> None:

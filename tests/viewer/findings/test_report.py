@@ -133,8 +133,11 @@ def test_a_report_of_many_findings_fits_a_screen(tmp_path: Path) -> None:
 
 def test_nothing_to_read_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One sentence that says what to do."""
-    assert main(["diagnose", str(tmp_path)]) == 2
-    assert "no journals in" in capsys.readouterr().err
+    for more in (["diagnose"], ["reduce", "-o", str(tmp_path / "states")]):
+        assert main([*more, str(tmp_path)]) == 2
+        said = capsys.readouterr().err
+        assert "no journals in" in said
+        assert "run the program with DISTTRACE=1" in said
 
 
 def test_the_text_leads_with_the_finding_and_shows_everybody(tmp_path: Path) -> None:

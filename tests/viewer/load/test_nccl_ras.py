@@ -119,7 +119,7 @@ def test_whom_nobody_reaches_is_named(tmp_path: Path) -> None:
 
 
 def test_a_job_in_which_nobody_is_behind_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ViewerError, match="nobody is behind"):
+    with pytest.raises(ViewerError, match="no rank is behind"):
         told(tmp_path, HEAD.replace("MISMATCH", "OK"))
 
 
@@ -149,7 +149,7 @@ def test_json_has_everybody_s_counts(tmp_path: Path) -> None:
     assert found.culprit_ranks == (3,)
     assert "all_gather_into_tensor" in found.summary
     same = [{"AllReduce": 8}] * 4
-    with pytest.raises(ViewerError, match="nobody is behind"):
+    with pytest.raises(ViewerError, match="no rank is behind"):
         told(tmp_path, *[as_json(same, f"2025-12-19 13:0{n}:53") for n in (6, 7)])
 
 

@@ -236,5 +236,5 @@ def write_states(
     parts = folder.reduced(where, engine=engine_of(engine), progress=progress)
     count, unread = folder.write(output, parts)
     if not count:
-        raise ViewerError(f"no journals in {', '.join(where)}.")
+        raise job.nothing_in(where)
     return count, unread

@@ -214,7 +214,7 @@ def refusal() -> str | None:
     if scope == 0:
         return None
     return (
-        f"the kernel lets nobody look into processes that are not its children ({_SCOPE} is"
+        f"the kernel lets a process look only into its own children ({_SCOPE} is"
         f" {scope}); run this as root or with CAP_SYS_PTRACE (in a container: --cap-add"
         " SYS_PTRACE), or give stacks that were made elsewhere: --stacks FILE ..."
     )

@@ -71,7 +71,7 @@ def read(
     else:
         found = folder.of_journals(paths, window=WINDOW, engine=engine, progress=progress)
     if not found.states:
-        raise _nothing(paths)
+        raise nothing_in(paths)
     return found
 
 
@@ -80,7 +80,8 @@ def _stored(paths: Sequence[str | Files]) -> bool:
     return bool(names) and all(folder.holds_states(path) for path in names)
 
 
-def _nothing(paths: Sequence[str | Files]) -> ViewerError:
+def nothing_in(paths: Sequence[str | Files]) -> ViewerError:
+    """The error for folders of which no journal could be read."""
     problems = Problems()
     for files in evidence(paths, problems):
         open_journal(files, problems)  # why it is none
@@ -111,7 +112,7 @@ def judged(
     merged = read(paths, engine=engine) if local is None else local
     merged = merge([merged, others]) if others.states else merged
     if not merged.states:
-        raise _nothing(paths)
+        raise nothing_in(paths)
     if choose is not None:
         jobs = {*choose(merged.survey.jobs)}
         only = {p.id for p in merged.survey.processes if p.job in jobs}

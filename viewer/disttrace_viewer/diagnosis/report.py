@@ -23,7 +23,7 @@ from disttrace_viewer.trace.process import JOURNAL, Exit, NonFinite, Process
 FORMAT = 1
 NO_HISTORY = (
     "Only where processes are was read, and not all that they did: stragglers, late senders, work"
-    " that nobody waited for, and arguments in calls that are over were not looked at."
+    " that was never waited for, and arguments in calls that are over were not looked at."
 )
 
 

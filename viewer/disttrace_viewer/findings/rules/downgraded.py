@@ -288,7 +288,7 @@ _ROUNDS = 3
 
 
 def eased(case: Case, finding: RuleFinding) -> RuleFinding:
-    """The finding, as a note where everybody waited for gets on."""
+    """The finding, as a note where every rank that is waited for gets on."""
     if finding.severity != ERROR or finding.kind not in KINDS or finding.absent_ranks:
         return finding
     waits = [w for w in case.open() if w.exchange in finding.scope.exchanges]
@@ -299,8 +299,8 @@ def eased(case: Case, finding: RuleFinding) -> RuleFinding:
     if not awaited or not all(_gets_on(case, p, since_ns) for p in awaited):
         return finding
     hint = (
-        "Nothing stands still: everybody waited for gets on with calls made before. If the wait is"
-        " not meant to be, see whether they come to it, or passed it over."
+        "Nothing stands still: every rank that is waited for gets on with calls made before. If"
+        " the wait is not meant to be, see whether they come to it, or passed it over."
     )
     return finding.doubted(MAY_END, severity=NOTE, hint=hint, culprits=())
 

@@ -51,7 +51,7 @@ def _finding(case: Case, who: list[int], *, whole: bool) -> RuleFinding:
         severity=NOTE if whole else ERROR,
         summary=f"{sentences.subject(trace, who)} {were} interrupted from outside"
         f" ({reported}){at}{then}.",
-        hint="Somebody pressed Ctrl-C, or something sent the signal: a shell, a scheduler, a"
+        hint="Ctrl-C was pressed, or something sent the signal: a shell, a scheduler, a"
         " notebook. What stood before is the verdict.",
         waiting=(),
         at_ns=evidence.ends[first].t_ns,
@@ -81,7 +81,7 @@ def find_orphaned(case: Case) -> Iterator[RuleFinding]:
                 severity=NOTE,
                 summary=f"{sentences.subject(trace, [launcher.index])} {ended(end, surely=True)},"
                 f" and {sentences.processes(trace, left)} lived on.",
-                hint="Nobody starts these ranks anew or ends them with the others of the job: end"
+                hint="No launcher restarts these ranks, or ends them with the rest of the job: end"
                 " them by hand if they hold ports or devices still.",
                 at_ns=gone_ns,
             )

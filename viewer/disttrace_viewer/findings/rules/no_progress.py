@@ -225,7 +225,7 @@ def _apart(case: Case, waits: Sequence[Wait]) -> RuleFinding:
         told, which = f"{sentences.capital(parts[0])} may wait there for others", "for whom"
     return RuleFinding(
         kind="no_progress",
-        summary=f"{told}. Stacks have no sequence numbers, so nobody knows {which}.",
+        summary=f"{told}. Stacks have no sequence numbers, so they do not show {which}.",
         because=(sentences.NOTHING_ELSE,),
         hint="Compare the calls there, one by one: a collective under a condition on the rank, or"
         " one call more on some ranks. Run it once with DISTTRACE=1: with numbers it is told who is"

@@ -54,8 +54,8 @@ def _inherited(case: Case, wait: Wait) -> RuleFinding | None:
         kind="not_in_group",
         summary=f"Process {trace.processes[wait.process].pid}, a forked child of {parent.label},"
         f" has been in {sentences.call(trace, wait.op)} for"
-        f" {sentences.span(evidence.age_ns(wait.op))}: it inherited that group, and nobody knows it"
-        " there.",
+        f" {sentences.span(evidence.age_ns(wait.op))}: it inherited that group, and no process"
+        " knows it there.",
         hint="A group does not survive a fork: make one in the child (spawn it, and call"
         " init_process_group there), or communicate in the parent.",
         culprits=(wait.process,),

@@ -318,7 +318,7 @@ def unseen(trace: JobTrace, ranks: Sequence[int]) -> str:
         "NCCL RAS": f"NCCL could not reach {who}",
         JOURNAL: f"of {who} no journal was found",
     }.get(_source(trace), f"{who} left no dump ({they} died, kept the GIL, or tore down)")
-    came = f", so nobody knows whether {they} came"
+    came = f", so it is not known whether {they} came"
     return text if _source(trace) == "log" else text + came
 
 

@@ -303,7 +303,7 @@ NATIVE = (
 _CRASH = "Look for a crash in native code"
 _OF_SIGNAL = {
     "SIGKILL": "Look for the kernel's out-of-memory killer (dmesg), a scheduler's limit, or"
-    " somebody's kill -9",
+    " a kill -9 by hand",
     "SIGXCPU": "Look for a limit of CPU time: ulimit -t, or a scheduler's",
     "SIGXFSZ": "Look for a limit of the size of files: ulimit -f",
     "SIGALRM": "Look for signal.alarm, or setitimer, without a handler",
@@ -392,5 +392,5 @@ def hint(end: End, *, others: bool, ending: Op | None = None) -> str:
         run = " (run with PYTHONFAULTHANDLER=1)" if "native" in what else ""
         return f"{what}{run}."
     if not others:
-        return "All ranks ended with this code: whoever started them takes it for a failure."
+        return "All ranks ended with this code: what started them takes it for a failure."
     return "Find who calls exit there; the other ranks were still at work."

@@ -168,7 +168,7 @@ def _stuck(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     summary = (
         f"NCCL's watchdog got stuck itself{f' for {seconds} s' * bool(seconds)} on"
         f" {sentences.listed(shown)}: a call of CUDA or NCCL does not return there, or a thread"
-        " holds the GIL in one. That does not tell whom the ranks wait for."
+        " holds the GIL in one. That does not tell which rank the others wait for."
     )
     yield _found(
         case, "no_progress", summary, waiting=[one["rank"] for one in of], hint=WATCHDOG,

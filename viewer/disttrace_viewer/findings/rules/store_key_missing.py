@@ -133,7 +133,7 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
             )
             closest = (
                 f"; {trace.processes[holder.process].label} has it since its {holder.call.op} at"
-                f" {sentences.line(holder)}, and nobody has deleted it since"
+                f" {sentences.line(holder)}, and no process has deleted it since"
             )
         summary = (
             f"{subject} {have} asked for {names} again and again for {age} ({op.call.op} at {at})"
@@ -163,14 +163,14 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
         elif not found and (odd or (series and not others)):
             # Where others use the store too, the one that sets them all may be among those.
             hint = (
-                "These keys differ in a number only: see whether somebody is a step ahead or behind"
+                "These keys differ in a number only: see whether a rank is a step ahead or behind"
                 " (a counter, an epoch, a call that was left out), and whether each sets its own"
                 " key before it waits."
             )
         elif not found and held:
             hint = (
-                "Find who should set this key: whoever uses this store waits in vain for who waits"
-                f" for it. {SET_FIRST}"
+                "Find what should set this key: all processes that use this store wait for it,"
+                f" or for one that waits for it. {SET_FIRST}"
             )
         summary = (
             f"{subject} {have} been in {op.call.op} of {names} at {at} for {age}, and"
@@ -233,7 +233,7 @@ def _became(
         return f"it was deleted after {first} had set it", None
     by, at = processes[deleted.process].label, sentences.line(deleted)
     hint = (
-        "A key that is deleted is one that was never set, to whoever comes later: delete it when"
+        "To a rank that comes later a deleted key is one that was never set: delete it when"
         " all have read it (after a barrier), or leave it."
     )
     set_at = sentences.line(first_set)

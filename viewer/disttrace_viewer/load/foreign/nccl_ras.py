@@ -102,7 +102,7 @@ def _said(path: str, problems: Problems) -> _Output | None:
         return None
     if found is None:
         silent = sorted({*_SILENT.findall(data.decode("utf-8", "replace"))})
-        text = "tells of no communicator of all GPUs whose ranks differ: nobody is behind there."
+        text = "tells of no communicator of all GPUs whose ranks differ: no rank is behind there."
         if silent:
             listed = ", ".join(f"process {pid} on node {node}" for pid, node in silent[:8])
             text = f"has no data of {listed}, and tells of no other difference between ranks."

@@ -141,7 +141,7 @@ def _head(values: Snapshot, width: int, older_ns: int) -> Text:
         if values.live
         else "nothing here can tell whether it runs"
         if values.silent
-        else "nobody runs any more",
+        else "no process runs any more",
         clock_time(values.at_ns + (older_ns if values.live else 0)),
     ]
     if values.ops_per_s is not None:

@@ -341,12 +341,10 @@ def _runs(kinds: pl.Series) -> list[tuple[int, int, int]]:
     """(start, stop, period) of everything that repeats often enough."""
     found: list[tuple[int, int, int]] = []
     for period in range(1, min(PERIODS, len(kinds) // REPEATS) + 1):
-        same = (kinds == kinds.shift(period)).fill_null(value=False)
-        runs = same.rle().struct.unnest()
-        runs = runs.with_columns(start=pl.col("len").cum_sum() - pl.col("len"))
-        long = runs.filter(pl.col("value") & (pl.col("len") >= period * (REPEATS - 1)))
-        found.extend(
-            (start - period, start + length, period)
-            for start, length in long.select("start", "len").iter_rows()
-        )
+        same, least = kinds.slice(period) == kinds.head(-period), period * (REPEATS - 1)
+        if (same.sum() or 0) < least:
+            continue
+        runs = same.rle().struct.unnest().with_columns(stop=pl.col("len").cum_sum())
+        for length, stop in runs.filter("value", pl.col("len") >= least).drop("value").iter_rows():
+            found.append((stop - length, stop + period, period))
     return found

@@ -50,7 +50,7 @@ def sentences(statistics: Statistics, *, whole: bool = True) -> tuple[str, ...]:
     if not sums["communicating_ns"] and not whole:
         return ("No communication could be read; what is missing stands below.",)
     if not count or not sums["communicating_ns"]:
-        return ("Nothing was communicated.", "So nobody waited.")
+        return ("Nothing was communicated.", "So no rank waited.")
     each = duration(sums["communicating_ns"] // count) + (" each" if count > 1 else "")
     share = sums["waiting_ns"] / sums["communicating_ns"]
     first = (
@@ -59,7 +59,7 @@ def sentences(statistics: Statistics, *, whole: bool = True) -> tuple[str, ...]:
     )
     origins = statistics.origins
     if not origins.height:
-        return first, "Nobody made others wait by being late."
+        return first, "No rank made others wait by being late."
     top = origins.row(0, named=True)
     if top["mean_ns"] is None:
         return first, f"{_never(statistics, top)}; `disttrace diagnose` tells more."
@@ -67,7 +67,7 @@ def sentences(statistics: Statistics, *, whole: bool = True) -> tuple[str, ...]:
     if top["caused_ns"] < STANDS_OUT * sums["waiting_ns"]:
         return (
             first,
-            f"Nobody stands out among those who were late: {who[0].lower()}{who[1:]} most.",
+            f"No rank stands out among those that were late: {who[0].lower()}{who[1:]} most.",
         )
     return first, f"{who} made others wait {duration(top['caused_ns'])}, {_origin(top)}."
 
@@ -76,9 +76,7 @@ def _never(statistics: Statistics, row: dict[str, Any]) -> str:
     """Who is to blame for what never completed, by the findings."""
     waited = duration(row["caused_ns"])
     if row["process"] is None:
-        return (
-            f"{waited} of waiting is for what never completed, and none is known to have caused it"
-        )
+        return f"{waited} of waiting is for what never completed; no rank is known to be the cause"
     at = f" (at {_short(row['line'])})" if row["line"] else ""
     who = _name(statistics, row["process"], capital=True)
     return f"{who}{at} made others wait {waited} for what never completed"

@@ -256,8 +256,8 @@ def _verdict(case: Case, findings: Sequence[RuleFinding]) -> Headline:
         text = f"No fault is certain: {number(len(case.incomplete), 'journal')} could not be read"
         return Headline(WAITING, None, None, f"{text} in full (`disttrace diagnose`).", 0)
     if not case.evidence.runs:
-        alone = "and nobody runs any more"
+        alone = "and no process runs any more"
         if any(end.state == UNKNOWN for end in case.evidence.ends):
-            alone = "and nothing here can tell whether anybody still runs"
+            alone = "and nothing here can tell whether a process still runs"
         return Headline(WELL, None, None, f"No fault was found, {alone}.", 0)
     return Headline(WELL, None, None, "No fault yet: no rank waits for a missing one.", 0)
