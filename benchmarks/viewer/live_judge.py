@@ -21,7 +21,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "viewer")]
+sys.path[:0] = [str(REPOSITORY / name) for name in ("", "tests", "viewer")]
 
 from benchmarks.viewer.jobs import Shape, make  # noqa: E402
 from disttrace_viewer.analysis.liveness import Observation  # noqa: E402
@@ -31,6 +31,7 @@ from disttrace_viewer.companion.peers import Peers  # noqa: E402
 from disttrace_viewer.companion.reports import packed  # noqa: E402
 from disttrace_viewer.companion.verdict import Judge  # noqa: E402
 from disttrace_viewer.trace.process import Process  # noqa: E402
+from support.orders import order  # noqa: E402
 
 STALL_S = 10.0
 PER_HOST = 8
@@ -61,7 +62,7 @@ class Hosts:
 
     def judge(self, number: int) -> Judge:
         """The one of a host."""
-        return Judge(str(self._folders[number]), self._job, self._job, STALL_S)
+        return Judge(order(self._folders[number], self._job, stall_s=STALL_S))
 
     def request(
         self, words: Sequence[str] = (), *, of: Collection[str] | None = None, **_: object

@@ -27,6 +27,7 @@ from disttrace.journal import proc  # noqa: E402
 from disttrace_viewer.companion.endpoint import CLIENT, SERVER  # noqa: E402
 from disttrace_viewer.companion.verdict import Judge  # noqa: E402
 from support.journals import MS, Journal  # noqa: E402
+from support.orders import order  # noqa: E402
 
 STALL_S = 10.0
 DAY_S = 86_400
@@ -99,7 +100,7 @@ def main() -> None:
                 opened["own" if "-host0-" in str(arguments[0]) else "others"] += 1
 
         own = str(of_host(folder, 0, apart))
-        judge = Judge(own, "job", "job", STALL_S, "host0", root=made)
+        judge = Judge(order(own, stall_s=STALL_S, host="host0", root=made))
         roles = [SERVER, CLIENT]
         judge.peers.join = lambda *_: True  # type: ignore[method-assign]
         judge.peers.settled = roles.pop  # type: ignore[method-assign]

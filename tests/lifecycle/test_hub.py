@@ -151,10 +151,10 @@ def test_without_the_server_each_speaks_by_its_order(store: TCPStore, join: Join
 def test_a_host_whose_processes_failed_says_why(store: TCPStore, join: Join) -> None:
     """Once that was requested its companion goes; and where the store has gone."""
     first = join("a", 1)
-    gone = Peers("z", lambda _: b"")
+    gone = Peers("z", lambda _: b"why")
     place = [("127.0.0.1", store.port)]
     leaving = threading.Thread(
-        target=lambda: gone.stay(place, b"why", stay_s=30, serve=lambda: None), daemon=True
+        target=lambda: gone.stay(place, stay_s=30, serve=lambda: None), daemon=True
     )
     leaving.start()
     within(10, lambda: first.clients == ["z"])
@@ -169,7 +169,7 @@ def test_a_host_whose_processes_failed_goes_with_the_store() -> None:
     place, served = [("127.0.0.1", store.port)], list[bool]()
     gone = Peers("z", lambda _: b"")
     leaving = threading.Thread(
-        target=lambda: gone.stay(place, b"", stay_s=60, serve=lambda: served.append(True)),
+        target=lambda: gone.stay(place, stay_s=60, serve=lambda: served.append(True)),
         daemon=True,
     )
     leaving.start()

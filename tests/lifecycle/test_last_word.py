@@ -213,7 +213,8 @@ def test_what_was_said_beside_a_stall_is_not_the_last_word(tmp_path: Path) -> No
         {"kind": "stalled", "at": 5.0, "summary": text, "culprit_ranks": ranks}
         for text, ranks in picture
     ]
-    order = last_word.EndOrder(str(tmp_path), "j", "j-", 10.0, "p", failed=True, alone=False)
+    where = str(tmp_path)
+    order = last_word.EndOrder(where, "j", "j-", 10.0, "p", failed=True, alone=False, root=where)
     judged = cast(Verdict, SimpleNamespace(case=case, findings=found))
     said = last_word._values(order, case.evidence.trace, judged, told)
     assert said is not None

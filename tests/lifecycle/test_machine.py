@@ -15,6 +15,7 @@ from disttrace_viewer.analysis.liveness import Observation
 from disttrace_viewer.companion import machine, reports, verdict
 from disttrace_viewer.companion.machine import HostTrouble
 from support.journals import workers
+from support.orders import order
 from support.processes import wait_until
 from support.scenes import S, alive, beat, findings, only
 
@@ -227,7 +228,7 @@ def test_a_stall_becomes_that_of_a_link(tmp_path: Path, monkeypatch: pytest.Monk
     for module in (verdict, reports):
         monkeypatch.setattr(module, "look", lambda _: Observation(alive=True))
     (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
-    judge = verdict.Judge(str(tmp_path), job, job, 10.0)
+    judge = verdict.Judge(order(tmp_path, job))
     first = judge.verdict()
     assert (first["signature"], first["waiting"]) == ([], True)
     assert first["next_s"] <= 0.5

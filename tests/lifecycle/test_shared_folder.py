@@ -12,6 +12,7 @@ from disttrace_viewer.companion.reading import OwnJournals
 from disttrace_viewer.companion.verdict import Judge
 from disttrace_viewer.states.folder import of_journals
 from disttrace_viewer.states.state import Merged
+from support.orders import order
 
 HOSTS, RANKS = 3, 2
 
@@ -54,7 +55,7 @@ def test_of_a_try_without_anybody_left_the_newest_is_read(folder: Path) -> None:
 
 def test_a_host_that_none_answers_prints_what_it_knows(folder: Path) -> None:
     """Of ranks of other hosts nothing is known, though their journals lie here as well."""
-    judge = Judge(str(where(folder, 0)), "job", "job", 10.0, "host0", root=str(folder))
+    judge = Judge(order(where(folder, 0), host="host0", root=str(folder)))
     judge.peers.join = lambda *_: False  # type: ignore[method-assign]
     told = judge.verdict()
     assert told["voices"]

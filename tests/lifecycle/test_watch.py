@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,17 +14,13 @@ import pytest
 from disttrace.journal import proc
 from disttrace_viewer.analysis.liveness import Look, Observation
 from disttrace_viewer.companion import reports, verdict, watch
-from disttrace_viewer.companion.service import CompanionLog, Order
+from disttrace_viewer.companion.service import CompanionLog
 from disttrace_viewer.companion.watch import Watch
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.process import Process
 from support.journals import MS, Journal
+from support.orders import order
 from support.scenes import PEER_GONE, S, alive, beat, fail, lose, stand, steps
-
-ORDER = Order(
-    directory="", registry="", job="job", in_names="job", exports=False, pending_s=5.0,
-    keep=True, watches=True, stall_s=10.0, quiet_since=None,
-)  # fmt: skip
 
 
 class Told(Watch):
@@ -33,7 +28,7 @@ class Told(Watch):
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with tempfile.TemporaryFile() as file:
-            super().__init__(replace(ORDER, directory=str(directory)), CompanionLog(file.fileno()))
+            super().__init__(order(directory), CompanionLog(file.fileno()))
         self.said: list[str] = []
         self.now = 0.0
         self.aborting: list[str] = []
@@ -230,7 +225,7 @@ def judged(folder: Path, monkeypatch: pytest.MonkeyPatch, look: Look) -> dict[st
     for module in (verdict, reports):
         monkeypatch.setattr(module, "look", look)
     (job,) = {path.name.split("-")[0] for path in folder.iterdir()}
-    return verdict.Judge(str(folder), job, job, 10.0).verdict()
+    return verdict.Judge(order(folder, job)).verdict()
 
 
 def all_live(_process: Process) -> Observation:
@@ -359,6 +354,6 @@ def test_modules_in_the_programs_folder_are_not_ours(
     steps(tmp_path, 2)
     (tmp_path / "select.py").write_text("raise SystemExit('this one is the program\\'s')")
     monkeypatch.chdir(tmp_path)
-    child = watch._start(replace(ORDER, directory=str(tmp_path)))
+    child = watch._start(order(tmp_path))
     answer, _ = child.communicate(b"\n", 60)
     assert json.loads(answer)["waiting"] is False

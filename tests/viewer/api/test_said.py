@@ -12,10 +12,11 @@ import pytest
 import disttrace
 from disttrace.cli import main
 from disttrace.journal import format as fmt
-from disttrace_viewer.companion.service import CompanionLog, Order
+from disttrace_viewer.companion.service import CompanionLog
 from disttrace_viewer.companion.watch import Watch, _objects
 from disttrace_viewer.load.announcements import path_of
 from support.journals import T0, UNIX_NS, Journal
+from support.orders import order
 from support.scenes import S, leave
 from support.states import hang
 
@@ -26,13 +27,8 @@ TOLD: dict[str, object] = {
 
 def keep(folder: Path, *said: dict[str, object], root: Path | None = None) -> None:
     """As a companion of the job keeps it."""
-    registry = folder / "job-host-1.otlp"
-    order = Order(
-        directory=str(folder), registry=str(registry), job="job", in_names="job-", exports=False,
-        pending_s=1.0, keep=True, watches=True, stall_s=1.0, quiet_since=None, root=str(root or ""),
-    )  # fmt: skip
     log = os.open(folder / "log", os.O_CREAT | os.O_WRONLY)
-    watch = Watch(order, CompanionLog(log))
+    watch = Watch(order(folder, in_names="job-", root=str(root or folder)), CompanionLog(log))
     for one in said:
         watch._keep(_objects("stalled", [one]))
     os.close(log)

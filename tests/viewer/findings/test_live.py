@@ -323,8 +323,9 @@ def test_what_the_last_word_rests_on_is_written_down(tmp_path: Path) -> None:
                 journal.end(lost, 10 * MS, x=journal.string(PEER_GONE))
                 fail(journal, 220 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
                 order = EndOrder(
-                    directory=str(tmp_path), job=journal.job, in_names=journal.job, stall_s=10,
-                    process=journal.process, failed=True, alone=True,
+                    directory=str(tmp_path), root=str(tmp_path), job=journal.job,
+                    in_names=journal.job, stall_s=10, process=journal.process, failed=True,
+                    alone=True,
                 )  # fmt: skip
         said = word(order)
     finally:

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from disttrace_viewer.companion.export import Export
-from disttrace_viewer.companion.service import CompanionLog, Order
+from disttrace_viewer.companion.service import CompanionLog
 from disttrace_viewer.otlp.pipeline import Pipeline
 from disttrace_viewer.otlp.spans import Span
 from support.collector import SERVE, Collector
 from support.journals import MS
+from support.orders import order
 from support.scenes import steps
 
 SUMMARY = "stalled: Rank 1 never joined all_reduce #3"
@@ -31,12 +32,9 @@ def test_a_stall_is_a_log_record_and_an_event(
             monkeypatch.delenv(name)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint)
-        order = Order(
-            directory=str(tmp_path), registry="", job="job", in_names="job", exports=True,
-            pending_s=0.0 if sent else 1e9, keep=True, watches=True, stall_s=3.0, quiet_since=None,
-        )  # fmt: skip
         log = CompanionLog(os.open(os.devnull, os.O_WRONLY))
-        export = Export(order, log, owner=os.getuid())
+        sends = order(tmp_path, exports=True, pending_s=0.0 if sent else 1e9)
+        export = Export(sends, log, owner=os.getuid())
         export.follow(waits.base.name)
         export.turn()
         (number,) = (operation.number for _, operation, _ in export.pipeline.in_flight())

@@ -57,24 +57,20 @@ class EndOrder:
     """Whether the job ended badly, as far as that process knows."""
     alone: bool
     """Say nothing while others of the job live here: they end later."""
-    root: str = ""
+    root: str
     """The folder of all journals, below which ``directory`` is that of one job and host, or which
-    it is itself; none: it is."""
-
-    @property
-    def of_all(self) -> str:
-        return self.root or self.directory
+    it is itself."""
 
 
 def word(order: EndOrder) -> dict[str, Any] | None:
     """The word, for people and for programs; None: nothing."""
     until = time.monotonic() + (0.0 if order.failed else _TOGETHER_S)
     while True:
-        files = of_job(order.of_all, order.in_names)
+        files = of_job(order.root, order.in_names)
         local = newest_try(folder.of_journals(files, window=WINDOW), order.job)
         # Of those that use its store under other names.
         alone = is_alone(trace_of(local)[0])
-        beside_us = beside(order.of_all, order.in_names, local, ()) if alone else ()
+        beside_us = beside(order.root, order.in_names, local, ()) if alone else ()
         whole = merge([local, Merged({state.id: state for state in beside_us})])
         trace, _ = trace_of(whole)
         if not any(order.process in (p.id, p.parent) for p in trace.processes):
@@ -90,7 +86,7 @@ def word(order: EndOrder) -> dict[str, Any] | None:
         activity.note(trace.processes)
     mine = {p.index for p in trace.processes if order.process in (p.id, p.parent)}
     found = judged(
-        of_job(order.of_all, order.in_names),
+        of_job(order.root, order.in_names),
         choose=lambda jobs: [
             one.id
             for one in closure(jobs, [j.id for j in jobs if not mine.isdisjoint(j.processes)])

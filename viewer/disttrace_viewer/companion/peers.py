@@ -68,6 +68,8 @@ class Peers:
         self.mute = self._leaving = False
         """Whether none of our processes can print; whether a server stays for its clients only."""
         self._called = threading.Event()
+        self._answered: str | None = None
+        """The first word of the last request."""
         self._handed_over = False
 
     @property
@@ -124,7 +126,7 @@ class Peers:
         now = time.monotonic()
         if latest is not None:
             number, words = latest
-            self._answered_at = now
+            self._answered, self._answered_at = next(iter(words), None), now
             data = self._answer(words)
             self._call(lambda: endpoint.answer(number, data))
         elif endpoint.state == IDLE:
@@ -205,13 +207,12 @@ class Peers:
     def stay(
         self,
         addresses: Sequence[Address],
-        data: bytes,
         *,
         stay_s: float,
         serve: Callable[[], None],
     ) -> None:
-        """Our processes failed: stay until the server has requested why (``data``), the job's
-        store has gone, or the time is over. As the server ourselves ``serve`` the others meanwhile.
+        """Our processes failed: stay until the server has requested their states, the job's store
+        has gone, or the time is over. As the server ourselves ``serve`` the others meanwhile.
         """
         self.close()
         place = self._reached(addresses)
@@ -220,26 +221,16 @@ class Peers:
         until = time.monotonic() + stay_s
         self._begin(place, 1 << 40)
         self.mute = True
-        answered = False
-        while (
-            (endpoint := self._endpoint) is not None and time.monotonic() < until and not answered
-        ):
-            if self._store is None:
+        self._answered = None
+        while self.role != IDLE and self._answered != "states" and time.monotonic() < until:
+            if self._store is None or _is_over(self._store):
                 break
-            try:
-                if select.select([self._store], [], [], 0)[0] and not self._store.recv(1):
-                    break
-            except OSError:
-                break
-            while not self._requests.empty():
-                number, words = self._requests.get()
-                answered = bool(data) and words[:1] == ("states",)
-                reply = data if answered else self._answer(words)
-                self._call(lambda n=number, d=reply: endpoint.answer(n, d))  # type: ignore[misc]
+            self._used = time.monotonic()
+            self.poll()
             if self.role == SERVER:
                 serve()
             time.sleep(0.1)
-        time.sleep(0.2 if answered else 0.0)
+        time.sleep(0.2 if self._answered else 0.0)
         self.close()
 
     # -- inside --------------------------------------------------------------------------------
@@ -313,3 +304,11 @@ class Peers:
             return found.result(within_s)
         except futures.TimeoutError:
             return otherwise
+
+
+def _is_over(connection: socket.socket) -> bool:
+    """Whether the other end of one that nothing is sent on is gone."""
+    try:
+        return bool(select.select([connection], [], [], 0)[0]) and not connection.recv(1)
+    except OSError:
+        return True

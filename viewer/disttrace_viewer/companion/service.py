@@ -191,24 +191,24 @@ class Order:
     stall_s: float
     quiet_since: int | None
     """``time.monotonic_ns`` since when nothing moved in that process; None: it has just begun."""
-    cwd: str = "/"
+    cwd: str
     """Where that process was, for commands of the user; the companion itself is nowhere."""
-    says: str = ""
-    """The file with what processes of this host are to print; none: beside the registry."""
-    roll: str = ""
-    """The file in which processes of this host list their journals; none: not known."""
-    host: str = ""
+    says: str
+    """The file with what processes of this host are to print."""
+    roll: str
+    """The file in which processes of this host list their journals."""
+    host: str
     """What follows ``in_names`` in those of this host; none: all that lie there are of it."""
-    root: str = ""
+    root: str
     """The folder of all journals, below which ``directory`` is that of one job and host, or which
-    it is itself; none: it is."""
-    slow: float = 0.0
+    it is itself."""
+    slow: float
     """The share of their time from which ranks that make others wait are reported; 0: never."""
 
     @property
     def live(self) -> str:
         """The file in which processes of this host read what is known of their ranks."""
-        return os.path.splitext(self.says or self.registry)[0] + LIVE_SUFFIX
+        return os.path.splitext(self.says)[0] + LIVE_SUFFIX
 
 
 class Duty:

@@ -1,4 +1,4 @@
-"""Works out verdicts on a job that stands still: ``DIR JOB IN_NAMES STALL_S HOST ROLL ROOT``.
+"""Works out verdicts on a job that stands still: ``ORDER``, as the companion got it.
 
 A child of the companion, so that what reading and judging take of memory, and whatever goes wrong
 in it, is gone when it ends. Each line on standard input is a word of ``_DO``. It judges states: of
@@ -30,7 +30,7 @@ from disttrace_viewer.companion.machine import Asking
 from disttrace_viewer.companion.peers import WHOLE_S, Peers
 from disttrace_viewer.companion.protocol import secret_of_job
 from disttrace_viewer.companion.reports import Received
-from disttrace_viewer.companion.service import DIED_S, stay_s
+from disttrace_viewer.companion.service import DIED_S, Order, stay_s
 from disttrace_viewer.diagnosis import live
 from disttrace_viewer.diagnosis.announced import settled
 from disttrace_viewer.diagnosis.job import in_full, judged
@@ -66,25 +66,10 @@ class Judge:
     Where these are of all ranks no other host is asked.
     """
 
-    def __init__(
-        self,
-        directory: str,
-        job: str,
-        in_names: str,
-        stall_s: float,
-        host: str = "",
-        roll: str = "",
-        root: str = "",
-    ) -> None:
-        """``host``: as names of journals have it; all that lie in the folder are ours without.
-        ``roll``: the file that lists those of this host. ``root``: the folder of all journals.
-        """
-        self._root = root or directory
-        self._job = job
-        self._in_names = in_names
-        self._stall_s = self._limit_s = stall_s
-        self._host = host
-        self._own = reading.OwnJournals(directory, in_names, host, roll)
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._limit_s = order.stall_s
+        self._own = reading.OwnJournals(order.directory, order.in_names, order.host, order.roll)
         self._ours: set[str] = set()
         self._all_here = False
         self._is_ready = True
@@ -118,8 +103,7 @@ class Judge:
         trace, _ = trace_of(local)
         if local.states and reading.is_alone(trace):
             places = reading.addresses(local, trace.processes)
-            patience = stay_s(self._stall_s)
-            self.peers.stay(places, reports.packed(local), stay_s=patience, serve=self._serve)
+            self.peers.stay(places, stay_s=stay_s(self._order.stall_s), serve=self._serve)
 
     def divergence(self, known: Sequence[str], answers: Sequence[PeerReply] = ()) -> dict[str, Any]:
         """Whether ranks of this host and of ``answers`` are out of step (``words.py``), but for
@@ -128,7 +112,7 @@ class Judge:
         received = self._unpacked(answers, local)
         found = words.judged_calls(local, self._own.files(), received.states, received.look)
         elsewhere = {state.id for state in received.states}
-        return words.divergence(found, known, self._job, self._root, elsewhere)
+        return words.divergence(found, known, self._order.job, self._order.root, elsewhere)
 
     def calls(self) -> bytes:
         return reports.packed(
@@ -152,7 +136,8 @@ class Judge:
 
     @folder.no_cycles()
     def verdict(self, limit_s: float | None = None) -> dict[str, Any]:
-        """The verdict now; ``limit_s`` counts instead of the limit where one has died.
+        """The verdict now, empty where another host prints; ``limit_s`` counts instead of the limit
+        where one has died.
         ``signature`` tells one picture from another and is empty where nothing is stalled;
         ``lines`` are for stderr, ``notes`` too where nothing is stalled and a rank waits while all
         others get on (``noted`` tells one such picture from another), ``alert`` is what a command
@@ -164,12 +149,12 @@ class Judge:
         their own setting, none while a communicator is being made; ``next_s``: when the longest of
         these waits reaches the limit; ``ops`` are the waits of the stalled, as [process, number].
         """
-        self._limit_s = self._stall_s if limit_s is None else limit_s
+        self._limit_s = self._order.stall_s if limit_s is None else limit_s
         local = self._heard()
         processes = trace_of(local)[0].processes
         living = [p.pid for p in processes if p.pid and look(p).alive]
         begun = sum(course[2] for p in processes for course in local.states[p.id].courses)
-        self._machine.begin(living, self._stall_s, begun)
+        self._machine.begin(living, self._order.stall_s, begun)
         # Not when the verdict is there: answers that came while it was made are not in it.
         self._is_asking = self._machine.pending
         meets = self._join(local)
@@ -179,12 +164,12 @@ class Judge:
             word = self.peers.speaks()
             if word is None:
                 self.peers.call()
-                return _LISTENS
+                return {}
             answers, summaries = reports.parted(word)
         found = self._of(answers, summaries, local, meets=meets)
         if serves and found["signature"] and (self.peers.mute or not found["voices"]):
             self._hand_over(answers, summaries, local)
-            return _LISTENS
+            return {}
         if serves and not found["signature"]:
             self.peers.hand_over(b"")
         return found
@@ -255,7 +240,7 @@ class Judge:
 
     def _found_by(self, received: Received, local: Merged, *, meets: bool) -> dict[str, Any]:
         if not self._all_here:
-            silent = reading.beside(self._root, self._in_names, local, received.states)
+            silent = reading.beside(self._order.root, self._order.in_names, local, received.states)
             received = replace(received, states=(*received.states, *silent))
             found = merge([local, Merged({state.id: state for state in silent})])
             activity.note(trace_of(found)[0].processes, but=local.states)
@@ -280,9 +265,11 @@ class Judge:
     def _judged(self, received: Received, only: Set[str] | None) -> Verdict:
         return judged(
             self._own.files(),
-            choose=(lambda jobs: current(jobs, self._job, received)) if only is None else None,
+            choose=(lambda jobs: current(jobs, self._order.job, received))
+            if only is None
+            else None,
             only=only,
-            stall_ns=round(self._stall_s * 1e9),
+            stall_ns=round(self._order.stall_s * 1e9),
             local=self._local(),
             others=received.merged,
             fetch=lambda wanted: self._fetched(wanted, received),
@@ -324,14 +311,14 @@ class Judge:
             starved=self._load.starved,
         )
         died = any(f.kind == "process_failed" and f.certainty == CERTAIN for f in now.errors)
-        if self._limit_s < self._stall_s and not died:
+        if self._limit_s < self._order.stall_s and not died:
             now = replace(now, errors=[], notes=[])  # none has waited for the limit
         errors, notes = now.errors, now.notes
         elsewhere = {state.id for state in received.states} - self._ours
-        found = reading.of_job(self._root, self._in_names) if elsewhere else []
+        found = reading.of_job(self._order.root, self._order.in_names) if elsewhere else []
         at_hand = {os.path.basename(one.base)[-12:] for one in found}
         apart = not {one[:12] for one in elsewhere} <= at_hand
-        text = words.lines(case, errors, self._root, apart=apart)
+        text = words.lines(case, errors, self._order.root, apart=apart)
         if text and unknown:
             named = sentences.ranks(unknown)
             it, them = ("it", "it") if len(unknown) == 1 else ("they", "them")
@@ -350,12 +337,12 @@ class Judge:
             "lines": text,
             "objects": words.objects(case, errors or notes),
             "notes": words.lines(
-                case, notes, self._root, word="starting" if now.starting else "waiting"
+                case, notes, self._order.root, word="starting" if now.starting else "waiting"
             ),
             "noted": now.noted(case),
             "going_on": _going_on(case, alive, self._stalled, self._beside),
             "alert": words.for_command(
-                case, judgement.findings, errors, self._job, self._root, elsewhere
+                case, judgement.findings, errors, self._order.job, self._order.root, elsewhere
             ),
             "voices": words.voices(case, elsewhere, concerned, anywhere=bool(unknown) or meets),
             "aborting": [
@@ -381,7 +368,7 @@ class Judge:
 
     def _local(self) -> Merged:
         found = folder.of_journals(self._own.files(), window=WINDOW)
-        if self._host:  # containers share a name
+        if self._order.host:  # containers share a name
             kernel = this_kernel()
             states = {
                 one: s
@@ -390,7 +377,7 @@ class Judge:
                 and s.process.get("pid_ns") in (None, kernel.pid_ns)
             }
             found = found if len(states) == len(found.states) else Merged(states, found.unread)
-        found = newest_try(found, self._job)
+        found = newest_try(found, self._order.job)
         self._ours = set(found.states)
         return found
 
@@ -403,7 +390,7 @@ class Judge:
         if answers := self._machine.take():
             activity.tell(processes, answers)
             local = self._local()
-        before_ns = time.time_ns() - round(max(SHORTEST_S, OF_LIMIT * self._stall_s) * 1e9)
+        before_ns = time.time_ns() - round(max(SHORTEST_S, OF_LIMIT * self._order.stall_s) * 1e9)
         silent = [
             Silent(who(process), local.states[process.id].base, process.last_ns)
             for process in processes
@@ -414,7 +401,7 @@ class Judge:
     def _look_at_work(self, local: Merged, *, waits: bool = True) -> Merged:
         """The states once more where something was added; ``waits``: until there are two looks."""
         trace, sample = trace_of(local)
-        case = Case(Evidence(trace, sample, stall_ns=round(self._stall_s * 1e9)))
+        case = Case(Evidence(trace, sample, stall_ns=round(self._order.stall_s * 1e9)))
         away = [
             (p, sample.active.get((p.index, 0), 0))
             for p in trace.processes
@@ -460,19 +447,6 @@ def _going_on(case: Case, alive: Set[int], reported: Set[tuple[str, int]], besid
     if all(evidence.ends[p.index].how == CLEAN for p in others):
         return f"{words.those_of(trace, range(len(trace.processes)))[0]} went on and ended."
     return ""
-
-
-_NOTHING = ("signature", "lines", "objects", "notes", "noted", "voices", "aborting", "marks", "ops")
-_LISTENS: dict[str, Any] = {
-    **dict.fromkeys(_NOTHING, ()),
-    "going_on": "",
-    "alert": {"report": ""},
-    "over": False,
-    "died": False,
-    "waiting": True,
-    "next_s": 1.0,
-}
-"""Another host prints."""
 
 
 def current(jobs: Sequence[LaunchedJob], ours: str, received: Received) -> list[str]:
@@ -523,8 +497,7 @@ _DO: dict[bytes, Callable[[Judge, bytes], Any]] = {
 
 def main(argv: list[str]) -> None:
     """Do what each line on standard input asks for until it ends, and answer others meanwhile."""
-    directory, job, in_names, stall_s, *where = argv
-    judge = Judge(directory, job, in_names, float(stall_s), *where)
+    judge = Judge(Order(**json.loads(argv[0])))
     rest = b""
     while True:
         readable, _, _ = select.select([0, judge.peers.fileno()], [], [], judge.pause_s())

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import disttrace.journal.format as fmt
@@ -74,8 +74,7 @@ class Watch(Duty):
         self._log = log
         self._on_stall = os.environ.get("DISTTRACE_ON_STALL", "").strip()
         self._commands = Commands(self._on_stall, order.cwd)
-        default = os.path.splitext(order.registry)[0] + fmt.ANNOUNCEMENTS_SUFFIX
-        self._path = order.says or default
+        self._path = order.says
         self._file: int | None = None
         self._tail: Tail | None = None
         self._verdicts: subprocess.Popen[bytes] | None = None
@@ -219,7 +218,9 @@ class Watch(Duty):
             took = time.monotonic() - self._asked_at
             self._asked_at = 0.0
             answer = json.loads(line)
-            if "diverged" in answer:
+            if not answer:  # another host prints
+                self._due = time.monotonic() + _SOON_S
+            elif "diverged" in answer:
                 self._tell_divergence(answer)
             else:
                 self._judge(answer, took)
@@ -452,9 +453,7 @@ def _has_failed(base: str) -> bool:
 
 def command_of(order: Order) -> list[str]:
     """What starts a process that works out verdicts: it answers each line with one."""
-    words = [order.directory, order.job, order.in_names, repr(order.stall_s)]
-    words += [order.host, order.roll, order.root]
-    return bare_command(sys.executable, sys.path, _VERDICTS, *words)
+    return bare_command(sys.executable, sys.path, _VERDICTS, json.dumps(asdict(order)))
 
 
 def _start(order: Order) -> subprocess.Popen[bytes]:
