@@ -473,7 +473,9 @@ def draw(number: int, seed: int, recordings: Sequence[tuple[Path, Program]]) -> 
             report = diagnose(into)
         except Exception as error:  # whatever it is, it is wrong
             if type(error).__name__ == "ViewerError":
-                return UNDECIDED, f"{number}: {folder.name}: {what.text}: {error}"
+                return (
+                    RIGHT if program.healthy else UNDECIDED
+                ), f"{number}: {folder.name}: {what.text}: {error}"
             return WRONG, f"{number}: {folder.name}: {what.text}: {type(error).__name__}: {error}"
         bad = [found for found in report.findings if found.severity != "note"]
         # Ranks that are numbers of processes, which the report says.

@@ -247,7 +247,7 @@ def _lost(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     ranks = sorted({rank for row in rows for rank in row["ranks"]})
     who = sentences.capital(sentences.ranks(ranks)) if ranks else "A rank"
     peers = sorted({peer for row in rows for peer in row.get("peers", ())})
-    named = f"; NCCL names {sentences.listed(peers)} as its address" if peers else ""
+    named = f"; its address is given as {sentences.listed(peers)}" if peers else ""
     if "text" in rows[0]:
         summary = (
             f"{who} gave up on others, and which it waited for, the log does not tell{named}:"

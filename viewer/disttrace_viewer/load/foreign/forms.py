@@ -170,7 +170,7 @@ class Log:
     outside: str = ""
     """The signal that a launcher got itself."""
     peers: set[str] = field(default_factory=set)
-    """Hosts to which NCCL lost a connection."""
+    """Hosts to which a connection was lost."""
     last: Speaker = ""
     lines: int = 0
     strange: Counter[str] = field(default_factory=Counter)
@@ -280,7 +280,8 @@ _NATIVE = re.compile(
     r"(?:(?:terminated with exception|following async exception): (?!\[Rank)"
     r"|^\s{0,4}what\(\): {1,3}"
     r"|\[c10d\] (?=The client socket has (?:timed out|failed to connect to any))"
-    r"|ProcessGroupGloo\.cpp:\d{1,6}\] )(?P<text>.{1,1000})"
+    r"|ProcessGroupGloo\.cpp:\d{1,6}\] |NCCL WARN (?=Error while creating shared memory)"
+    r"|NVRM: (?=Xid \(\S{1,40}\): (?!13,|31,|43,|45,)))(?P<text>.{1,1000})"
     r"|Cuda failure (?:\d{1,5} )?'(?P<device>out of memory)'"
 )
 
@@ -297,7 +298,8 @@ def native_error(log: Log, line: LogLine, speaker: Speaker, found: re.Match[str]
         group = _group(inner)
         if group is None or group.is_default:
             speaker = int(inner["of"] or inner["bare"])
-    name = "DistNetworkError" if text.startswith("The client socket") else "RuntimeError"
+    named = {"The client socket": "DistNetworkError", "Xid": "NVRM", "Error while": "NCCL"}
+    name = next((of for head, of in named.items() if text.startswith(head)), "RuntimeError")
     several = log.failures.setdefault(speaker, [])
     if len(several) < _MOST_NATIVE:
         several.append(LoggedFailure(name, text, at_ns=line.at_ns))
@@ -447,12 +449,14 @@ _MOST_CALLS = 64
 _PEER = re.compile(
     r"(?:Call to (?:recv|send)\w{0,4} (?:from|to)|Connection closed by remote peer|Connect to"
     r"|Got completion from peer) ([\w.:-]{1,200})<\d{1,6}>"
+    r"|Remote daemon: \S{1,80} on node (\S{1,200})"
+    r"|node with node id: \w{1,80} and address: (\S{1,200}) .{0,200}marked dead"
 )
 
 
 def lost_peer(log: Log, _line: LogLine, _speaker: Speaker, found: re.Match[str]) -> bool:
-    """A host to which NCCL lost a connection."""
-    log.peers.add(found[1])
+    """A host to which NCCL or a launcher lost a connection."""
+    log.peers.add(next(filter(None, found.groups())))
     return True
 
 
@@ -500,6 +504,8 @@ _ENDS = (
     r"exits with return code = (?P<code>-?\d{1,6})",
     r"returned non-zero exit status (?P<code>\d{1,3})",
     r"(?P<signal>OOM ?Killed)",
+    r": line \d{1,7}: {1,8}\d{1,10} (?P<signal>Killed|Segmentation fault|Bus error)",
+    r"[Oo]ut of memory: (?P<signal>Killed) process \d",
     r"died, exit code: (?P<code>-?\d{1,6})",
     r"died with <Signals\.(?P<signal>SIG[A-Z]{2,8})",
 )
@@ -512,7 +518,8 @@ _SIGNALS = {
     **{f"signal {n}": -n for n in range(1, 32)},
 }  # fmt: skip
 _OUTSIDE = re.compile(
-    r"Received (\d{1,2}) death signal|Main process received (SIG[A-Z]{2,8})"
+    r"(?:Received (?=\d{1,2} death )|Process \d{1,10} got signal: )(\d{1,2})\b"
+    r"|Main process received (SIG[A-Z]{2,8})"
     r"|slurmstepd: .{1,200} CANCELLED AT [\w:-]{1,40} DUE TO ([A-Z ]{1,40}[A-Z])"
 )
 _OUTER = {"1": "SIGHUP", "2": "SIGINT", "3": "SIGQUIT", "15": "SIGTERM"}
@@ -622,7 +629,7 @@ _CHECKS = ("receive grad", "arrier", "clients joined", "ncclUniqueId", "default_
            "flight_rec", "truncated")  # fmt: skip
 _ENDINGS = ("xitcode", "rank: ", "srun: ", "terminated with", "return code", " signal",
             "exit status", " died", "exit code", "with code", "[Rank ", "received SIG", "OOM",
-            "MPI_ABORT", "Process name")  # fmt: skip
+            "Killed", "MPI_ABORT", "Process name")  # fmt: skip
 FORMS: tuple[tuple[tuple[str, ...], re.Pattern[str], Form], ...] = (
     (('{"disttrace":',), re.compile(r'\{"disttrace":.*'), announced),
     (("disttrace: ",), _OURS, ours),
@@ -638,15 +645,23 @@ FORMS: tuple[tuple[tuple[str, ...], re.Pattern[str], Form], ...] = (
         (_CHECKS, re.compile(pattern), partial(_report, kind=kind, op=op))
         for kind, op, pattern in _REPORTED
     ),
-    (("Call to ", "peer ", "NCCL"), _PEER, lost_peer),
+    (("Call to ", "peer ", "NCCL", "Remote daemon", "marked dead"), _PEER, lost_peer),
     (("NCCL",), _OWNER, nccl),
     (("Root Cause", "ailures:"), re.compile("Root Cause|Failures:"), summary),
     ((" : ", "rank: ", "time: ", "xitcode"), _FIELD, summary_field),
-    (("death signal", "received SIG", "CANCELLED"), _OUTSIDE, ended_from_outside),
+    (("death signal", "got signal", "received SIG", "CANCELLED"), _OUTSIDE, ended_from_outside),
     *((_ENDINGS, re.compile(one), partial(ended, first=True)) for one in _FIRST_ENDS),
     *((_ENDINGS, re.compile(pattern), ended) for pattern in _ENDS),
     (
-        ("exception: ", "what():", "client socket", "Gloo.cpp", "Cuda failure"),
+        (
+            "exception: ",
+            "what():",
+            "client socket",
+            "Gloo.cpp",
+            "Cuda failure",
+            "shared mem",
+            "Xid",
+        ),
         _NATIVE,
         native_error,
     ),

@@ -79,6 +79,8 @@ _NAMED = re.compile(
 )
 _OWN_ENDS = frozenset({-4, -7, -8, -9, -11})
 """Signals that end a process by itself: torchrun sends SIGTERM, a watchdog aborts."""
+_PASSED_ON = frozenset({1, -2, -6, -15})
+"""Codes of what ends because of others: by an exception, a watchdog, a launcher."""
 _BLOCK = 4 << 20
 _MOST_STRANGE = 10_000
 _LONGEST = 2000
@@ -578,7 +580,9 @@ def _report_ends(log: Log, waited: set[int]) -> None:
     if len(first) > 1:  # by several launchers: two hosts have two clocks
         times = sorted((ends[rank].at_ns, rank) for rank in first)
         apart = times[0][0] and times[0][0] < times[1][0]
-        first = [times[0][1]] if apart and len({ends[r].host for r in first}) == 1 else []
+        chosen = [rank for rank in first if ends[rank].code not in _PASSED_ON | {None}]
+        one_host = [times[0][1]] if apart and len({ends[r].host for r in first}) == 1 else []
+        first = chosen if len(chosen) == 1 else one_host
     if first and first[0] not in waited:
         root = ends[first[0]]
         others = [

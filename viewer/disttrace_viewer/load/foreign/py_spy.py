@@ -85,7 +85,7 @@ def recognises(path: str, head: bytes) -> bool:
     """By the keys of a thread, or as one of these texts begins."""
     if head.lstrip().startswith((b"[{", b"[\n")):
         return b'"frames"' in head and b'"thread_id"' in head
-    return _begins(head.decode(errors="replace"))
+    return _begins(head.decode(errors="replace")) and b".cpp:" not in head
 
 
 def read(paths: Sequence[str], problems: Problems) -> Iterator[Files]:
@@ -115,11 +115,13 @@ def samples(paths: Sequence[str], problems: Problems) -> list[ProcessSample]:
         digits = re.findall(r"[0-9]+", os.path.basename(path))
         try:
             data, _ = files.read(path, MOST_BYTES)
+            within: Counter[object] = Counter()
             for one in of_text(path, data, 0, int(digits[-1][:9]) if digits else 0):
                 # The same look in another form, often beside it.
                 lines = ((os.path.basename(f["file"]), f["line"]) for f in one.frames)
                 key = (one.pid, *lines) if one.rank is None else (path, one.rank)
-                found.setdefault(key, one)
+                within[key] += 1
+                found.setdefault((within[key], key), one)
         except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
             problems.add(path, "unreadable", f"has no stack in a form that is known ({error}).")
     return [*found.values()]
