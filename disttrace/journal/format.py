@@ -235,7 +235,7 @@ FIELDS: dict[str, dict[str, str]] = {
     "seen": _fields(time="t", name="state", rank="code", size="others"),
     "trouble": _fields(time="t ago", name="by where name", number="code", mark="mine", text="text"),
     "activity": _fields(
-        time="t over cpu", mark="busy beside others", integer="read written received faults"
+        time="t over cpu", mark="busy beside others failed", integer="read written received faults"
     ),
     "dropped": _fields(time="t from_t to_t", number="segment", integer="operations"),
     BEGIN: _fields(

@@ -53,8 +53,8 @@ WAITING: tuple[str, ...] = (
     "input",
     "read",
 )
-WAITING += ("readline", "readinto", "get", "sleep")
-"""Of C, what waits for a descriptor or a queue, or lets time pass between two looks."""
+WAITING += ("readline", "readinto", "stdin", "sigwaitinfo", "sigtimedwait", "pause", "get", "sleep")
+"""Of C, what waits for a descriptor, a signal or a queue, or lets time pass between two looks."""
 _SHIFTED = {
     "LOAD_GLOBAL": int(sys.version_info >= (3, 11)),
     "LOAD_ATTR": int(sys.version_info >= (3, 12)),

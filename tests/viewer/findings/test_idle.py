@@ -38,6 +38,7 @@ IDLE: dict[str, Frames] = {
         (f"{PYTHON}/asyncio/base_events.py", 1874, "_run_once"),
         LINE,
     ),
+    "a signal": ((f"{PYTHON}/signal.py", 82, "sigwait"), LINE),
     "recv, which is no Python": ((BUILT_IN, 9, "recv"), LINE),
     "a child's pipe": ((f"{PYTHON}/multiprocessing/connection.py", 378, "_recv"), LINE),
 }
@@ -62,6 +63,7 @@ def served(
     now: Frames | None = None,
     op: str = "broadcast",
     missing: Sequence[int] = (),
+    loads: int = 0,
 ) -> list[Journal]:
     """Rank 0 stands there for half of each second, and then, or at ``now``, for 20 s."""
     journals = workers(folder, 3)
@@ -69,6 +71,8 @@ def served(
         group, root = journal.world(), 0 if op == "broadcast" else None
         call = journal.collective(group, op, root=root)
         usual, last = journal.stack(*stands), journal.stack(*(now or stands))
+        for n in range(0 if journal.rank else loads):
+            stand(journal, n * MS, "server.py", 40 + n, "load")
         for n in range(rounds + 1):
             if journal.rank == 0:
                 at = usual if n < rounds or now is None else last
@@ -95,6 +99,12 @@ def test_a_server_without_requests_is_idle(tmp_path: Path, stands: Frames) -> No
     assert ranks(tmp_path, found.waiting) == [1, 2]
 
 
+def test_an_idle_server_is_no_straggler(tmp_path: Path) -> None:
+    """Where it was seldom looked at while it waited for the requests before."""
+    served(tmp_path, QUEUE, rounds=10, loads=20)
+    finds(tmp_path, "waiting_for_input", [], severity="note")
+
+
 @pytest.mark.parametrize("stands", NOT.values(), ids=NOT)
 def test_who_waits_for_its_own_is_missing(tmp_path: Path, stands: Frames) -> None:
     """However often it stood there."""
@@ -103,7 +113,15 @@ def test_who_waits_for_its_own_is_missing(tmp_path: Path, stands: Frames) -> Non
 
 
 @pytest.mark.parametrize(
-    "how", ["first round", "new line", "no source", "another one too", "its thread failed"]
+    "how",
+    [
+        "first round",
+        "new line",
+        "no source",
+        "another one too",
+        "its thread failed",
+        "its child failed",
+    ],
 )
 def test_what_looks_alike_is_broken(tmp_path: Path, how: str) -> None:
     """One thing differs from the idle server."""
@@ -115,8 +133,10 @@ def test_what_looks_alike_is_broken(tmp_path: Path, how: str) -> None:
         served(tmp_path, QUEUE, op="all_reduce")
     elif how == "another one too":
         served(tmp_path, QUEUE, missing=[2])
-    else:
+    elif how == "its thread failed":
         fail_thread(served(tmp_path, QUEUE)[0])
+    else:
+        served(tmp_path, QUEUE)[0].define("activity", t=15 * S, over=5 * S, cpu=0, failed=1)
     finds(tmp_path, "missing_participant", [2 if how == "another one too" else 0])
 
 

@@ -96,6 +96,8 @@ class _Taken:
     """Bytes read and written, whatever the file."""
     received: Mapping[int, int]
     """Bytes by socket."""
+    failed: bool = False
+    """It has ended badly, and its parent did not ask how."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,7 @@ def _between(
 ) -> dict[str, object]:
     cpu_ns = faults = others_ns = came = read = written = 0
     hidden = False
-    busy = beside = others = False
+    busy = beside = others = failed = False
     for pid, now in after.items():
         then = before.get(pid, _NOTHING)
         cpu_ns += max(0, now.cpu_ns - then.cpu_ns) + max(0, now.children_ns - then.children_ns)
@@ -164,11 +166,12 @@ def _between(
         busy |= bool(computes) and pid == rank
         beside |= bool(computes - {str(pid)}) and pid == rank
         others |= bool(computes) and pid != rank
+        failed |= now.failed and pid != rank
     others |= others_ns >= WANTED * over_s * 1e9
     record: dict[str, object] = {"over": round(over_s * 1e9), "cpu": cpu_ns, "faults": faults}
     record |= {"received": came} if came else {}
     record |= {} if hidden else {"read": read, "written": written}
-    did = {"busy": busy, "beside": beside, "others": others}
+    did = {"busy": busy, "beside": beside, "others": others, "failed": failed}
     return record | {name: 1 for name, done in did.items() if done}
 
 
@@ -218,6 +221,7 @@ def _taken(pid: int, received: Mapping[int, int]) -> _Taken:
         threads(pid),
         moved,
         {i: received[i] for i in map(int, sockets) if i in received},
+        seen.state == "Z" and bool(seen.status),
     )
 
 

@@ -170,7 +170,10 @@ _LISTED = {
     "exit": ("t", "how", "code", "stack"),
     "seen": ("t", "state", "code", "others"),
     "trouble": ("t", "ago", "by", "where", "name", "code", "mine"),
-    "activity": ("t", "over", "cpu", "busy", "others", "read", "written", "received", "faults"),
+    "activity": (
+        *("t", "over", "cpu", "busy", "beside", "others", "failed"),
+        *("read", "written", "received", "faults"),
+    ),
     "dropped": ("t", "segment", "from_t", "to_t", "operations"),
     "worker": ("t", "pid", "event", "local_rank", "rank", "attempt", "code", "signal", "journal"),
     "rendezvous": ("t", "event", "state", "rank"),

@@ -346,7 +346,8 @@ def _sentence(case: Case, one: RankActivity) -> str:
     share = f"{one.cpu:.0%} of a core".replace("%", " %")
     if one.state == STANDS:
         cpu = "no CPU time" if usage.cpu_ns < usage.over_ns / 100 else share
-        return f"{subject} {'stands' if now else 'stood'}{at}, {cpu} for {over}."
+        ended = "; a process that it started has ended badly" * usage.failed
+        return f"{subject} {'stands' if now else 'stood'}{at}, {cpu} for {over}{ended}."
     if one.state == SPINS:
         verb = "spins" if now else "spun"
         return f"{subject} {verb}{at}: {share} for {over}, without any effect."

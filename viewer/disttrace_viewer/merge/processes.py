@@ -283,6 +283,7 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
                 busy=bool(item.get("busy")),
                 beside=bool(item.get("beside")),
                 others=bool(item.get("others")),
+                failed=bool(item.get("failed")),
                 read=item.get("read"),
                 written=item.get("written"),
                 received=item.get("received", 0),

@@ -151,6 +151,8 @@ class Usage:
     """Whether one did that is not its main thread."""
     others: bool
     """Whether a process that it started did."""
+    failed: bool
+    """Whether one that it started has ended badly, and it has not asked how."""
     read: int | None
     """Bytes, whatever the file; None where that is hidden."""
     written: int | None

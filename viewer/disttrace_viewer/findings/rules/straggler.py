@@ -9,7 +9,7 @@ from disttrace_viewer.analysis.past import Late
 from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, RuleFinding, why
-from disttrace_viewer.findings.rules.waiting_for_input import for_input
+from disttrace_viewer.findings.rules import waiting_for_input
 from disttrace_viewer.trace.model import CodeLocation, JobTrace
 from disttrace_viewer.wording import sentences
 
@@ -22,8 +22,10 @@ def find(case: Case) -> Iterator[RuleFinding]:
     """One warning per process and line; only where nothing is broken."""
     if any(f.severity == ERROR for f in case.findings):
         return
+    idle = {p for f in case.findings if f.kind == waiting_for_input.KIND for p in f.scope.roots}
     for late in case.past.late():
-        if late.median_ns >= max(WARN_NS, 2 * late.error_ns) and not _idle(late):
+        worth = late.median_ns >= max(WARN_NS, 2 * late.error_ns)
+        if worth and late.process not in idle and not _idle(late):
             yield _finding(case.evidence.trace, late)
 
 
@@ -35,7 +37,8 @@ def _idle(late: Late) -> bool:
     if late.kind == "straggler" and (call.root is None or call.root != call.group_rank):
         return False
     idle = [
-        for_input(stack) and (stack[0][::2] != (BUILT_IN, "sleep") or late.median_ns >= LOOKING_NS)
+        waiting_for_input.for_input(stack)
+        and (stack[0][::2] != (BUILT_IN, "sleep") or late.median_ns >= LOOKING_NS)
         for stack in late.stacks
     ]
     return 2 * sum(idle) > len(idle)

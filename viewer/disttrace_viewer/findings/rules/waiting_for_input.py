@@ -32,6 +32,7 @@ _INPUT = {
     "selectors": ("select",),
     "threading": ("wait", "wait_for"),
     "queue": ("get",),
+    "signal": ("sigwait",),
     "connection": ("_recv", "_poll", "poll", "recv", "recv_bytes", "accept"),
     "queues": ("get",),
 }
@@ -142,6 +143,7 @@ def _may_come(case: Case, process: int) -> bool:
     return not (
         any(outside.failed_threads(case, process))
         or any(worker.code for worker in mine.workers)
+        or any(usage.failed for usage in mine.usage)
         or any(evidence.ends[c].how not in (ALIVE, CLEAN, end.how) for c in children)
     )
 
