@@ -36,14 +36,26 @@ def steps(count: int, **fields: Any) -> list[dict[str, Any]]:
     return [entry("all_reduce", n + 1, at_s=n / 10, **fields) for n in range(count)]
 
 
-def job(folder: Path, last: dict[int, list[dict[str, Any]]], **given: Any) -> Report:
-    """The verdict on a job of which each rank did three steps, and then ``last``."""
-    version = given.pop("version", "2.10")
+Last = dict[int, list[dict[str, Any]]]
+
+
+def left(folder: Path, last: Last, *, version: str = "2.10", **given: Any) -> Path:
+    """The dumps of a job of which each rank did three steps, and then ``last``."""
     dumps = {
         rank: dump([*steps(3), *entries], groups=WORLD, version=version)
         for rank, entries in last.items()
     }
-    return diagnose(write(folder / "dumps", dumps, **given))
+    return write(folder / "dumps", dumps, **given)
+
+
+def job(folder: Path, last: Last, **given: Any) -> Report:
+    """The verdict on it."""
+    return diagnose(left(folder, last, **given))
+
+
+def without(missing: int) -> Last:
+    """All others wait in the fourth."""
+    return {rank: [waiting()] * (rank != missing) for rank in ALL}
 
 
 def kinds(report: Report) -> list[tuple[str, str]]:
@@ -60,8 +72,7 @@ def waiting(op: str = "all_reduce", **fields: Any) -> dict[str, Any]:
 def test_a_rank_that_did_not_come_is_named_and_only_likely(
     tmp_path: Path, form: str, version: str
 ) -> None:
-    last = {0: [waiting()], 1: [waiting()], 2: [], 3: [waiting()]}
-    report = job(tmp_path, last, form=form, version=version)
+    report = job(tmp_path, without(2), form=form, version=version)
     (found,) = report.findings
     assert (found.kind, found.certainty) == ("missing_participant", "likely")
     assert found.culprit_ranks == (2,)
@@ -92,7 +103,7 @@ def test_all_in_and_begun_by_the_device(tmp_path: Path) -> None:
     assert "the device began it on all ranks" in found.summary
 
 
-REPORTED: dict[str, tuple[str, dict[int, list[dict[str, Any]]], tuple[str, ...], tuple[int, ...]]]
+REPORTED: dict[str, tuple[str, Last, tuple[str, ...], tuple[int, ...]]]
 REPORTED = {
     # pytorch/pytorch#140563: the host stands in the name, too
     "names with hosts": (
@@ -185,8 +196,7 @@ def test_a_rank_without_a_dump_is_named_and_not_blamed(tmp_path: Path) -> None:
 
 @FORMS
 def test_a_moment_raises_no_alarm_and_proves_nothing(tmp_path: Path, form: str) -> None:
-    last = {0: [waiting()], 1: [], 2: [waiting()], 3: [waiting()]}
-    report = job(tmp_path, last, form=form, made_s=2.0)
+    report = job(tmp_path, without(1), form=form, made_s=2.0)
     assert report.healthy
     assert "Undecided" in str(report)
 
@@ -195,8 +205,7 @@ def test_a_moment_raises_no_alarm_and_proves_nothing(tmp_path: Path, form: str) 
 def test_files_without_their_times_name_who_is_missing_and_no_hang_of_an_hour(
     tmp_path: Path, form: str
 ) -> None:
-    last = {0: [waiting()], 1: [], 2: [waiting()], 3: [waiting()]}
-    report = job(tmp_path, last, form=form, made_s=None)
+    report = job(tmp_path, without(1), form=form, made_s=None)
     (found,) = report.findings
     assert kinds(report) == [("missing_participant", "warning")]
     assert (found.certainty, found.culprit_ranks) == ("likely", (1,))
@@ -210,7 +219,7 @@ def test_files_without_their_times_name_who_is_missing_and_no_hang_of_an_hour(
 def test_times_of_copies_tell_nothing(tmp_path: Path, after_ms: tuple[int, ...]) -> None:
     """Who is missing is missing; that all had come is undecided."""
     for name, missing in (("missing", 1), ("all in", None)):
-        last: dict[int, list[dict[str, Any]]] = {r: [waiting()] * (r != missing) for r in ALL}
+        last: Last = {r: [waiting()] * (r != missing) for r in ALL}
         dumps = {rank: dump([*steps(3), *last[rank]], groups=WORLD) for rank in ALL}
         folder = write(tmp_path / name, dumps)
         for rank in ALL:
@@ -225,8 +234,7 @@ def test_times_of_copies_tell_nothing(tmp_path: Path, after_ms: tuple[int, ...])
 @pytest.mark.parametrize("made_s", [60.0, 600.0, None])
 def test_no_wait_is_longer_than_what_the_dumps_hold(tmp_path: Path, made_s: float | None) -> None:
     """Their files may have been written anew by a copy, at any time after."""
-    last = {0: [waiting()], 1: [waiting()], 2: [], 3: [waiting()]}
-    (found,) = job(tmp_path, last, made_s=made_s).findings
+    (found,) = job(tmp_path, without(2), made_s=made_s).findings
     assert not re.search(r"[\d.]+ (s|min)\b", found.summary)
 
 
@@ -460,8 +468,7 @@ def test_dumps_that_keep_no_messages_prove_no_health(tmp_path: Path) -> None:
 
 
 def test_the_newest_of_several_dumps_of_a_rank_counts(tmp_path: Path) -> None:
-    last = {0: [waiting()], 1: [waiting()], 2: [], 3: [waiting()]}
-    folder = write(tmp_path / "dumps", {r: dump([*steps(3), *last[r]], groups=WORLD) for r in ALL})
+    folder = left(tmp_path, without(2))
     write(folder, {2: dump(steps(1), groups=WORLD)}, name="old_rank_")
     report = diagnose(folder)
     assert report.findings[0].culprit_ranks == (2,)
@@ -478,8 +485,7 @@ def test_nodes_may_lie_in_folders_of_their_own(tmp_path: Path) -> None:
 
 
 def test_a_file_without_a_rank_is_named(tmp_path: Path) -> None:
-    last = {0: [waiting()], 1: [], 2: [waiting()], 3: [waiting()]}
-    folder = write(tmp_path / "dumps", {r: dump([*steps(3), *last[r]], groups=WORLD) for r in ALL})
+    folder = left(tmp_path, without(1))
     shutil.copy(folder / "nccl_trace_rank_1", folder / "mine")
     assert "neither its name nor its content tells of which rank" in str(diagnose(folder))
 
@@ -495,8 +501,7 @@ class Evil:
 @pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
 @pytest.mark.parametrize("place", ["pg_config", "entries", "first"])
 def test_a_malicious_pickle_runs_nothing(tmp_path: Path, protocol: int, place: str) -> None:
-    last = {0: [waiting()], 1: [waiting()], 2: [], 3: [waiting()]}
-    folder = write(tmp_path / "dumps", {r: dump([*steps(3), *last[r]], groups=WORLD) for r in ALL})
+    folder = left(tmp_path, without(2))
     evil = Evil(str(tmp_path / "ran"))
     value: Any = dump(steps(3), groups=WORLD)
     if place == "first":
@@ -555,8 +560,7 @@ def test_a_pickle_that_asks_for_much_gets_nothing(
 ) -> None:
     """Neither memory nor a deep recursion; the other dumps are read, and tell what they told."""
     monkeypatch.setattr(pickles, "MOST_VALUES", 200_000)
-    last = {0: [waiting()], 1: [waiting()], 2: [], 3: [waiting()]}
-    folder = write(tmp_path / "dumps", {r: dump([*steps(3), *last[r]], groups=WORLD) for r in ALL})
+    folder = left(tmp_path, without(2))
     (folder / "nccl_trace_rank_1").write_bytes(data)
     tracemalloc.start()
     try:
@@ -569,8 +573,7 @@ def test_a_pickle_that_asks_for_much_gets_nothing(
 
 
 def test_a_torn_dump_gives_what_was_whole(tmp_path: Path) -> None:
-    last = {0: [waiting()], 1: [waiting()], 2: [], 3: [waiting()]}
-    folder = write(tmp_path / "dumps", {r: dump([*steps(3), *last[r]], groups=WORLD) for r in ALL})
+    folder = left(tmp_path, without(2))
     path = folder / "nccl_trace_rank_0"
     at = path.stat().st_mtime_ns
     path.write_bytes(path.read_bytes()[:-400])
@@ -581,8 +584,7 @@ def test_a_torn_dump_gives_what_was_whole(tmp_path: Path) -> None:
 
 
 def test_what_nobody_knows_is_named_once_and_is_no_error(tmp_path: Path) -> None:
-    last: dict[int, list[dict[str, Any]]] = {rank: [] for rank in ALL}
-    folder = write(tmp_path / "dumps", {r: dump([*steps(3), *last[r]], groups=WORLD) for r in ALL})
+    folder = left(tmp_path, {rank: [] for rank in ALL})
     for name in ("a.json", "b.json"):
         (folder / name).write_text('{"a": 1}')
     report = diagnose(folder)
@@ -592,14 +594,9 @@ def test_what_nobody_knows_is_named_once_and_is_no_error(tmp_path: Path) -> None
 
 def test_damaged_dumps_give_no_traceback(tmp_path: Path) -> None:
     drawn = random.Random(7)
-    last = {0: [waiting()], 1: [waiting()], 2: [], 3: [waiting()]}
     for number in range(20):
         form = drawn.choice(("pickle", "json"))
-        folder = write(
-            tmp_path / str(number) / "dumps",
-            {r: dump([*steps(3), *last[r]], groups=WORLD) for r in ALL},
-            form=form,
-        )
+        folder = left(tmp_path / str(number), without(2), form=form)
         for path in folder.iterdir():
             data = bytearray(path.read_bytes())
             for _ in range(drawn.choice((0, 1, 3, 20))):
