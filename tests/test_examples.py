@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from torch.distributed import fsdp
 
-from support.processes import ROOT, Outcome, clean_environ, python, run_program, torchrun
+from support.preloaded import torchrun
+from support.processes import ROOT, Outcome, clean_environ, python, run_program
 
 EXAMPLES = ROOT / "examples"
 

@@ -11,7 +11,7 @@ import pytest
 
 from disttrace import errors
 from support.cores import CORES
-from support.preloaded import preloaded
+from support.preloaded import to_its_end
 from support.processes import ROOT
 
 PROGRAM = Path(__file__).parent / "capture" / "programs" / "foreign.py"
@@ -174,8 +174,8 @@ def test_as_untraced(tmp_path: Path, name: str, core: str) -> None:
     """The program sees what it sees without tracing: its exceptions, all that they bear, how often
     they were touched; none that strikes is lost, and one that is kept costs no more each time.
     """
-    bare = preloaded("-W", "ignore", PROGRAM, name, "", tmp_path).check()
-    outcome = preloaded("-W", "ignore", PROGRAM, name, core, tmp_path).check()
+    bare = to_its_end("-W", "ignore", PROGRAM, name, "", tmp_path).check()
+    outcome = to_its_end("-W", "ignore", PROGRAM, name, core, tmp_path).check()
     assert bare.stdout
     assert outcome.stdout == bare.stdout
     assert outcome.stderr == ""

@@ -8,7 +8,7 @@ import pytest
 
 from disttrace_viewer.merge.reader import load
 from support.cores import EACH_CORE
-from support.preloaded import launched, preloaded
+from support.preloaded import launched, preloaded, to_its_end
 from support.raw import read_journals
 
 CALLS = 3000
@@ -51,7 +51,7 @@ def test_every_operation_ends_once(tmp_path: Path, core: str) -> None:
     Inside the C++ part of a call that issues, a handler's operation passes as part of that call, so
     of those an unknown number is on record.
     """
-    outcome = preloaded("-c", PROGRAM, str(tmp_path), str(CALLS), core).check()
+    outcome = to_its_end("-c", PROGRAM, str(tmp_path), str(CALLS), core).check()
     assert outcome.stderr == ""
     handled = int(outcome.stdout)
     assert handled > 20, handled

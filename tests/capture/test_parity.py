@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.preloaded import preloaded
+from support.preloaded import preloaded, to_its_end
 from support.processes import free_port
 from support.raw import read_journals
 
@@ -20,7 +20,8 @@ def outputs(program: str, folder: Path, **variables: str) -> tuple[str, str]:
     """What a program prints without and with tracing."""
 
     def run(mode: str) -> str:
-        return preloaded(PROGRAMS / program, mode, folder, timeout=150, **variables).check().stdout
+        words = (PROGRAMS / program, mode, folder)
+        return to_its_end(*words, timeout=150, **variables).check().stdout
 
     with ThreadPoolExecutor(2) as pool:
         plain, traced = pool.map(run, ("plain", "traced"))

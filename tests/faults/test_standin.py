@@ -10,7 +10,8 @@ from faults import standin
 from faults.expectation import Row
 from faults.harness import run_row
 from faults.table import ROWS
-from support.processes import Outcome, torchrun
+from support.preloaded import torchrun
+from support.processes import Outcome
 from support.raw import RawJournal, read_journals
 
 _HEALTHY, _HANGING = "pingpong_allreduce.py (torchrun)", "faults/opposite_order.py (2 ranks)"

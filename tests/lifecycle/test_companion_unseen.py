@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from disttrace_viewer.merge.surveying import survey
-from support.preloaded import preloaded
+from support.preloaded import to_its_end
 from support.processes import Outcome, clean_environ, companions, run_program, wait_until
 from support.raw import read_journals
 
@@ -162,7 +162,7 @@ print("in vain")
 def outcome(tmp_path: Path, how: str, **variables: str) -> Outcome:
     path = tmp_path / "program.py"
     path.write_text(PROGRAM_EXEC)
-    return preloaded(path, how, timeout=120, **variables)
+    return to_its_end(path, how, timeout=120, **variables)
 
 
 @pytest.mark.parametrize("how", ["execv", pytest.param("execlpe", marks=pytest.mark.long), "c"])

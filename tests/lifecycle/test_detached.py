@@ -201,7 +201,7 @@ else:
     disttrace.on_verdict(lambda verdict: (print("told"), sys.stdout.flush(), os._exit(0)))
     refuses = way == "within"
     try:
-        dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=6 if refuses else 60))
+        dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=3 if refuses else 60))
     except dist.DistError as error:
         print("in vain")
 """
@@ -223,7 +223,7 @@ def waits(tmp_path: Path, way: str, **variables: str) -> tuple[Outcome, list[str
         subprocess.run([*build, f"-L{lib}", f"-Wl,-rpath,{lib}", f"-lpython{version}"], check=True)
     environ = clean_environ(
         PROGRAM=str(program), RAN=str(ran), WRAPPER=str(wrapper), WAY=way,
-        DISTTRACE_DIR=str(tmp_path / "out"), DISTTRACE_STALL="2",
+        DISTTRACE_DIR=str(tmp_path / "out"), DISTTRACE_STALL="1",
         RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()),
         **variables,
     )  # fmt: skip

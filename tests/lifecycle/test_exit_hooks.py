@@ -12,7 +12,7 @@ import pytest
 
 from disttrace.lifecycle.exit_hooks import shown
 from support.patches import OURS
-from support.preloaded import preloaded
+from support.preloaded import to_its_end
 from support.processes import Outcome
 from support.raw import RawJournal, read_journals
 
@@ -70,7 +70,7 @@ def of_child(folder: Path) -> RawJournal:
 
 def traced(folder: Path, start: str, name: str) -> Outcome:
     """The program under tracing; no frame of ours is in what it says of itself."""
-    outcome = preloaded(
+    outcome = to_its_end(
         *(PROGRAM, start, name),
         PYTHONFAULTHANDLER="",  # it would list every thread at an abort, ours too
         DISTTRACE="1",
@@ -117,7 +117,7 @@ def test_way_out_of_torch_spawn(tmp_path: Path) -> None:
 def test_a_child_of_torch_spawn_that_leaves_says_where(tmp_path: Path) -> None:
     """`sys.exit` in the function that it was given; its parent shows what it shows untraced."""
     outcome = traced(tmp_path, "torch", "leaves").check()
-    plain = preloaded(PROGRAM, "torch", "leaves", DISTTRACE="0").check()
+    plain = to_its_end(PROGRAM, "torch", "leaves", DISTTRACE="0").check()
     assert outcome.stdout == plain.stdout
     (left,) = of_child(tmp_path).of("exit")
     assert (left["how"], left["code"]) == ("exit", 7)
@@ -185,9 +185,7 @@ def test_a_failure_of_its_own_has_no_causes(tmp_path: Path, name: str) -> None:
 
 def test_parent_and_forked_child_end_apart(tmp_path: Path) -> None:
     """A child forked by hand that leaves by os._exit has a journal and an end of its own."""
-    outcome = preloaded(
-        PROGRAM, "main", "forks", DISTTRACE="1", DISTTRACE_DIR=str(tmp_path)
-    ).check()
+    outcome = traced(tmp_path, "main", "forks").check()
     assert outcome.stdout == "3\n"
     found = {j.only("process")["role"]: ends(j)[0] for j in read_journals(tmp_path)}
     assert found == {"main": [("normal", None)], "child": [("os._exit", 3)]}
@@ -195,7 +193,7 @@ def test_parent_and_forked_child_end_apart(tmp_path: Path) -> None:
 
 def test_what_a_forked_child_repeats_bears_its_own_times(tmp_path: Path) -> None:
     """Its clock begins with the fork: nothing that it writes is later than its end."""
-    preloaded(PROGRAM, "main", "forks_late", DISTTRACE="1", DISTTRACE_DIR=str(tmp_path)).check()
+    traced(tmp_path, "main", "forks_late").check()
     (child,) = (j for j in read_journals(tmp_path) if j.only("process")["role"] == "child")
     assert child.of("group")
     assert child.of("versions")

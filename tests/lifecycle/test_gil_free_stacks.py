@@ -36,8 +36,8 @@ def held():
 def slept():
     import ctypes
     began = time.monotonic()
-    ctypes.PyDLL(None).sleep(6)  # held
-    print("slept", time.monotonic() - began >= 6, flush=True)
+    ctypes.PyDLL(None).sleep(3)  # held
+    print("slept", time.monotonic() - began >= 3, flush=True)
 """
 )
 BESIDE = """
@@ -183,7 +183,7 @@ def test_a_process_that_is_told_to_end_says_where_it_was(tmp_path: Path) -> None
 @pytest.mark.parametrize("again", [False, True])
 def test_a_handler_of_the_program_is_called(tmp_path: Path, *, again: bool) -> None:
     """Ours is out of its way, also after a while."""
-    with run(tmp_path, HANDLED + ("time.sleep(2)" if again else "") + SLEEPS) as process:
+    with run(tmp_path, HANDLED + ("time.sleep(1)" if again else "") + SLEEPS) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         process.terminate()

@@ -10,7 +10,7 @@ import pytest
 from disttrace.recording import choice
 from disttrace.recording import core as cores
 from support.cores import EACH_CORE
-from support.preloaded import preloaded
+from support.preloaded import to_its_end
 from support.processes import python
 
 IN_FLIGHT = """
@@ -71,7 +71,7 @@ may_end.set()
 @EACH_CORE
 def test_an_operation_in_flight_keeps_no_session(tmp_path: Path, core: str) -> None:
     """After `uninstall` nobody will end it."""
-    assert preloaded("-c", IN_FLIGHT, str(tmp_path), core).check().stdout == "[None, None]\n"
+    assert to_its_end("-c", IN_FLIGHT, str(tmp_path), core).check().stdout == "[None, None]\n"
 
 
 class Unrecoverable(Exception):  # noqa: N818 - a handler's may be any
@@ -104,13 +104,13 @@ def test_a_begin_that_was_not_put_is_not_in_flight(core: str) -> None:
 @pytest.mark.skipif(choice.choose(None)[0] == choice.PLAIN, reason="the core was not built")
 def test_a_module_imported_anew_takes_no_further_index() -> None:
     """An interpreter has 255 for its code objects, and torch's compiler needs one."""
-    assert preloaded("-c", IMPORTED_ANEW).check().stdout == "1\n"
+    assert to_its_end("-c", IMPORTED_ANEW).check().stdout == "1\n"
 
 
 @EACH_CORE
 def test_threads_of_others_stay_unknown_to_threading(tmp_path: Path, core: str) -> None:
     """`threading.current_thread()` would make an object for one that Python did not start."""
-    assert preloaded("-c", FOREIGN, str(tmp_path), core).check().stdout == "[]\n"
+    assert to_its_end("-c", FOREIGN, str(tmp_path), core).check().stdout == "[]\n"
 
 
 _STRUCK = """
@@ -165,7 +165,8 @@ def test_forks_beside_a_handler_that_raises(tmp_path: Path) -> None:
     said = {}
     for traced in ("0", "1"):
         folder = str(tmp_path / traced)
-        done = preloaded("-c", _STRUCK, timeout=90, DISTTRACE=traced, DISTTRACE_DIR=folder)
+        variables = {"DISTTRACE": traced, "DISTTRACE_DIR": folder}
+        done = to_its_end("-c", _STRUCK, timeout=90, **variables)
         said[traced] = done.stdout.splitlines(), done.code
     assert said["0"] == (["another thread went through", "True {}"], 0)
     assert said["1"] == (["another thread went through", "True {'disttrace-live': 1}"], 0)

@@ -6,12 +6,14 @@ import json
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.cores import EACH_CORE
-from support.preloaded import preloaded
+from support.preloaded import preloaded, to_its_end
 from support.processes import ROOT, Outcome, clean_environ, python, run_program
 from support.raw import read_journals
 
@@ -25,7 +27,7 @@ def run(kind: str, folder: Path | str, *prefix: str) -> Outcome:
     """The program with tracing into ``folder``; ``prefix`` is a command that runs it."""
     variables = {"DISTTRACE": "1", "DISTTRACE_DIR": str(folder), "DISTTRACE_MAX_MB": "4"}
     if not prefix:
-        return preloaded(PROGRAM, kind, timeout=60.0, **variables)
+        return to_its_end(PROGRAM, kind, timeout=60.0, **variables)
     return run_program([*prefix, sys.executable, PROGRAM, kind], clean_environ(**variables))
 
 
@@ -115,7 +117,8 @@ PROGRAM_REINSTALLED = ROOT / "tests" / "reliability" / "reinstalled.py"
 @EACH_CORE
 def test_nothing_of_a_former_import_gets_in_the_way(tmp_path: Path, core: str) -> None:
     """Beside a thread whose frames come and go, and a collector that lets it run."""
-    done = preloaded(PROGRAM_REINSTALLED, str(tmp_path), core, "15", timeout=120.0).check()
+    words = (PROGRAM_REINSTALLED, str(tmp_path), core, "15")
+    done = to_its_end(*words, timeout=120.0).check()
     assert done.stderr == ""
     assert done.stdout.startswith(f"15 rounds on {core}")
 
@@ -175,13 +178,13 @@ print(json.dumps({str(name): told for name, told in seen.items()}))
 
 def test_functions_hooks_and_threads(tmp_path: Path) -> None:
     """Pickles, source, signatures, module, hooks and `threading.enumerate()`."""
-    seen = {}
-    for traced in ("0", "1"):
-        env = clean_environ(DISTTRACE=traced, DISTTRACE_DIR=str(tmp_path / traced))
-        done = subprocess.run(
-            [sys.executable, "-c", _LOOKS], env=env, capture_output=True, text=True, timeout=90
-        )
-        assert done.returncode == 0, done.stderr
-        seen[traced] = json.loads(done.stdout)
+
+    def looks(traced: str) -> Any:
+        folder = str(tmp_path / traced)
+        ran = python("-c", _LOOKS, DISTTRACE=traced, DISTTRACE_DIR=folder, timeout=90.0)
+        return json.loads(ran.check().stdout)
+
+    with ThreadPoolExecutor(2) as pool:
+        seen = dict(zip("01", pool.map(looks, "01"), strict=True))
     assert (seen["0"].pop("traced"), seen["1"].pop("traced")) == (False, True)
     assert seen["1"] == seen["0"]

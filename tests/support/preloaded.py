@@ -2,9 +2,10 @@
 
 A fork is a process of its own in all that counts here: it begins untraced, with the environment
 that is asked for, starts tracing as an interpreter does under ``DISTTRACE=1``, and ends as an
-interpreter ends. What differs: torch is there before disttrace, as where a program calls
-``disttrace.install()`` late, and the outermost frame is ours. The order in which the two come, and
-what a start costs, are the business of other tests.
+interpreter ends; where it ends well, and nobody asks for more, without the teardown of torch. What
+differs: torch is there before disttrace, as where a program calls ``disttrace.install()`` late, and
+the outermost frame is ours. The order in which the two come, and what a start costs, are the
+business of other tests.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -28,6 +30,7 @@ from support.processes import (
     clean_environ,
     descendant_groups,
     free_port,
+    launcher,
     signal_group,
 )
 
@@ -36,8 +39,23 @@ _INTERPRETER = Path(__file__).with_name("preloaded_interpreter.py")
 
 def preloaded(*args: str | os.PathLike[str], timeout: float = 60.0, **variables: str) -> Outcome:
     """As ``support.processes.python``; ``-W ignore`` may stand first."""
+    return _ordered(args, timeout, variables, whole=False)
+
+
+def to_its_end(*args: str | os.PathLike[str], timeout: float = 60.0, **variables: str) -> Outcome:
+    """The same, also where the program ends well with the teardown of all modules."""
+    return _ordered(args, timeout, variables, whole=True)
+
+
+def _ordered(
+    args: Sequence[str | os.PathLike[str]],
+    timeout: float,
+    variables: dict[str, str],
+    *,
+    whole: bool,
+) -> Outcome:
     order = {"args": [os.fspath(arg) for arg in args], "env": clean_environ(**variables)}
-    return _interpreter().run({**order, "cwd": os.getcwd()}, timeout)
+    return _interpreter().run({**order, "cwd": os.getcwd(), "whole": whole}, timeout)
 
 
 def side_by_side(program: Path, world: int, folder: Path, mode: str) -> list[str]:
@@ -62,6 +80,19 @@ def launched(program: Path, world: int, **variables: str) -> None:
     with ThreadPoolExecutor(world) as pool:
         for outcome in pool.map(run, range(world)):
             outcome.check()
+
+
+def torchrun(
+    script: str | os.PathLike[str],
+    nproc: int,
+    *args: str,
+    timeout: float = 120.0,
+    options: Sequence[str] = (),
+    **variables: str,
+) -> Outcome:
+    """As ``support.processes.torchrun``, for what is not about the agent: it alone is a fork."""
+    variables = {"OMP_NUM_THREADS": "1", **variables}
+    return preloaded(*launcher(script, nproc, *args, options=options), timeout=timeout, **variables)
 
 
 class _Interpreter:

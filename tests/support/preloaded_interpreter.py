@@ -4,9 +4,12 @@
 
 An order comes over the socket DESCRIPTOR with a socket for answers and the standard streams that
 it is for; the answers are the pid of the fork and, when that has ended, its status. A fork returns
-from ``serve`` and runs its program at the top of this file, so that it ends as interpreters do.
+from ``serve`` and runs its program at the top of this file, so that it ends as interpreters do. One
+that ends well, and is not asked for its whole end, is spared the teardown of torch, which takes
+longer than most programs: after all that is registered for its exit.
 """
 
+import atexit
 import faulthandler
 import gc
 import json
@@ -16,9 +19,22 @@ import socket
 import sys
 import types
 import warnings
+from posix import _exit
 
-import torch._dynamo  # DistributedDataParallel imports it
-import torch.distributed
+is_spared = False
+
+
+@atexit.register  # before torch is imported: the last that runs
+def spare() -> None:
+    """End at once, with all that was printed."""
+    if is_spared:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        _exit(0)
+
+
+import torch._dynamo  # noqa: E402 - DistributedDataParallel imports it
+import torch.distributed  # noqa: E402
 
 LONGEST_ORDER = 1 << 17
 
@@ -93,5 +109,8 @@ def become(args: "list[str]", env: "dict[str, str]", cwd: str) -> "tuple[types.M
 
 
 if __name__ == "__main__":
-    _main, _source = become(**serve(socket.socket(fileno=int(sys.argv[1]))))  # type: ignore[arg-type]
+    _order = serve(socket.socket(fileno=int(sys.argv[1])))
+    _whole = _order.pop("whole")
+    _main, _source = become(**_order)  # type: ignore[arg-type]
     exec(compile(_source, getattr(_main, "__file__", "<string>"), "exec"), _main.__dict__)
+    is_spared = not _whole

@@ -154,10 +154,17 @@ def torchrun(
     `options` are torchrun's (`("--max-restarts", "1")`), `args` the script's, `variables` are put
     into the environment (`DISTTRACE="1", DISTTRACE_DIR=...`).
     """
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(nproc), *options, os.fspath(script), *args]
+    command = [sys.executable, *launcher(script, nproc, *args, options=options)]
     variables = {"OMP_NUM_THREADS": "1", **variables}  # torchrun complains when nobody said
     return run_program(command, clean_environ(**variables), timeout)
+
+
+def launcher(
+    script: str | os.PathLike[str], nproc: int, *args: str, options: Sequence[str] = ()
+) -> list[str]:
+    """What an interpreter is given to be torchrun."""
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(nproc)]
+    return [*command, *options, os.fspath(script), *args]
 
 
 def is_running(pid: int) -> bool:

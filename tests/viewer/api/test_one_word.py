@@ -1,4 +1,6 @@
-"""One scene on every surface, read on the spot, from elsewhere and a week later: one word each."""
+"""What a job said, every surface says: of one scene on the spot, from elsewhere and a week later,
+and of two more by every command (all of them with ``-m long``).
+"""
 
 from __future__ import annotations
 
@@ -17,6 +19,7 @@ from typing import Any
 import orjson
 import pytest
 
+from reliability.matrix import SCENES, Launchers, faults, started
 from support.processes import ROOT, clean_environ, companions
 
 READER = Path(__file__).with_name("surfaces.py")
@@ -59,8 +62,24 @@ class Scene:
         self.launcher.wait(30)
 
 
+OFTEN = ("ctrl-c", "desync")
+
+
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[Path, Launchers]]]:
+    """By scene the folder and the launchers: they wait for their stall while others are read."""
+    made: dict[str, tuple[Path, Launchers]] = {}
+    for name in OFTEN:
+        folder = tmp_path_factory.mktemp(name)
+        made[name] = folder, started(SCENES[name], folder)
+    yield made
+    for launcher in (one for _, launchers in made.values() for one in launchers):
+        launcher.kill()
+        launcher.wait()
+
+
+@pytest.fixture(scope="module")
+def scene(jobs: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """Three ranks, of which the last one stays in its loader."""
     folder = tmp_path_factory.mktemp("scene")
     said = folder.with_name("said.txt")
@@ -147,3 +166,22 @@ def test_no_clock_runs_for_them(scene: Scene) -> None:
     unknown(week)
     told = [found["texts"]["top"]["text"] for found in (week, day_after)]
     assert told[1].replace("8 days", "7 days") == told[0]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in OFTEN else pytest.mark.long) for n in SCENES]
+)
+def test_every_surface_says_the_same(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    name: str,
+) -> None:
+    """Rank, line, certainty, zero and exit code, from stderr to `serve` and an archive."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    if name in OFTEN:
+        folder, launchers = request.getfixturevalue("jobs")[name]
+    else:
+        folder, launchers = tmp_path, started(SCENES[name], tmp_path)
+    assert faults(SCENES[name], folder, launchers) == []

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from support.collector import Collector, exporters, exporting, serve_grpc, serve_http
-from support.preloaded import preloaded
-from support.processes import ROOT, Outcome, python, torchrun, wait_until
+from support.preloaded import preloaded, torchrun
+from support.processes import ROOT, Outcome, python, wait_until
 
 PROGRAMS = Path(__file__).parent / "programs"
 BOUND = 45.0
 """Seconds after which the exporter has given up a collector that never takes anything."""
-SOON: dict[str, Any] = {"OTEL_BSP_EXPORT_TIMEOUT": "2000", "OTEL_EXPORTER_OTLP_TIMEOUT": "2"}
+SOON: dict[str, Any] = {"OTEL_BSP_EXPORT_TIMEOUT": "1000", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
 """Give up after two seconds."""
 
 

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 from support.collector import Collector, exporters, exporting, serve_grpc
-from support.preloaded import preloaded
+from support.preloaded import preloaded, torchrun
 from support.processes import (
     ROOT,
     clean_environ,
     free_port,
     python,
     run_program,
-    torchrun,
     wait_until,
 )
 

@@ -15,7 +15,8 @@ import pytest
 from disttrace_viewer.api import load
 from support.both_readers import batch, differences, streaming
 from support.collector import SERVE, Collector, Received, exporters, exporting, serve_grpc
-from support.processes import ROOT, clean_environ, python, torchrun, wait_until
+from support.preloaded import torchrun
+from support.processes import ROOT, clean_environ, python, wait_until
 
 PROGRAMS = Path(__file__).parent / "programs"
 RANKS = 4
