@@ -14,6 +14,7 @@ import pytest
 from disttrace.journal import proc
 from disttrace_viewer.analysis.liveness import Look, Observation
 from disttrace_viewer.companion import reports, verdict, watch
+from disttrace_viewer.companion.endpoint import PeerReply
 from disttrace_viewer.companion.service import CompanionLog
 from disttrace_viewer.companion.watch import Watch
 from disttrace_viewer.merge.reader import load
@@ -357,3 +358,16 @@ def test_modules_in_the_programs_folder_are_not_ours(
     child = watch._start(order(tmp_path))
     answer, _ = child.communicate(b"\n", 60)
     assert json.loads(answer)["waiting"] is False
+
+
+def test_suspicions_of_many_ranks_are_judged_at_once(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of eight ranks each has its own, and a verdict that is due would wait for all of them."""
+    asked: list[bytes] = []
+    monkeypatch.setattr(told, "_ask", asked.append)
+    for answers in ([], [PeerReply("b", b"old")], [], [PeerReply("b", b"new")]):
+        told.suspect(answers)
+    for _ in range(3):
+        told.turn()
+    assert asked == [b'diverged [[], [["b", "bmV3"]]]\n']

@@ -147,11 +147,7 @@ def _numbered(kind: str) -> Check:
             ]
         return found
 
-    return table(_index, check)
-
-
-def _index(checker: Checker, value: Any) -> int:
-    return int(_N(checker, int(value) if type(value) is str and len(value) < 12 else value))
+    return table(_N, check)
 
 
 def _listed(checker: Checker, value: Any) -> dict[str, Any]:
@@ -213,8 +209,8 @@ _STATE: dict[str, Check] = {
     "format": lambda _, value: value if type(value) is int else None,
 }
 _DEFINED: dict[str, Check] = {
-    "string": table(_index, text("text")),
-    "stack": table(_index, rows(_FRAME)),
+    "string": table(_N, text("text")),
+    "stack": table(_N, rows(_FRAME)),
     **{kind: _numbered(kind) for kind in ("thread", "store", "group", "call")},
 }
 

@@ -103,7 +103,8 @@ class Watch(Duty):
         self._diverged: set[str] = set()
         """Groups (ids) of which it was reported that ranks are out of step."""
         self._todo: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        """What is to be announced or judged next, by any thread."""
+        """What is to be announced next, by any thread."""
+        self._suspicions: queue.SimpleQueue[Sequence[PeerReply]] = queue.SimpleQueue()
 
     def follow(self, base: str) -> None:
         """A process in which nothing has moved for a while; with an exporter, any."""
@@ -125,6 +126,8 @@ class Watch(Duty):
             self._read_verdict()
         elif self._saying is None and not self._todo.empty():
             self._todo.get()()
+        elif self._saying is None and not self._suspicions.empty():
+            self._ask_of_suspicions()
         elif self._verdicts is not None and self._next_line().startswith(_CALLED):
             self._ask()  # a process of another host has waited for the limit: ours may be at work
         elif now >= self._look_due:
@@ -170,13 +173,7 @@ class Watch(Duty):
 
     def suspect(self, answers: Sequence[PeerReply] = ()) -> None:
         """Have judged whether ranks here, and those of ``answers``, are out of step; any thread."""
-        sent = [[one.sender, base64.b64encode(one.data).decode()] for one in answers]
-
-        def ask() -> None:
-            known = self._diverged | {group for _, _, group, *_ in self._signature or () if group}
-            self._ask(b"diverged %b\n" % json.dumps([sorted(known), sent]).encode())
-
-        self._todo.put(ask)
+        self._suspicions.put(answers)
 
     # -- verdicts ----------------------------------------------------------------------------
 
@@ -187,6 +184,15 @@ class Watch(Duty):
             self._asked_at = time.monotonic()
         else:
             self._over("it ended")
+
+    def _ask_of_suspicions(self) -> None:
+        """Of all that came since the last time, at once: each rank has its own."""
+        sent: dict[str, str] = {}
+        while not self._suspicions.empty():
+            for one in self._suspicions.get():
+                sent[one.sender] = base64.b64encode(one.data).decode()
+        known = self._diverged | {group for _, _, group, *_ in self._signature or () if group}
+        self._ask(b"diverged %b\n" % json.dumps([sorted(known), [*sent.items()]]).encode())
 
     def _tell_child(self, line: bytes) -> bool:
         assert self._verdicts is not None
