@@ -38,13 +38,16 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_each_refusal_is_an_operation(traced: Path) -> None:
-    """Under its public name and on its group, once, and without a sequence number."""
+    """Under its public name and on its group, once and without a sequence number; where a method
+    raised, that is its only record.
+    """
     journals = read_journals(traced)
     assert len(journals) == WORLD
     everywhere = [
         ("send", [0, 1, 2], "ValueError", 1),
         ("all_reduce", [0, 1, 2], "TypeError", 1),
         ("all_gather_object", [0, 1, 2], "AttributeError", None),
+        ("all_reduce", [0, 1, 2], "RuntimeError", None),
     ]
     outside = [(op, [1, 2], "ValueError", 1) for op in OUTSIDE]
     found = sorted([failed(journal) for journal in journals], key=len)

@@ -31,6 +31,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 
 from disttrace import load  # noqa: E402
 from disttrace.cli import main  # noqa: E402
+from support.browser import PATH, browser  # noqa: E402
 from support.processes import clean_environ, free_port  # noqa: E402
 from viewer.views.test_html import data  # noqa: E402
 
@@ -133,6 +134,12 @@ class Scene:
     """Of `diagnose`."""
 
     @property
+    def is_a_test(self) -> bool:
+        """Whether a test in ranks of one host can end as it does (docs/dev/expected.md)."""
+        own = self.nodes == 1 and not self.bare and self.change is None
+        return own and self.kind != "straggler" and self.code == 1 and self.end not in _ASKED
+
+    @property
     def here(self) -> int | None:
         """The line that has to be named."""
         lines = self.program.splitlines()
@@ -146,6 +153,7 @@ def newer(folder: Path) -> None:
 
 
 STALLED = "disttrace: stalled"
+_ASKED = (signal.SIGINT, signal.SIGTERM)
 SCENES = {
     "hang": Scene(HANG, "missing_participant", (1,), until=STALLED),
     "ddp": Scene(DDP, "missing_participant", (1,), until=STALLED),
@@ -157,7 +165,7 @@ SCENES = {
     "bare": Scene(HANG, "missing_participant", (1,), until=STALLED, bare=True),
     "ctrl-c": Scene(CAUGHT, "missing_participant", (1,), until=STALLED, end=signal.SIGINT),
     "sigterm": Scene(HANDLER, "missing_participant", (1,), until=STALLED, end=signal.SIGTERM),
-    "sizes": Scene(SIZES, "shape_mismatch", (1,), until="disttrace: failed", end=signal.SIGTERM),
+    "sizes": Scene(SIZES, "shape_mismatch", (1,), until="disttrace: failed"),
     "newer": Scene(CRASH, None, change=newer, code=2),
     "server": Scene(SERVER, None, until="SLEEP 20", code=0),
 }
@@ -273,7 +281,7 @@ def surfaces(folder: str, work: Path) -> dict[str, str]:
     page = work / "page.html"
     disttrace("export", folder, "-o", str(page))
     if page.exists():
-        found["page"] = orjson.dumps(data(page.read_text()).get("findings", [])).decode()
+        found["page"] = drawn(page, work / "profile")
     spans = work / "spans.json"
     disttrace("export", folder, "--format", "otlp", "-o", str(spans))
     if spans.exists():
@@ -283,6 +291,45 @@ def surfaces(folder: str, work: Path) -> dict[str, str]:
     disttrace("collect", str(archive), "-o", str(unpacked))
     found["collected"] = disttrace("diagnose", str(unpacked), "--width", "200").stdout
     return found
+
+
+def drawn(page: Path, profile: Path) -> str:
+    """What a browser shows of a page; where there is none, what the page holds."""
+    if PATH is None:
+        return orjson.dumps(data(page.read_text()).get("findings", [])).decode()
+    with browser(profile) as chromium:
+        chromium.open(page.as_uri())
+        chromium.settle()
+        return "\n".join([*chromium.complaints, chromium.run("document.body.innerText")])
+
+
+def tested(scene: Scene, folder: Path, first: Mapping[str, Any]) -> list[str]:
+    """What the pytest plugin says otherwise of the same program, as a test in three ranks."""
+    text = """
+import runpy, pytest
+@pytest.mark.distributed(3, init=False)
+def test_it():
+    runpy.run_path("program.py", run_name="__main__")
+"""
+    (folder / "test_it.py").write_text(text)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "test_it.py"]
+    told = subprocess.run(
+        [*command, "--dist-stall=3", "--junitxml=junit.xml"],
+        cwd=folder, env=clean_environ(OMP_NUM_THREADS="1", COLUMNS="200"),
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    shown, report = plain(told.stdout), (folder / "junit.xml").read_text()
+    wanted = [f"rank{scene.culprits[0]}"]
+    if scene.here is not None:
+        wanted.append(f"program.py:{scene.here}")
+    if first["kind"] != "process_failed":
+        wanted.append(plain(first["summary"]).split("(")[0][:40])
+        if f'<property name="disttrace" value="{first["kind"]}"' not in report:
+            return ["the plugin's JUnit file has no property of the kind"]
+        if ("likely" in shown) != (first["certainty"] == "likely"):
+            return ["certainty: the plugin differs"]
+    lacks = [one for one in wanted if one.lower() not in shown.lower()]
+    return [f"the plugin lacks {lacks} (exit code {told.returncode})"] if lacks else []
 
 
 def faults(scene: Scene, folder: Path, launchers: Launchers) -> list[str]:
@@ -360,6 +407,8 @@ def faults(scene: Scene, folder: Path, launchers: Launchers) -> list[str]:
         longest = max(stats["critical_path"], key=lambda one: one["time_ns"])
         if longest["rank"] not in (None, *scene.culprits):
             wrong.append(f"the critical path is long in {longest}")
+    if scene.is_a_test:
+        wrong += tested(scene, folder, first)
     return wrong + zeros(where, folder)
 
 

@@ -41,14 +41,16 @@ def install(capture: Capture) -> None:
     def report(name: str, *args: Any, **kwargs: Any) -> None:
         """``_get_msg_dict(function's name, *arguments)`` was called."""
         error = sys.exc_info()[1]
-        if name in _FUNCTIONS and error is not None and not _known(error, c10d_logger.__file__):
+        if name not in _FUNCTIONS or error is None or capture.has_raised(error):
+            return
+        if not _known(error, c10d_logger.__file__):
             _record(capture, _FUNCTIONS[name], _given(name, args, kwargs), error, sys._getframe(2))
 
     capture.engine.value(PART, c10d_logger, _REPORT, before(capture, PART, report)(original))
 
 
 def _known(error: BaseException, logger_file: str) -> bool:
-    """Whether the exception came through another wrapper, or another decorated function."""
+    """Whether the exception came through a wrapper in Python, or another decorated function."""
     files = [entry.tb_frame.f_code.co_filename for entry in foreign.entries_of(error)]
     return any(file == logger_file or errors.is_our_file(file) for file in files[1:])
 

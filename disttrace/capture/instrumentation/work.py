@@ -46,6 +46,7 @@ class WaitPart(Part):
             recorder.end(other)
 
     def failed(self, thread: ThreadState, operation: Operation, error: BaseException) -> None:
+        self.capture.raised(error)
         if self._goes_on(operation):
             for each in (operation, *operation.more):
                 self.capture.recorder.gave_up(each, error)

@@ -49,6 +49,7 @@ class Part:
 
     def failed(self, thread: ThreadState, operation: Operation, error: BaseException) -> None:
         """The user's call raised ``error``, which the wrapper raises again."""
+        self.capture.raised(error)
         self.capture.recorder.failed(operation, error, on_issue=self._on_issue)
 
     def fail(self, error: BaseException, operation: Operation | None = None) -> None:

@@ -233,6 +233,8 @@ def test_the_command_prints_one_snapshot_without_a_terminal(tmp_path: Path, colu
     shown = done.stdout.splitlines()
     assert shown[1].startswith("Rank 2 never joined all_reduce #2")
     assert max(len(line) for line in shown) <= 80
+    assert "all_reduce #2 of default  train.py:10" in done.stdout  # not cut for empty columns
+    assert "ops/s" not in done.stdout
     assert "\x1b" not in done.stdout
 
 

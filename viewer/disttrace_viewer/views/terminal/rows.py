@@ -95,19 +95,26 @@ def endings_of(
     """Processes that did not end well, or of which nothing was heard any more, by time (from the
     start of the job on): one row for those that are alike.
     """
+
+    def words(index: int, *, many: bool = False) -> str:
+        end = end_of(evidence, index)
+        if end.state == UNKNOWN:
+            return state(end)
+        return ended(end, many=many) if end.failure is None else brief(ended(end))
+
     found: dict[tuple[str, str | None], list[tuple[int, int]]] = {}
     for index, end in enumerate(evidence.ends):
         if end.state not in (FAILED, KILLED, UNKNOWN):
             continue
-        what = state(end) if end.state == UNKNOWN else brief(ended(end_of(evidence, index)))
         stack = end.asked_at if end.failure is None else end.failure.stack
         heard_ns = evidence.trace.processes[index].last_ns
         when = end.t_ns if end.silent_ns is None else heard_ns
-        found.setdefault((what, place(stack)), []).append((when, index))
+        found.setdefault((words(index), place(stack)), []).append((when, index))
     rows = []
-    for (what, where), those in found.items():
+    for (_, where), those in found.items():
         those.sort()
         processes = tuple(index for _, index in those)
+        what = words(processes[0], many=len(processes) > 1)
         hit = [n for n, lane in enumerate(lanes) if not {*processes}.isdisjoint(lane.processes)]
         text = Text.assemble((names.processes(processes), BAD), f" {what}")
         text.append(f"  {where}" if where else "", DIM)

@@ -24,7 +24,8 @@ LEGEND = (
     "for: how long there; ops/s: begun in the newest 5 s; of the newest 30 s, late: others waited"
     " for it, wait: it waited for others"
 )
-_RIGHT = (("for", 8), ("ops/s", 6), ("late", 5), ("wait", 5))
+Columns = Sequence[tuple[str, int]]
+_RIGHT: Columns = (("for", 8), ("ops/s", 6), ("late", 5), ("wait", 5))
 _LEAST_WHO = 14
 _VERDICT_LINES = 4
 _BOTH = 24
@@ -93,14 +94,16 @@ def lines(
     top += [Text(_cut(one.sentence, width), DIM if one.healthy else WAIT) for one in others]
     top.append(Text())
     who = _width_of_who(values, width)
+    # Of what is over only how long each was there is known.
+    right = _RIGHT if values.live else _RIGHT[:1]
     table = [
-        _row(row, member, who, width, older_ns if values.live else 0)
+        _row(row, member, who, width, older_ns if values.live else 0, right)
         for row, member in chosen.rows(values)
     ]
     if look is not None and table:
         look.cursor = max(0, min(look.cursor, len(table) - 1))
         table[look.cursor].stylize("reverse")
-    top.append(_names(who, width))
+    top.append(_names(who, width, right))
     below = [] if look is None else [Text(_cut(f" {KEYS}  ({chosen.sort})", width), DIM)]
     room = (rows or 0) - len(top) - len(table) - len(below)
     if rows is not None and room < 0:
@@ -184,15 +187,15 @@ def _who(label: str) -> str:
     return label.removeprefix("ranks ").removeprefix("rank ")
 
 
-def _names(who: int, width: int) -> Text:
+def _names(who: int, width: int, right: Columns) -> Text:
     left = f"   {'ranks':<{who}} "
-    right = "".join(f"{name:>{size}}" for name, size in _RIGHT)
-    text = Text(f"{left}{'doing':<{max(0, width - len(left) - len(right))}}{right}", DIM)
+    names = "".join(f"{name:>{size}}" for name, size in right)
+    text = Text(f"{left}{'doing':<{max(0, width - len(left) - len(names))}}{names}", DIM)
     text.truncate(width)
     return text
 
 
-def _row(row: TopRow, member: bool, who: int, width: int, older_ns: int) -> Text:
+def _row(row: TopRow, member: bool, who: int, width: int, older_ns: int, right: Columns) -> Text:
     age = (
         ""
         if row.age_ns is None
@@ -205,7 +208,7 @@ def _row(row: TopRow, member: bool, who: int, width: int, older_ns: int) -> Text
         ("" if row.waiting is None else f"{row.waiting:.0%}", ""),
     )
     style = BAD if row.culprit else WAIT if row.waits else ""
-    room = width - 3 - who - 1 - sum(size for _, size in _RIGHT) - 1
+    room = width - 3 - who - 1 - sum(size for _, size in right) - 1
     # Ages are wider than their column after an hour: what stands before them gives way.
     room -= max(0, cell_len(age) + 1 - _RIGHT[0][1])
     label = _who(row.who)
@@ -218,7 +221,7 @@ def _row(row: TopRow, member: bool, who: int, width: int, older_ns: int) -> Text
         (_sized(row.doing if member else _doing(row, room), room), DIM if member else ""),
         " ",
     )
-    for (cell, colour), (_, size) in zip(cells, _RIGHT, strict=True):
+    for (cell, colour), (_, size) in zip(cells, right):
         text.append(f"{cell:>{size}}" if cell_len(cell) < size else f" {cell}", colour)
     text.truncate(width)
     return text
