@@ -7,13 +7,13 @@ signal handler or Ctrl-C may strike while our code runs, and those go on to the 
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # what is made of it in signal compares handlers
 import inspect
 import os
 import select
 import signal
 import sys
 import types
-from _signal import getsignal  # type: ignore[import-not-found]  # that of signal compares handlers
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -28,6 +28,9 @@ _T = TypeVar("_T")
 _LONGEST = 300  # characters of an exception's first line
 _FURTHER, _READ = 700, 2_000  # and of the lines behind it; how much is looked at
 _PATIENCE_MS = 200  # for a reader of stderr that has much to do
+_OF_WRITING = {signal.SIGTTOU, signal.SIGPIPE, signal.SIGXFSZ}
+"""What a write may bring: from a terminal's background, to a pipe without a reader, and beyond the
+limit of a file's size. By default each stops or ends the program."""
 SCARCE = (MemoryError, RecursionError)
 
 _TRACEBACK = "Traceback (most recent call last):"
@@ -60,7 +63,7 @@ def is_ours(error: BaseException) -> bool:
             own = entry
             continue
         if handlers is None:
-            handlers = [foreign.code_of(getsignal(n)) for n in signal.valid_signals()]
+            handlers = [foreign.code_of(_signal.getsignal(n)) for n in signal.valid_signals()]
         if _interrupted(frame, handlers):
             foreign.set_traceback(error, entry)
             _forget_our_own(error)
@@ -288,9 +291,10 @@ def tell(lines: str, stream: Any) -> None:
 def _write(fd: int, data: bytes) -> None:
     # Of a pipe that can be written to at all, so much is free.
     pieces = [data[at : at + select.PIPE_BUF] for at in range(0, len(data), select.PIPE_BUF)]
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    mask, pending = _signal.pthread_sigmask, _signal.sigpending
+    held, waited = mask(signal.SIG_BLOCK, ()), pending()
     try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
+        mask(signal.SIG_BLOCK, _OF_WRITING)
         for piece in pieces:
             polled = poll()
             polled.register(fd, select.POLLOUT)
@@ -298,7 +302,10 @@ def _write(fd: int, data: bytes) -> None:
                 return
             write(fd, piece)
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        ours = pending() & _OF_WRITING - waited
+        if ours and sys.platform != "darwin":
+            _signal.sigtimedwait(ours, 0)
+        mask(signal.SIG_SETMASK, held)
 
 
 def passes_on(error: BaseException, context: BaseException) -> bool:

@@ -74,8 +74,7 @@ def is_a(value: object, kind: type[_T] | tuple[type[_T], ...]) -> TypeGuard[_T]:
 
 def type_name(value: object) -> str:
     """The name of its class."""
-    name: str = _name_of(type(value))
-    return name
+    return str.__str__(_name_of(type(value)))
 
 
 def is_of_library(value: object, libraries: frozenset[str]) -> bool:
@@ -241,7 +240,10 @@ def threads() -> dict[int, tuple[str, int | None]]:
     """
     listed = dict.copy(vars(threading)["_active"])
     found = {ident: _fields_of(one) for ident, one in listed.items() if is_a(one, _THREAD)}
-    return {ident: (one["_name"], one.get("_native_id")) for ident, one in found.items()}
+    return {
+        ident: (plain(dict.get(one, "_name")) or "", dict.get(one, "_native_id"))
+        for ident, one in found.items()
+    }
 
 
 _THREAD = _bases_of(threading.Thread)[-2]  # the first: gevent puts a class made from it there

@@ -30,7 +30,7 @@ def main() -> None:
             if refused is None:
                 from disttrace import waiting
 
-                waiting.begin(_install, _failed, _say)
+                waiting.begin(_install, _not_installed, _say)
             else:
                 _say(refused)
     except ValueError as error:
@@ -67,6 +67,22 @@ def _install() -> None:
     from disttrace import install
 
     install()
+
+
+def _not_installed(error: BaseException) -> None:
+    """In the midst of the program's import of torch: what struck meanwhile (Ctrl-C, what a signal
+    handler raised) goes on to it."""
+    from disttrace.journal.standard_library import StandardLibrary
+
+    try:
+        with StandardLibrary():
+            from disttrace.errors import is_ours
+        goes_on = not is_ours(error)
+    except ImportError:
+        goes_on = False  # nothing of ours can be imported
+    if goes_on:
+        raise error
+    _failed(error)
 
 
 def _failed(error: BaseException) -> None:

@@ -36,6 +36,6 @@ def explain(error: BaseException) -> None:
     if verdict is None or verdict["kind"] in OVER or not hasattr(BaseException, "add_note"):
         return
     note = f"disttrace: {verdict['kind']}: {verdict['summary']}"
-    notes = foreign.attributes_of(error).setdefault("__notes__", [])
+    notes = dict.setdefault(foreign.attributes_of(error), "__notes__", [])
     if type(notes) is list and note not in notes:
         notes.append(note)

@@ -222,7 +222,7 @@ class Ending:
             if self._left is None:  # those that it was raised in the handling of die after it
                 self._left = code, stack, caused_by
 
-        foreign.attributes_of(error)["_disttrace"] = _Mark(uncaught)
+        dict.__setitem__(foreign.attributes_of(error), "_disttrace", _Mark(uncaught))
 
     def _at_exit(self) -> None:
         if _caller(sys._getframe(0)) in _FORKED_BY:
@@ -319,7 +319,7 @@ class Ending:
             # torch's spawn caught it, wrote it down and leaves with 1
             error = foreign.context_of(error)
         if foreign.is_a(error, SystemExit):
-            mark = foreign.attributes_of(error).get("_disttrace")
+            mark = dict.get(foreign.attributes_of(error), "_disttrace")
             if type(mark) is _Mark:
                 mark.uncaught()  # nothing of the program's is left that could catch it
             return

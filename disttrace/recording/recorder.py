@@ -333,11 +333,10 @@ class Recorder(InternTable):
 
     def main_thread(self) -> int:
         """The number of the main thread, which a fork leaves with its parent's native id."""
-        main = threading.main_thread()
-        native = main.native_id
+        name, native = foreign.threads().get(self.main_ident, ("MainThread", None))
         if not os.path.exists(f"/proc/self/task/{native}"):
             native = os.getpid()  # the only thread of a new process
-        return self.thread_number(self.main_ident, main.name, native)
+        return self.thread_number(self.main_ident, name, native)
 
     def _register_thread(self) -> int:
         self.check()  # one that blocks SIGBUS may not store into a mapping

@@ -90,6 +90,36 @@ def test_a_full_disk(tmp_path: Path) -> None:
     check(run("none", tmp_path / "out", *space), sentences=1)
 
 
+_SILENT = """
+import os, resource, signal, sys
+import torch, torch.distributed as dist
+number, limit = signal.SIGPIPE, 1 << 20
+if sys.argv[1] == "pipe":
+    reader, writer = os.pipe()
+    os.close(reader)
+else:
+    number, writer = signal.SIGXFSZ, os.open(sys.argv[2], os.O_CREAT | os.O_WRONLY)
+    os.lseek(writer, limit, os.SEEK_SET)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+signal.signal(number, signal.SIG_DFL)
+os.dup2(writer, 2)
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+dist.all_reduce(torch.ones(1))
+print("silent")
+"""
+
+
+@pytest.mark.parametrize("kind", ["pipe", "size"])
+def test_a_silent_program_is_not_ended_by_what_we_print(tmp_path: Path, kind: str) -> None:
+    """Where stderr has no reader or no room, and the program has the signals of that end it."""
+    given: dict[str, Any] = {"DISTTRACE_DIR": str(tmp_path / "out"), "DISTTRACE_QUIET": "0"}
+    bare, traced = (
+        preloaded("-c", _SILENT, kind, tmp_path / "err", DISTTRACE=on, **given) for on in "01"
+    )
+    assert (bare.code, bare.stdout) == (0, "silent\n")
+    assert (traced.code, traced.stdout) == (bare.code, bare.stdout)
+
+
 def test_every_operation_begun_is_in_its_journal() -> None:
     """Six runs in which a random rank is killed at a random instant, read by the viewer."""
     outcome = python(
