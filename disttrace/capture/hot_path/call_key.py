@@ -34,7 +34,7 @@ _of_tensors: Mapping[str, Any] = {
     name: inspect.getattr_static(torch.Tensor, name)
     for name in ("shape", "dtype", "is_cpu", "device")
 }
-_shape, _dtype, _device = (_of_tensors[name].__get__ for name in ("shape", "dtype", "device"))
+_shape, _dtype, _is_cpu, _device = (one.__get__ for one in _of_tensors.values())
 
 
 def unasked(tensor: Any) -> Hashable:
@@ -45,24 +45,25 @@ def unasked(tensor: Any) -> Hashable:
 
 # A device is asked only where it is not the usual one: the object is made anew on each reading.
 # Comparing two ReduceOps costs more than everything else here; their hashes differ.
+def _seen(tensor: Any) -> Hashable:
+    """The same, where no mode or class would be asked; else it raises TypeError."""
+    if overridden(tensor):
+        raise TypeError
+    return _shape(tensor), _dtype(tensor), _is_cpu(tensor) or _device(tensor)
+
+
 def _reduced(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
     if kwargs:
         raise TypeError
     (tensor,), options = args
-    if overridden(tensor):
-        raise TypeError
-    where = tensor.is_cpu or tensor.device
-    return tensor.shape, tensor.dtype, where, options.asyncOp, hash(options.reduceOp)
+    return _seen(tensor), options.asyncOp, hash(options.reduceOp)
 
 
 def _rooted(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
     if kwargs:
         raise TypeError
     (tensor,), options = args
-    if overridden(tensor):
-        raise TypeError
-    where = tensor.is_cpu or tensor.device
-    return tensor.shape, tensor.dtype, where, options.asyncOp, options.rootRank
+    return _seen(tensor), options.asyncOp, options.rootRank
 
 
 def _reduced_to_root(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
@@ -73,10 +74,9 @@ def _out_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
     if kwargs:
         raise TypeError
     output, tensor, options = args
-    if overridden(output) or overridden(tensor):
+    if overridden(output):
         raise TypeError
-    where = tensor.is_cpu or tensor.device
-    return output.shape, tensor.shape, tensor.dtype, where, options.asyncOp
+    return _shape(output), _seen(tensor), options.asyncOp
 
 
 def _reduced_out_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
@@ -87,9 +87,7 @@ def _peer(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
     if kwargs:
         raise TypeError
     (tensor,), peer, tag = args
-    if overridden(tensor):
-        raise TypeError
-    return tensor.shape, tensor.dtype, tensor.is_cpu or tensor.device, peer, tag
+    return _seen(tensor), peer, tag
 
 
 def _nothing(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
@@ -129,7 +127,7 @@ def freeze(value: Any) -> Any:
     if id(kind) in _THEMSELVES or value is None:  # a metaclass may hash as it likes
         return value
     if issubclass(kind, torch.Tensor):
-        return unasked(value) if overridden(value) else (value.shape, value.dtype, value.device)
+        return unasked(value) if overridden(value) else _seen(value)
     if issubclass(kind, (list, tuple)):
         return tuple([freeze(item) for item in foreign.items_of(value)])
     if issubclass(kind, datetime.timedelta):
@@ -171,6 +169,5 @@ _THEMSELVES = frozenset(
 def of_tensors() -> tuple[Any, ...]:
     """What the native core reads a tensor by, in its order, whatever a subclass has: descriptors,
     the method that gives its storage, and the descriptor of that one's address."""
-    own = [_of_tensors[name] for name in ("shape", "dtype", "is_cpu", "device")]
     address = inspect.getattr_static(torch.UntypedStorage, "_cdata")
-    return (*own, inspect.getattr_static(torch.Tensor, "untyped_storage"), address)
+    return (*_of_tensors.values(), inspect.getattr_static(torch.Tensor, "untyped_storage"), address)
