@@ -152,8 +152,8 @@ def members_of(error: BaseException) -> tuple[BaseException, ...]:
 def code_of(function: Any) -> types.CodeType | None:
     """What runs when ``function`` is called, as far as that is Python's."""
     for _ in range(_DEEPEST):
-        if is_a(function, functools.partial):
-            function = _PARTIAL(function)
+        if is_a(function, _PARTIAL):
+            function = _CALLED(function)
         elif type(function) is types.MethodType:
             function = _METHOD(function)
         elif type(function) is types.FunctionType:
@@ -172,7 +172,8 @@ def of_class(kind: type, name: str) -> Any:
     return None
 
 
-_PARTIAL, _METHOD = _slot(functools.partial, "func"), _slot(types.MethodType, "__func__")
+_PARTIAL = functools.partial  # a program may have another one there by now
+_CALLED, _METHOD = _slot(_PARTIAL, "func"), _slot(types.MethodType, "__func__")
 _CODE = _slot(types.FunctionType, "__code__")
 
 

@@ -180,10 +180,8 @@ class Session:
         """What the companion knows of the ranks of this host; empty where there is none."""
         if self._journal is None:
             return {}
-        try:
-            return listeners.known(self._companion.live(self.identity))
-        except OSError:
-            return {}  # the folder is gone
+        path = errors.attempt(self._companion.live, self.identity)  # None: the folder is gone
+        return {} if path is None else listeners.known(path)
 
     @property
     def _folder(self) -> str:

@@ -21,7 +21,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from disttrace import foreign
+from disttrace import errors, foreign
 from disttrace.config import Config
 from disttrace.identity import AGENT, DRAWN, Identity, file_part, integer, working_directory
 from disttrace.journal import proc
@@ -94,12 +94,10 @@ class Companion:
 
     def enter(self, identity: Identity) -> None:
         """There is a journal from now on; others on this host can see that."""
-        try:
-            # A rank of which no launcher tells how many are on its host.
-            bare = _number("WORLD_SIZE") > 1 and not _number("LOCAL_WORLD_SIZE")
-            self._roll.enter(identity, bare=bare)
-        except (OSError, ValueError):
-            pass  # then we are not counted: a rank may take itself for alone, and have a companion
+        # A rank of which no launcher tells how many are on its host.
+        bare = _number("WORLD_SIZE") > 1 and not _number("LOCAL_WORLD_SIZE")
+        # What cannot be counted is not: a rank may take itself for alone, and have a companion.
+        errors.attempt(self._roll.enter, identity, bare)
 
     def start(self, identity: Identity, *, quiet_since: int | None = None) -> None:
         """Register the journal of ``identity``; start the companion unless there is one.
@@ -127,6 +125,8 @@ class Companion:
                 self._log = _log_of(path)
             atexit.register(self._tell)
         except (OSError, ValueError, RuntimeError) as error:
+            if not errors.is_ours(error):
+                raise
             self._say("companion", f"{self._lost}: {foreign.text_of(error)}; the program goes on")
 
     def look(self, identity: Identity) -> None:
@@ -305,7 +305,7 @@ class Roll:
         self._entered: list[proc.Entry] = []
         """What ``first`` has read, but for those that have ended."""
 
-    def enter(self, identity: Identity, *, bare: bool) -> None:
+    def enter(self, identity: Identity, bare: bool) -> None:
         """This process has a journal. Raises OSError or ValueError."""
         line = proc.entry(identity.base_name())
         for what in (file_part(identity.job), *([_BARE] if bare else [])):

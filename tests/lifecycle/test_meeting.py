@@ -86,7 +86,7 @@ def test_the_roll_names_the_journals_of_a_host(
     folder.mkdir()
     roll = Roll(str(folder))
     me = Identity({}, job="job")
-    roll.enter(me, bare=False)
+    roll.enter(me, False)
     now = time.time_ns()
     bases: list[str] = []
     for pid, age_s in ((os.getpid(), 0), (4_190_000, 0), (4_190_001, 86_400)):

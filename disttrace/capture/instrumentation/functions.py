@@ -13,6 +13,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import torch
 import torch.distributed.distributed_c10d as c10d
 
 from disttrace import foreign
@@ -170,7 +171,4 @@ def _joined(capture: Capture) -> None:
 
 
 def _plain(value: Any) -> Any:
-    plain = foreign.plain(value)
-    if plain is None and value is not None and type(value).__name__ in ("device", "Backend"):
-        return str(value)
-    return plain
+    return str(value) if type(value) is torch.device else foreign.plain(value)
