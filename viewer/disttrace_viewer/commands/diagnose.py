@@ -58,8 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 _FORMS = """Instead of journals, DIR may be evidence of other tools: Flight Recorder dumps; output
 of ncclras; a folder of torchrun's --log-dir; a log (- for a pipe), with any prefix of ranks. Lines
 that are understood: heartbeat monitors and watchdogs, TORCH_DISTRIBUTED_DEBUG=DETAIL, monitored and
-store barriers, gloo's time-outs, NCCL_DEBUG=INFO, tracebacks, stacks, ends by torchrun, srun,
-mpirun or DeepSpeed, and our own. What each can prove: docs/compare.md."""
+store barriers, gloo's time-outs, NCCL_DEBUG=INFO, tracebacks, stacks, ends by launchers (torchrun,
+srun, mpirun, DeepSpeed, Ray) or for want of memory, and our own. What each can prove:
+docs/compare.md."""
 
 
 def _standard_input() -> str:

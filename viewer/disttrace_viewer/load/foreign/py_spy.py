@@ -8,6 +8,7 @@ likely; those who wait at different places are only listed.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import sys
@@ -509,19 +510,24 @@ def _of_text(text: str, number: int, first: int | None) -> Iterator[DumpedProces
                 "main": (begin["name"] or "").endswith('"MainThread"')
                 or "main thread" in (begin["status"] or ""),
                 "frames": [],
+                "bare": begin["pystack"] and own[-1].pid == number,
                 "innermost_last": begin["pystack"] or begin["status"] is not None,
             }
             own[-1].threads.append(thread)
-            if begin["pystack"] and own[-1].pid == number:
-                thread["lowest"] = min(one["os_thread_id"] or 0 for one in own[-1].threads)
-    for several in found.values():
-        for one in several:
-            lowest = [thread["lowest"] for thread in one.threads if "lowest" in thread]
-            one.pid = lowest[-1] if lowest else one.pid  # a main thread is a process's first
-            for thread in one.threads:
-                if thread["innermost_last"]:
-                    thread["frames"].reverse()
-            yield one
+    for one in itertools.chain.from_iterable(found.values()):
+        for thread in one.threads:
+            if thread["innermost_last"]:
+                thread["frames"].reverse()
+        bare = {thread["os_thread_id"]: thread for thread in one.threads if thread["bare"]}
+        mains = {
+            pid: thread for pid, thread in bare.items()
+            if thread["frames"] and thread["frames"][-1]["name"] == "<module>"
+        }  # fmt: skip
+        if len(mains) > 1:  # of as many processes
+            yield from (DumpedProcess(pid, one.rank, [main]) for pid, main in mains.items())
+            continue
+        one.pid = min(bare, default=one.pid)  # a main thread is a process's first
+        yield one
 
 
 def _within(thread: dict[str, Any], line: str) -> None:
