@@ -1,4 +1,6 @@
-"""`disttrace.operation`: communication that is not c10d's gets the verdicts of c10d's."""
+"""What a program declares: `disttrace.operation` gets the verdicts of communication of c10d, and
+`disttrace.annotate` is a name around operations.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ import pytest
 
 from support.preloaded import preloaded
 from support.processes import clean_environ, run_program
+from support.raw import read_journals
 
 PROGRAM = """
 import sys, time
@@ -76,13 +79,9 @@ else:
 """
     arguments = (str(tmp_path / "store"), "0", "0")
     preloaded("-c", code, *arguments, DISTTRACE_DIR=str(tmp_path)).check()
-    records = [
-        json.loads(line)
-        for path in sorted(tmp_path.glob("*.jsonl"))
-        for line in path.read_text().replace("\0", "").splitlines()
-    ]
-    calls = {record["n"]: record for record in records if record.get("def") == "call"}
-    begun = [(calls[record["s"]], record) for record in records if "b" in record]
+    (journal,) = read_journals(tmp_path)
+    calls = journal.calls()
+    begun = [(calls[record["s"]], record) for record in journal.records if "b" in record]
     told = [(call, begin) for call, begin in begun if call.get("backend") == "declared"]
     assert [
         (call["op"], call["kind"], call.get("args"), begin.get("q")) for call, begin in told
@@ -121,3 +120,47 @@ def test_a_rank_that_does_not_come_is_told_as_for_a_collective(tmp_path: Path) -
         for each in ranks:
             each.kill()
             each.wait()
+
+
+ANNOTATES = """
+import disttrace
+@disttrace.annotate("early")
+def early():
+    return 7
+with disttrace.annotate("untraced"):
+    assert early() == 7
+disttrace.install()
+import torch.distributed as dist
+store = dist.HashStore()
+with disttrace.annotate("outer"):
+    assert early() == 7
+    store.set("k", "v")
+try:
+    with disttrace.annotate("failing"):
+        raise LookupError("gone")
+except LookupError:
+    pass
+else:
+    raise SystemExit("annotate swallowed an exception")
+"""
+
+
+def test_an_annotation_is_the_parent_of_what_happens_in_it(tmp_path: Path) -> None:
+    """Traced from `install` on, also where decorated before, at the user's line; errors pass."""
+    pytest.importorskip("torch")
+    outcome = preloaded("-c", ANNOTATES, DISTTRACE_DIR=str(tmp_path)).check()
+    assert outcome.stderr == ""
+    (journal,) = read_journals(tmp_path)
+    calls = journal.calls()
+    begun = {
+        record["b"]: (calls[record["s"]], record) for record in journal.records if "b" in record
+    }
+    names = {number: call.get("name") for number, (call, _) in begun.items()}
+    assert [
+        (call["op"], call.get("name"), names.get(begin.get("p"))) for call, begin in begun.values()
+    ] == [
+        ("HashStore", None, None), ("annotate", "outer", None), ("annotate", "early", "outer"),
+        ("store.set", None, "outer"), ("annotate", "failing", None),
+    ]  # fmt: skip
+    strings = {record["n"]: record["v"] for record in journal.of("string")}
+    assert [strings[r["x"]] for r in journal.records if "x" in r] == ["LookupError: gone"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import sys
 import time
@@ -22,6 +20,7 @@ from disttrace_viewer.states.state import inflated
 from lifecycle.test_diverged import STEP, Calls, pages
 from support import networks
 from support.processes import clean_environ
+from support.raw import verdicts
 
 
 def told(calls: Calls, *, name: int = 1, room: int = 400) -> Excerpt:
@@ -191,26 +190,16 @@ def test_hosts_that_are_out_of_step_say_so_once_within_seconds(tmp_path: Path, o
     )
     if odd == "off":
         variables["DISTTRACE_HEARTBEAT"] = "off"
-    try:
-        with networks.hosts(2) as hosts:
-            words = [sys.executable, str(path), odd, "14" if odd == "skip" else "8"]
-            with networks.job(hosts, words, variables, tmp_path) as ranks:
-                listening = 0
-                while any(rank.poll() is None for rank in ranks):
-                    listening = max(listening, len(hosts[0].listeners()))
-                    time.sleep(1)
-    except OSError as error:
-        if os.geteuid() == 0 and "Operation not permitted" not in str(error):
-            raise
-        pytest.skip(f"network namespaces cannot be made here: {error}")
+    with networks.hosts_or_skip(2) as hosts:
+        words = [sys.executable, str(path), odd, "14" if odd == "skip" else "8"]
+        with networks.job(hosts, words, variables, tmp_path) as ranks:
+            listening = 0
+            while any(rank.poll() is None for rank in ranks):
+                listening = max(listening, len(hosts[0].listeners()))
+                time.sleep(1)
     assert (listening <= 2) == (odd == "off"), "gloo's and the store's own"
     texts = [(tmp_path / str(rank)).read_text() for rank in range(2)]
-    kept = [
-        json.loads(line)
-        for file in tmp_path.glob("journals*/*.verdicts.jsonl")
-        for line in file.read_text().splitlines()
-    ]
-    diverged = [one for one in kept if one["kind"] == "diverged"]
+    diverged = [one for one in verdicts(tmp_path) if one["kind"] == "diverged"]
     if odd != "skip":
         assert [text.count("disttrace: diverged") for text in texts] == [0, 0]
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from disttrace_viewer.companion.progress import MOST_READ, Pulse
 from support.journals import MS, Journal
 from support.preloaded import launched, preloaded
 from support.processes import clean_environ, free_port, run_program
+from support.raw import verdicts
 
 START = """
 import sys, time, torch, torch.distributed as dist, disttrace
@@ -118,12 +118,7 @@ def told(
     command = [sys.executable, "-m", "torch.distributed.run", f"--master-port={free_port()}"]
     command += [f"--nproc-per-node={nproc}", str(program)]
     ended = run_program(command, environ, timeout=90).check()
-    lines = [
-        json.loads(line)
-        for path in (tmp_path / "out").glob("*.verdicts.jsonl")
-        for line in path.read_text().splitlines()
-    ]
-    return [one for one in lines if one["kind"] == "diverged"], ended.stderr
+    return [one for one in verdicts(tmp_path) if one["kind"] == "diverged"], ended.stderr
 
 
 def test_each_group_that_diverges_is_told_once_before_anybody_hangs(tmp_path: Path) -> None:

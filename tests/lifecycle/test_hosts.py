@@ -24,13 +24,8 @@ COUNTS = ROOT / "tests" / "reliability" / "counted_keys.py"
 @pytest.fixture
 def hosts(request: pytest.FixtureRequest) -> Iterator[Sequence[Host]]:
     """As many as the test asks for."""
-    try:
-        with networks.hosts(request.param) as made:
-            yield made
-    except OSError as error:
-        if os.geteuid() == 0 and "Operation not permitted" not in str(error):
-            raise
-        pytest.skip(f"network namespaces cannot be made here: {error}")
+    with networks.hosts_or_skip(request.param) as made:
+        yield made
 
 
 def environ(**variables: str) -> dict[str, str]:

@@ -20,6 +20,7 @@ from support import processes
 from support.journals import MS
 from support.preloaded import preloaded, to_its_end, torchrun
 from support.processes import Outcome, free_port, python
+from support.raw import verdicts
 from support.scenes import alive, steps, verdict
 
 FAILS = """
@@ -74,15 +75,10 @@ def settings(tmp_path: Path, **more: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def kept(tmp_path: Path) -> list[dict[str, object]]:
-    files = list((tmp_path / "out").glob("*.verdicts.jsonl"))
-    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
-
-
 def check_said_once(ran: Outcome, tmp_path: Path) -> None:
     assert LAST.search(ran.stderr), ran.stderr[-2000:]
     assert ran.stderr.count("disttrace: failed") == 1
-    (one,) = kept(tmp_path)
+    (one,) = verdicts(tmp_path)
     assert (one["kind"], one["culprit_ranks"], one["disttrace"]) == ("failed", [1], 1)
     assert isinstance(one["finding"], dict)
     assert one["finding"]["kind"] == "process_failed"
@@ -141,7 +137,7 @@ def test_it_is_what_diagnose_says_of_the_same_records(tmp_path: Path) -> None:
     """Also where members have gone on since the collective in which they differed."""
     (path := tmp_path / "lists.py").write_text(LISTS)
     torchrun(path, 3, timeout=120.0, options=(), **settings(tmp_path))
-    said = [one for one in kept(tmp_path) if one["kind"] == "failed"]
+    said = [one for one in verdicts(tmp_path) if one["kind"] == "failed"]
     (found,) = diagnose(str(tmp_path / "out")).findings
     assert found.kind == "shape_mismatch"
     assert [(one["summary"], one["certainty"]) for one in said] == [(found.summary, "certain")]
@@ -151,7 +147,7 @@ def test_the_form_is_that_of_the_settings(tmp_path: Path) -> None:
     """One object a line for programs."""
     ran = bare(tmp_path, program(tmp_path), "rank", DISTTRACE_LOG="json")
     (line,) = [one for one in ran.stderr.splitlines() if one.startswith('{"disttrace"')]
-    (one,) = kept(tmp_path)
+    (one,) = verdicts(tmp_path)
     assert json.loads(line) == one
 
 
@@ -162,7 +158,7 @@ def test_nothing_is_said_where_nobody_wants_to_hear(tmp_path: Path, off: str) ->
     ran = bare(tmp_path, program(tmp_path), "rank", **{name: value})
     assert ran.code == 1
     assert "disttrace: failed" not in ran.stderr
-    assert kept(tmp_path) == []
+    assert verdicts(tmp_path) == []
 
 
 def test_a_stall_that_is_over_is_not_the_last_word(tmp_path: Path) -> None:
@@ -174,7 +170,7 @@ def test_a_stall_that_is_over_is_not_the_last_word(tmp_path: Path) -> None:
     last = [one for one in said if "what happened:" not in one][-1]
     assert last.startswith("disttrace: going on: Ranks 0, 1 went on and ended."), ran.stderr
     # Two processes append: what was said is ordered by its time.
-    last_two = sorted(kept(tmp_path), key=lambda one: float(str(one["at"])))[-2:]
+    last_two = sorted(verdicts(tmp_path), key=lambda one: float(str(one["at"])))[-2:]
     assert [one["kind"] for one in last_two] == ["stalled", "going on"]
 
 

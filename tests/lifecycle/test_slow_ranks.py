@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import random
 import sys
 import time
@@ -43,6 +42,7 @@ from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.trace.process import Frame
 from support import networks
 from support.processes import ROOT, clean_environ, run_program, wait_until
+from support.raw import verdicts
 
 GROUP = "0123456789abcdef"
 MS = 1_000_000
@@ -534,8 +534,7 @@ def program(
         timeout=240,
     )
     assert outcome.code == 0, outcome.stderr
-    texts = [file.read_text() for file in out.glob("*.verdicts.jsonl")]
-    kept = [json.loads(line) for text in texts for line in text.splitlines()]
+    kept = verdicts(out)
     assert not [one for one in out.glob("*.log") if one.read_text()], "the companion complains"
     known = [json.loads(line) for line in outcome.stdout.splitlines()]
     return outcome.stderr, kept, sorted(known, key=lambda one: one["rank"])
@@ -614,15 +613,10 @@ def test_hosts_that_share_no_folder_tell_it_once(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(SLEEPS, encoding="utf-8")
     variables = clean_environ(DISTTRACE="1", DISTTRACE_JOB="slow", MASTER_PORT="29500")
-    try:
-        with networks.hosts(3) as hosts:
-            words = [sys.executable, str(path), "0.03", "100"]
-            with networks.job(hosts, words, variables, tmp_path) as ranks:
-                wait_until(lambda: all(rank.poll() is not None for rank in ranks), timeout=200)
-    except OSError as error:
-        if os.geteuid() == 0 and "Operation not permitted" not in str(error):
-            raise
-        pytest.skip(f"network namespaces cannot be made here: {error}")
+    with networks.hosts_or_skip(3) as hosts:
+        words = [sys.executable, str(path), "0.03", "100"]
+        with networks.job(hosts, words, variables, tmp_path) as ranks:
+            wait_until(lambda: all(rank.poll() is not None for rank in ranks), timeout=200)
     said = [(tmp_path / str(rank)).read_text().count("disttrace: slow: ") for rank in range(3)]
     assert said == [1, 0, 0]
     assert "slow: rank 1 has made 2 others wait 1" in (tmp_path / "0").read_text()

@@ -32,6 +32,7 @@ sys.path.insert(0, str(REPOSITORY / "tests"))
 
 from reliability.diverged_programs import FRAMEWORKS, HEALTHY, MUTATIONS, REDUCED  # noqa: E402
 from support.processes import clean_environ, free_port  # noqa: E402
+from support.raw import verdicts  # noqa: E402
 
 PROGRAMS = Path(__file__).with_name("diverged_programs.py")
 WITHIN_S = 2.0
@@ -66,16 +67,11 @@ def run(world: int, *arguments: str, seconds: float = 0.0, digest: int = 0) -> R
             command, env=environ, capture_output=True, text=True, timeout=120 + seconds,
             check=False,
         )  # fmt: skip
-        lines = [
-            json.loads(line)
-            for path in Path(folder, "out").glob("*.verdicts.jsonl")
-            for line in path.read_text().splitlines()
-        ]
         begun = sum(
             path.read_bytes().count(b'\n{"b":') for path in Path(folder, "out").glob("*.ops.jsonl")
         )
         stamps = [float(at) for at in re.findall(r"MUTATED (\d+\.\d+)", ended.stderr)]
-        said = [one for one in lines if one["kind"] == "diverged"]
+        said = [one for one in verdicts(Path(folder)) if one["kind"] == "diverged"]
         stderr, aborted = ended.stderr, "EnforceNotMet" in ended.stderr
         found = report(Path(folder, "out")) if digest else []
         return Ran(said, sorted(stamps), begun, aborted, ended.returncode, stderr, found)

@@ -53,6 +53,11 @@ def read_journals(folder: Path) -> list[RawJournal]:
     return journals
 
 
+def verdicts(folder: Path) -> list[Record]:
+    """What a job has said of itself, as far as it is kept below a folder."""
+    return [record for path in folder.rglob("*.verdicts.jsonl") for record in _lines(path)]
+
+
 def _lines(path: Path) -> list[Record]:
     content = path.read_bytes().rstrip(b"\0")
     lines = content[: content.rfind(b"\n") + 1].splitlines()
