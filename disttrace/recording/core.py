@@ -79,14 +79,14 @@ class PlainCore:
         if not call.asks:
             self.begun += 1  # two threads may count one: what counts is that it changes
         number, counter, clock, seq = self._number, call.counter, self.clock, 0
-        n = number()
+        n, s, tail = number(), call.n, thread.tail
         if counter is None:
             begin = clock()
-            line = call.begin_line % (n, begin - self.t0, thread.tail, extra)
+            line = fmt.BEGIN_UNCOUNTED_LINE % (n, begin - self.t0, s, tail, extra)
         else:
             count = counter.next
             seq, begin = count(), clock()
-            line = call.begin_line % (n, begin - self.t0, seq, thread.tail, extra)
+            line = fmt.BEGIN_LINE % (n, begin - self.t0, s, seq, tail, extra)
         operation = Operation()
         operation.n = n
         operation.begin = begin
@@ -309,7 +309,7 @@ def _native_core() -> Any:
     class NativeCall(numbered):
         """A ``CallRecord``, of which C knows what it looks at."""
 
-        __slots__ = ("begin_line", "group", "op", "store", "tag")
+        __slots__ = ("group", "op", "store", "tag")
         __init__ = CallRecord.__init__
 
     class NativeThread(of_thread):

@@ -146,12 +146,12 @@ class InternTable:
                 if fixed.get(key, 1) < 1:  # unknown, or without a definition of its own
                     del fixed[key]
             whole = {**fixed, **whole}
-            call = self._call(op, synchronous, counter, whole, new=False)
             place = (op, fixed.get("stack"), fixed.get("group"), fixed.get("store"))
-            seen = self._variants.get(place, 0)
-            if call is None and not self.full and (seen < VARIANTS or not varying):
+            seen, known = self._variants.get(place, 0), len(self._calls)
+            new = not self.full and (seen < VARIANTS or not varying)
+            call = self._call(op, synchronous, counter, whole, new=new)
+            if len(self._calls) > known:
                 self._variants[place] = seen + 1
-                call = self._call(op, synchronous, counter, whole)
             if call is not None:
                 return call, b""
             if self.full:
@@ -223,7 +223,7 @@ class InternTable:
         call = self._calls.get(identity)
         if call is None and new:
             call = self.core.new_call(self.define("call", op=op, **keys), op, synchronous, counter)
-            call.group, call.tag, call.store = (keys.get(k) for k in ("group", "tag", "store"))
+            call.group, call.tag, call.store = keys.get("group"), keys.get("tag"), keys.get("store")
             call.device_ends = fmt.ends_on_device(keys.get("backend"), keys.get("device"))
             call.whole = whole
             call.asks = keys.get("kind") == fmt.STORE

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from disttrace import foreign, redact
-from disttrace.journal import format as fmt
 from disttrace.journal.encoding import json_text
 from disttrace.journal.originals import local
 
@@ -47,13 +46,11 @@ class CallRecord:
     """One call site with one signature: what its operations share, defined once."""
 
     __slots__ = (
-        *("asks", "begin_line", "counter", "device_ends", "group", "n", "op", "synchronous"),
-        *("store", "tag", "whole"),
+        *("asks", "counter", "device_ends", "group", "n", "op", "store", "synchronous", "tag"),
+        "whole",
     )
 
     def __init__(self, n: int, op: str, synchronous: bool, counter: Counter | None) -> None:
-        line = fmt.BEGIN_UNCOUNTED_LINE if counter is None else fmt.BEGIN_LINE
-        self.begin_line = line.replace(b'"s":%d', b'"s":%d' % n)
         self.n = n
         self.op = op
         self.synchronous = synchronous  # the public call waits itself: one end record says it all

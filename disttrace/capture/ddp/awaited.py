@@ -8,7 +8,7 @@ before it returns. So nobody needs to look for completion meanwhile; what has no
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -108,9 +108,15 @@ class Awaited:
         if not (self._works.is_completed(work) or _future_is_done(work)):
             self._works.hold(work, operation)
             return
+        self._settle(operation, work, self._recorder.end)
+
+    def _settle(
+        self, operation: Operation, work: Any, ended: Callable[[Operation], object]
+    ) -> None:
+        """It is complete: it ``ended``, unless it failed."""
         error = self._works.error(work)
         if error is None:
-            self._recorder.end(operation)
+            ended(operation)
         else:
             self._recorder.failed(operation, error, on_issue=False)
 
@@ -120,7 +126,7 @@ class Awaited:
             if not self._works.is_completed(work):
                 operation.seen = self._recorder.clock()
             elif self._open.pop(n, None) is not None:
-                self._see(operation, work)
+                self._settle(operation, work, self._seen)
         return 0
 
     def _release(self) -> None:
@@ -129,13 +135,9 @@ class Awaited:
         self._open.clear()
         self._passes.clear()
 
-    def _see(self, operation: Operation, work: Any) -> None:
-        """It is complete, and its pass is not over."""
-        error = self._works.error(work)
-        if error is None:
-            self._recorder.completed(operation, gap=self._works.gap(operation))
-        else:
-            self._recorder.failed(operation, error, on_issue=False)
+    def _seen(self, operation: Operation) -> None:
+        """While its pass is not over."""
+        self._recorder.completed(operation, gap=self._works.gap(operation))
 
     def _forget(self) -> None:
         self._leaked = list(self._open.values())  # see Works.forget

@@ -21,16 +21,15 @@ import torch._C._distributed_c10d as c10d
 import torch.distributed as dist
 
 from disttrace import dynamo
-from disttrace.capture.calls import arguments
+from disttrace.capture.calls.arguments import CallArguments
 from disttrace.capture.calls.operations import ROWS, Method
 from disttrace.capture.ddp.awaited import Awaited
-from disttrace.capture.hot_path import call_key, native, plain
+from disttrace.capture.instrumentation.process_group import GroupPart
 from disttrace.capture.native import operations
 from disttrace.capture.native.operator_calls import guarded
 from disttrace.capture.objects.registry import Registry
-from disttrace.capture.wrapping.call_definition import define
 from disttrace.capture.wrapping.context import Capture
-from disttrace.capture.wrapping.wrappers import Function, Part, after, passed_on
+from disttrace.capture.wrapping.wrappers import Function, after, passed_on
 from disttrace.recording.operation import Operation, ThreadState
 
 PART = "operations issued by DDP"
@@ -182,37 +181,21 @@ class _Model:
         self.noted = 0
 
 
-class RelayPart(Part):
-    """One method of relays: its wrapper, and what that leaves to ordinary functions."""
+class RelayPart(GroupPart):
+    """One method of relays: what issues in C++ never waits in the same call."""
+
+    origin, tells = "c++", True
 
     def __init__(
         self, capture: Capture, row: Method, awaited: Awaited, unreduced: Unreduced
     ) -> None:
-        super().__init__(capture, PART)
-        self._row = row
+        super().__init__(capture, row, PART)
         self._awaited = awaited
         self._unreduced = unreduced
+        self.asynchronous = None
 
-    def wrapper(self, owner: type, original: Function) -> Any:
-        row, numbers = self._row, self.capture.groups.numbers
-        made = native.wrapper(self, original, row.method, numbers=numbers, tells=True)
-        if made is not None:
-            return made
-        tell = hasattr(c10d.AllreduceOptions, "asyncOp")
-        read_key = call_key.key_of(row) if tell else call_key.any_key
-        return plain.issuing(
-            self, original, owner, row.method, read_key=read_key, asynchronous=None, tells=True
-        )
-
-    def begin(
-        self, thread: ThreadState, frame: Any, relay: Any, /, *args: Any, **kwargs: Any
-    ) -> Operation:
-        capture, row, group = self.capture, self._row, relay.real
-        read = arguments.read(row, args, kwargs)
-        stack, told = capture.sites.stack(frame), read.asynchronous or None
-        entry = capture.groups.of(group)
-        call, extra = define(capture, row, group, entry, read, told, "c++", stack)
-        return capture.recorder.begin(thread, call, extra)
+    def issues(self, owner: Any, read: CallArguments, frame: Any) -> tuple[Any, bool | None]:
+        return owner.real, read.asynchronous or None
 
     def returned(self, thread: ThreadState, operation: Operation, work: Any) -> None:
         if work is None or operation.call.device_ends:

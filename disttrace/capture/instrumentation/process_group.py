@@ -28,12 +28,14 @@ _LEAVING = frozenset({"isend", "irecv"})
 def install(capture: Capture) -> None:
     """Patch every method that this torch has."""
     native.read_options(capture, PART)
-    tell = hasattr(c10d.AllreduceOptions, "asyncOp")
-    parts = [(row, GroupPart(capture, row, options_tell=tell)) for row in ROWS]
+    parts = [(row, GroupPart(capture, row)) for row in ROWS]
 
     def instrument(owner: type) -> None:
         for row, part in parts:
-            make = functools.partial(part.wrapper, owner)
+
+            def make(original: Function, row: Method = row, part: GroupPart = part) -> Any:
+                return part.wrapper(owner, capture.looking(row, original))
+
             if owner is not c10d.Backend and issubclass(owner, c10d.Backend):
                 make = functools.partial(_called_back, capture, row, make)
             capture.engine.attribute(PART, owner, row.method, make)
@@ -44,32 +46,44 @@ def install(capture: Capture) -> None:
 class GroupPart(Part):
     """One method: its wrapper, and what that leaves to ordinary functions."""
 
-    def __init__(self, capture: Capture, row: Method, *, options_tell: bool) -> None:
-        super().__init__(capture, PART)
+    origin = "python"
+    tells = False
+    """Whether ``returned`` gets whatever a call returns."""
+
+    def __init__(self, capture: Capture, row: Method, name: str = PART) -> None:
+        super().__init__(capture, name)
         self._row = row
+        options_tell = hasattr(c10d.AllreduceOptions, "asyncOp")
         self._read_key = call_key.key_of(row) if options_tell else call_key.any_key
-        self._async_local = None if options_tell else _async_local
+        self.asynchronous = None if options_tell else _async_local
 
     def wrapper(self, owner: type, original: Function) -> Any:
-        original = self.capture.looking(self._row, original)
-        name, waits, numbers = self._row.method, self._async_local, self.capture.groups.numbers
-        further: dict[str, Any] = {"asynchronous": waits, "varying": self.varying}
-        made = native.wrapper(self, original, name, numbers=numbers, **further)
+        row, numbers = self._row, self.capture.groups.numbers
+        further: dict[str, Any] = {"asynchronous": self.asynchronous, "tells": self.tells}
+        made = native.wrapper(
+            self, original, row.method, numbers=numbers, varying=self.varying, **further
+        )
         if made is not None:
             return made
-        read_key = self._read_key
-        return plain.issuing(self, original, owner, name, read_key=read_key, asynchronous=waits)
+        further["read_key"] = self._read_key
+        return plain.issuing(self, original, owner, row.method, **further)
 
     def begin(
-        self, thread: ThreadState, frame: Any, group: Any, /, *args: Any, **kwargs: Any
+        self, thread: ThreadState, frame: Any, owner: Any, /, *args: Any, **kwargs: Any
     ) -> Operation:
         capture, row = self.capture, self._row
-        entry = capture.groups.of(group)
         read = arguments.read(row, args, kwargs)
-        asynchronous = _asynchronous(capture, read, frame)
+        group, asynchronous = self.issues(owner, read, frame)
+        entry = capture.groups.of(group)
         stack = capture.sites.stack(frame)
-        call, extra = define(capture, row, group, entry, read, asynchronous, "python", stack)
+        call, extra = define(capture, row, group, entry, read, asynchronous, self.origin, stack)
         return capture.recorder.begin(thread, call, extra)
+
+    def issues(
+        self, owner: Any, read: arguments.CallArguments, frame: Any
+    ) -> tuple[Any, bool | None]:
+        """On which group, and whether the waiting is left to the caller."""
+        return owner, _asynchronous(self.capture, read, frame)
 
     def varying(self, *args: Any, **kwargs: Any) -> bytes:
         """What the begin record of a call adds that is known but for its lengths."""

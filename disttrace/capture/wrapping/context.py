@@ -168,17 +168,10 @@ class Capture:
 
         With ``args`` it is a call, which returns when it is over.
         """
-        n = None if group is None else group.n
-
-        def define(stack: int | None) -> Made:
-            backend = None if group is None else group.backend(None)
-            told = {} if args is None else {"args": args or None, "async": False}
-            made = {"kind": COMPOSED, "origin": "python", "group": n, "backend": backend}
-            more = {**made, **told, **keys, "stack": stack}
-            return self.recorder.call(op, synchronous=True, counter=None, **more)
-
-        call, signature = self.calls.find(frame, (op, n, key), define)
-        return self.step_in(self.recorder.begin(self.recorder.threads.state, call, signature))
+        n, backend = (None, None) if group is None else (group.n, group.backend(None))
+        told = {} if args is None else {"args": args or None, "async": False}
+        made = {"kind": COMPOSED, "group": n, "backend": backend, **told, **keys}
+        return self.step_in(self.begin(frame, op, (n, key), made))
 
     def leave(
         self, part: str, operation: Operation | None, error: BaseException | None = None

@@ -202,47 +202,33 @@ def compose(
 
 def before(capture: Capture, part: str, look: Callable[..., object]) -> Callable[..., Any]:
     """Makes wrappers that call ``look`` with the same arguments first."""
-
-    def make(original: Function) -> Function:
-        def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-            try:
-                try:
-                    look(self, *args, **kwargs)
-                except BaseException as error:
-                    try:
-                        capture.fail(part, error)
-                    except errors.SCARCE as further:
-                        if further is error:  # a handler's
-                            raise
-                return original(self, *args, **kwargs)
-            except BaseException as error:
-                try:
-                    errors.take_off(error)
-                except errors.SCARCE:
-                    pass
-                raise
-
-        return wrapper
-
-    return make
+    return _beside(capture, part, look, first=True)
 
 
 def after(capture: Capture, part: str, look: Callable[..., object]) -> Callable[..., Any]:
     """Makes wrappers that call ``look`` with the result and the arguments afterwards."""
+    return _beside(capture, part, look, first=False)
 
+
+def _beside(
+    capture: Capture, part: str, look: Callable[..., object], *, first: bool
+) -> Callable[..., Any]:
     def make(original: Function) -> Function:
         def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
             try:
-                result = original(self, *args, **kwargs)
+                result = None if first else original(self, *args, **kwargs)
                 try:
-                    look(result, self, *args, **kwargs)
+                    if first:
+                        look(self, *args, **kwargs)
+                    else:
+                        look(result, self, *args, **kwargs)
                 except BaseException as error:
                     try:
                         capture.fail(part, error)
                     except errors.SCARCE as further:
                         if further is error:  # a handler's
                             raise
-                return result
+                return original(self, *args, **kwargs) if first else result
             except BaseException as error:
                 try:
                     errors.take_off(error)
