@@ -13,12 +13,13 @@ import pytest
 
 from disttrace.journal import proc
 from disttrace_viewer.analysis.liveness import Look, Observation
-from disttrace_viewer.companion import reports, verdict, watch
+from disttrace_viewer.companion import reports, verdict, watch, words
 from disttrace_viewer.companion.endpoint import PeerReply
 from disttrace_viewer.companion.service import CompanionLog
 from disttrace_viewer.companion.watch import Watch
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.process import Process
+from support import scenes
 from support.journals import MS, Journal
 from support.orders import order
 from support.scenes import PEER_GONE, S, alive, beat, fail, lose, stand, steps
@@ -329,6 +330,18 @@ def test_who_cannot_answer_is_asked_last(
     told = judged(tmp_path, monkeypatch, all_live)
     ranks = {process.id: process.rank for process in load([str(tmp_path)]).processes}
     assert [ranks[one] for one in told["voices"]] == ([1, 0] if frozen else [0, 1])
+
+
+def test_where_nothing_joins_companions_that_of_the_best_speaks(tmp_path: Path) -> None:
+    """Ranks that met in a file have a companion each, which reads the journals of the others."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 1:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        beat(journal, 20)
+    case, _ = scenes.verdict(tmp_path, look=all_live)
+    ids = [process.id for process in case.evidence.trace.processes]
+    said = [words.voices(case, {one}, {0, 1}, anywhere=False) for one in reversed(ids)]
+    assert sorted(said) == [[], [min(case.evidence.trace.processes, key=lambda p: p.rank or 0).id]]
 
 
 def test_one_whose_main_thread_failed_speaks_where_nobody_else_can(

@@ -160,8 +160,9 @@ def voices(case: Case, elsewhere: Set[str], reached: Set[int], *, anywhere: bool
     """Who may speak of those that are ``reached``: torchrun's agent, else the lowest rank; last
     those in which nothing runs now.
 
-    None if that is on another host, unless that is not known (``anywhere``): of the companions
-    who ask each other only the one that leads gets this far.
+    None if another companion has that one, on another host or of a process that no launcher
+    started, unless that is not known (``anywhere``): of the companions who ask each other only the
+    one that leads gets this far.
     """
     evidence = case.evidence
     ends = evidence.ends
@@ -176,7 +177,7 @@ def voices(case: Case, elsewhere: Set[str], reached: Set[int], *, anywhere: bool
 
     able.sort(key=order)
     here = [p for p in able if p.id not in elsewhere and evidence.look(p).alive]
-    if not here or (here[0].host != able[0].host and not anywhere):
+    if not here or (here[0] is not able[0] and not anywhere):
         return []
     return [p.id for p in here]
 
