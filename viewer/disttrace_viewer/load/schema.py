@@ -50,16 +50,9 @@ class Checker:
 
     def record(self, kind: str, record: Mapping[str, Any]) -> Record | None:
         """The known fields of a record of that kind (or first key); None if one is wrong."""
-        found: Record = {}
-        fields = _FIELDS[kind]
-        try:
-            for key, value in record.items():
-                check = fields.get(key)
-                if check is not None and value is not None:
-                    self._where = key
-                    found[key] = check(self, value)
-        except Wrong:
-            self._count_wrong(kind)
+        before = self.wrong
+        found = self.fields(kind, record, strict=True)
+        if self.wrong > before:
             return None
         for key in NEEDED.get(kind, ()):
             if key not in found:
@@ -68,8 +61,10 @@ class Checker:
                 return None
         return found
 
-    def fields(self, kind: str, record: Mapping[str, Any]) -> Record:
-        """As ``record``, but only wrong fields are left out: everything hangs on this record."""
+    def fields(self, kind: str, record: Mapping[str, Any], *, strict: bool = False) -> Record:
+        """As ``record``, but only wrong fields are left out: everything hangs on this record.
+        ``strict``: only what comes before the first wrong one is read.
+        """
         found: Record = {}
         fields = _FIELDS[kind]
         for key, value in record.items():
@@ -80,6 +75,8 @@ class Checker:
                     found[key] = check(self, value)
                 except Wrong:
                     self._count_wrong(kind)
+                    if strict:
+                        break
         return found
 
     def value(self, type_: str, value: object) -> Any:

@@ -519,7 +519,7 @@ _SIGNALS = {
 }  # fmt: skip
 _OUTSIDE = re.compile(
     r"(?:Received (?=\d{1,2} death )|Process \d{1,10} got signal: )(\d{1,2})\b"
-    r"|Main process received (SIG[A-Z]{2,8})"
+    r"|(?:Main process received |Received Signals\.)(SIG[A-Z]{2,8})\b"
     r"|slurmstepd: .{1,200} CANCELLED AT [\w:-]{1,40} DUE TO ([A-Z ]{1,40}[A-Z])"
 )
 _OUTER = {"1": "SIGHUP", "2": "SIGINT", "3": "SIGQUIT", "15": "SIGTERM"}
