@@ -100,7 +100,7 @@ class _Reading:
         self._survey, self._progress, self._engine = survey, progress, engine
         self.calls = Calls(
             journals=survey.journals,
-            stores={(s.process, s.number): s.index for s in survey.stores},
+            stores=survey.store_index,
             groups=survey.group_index,
             group_values=survey.groups,
         )

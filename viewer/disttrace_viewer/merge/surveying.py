@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from disttrace.journal.format import SEEN_GONE, UNINSTALLED
@@ -12,6 +12,7 @@ from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.journals import Journal, gather
 from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.load.schema import Record
 from disttrace_viewer.merge import jobs as launching
 from disttrace_viewer.merge import processes as processing
 from disttrace_viewer.merge.clock import Met, aligned, moved_definitions, to_unix
@@ -37,10 +38,7 @@ class Survey:
 
     processes: tuple[Process, ...]
     clocks: tuple[Clock, ...]
-    bases: tuple[Store, ...]
-    """The stores at the bottom of chains of prefixes."""
-    first_base: list[int]
-    """Of each process the place of its first one."""
+    stores: tuple[Store, ...]
     places: tuple[Place, ...]
     groups: tuple[Group, ...]
     """Of states still without ids."""
@@ -52,8 +50,12 @@ class Survey:
     paths: tuple[str, ...]
     problems: Problems
     journals: list[Journal] = field(default_factory=list)
-    """By process; empty for states, and so are the stores."""
-    stores: tuple[Store, ...] = ()
+    """By process; empty for states."""
+
+    @property
+    def store_index(self) -> dict[tuple[int, int], int]:
+        """Index of a store by (process, the process's own number of it)."""
+        return {(store.process, store.number): store.index for store in self.stores}
 
 
 Meetings = list[list[Any]]
@@ -71,7 +73,7 @@ def surveyed(
     processes: list[Process] = []
     lives: list[Life] = []
     bases: list[Store] = []
-    first_base: list[int] = []
+    records: list[Mapping[int, Record]] = []
     definitions: list[Seen] = []
     sources: list[str] = []
     modified: list[int] = []
@@ -88,11 +90,11 @@ def surveyed(
             orphans.append(place)
         if meetings:
             met.append((place, to_unix(clock, process.t0), meetings))
-        first_base.append(len(bases))
-        stores = journal.definitions.numbered["store"]
+        records.append(stores := journal.definitions.numbered["store"])
+        first_base = len(bases)
         for number in base_stores(stores):
             bases.append(store_of(len(bases), place, number, stores[number], len(bases), ""))
-        definitions += _groups(journal, process, clock, first_base[-1])
+        definitions += _groups(journal, process, clock, first_base)
     processing.tell(processes, orphans)
     lives = launching.by_launch(processes, until_restarts(processes, lives), sources)
     places, place_ids = places_of(processes, bases, lives)
@@ -110,8 +112,7 @@ def surveyed(
     return Survey(
         processes=known,
         clocks=moved,
-        bases=tuple(replace(store, place=place_ids[store.index]) for store in bases),
-        first_base=first_base,
+        stores=stores_of(records, {(s.process, s.number): place_ids[s.index] for s in bases}),
         places=places,
         groups=groups,
         group_index=group_index,
@@ -210,6 +211,5 @@ def build(paths: tuple[str, ...], journals: list[Journal], problems: Problems) -
     found = surveyed(((journal, nothing) for journal in journals), clocks, paths, problems)
     ids = [journals[process].definitions.group_id(number) or "" for process, number in found.firsts]
     found.journals = journals
-    found.stores = stores_of(journals, {(s.process, s.number): s.place for s in found.bases})
     found.groups = named(found.groups, found.processes, ids)
     return found

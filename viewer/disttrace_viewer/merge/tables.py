@@ -27,15 +27,14 @@ _AS_THEY_ARE = ("async", "shapes", "dtypes", "bytes", "root", "peer", "tag")
 
 
 def stores_of(
-    journals: Sequence[Journal], places: Mapping[tuple[int, int], str]
+    processes: Sequence[Mapping[int, Record]], places: Mapping[tuple[int, int], str]
 ) -> tuple[Store, ...]:
-    """Every store of every process; ``places``: the place of each at the bottom of a chain of
-    prefixes, by process and number.
+    """Every store of every process, of which come the records by number; ``places``: the place of
+    each at the bottom of a chain of prefixes, by process and number.
     """
     found: list[Store] = []
     first = 0
-    for process, journal in enumerate(journals):
-        records = journal.definitions.numbered["store"]
+    for process, records in enumerate(processes):
         index = dict(zip(records, range(first, first + len(records)), strict=True))
         first += len(records)
         for number, record in records.items():

@@ -19,8 +19,8 @@ from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.merge.jobs import as_called
 from disttrace_viewer.merge.processes import stack_of
-from disttrace_viewer.merge.surveying import Survey, base_stores
-from disttrace_viewer.merge.tables import KINDS, named, store_of
+from disttrace_viewer.merge.surveying import Survey
+from disttrace_viewer.merge.tables import KINDS, named
 from disttrace_viewer.states.history import History, courses_differ
 from disttrace_viewer.states.state import (
     ByIdentity,
@@ -39,7 +39,6 @@ from disttrace_viewer.trace.model import (
     Member,
     Reported,
     Signature,
-    Store,
     Stream,
 )
 from disttrace_viewer.trace.operation import Op
@@ -74,7 +73,7 @@ def trace_of(
         processes=tuple(building.processes),
         tables=None,
         groups=named(groups, building.processes, building.ids),
-        stores=tuple(building.stores),
+        stores=found.stores,
         places=found.places,
         jobs=tuple(
             replace(job, last_ns=max(building.processes[i].last_ns for i in job.processes))
@@ -113,15 +112,14 @@ class _Building:
     """Of groups."""
     reported: dict[int, dict[int, list[int]]] = field(default_factory=dict)
     """By group and rank in it the ranks there that wait with it."""
-    stores: list[Store] = field(default_factory=list)
     errors: dict[str, int] = field(default_factory=dict)
     keys: dict[Key, int] = field(default_factory=dict)
     refused: dict[tuple[int, int], int] = field(default_factory=dict)
     history: dict[tuple[int, Stream], Course] = field(default_factory=dict)
     exact: set[tuple[int, Stream]] = field(default_factory=set)
     queues: dict[tuple[int, int, str], tuple[int, int]] = field(default_factory=dict)
-    _mine: dict[int, int] = field(default_factory=dict)
-    """Stores of the process that is read, by its own numbers."""
+    _stores: dict[tuple[int, int], int] = field(default_factory=dict)
+    """By process and its own number."""
     _asked: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     """By process whose word is taken for a group: its own number of it, and the group."""
     _alike: ByIdentity[_Alike] = field(init=False)
@@ -137,7 +135,7 @@ class _Building:
         known = self.survey
         self.processes = list(known.processes)
         self.index = {process.id: process.index for process in known.processes}
-        self.stores = list(known.bases)
+        self._stores = known.store_index
         self.ids = [""] * len(known.groups)
         for group, (process, number) in enumerate(known.firsts):
             self._asked.setdefault(process, []).append((number, group))
@@ -204,9 +202,6 @@ class _Building:
         process, journal = self.processes[index], journal_of(state)
         clock = self.survey.clocks[process.clock]
         self.counts[index] = state.count
-        bases = base_stores(journal.definitions.numbered["store"])
-        first = self.survey.first_base[index]
-        self._mine = {number: first + at for number, at in bases.items()}
         for mine, place in self._asked.get(index, ()):
             self.ids[place] = journal.definitions.group_id(mine) or ""
         zero = to_unix(clock, process.t0)
@@ -260,7 +255,7 @@ class _Building:
                     if begun:
                         self.exact.add((index, (group, backend)))
         for store, key, pushed, popped in state.queues:
-            own = self._store(index, journal, store)
+            own = self._stores.get((index, store))
             if own is not None:
                 self.queues[index, own, key] = (pushed, popped)
 
@@ -307,21 +302,11 @@ class _Building:
         numbered = journal.definitions.numbered["group"]
         copied = group is None or (process, group) in self.survey.copies
         own_rank = None if copied else numbered[alike.group].get("rank")
-        store = self._store(process, journal, alike.store)
+        store = self._stores.get((process, alike.store))
         frames = journal.definitions.get("stack", alike.stack)
         stack = () if frames is None else self._stacks_alike.of(frames["frames"])
         self.calls.append(Call(index, process, group, own_rank, store, stack, alike.signature))
         return index
-
-    def _store(self, process: int, journal: Journal, number: int) -> int | None:
-        found = self._mine.get(number)
-        record = journal.definitions.get("store", number)
-        if found is None and record is not None:
-            base = self._mine.get(record.get("base", number), -1)
-            found = self._mine[number] = len(self.stores)
-            place = self.stores[base].place if base >= 0 else ""
-            self.stores.append(store_of(found, process, number, record, base, place))
-        return found
 
 
 def _key_of(value: str | list[str]) -> Key:
