@@ -15,6 +15,7 @@ from disttrace_viewer.companion.endpoint import PeerReply
 from disttrace_viewer.companion.reports import MOST_WHOLE, packed, unpacked
 from disttrace_viewer.diagnosis import job
 from disttrace_viewer.diagnosis.job import verdict_on
+from disttrace_viewer.diagnosis.verdict import verdict
 from disttrace_viewer.evidence.recorded import Recorded
 from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.problems import Problems
@@ -216,7 +217,7 @@ def test_ends_of_journals_that_begin_at_other_calls_are_compared_from_the_later_
     monkeypatch.setattr(words, "MOST_EACH", 8_000)
     files = evidence([str(tmp_path)], Problems())
     ends = folder.of_journals(files, window=4_000)
-    found = words.judged_calls(ends, files, look=nobody_knows).findings
+    found = verdict(words.newest_calls(ends, files), look=nobody_knows).findings
     hints = [one.hint for one in found if one.kind == "op_mismatch"]
     (whole,) = job.judged([str(tmp_path)], choose=all_of, look=nobody_knows).findings
     assert hints == [whole.hint]

@@ -35,7 +35,7 @@ from disttrace_viewer.diagnosis import live
 from disttrace_viewer.diagnosis.announced import settled
 from disttrace_viewer.diagnosis.job import in_full, judged
 from disttrace_viewer.diagnosis.positions import marks as marks_of
-from disttrace_viewer.diagnosis.verdict import Verdict
+from disttrace_viewer.diagnosis.verdict import Verdict, verdict
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR
@@ -105,12 +105,14 @@ class Judge:
             places = reading.addresses(local, trace.processes)
             self.peers.stay(places, stay_s=stay_s(self._order.stall_s), serve=self._serve)
 
+    @folder.no_cycles()
     def divergence(self, known: Sequence[str], answers: Sequence[PeerReply] = ()) -> dict[str, Any]:
         """Whether ranks of this host and of ``answers`` are out of step (``words.py``), but for
         groups (ids) of which that is ``known``."""
         local = self._local()
         received = self._unpacked(answers, local)
-        found = words.judged_calls(local, self._own.files(), received.states, received.look)
+        newest = words.newest_calls(local, self._own.files())
+        found = verdict(merge([newest, *received.states]), look=received.look)
         elsewhere = {state.id for state in received.states}
         return words.divergence(found, known, self._order.job, self._order.root, elsewhere)
 

@@ -6,19 +6,20 @@ import shlex
 from collections.abc import Collection, Sequence, Set
 from typing import Any
 
-from disttrace_viewer.analysis.liveness import Look, look
+from disttrace_viewer.analysis.liveness import look
 from disttrace_viewer.analysis.process_ends import TOGETHER_NS
 from disttrace_viewer.diagnosis.job import MOST_COMPARED
 from disttrace_viewer.diagnosis.live import living
 from disttrace_viewer.diagnosis.positions import positions, time_left
 from disttrace_viewer.diagnosis.report import finding as as_values
-from disttrace_viewer.diagnosis.verdict import Verdict, verdict
+from disttrace_viewer.diagnosis.verdict import Verdict
+from disttrace_viewer.evidence.mismatches import KINDS
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, NOTE, RuleFinding
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.merge.jobs import ties
 from disttrace_viewer.states import folder
-from disttrace_viewer.states.state import Merged, State, merge
+from disttrace_viewer.states.state import Merged, merge
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.views.terminal.diagnosis import lines as report_lines
@@ -182,17 +183,7 @@ def voices(case: Case, elsewhere: Set[str], reached: Set[int], *, anywhere: bool
     return [p.id for p in here]
 
 
-DIVERGENCES = frozenset(
-    {
-        "divergence",
-        "value_divergence",
-        "op_mismatch",
-        "shape_mismatch",
-        "dtype_mismatch",
-        "reduce_op_mismatch",
-        "root_mismatch",
-    }
-)
+DIVERGENCES = KINDS | {"divergence", "value_divergence"}
 """Reported at once: results are mixed, or about to be."""
 MOST_BYTES, MOST_EACH = 16 << 20, 4 << 20
 """Of the ends of journals that are read, together and of each."""
@@ -205,14 +196,6 @@ def newest_calls(local: Merged, files: Sequence[Files]) -> Merged:
     window = min(MOST_EACH, MOST_BYTES // max(1, len(ours)))
     found = folder.of_journals(ours, window=window, history=True)
     return merge([local, Merged(found.states)])
-
-
-@folder.no_cycles()
-def judged_calls(
-    local: Merged, files: Sequence[Files], others: Sequence[State] = (), look: Look = look
-) -> Verdict:
-    """The verdict on processes of this host, and on ``others``, by their newest calls."""
-    return verdict(merge([newest_calls(local, files), *others]), look=look)
 
 
 def divergence(
