@@ -101,51 +101,41 @@ class _Others:
         return [PeerReply(one, self.answers[one](words)) for one in asked]
 
 
-class _Judge:
-    """Notes what is to be judged."""
-
-    def __init__(self, calls: bytes) -> None:
-        self._calls, self.judged = calls, list[Sequence[PeerReply]]()
-
-    def calls(self) -> bytes:
-        return self._calls
-
-    def judge(self, answers: Sequence[PeerReply]) -> None:
-        self.judged.append(answers)
+Judged = list[Sequence[PeerReply]]
 
 
 @pytest.fixture
-def job(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Talk, _Judge, _Others]]:
+def job(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Talk, Judged, _Others]]:
     """Makes a companion of one of two ranks, that shows these calls."""
 
-    def made(name: str, calls: Calls, **hosts: Talk) -> tuple[Talk, _Judge, _Others]:
+    def made(name: str, calls: Calls, **hosts: Talk) -> tuple[Talk, Judged, _Others]:
         others = _Others({one: duty._answer for one, duty in hosts.items()})
-        judge = _Judge(f"calls of {name}".encode())
-        duty = Talk("", None, judge.calls, judge.judge, lambda _: cast(Any, others))
+        judged, ours = Judged(), f"calls of {name}".encode()
+        duty = Talk("", None, lambda: ours, judged.append, lambda _: cast(Any, others))
         shown = Excerpts("")._excerpt(1, pages(calls), 400)
         monkeypatch.setattr(duty, "_excerpts", type("_", (), {"of": lambda *_: [shown]})())
         monkeypatch.setattr(Talk, "_is_everybody", False)
         monkeypatch.setattr(Talk, "_meets", lambda one: one._others.role == SERVER)
-        return duty, judge, others
+        return duty, judged, others
 
     return made
 
 
 def test_hosts_that_differ_send_their_calls_and_are_judged(job: Any) -> None:
     """With others that make the same calls: two do not tell who is the odd one."""
-    duty, judge, others = job("a", STEP, b=job("b", [(8, 10), *STEP[1:]])[0], c=job("c", STEP)[0])
+    duty, judged, others = job("a", STEP, b=job("b", [(8, 10), *STEP[1:]])[0], c=job("c", STEP)[0])
     duty.look()
     assert others.requested == [([], None), ([CALLS], ["b", "c"])]
-    (answers,) = judge.judged
+    (answers,) = judged
     told = [(one.sender, one.data) for one in answers]
     assert told == [("b", b"calls of b"), ("c", b"calls of c")]
 
 
 def test_hosts_in_step_are_asked_once_in_a_second_and_a_half(job: Any) -> None:
-    duty, judge, others = job("a", STEP, b=job("b", STEP)[0])
+    duty, judged, others = job("a", STEP, b=job("b", STEP)[0])
     for _ in range(20):
         duty.look()
-    assert (others.requested, judge.judged) == ([([], None)], [])
+    assert (others.requested, judged) == ([([], None)], [])
     duty._ask_at -= 60
     duty.look()
     assert len(others.requested) == 2
