@@ -77,7 +77,7 @@ def test_realigning_moves_every_time_that_a_process_has(tmp_path: Path) -> None:
 
     def made(kind: type) -> Any:
         hints = get_type_hints(kind)
-        return kind(**{f.name: values.get(hints[f.name], ()) for f in dataclasses.fields(kind)})
+        return kind(**{name: values.get(hint, ()) for name, hint in hints.items()})
 
     fields = {
         "exit": made(Exit),
@@ -100,11 +100,12 @@ def test_realigning_moves_every_time_that_a_process_has(tmp_path: Path) -> None:
 
 def times(value: Any) -> list[int]:
     """All that are in a value, but for lengths of time and what names something."""
-    if dataclasses.is_dataclass(value):
+    names = getattr(value, "__dataclass_fields__", getattr(value, "_fields", None))
+    if names is not None:
         found = []
-        for field in dataclasses.fields(value):
-            one = getattr(value, field.name)
-            if field.name.endswith("_ns") and field.name not in ("pid_ns", "time_ns", "over_ns"):
+        for name in names:
+            one = getattr(value, name)
+            if name.endswith("_ns") and name not in ("pid_ns", "time_ns", "over_ns"):
                 found.append(one)
             elif not isinstance(one, str):
                 found += times(one)

@@ -349,7 +349,7 @@ def end_of(evidence: Endings, process: int) -> End:
     end = evidence.ends[process]
     if end.failure is not None and is_connection_error(end.failure.text):
         text = translated(evidence, process, end.failure.text)
-        return replace(end, failure=replace(end.failure, text=text))
+        return replace(end, failure=end.failure._replace(text=text))
     return end
 
 

@@ -113,10 +113,10 @@ def _moved(process: Process, old: Clock, new: Clock) -> Process:
         return None if ns is None else at(ns)
 
     def each(ones: Sequence[T]) -> tuple[T, ...]:
-        return tuple(dataclasses.replace(one, t_ns=at(one.t_ns)) for one in ones)
+        return tuple(one._replace(t_ns=at(one.t_ns)) for one in ones)
 
     def seen(one: StackSample) -> StackSample:
-        return dataclasses.replace(one, t_ns=at(one.t_ns), first_ns=at(one.first_ns))
+        return one._replace(t_ns=at(one.t_ns), first_ns=at(one.first_ns))
 
     return dataclasses.replace(
         process,
@@ -136,7 +136,7 @@ def _moved(process: Process, old: Clock, new: Clock) -> Process:
         digests=each(process.digests),
         nonfinite=each(process.nonfinite),
         unreduced=each(process.unreduced),
-        dropped=tuple(dataclasses.replace(d, to_ns=maybe(d.to_ns)) for d in process.dropped),
+        dropped=tuple(d._replace(to_ns=maybe(d.to_ns)) for d in process.dropped),
     )
 
 

@@ -19,8 +19,7 @@ Stack = tuple[Frame, ...]
 """Frames, innermost first, starting at the user's frame."""
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """Something about the input that did not read as it should; ``sentence`` has it in full."""
 
     path: str
@@ -30,8 +29,7 @@ class Problem:
     """Which file, what is wrong, what was still used, what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
+class Exit(NamedTuple):
     """The last word of a process about itself."""
 
     how: str
@@ -43,8 +41,7 @@ class Exit:
     """``Type: first line`` of what was being handled then, nearest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """An exception that was not caught, or that a thread handles."""
 
     t_ns: int
@@ -65,8 +62,7 @@ class Failure:
         return (f"{self.type}: {self.text}" if self.text else self.type, *self.causes)
 
 
-@dataclass(frozen=True, slots=True)
-class StackSample:
+class StackSample(NamedTuple):
     """Where a thread stood when nothing had begun or ended for a while."""
 
     t_ns: int
@@ -75,8 +71,7 @@ class StackSample:
     """Of the latest one, when that thread was first seen with this very stack."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
+class Dropped(NamedTuple):
     """A segment that was given up to stay within ``DISTTRACE_MAX_MB``."""
 
     to_ns: int | None
@@ -84,8 +79,7 @@ class Dropped:
     operations: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Worker:
+class Worker(NamedTuple):
     """What a process knows of one that it launched."""
 
     t_ns: int
@@ -102,8 +96,7 @@ class Worker:
     """False: its launcher found none when it had ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sighting:
+class Sighting(NamedTuple):
     """What the companion of a process's host saw of it, and wrote down for later."""
 
     t_ns: int
@@ -115,8 +108,7 @@ class Sighting:
     """So many other processes of the job lived on that host then."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
+class Trouble(NamedTuple):
     """What was read of a process's host at a stall, without the program's help."""
 
     t_ns: int
@@ -135,8 +127,7 @@ class Trouble:
     """Its own words; None where they were not sent to other hosts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """What a process, and those that it started, used while others waited for it, as the companion
     of its host saw it between two looks.
     """
@@ -170,8 +161,7 @@ ATTACHED = "flight recorder and py-spy"
 """Of ranks that were looked at while they ran, and whose recorders were read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Digest:
+class Digest(NamedTuple):
     """A checksum of what has to be equal in all members of a group."""
 
     t_ns: int
@@ -186,8 +176,7 @@ class Digest:
     stack: Stack
 
 
-@dataclass(frozen=True, slots=True)
-class NonFinite:
+class NonFinite(NamedTuple):
     """The first input in a group, of those looked at, that was not finite before it was reduced."""
 
     t_ns: int
@@ -199,8 +188,7 @@ class NonFinite:
     stack: Stack
 
 
-@dataclass(frozen=True, slots=True)
-class Unreduced:
+class Unreduced(NamedTuple):
     """A model of DDP of which the reducer had reduced nothing so far, though parameters changed."""
 
     t_ns: int

@@ -23,11 +23,10 @@ import polars as pl
 
 from disttrace.journal.code_files import is_library
 from disttrace.redact import Masker
-from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.schedule import Schedule, critical_path
 from disttrace_viewer.analysis.wait_states import WaitStates
 from disttrace_viewer.analysis.what_if import WhatIf
-from disttrace_viewer.trace.model import Blame, JobTrace
+from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.views import tables
 from disttrace_viewer.wording.differences import WHAT_IF, left_out, path_note, stretch
@@ -82,12 +81,12 @@ OPERATIONS = 500_000
 """Of more operations a page does not work this out, which takes longer than the page itself."""
 
 
-def gains(trace: JobTrace, exchanges: Exchanges, blame: Blame) -> dict[str, Any] | None:
+def gains(trace: JobTrace, waits: WaitStates) -> dict[str, Any] | None:
     """``what_if`` and ``path``: a note, and rows, largest first; None where the run is too long."""
     if trace.operations.height > OPERATIONS:
         return None
     lines = tables.calls(trace, {"line"}).select("call", "line")
-    schedule = Schedule(WaitStates(exchanges, blame=blame), lines)
+    schedule = Schedule(waits, lines)
     what_if = WhatIf(schedule)
     path = critical_path(schedule)
     whole = int(path["time_ns"].sum())

@@ -18,6 +18,7 @@ import polars as pl
 from disttrace.journal.format import ON_DEVICE
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.sample import innermost
+from disttrace_viewer.analysis.wait_states import WaitStates
 from disttrace_viewer.diagnosis.job import verdict_on
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.findings.case import Case
@@ -76,7 +77,8 @@ class _Content:
         self._sources = Sources(begun) if source else None
         self._exchanges = Exchanges(trace)
         found = verdict_on(trace, self._exchanges)
-        self._case, self._findings, self._blame = found.case, found.findings, found.blame
+        self._case, self._findings = found.case, found.findings
+        self._waits = WaitStates(self._exchanges, blame=found.blame)
         self._tracks = Tracks()
         rows = placed(trace, self._tracks, shown(trace))
         self._start = trace.launch_ns
@@ -115,7 +117,7 @@ class _Content:
             "said": [
                 {"at": one["at"], "summary": one["summary"]} for one in self._case.said[-SHOWN:]
             ],
-            "run": gains(trace, self._exchanges, self._blame),
+            "run": gains(trace, self._waits),
             "errors": trace.errors,
             "calls": self._calls.values,
             "keys": self._keys.values,
@@ -161,7 +163,7 @@ class _Content:
 
     def _operations(self, columns: Columns) -> None:
         trace = self._trace
-        waited = waits(self._exchanges).select("process", "number", "until_ns", "for_process")
+        waited = waits(self._waits).select("process", "number", "until_ns", "for_process")
         waited = waited.with_columns(waits=True)
         rows = self._rows.join(waited, on=["process", "number"], how="left", maintain_order="left")
         after = {

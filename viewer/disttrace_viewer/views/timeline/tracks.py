@@ -89,20 +89,19 @@ WAITS: dict[str, pl.DataType] = {
 }
 
 
-def waits(exchanges: Exchanges) -> pl.DataFrame:
+def waits(states: WaitStates) -> pl.DataFrame:
     """One row per operation that waited: in a collective, for a message, for a key of a store."""
-    parts = _partners(exchanges), _keys(exchanges)
+    parts = _partners(states), _keys(states.exchanges)
     found = pl.concat([part.cast(WAITS) for part in parts])  # type: ignore[arg-type]
     return found.unique(["process", "number"], keep="first", maintain_order=True)
 
 
-def _partners(exchanges: Exchanges) -> pl.DataFrame:
+def _partners(states: WaitStates) -> pl.DataFrame:
     """As ``stats`` counts them; where one process alone has not begun, it is the one waited for."""
-    missing = pl.concat([_only_missing(exchanges), _other_ends(exchanges)])
+    missing = pl.concat([_only_missing(states.exchanges), _other_ends(states.exchanges)])
     open_ = pl.col("in_flight") & pl.col("never")
     return (
-        WaitStates(exchanges)
-        .parts.filter(pl.col("until_ns").is_not_null())
+        states.parts.filter(pl.col("until_ns").is_not_null())
         .join(missing, on=["kind", "exchange"], how="left", maintain_order="left")
         .select(
             "process",
@@ -209,7 +208,11 @@ def _operations(trace: JobTrace, exchanges: Exchanges) -> pl.DataFrame:
         trace.operations.join(
             calls.select("call", "group", pl.col("bytes").alias("_bytes")), on="call"
         )
-        .join(waits(exchanges).with_columns(waits=True), on=["process", "number"], how="left")
+        .join(
+            waits(WaitStates(exchanges)).with_columns(waits=True),
+            on=["process", "number"],
+            how="left",
+        )
         .with_columns(
             over_ns=pl.max_horizontal(
                 begin,
