@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -21,7 +20,7 @@ from faults.expectation import EXAMPLES, NODES, REPOSITORY, Row
 from faults.judge import brief, judge, serious
 from support.losses import FEW, wrong_verdicts
 from support.networks import DEVICE, Host
-from support.processes import family, free_port, run_program
+from support.processes import free_port, kill_family, run_program
 from support.scenes import all_gone
 from support.splits import differing
 
@@ -137,18 +136,7 @@ def started(
         try:
             yield process
         finally:
-            kill(process)
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    """SIGKILL to the launcher and all that it started, at once."""
-    if process.poll() is None:
-        for pid in family(process.pid):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-    process.wait()
+            kill_family(process)
 
 
 def _journals(row: Row, folder: Path) -> Path:
@@ -235,7 +223,7 @@ def run_row(
         if row.number == 0 and process.poll() != 0:
             problems.append(f"a healthy program ended with {process.returncode}")
         killed = process.poll() is None
-        kill(process)
+        kill_family(process)
     report, code, text = diagnose(_journals(row, folder))
     verdicts.append(_verdict(row, "post mortem" if killed else "ended", report, code, text))
     if losses:

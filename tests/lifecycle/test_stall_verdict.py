@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from disttrace.cli import main
-from support.processes import ROOT, clean_environ, companions, family, free_port, wait_until
+from support.processes import ROOT, clean_environ, companions, free_port, kill_family, wait_until
 
 HANG = ROOT / "examples" / "faults" / "slow_loader.py"
 GOES_ON = """
@@ -52,12 +52,7 @@ def job(tmp_path: Path, *program: str, **variables: str) -> Iterator[subprocess.
         try:
             yield process
         finally:
-            for pid in family(process.pid):
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
-            process.wait()
+            kill_family(process)
 
 
 def stderr(tmp_path: Path) -> str:
@@ -151,9 +146,7 @@ def test_a_failure_elsewhere_is_told(tmp_path: Path) -> None:
             tmp_path
         )
     finally:
-        for pid in family(process.pid):
-            os.kill(pid, signal.SIGKILL)
-        process.wait()
+        kill_family(process)
     wait_until(lambda: not any(companions(tmp_path / str(n)) for n in range(2)), timeout=60)
     assert {path.suffix for path in tmp_path.glob("[01]/*")} == {".jsonl"}
 

@@ -21,7 +21,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "tests"))
 
 from faults.expectation import Row  # noqa: E402
-from faults.harness import diagnose, kill, started  # noqa: E402
+from faults.harness import diagnose, started  # noqa: E402
+from support.processes import kill_family  # noqa: E402
 
 IDLE = (
     "--waits accept",
@@ -81,7 +82,7 @@ def run(arguments: str, stall_s: float, pace_s: float) -> Judged:
             before = len(_stderr(folder))
             time.sleep(3 * stall_s)
             live = diagnose(folder / "journals")
-            kill(process)
+            kill_family(process)
         afterwards = diagnose(folder / "journals")
         lines = [x for x in _stderr(folder)[before:].splitlines() if x.startswith("disttrace: ")]
     wrong, said = [], ""

@@ -38,7 +38,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "viewer")]
 
-from support.processes import clean_environ, family, free_port  # noqa: E402
+from support.processes import clean_environ, family, free_port, kill_family  # noqa: E402
 
 NODES, PER_NODE = 2, 2
 WORLD = NODES * PER_NODE
@@ -203,11 +203,8 @@ def record(name: str, program: Program, folder: Path, python: str, more: Mapping
             with contextlib.suppress(subprocess.TimeoutExpired):
                 one.wait(max(1.0, until - time.monotonic()))
     finally:
-        for pid in [pid for one in nodes for pid in family(one.pid)]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
         for one in nodes:
-            one.wait()
+            kill_family(one)
     truth = {"wall_s": time.time() - begun, "name": name}
     (made / "truth.json").write_text(json.dumps(truth))
     made.rename(folder)

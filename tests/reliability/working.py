@@ -18,7 +18,6 @@ import contextlib
 import http.server
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -32,7 +31,7 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "tests"))
 
-from support.processes import clean_environ, family  # noqa: E402
+from support.processes import clean_environ, kill_family  # noqa: E402
 
 STALL_S, PATIENCE_S = 10.0, 150.0
 LATER_S = {"gil held, computing": 90.0}
@@ -512,10 +511,7 @@ def ranks(name: str, code: str, url: str) -> Iterator[tuple[Path, subprocess.Pop
             yield Path(folder), started[0]
         finally:
             for one in started:
-                for pid in family(one.pid):
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-                one.wait()
+                kill_family(one)
 
 
 def heard(folder: Path, *kinds: str) -> list[dict[str, Any]]:

@@ -136,6 +136,15 @@ def family(pid: int) -> list[int]:
     return [pid, *(one for child in children for one in family(int(child)))]
 
 
+def kill_family(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL to a process and all that it started, at once."""
+    if process.poll() is None:
+        for pid in family(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
 def python(*args: str | os.PathLike[str], timeout: float = 60.0, **variables: str) -> Outcome:
     """Run this interpreter with `args` in a clean environment plus `variables`."""
     return run_program([sys.executable, *args], clean_environ(**variables), timeout)
