@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed.distributed_c10d as c10d
+from torch._C._distributed_c10d import Backend, ProcessGroup
 
 from disttrace import foreign
 from disttrace.capture.hot_path import native
 from disttrace.capture.wrapping.context import Capture
-from disttrace.capture.wrapping.wrappers import Args, Kwargs, Part, compose
+from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, Part, compose
 from disttrace.identity import integer
 from disttrace.recording.operation import Operation, ThreadState
 
@@ -58,18 +59,26 @@ ROWS: tuple[ComposedFunction, ...] = (
     ComposedFunction(_RENDEZVOUS, "_file_rendezvous_handler", "rendezvous"),
 )
 
+METHODS = ("split_group", "merge_remote_group", "shrink", "reconfigure", "abort", "shutdown")
+"""Of groups, that make groups out of them, or end them: torch's own functions call them too."""
+_RENAMED = {"shrink": "shrink_group"}  # as torch's function for the same
+
 # Arguments that say nothing, or too much, about the operation.
 _LEFT_OUT = {"group", "object_list", "p2p_op_list", "object_gather_list", "obj", "object"}
 _LEFT_OUT |= {"scatter_object_input_list", "scatter_object_output_list"}
 
 
 def install(capture: Capture) -> None:
-    """Give every function that this torch has its wrapper."""
+    """Give every function and method that this torch has its wrapper."""
     for row in ROWS:
         module = sys.modules.get(row.module)
         function = getattr(module, row.function, None)
         if function is not None:
             capture.engine.function(PART, function, functools.partial(_wrapper, capture, row))
+    for owner in (ProcessGroup, Backend):
+        for method in METHODS:
+            wrapper = functools.partial(_regrouping, capture, _RENAMED.get(method, method))
+            capture.engine.attribute(PART, owner, method, wrapper)
 
 
 class _Composed(Part):
@@ -168,6 +177,42 @@ def _joined(capture: Capture) -> None:
         entry = groups.of(group)
         if entry.keys.get("ranks") is None:
             groups.refresh(group, entry)
+
+
+def _regrouping(capture: Capture, op: str, original: Function) -> Function:
+    def enter(group: Any, args: Any, kwargs: Any, frame: Any) -> Operation | None:
+        torchs = frame is not None and capture.sites.is_torch(frame.f_code.co_filename)
+        if torchs or capture.recorder.threads.state.inside:
+            return None
+        return capture.begin_composed(frame, op, group=capture.groups.of(group))
+
+    def left(begun: Any, result: Any, group: Any, *args: Any, **kwargs: Any) -> None:
+        if op == "split_group" and result is not None:
+            _split(capture, group, result, args[0] if args else kwargs.get("ranks"))
+
+    return compose(capture, PART, original, enter, left)
+
+
+def _split(capture: Capture, parent: Any, group: Any, members: Any) -> None:
+    """C++ made the group: its prefix is its name, below the parent's."""
+    groups, stores = capture.groups, capture.stores
+    if groups.get(id(group)) is not None:
+        return
+    store = None
+    if hasattr(group, "get_group_store"):
+        store = group.get_group_store()
+        if stores.get(id(store)) is None:
+            stores.prefixed(store, f"{group.group_name}/", parent.get_group_store())
+    above = groups.of(parent)
+    entry = groups.group_made(group, store, group.rank(), group.size())
+    entry.backends.update(above.backends)
+    ranks = above.keys.get("ranks")
+    groups.update(
+        entry,
+        name=group.group_name,
+        backends=dict(entry.backends) or None,
+        ranks=[ranks[member] for member in members] if ranks and members else None,
+    )
 
 
 def _plain(value: Any) -> Any:
