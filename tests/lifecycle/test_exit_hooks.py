@@ -84,7 +84,8 @@ def traced(folder: Path, start: str, name: str) -> Outcome:
 @pytest.mark.parametrize(("name", "code", "exits", "failures"), IN_MAIN)
 def test_way_out(tmp_path: Path, name: str, code: int, exits: Exits, failures: Failures) -> None:
     """One exit record where the process can write one, and the code that it has untraced."""
-    outcome = traced(tmp_path, "main", name)
+    bare, outcome = to_its_end(PROGRAM, "main", name), traced(tmp_path, "main", name)
+    assert (outcome.code, outcome.stdout) == (bare.code, bare.stdout), f"{outcome}"
     assert outcome.code == code, f"{outcome}"
     (journal,) = read_journals(tmp_path)
     assert ends(journal) == (exits, failures)

@@ -221,6 +221,21 @@ def named() -> None:
     print(touched)
 
 
+def texts() -> None:
+    """What is long and repeats itself: a pattern that is not linear takes minutes."""
+    for piece in ("sk-", "a=b&", "://a@", "token: ", "a.a-", "eyJ-", 'x="\\'):
+        text = piece * 20_000
+        store = dist.HashStore()
+        see(lambda text=text: OfProgram(ValueError(text)).get("a"))
+        see(lambda store=store, text=text: print(store.set(text, text), store.check([text, "b"])))
+        see(lambda store=store, text=text: dist.PrefixStore(text, store).set("a", "b"))
+        see(lambda text=text: dist.new_group([0], group_desc=text) and None)
+        try:
+            fail(KeyError(text, [text]))
+        except KeyError:
+            see(lambda: sys.exit(3))
+
+
 def strikes() -> None:
     """Another thread has exceptions raised in the midst of calls: none gets lost."""
 
@@ -420,5 +435,5 @@ def lists() -> None:
 
 {
     "lists": lists, "passes": passes, "ends": ends, "strikes": strikes, "asked": asked,
-    "collects": collects, "kept": kept, "named": named,
+    "collects": collects, "kept": kept, "named": named, "texts": texts,
 }[name]()  # fmt: skip
