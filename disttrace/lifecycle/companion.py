@@ -25,6 +25,7 @@ from disttrace import errors, foreign
 from disttrace.config import Config
 from disttrace.identity import AGENT, DRAWN, Identity, file_part, integer, working_directory
 from disttrace.journal import proc
+from disttrace.journal.descriptors import attempt
 from disttrace.journal.format import (
     ANNOUNCEMENTS_SUFFIX,
     CALLS_SUFFIX,
@@ -159,10 +160,7 @@ class Companion:
             return False
         if on_host := _number("LOCAL_WORLD_SIZE"):
             return on_host == 1
-        try:
-            return not self._roll.beside(identity)
-        except OSError:
-            return True
+        return not attempt(self._roll.beside, identity)
 
     def farewell(self, identity: Identity) -> None:
         """This process failed. Where others are on other hosts, a companion stays until these have
@@ -173,11 +171,8 @@ class Companion:
 
     def has_other_hosts(self, identity: Identity) -> bool:
         """Whether ranks of its job are on other hosts, as far as the launcher tells."""
-        try:
-            here = _number("LOCAL_WORLD_SIZE") or self._roll.count(identity)
-        except OSError:
-            here = 0
-        return max(here, 1) < _number("WORLD_SIZE")
+        here = _number("LOCAL_WORLD_SIZE") or attempt(self._roll.count, identity)
+        return (here or 1) < _number("WORLD_SIZE")
 
     def stop(self) -> None:
         self._forget()
@@ -233,12 +228,10 @@ class Companion:
             return
         try:
             with opened_own(self._log, os.O_RDONLY, self._owner) as descriptor:
-                written = (
-                    os.pread(descriptor, _LONGEST_WORDS, 0).decode(errors="replace").splitlines()
-                )
+                written = os.pread(descriptor, _LONGEST_WORDS, 0).decode(errors="replace")
         except OSError:
             return  # it had nothing to tell
-        for sentence in written[:3]:
+        for sentence in written.splitlines()[:3]:
             self._say(f"otlp {sentence}", f"{sentence} ({self._log})")
 
 

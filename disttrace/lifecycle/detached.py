@@ -21,6 +21,7 @@ from typing import Any
 from disttrace import errors
 from disttrace.identity import PARENT_VARIABLE, PREFIXES, file_part, working_directory
 from disttrace.journal import compiled, proc
+from disttrace.journal.descriptors import attempt
 from disttrace.journal.format import opened_own
 from disttrace.journal.standard_library import bare_command
 from disttrace.lifecycle.meeting import namespace, records_in
@@ -105,11 +106,8 @@ def _path() -> list[str]:
 def adopts() -> bool:
     """Whether orphans become children of this process: the first of its pid namespace (a
     container's), or a subreaper."""
-    try:
-        found: bool = _native().adopts()
-    except OSError:
-        return False
-    return found
+    native = attempt(_native)
+    return native is not None and bool(native.adopts())
 
 
 def reap(pid: int) -> bool:
@@ -214,10 +212,7 @@ class Adopter:
         atexit.unregister(self.stop)
         path, self._path, self._over = self._path, None, True
         if path is not None:
-            try:
-                os.unlink(path)
-            except OSError:
-                pass  # the folder is gone
+            attempt(os.unlink, path)  # the folder may be gone
 
     def forked(self) -> None:
         """In a forked child: all of this is the parent's."""

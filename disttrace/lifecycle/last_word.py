@@ -82,10 +82,7 @@ def _tells_of_failure(path: str) -> bool:
 
 def _journals(config: Config, identity: Identity) -> list[str]:
     job, folder = file_part(identity.job), identity.folder(config.dir)
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return []
+    names = descriptors.attempt(os.listdir, folder) or ()
     ours = (name for name in names if is_of_job(name, job) and name.endswith(DEFS_SUFFIX))
     return [os.path.join(folder, name) for name in ours]
 
@@ -169,12 +166,9 @@ class ExitSummary:
         atexit.unregister(self._leave)
 
     def _leave(self) -> None:
-        """Nothing of a job is left where its processes met."""
-        try:
-            if self._is_open():
-                self._roll.leave(self._identity)
-        except OSError:
-            pass  # others clean up there, too
+        """Nothing of a job is left where its processes met; others clean up there, too."""
+        if self._is_open():
+            descriptors.attempt(self._roll.leave, self._identity)
 
     def _say(self) -> None:
         if not self._is_open() or not self._launched():

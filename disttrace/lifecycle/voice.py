@@ -31,6 +31,7 @@ from typing import Any
 from disttrace import errors
 from disttrace.config import Config
 from disttrace.identity import AGENT, Identity
+from disttrace.journal.descriptors import attempt
 from disttrace.journal.format import opened_own, remove_own
 from disttrace.journal.originals import sleep
 from disttrace.lifecycle import listeners
@@ -218,9 +219,8 @@ class Voice:
 
     def _look_at_file(self, *, skip: bool = False) -> bool:
         """Whether there is anything new in the file; ``skip``: what is there now was for others."""
-        try:
-            found = os.stat(self._path)
-        except OSError:
+        found = attempt(os.stat, self._path)
+        if found is None:
             self._file, self._position = None, 0
             return False
         if (found.st_dev, found.st_ino) != self._file or found.st_size < self._position:

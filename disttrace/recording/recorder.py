@@ -15,6 +15,7 @@ from typing import Any
 
 from disttrace import errors, foreign
 from disttrace.journal import format as fmt
+from disttrace.journal.descriptors import attempt
 from disttrace.journal.encoding import encode, json_text
 from disttrace.journal.originals import get_ident, get_native_id
 from disttrace.journal.segment import SegmentFull, SegmentLost
@@ -216,10 +217,7 @@ class Recorder(InternTable):
             self._switch_off()
             self.courses.stop()
             if journal is not None:
-                try:
-                    journal.close()
-                except OSError:
-                    pass  # the file is cut by nobody then: its tail of NULs is documented
+                attempt(journal.close)  # else nobody cuts the file: its tail of NULs is documented
 
     def after_fork(self, *, t0: int) -> None:
         """In a forked child: let go of the parent's journal and start anew, without one."""
