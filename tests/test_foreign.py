@@ -168,7 +168,8 @@ def test_nobody_else_swallows_everything() -> None:
 
 @pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize(
-    "name", ["passes", "ends", "named", "texts", "strikes", "asked", "collects", "kept", "lists"]
+    "name",
+    ["passes", "ends", "named", "texts", "shapes", "strikes", "asked", "collects", "kept", "lists"],
 )
 def test_as_untraced(tmp_path: Path, name: str, core: str) -> None:
     """The program sees what it sees without tracing: its exceptions, all that they bear, how often

@@ -238,6 +238,14 @@ def texts() -> None:
             see(functools.partial(sys.exit, 3))
 
 
+def shapes() -> None:
+    """More shapes at one place than have definitions of their own, of functional collectives."""
+    functional, name = torch.ops._c10d_functional, world.group_name
+    for n in range(300):
+        functional.wait_tensor(functional.all_reduce(torch.ones(n % 100 + 1), "sum", name))
+    print("all of them")
+
+
 def strikes() -> None:
     """Another thread has exceptions raised in the midst of calls: none gets lost."""
 
@@ -437,5 +445,5 @@ def lists() -> None:
 
 {
     "lists": lists, "passes": passes, "ends": ends, "strikes": strikes, "asked": asked,
-    "collects": collects, "kept": kept, "named": named, "texts": texts,
+    "collects": collects, "kept": kept, "named": named, "texts": texts, "shapes": shapes,
 }[name]()  # fmt: skip
