@@ -168,7 +168,7 @@ class ExitSummary:
     def _leave(self) -> None:
         """Nothing of a job is left where its processes met; others clean up there, too."""
         if self._is_open():
-            descriptors.attempt(self._roll.leave, self._identity)
+            errors.attempt(self._roll.leave, self._identity)
 
     def _say(self) -> None:
         if not self._is_open() or not self._launched():
@@ -176,9 +176,7 @@ class ExitSummary:
         folder = self._config.dir
         try:
             os.stat(folder)
-            count = max(
-                1, self._roll.count(self._identity)
-            )  # of this host: the folder is not listed
+            count = max(1, self._roll.count(self._identity))  # of this host: nothing is listed
             shown = os.path.relpath(folder)
             shown = _quoted(errors.plain(folder if shown.startswith("..") else shown))
             noun = "journal" if count == 1 else "journals"
@@ -187,8 +185,10 @@ class ExitSummary:
                 f"what is wrong: disttrace diagnose {shown}\n",
                 sys.stderr,
             )
-        except (OSError, ValueError):
-            pass  # the folder is gone
+        except Exception as error:
+            if not errors.is_ours(error):
+                raise
+            # Else the folder is gone.
 
     def _launched(self) -> bool:
         """Whether this process is where the job began, as far as it can know by itself: torchrun's
