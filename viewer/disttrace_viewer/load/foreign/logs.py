@@ -45,21 +45,16 @@ _NAMES = re.compile(
     r"|(^|/)[^./]{0,80}(stdout|stderr|console|output|log)[^./]{0,80}$",
     re.IGNORECASE,
 )
-_CUES = frozenset(
-    {
-        'File "',
-        "Traceback",
-        "rror",
-        "xception",
-        "Interrupt",
-        *(cue for cues, *_ in FORMS for cue in cues),
-    }
-)
 _DIGITS = str.maketrans("123456789", "000000000")
-_TROUBLE = re.compile(
-    "error|fail|timed?.?out|warn|abort|kill|signal|exception|terminat|cancel|died|missing|stall",
-    re.I,
-)
+_TROUBLE = (
+    "error", "fail", "time out", "timed out", "timeout", "time-out", "warn", "abort", "kill",
+    "signal", "exception", "terminat", "cancel", "died", "missing", "stall",
+)  # fmt: skip
+_WORDS = {'file "', "traceback", "interrupt", *_TROUBLE} | {
+    cue.lower() for cues, *_ in FORMS for cue in cues
+}
+_CUES = tuple(one for one in _WORDS if not any(a != one and a in one for a in _WORDS))
+"""Words of which a line has one that tells anything, in small letters."""
 _DUMPED = re.compile(
     r'File "[^"]{1,1000}", line \d{1,9} in |Process \d{1,18}: |Thread \w{1,40} \((?:active|idle)'
     r"|    [^\s()][^()]{0,250} \([^()]{1,250}:\d{1,9}\)\s*$"
@@ -230,7 +225,8 @@ def _take(log: Log, path: str, own: int | None, first: int | None) -> None:
                 elif "ecent call first" in raw or _DUMPED.search(raw):
                     dumped.append(raw)
                     waits = True
-                if waits or any(cue in raw for cue in _CUES) or _TROUBLE.search(raw):
+                low = "" if waits else raw.lower()
+                if waits or any(map(low.__contains__, _CUES)):
                     strange = reader.take(prefixes.strip(raw))
                 else:
                     strange = ""
@@ -303,7 +299,8 @@ class _LogReader:
             return None
         if "ProcessGroupNCCL.cpp:" in line.text and len(line.text) < _LONGEST:
             self._torn = line
-        troubled = _TROUBLE.search(line.text) and len(log.strange) < _MOST_STRANGE
+        low = line.text.lower()
+        troubled = any(one in low for one in _TROUBLE) and len(log.strange) < _MOST_STRANGE
         return re.sub(r"\d+", "N", line.text.strip())[:120] if troubled else ""
 
     def _traceback(self, speaker: Speaker, line: LogLine) -> bool:
