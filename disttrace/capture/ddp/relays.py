@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -169,16 +170,15 @@ class Unreduced:
         return 0
 
 
+@dataclass(slots=True)
 class _Model:
     """What is looked at of a model of DDP."""
 
-    def __init__(
-        self, record: dict[str, int], parameters: list[tuple[torch.Tensor, int]], since: int
-    ) -> None:
-        self.record = record
-        self.parameters = parameters  # with the count when DDP was made
-        self.since = since
-        self.noted = 0
+    record: dict[str, int]
+    parameters: list[tuple[torch.Tensor, int]]
+    """With the count when DDP was made."""
+    since: int
+    noted: int = 0
 
 
 class RelayPart(GroupPart):

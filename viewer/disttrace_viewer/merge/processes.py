@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import starmap
+from typing import Any
 
 from disttrace.journal.format import EXEC
 from disttrace_viewer.load.definitions import NONE, number_in
@@ -182,6 +183,11 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
             parameters=tuple(item.get("parameters") or ()),
         )
 
+    def of(item: Record) -> dict[str, Any]:
+        group = definitions.group_id(item["group"]) or ""
+        stack = stack_of(journal, item.get("stack"))
+        return {"t_ns": unix(item), "group": group, "stack": stack}
+
     handled = {item.get("h", 0): item for item in listed["handling"]}
     start_ns = record.get("start_ns", to_unix(clocks[clock], t0))
     ended = definitions.exit
@@ -280,50 +286,24 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
                 t_ns=unix(item),
                 over_ns=item["over"],
                 cpu_ns=item.get("cpu", 0),
-                busy=bool(item.get("busy")),
-                beside=bool(item.get("beside")),
-                others=bool(item.get("others")),
-                failed=bool(item.get("failed")),
+                **{mark: bool(item.get(mark)) for mark in ("busy", "beside", "others", "failed")},
                 read=item.get("read"),
                 written=item.get("written"),
-                received=item.get("received", 0),
-                faults=item.get("faults", 0),
+                **{name: item.get(name, 0) for name in ("received", "faults")},
             )
             for item in listed["activity"]
             if item.get("over")
         ),
         digests=tuple(
-            Digest(
-                t_ns=unix(item),
-                group=definitions.group_id(item["group"]) or "",
-                op=item["op"],
-                name=item.get("name"),
-                number=item["q"],
-                value=item["v"],
-                stack=stack_of(journal, item.get("stack")),
-            )
-            for item in listed["digest"]
+            Digest(**of(one), op=one["op"], name=one.get("name"), number=one["q"], value=one["v"])
+            for one in listed["digest"]
         ),
         nonfinite=tuple(
-            NonFinite(
-                t_ns=unix(item),
-                group=definitions.group_id(item["group"]) or "",
-                op=item["op"],
-                seq=item["q"],
-                stack=stack_of(journal, item.get("stack")),
-            )
-            for item in listed["nonfinite"]
+            NonFinite(**of(one), op=one["op"], seq=one["q"]) for one in listed["nonfinite"]
         ),
         unreduced=tuple(
-            Unreduced(
-                t_ns=unix(item),
-                over_ns=item["over"],
-                group=definitions.group_id(item["group"]) or "",
-                bytes=item["bytes"],
-                changes=item["changes"],
-                stack=stack_of(journal, item.get("stack")),
-            )
-            for item in listed["unreduced"]
+            Unreduced(**of(one), over_ns=one["over"], bytes=one["bytes"], changes=one["changes"])
+            for one in listed["unreduced"]
         ),
     )
 
