@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, call
 
 import orjson
 import polars as pl
@@ -475,47 +476,23 @@ def test_what_takes_more_than_its_share_of_a_core_is_skipped(
     assert not (tmp_path / "x.live").exists()
 
 
-class _Duty(Duty):
-    """Notes what is asked of it."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    def follow(self, base: str) -> None:
-        self.asked.append(f"follow {base}")
-
-    def inherit(self, base: str) -> None:
-        self.asked.append(f"inherit {base}")
-
-    def ended(self, base: str) -> None:
-        self.asked.append(f"ended {base}")
-
-    def turn(self) -> None:
-        self.asked.append("turn")
-        time.sleep(0.01)
-
-    def finish(self) -> None:
-        self.asked.append("finish")
-
-
 def test_it_begins_later_on_a_thread_of_its_own() -> None:
-    made = _Duty()
+    made = Mock(spec=Duty)
+    made.turn.side_effect = lambda: time.sleep(0.01)
     one = Later(lambda: made, 0.2)
     one.follow("a")
     one.turn()
-    assert made.asked == []
-    wait_until(lambda: "turn" in made.asked)
+    assert made.mock_calls == []
+    wait_until(lambda: made.turn.called)
     one.ended("a")
-    wait_until(lambda: "ended a" in made.asked)
+    wait_until(lambda: made.ended.called)
     one.finish()
-    assert [what for what in made.asked if what != "turn"] == ["follow a", "ended a", "finish"]
+    other = [one for one in made.mock_calls if one != call.turn()]
+    assert other == [call.follow("a"), call.ended("a"), call.finish()]
 
 
 def test_what_it_cannot_begin_is_told_by_its_turn() -> None:
-    def fails() -> _Duty:
-        raise OSError("no more files")
-
-    one = Later(fails, 0.0)
+    one = Later(Mock(side_effect=OSError("no more files")), 0.0)
     with pytest.raises(OSError, match="no more files"):
         wait_until(lambda: one.turn())
 
