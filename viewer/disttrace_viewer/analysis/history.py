@@ -109,8 +109,7 @@ class WholePast(Past):
                 clocks = {trace.processes[p].clock for p in (one.process, *one.others)}
                 apart = len(clocks) > 1
                 samples = trace.processes[one.process].samples
-                yield replace(
-                    one,
+                yield one._replace(
                     kind=kind,
                     group=trace.group_id(one.call),
                     after=self._before(one),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from disttrace.journal.code_files import is_program
 from disttrace_viewer.analysis.sample import Course, innermost
@@ -18,8 +18,7 @@ Misfit = tuple[Op, Op, int, list[Hashable]]
 """Send, receive, how many messages of their call sites there are, and which."""
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(NamedTuple):
     """A collective whose members may disagree."""
 
     group: int
@@ -30,8 +29,7 @@ class Joined:
     members: Callable[[], dict[int, Op]]
 
 
-@dataclass(frozen=True, slots=True)
-class Late:
+class Late(NamedTuple):
     """One process that is late at one line again and again, in collectives or with messages."""
 
     process: int
@@ -60,8 +58,7 @@ class Late:
     """By so much these may be off."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unwaited:
+class Unwaited(NamedTuple):
     """Asynchronous work of one call site whose result was never waited for."""
 
     first: Op

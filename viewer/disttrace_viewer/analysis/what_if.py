@@ -14,13 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
 from disttrace_viewer.analysis.schedule import ALL, ARRIVAL, ROOT, Schedule
 
-KEYS = ("rank", "line", "host", "group")
 CANDIDATES = 5
 """Of each key, those of the largest excess are tried."""
 LEAST = 0.005
@@ -38,8 +37,7 @@ class Without:
     """Index of the group."""
 
 
-@dataclass(frozen=True, slots=True)
-class WhatIfOutcome:
+class WhatIfOutcome(NamedTuple):
     """What the run would have taken."""
 
     without: Without

@@ -16,7 +16,6 @@ from disttrace_viewer.analysis.minutes import Older, older
 from disttrace_viewer.analysis.schedule import Schedule, critical_path
 from disttrace_viewer.analysis.statistics import KEYS, Statistics, overlap
 from disttrace_viewer.analysis.wait_states import WaitStates
-from disttrace_viewer.analysis.what_if import KEYS as WITHOUT_KEYS
 from disttrace_viewer.analysis.what_if import WhatIf, WhatIfOutcome, Without
 from disttrace_viewer.api.reading import Paths, read
 from disttrace_viewer.diagnosis.job import verdict_on
@@ -189,7 +188,7 @@ class Stats:
         """
         rows = [gain(outcome, self._trace) for outcome in self._what_if.best]
         for row in rows:
-            row["without"] = {key: row["without"].get(key) for key in WITHOUT_KEYS}
+            row["without"] = {key: row["without"].get(key) for key in WITHOUT}
         return pl.DataFrame(rows, schema=ROWS)
 
     def without(self, question: str) -> dict[str, Any]:
@@ -360,7 +359,7 @@ def asked_without(question: str, schedule: Schedule) -> Without:
     found = Without()
     for part in question.split(","):
         key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals or key not in WITHOUT_KEYS or not value:
+        if not equals or key not in WITHOUT or not value:
             raise ViewerError(f"--what-if {question}: not understood; it takes {FORM}")
         found = replace(found, **{key: _known(key, value, schedule)})
     if found.group is not None and found != Without(group=found.group):

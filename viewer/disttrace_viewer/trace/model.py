@@ -15,7 +15,7 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where processes meet: one store server, seen from all of its clients."""
 
     id: str
@@ -80,8 +79,7 @@ class Store:
         return lead_of(self.prefix)
 
 
-@dataclass(frozen=True, slots=True)
-class Reported:
+class Reported(NamedTuple):
     """Ranks of hosts of which no states are at hand: they wait where two processes wait, in the
     same call, so what is said of both is said of these too.
     """
@@ -280,8 +278,7 @@ class Call:
         return self.signature.args
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """The key of a store operation without prefixes; ``many`` if the call takes a list."""
 
     parts: tuple[str, ...]
@@ -439,10 +436,6 @@ class JobTrace:
     def parent_of(self, process: Process) -> Process | None:
         return None if process.parent is None else self.by_id.get(process.parent)
 
-    def operation_id(self, process: int, number: int) -> str:
-        """The id of an operation, the same in every export and in ``diagnose``."""
-        return f"{self.short_ids[process]}.{number}"
-
     def call(self, index: int) -> Call:
         """One row of ``calls`` as a value (kept, since rules ask for the same few again)."""
         if isinstance(self._calls, list):
@@ -525,8 +518,7 @@ class CodeLocation:
         return cls(process, frame.file, frame.line, frame.function, op)
 
 
-@dataclass(frozen=True, slots=True)
-class Blame:
+class Blame(NamedTuple):
     """What ``diagnose`` reports of waiting that never ended, for all tables."""
 
     of: Mapping[int, tuple[int, ...]] = field(default_factory=dict)

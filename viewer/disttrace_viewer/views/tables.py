@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -40,8 +39,7 @@ class _Context(NamedTuple):
         return None if self.group is None else self.group.global_rank(group_rank)
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """``type`` in tables; ``of`` a call, None for what belongs to an operation alone."""
 
     type: pl.DataType
@@ -194,10 +192,7 @@ def processes_by_index(trace: JobTrace) -> pl.DataFrame:
 
 def group_ids(trace: JobTrace) -> pl.LazyFrame:
     """Ids (``_group``) by ``_g``."""
-    return pl.LazyFrame(
-        {"_g": [g.index for g in trace.groups], "_group": [g.id for g in trace.groups]},
-        schema={"_g": pl.UInt32, "_group": pl.String},
-    )
+    return groups_by_index(trace, set()).lazy().select("_g", _group="group")
 
 
 def groups_by_index(trace: JobTrace, need: set[str]) -> pl.DataFrame:

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, NamedTuple
 
 from rich.console import Console
 from rich.text import Text
@@ -125,8 +125,7 @@ def paint(out: TextConsole, lines: Iterable[Line]) -> None:
             out.wrapped(text, lead, Text(" " * len(line.lead)))
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """A column: its cells, and how dear it is where the width does not suffice."""
 
     title: str

@@ -7,8 +7,7 @@ fits one screen; ``paint.diagnosis`` wraps and colours it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from disttrace_viewer.diagnosis.positions import RankPlace, places, time_left
 from disttrace_viewer.diagnosis.report import NO_HISTORY, coverage, healthy, job_of
@@ -32,8 +31,7 @@ STACKS = 8
 """So many different stacks are shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Length:
+class Length(NamedTuple):
     """How much of a report is shown; what is more is counted."""
 
     findings: int
@@ -47,8 +45,7 @@ LENGTHS = (Length(1_000, 24, 6), Length(8, 16, 2), Length(3, 8, 1))
 """From the longest on; the last one fits into ``MOST_LINES`` whatever the job."""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """One line before it is wrapped: ``lead`` stands in front, later lines are indented as far."""
 
     text: str

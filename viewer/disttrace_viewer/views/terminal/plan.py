@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime
 import re
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 import polars as pl
 
@@ -21,8 +21,7 @@ _UNITS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60
 _OFFSET = re.compile(r"([+-]\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s|min)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Filters:
+class Filters(NamedTuple):
     """Nothing set means everything; ``ranks`` are global ranks."""
 
     ranks: frozenset[int] | None = None
@@ -99,8 +98,7 @@ PLAN = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """``rows`` (columns ``PLAN``) by first begin, and the local steps that they refer to."""
 
     rows: pl.DataFrame

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 from rich.text import Text
@@ -48,8 +48,7 @@ class Mark(Enum):
     """A lane of several, of which some arrived."""
 
 
-@dataclass(frozen=True, slots=True)
-class Flight:
+class Flight(NamedTuple):
     """Processes that are in one operation at one line, and since when the first of them is."""
 
     what: str

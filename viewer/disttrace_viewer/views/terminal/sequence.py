@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import polars as pl
 from rich.text import Text
@@ -34,8 +34,7 @@ LAST = 3
 """Processes named that arrived last in folded rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceView:
+class SequenceView(NamedTuple):
     """Rows in their order, and the lanes beside them."""
 
     lanes: tuple[Lane, ...]
@@ -272,8 +271,7 @@ HIDDEN = 8
 """Folding must spare at least so many rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(NamedTuple):
     """Rows ``start`` to ``stop`` (excluded); ``period`` 0 means that they do not repeat."""
 
     start: int

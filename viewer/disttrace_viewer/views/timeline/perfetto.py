@@ -78,7 +78,7 @@ class Slices:
         ) = row  # fmt: skip
         name, kind, shared = self._call(call)
         own = {
-            "id": self._trace.operation_id(process, number),
+            "id": f"{self._trace.short_ids[process]}.{number}",
             "status": status,
             "error": None if error is None else self._trace.errors[error],
             "seq": seq,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import polars as pl
 
@@ -20,8 +21,7 @@ from disttrace_viewer.trace.operation import BUS
 FOREVER = 1 << 63
 
 
-@dataclass(frozen=True, slots=True)
-class Track:
+class Track(NamedTuple):
     """A line of a process: ``thread`` is its thread's number; None: ``lane`` for what runs beside
     the threads, from 1.
     """
