@@ -42,7 +42,6 @@ _CONSTRUCT: Function = c10d.ProcessGroup.__init__
 _REGISTER: Function = c10d.ProcessGroup._register_backend
 _ORIGINALS: dict[str, Function] = {name: getattr(c10d.ProcessGroup, name) for name in _METHODS}
 _FUNCTIONS = ("_broadcast_coalesced", "_verify_params_across_processes")
-_SMALL = 64 * 1024  # bytes of a parameter
 _LOOKED_AT = 8  # parameters of one model
 _CHANGES = 8  # of a parameter in place: two to eight steps of an optimizer
 
@@ -70,7 +69,7 @@ class Relays:
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
         self._awaited = Awaited(capture, PART)
-        self._unreduced = Unreduced(capture)
+        self._unreduced = UnreducedModels(capture)
         self._update = c10d.Reducer._update_process_group
         self._class = _relay_class(capture, self._awaited, self._unreduced)
         self._holders: Registry[Any] = Registry()  # relays by their reducers, and loggers of those
@@ -133,11 +132,11 @@ class Relays:
         return relay
 
 
-class Unreduced:
+class UnreducedModels:
     """Models of which no gradient was reduced yet, though parameters change.
 
-    An alias of a small parameter shares the count of its changes in place, also once the program
-    has let go of it. With the first reduction in its group a model is forgotten.
+    A parameter counts its changes in place. With the first reduction in its group a model is
+    forgotten.
     """
 
     def __init__(self, capture: Capture) -> None:
@@ -145,24 +144,25 @@ class Unreduced:
         self.models: dict[int, list[_Model]] = {}
         capture.on_fork.append(self.models.clear)
         capture.poll(PART, self._look, self._look)
-        capture.engine.on_undo(PART, "aliases of parameters", self.models.clear)
+        capture.engine.on_undo(PART, "models of DDP", self.models.clear)
 
     def add(self, group: c10d.ProcessGroup, parameters: Iterable[torch.Tensor]) -> None:
         modes = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
         if group.size() == 1 or modes:
             return
         capture = self._capture
-        sizes = [(p.nbytes, p) for p in parameters if type(p) is torch.nn.Parameter]
-        small = [p.detach() for size, p in sizes if size <= _SMALL][:_LOOKED_AT]
+        known = [p for p in parameters if type(p) is torch.nn.Parameter]
         number, stack = capture.groups.of(group).n, capture.sites.stack(sys._getframe(1))
-        record = {"group": number, "stack": stack or 0, "bytes": sum(size for size, _ in sizes)}
-        model = _Model(record, [(p, p._version) for p in small], capture.recorder.now())
+        record = {"group": number, "stack": stack or 0, "bytes": sum(p.nbytes for p in known)}
+        counts = [(weakref.ref(p), p._version) for p in known[:_LOOKED_AT]]
+        model = _Model(record, counts, capture.recorder.now())
         self.models.setdefault(number, []).append(model)
 
     def _look(self) -> int:
         """Note how often a model has changed, at the first changes and when these have doubled."""
         for one in [one for of in list(self.models.values()) for one in of]:
-            changes = max((p._version - before for p, before in one.parameters), default=0)
+            living = [(p(), before) for p, before in one.parameters]
+            changes = max((p._version - n for p, n in living if p is not None), default=0)
             if changes >= max(_CHANGES, 2 * one.noted):
                 one.noted, recorder = changes, self._capture.recorder
                 over = recorder.now() - one.since
@@ -175,7 +175,7 @@ class _Model:
     """What is looked at of a model of DDP."""
 
     record: dict[str, int]
-    parameters: list[tuple[torch.Tensor, int]]
+    parameters: list[tuple[weakref.ref[torch.Tensor], int]]
     """With the count when DDP was made."""
     since: int
     noted: int = 0
@@ -187,7 +187,7 @@ class RelayPart(GroupPart):
     origin, tells = "c++", True
 
     def __init__(
-        self, capture: Capture, row: Method, awaited: Awaited, unreduced: Unreduced
+        self, capture: Capture, row: Method, awaited: Awaited, unreduced: UnreducedModels
     ) -> None:
         super().__init__(capture, row, PART)
         self._awaited = awaited
@@ -207,7 +207,7 @@ class RelayPart(GroupPart):
             self._unreduced.models.pop(operation.call.group or 0, None)
 
 
-def _relay_class(capture: Capture, awaited: Awaited, unreduced: Unreduced) -> type:
+def _relay_class(capture: Capture, awaited: Awaited, unreduced: UnreducedModels) -> type:
     """A subclass of ProcessGroup that passes everything on, and records what it passes on."""
 
     def __init__(self: Any, group: Any) -> None:
