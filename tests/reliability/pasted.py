@@ -485,7 +485,7 @@ def draw(number: int, seed: int, recordings: Sequence[tuple[Path, Program]]) -> 
             f"blames {[*found.culprit_ranks]}"
             for found in bad
             if {guessed.get(rank, rank) for rank in found.culprit_ranks} - program.guilty
-            and not (what.summary_alone and "by its launcher's word" in found.summary)
+            and not (what.summary_alone and "as its launcher reports" in found.summary)
         ]
         if report.healthy and not report.incomplete and not program.healthy:
             wrong.append("exit 0")
@@ -504,7 +504,7 @@ def draw(number: int, seed: int, recordings: Sequence[tuple[Path, Program]]) -> 
             for value, unit in _FOR.findall(found.summary):
                 if float(value) * _UNIT_S[unit] > truth["wall_s"]:
                     wrong.append(f"for {value} {unit}, of a job of {truth['wall_s']:.0f} s")
-            ordered = "first" in found.summary and "by its launcher's word" not in found.summary
+            ordered = "first" in found.summary and "as its launcher reports" not in found.summary
             if ordered and "times lost" in what.text:
                 wrong.append("an order without times")
     named = {rank for found in bad for rank in found.culprit_ranks}

@@ -279,3 +279,4 @@ def test_journals_of_a_newer_format_are_no_verdict(
         text = capfd.readouterr().out
         assert "Nothing is wrong" not in text
         assert text.count(f"{folder}: journals of format {FORMAT + 1}") == 1
+        assert "collect these files again" not in text  # they are whole

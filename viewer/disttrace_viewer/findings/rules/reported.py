@@ -1,5 +1,5 @@
-"""What lines of a log tell outright: of ranks that are missing, watchdogs that are stuck, the first
-end by a launcher's word, and what the job reported itself.
+"""What lines of a log tell outright: of ranks that are missing, watchdogs that are stuck, the end
+that a launcher reports first, and what the job reported itself.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _root(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     # A check aborts a rank that waits: a watchdog, gloo's of sizes.
     outside = code == -6 or (code in FROM_OUTSIDE and code != -9)
     summary = (
-        f"Rank {rank} failed first, with {_code(code)}{at}, by its launcher's word{rest}."
+        f"Rank {rank} failed first, with {_code(code)}{at}, as its launcher reports{rest}."
         " The summary does not tell why."
     )
     yield _found(
@@ -207,7 +207,7 @@ def _ends(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     ]
     shown = ends if len(ends) <= 16 else [*ends[:15], f"{len(ends) - 15} more"]
     first = ", in an order that the log does not tell" if len(ends) > 1 else ""
-    summary = f"By the launcher's word {sentences.listed(shown)} failed{first}."
+    summary = f"The log reports that {sentences.listed(shown)} failed{first}."
     ranks = [rank for rank, _ in one["ends"]] if name == "rank" else []
     yield _found(
         case, "process_failed", summary, waiting=ranks, hint=_hint(one["ends"][0][1])

@@ -556,7 +556,7 @@ def _silent(log: Log, echoes: Mapping[int, LoggedFailure]) -> list[int]:
 
 
 def _killed(log: Log) -> dict[int, int]:
-    """Ranks that a signal ended first, by their launcher's word."""
+    """Ranks that a signal ended first, as their launcher reports."""
     ends = {r: e.code for r, e in log.ends.items() if e.code in _OWN_ENDS}
     first = {r: c for r, c in ends.items() if log.ends[r].first}
     if not first and not any(end.first for end in log.ends.values()) and len(ends) == 1:

@@ -17,6 +17,7 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, RuleFinding
 from disttrace_viewer.findings.rules.outside import TIMELESS, TIMES, UNDECIDED
 from disttrace_viewer.load.announcements import SHOWN, subject
+from disttrace_viewer.load.problems import NEWER
 from disttrace_viewer.trace.process import JOURNAL, Stack
 from disttrace_viewer.views.terminal import BAD, DIM, GOOD, HEAD, PLAIN, WAIT
 from disttrace_viewer.wording import sentences
@@ -165,11 +166,9 @@ def _caveats(case: Case, findings: Sequence[RuleFinding]) -> Iterator[Line]:
         yield Line(sentence, "  ")
     if len(case.incomplete) > CAVEATS:
         yield Line(f"... and {len(case.incomplete) - CAVEATS} more", "  ")
-    yield Line(
-        "collect these files again (whole, from all hosts, readable), and ask again.",
-        "  What to do: ",
-        HEAD,
-    )
+    if {problem.kind for problem in case.evidence.trace.problems} != {NEWER}:
+        advice = "collect these files again (whole, from all hosts, readable), and ask again."
+        yield Line(advice, "  What to do: ", HEAD)
     yield Line("")
 
 
