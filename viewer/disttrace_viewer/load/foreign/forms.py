@@ -106,7 +106,7 @@ class LoggedFailure:
 
 @dataclass(slots=True)
 class Ended:
-    """The end of a rank as its launcher reports it; ``first``: the launcher calls it the root cause."""
+    """The end of a rank as its launcher reports it; ``first``: it calls that the root cause."""
 
     code: int | None = None
     at_ns: int = 0
