@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--format",
-        choices=("text", "json", "github", "junit", "sarif"),
+        choices=("text", "json", "github", "junit"),
         default="text",
         help="format of the report, as for `diagnose`",
     )

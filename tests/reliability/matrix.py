@@ -275,7 +275,6 @@ def surfaces(folder: str, work: Path) -> dict[str, str]:
     found["view"] = disttrace("view", folder, "--width", "200").stdout
     found["top"] = disttrace("top", "--once", folder, "--width", "200").stdout
     found["junit"] = disttrace("diagnose", folder, "--format", "junit").stdout
-    found["sarif"] = disttrace("diagnose", folder, "--format", "sarif").stdout
     found["github"] = disttrace("diagnose", folder, "--format", "github").stdout.replace("%0A", "")
     found["notebook"] = load(folder).diagnose()._repr_html_()
     page = work / "page.html"

@@ -173,7 +173,9 @@ def test_a_key_that_was_deleted_makes_no_cycle_and_is_told_as_deleted(
     assert found.summary.endswith(
         "and it is gone: rank 0 set it at train.py:40, and rank 0 deleted it at train.py:41."
     )
-    assert (found.hint or "").startswith("To a rank that comes later a deleted key is one that was never set")
+    assert (found.hint or "").startswith(
+        "To a rank that comes later a deleted key is one that was never set"
+    )
 
 
 def queue(folder: Path, pushes: int, pops: int, *, dropped: bool = False) -> list[RuleFinding]:

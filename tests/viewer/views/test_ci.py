@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from disttrace import cli
-from disttrace_viewer.views.ci import github, junit, sarif
+from disttrace_viewer.views.ci import github, junit
 from support.journals import MS, workers
 from support.scenes import leave
 
@@ -67,37 +67,6 @@ def test_severity_and_place_of_an_annotation(changes: dict[str, Any], begin: str
     lines = list(github(report(finding(**changes)), "/src"))
     assert lines[0].startswith(begin)
     assert ("(likely)" in lines[0]) == (changes.get("certainty") == "likely")
-
-
-def test_results_of_sarif_stand_at_the_line() -> None:
-    """A file in the checkout by its name there; a note is a note, and a healthy job has none."""
-    lost = finding(kind="unwaited_work", severity="note", locations=[], culprits=[])
-    made = sarif([report(finding(culprit_ranks=[1]), lost), report()], "/src")
-    assert made["version"] == "2.1.0"
-    (run,) = made["runs"]
-    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == [
-        "missing_participant",
-        "unwaited_work",
-    ]
-    first, second = run["results"]
-    assert (first["ruleId"], first["ruleIndex"], first["level"]) == (
-        "missing_participant",
-        0,
-        "error",
-    )
-    assert first["message"]["text"] == "Rank 1 never joined.\nLook there."
-    where = first["locations"][0]["physicalLocation"]
-    assert where == {"artifactLocation": {"uri": "pkg/train.py"}, "region": {"startLine": 34}}
-    assert first["properties"] == {"certainty": "certain", "culprit_ranks": [1]}
-    assert (second["level"], second["locations"]) == ("note", [])
-
-
-def test_names_of_files_are_references_in_sarif() -> None:
-    """A space, or a sign that URIs give a meaning, is none of a URI."""
-    at = {"process": "p1", "rank": 1, "file": "/src/my file#2?.py", "line": 34, "function": "f"}
-    (run,) = sarif([report(finding(locations=[at]))], "/src")["runs"]
-    where = run["results"][0]["locations"][0]["physicalLocation"]
-    assert where["artifactLocation"]["uri"] == "my%20file%232%3F.py"
 
 
 def test_a_text_of_the_program_gives_no_command() -> None:

@@ -231,14 +231,14 @@ def _frozen(value: Any) -> Any:
 
 
 def encoded(reports: Sequence[Mapping[str, Any]], form: str) -> bytes:
-    """The values of reports (``Report.to_dict``), one per job, as json, github, junit or sarif.
+    """The values of reports (``Report.to_dict``), one per job, as json, github or junit.
 
-    JSON is of the one report that there is, or a list. Files of GitHub's and SARIF's are named from
-    the checkout (``GITHUB_WORKSPACE``, else the working directory).
+    JSON is of the one report that there is, or a list. Files of GitHub's are named from the
+    checkout (``GITHUB_WORKSPACE``, else the working directory).
     """
     import orjson
 
-    from disttrace_viewer.views.ci import github, junit, sarif
+    from disttrace_viewer.views.ci import github, junit
 
     if form == "json":
         values = reports[0] if len(reports) == 1 else list(reports)
@@ -246,7 +246,5 @@ def encoded(reports: Sequence[Mapping[str, Any]], form: str) -> bytes:
     if form == "junit":
         return junit(reports).encode()
     root = os.environ.get("GITHUB_WORKSPACE") or os.getcwd()
-    if form == "sarif":
-        return orjson.dumps(sarif(reports, root), option=orjson.OPT_INDENT_2) + b"\n"
     lines = [line for values in reports for line in github(values, root)]
     return "".join(f"{line}\n" for line in lines).encode()

@@ -10,7 +10,7 @@ import shutil
 
 from disttrace_viewer.commands import common
 
-FORMATS = ("text", "json", "github", "junit", "sarif")
+FORMATS = ("text", "json", "github", "junit")
 INCOMPLETE = 2
 """Exit code where nothing wrong was found, but not everything could be read."""
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=FORMATS,
         default="text",
-        help="text; json (docs/json.md); github: annotations; junit: XML; sarif (docs/ci.md)",
+        help="text; json (docs/json.md); github: annotations; junit: XML (docs/ci.md)",
     )
     parser.add_argument(
         "--json",

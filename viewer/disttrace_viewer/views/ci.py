@@ -1,13 +1,11 @@
-"""Reports in the forms that CI systems read: annotations of GitHub, JUnit's XML, SARIF."""
+"""Reports in the forms that CI systems read: annotations of GitHub, JUnit's XML."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import version
 from typing import Any
-from urllib.parse import quote
 from xml.etree import ElementTree
 
 from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING
@@ -15,7 +13,6 @@ from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING
 _COMMANDS = {ERROR: "error", WARNING: "warning", NOTE: "notice"}
 HEALTHY = "nothing is wrong"
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def github(report: Mapping[str, Any], root: str) -> Iterator[str]:
@@ -101,54 +98,6 @@ def _lines(finding: Mapping[str, Any]) -> list[str]:
 def _text(text: str) -> str:
     """Without what XML cannot hold."""
     return _NO_XML.sub("\N{REPLACEMENT CHARACTER}", text)
-
-
-def sarif(reports: Sequence[Mapping[str, Any]], root: str) -> dict[str, Any]:
-    """SARIF 2.1.0 (OASIS) of the values of reports (``diagnose --json``): one run, a result each,
-    at the line of the culprit; files below ``root``, the checkout, are named from there. A
-    note is a result of level ``note``; a healthy job is a run without results.
-    """
-    findings = [finding for report in reports for finding in report["findings"]]
-    kinds = sorted({finding["kind"] for finding in findings})
-    driver = {
-        "name": "disttrace",
-        "version": version("disttrace"),
-        "rules": [{"id": kind} for kind in kinds],
-    }
-    return {
-        "$schema": SCHEMA,
-        "version": "2.1.0",
-        "runs": [
-            {
-                "tool": {"driver": driver},
-                "results": [_result(one, kinds, root) for one in findings],
-            }
-        ],
-    }
-
-
-def _result(finding: Mapping[str, Any], kinds: Sequence[str], root: str) -> dict[str, Any]:
-    text = "\n".join([finding["summary"], *filter(None, [finding["hint"]])])
-    at = _place(finding, root)
-    physical = (
-        {
-            "artifactLocation": {"uri": quote(at["file"])},
-            "region": {"startLine": max(1, int(at["line"]))},
-        }
-        if at
-        else None
-    )
-    return {
-        "ruleId": finding["kind"],
-        "ruleIndex": kinds.index(finding["kind"]),
-        "level": finding["severity"],
-        "message": {"text": text},
-        "locations": [{"physicalLocation": physical}] if physical else [],
-        "properties": {
-            "certainty": finding["certainty"],
-            "culprit_ranks": finding.get("culprit_ranks", []),
-        },
-    }
 
 
 def _place(finding: Mapping[str, Any], root: str) -> dict[str, str]:

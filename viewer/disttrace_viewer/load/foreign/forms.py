@@ -630,6 +630,8 @@ _CHECKS = ("receive grad", "arrier", "clients joined", "ncclUniqueId", "default_
 _ENDINGS = ("xitcode", "rank: ", "srun: ", "terminated with", "return code", " signal",
             "exit status", " died", "exit code", "with code", "[Rank ", "received SIG", "OOM",
             "Killed", "MPI_ABORT", "Process name")  # fmt: skip
+_NATIVELY = ("exception: ", "what():", "client socket", "Gloo.cpp", "Cuda failure", "shared mem",
+             "Xid")  # fmt: skip
 FORMS: tuple[tuple[tuple[str, ...], re.Pattern[str], Form], ...] = (
     (('{"disttrace":',), re.compile(r'\{"disttrace":.*'), announced),
     (("disttrace: ",), _OURS, ours),
@@ -652,19 +654,7 @@ FORMS: tuple[tuple[tuple[str, ...], re.Pattern[str], Form], ...] = (
     (("death signal", "got signal", "received SIG", "CANCELLED"), _OUTSIDE, ended_from_outside),
     *((_ENDINGS, re.compile(one), partial(ended, first=True)) for one in _FIRST_ENDS),
     *((_ENDINGS, re.compile(pattern), ended) for pattern in _ENDS),
-    (
-        (
-            "exception: ",
-            "what():",
-            "client socket",
-            "Gloo.cpp",
-            "Cuda failure",
-            "shared mem",
-            "Xid",
-        ),
-        _NATIVE,
-        native_error,
-    ),
+    (_NATIVELY, _NATIVE, native_error),
     (("orld", "ORLD", "MEMBER: ", "processes"), _WORLD, world),
 )
 """Words without which a line is not of a form, its form, and what takes it; the first that does
