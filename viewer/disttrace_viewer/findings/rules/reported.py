@@ -206,8 +206,9 @@ def _ends(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
         for rank, code in one["ends"]
     ]
     shown = ends if len(ends) <= 16 else [*ends[:15], f"{len(ends) - 15} more"]
-    first = ", in an order that the log does not tell" if len(ends) > 1 else ""
-    summary = f"The log reports that {sentences.listed(shown)} failed{first}."
+    order = ", in an order that it does not give" if len(ends) > 1 else ""
+    what = "the ends" if order else "the end"
+    summary = f"The log reports {what} of {sentences.listed(shown)}{order}."
     ranks = [rank for rank, _ in one["ends"]] if name == "rank" else []
     yield _found(
         case, "process_failed", summary, waiting=ranks, hint=_hint(one["ends"][0][1])

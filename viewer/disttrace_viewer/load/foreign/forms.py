@@ -391,7 +391,8 @@ _REPORTED = (
     ("absent", "a collective of Horovod",
      (r"\[missing ranks: (?P<ranks>\d{1,7}(?:, \d{1,7})*)\]")),
     ("absent", "a collective of Horovod",
-     r"^(?P<ranks>\d{1,7}): \[(?=.{0,300}?(?i:allreduce|allgather|broadcast|alltoall))"),
+     (r"^(?P<ranks>\d{1,7}): \[(?=[\w./-]{0,200}?(?i:allreduce|allgather|broadcast|alltoall)"
+      r"[\w/]{0,100}[._][\w./-]{1,200}[],])")),
     ("no_grad", "",
      r"did not receive grad for rank (?P<rank>\d{1,7}): (?P<names>[^\n]{0,200})"),
     ("sizes", "",
@@ -503,7 +504,7 @@ _ENDS = (
     # These name the command of the last process that was started, whichever ended.
     r"exits with return code = (?P<code>-?\d{1,6})",
     r"returned non-zero exit status (?P<code>\d{1,3})",
-    r"(?P<signal>OOM ?Killed)",
+    r"(?P<signal>OOM ?Killed)(?!\"?[:=] ?[Ff]alse)",
     r": line \d{1,7}: {1,8}\d{1,10} (?P<signal>Killed|Segmentation fault|Bus error)",
     r"[Oo]ut of memory: (?P<signal>Killed) process \d",
     r"died, exit code: (?P<code>-?\d{1,6})",
@@ -546,6 +547,8 @@ def ended(
     words = found.groupdict()
     number, signal = words.get("code"), words.get("signal")
     code = int(number) if number else _SIGNALS.get(signal, -9) if signal else None
+    if code == 0:
+        return True
     ranks, local = words.get("ranks"), words.get("local")
     known = numbers(ranks) if ranks else [] if line.rank is None or not first else [line.rank]
     if not known:

@@ -552,7 +552,7 @@ def _silent(log: Log, echoes: Mapping[int, LoggedFailure]) -> list[int]:
     aborted = {rank for rank, end in log.ends.items() if end.code == -6}  # by a check of its own
     known = {*log.ranks, *log.ends} - aborted
     alone = len(found) == 1 and found[0] in known and not log.deduplicated
-    return found if alone and max(echoes, default=0) < world else []
+    return found if alone and echoes and max(echoes) < world else []
 
 
 def _killed(log: Log) -> dict[int, int]:
