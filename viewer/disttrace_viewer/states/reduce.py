@@ -27,7 +27,7 @@ from disttrace_viewer.load.schema import Record
 from disttrace_viewer.merge.clock import Meeting
 from disttrace_viewer.states.history import MOST_DIFFERENT, CallOrder, packed
 from disttrace_viewer.states.reading import Reading
-from disttrace_viewer.states.state import OpRow, State
+from disttrace_viewer.states.state import ByIdentity, OpRow, State
 
 WINDOW = 256 << 10
 """Bytes at the end of a journal that say where its process stands, but for rare cases."""
@@ -303,15 +303,18 @@ def _referred(
         "group": {
             n: _bare_of(group)
             if group.get("ranks") is None
-            else {**_bare_of(group), "ranks": fmt.ranges_of(group["ranks"])}
+            else {**_bare_of(group), "ranks": _ranges(group["ranks"])}
             for n, group in numbered["group"].items()
         },
         "call": {n: _bare_of(call) for n, call in calls.items()},
     }
 
 
-def _bare_of(record: Record) -> Record:
-    return {k: v for k, v in record.items() if k not in ("def", "n") and v is not None}
+_ranges = ByIdentity(fmt.ranges_of).of
+_bare_of = ByIdentity(
+    lambda record: {k: v for k, v in record.items() if k not in ("def", "n") and v is not None}
+).of
+"""Of records, which the journals of a job mostly share: so are the definitions of its states."""
 
 
 MOST_PENDING = 256

@@ -202,9 +202,12 @@ def pack(states: Iterable[State]) -> bytes:
     return zlib.compress(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS), LEVEL)
 
 
+_MOST_KNOWN = 1 << 18
+
+
 class ByIdentity(Generic[V]):
     """What was made of objects, found again by their identity: to hash or to compare them takes
-    longer. Each is kept, since its identity stands for it.
+    longer. Each is kept, since its identity stands for it, until there are many.
     """
 
     def __init__(self, make: Callable[[Any], V]) -> None:
@@ -215,6 +218,8 @@ class ByIdentity(Generic[V]):
         """What ``make`` gives for an object, which is never changed."""
         found = self._known.get(id(thing))
         if found is None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
             found = self._known[id(thing)] = (thing, self._make(thing))
         return found[1]
 
