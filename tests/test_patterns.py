@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 
 from support import patterns
-from support.processes import ROOT, python
+from support.processes import ROOT
 
 
-def test_every_pattern_of_the_product_takes_linear_time() -> None:
-    """By its form, in a process that imports all modules."""
-    said = python(ROOT / "tests" / "support" / "patterns.py", timeout=150.0)
-    assert said.code == 0, f"{said}"
+@pytest.mark.parametrize("way", ["--form", pytest.param("--time", marks=pytest.mark.long)])
+def test_every_pattern_of_the_product_takes_linear_time(way: str) -> None:
+    """By its form, or measured on every short piece repeated; found by themselves."""
+    said = _run(way)
+    assert said.returncode == 0, said.stdout[-3000:] + said.stderr[-3000:]
     assert int(said.stdout.split()[-2]) > 100
 
 
-@pytest.mark.parametrize(
+TAKES_LONGER = pytest.mark.parametrize(
     "pattern",
     [
         r"sk-(?:[a-z][a-z0-9]*-)*(?=[\w-]*\d)[\w-]{16,}",
@@ -27,9 +30,19 @@ def test_every_pattern_of_the_product_takes_linear_time() -> None:
         r"(a|a)*b",
     ],
 )
+"""Those that stood in the product, and a textbook's."""
+
+
+@TAKES_LONGER
 def test_what_takes_longer_is_found_by_its_form(pattern: str) -> None:
-    """Those that stood in the product, and a textbook's."""
     assert patterns.faults(pattern)
+
+
+@pytest.mark.long
+@TAKES_LONGER
+def test_what_takes_longer_is_found_by_time(pattern: str) -> None:
+    said = _run("--time", pattern)
+    assert "of four times" in said.stdout or "not in time" in said.stdout
 
 
 @pytest.mark.parametrize(
@@ -52,3 +65,12 @@ def test_no_getsignal() -> None:
     """It compares the program's handlers with names of its own; ``_signal.getsignal`` does not."""
     for path in (ROOT / "disttrace").rglob("*.py"):
         assert not re.search(r"(?<!_)signal\.getsignal\(", path.read_text()), path
+
+
+def _run(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "tests/support/patterns.py"), *words]
+    return subprocess.run(
+        command,
+        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'viewer'}", "PATH": ""},
+        capture_output=True, text=True, timeout=150, check=False,
+    )  # fmt: skip

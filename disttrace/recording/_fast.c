@@ -281,7 +281,7 @@ typedef struct {
     PyObject_HEAD
     State *state;
     char off;  /* everything passes */
-    char idle; /* nobody has been woken since the last look */
+    char idle; /* the background thread was not woken since its last look */
     int64_t t0, last_number, begun; /* of the latter those that are none of a store */
     PyObject *all_pieces; /* a tuple of bytes, which keeps what is pointed to: */
     Text pieces[PIECES];

@@ -58,7 +58,7 @@ class PlainCore:
         self.groups = 0  # how many have been made
         self.deferring: type | None = None  # torch's tensors that wait when they are used
         self.wake: Callable[[], None] = lambda: None  # something is open from now on
-        self.idle = True  # nobody has been woken since the last look
+        self.idle = True  # the background thread was not woken since its last look
         # Nobody holds its Work any more.
         self.dropped: Callable[[Operation], None] = lambda operation: None
         # The native core tells it what a device will end; None: parts of Python's do, see Works.
