@@ -12,7 +12,7 @@ import disttrace
 from disttrace import cli
 from disttrace_viewer.api import Stats, ViewerError, load
 from support.journals import MS, UNIX_NS, Journal, training, workers
-from support.scenes import leave, steps
+from support.scenes import hang_without, leave, steps
 
 START = 100 * MS
 LATE = 40 * MS
@@ -398,3 +398,10 @@ def test_the_devices_time_counts_where_all_have_it(
         r for r in disttrace.load(str(tmp_path)).collectives.to_dicts() if r["op"] == "all_reduce"
     ]
     assert (one["clock"], one["algbw"]) == (clock, pytest.approx(4000 / seconds))
+
+
+def test_waits_that_never_ended_belong_to_none_where_no_verdict_is_given(tmp_path: Path) -> None:
+    """As where only the exchanges are looked at."""
+    for _ in hang_without(tmp_path, 2, 1):
+        pass
+    assert [*load(str(tmp_path)).waits.never] == [None]

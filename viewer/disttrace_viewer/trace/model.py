@@ -518,7 +518,8 @@ class CodeLocation:
         return cls(process, frame.file, frame.line, frame.function, op)
 
 
-class Blame(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Blame:
     """What ``diagnose`` reports of waiting that never ended, for all tables."""
 
     of: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
