@@ -29,11 +29,11 @@ ROOMS: dict[str, int] = {
     "disttrace/redact": 650,
     "disttrace/testing": 950,
     "viewer/disttrace_viewer": 100,
-    "viewer/disttrace_viewer/analysis": 4_600,
+    "viewer/disttrace_viewer/analysis": 4_450,
     "viewer/disttrace_viewer/api": 2_250,
     "viewer/disttrace_viewer/attach": 750,
     "viewer/disttrace_viewer/commands": 1_150,
-    "viewer/disttrace_viewer/companion": 7_250,
+    "viewer/disttrace_viewer/companion": 7_150,
     "viewer/disttrace_viewer/diagnosis": 2_000,
     "viewer/disttrace_viewer/evidence": 3_450,
     "viewer/disttrace_viewer/findings": 7_400,
@@ -48,8 +48,8 @@ ROOMS: dict[str, int] = {
 }
 """Lines of Python by the two outermost folders of a file. They are ceilings: what is added to one
 room another gives up. To be lowered below 67,000 in all."""
-TESTS = 69_000
-FILES = 327
+TESTS = 68_800
+FILES = 326
 NAMED_TWICE = 0
 FILES_ENTERED, MODULES, CLIMBS = 90, 114, 2
 """By the diagnosis of a hang of two ranks, which stand in one folder of journals."""

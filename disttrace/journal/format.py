@@ -310,8 +310,6 @@ LIVE_SUFFIX = ".live"
 """Of the file in which processes of a host read what is known of its ranks."""
 VERDICTS_SUFFIX = ".verdicts.jsonl"
 """Of the file in which a job keeps what it announced itself."""
-MINUTES_SUFFIX = ".minutes.jsonl"
-"""Of the file in which the calls of a process are counted by the minute."""
 
 EXPORTER_LINE = b"exporter\n"
 """In the registry of an exporter: the process that locks the file starts one."""

@@ -9,7 +9,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from disttrace.journal.format import MINUTES_SUFFIX
 from disttrace_viewer.load import archives
 from disttrace_viewer.load.announcements import paths_of
 from disttrace_viewer.load.journals import in_name
@@ -56,7 +55,6 @@ def pack(paths: Sequence[str], *, job: str | None = None, output: str | None = N
     journals = part.journals
     try:
         files = [one.files for one in journals]
-        all_of = [path for of in files for path in (*of.paths, of.base + MINUTES_SUFFIX)]
         names = {name for one in part.jobs for name in one.names}
         announced = {
             path
@@ -64,6 +62,7 @@ def pack(paths: Sequence[str], *, job: str | None = None, output: str | None = N
             for job in names
             for path in paths_of(os.path.dirname(of.base), job)
         }
+        all_of = [path for of in files for path in of.paths]
         count = archives.pack([*all_of, *sorted(announced)], target)
     except OSError as error:
         raise _failed(error, target) from None

@@ -307,7 +307,7 @@ def test_json_is_the_contract(tmp_path: Path, capfdbinary: pytest.CaptureFixture
     found = told(tmp_path, capfdbinary)
     assert list(found) == [
         "format", "wall_ns", "communicating_ns", "waiting_ns", "operations", "ranks", "origins",
-        "wait_states", "what_if", "critical_path", "older", "incomplete", "others",
+        "wait_states", "what_if", "critical_path", "incomplete", "others",
     ]  # fmt: skip
     assert list(found["operations"][0]) == [
         "op", "group", "line", "calls", "bytes", "total_ns", "median_ns", "p99_ns", "max_ns",

@@ -12,7 +12,6 @@ from typing import Any
 import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
-from disttrace_viewer.analysis.minutes import Older, older
 from disttrace_viewer.analysis.schedule import Schedule, critical_path
 from disttrace_viewer.analysis.statistics import KEYS, Statistics, overlap
 from disttrace_viewer.analysis.wait_states import WaitStates
@@ -29,7 +28,6 @@ from disttrace_viewer.views.terminal.plan import parse_time
 from disttrace_viewer.views.terminal.stats import (
     paint,
     paint_critical_path,
-    paint_older,
     paint_what_if,
 )
 
@@ -50,13 +48,6 @@ NUMBERS = (
     "busbw",
     "clock",
 )
-OLDER = {
-    **dict.fromkeys(("op", "group", "line"), pl.String),
-    **dict.fromkeys(
-        ("ranks", "calls", "total_ns", "held_ns", "max_ns", "from_ns", "to_ns"), pl.Int64
-    ),
-    "partial": pl.Boolean,
-}
 
 
 class Stats:
@@ -161,23 +152,6 @@ class Stats:
         return self.statistics.states
 
     @cached_property
-    def older(self) -> pl.DataFrame:
-        """What ranks called before the oldest operations that their journals still hold, where a
-        companion counted it by the minute, longest ``total_ns`` first: ``op group line ranks calls
-        total_ns held_ns max_ns from_ns to_ns partial``.
-
-        ``held_ns`` is the part of the total in which ranks were held up; the counts are of whole
-        minutes from ``from_ns`` to ``to_ns`` (unix), of which not all was seen where ``partial``.
-        No other table has any of it.
-        """
-        rows = [{**asdict(one), "ranks": len(one.ranks)} for one in self._older]
-        return pl.DataFrame(rows, schema=OLDER)
-
-    @cached_property
-    def _older(self) -> list[Older]:
-        return older(self._trace.processes)
-
-    @cached_property
     def what_if(self) -> pl.DataFrame:
         """What the run would have taken without something, largest gain first: ``without`` (a
         struct of ``rank``, ``line``, ``host``, ``group``, of which one is not null) ``wall_ns
@@ -263,7 +237,6 @@ class Stats:
             "what_if": [self.without(question) for question in asked]
             or [gain(one, self._trace) for one in self._what_if.best],
             "critical_path": self.critical_path.to_dicts(),
-            "older": self.older.to_dicts(),
             "incomplete": [problem.sentence for problem in self._trace.problems],
         }
 
@@ -289,7 +262,6 @@ class Stats:
         paint(self.statistics, out, by=by, whole=not self._trace.problems)
         paint_what_if(self._what_if, answers or self._what_if.best, out)
         paint_critical_path(critical_path(self._schedule), self._trace, out)
-        paint_older(self._older, out)
         if self._trace.problems:
             out.line()
         for problem in self._trace.problems:

@@ -3,8 +3,7 @@
 Of a process the time between two releases is *away*, what it did by itself, up to the point from
 which the next operation holds it, and *inside*, from there to that operation's end. All members
 of a collective that waits for all are released together. So a rank that came later than another
-was inside for less by that much, and no clocks of hosts need to be compared for it. What calls took
-by the minute stays in a file beside the journal (docs/journal.md), which gives up segments.
+was inside for less by that much, and no clocks of hosts need to be compared for it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from typing import Any
 import orjson
 
 import disttrace.journal.format as fmt
-from disttrace_viewer.analysis.minutes import MINUTE_NS
 from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.companion.progress import NewestSegment
 from disttrace_viewer.companion.slow_ranks import Block, Blocks, Released
@@ -31,66 +29,6 @@ from disttrace_viewer.trace.operation import SYNCHRONIZING
 from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording.names import file_name
 
-MOST_CALLS = 200
-"""Calls of one minute that are written; of more only that some are missing."""
-MOST_BYTES = 32 << 20
-"""Months of what a training loop calls."""
-
-
-class Minutes:
-    """Of one journal. Nothing here raises: where nothing can be written, nothing is. Nor where the
-    journal is gone, for it was exported.
-    """
-
-    def __init__(self, path: str, definitions: Definitions) -> None:
-        """``path``: of the journal, without what its files' names end in."""
-        self._path = path
-        self._definitions = definitions
-        self._minute = 0
-        self._partial = False
-        self._calls: dict[int, list[int]] = {}
-        """By call how many, what they took and held, and the longest."""
-
-    def add(self, call: int, begin: int, end: int, held: int) -> None:
-        """One operation is over; times on the journal's clock."""
-        zero_ns = self._definitions.process.get("unix_ns")
-        minute = ((zero_ns if type(zero_ns) is int else 0) + end) // MINUTE_NS
-        if minute > self._minute:
-            self.write()
-            self._minute = minute
-        one = self._calls.get(call)
-        if one is None:
-            if len(self._calls) >= MOST_CALLS:
-                self._partial = True
-                return
-            one = self._calls[call] = [0, 0, 0, 0]
-        one[0] += 1
-        one[1] += end - begin
-        one[2] += held
-        one[3] = max(one[3], end - begin)
-
-    def missed(self) -> None:
-        self._partial = True
-
-    def write(self) -> None:
-        if not self._calls or not os.path.exists(fmt.definitions_name(self._path)):
-            return
-        calls, self._calls = self._calls, {}
-        partial, self._partial = self._partial, False
-        lines = [
-            {"m": self._minute, "s": call, "n": n, "d": took, "h": held, "x": longest}
-            | ({"p": 1} if partial else {})
-            for call, (n, took, held, longest) in calls.items()
-        ]
-        try:
-            path = self._path + fmt.MINUTES_SUFFIX
-            with fmt.opened_own(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND) as fd:
-                if os.fstat(fd).st_size < MOST_BYTES:
-                    os.write(fd, b"".join(orjson.dumps(line) + b"\n" for line in lines))
-        except (OSError, TypeError):
-            pass  # a full disk, or the folder is gone; times that cannot be
-
-
 _HOLD = (fmt.COLLECTIVE, fmt.MESSAGE, fmt.STORE)
 MOST_OPEN = 10_000
 """Operations of which the end is awaited; of more the oldest ones are work that is not awaited."""
@@ -98,7 +36,6 @@ MOST_OPEN = 10_000
 
 @dataclass(frozen=True, slots=True)
 class _CallKind:
-    number: int
     group: int | None
     place: str
     holds: bool
@@ -110,7 +47,7 @@ class _CallKind:
 class Holds:
     """Of one journal, from any point of it on."""
 
-    def __init__(self, definitions: Definitions, minutes: Minutes | None = None) -> None:
+    def __init__(self, definitions: Definitions) -> None:
         self.places: dict[str, tuple[str, Frame | None]] = {}
         """Operation and the program's line by what stands for both."""
         self.away_ns = self.held_ns = 0
@@ -118,7 +55,6 @@ class Holds:
         self.last_ns = 0
         """Newest time that was seen, on the journal's clock."""
         self._definitions = definitions
-        self._minutes = minutes
         self._calls: dict[int, _CallKind] = {}
         self._open: dict[int, tuple[Record, _CallKind]] = {}
         self._newest = 0
@@ -128,8 +64,6 @@ class Holds:
         """What comes next does not follow on what was taken."""
         self._open.clear()
         self._release = None
-        if self._minutes is not None:
-            self._minutes.missed()
 
     def take(self, records: Iterable[dict[str, Any]]) -> Iterator[Released]:
         """The exchanges that these records end. What is none of the format is passed over."""
@@ -180,13 +114,9 @@ class Holds:
         elif ("issued" in op or call.on_device) and op["b"] != self._newest:
             since = None  # the program went on meanwhile
         away = inside = 0
-        before: int | None = None
         if since is not None:
             before, self._release = self._release, max(self._release or 0, end)
             inside = max(0, end - max(since, before or 0))
-        if self._minutes is not None:
-            self._minutes.add(call.number, op["t"], end, inside)
-        if since is not None:
             if before is None:
                 return None  # it is not known how long it was away
             away = max(0, since - before)
@@ -203,7 +133,6 @@ class Holds:
             kind, op = call.get("kind"), str(call.get("op"))
             place = self._place(op, call.get("stack")) if op in SYNCHRONIZING else ""
             found = self._calls[number] = _CallKind(
-                number=number,
                 group=call.get("group") if kind == fmt.COLLECTIVE else None,
                 place=place if kind == fmt.COLLECTIVE else "",
                 holds=kind in _HOLD,
@@ -234,8 +163,7 @@ class Follower:
         self._path = os.path.join(directory, base)
         self._defined = Defined(self._path)
         self.definitions = self._defined.known
-        self._minutes = Minutes(self._path, self.definitions)
-        self.holds = Holds(self.definitions, self._minutes)
+        self.holds = Holds(self.definitions)
         self._shifts = shifts
         self._segment = NewestSegment(self._path)
         self._groups: dict[int, Blocks | None] = {}
@@ -264,7 +192,6 @@ class Follower:
         self._defined.read()
 
     def close(self) -> None:
-        self._minutes.write()
         self._defined.close()
         self._segment.close()
 

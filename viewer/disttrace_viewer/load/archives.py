@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from disttrace.journal.format import DEFS_SUFFIX, MINUTES_SUFFIX, OPS_SUFFIX, VERDICTS_SUFFIX
+from disttrace.journal.format import DEFS_SUFFIX, OPS_SUFFIX, VERDICTS_SUFFIX
 from disttrace_viewer.load.files import MOST_BYTES, open_regular, read, size
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.trace.plain_text import plain
@@ -40,7 +40,7 @@ MOST_OF_DISK = 0.5
 _PART = r"[A-Za-z0-9._]{1,60}"
 _NAME = re.compile(
     rf"{_PART}-{_PART}-[0-9]{{1,20}}-[0-9a-f]{{12}}"
-    rf"({re.escape(DEFS_SUFFIX)}|\.[0-9]{{1,12}}{re.escape(OPS_SUFFIX)}|{re.escape(MINUTES_SUFFIX)})"
+    rf"({re.escape(DEFS_SUFFIX)}|\.[0-9]{{1,12}}{re.escape(OPS_SUFFIX)})"
     rf"|{_PART}{re.escape(VERDICTS_SUFFIX)}"
 )
 """Job, host, pid and process, as ``disttrace/identity.py`` puts them together; a job alone."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from disttrace.journal.format import (
     ANNOUNCEMENTS_SUFFIX,
     DEFS_SUFFIX,
-    MINUTES_SUFFIX,
     OPS_SUFFIX,
     VERDICTS_SUFFIX,
 )
@@ -24,7 +23,7 @@ _OURS = (*_JSON, DEFS_SUFFIX + ".gz", OPS_SUFFIX + ".gz")
 _REMOTE = (*_OURS, ".json.gz")
 """Names that are looked at on remote file systems."""
 _NO_EVIDENCE = (
-    *(VERDICTS_SUFFIX, MINUTES_SUFFIX, ANNOUNCEMENTS_SUFFIX),
+    *(VERDICTS_SUFFIX, ANNOUNCEMENTS_SUFFIX),
     *(".py", ".pyc", ".so", ".pt", ".pth", ".safetensors"),
     *(".bin", ".npy", ".npz", ".gz.part", ".html", ".parquet", ".lock"),
 )

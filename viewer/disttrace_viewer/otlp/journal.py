@@ -148,7 +148,7 @@ class JournalReader:
         """Remove the journal's files; what cannot be removed, or is not ours, stays."""
         if self._owner is None or not fmt.is_plain_name(self.base):
             return
-        names = [fmt.definitions_name(self._path), self._path + fmt.MINUTES_SUFFIX]
+        names = [fmt.definitions_name(self._path)]
         names += [fmt.segment_name(self._path, n) for n in range(1, self._next)]
         for name in names:
             fmt.remove_own(name, self._owner)

@@ -8,14 +8,13 @@ from typing import Any
 import polars as pl
 from rich.text import Text
 
-from disttrace_viewer.analysis.minutes import Older
 from disttrace_viewer.analysis.statistics import FAMILY, Statistics
 from disttrace_viewer.analysis.what_if import WhatIf, WhatIfOutcome
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.views.terminal import DIM, WAIT
 from disttrace_viewer.views.terminal.console import Column, TextConsole, paint_table
 from disttrace_viewer.wording.differences import WHAT_IF, path_note, stretch, what_if_sentence
-from disttrace_viewer.wording.names import clock_time, duration, file_name, number, size, spans
+from disttrace_viewer.wording.names import duration, file_name, number, size, spans
 
 ROWS, RANKS, ORIGINS = 20, 12, 5
 """Rows shown before the rest is counted."""
@@ -257,35 +256,3 @@ def paint_critical_path(stretches: pl.DataFrame, trace: JobTrace, out: TextConso
         share = int(rest["time_ns"].sum()) / whole
         count = number(rest.height, "more stretch", "more stretches")
         out.line((f"  and {count}, {share:.0%} (--json)", DIM))
-
-
-_OLDER = 12
-"""Rows of what was called before the oldest operation that is still there."""
-
-
-def paint_older(older: Sequence[Older], out: TextConsole) -> None:
-    """A table, the longest in all first; nothing where nothing was given up."""
-    if not older:
-        return
-    begin, end = min(one.from_ns for one in older), max(one.to_ns for one in older)
-    shown = older[:_OLDER]
-    partial = ", of some minutes not all" if any(one.partial for one in older) else ""
-    out.heading(
-        f"before {clock_time(end)}",
-        f"{duration(end - begin)} from {clock_time(begin)} on, given up at DISTTRACE_MAX_MB and"
-        f" counted by the minute{partial}",
-    )
-    paint_table(
-        [
-            Column("operation", [one.op for one in shown], right=False),
-            Column("line", [file_name(one.line) or "?" for one in shown], right=False),
-            Column("ranks", [f"{len(one.ranks):,}" for one in shown], dear=2),
-            Column("calls", [f"{one.calls:,}" for one in shown]),
-            Column("total", [duration(one.total_ns) for one in shown]),
-            Column("held up", [duration(one.held_ns) for one in shown], dear=1),
-            Column("max", [duration(one.max_ns) for one in shown], dear=3),
-        ],
-        out,
-    )
-    if len(older) > _OLDER:
-        out.line((f"  and {number(len(older) - _OLDER, 'more row')} (--json)", DIM))
