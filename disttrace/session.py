@@ -125,7 +125,7 @@ class Session:
         self._ending.install(self._hook)
         if self._without_gil is not None:
             self._without_gil.install()
-        if self._companion.exports or spans.wanted:
+        if self._companion.exports:
             self._hook.when_imported("opentelemetry.trace", spans.note_spans(self.recorder))
         self._hook.when_imported(_DISTRIBUTED, self._torch_arrived)
         # Who adopts orphans has to be there for those who want a companion, and wants none itself.

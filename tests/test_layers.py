@@ -39,7 +39,6 @@ RECORDER_ROOMS = (
     "session",
     "startup",
     "api",
-    "instrumentor",
     "testing",
     "integrations",
     "commands/shell",

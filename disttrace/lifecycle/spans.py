@@ -12,9 +12,6 @@ from disttrace.recording.recorder import Recorder
 TRACEPARENT = "TRACEPARENT"
 _ALWAYS_ON = ("", "always_on", "parentbased_always_on")
 
-wanted = False
-"""Whether begins name the user's span although nothing is exported by a process of its own."""
-
 
 def hand_down(identity: Identity, environ: Mapping[str, str]) -> dict[str, str]:
     """What a launcher hands to its children, so that their own spans are in the job's trace.

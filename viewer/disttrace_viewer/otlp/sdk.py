@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.context import Context as OtelContext
-from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import SpanProcessor, SynchronousMultiSpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator
@@ -20,12 +18,10 @@ from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, S
 from disttrace_viewer.load.ids import Context
 from disttrace_viewer.otlp import attributes
 from disttrace_viewer.otlp.journal import OK, JournalReader, LiveOperation
-from disttrace_viewer.otlp.pipeline import Pipeline
 from disttrace_viewer.otlp.spans import Span
 from disttrace_viewer.trace.operation import BUS
 
 SCOPE = "disttrace"
-_POLL_S = 0.25
 _LINK = "disttrace.link"
 
 
@@ -45,9 +41,7 @@ class _Given(IdGenerator):
 class Tracers:
     """One tracer per process: OTLP groups spans by resource."""
 
-    def __init__(self, processor: SpanProcessor, *, like: TracerProvider | None = None) -> None:
-        """``like``: a provider of the program whose resource, sampler and limits hold."""
-        self._like = like
+    def __init__(self, processor: SpanProcessor) -> None:
         self._ids = _Given()
         self._processors = SynchronousMultiSpanProcessor()
         self._processors.add_span_processor(processor)
@@ -105,14 +99,11 @@ class Tracers:
         return found
 
     def _provider(self, journal: JournalReader) -> TracerProvider:
-        own, like = resource(journal), self._like
         return TracerProvider(
-            resource=Resource.create(own) if like is None else Resource(own).merge(like.resource),
-            sampler=None if like is None else like.sampler,
+            resource=Resource.create(resource(journal)),
             shutdown_on_exit=False,
             active_span_processor=self._processors,
             id_generator=self._ids,
-            span_limits=getattr(like, "_span_limits", None),
         )
 
 
@@ -125,48 +116,6 @@ def resource(journal: JournalReader) -> attributes.Attributes:
     if not named:
         found[SERVICE_NAME] = attributes.service_name(journal.definitions)
     return found
-
-
-class Feed:
-    """From this process's journal to a provider that the program made itself, by a thread, with its
-    resource, sampler and processors. gRPC comes in only where the program's own exporter brings it.
-
-    Metrics go to ``meters``, without one to the program's global provider: where it has none
-    either, OpenTelemetry's stand-in takes them and does nothing.
-    """
-
-    def __init__(
-        self,
-        provider: TracerProvider,
-        meters: MeterProvider | None,
-        directory: str,
-        base: str,
-        *,
-        pending_s: float,
-    ) -> None:
-        tracers = Tracers(provider._active_span_processor, like=provider)
-        self._pipeline = Pipeline(tracers.emit, pending_ns=int(pending_s * 1e9))
-        meter = get_meter(SCOPE, meter_provider=meters)
-        self._pipeline.use(Meters(meter, self._pipeline.in_flight))
-        self._pipeline.follow(directory, base)
-        self._ended = threading.Event()
-        self._pid = os.getpid()
-        self._thread = threading.Thread(target=self._run, name="disttrace-feed", daemon=True)
-        self._thread.start()
-        atexit.register(self.stop)
-
-    def stop(self) -> None:
-        """Hand over everything that was recorded so far, and end."""
-        atexit.unregister(self.stop)
-        if os.getpid() != self._pid or self._ended.is_set():
-            return  # a forked child has no thread, and a journal of its own
-        self._ended.set()
-        self._thread.join()
-        self._pipeline.finish()
-
-    def _run(self) -> None:
-        while not self._ended.wait(_POLL_S):
-            self._pipeline.poll()
 
 
 _SECONDS = (1e-5, 1e-4, 1e-3, 5e-3, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
