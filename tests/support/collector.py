@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as logs_pb
-from opentelemetry.proto.collector.logs.v1 import logs_service_pb2_grpc as logs_grpc
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as metrics_pb
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc as metrics_grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as trace_pb
@@ -67,7 +65,6 @@ class Collector:
     """Data points by name of the metric, the newest request's last."""
     described: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Unit and kind (``sum``, ``gauge``, ``histogram``) of a metric."""
-    logs: list[Any] = field(default_factory=list)
     """Log records as they came."""
     headers: list[dict[str, str]] = field(default_factory=list)
     requests: int = 0
@@ -114,13 +111,6 @@ class Collector:
                         self.described[metric.name] = (metric.unit, kind)
                         self.metrics.setdefault(metric.name, []).extend(data.data_points)
 
-    def take_logs(self, request: Any) -> None:
-        """Keep a request's log records."""
-        with self._lock:
-            for group in request.resource_logs:
-                for scope in group.scope_logs:
-                    self.logs += scope.log_records
-
     def stop(self) -> None:
         """Close the port."""
         if self._stop is not None:
@@ -150,12 +140,6 @@ def serve_grpc(collector: Collector, tls: tuple[Path, Path] | None = None) -> Co
             collector.take_metrics(request)
             return metrics_pb.ExportMetricsServiceResponse()
 
-    class Logs(logs_grpc.LogsServiceServicer):
-        def Export(self, request: Any, context: Any) -> Any:  # noqa: N802
-            collector.take_logs(request)
-            return logs_pb.ExportLogsServiceResponse()
-
-    logs_grpc.add_LogsServiceServicer_to_server(Logs(), server)
     trace_grpc.add_TraceServiceServicer_to_server(Traces(), server)
     metrics_grpc.add_MetricsServiceServicer_to_server(Metrics(), server)
     if tls is None:
@@ -184,8 +168,6 @@ def serve_http(collector: Collector, tls: tuple[Path, Path] | None = None) -> Co
                 request = trace_pb.ExportTraceServiceRequest.FromString(body)
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 code = 200 if collector.take_spans(request, headers) else 403
-            elif self.path.endswith("/v1/logs"):
-                collector.take_logs(logs_pb.ExportLogsServiceRequest.FromString(body))
             else:
                 collector.take_metrics(metrics_pb.ExportMetricsServiceRequest.FromString(body))
             self.send_response(code)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from disttrace_viewer.companion.service import CompanionLog, Duty, Order
 from disttrace_viewer.otlp.pipeline import Pipeline
 from disttrace_viewer.otlp.sdk import Tracers
-from disttrace_viewer.otlp.sending import LAST_S, Metrics, Sender, send_stall
+from disttrace_viewer.otlp.sending import LAST_S, Metrics, Sender
 from disttrace_viewer.otlp.spans import Emit
 from disttrace_viewer.otlp.target import exporter, target
 from disttrace_viewer.trace.plain_text import whole
@@ -33,7 +32,6 @@ class Export(Duty):
             emit, full = Tracers(self._sender).emit, self._sender.full
         pending_ns = int(order.pending_s * 1e9)
         self.pipeline = Pipeline(emit, pending_ns=pending_ns, say=log.write, full=full)
-        self._stall: threading.Thread | None = None
         self._metrics = Metrics(self.pipeline, self._sender)
 
     def follow(self, base: str) -> None:
@@ -49,13 +47,9 @@ class Export(Duty):
         self._metrics.begin()
 
     def stalled(self, summary: str, text: str, ops: Sequence[Sequence[Any]]) -> None:
-        """Send a stall: an event on the spans of the waiting ranks, and a log record."""
+        """Send a stall: an event on the spans of the waiting ranks."""
         self.pipeline.poll()
-        spans = self.pipeline.stalled(summary, [(str(one), int(number)) for one, number in ops])
-        protocol = target("LOGS").protocol
-        if spans and protocol is not None:
-            self._join_stall()
-            self._stall = send_stall(protocol, summary, text, spans[0])
+        self.pipeline.stalled(summary, [(str(one), int(number)) for one, number in ops])
 
     def ended(self, base: str) -> None:
         self.pipeline.ended(base)
@@ -72,14 +66,9 @@ class Export(Duty):
         if self._sender is not None:
             self._sender.finish()
         metrics.join(LAST_S)
-        self._join_stall()
         if not self._order.keep:
             for journal in self.pipeline.journals.values():
                 journal.delete()
-
-    def _join_stall(self) -> None:
-        if self._stall is not None:
-            self._stall.join(LAST_S)
 
     def _warn_of_hosts(self) -> None:
         """A job over several hosts that nothing names is several traces."""

@@ -144,18 +144,15 @@ class Pipeline:
             self.ended(base)
         self._send_exchanges(time.time_ns(), final=True)
 
-    def stalled(self, summary: str, ops: Iterable[tuple[str, int]]) -> list[Span]:
-        """Send operations in flight, [process, number], as stalled; their spans."""
+    def stalled(self, summary: str, ops: Iterable[tuple[str, int]]) -> None:
+        """Send operations in flight, [process, number], as stalled."""
         wanted = set(ops)
-        spans = []
         now = time.time_ns()
         for journal, operation, _ in self.in_flight():
             if (journal.definitions.id, operation.number) in wanted:
                 self._root(journal)
-                spans.append(self._builder.stalled(journal, operation, now, summary))
                 operation.pending_sent = True
-                self._emit(spans[-1])
-        return spans
+                self._emit(self._builder.stalled(journal, operation, now, summary))
 
     def in_flight(self) -> Iterator[tuple[JournalReader, LiveOperation, int]]:
         """Every operation in flight with its age in nanoseconds."""

@@ -1,4 +1,4 @@
-"""Sends spans, metrics and logs by OpenTelemetry's own processors, and counts what was lost."""
+"""Sends spans and metrics by OpenTelemetry's own processors, and counts what was lost."""
 
 from __future__ import annotations
 
@@ -9,21 +9,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.metrics import Observation
-from opentelemetry.sdk._logs import LoggerProvider
-from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.trace import TraceFlags
 
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.otlp.pipeline import Pipeline
 from disttrace_viewer.otlp.sdk import SCOPE, Meters, resource
-from disttrace_viewer.otlp.spans import Span
 from disttrace_viewer.otlp.target import exporter, target, without_secrets
 from disttrace_viewer.trace.plain_text import whole
 
@@ -38,7 +33,7 @@ GIVE_UP_MS = 10_000
 LONGEST_S = 300.0
 """After the job: so long at most, however slowly the collector takes spans."""
 LAST_S = 5.0
-"""What the last metrics and logs may take at the end."""
+"""What the last metrics may take at the end."""
 
 
 class Sender(SpanProcessor):
@@ -246,7 +241,10 @@ class Metrics:
     def finish(self) -> threading.Thread:
         """Send the last values, on a thread."""
         self.begin()
-        return _beside(self._provider.shutdown if self._provider is not None else lambda: None)
+        end = self._provider.shutdown if self._provider is not None else lambda: None
+        thread = threading.Thread(target=end, daemon=True)
+        thread.start()
+        return thread
 
 
 _OF_THE_JOB = (
@@ -256,41 +254,6 @@ _OF_THE_JOB = (
     "disttrace.run",
     "disttrace.world_size",
 )
-
-
-def send_stall(protocol: str, summary: str, text: str, span: Span) -> threading.Thread:
-    """A stall as a log record, on the trace of the job and on the span of the first who waits.
-
-    Sent at once, on a thread: a job that stalls may be killed the next moment, and a collector that
-    takes no logs must not hold up the spans.
-    """
-    record = LogRecord(
-        timestamp=time.time_ns(),
-        observed_timestamp=time.time_ns(),
-        trace_id=int(span.context.trace, 16),
-        span_id=int(span.context.span, 16),
-        trace_flags=TraceFlags(TraceFlags.SAMPLED),
-        severity_text="ERROR",
-        severity_number=SeverityNumber.ERROR,
-        body=summary,
-        attributes={"disttrace.type": "stall", "disttrace.report": text[:30_000]},
-        event_name="disttrace.stalled",
-    )
-    found = Resource.create(resource(span.process))
-
-    def send() -> None:
-        provider = LoggerProvider(found, shutdown_on_exit=False)
-        provider.add_log_record_processor(BatchLogRecordProcessor(exporter("LOGS", protocol)))
-        provider.get_logger(SCOPE).emit(record)
-        provider.shutdown()
-
-    return _beside(send)
-
-
-def _beside(do: Callable[[], object]) -> threading.Thread:
-    thread = threading.Thread(target=do, daemon=True)
-    thread.start()
-    return thread
 
 
 def _short(message: str) -> str:

@@ -20,7 +20,7 @@ _SHORTEST = 4  # of a header's value: less would mask words
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a signal (``TRACES``, ``METRICS``, ``LOGS``) goes; ``protocol`` None: nowhere."""
+    """Where a signal (``TRACES``, ``METRICS``) goes; ``protocol`` None: nowhere."""
 
     protocol: str | None
     name: str
@@ -70,7 +70,6 @@ def _secrets(environ: Mapping[str, str]) -> list[str]:
 _EXPORTERS = {
     "TRACES": ("trace_exporter", "OTLPSpanExporter"),
     "METRICS": ("metric_exporter", "OTLPMetricExporter"),
-    "LOGS": ("_log_exporter", "OTLPLogExporter"),
 }
 """The SDK's, by signal: module and class, of one name for both protocols."""
 
