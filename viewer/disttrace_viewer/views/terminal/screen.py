@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
@@ -17,9 +16,6 @@ from disttrace_viewer.views.terminal.top import FAULT, WELL, Snapshot, TopRow
 from disttrace_viewer.wording.names import clock_time, number
 from disttrace_viewer.wording.sentences import span
 
-SORTS = ("culprits", "for", "ops/s", "late", "wait")
-"""What rows are sorted by; culprits first is how the diagnosis has them."""
-KEYS = "q quit  enter expand  s sort  d diagnosis  r all ranks"
 LEGEND = (
     "for: how long there; ops/s: begun in the newest 5 s; of the newest 30 s, late: others waited"
     " for it, wait: it waited for others"
@@ -32,62 +28,19 @@ _BOTH = 24
 """In fewer columns there is only the line where a rank is, and not what it does there."""
 
 
-@dataclass
-class Selection:
-    """What was chosen by keys."""
-
-    sort: str = SORTS[0]
-    cursor: int = 0
-    expanded: set[tuple[int, ...]] = field(default_factory=set)
-    """Processes of the rows that are unfolded."""
-    all_ranks: bool = False
-
-    def rows(self, values: Snapshot) -> list[tuple[TopRow, bool]]:
-        """The rows in order, and whether each is a single process under its position."""
-        rows: Sequence[TopRow] = values.rows
-        if self.all_ranks:
-            rows = [
-                replace(one, doing=row.doing, briefly=row.briefly, at=row.at, age_ns=row.age_ns)
-                for row in rows
-                for one in row.members
-            ]
-        rows = sorted(rows, key=self._key) if self.sort != SORTS[0] else rows
-        found: list[tuple[TopRow, bool]] = []
-        for row in rows:
-            found.append((row, False))
-            if row.members and row.processes in self.expanded:
-                found += [(member, True) for member in row.members]
-        return found
-
-    def _key(self, row: TopRow) -> float:
-        values = (0, row.age_ns, row.ops_per_s, row.late, row.waiting)
-        return -(values[SORTS.index(self.sort)] or 0)
-
-    def toggle(self, values: Snapshot) -> None:
-        """Unfold the row under the cursor, or fold it."""
-        rows = self.rows(values)
-        if rows:
-            row = rows[min(self.cursor, len(rows) - 1)][0]
-            whole = next((r for r in values.rows if set(row.processes) <= set(r.processes)), row)
-            self.expanded ^= {whole.processes}
-
-
 def lines(
     values: Snapshot,
     width: int,
     rows: int | None = None,
     *,
-    look: Selection | None = None,
     older_ns: int = 0,
     details: Sequence[str] = (),
 ) -> list[Text]:
     """The picture in ``rows`` lines of at most ``width`` columns, or in as many as it takes.
 
-    With a ``look`` the last line names the keys. ``older_ns`` is the time since the snapshot: ages
-    of what still lasts go on. What does not fit is counted in a line of its own; where there is
-    room, ``details`` follow, and what the columns mean.
+    ``older_ns`` is the time since the snapshot: ages of what still lasts go on. What does not fit
+    is counted in a line; where there is room, ``details`` follow, and what the columns mean.
     """
-    chosen = look or Selection()
     top = [_head(values, width, older_ns), *_verdict(values, width, rows)]
     # Jobs that lived meanwhile, those first in which something is wrong.
     others = sorted(values.others, key=lambda one: one.healthy)[: None if rows is None else 2]
@@ -96,43 +49,24 @@ def lines(
     who = _width_of_who(values, width)
     # Of what is over only how long each was there is known.
     right = _RIGHT if values.live else _RIGHT[:1]
-    table = [
-        _row(row, member, who, width, older_ns if values.live else 0, right)
-        for row, member in chosen.rows(values)
-    ]
-    if look is not None and table:
-        look.cursor = max(0, min(look.cursor, len(table) - 1))
-        table[look.cursor].stylize("reverse")
+    table = [_row(row, who, width, older_ns if values.live else 0, right) for row in values.rows]
     top.append(_names(who, width, right))
-    below = [] if look is None else [Text(_cut(f" {KEYS}  ({chosen.sort})", width), DIM)]
-    room = (rows or 0) - len(top) - len(table) - len(below)
-    if rows is not None and room < 0:
-        table = _window(chosen, values, table, max(1, rows - len(top) - len(below) - 1), width)
-    if look is not None and room > 3:
+    if rows is None:
+        return [*top, *table]
+    room = rows - len(top) - len(table)
+    if room < 0:
+        shown = max(1, rows - len(top) - 1)
+        left = values.rows[shown:]
+        count = number(sum(len(row.processes) for row in left), "process", "processes")
+        text = f"   and {number(len(left), 'more position', 'more positions')} ({count})"
+        table = [*table[:shown], Text(_cut(text, width), DIM)]
+    if room > 3:
         console = Console(width=width)
         wrapped = (
             line for one in (*details, "", LEGEND) for line in Text(one).wrap(console, width)
         )
         table += [Text(), *wrapped][:room]
-    return [*top, *table, *below][:rows]
-
-
-def _window(
-    look: Selection, values: Snapshot, table: list[Text], room: int, width: int
-) -> list[Text]:
-    """The rows around the cursor, and how many are elsewhere."""
-    first = max(0, min(look.cursor - room + 1, len(table) - room))
-    rows = look.rows(values)
-    left = [row for row, member in (*rows[:first], *rows[first + room :]) if not member]
-    singles = len(rows) - room - len(left)
-    count = sum(len(row.processes) for row in left)
-    text = (
-        f"and {number(len(left), 'more position', 'more positions')}"
-        f" ({number(count, 'process', 'processes')})"
-        if left
-        else f"and {number(singles, 'more process', 'more processes')}"
-    )
-    return [*table[first : first + room], Text(_cut(f"   {text}", width), DIM)]
+    return [*top, *table][:rows]
 
 
 def _head(values: Snapshot, width: int, older_ns: int) -> Text:
@@ -162,7 +96,7 @@ def _verdict(values: Snapshot, width: int, rows: int | None) -> list[Text]:
     verdict = values.verdict
     style = BAD if verdict.level == FAULT else GOOD if verdict.level == WELL else WAIT
     doubt = " (likely)" if verdict.certainty not in (None, "certain") else ""
-    more = f" And {number(verdict.more, 'more finding')}: see d." if verdict.more else ""
+    more = f" And {number(verdict.more, 'more finding')}: see diagnose." if verdict.more else ""
     text = Text(f"{verdict.summary}{doubt}{more}", style)
     found = list(text.wrap(Console(width=width), width))
     most = len(found) if rows is None else max(1, min(_VERDICT_LINES, rows // 6))
@@ -195,7 +129,7 @@ def _names(who: int, width: int, right: Columns) -> Text:
     return text
 
 
-def _row(row: TopRow, member: bool, who: int, width: int, older_ns: int, right: Columns) -> Text:
+def _row(row: TopRow, who: int, width: int, older_ns: int, right: Columns) -> Text:
     age = (
         ""
         if row.age_ns is None
@@ -215,10 +149,10 @@ def _row(row: TopRow, member: bool, who: int, width: int, older_ns: int, right: 
     if cell_len(label) > who and len(row.ranks) > 2:
         label = f"{len(row.ranks)} ranks: {row.ranks[0]} … {row.ranks[-1]}"
     text = Text.assemble(
-        (" ▶ " if row.culprit and not member else "   ", BAD),
-        (_sized(f"  {label}" if member else label, who), style),
+        (" ▶ " if row.culprit else "   ", BAD),
+        (_sized(label, who), style),
         " ",
-        (_sized(row.doing if member else _doing(row, room), room), DIM if member else ""),
+        _sized(_doing(row, room), room),
         " ",
     )
     for (cell, colour), (_, size) in zip(cells, right):

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 from disttrace_viewer.analysis.process_ends import RUNNING, UNKNOWN
 from disttrace_viewer.diagnosis.announced import Other
 from disttrace_viewer.diagnosis.positions import RankPlace, places
-from disttrace_viewer.diagnosis.report import by_rank
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, RuleFinding
 from disttrace_viewer.trace.model import JobTrace
-from disttrace_viewer.trace.process import Process
 from disttrace_viewer.views.terminal.diagnosis import not_yet
 from disttrace_viewer.wording.names import number
 
@@ -45,7 +43,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class TopRow:
-    """Processes that do the same in the same place; ``members`` are they, a row each."""
+    """Processes that do the same in the same place."""
 
     who: str
     processes: tuple[int, ...]
@@ -63,7 +61,6 @@ class TopRow:
     late: float | None
     """The largest of them."""
     waiting: float | None
-    members: tuple[TopRow, ...] = ()
     briefly: tuple[str, ...] = ()
     """Words for ``doing`` where room is scarce, the shortest last; none: only those."""
 
@@ -193,44 +190,29 @@ def snapshot_of(
 
 
 def _position(place: RankPlace, trace: JobTrace, activity: Shares) -> TopRow:
-    """The row of a position, with those of its processes."""
+    whose = [trace.processes[p] for p in place.processes]
 
-    def largest(whose: Sequence[Process], shares: Mapping[str, float]) -> float | None:
+    def largest(shares: Mapping[str, float]) -> float | None:
         found = (shares.get(one.id, 0.0) for one in whose)
         return max(found, default=0.0) if activity.known else None
 
-    def row(who: str, indices: tuple[int, ...], doing: str) -> TopRow:
-        whose = [trace.processes[p] for p in indices]
-        return TopRow(
-            who=who,
-            processes=indices,
-            ids=tuple(one.id for one in whose),
-            ranks=tuple(sorted(one.rank for one in whose if one.rank is not None)),
-            state=place.state,
-            word=place.word,
-            doing=doing,
-            at="",
-            age_ns=None,
-            culprit=place.culprit,
-            waits=place.waits,
-            ops_per_s=None
-            if place.state != RUNNING
-            else sum(activity.ops_per_s.get(one.id, 0.0) for one in whose) / len(whose),
-            late=largest(whose, activity.late),
-            waiting=largest(whose, activity.waiting),
-        )
-
-    each = by_rank(trace.processes[p] for p in place.processes)
-    members = tuple(
-        row(p.label, (p.index,), p.host if p.pid is None else f"{p.host}, pid {p.pid}")
-        for p in each
-    )
-    whole = row(place.who(trace), place.processes, place.doing)
-    return replace(
-        whole,
+    return TopRow(
+        who=place.who(trace),
+        processes=place.processes,
+        ids=tuple(one.id for one in whose),
+        ranks=tuple(sorted(one.rank for one in whose if one.rank is not None)),
+        state=place.state,
+        word=place.word,
+        doing=place.doing,
         at=place.at,
         age_ns=place.longest_ns or None,
-        members=members,
+        culprit=place.culprit,
+        waits=place.waits,
+        ops_per_s=None
+        if place.state != RUNNING
+        else sum(activity.ops_per_s.get(one.id, 0.0) for one in whose) / len(whose),
+        late=largest(activity.late),
+        waiting=largest(activity.waiting),
         briefly=place.briefly,
     )
 
