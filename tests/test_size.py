@@ -19,7 +19,7 @@ from support.processes import ROOT, python  # noqa: E402
 from support.scenes import S, beat, stand, steps  # noqa: E402
 
 ROOMS: dict[str, int] = {
-    "disttrace": 3_750,
+    "disttrace": 3_650,
     "disttrace/capture": 8_100,
     "disttrace/commands": 850,
     "disttrace/integrations": 150,
@@ -30,7 +30,7 @@ ROOMS: dict[str, int] = {
     "disttrace/testing": 950,
     "viewer/disttrace_viewer": 100,
     "viewer/disttrace_viewer/analysis": 4_450,
-    "viewer/disttrace_viewer/api": 2_250,
+    "viewer/disttrace_viewer/api": 2_100,
     "viewer/disttrace_viewer/attach": 750,
     "viewer/disttrace_viewer/commands": 1_150,
     "viewer/disttrace_viewer/companion": 7_150,
@@ -39,17 +39,17 @@ ROOMS: dict[str, int] = {
     "viewer/disttrace_viewer/findings": 7_400,
     "viewer/disttrace_viewer/load": 7_350,
     "viewer/disttrace_viewer/merge": 2_600,
-    "viewer/disttrace_viewer/otlp": 2_000,
+    "viewer/disttrace_viewer/otlp": 1_900,
     "viewer/disttrace_viewer/replay": 650,
     "viewer/disttrace_viewer/states": 2_050,
     "viewer/disttrace_viewer/trace": 1_300,
-    "viewer/disttrace_viewer/views": 5_450,
+    "viewer/disttrace_viewer/views": 5_350,
     "viewer/disttrace_viewer/wording": 950,
 }
 """Lines of Python by the two outermost folders of a file. They are ceilings: what is added to one
 room another gives up. To be lowered below 67,000 in all."""
-TESTS = 68_800
-FILES = 326
+TESTS = 68_650
+FILES = 325
 NAMED_TWICE = 0
 FILES_ENTERED, MODULES, CLIMBS = 90, 114, 2
 """By the diagnosis of a hang of two ranks, which stand in one folder of journals."""
