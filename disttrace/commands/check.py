@@ -12,7 +12,6 @@ import importlib
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -70,9 +69,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="text",
         help="format of the report, as for `diagnose`",
     )
-    parser.add_argument(
-        "--scratch", action="store_true", help="run in a copy of the current directory"
-    )
     parser.add_argument("--keep", metavar="DIR", help="keep journals and outputs in this folder")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the script and its arguments")
 
@@ -90,7 +86,6 @@ def execute(arguments: argparse.Namespace) -> int:
         raise CommandError(f"cannot write {folder}: {error.strerror}.") from error
     if any(folder.iterdir()):
         raise CommandError(f"{folder} is not empty: what lies there is no part of this rehearsal.")
-    scratch = _scratch() if arguments.scratch else None
     keep = arguments.keep is not None
     try:
         run = Rehearsal(arguments, program, folder, Notes(arguments.n))
@@ -102,8 +97,6 @@ def execute(arguments: argparse.Namespace) -> int:
             sys.stderr.write(f"disttrace: the journals and outputs of the ranks: {folder}\n")
         else:
             shutil.rmtree(folder, ignore_errors=True)
-        if scratch is not None:
-            shutil.rmtree(scratch, ignore_errors=True)
 
 
 @dataclass
@@ -160,7 +153,6 @@ class Rehearsal:
                     rank,
                     self.notes,
                     steps=self.arguments.steps_limit,
-                    inside=os.getcwd() if self.arguments.scratch else None,
                     map_device=self.arguments.device == "cpu" and _names_device(self.program),
                 )
 
@@ -197,11 +189,6 @@ class Rehearsal:
 
     def _judge(self, running: ranks.RunningRanks, timed_out: bool, took_s: float) -> int:
         notes = self.notes
-        written = dict.fromkeys(
-            p for one in notes.sentences(notes.WRITTEN) for p in one.split(", ")
-        )
-        if written:
-            sys.stderr.write(f"disttrace: written outside the copy: {', '.join(written)}\n")
         cannot = notes.sentences(notes.CANNOT)
         if cannot:
             sys.stderr.write(f"disttrace: cannot be rehearsed: {cannot[0]}\n")
@@ -283,19 +270,6 @@ def _room_for(n: int) -> None:
         raise CommandError(
             f"{n} ranks take {n * _RANK_MB >> 10} GB and more, {kb >> 20} GB are free.", CANNOT
         )
-
-
-def _scratch() -> str:
-    """Go on in a copy of the current directory, which shares its blocks where that is possible."""
-    found = tempfile.mkdtemp(prefix="disttrace-scratch-")
-    here = os.path.realpath(".")
-    # Where TMPDIR is below it, what holds the copy is left out of it.
-    own = os.path.relpath(os.path.realpath(found), here).split(os.sep)[0]
-    names = [f"./{name}" for name in os.listdir(here) if name != own]
-    if names:
-        subprocess.run(["cp", "-a", "--reflink=auto", *names, found], check=True)
-    os.chdir(found)
-    return found
 
 
 def _import_once(program: Program) -> None:

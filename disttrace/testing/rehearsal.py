@@ -26,7 +26,6 @@ from typing import Any
 
 from disttrace import session
 from disttrace.journal.code_files import is_library
-from disttrace.lifecycle import meeting
 
 _HOST = ("gloo", "mpi", "fake", "cpu:gloo", "undefined")
 _UNSEEN = "<frozen disttrace.testing.rehearsal>"
@@ -52,8 +51,8 @@ class Program:
 class Notes:
     """What a rank tells while it runs and when it cannot go on: in memory shared with ``check``."""
 
-    CANNOT, DEVICE, WRITTEN = 1, 2, 3
-    """Places of a sentence: that it cannot go on, which device it wanted, what it wrote."""
+    CANNOT, DEVICE = 1, 2
+    """Places of a sentence: that it cannot go on, which device it wanted."""
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
@@ -82,17 +81,9 @@ class Notes:
 
 
 def rehearse(
-    program: Program,
-    rank: int,
-    notes: Notes,
-    *,
-    steps: int | None,
-    map_device: bool,
-    inside: str | None = None,
+    program: Program, rank: int, notes: Notes, *, steps: int | None, map_device: bool
 ) -> int:
-    """Run the program in this process, which is a rank; its exit code. ``inside``: files that are
-    written elsewhere are noted.
-    """
+    """Run the program in this process, which is a rank; its exit code."""
     import torch
 
     import disttrace
@@ -101,8 +92,6 @@ def rehearse(
     disttrace.install()
     _use_gloo(lambda name: notes.tell(rank, name, Notes.DEVICE))
     _count_steps(rank, notes, steps)
-    if inside is not None:
-        _watch_files(rank, notes, inside)
     with _on_cpu(rank) if map_device else contextlib.nullcontext():
         code = _run(program, rank, notes)
     threading._shutdown()  # type: ignore[attr-defined]  # as an interpreter ends
@@ -156,24 +145,6 @@ def _unseen(function: Any) -> Any:
     """The function, whose frame no recorded stack shows as the program's."""
     function.__code__ = function.__code__.replace(co_filename=_UNSEEN)
     return function
-
-
-def _watch_files(rank: int, notes: Notes, inside: str) -> None:
-    """Note files that are opened to be written outside of a folder, but for devices and ours."""
-    own = (os.environ["DISTTRACE_DIR"], meeting.own_folder() or os.devnull)
-    ours = tuple(os.path.realpath(one) for one in (inside, *own, "/dev", "/proc"))
-    written: dict[str, None] = {}
-
-    def look(event: str, args: Sequence[Any]) -> None:
-        if event != "open" or len(args) < 3 or not isinstance(args[0], str):
-            return
-        flags = args[2] if isinstance(args[2], int) else 0
-        path = os.path.realpath(args[0]) if flags & (os.O_WRONLY | os.O_RDWR) else ""
-        if path and not path.startswith(ours) and path not in written:
-            written[path] = None
-            notes.tell(rank, ", ".join(written), Notes.WRITTEN)
-
-    sys.addaudithook(look)
 
 
 def _count_steps(rank: int, notes: Notes, most: int | None) -> None:

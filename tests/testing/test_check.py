@@ -240,21 +240,6 @@ def test_parallelisms_run_unchanged(tmp_path: Path, text: str) -> None:
     assert found.stdout.startswith("No fault in 4 ranks: ran ")
 
 
-@pytest.mark.long
-def test_a_scratch_folder_takes_what_is_written(tmp_path: Path) -> None:
-    """What lies in the current directory is there, and stays as it is."""
-    (tmp_path / "data.txt").write_text("old")
-    outside = tmp_path / "outside.txt"
-    text = (
-        "import torch.distributed as dist\n"
-        "dist.init_process_group('gloo')\ndist.barrier()\ndist.destroy_process_group()\n"
-        "open('data.txt', 'a').write('new')\n"
-    )
-    found = check(tmp_path, f"{text}open({str(outside)!r}, 'w')\n", "--scratch").check()
-    assert f"written outside the copy: {outside}" in found.stderr
-    assert (tmp_path / "data.txt").read_text() == "old"
-
-
 def test_what_starts_ranks_itself_is_refused(tmp_path: Path) -> None:
     """In one sentence."""
     command = [sys.executable, "-m", "disttrace", "check", "--", "torchrun", "train.py"]
