@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from disttrace import cli
-from disttrace.commands import failure
 from support.journals import training
 from support.processes import python
 
@@ -79,56 +78,6 @@ def test_what_the_machine_refuses_is_named_and_no_fault_of_ours() -> None:
     done = python("-c", FAILS.format(error=error), "jobs", timeout=60)
     assert done.code == 70
     assert done.stderr == "disttrace: cannot go on: /there/x\\x1b: Permission denied.\n"
-
-
-def test_a_dependency_that_is_too_old_is_named(tmp_path: Path) -> None:
-    """What the package's own metadata asks for is compared with what is installed."""
-    least = failure.bounds()["polars"]
-    old = tmp_path / "polars-0.1.0.dist-info"
-    old.mkdir()
-    (old / "METADATA").write_text("Metadata-Version: 2.1\nName: polars\nVersion: 0.1.0\n")
-    lead = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-    remedy = f"pip install -U 'polars>={least}'"
-    done = python("-c", lead + FAILS.format(error="TypeError('x')"), "view", timeout=60)
-    assert done.code == 70
-    assert done.stderr.endswith(f"; polars 0.1.0 is too old: {remedy}\n")
-
-
-def test_info_names_what_is_too_old(tmp_path: Path) -> None:
-    """Beside the version, with what to do; nothing else is installed here."""
-    needs = "Requires-Dist: polars>=1.42; extra == 'viewer'\n"
-    for name, version, more in (("polars", "1.5.0", ""), ("disttrace", "1", needs)):
-        folder = tmp_path / f"{name}-{version}.dist-info"
-        folder.mkdir()
-        head = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-        (folder / "METADATA").write_text(head + more)
-    folders = [str(tmp_path), str(Path(cli.__file__).parents[1])]
-    lead = f"import sys; sys.path[:0] = {folders!r}\n"
-    done = python("-S", "-c", lead + "from disttrace.cli import main; main(['info'])").check()
-    assert re.search(r"polars +1\.5\.0 +too old: pip install -U 'polars>=1\.42'\n", done.stdout)
-
-
-def test_every_dependency_has_a_bound() -> None:
-    """Of what a user installs; without one pip leaves a version that is too old in place."""
-    assert set(failure.bounds()) >= {
-        "orjson", "torch", "polars", "rich", "opentelemetry-sdk", "opentelemetry-exporter-otlp",
-        "distributed", "fsspec",
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("have", "least", "old"),
-    [
-        ("1.41.2", "1.42.0", True), ("1.42", "1.42.0", False), ("1.42.0+cpu", "1.42", False),
-        ("2.0.0rc1", "1.42", False), ("10.0", "9.9", False), ("", "1", True),
-    ],
-)  # fmt: skip
-def test_versions_are_compared_by_their_numbers(
-    have: str, least: str, old: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(failure, "bounds", lambda: {"x": least})
-    monkeypatch.setattr(failure, "installed", lambda name: have)
-    assert bool(failure.too_old()) is old
 
 
 @pytest.mark.parametrize(

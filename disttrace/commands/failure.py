@@ -1,4 +1,4 @@
-"""A failure of our own as one sentence, with the dependency that is too old, if one is.
+"""A failure of our own as one sentence.
 
 A traceback and the exit code of a fault would let CI take a broken viewer for a hang.
 """
@@ -6,8 +6,7 @@ A traceback and the exit code of a fault would let CI take a broken viewer for a
 from __future__ import annotations
 
 import errno
-import re
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, version
 
 from disttrace import errors
 
@@ -20,41 +19,14 @@ _REFUSED = {
 }  # fmt: skip
 """What the machine refuses, which no report to us would put right."""
 
-_REQUIREMENT = re.compile(
-    r"(?P<name>[A-Za-z0-9._-]{1,100})(?:\[[^]]{0,200}\])?\s*\(?>=\s*(?P<least>[\d.]+)"
-)
-
 
 def sentence(error: BaseException) -> str:
     """What failed, where of ours, and what may put it right."""
     if isinstance(error, OSError) and error.errno in _REFUSED:
         where = f"{errors.plain(str(error.filename))}: " if error.filename else ""
         return f"cannot go on: {where}{error.strerror}."
-    place = _place(error)
-    old = [remedy(name, have, least) for name, have, least in too_old()]
-    return f"failed here: {errors.plain(errors.first_line(error))}{place}; " + (
-        "; ".join(old) or "please report it, with the command and the output of `disttrace info`"
-    )
-
-
-def too_old() -> list[tuple[str, str, str]]:
-    """Dependencies below the bounds of our metadata: name, version here, lowest that works."""
-    found = []
-    for name, least in bounds().items():
-        have = installed(name)
-        if have is not None and _numbers(have) < _numbers(least):
-            found.append((name, have, least))
-    return found
-
-
-def bounds() -> dict[str, str]:
-    """Lowest versions by package, of what a user installs; empty where nothing is installed."""
-    try:
-        known = requires("disttrace") or []
-    except PackageNotFoundError:  # a checkout on PYTHONPATH
-        return {}
-    rows = [_REQUIREMENT.match(line) for line in known if not re.search(r"extra == .dev", line)]
-    return {row["name"]: row["least"] for row in rows if row is not None}
+    what = f"failed here: {errors.plain(errors.first_line(error))}{_place(error)}"
+    return f"{what}; please report it, with the command and the output of `disttrace info`"
 
 
 def installed(package: str) -> str | None:
@@ -63,20 +35,6 @@ def installed(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def remedy(name: str, have: str, least: str) -> str:
-    """What to do about a dependency that is too old."""
-    return f"{name} {have} is too old: pip install -U '{name}>={least}'"
-
-
-def _numbers(text: str) -> list[int]:
-    """``1.42.0+cpu`` as numbers without zeros at the end; what is no number ends it."""
-    release = re.match(r"\d{1,9}(?:\.\d{1,9})*", text, re.ASCII)
-    numbers = [int(part) for part in release[0].split(".")] if release else []
-    while numbers and not numbers[-1]:
-        numbers.pop()
-    return numbers
 
 
 def _place(error: BaseException) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import disttrace
 from disttrace import project
 from disttrace._version import __version__
-from disttrace.commands.failure import bounds, installed, too_old
+from disttrace.commands.failure import installed
 from disttrace.config import SETTINGS, Config, resolve, to_text
 from disttrace.errors import plain
 from disttrace.project import SWITCH, is_on
@@ -59,19 +59,12 @@ def collect() -> dict[str, Any]:
         complaints.insert(0, str(error))
     kind, reason = mechanism(config.dir)
     name, why = choice.choose(config.core)
-    least, old = bounds(), {row[0] for row in too_old()}
     return {
         "disttrace": {"version": __version__, "folder": os.path.dirname(disttrace.__file__)},
         "python": {"version": platform.python_version(), "executable": sys.executable},
         "system": {"name": platform.system(), "release": platform.release()},
         "packages": [
-            {
-                "name": name,
-                "version": installed(name),
-                "least": least.get(name),
-                "too_old": name in old,
-                "extra": extra or None,
-            }
+            {"name": name, "version": installed(name), "extra": extra or None}
             for name, extra in PACKAGES
         ],
         "enabled": enabled,
@@ -197,8 +190,6 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
 
 
 def _how_to_get(row: dict[str, Any]) -> str:
-    if row["too_old"]:
-        return f"too old: pip install -U '{row['name']}>={row['least']}'"
     if row["version"] is not None:
         return ""
     return (

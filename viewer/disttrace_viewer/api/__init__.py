@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from disttrace_viewer.api.diff import Diff, diff
     from disttrace_viewer.api.live import follow, show, snapshot
-    from disttrace_viewer.api.reading import Job, Paths, jobs, journals, print_jobs
+    from disttrace_viewer.api.reading import Job, Paths, jobs, print_jobs
     from disttrace_viewer.api.report import Finding, Location, Position, Report
     from disttrace_viewer.api.statistics import Stats, stats
     from disttrace_viewer.api.trace import Trace, load
@@ -35,7 +35,6 @@ __all__ = [
     "diff",
     "follow",
     "jobs",
-    "journals",
     "load",
     "metrics",
     "print_jobs",
@@ -48,7 +47,7 @@ __all__ = [
 _FROM = {
     "disttrace_viewer.api.diff": ("Diff", "diff"),
     "disttrace_viewer.api.live": ("follow", "show", "snapshot"),
-    "disttrace_viewer.api.reading": ("Job", "Paths", "jobs", "journals", "print_jobs"),
+    "disttrace_viewer.api.reading": ("Job", "Paths", "jobs", "print_jobs"),
     "disttrace_viewer.api.report": ("Finding", "Location", "Position", "Report"),
     "disttrace_viewer.api.statistics": ("Stats", "stats"),
     "disttrace_viewer.api.trace": ("Trace", "load"),

@@ -12,8 +12,6 @@ from rich.text import Text
 
 from disttrace_viewer.api.report import Report, report_of, stall_ns
 from disttrace_viewer.load import files
-from disttrace_viewer.load.foreign.evidence import evidence
-from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.jobs import chooser, folders, newest, nothing
 from disttrace_viewer.merge.surveying import Survey, survey
 from disttrace_viewer.states.folder import engine_of
@@ -62,20 +60,6 @@ def jobs(path: Paths = None) -> tuple[Job, ...]:
             )
         )
     return tuple(sorted(rows, key=lambda job: (job.start_ns, job.id), reverse=True))
-
-
-def journals(path: Paths = None) -> tuple[tuple[str, ...], ...]:
-    """The files of each journal: ``load(files)`` makes its operations a frame, and looks at nothing
-    else, so that an engine of one's own can do that anywhere (``docs/tables.md``).
-
-    Raises:
-        ViewerError: when there is no journal.
-    """
-    where, problems = folders(path), Problems()
-    found = evidence(where, problems)
-    if not found:
-        raise nothing(where, problems.found())
-    return tuple(one.paths for one in found)
 
 
 def print_jobs(
