@@ -40,7 +40,6 @@ RECORDER_ROOMS = (
     "startup",
     "api",
     "testing",
-    "integrations",
     "commands/shell",
     "commands",
     "cli",
