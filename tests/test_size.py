@@ -21,7 +21,7 @@ from support.scenes import S, beat, stand, steps  # noqa: E402
 ROOMS: dict[str, int] = {
     "disttrace": 3_650,
     "disttrace/capture": 8_100,
-    "disttrace/commands": 850,
+    "disttrace/commands": 750,
     "disttrace/journal": 2_250,
     "disttrace/lifecycle": 2_850,
     "disttrace/recording": 1_650,
@@ -29,10 +29,10 @@ ROOMS: dict[str, int] = {
     "disttrace/testing": 950,
     "viewer/disttrace_viewer": 100,
     "viewer/disttrace_viewer/analysis": 4_450,
-    "viewer/disttrace_viewer/api": 2_100,
+    "viewer/disttrace_viewer/api": 2_050,
     "viewer/disttrace_viewer/attach": 750,
     "viewer/disttrace_viewer/commands": 1_150,
-    "viewer/disttrace_viewer/companion": 7_150,
+    "viewer/disttrace_viewer/companion": 7_000,
     "viewer/disttrace_viewer/diagnosis": 2_000,
     "viewer/disttrace_viewer/evidence": 3_450,
     "viewer/disttrace_viewer/findings": 7_400,
@@ -47,8 +47,8 @@ ROOMS: dict[str, int] = {
 }
 """Lines of Python by the two outermost folders of a file. They are ceilings: what is added to one
 room another gives up. To be lowered below 67,000 in all."""
-TESTS = 68_650
-FILES = 325
+TESTS = 68_300
+FILES = 322
 NAMED_TWICE = 0
 FILES_ENTERED, MODULES, CLIMBS = 90, 114, 2
 """By the diagnosis of a hang of two ranks, which stand in one folder of journals."""
