@@ -280,3 +280,14 @@ def test_journals_of_a_newer_format_are_no_verdict(
         assert "Nothing is wrong" not in text
         assert text.count(f"{folder}: journals of format {FORMAT + 1}") == 1
         assert "collect these files again" not in text  # they are whole
+
+
+def test_a_job_that_did_nothing_and_saw_no_end_is_no_verdict(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Killed while it imported torch: exit code 2, as of a log that does not say why it ended."""
+    journal = Journal(tmp_path, 1)
+    assert main(["diagnose", str(tmp_path)]) == 2
+    assert "Undecided: no operation was recorded" in capfd.readouterr().out
+    leave(journal, 2 * S)
+    assert main(["diagnose", str(tmp_path)]) == 0

@@ -267,6 +267,8 @@ def what_stays_open(case: Case, findings: Sequence[RuleFinding]) -> tuple[str, .
     if any(finding.severity != NOTE for finding in findings):
         return ()
     sources = {p.source for p in processes if p.source == "log" or "since" in p.lacks}
+    if not (case.evidence.last or case.evidence.runs or any(p.exit for p in processes)):
+        sources |= {p.source for p in processes if p.source == JOURNAL}
     undecided = tuple(UNDECIDED[one] for one in sorted(sources & UNDECIDED.keys()))
     # What dumps by which nothing is wrong cannot have reported.
     if any(p.source != DUMPED for p in processes):
@@ -293,6 +295,8 @@ TIMELESS = (
 
 UNDECIDED = {
     "log": "this log does not tell why the job ended, nor that it went well",
+    JOURNAL: "no operation was recorded and no process saw its own end, so how far the job came is"
+    " not known",
     "py-spy": "stacks of one moment show no rank that waits for another one; that one waits later"
     " they cannot show",
 }
