@@ -443,23 +443,41 @@ def test_an_output_of_torch_s_analyzer(tmp_path: Path, text: str) -> None:
         diagnose(tmp_path / "job.log")
 
 
-def test_lines_that_differ_by_numbers_are_read_once(
+def test_most_lines_of_a_log_are_not_looked_at_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A long log is mostly these; who printed them is known all the same."""
+    """Neither those without a word of a form, all different, nor those that differ by numbers from
+    one that told nothing; who printed them is known all the same, and a summary long ago is over.
+    """
     taken: list[str] = []
     take = logs._LogReader.take
 
-    def counted(reader: logs._LogReader, line: LogLine) -> str | None:
+    def counted(reader: logs._LogReader, line: LogLine) -> bool:
         taken.append(line.text)
         return take(reader, line)
 
     monkeypatch.setattr(logs._LogReader, "take", counted)
-    lines = [f"[rank{n % 4}]: rank {n % 4} step {n:04} error 0.{n % 7}" for n in range(4000)]
+    words = [f"{chr(97 + n % 26) * (n // 26 + 1)} warning" for n in range(2000)]
+    lines = [
+        *OLD_SUMMARY.splitlines()[:1],
+        *(f"[rank{n % 4}]: step {n:04} {word}" for n, word in enumerate(words)),
+        *(f"[rank{n % 4}]: rank {n % 4} step {n:04} Error 0.{n % 7}" for n in range(4000)),
+    ]
     (tmp_path / "job.log").write_text("\n".join([*lines, GATHER.format(0)]))
     (found,) = diagnose(tmp_path / "job.log").findings
     assert "of ranks 1-7 the log has no such line" in found.summary
-    assert len(taken) == 2
+    assert len(taken) < 600
+
+
+@pytest.mark.parametrize("around", [str, lambda one: f"\x1b[31m{one[:40]}\x1b[0m{one[40:]}"])
+def test_a_line_that_is_found_in_very_long_ones(
+    tmp_path: Path, around: Callable[[str], str]
+) -> None:
+    """Long lines are cut; colours are gone before words are looked for."""
+    noise = "a tensor of words " * 20_000
+    (tmp_path / "job.log").write_text(f"{noise}\n{around(GATHER.format(0))}\n{noise}")
+    (found,) = diagnose(tmp_path / "job.log").findings
+    assert "of ranks 1-7 the log has no such line" in found.summary
 
 
 def test_folders_of_two_hosts(tmp_path: Path) -> None:

@@ -375,43 +375,43 @@ def crashes(log: Log, line: LogLine, speaker: Speaker, found: re.Match[str]) -> 
 
 
 _REPORTED = (
-    ("absent", "monitored_barrier",
+    ("absent", "monitored_barrier", "pass monitoredBarrier",
      r"Ranks? (?P<ranks>\d{1,7}(?:, \d{1,7})*) failed to pass monitoredBarrier in \d{1,12}"),
-    ("reached", "monitored_barrier",
+    ("reached", "monitored_barrier", "reached monitoredBarrier",
      r"Rank (?P<rank>\d{1,7}) successfully reached monitoredBarrier"),
-    ("barrier", "",
+    ("barrier", "", "worker_count=",
      (r"store based barrier (?:to initialize process group )?(?:on|for) rank: (?P<rank>\d{1,7})"
      r".{0,200}?world_size=(?P<world>\d{1,7}), worker_count=(?P<count>\d{1,7})")),
-    ("absent", "init_process_group",
+    ("absent", "init_process_group", "default_pg/",
      r"^(?=.*imeout).*?keys?: /?default_pg/\d{1,4}//(?:cpu|cuda)//\d{1,4}/(?P<ranks>\d{1,7})\b"),
-    ("clients", "", r"(?P<count>\d{1,7})/(?P<world>\d{1,7}) clients joined"),
-    ("absent", "ncclUniqueId",
+    ("clients", "", "clients joined", r"(?P<count>\d{1,7})/(?P<world>\d{1,7}) clients joined"),
+    ("absent", "ncclUniqueId", "ncclUniqueId from",
      (r"^(?=.*imeout).*?\[\d{1,7}\] is setting up NCCL communicator and retr[a-z]{6} ncclUniqueId"
      r" from \[(?P<ranks>\d{1,7})\]")),
-    ("absent", "a collective of Horovod",
+    ("absent", "a collective of Horovod", "[missing ranks: ",
      (r"\[missing ranks: (?P<ranks>\d{1,7}(?:, \d{1,7})*)\]")),
-    ("absent", "a collective of Horovod",
+    ("absent", "a collective of Horovod", ": [",
      (r"^(?P<ranks>\d{1,7}): \[(?=[\w./-]{0,200}?(?i:allreduce|allgather|broadcast|alltoall)"
       r"[\w/]{0,100}[._][\w./-]{1,200}[],])")),
-    ("no_grad", "",
+    ("no_grad", "", "receive grad",
      r"did not receive grad for rank (?P<rank>\d{1,7}): (?P<names>[^\n]{0,200})"),
-    ("sizes", "",
+    ("sizes", "", "ollective mismatch|preamble",
      (r"(?:collective mismatch error,? local size|op\.preamble\.length <= op\.nbytes\.)"
      r" (?P<local>\d{1,20}) (?:remote|vs) (?P<remote>\d{1,20})")),
-    ("sizes", "",
+    ("sizes", "", "Message truncated",
      r"Message truncated ?: received (?P<remote>\d{1,20}) bytes instead of (?P<local>\d{1,20})"),
-    ("around", "",
+    ("around", "", "Mismatched collective",
      r"Mismatched collective detected.{0,80}? at and around rank (?P<rank>\d{1,7})"),
-    ("shared", "",
+    ("shared", "", "Duplicate GPU",
      (r"Duplicate GPU detected : rank (?P<ranks>\d{1,7} and rank \d{1,7}) both on CUDA device"
      r" (?P<device>\w{1,20})")),
-    ("analyzer", "",
+    ("analyzer", "", "anks joining|groups, m|torchfr|errors found|issing r|flight_rec|ollective s",
      (r"(?i:Not all ranks joining collective|built groups, memberships|torchfrtrace"
      r"|No errors found\b.{0,40}collective|Missing ranks: \{|flight_recorder/components"
      r"|Collective (sequence number|state):)")),
 )  # fmt: skip
 """Lines that tell something of others, or of the whole job: the kind of a report, its operation,
-and the report's fields.
+words without which a line is none, and the report's fields.
 """
 _TEXTS = frozenset({"names", "device"})
 
@@ -484,32 +484,34 @@ _FIELD = re.compile(
 )
 _TASKS = r"srun: error: .{1,200}: tasks? (?P<ranks>[\d,-]{1,200}): "
 _FIRST_ENDS = (
-    r"Child process with PID \d{1,10} terminated with code (?P<code>-?\d{1,6})",
-    r"Worker proc \w{1,40}-(?P<ranks>\d{1,7}) died unexpectedly",
-    r"Rank (?P<ranks>\d{1,7}) crashed with exit code (?P<code>-?\d{1,6})",
-    r"MPI_ABORT was invoked on rank (?P<ranks>\d{1,7})",
-    r"Process name: \[\[\d{1,10},\d{1,10}\],(?P<ranks>\d{1,7})\]",
+    ("Child process", r"Child process with PID \d{1,10} terminated with code (?P<code>-?\d{1,6})"),
+    ("Worker proc", r"Worker proc \w{1,40}-(?P<ranks>\d{1,7}) died unexpectedly"),
+    ("crashed with", r"Rank (?P<ranks>\d{1,7}) crashed with exit code (?P<code>-?\d{1,6})"),
+    ("MPI_ABORT", r"MPI_ABORT was invoked on rank (?P<ranks>\d{1,7})"),
+    ("Process name", r"Process name: \[\[\d{1,10},\d{1,10}\],(?P<ranks>\d{1,7})\]"),
 )
 """How launchers tell of an end, which end all others then."""
 _ENDS = (
-    r"failed \(exitcode: (?P<code>-?\d{1,6})\) local_rank: (?P<local>\d{1,7})",
-    rf"{_TASKS}Exited with exit code (?P<code>\d{{1,3}})",
-    rf"{_TASKS}(?P<signal>Killed|Terminated|Segmentation fault|Aborted|Bus error|Out Of Memory)",
-    r"[Pp]rocess (?P<ranks>\d{1,7}) terminated with exit code (?P<code>\d{1,3})",
-    r"[Pp]rocess (?P<ranks>\d{1,7}) terminated with signal (?P<signal>SIG[A-Z]{2,8})",
-    r"[Pp]rocess (?P<ranks>\d{1,7}) terminated with the following error",
-    r"Global rank (?P<ranks>\d{1,7}) \(PID \d{1,10}\) exited with code (?P<code>-?\d{1,6})",
-    r"^\[Rank (?P<ranks>\d{1,7})\]$",
-    r"process rank (?P<ranks>\d{1,7}) with PID .{1,200} exited on (?P<signal>signal \d{1,2})",
+    ("(exitcode: ", r"failed \(exitcode: (?P<code>-?\d{1,6})\) local_rank: (?P<local>\d{1,7})"),
+    ("srun: ", rf"{_TASKS}Exited with exit code (?P<code>\d{{1,3}})"),
+    ("srun: ", (rf"{_TASKS}(?P<signal>Killed|Terminated|Segmentation fault|Aborted|Bus error"
+                r"|Out Of Memory)")),
+    ("ocess ", (r"[Pp]rocess (?P<ranks>\d{1,7}) terminated with (?:exit code (?P<code>\d{1,3})"
+                r"|signal (?P<signal>SIG[A-Z]{2,8})|the following error)")),
+    ("Global rank", (r"Global rank (?P<ranks>\d{1,7}) \(PID \d{1,10}\) exited with code"
+                     r" (?P<code>-?\d{1,6})")),
+    ("[Rank ", r"^\[Rank (?P<ranks>\d{1,7})\]$"),
+    ("rocess rank", (r"process rank (?P<ranks>\d{1,7}) with PID .{1,200} exited on"
+                     r" (?P<signal>signal \d{1,2})")),
     # These name the command of the last process that was started, whichever ended.
-    r"exits with return code = (?P<code>-?\d{1,6})",
-    r"returned non-zero exit status (?P<code>\d{1,3})",
-    r"(?P<signal>OOM ?Killed)(?!\"?[:=] ?[Ff]alse)",
-    r": line \d{1,7}: {1,8}\d{1,10} (?P<signal>Killed|Segmentation fault|Bus error)",
-    r"[Oo]ut of memory: (?P<signal>Killed) process \d",
-    r"died, exit code: (?P<code>-?\d{1,6})",
-    r"died with <Signals\.(?P<signal>SIG[A-Z]{2,8})",
-)
+    ("return code", r"exits with return code = (?P<code>-?\d{1,6})"),
+    ("exit status", r"returned non-zero exit status (?P<code>\d{1,3})"),
+    ("OOM", r"(?P<signal>OOM ?Killed)(?!\"?[:=] ?[Ff]alse)"),
+    (": line ", r": line \d{1,7}: {1,8}\d{1,10} (?P<signal>Killed|Segmentation fault|Bus error)"),
+    ("ut of memory: ", r"[Oo]ut of memory: (?P<signal>Killed) process \d"),
+    ("died, exit", r"died, exit code: (?P<code>-?\d{1,6})"),
+    ("died with <", r"died with <Signals\.(?P<signal>SIG[A-Z]{2,8})"),
+)  # fmt: skip
 """How launchers tell of other ends; the one that is without a code tells of what comes next."""
 _SIGNALS = {
     "Killed": -9, "Out Of Memory": -9, "OOMKilled": -9, "OOM Killed": -9, "Terminated": -15,
@@ -627,39 +629,41 @@ def world(log: Log, _line: LogLine, _speaker: Speaker, found: re.Match[str]) -> 
 
 
 Form = Callable[[Log, LogLine, Speaker, re.Match[str]], bool]
-_CHECKS = ("receive grad", "arrier", "clients joined", "ncclUniqueId", "default_pg/", "preamble",
-           "ismatch", "Duplicate GPU", "anks", ": [", "roups", "ollective", "torchfr",
-           "flight_rec", "truncated")  # fmt: skip
-_ENDINGS = ("xitcode", "rank: ", "srun: ", "terminated with", "return code", " signal",
-            "exit status", " died", "exit code", "with code", "[Rank ", "received SIG", "OOM",
-            "Killed", "MPI_ABORT", "Process name")  # fmt: skip
-_NATIVELY = ("exception: ", "what():", "client socket", "Gloo.cpp", "Cuda failure", "shared mem",
-             "Xid")  # fmt: skip
-FORMS: tuple[tuple[tuple[str, ...], re.Pattern[str], Form], ...] = (
+Forms = tuple[tuple[tuple[str, ...], re.Pattern[str], Form], ...]
+FOLLOWING: Forms = (
+    ((" from ",), _FAILED_STACK, failed_stack),
+    ((" : ", "rank: ", "time: ", "xitcode"), _FIELD, summary_field),
+)
+"""Those of lines that follow one of another form."""
+FORMS: Forms = (
     (('{"disttrace":',), re.compile(r'\{"disttrace":.*'), announced),
     (("disttrace: ",), _OURS, ours),
     (("collective timeout",), _TIMED_OUT_THERE, _timed_out_there),
-    (("atchdog", "work: ", "eartbeat"), _INNER, watchdog),
-    (("atchdog", "eartbeat", "GIL"), _STUCK, heartbeat),
+    (("(SeqNum=", "last completed"), _INNER, watchdog),
+    (("got stuck for", "onitor timed out", "no heartbeat", "watchdog hang", "acquire GIL"),
+     _STUCK, heartbeat),
     (("timed out after",), _TIMED_OUT, timed_out),
-    (("failed collective", " from "), _FAILED_STACK, failed_stack),
+    (("failed collective",), _FAILED_STACK, failed_stack),
     (("is running ",), _FINGERPRINT, fingerprints),
     (("- Process ", "Operation: "), _COMPARED, shapes),
     (("Fatal Python",), _CRASHED, crashes),
     *(
-        (_CHECKS, re.compile(pattern), partial(_report, kind=kind, op=op))
-        for kind, op, pattern in _REPORTED
+        ((*cues.split("|"),), re.compile(pattern), partial(_report, kind=kind, op=op))
+        for kind, op, cues, pattern in _REPORTED
     ),
-    (("Call to ", "peer ", "NCCL", "Remote daemon", "marked dead"), _PEER, lost_peer),
-    (("NCCL",), _OWNER, nccl),
+    (("Call to ", "remote peer ", "from peer ", "Connect to ", "Remote daemon", "marked dead"),
+     _PEER, lost_peer),
+    (("opCount ", "comm 0x"), _OWNER, nccl),
     (("Root Cause", "ailures:"), re.compile("Root Cause|Failures:"), summary),
-    ((" : ", "rank: ", "time: ", "xitcode"), _FIELD, summary_field),
-    (("death signal", "got signal", "received SIG", "CANCELLED"), _OUTSIDE, ended_from_outside),
-    *((_ENDINGS, re.compile(one), partial(ended, first=True)) for one in _FIRST_ENDS),
-    *((_ENDINGS, re.compile(pattern), ended) for pattern in _ENDS),
-    (_NATIVELY, _NATIVE, native_error),
-    (("orld", "ORLD", "MEMBER: ", "processes"), _WORLD, world),
-)
+    (("death signal", "got signal", "received SIG", "Received Signals", "CANCELLED"),
+     _OUTSIDE, ended_from_outside),
+    *(((cue,), re.compile(one), partial(ended, first=True)) for cue, one in _FIRST_ENDS),
+    *(((cue,), re.compile(one), ended) for cue, one in _ENDS),
+    (("exception: ", "what():", "client socket", "Gloo.cpp", "Cuda failure", "shared mem", "Xid"),
+     _NATIVE, native_error),
+    (("orld size", "orld_size", "WORLD_SIZE", "processes", "MEMBER: ", "Starting with"),
+     _WORLD, world),
+)  # fmt: skip
 """Words without which a line is not of a form, its form, and what takes it; the first that does
 ends it, but a traceback may go on in the same line.
 """

@@ -6,7 +6,7 @@ import html
 import itertools
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import orjson
@@ -38,9 +38,11 @@ _PREFIX = re.compile(
     r"(?:\[\d{1,10}\])?: "
     r"|std(?:err|out) [FP] |(?P<task>[A-Za-z][\w-]{0,80}/\d{1,5}) (?=[\[\d])"
     r"|\[?[\w./-]{1,120}\.py:\d{1,7}\] ?"
-    r"|[^|\n]{0,60}\d{1,3}%\|[^|]{0,200}\| {0,3}[\w./]{1,40} (?:\[[^\]]{0,80}\])? ?)"
+    r"|(?=[^|%\n]{1,63}%\|)[^|]{1,64}\|[^|]{0,200}\| {0,3}[\w./]{1,40} (?:\[[^\]]{0,80}\])? ?)"
 )
 """What stands before a line, one after another."""
+_TWO_WORDS = re.compile("[a-z]{1,20} [a-z]{1,20}[ ,.]")
+"""So begins what has no prefix, but for a bar of progress; without this, 20 times as long."""
 _LABEL = re.compile(r"\s{0,6}(\d{1,7})(?::(?!\d\d[:.]) ?|\t|\| ?)")
 """Of ``srun --label``, or a number of the line (``cat -n``, ``grep -n``)."""
 _REPEATED = re.compile(r"\[repeated (\d{1,7})x across cluster\]")
@@ -55,6 +57,7 @@ LOST = re.compile(
 _OF_RANK = ("rank", "worker", "horovod", "tensor", "shard")
 _BY = ("actor", "pod", "host", "address", "logger", "task", "engine")
 _MOST = 8
+_LONGEST = 8 << 10
 _WIDEST = 400
 """Columns of a terminal or a form that wraps lines."""
 
@@ -79,13 +82,21 @@ _TIMES = ("time", "timestamp", "@timestamp", "ts")
 
 
 def plain(text: str) -> list[str]:
-    """The lines of a text without what forms and collectors of logs wrap them in: HTML, JSON."""
+    """The lines of a text without what forms and collectors of logs wrap them in: HTML, JSON,
+    colours.
+    """
+    if "\x1b" in text:
+        text = COLOUR.sub("", text)
     if "&gt;" in text or "&quot;" in text or "&#x" in text:
         text = html.unescape(text)
     lines = text.replace("\r", "\n").split("\n")
-    if not text.lstrip().startswith('{"') or not any(f'"{key}"' in lines[0] for key in _TEXTS):
-        return lines
-    return [part for line in lines for part in _unwrapped(line)]
+    if text.lstrip().startswith('{"') and any(f'"{key}"' in lines[0] for key in _TEXTS):
+        lines = [part for line in lines for part in _unwrapped(line)]
+    if len(max(lines, key=len)) > _LONGEST:
+        lines = [
+            line[n : n + _LONGEST] for line in lines for n in range(0, len(line) or 1, _LONGEST)
+        ]
+    return lines
 
 
 def _unwrapped(line: str) -> Sequence[str]:
@@ -93,16 +104,19 @@ def _unwrapped(line: str) -> Sequence[str]:
         found = orjson.loads(line) if line.startswith("{") else {}
     except orjson.JSONDecodeError:
         return (line,)
-    texts = [found[key] for key in _TEXTS if isinstance(found.get(key), str)]
+    texts = [one for key, one in found.items() if key in _TEXTS and type(one) is str]
     if not texts or "disttrace" in found:
         return (line,)
     rank = f"[rank{found['rank']}]: " if type(found.get("rank")) is int else ""
-    at = next((f"{found[k]} " for k in _TIMES if re.match(_STAMP, str(found.get(k)))), "")
-    return [f"{at}{rank}{one}" for one in "\n".join(texts).rstrip("\n").split("\n")]
+    at = next((f"{found[k]} " for k in _TIMES if k in found and ":" in str(found[k])), "")
+    text = "\n".join(texts).rstrip("\n")
+    return [f"{at}{rank}{one}" for one in text.split("\n")] if "\n" in text else (at + rank + text,)
 
 
 def _prefix(text: str) -> re.Match[str] | None:
     """What stands before a line; a word without a digit is no host."""
+    if _TWO_WORDS.match(text) is not None and "%|" not in text[:64]:
+        return None
     found = _PREFIX.match(text)
     named = found is not None and found["host"] and not _DIGIT.search(found["host"])
     return None if named else found
@@ -115,7 +129,7 @@ class Prefixes:
 
     def __init__(self, head: Sequence[str], year: int) -> None:
         self._year = year
-        found = [_LABEL.match(COLOUR.sub("", text)) for text in head if text.strip()]
+        found = [_LABEL.match(text) for text in head if text.strip()]
         numbers = [int(one[1]) for one in found if one is not None]
         self.labels: bool | None = None
         indents = (len(text) - len(text.lstrip(" ")) for text in head if text.strip())
@@ -126,8 +140,7 @@ class Prefixes:
 
     def strip(self, text: str) -> LogLine:
         """The line without its prefixes."""
-        line = LogLine(COLOUR.sub("", text) if "\x1b" in text else text)
-        line.text = line.text.removeprefix(self._margin)
+        line = LogLine(text.removeprefix(self._margin))
         if (glog := _GLOG.search(line.text)) is not None:
             line.at_ns = _unix(self._year, *map(int, glog.groups()[:5]), part=glog[6])
         if self.labels is not None and (label := _LABEL.match(line.text)) is not None:
@@ -209,27 +222,30 @@ def width(lines: Sequence[str]) -> int | None:
         return None
     after = [(a, b) for a, b in itertools.pairwise(lines) if len(a) >= longest - 1]
     going_on = [b for a, b in after if _GOES_ON.match(b) and not _begins(a, b)]
-    return longest if len(after) > 1 and 2 * len(going_on) > len(after) else None
+    most = max(1, len(lines) // 50)
+    return longest if len(after) > most and 2 * len(going_on) > len(after) else None
 
 
 def _begins(before: str, line: str) -> bool:
     """Whether a line is not what another one goes on in: it begins as that, or as lines do."""
-    alike = before[:4] == line[:4] or _LABEL.match(line) is not None
-    return alike or _prefix(line) is not None or line.startswith(("Traceback", "  File "))
+    if before[:4] == line[:4]:
+        return True
+    if _TWO_WORDS.match(line) is not None and "%|" not in line:
+        return False
+    labelled = _LABEL.match(line) or _prefix(line)
+    return labelled is not None or line.startswith(("Traceback", "  File "))
 
 
-def joined(lines: Iterable[str], width: int) -> Iterator[str]:
+def joined(lines: Iterable[str], width: int) -> list[str]:
     """Lines of which each that fills ``width`` goes on in the next one. A space at its end may be
     lost.
     """
-    whole, last = "", ""
+    found: list[str] = []
+    last = ""
     for line in lines:
-        if whole and len(last) >= width - 1 and not _begins(whole, line):
-            whole += line if len(last) == width else f" {line}"
+        if len(last) >= width - 1 and found and not _begins(found[-1], line):
+            found[-1] += line if len(last) == width else f" {line}"
         else:
-            if whole:
-                yield whole
-            whole = line
+            found.append(line)
         last = line
-    if whole:
-        yield whole
+    return found

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
+import polars as pl
 
 from disttrace.journal.code_files import is_library
 from disttrace.journal.format import UNKNOWN_OP
@@ -24,6 +25,7 @@ from disttrace_viewer.load.foreign import lines as texts
 from disttrace_viewer.load.foreign import py_spy
 from disttrace_viewer.load.foreign.forms import (
     DEFAULT,
+    FOLLOWING,
     FORMS,
     Called,
     Log,
@@ -45,21 +47,22 @@ _NAMES = re.compile(
     r"|(^|/)[^./]{0,80}(stdout|stderr|console|output|log)[^./]{0,80}$",
     re.IGNORECASE,
 )
-_DIGITS = str.maketrans("123456789", "000000000")
+_DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _TROUBLE = (
     "error", "fail", "time out", "timed out", "timeout", "time-out", "warn", "abort", "kill",
     "signal", "exception", "terminat", "cancel", "died", "missing", "stall",
 )  # fmt: skip
-_WORDS = {'file "', "traceback", "interrupt", *_TROUBLE} | {
-    cue.lower() for cues, *_ in FORMS for cue in cues
-}
-_CUES = tuple(one for one in _WORDS if not any(a != one and a in one for a in _WORDS))
-"""Words of which a line has one that tells anything, in small letters."""
+_OF_STACKS = ('File "', "ecent call first")
+_CUES = (
+    "Traceback", "Error", "Exception", "Interrupt", "above exception", "ProcessGroupNCCL.cpp:",
+    *sorted({cue for cues, *_ in FORMS for cue in cues}),
+)  # fmt: skip
+"""Words of which a line has one that begins anything."""
 _DUMPED = re.compile(
-    r'File "[^"]{1,1000}", line \d{1,9} in |Process \d{1,18}: |Thread \w{1,40} \((?:active|idle)'
-    r"|    [^\s()][^()]{0,250} \([^()]{1,250}:\d{1,9}\)\s*$"
+    r"Process \d{1,18}: |Thread \w{1,40} \((?:active|idle)"
+    r"|^    [^\s()][^()]{0,250} \([^()]{1,250}:\d{1,9}\)\s*$"
 )
-"""Of stacks, of faulthandler or py-spy, that stand within a log."""
+"""Of stacks of py-spy that stand within a log."""
 _FRAME = re.compile(r'\s{0,32}File "([^"]{1,1000})", line (\d{1,9}), in (\S{1,300})')
 _BOX = re.compile(r"[│|] (.{10,250}?) [│|]\s*$")
 _BOXED = re.compile(r"(/[^:]{1,250}):(\d{1,9}) in (\S{1,300})")
@@ -78,6 +81,12 @@ _PASSED_ON = frozenset({1, -2, -6, -15})
 """Codes of what ends because of others: by an exception, a watchdog, a launcher."""
 _BLOCK = 4 << 20
 _MOST_STRANGE = 10_000
+_SHOWN = 300
+_ODD = ("utf-8", "surrogateescape")
+_HEAD = 12
+"""Letters of a line that tell whether an earlier one was printed by the same rank."""
+_PATIENCE = 500
+"""Lines without a word of what has begun, by which it has ended."""
 _LONGEST = 2000
 """Letters of a statement of the watchdog's."""
 _FEW = 40
@@ -204,44 +213,58 @@ def _take(log: Log, path: str, own: int | None, first: int | None) -> None:
     prefixes: Prefixes | None = None
     width = None
     seen: set[str] = set()
-    nothing: dict[str, str] = {}
+    nothing: set[bytes] = set()
+    strange: Counter[bytes] = Counter()
     reader = _LogReader(log, path, own, first)
     dumped: list[str] = []
     for piece in _pieces(path):
         if prefixes is None:
             prefixes, width = Prefixes(piece[:200], year), texts.width(piece[:5000])
         log.lines += len(piece)
-        for raw in texts.joined(piece, width) if width else piece:
-            # A line that differs by numbers alone from one that told nothing tells nothing.
-            shape, waits = raw.translate(_DIGITS), reader.waits
-            strange = None if waits else nothing.get(shape)
-            if strange is None:
-                torn = 'File "' in raw and '", line ' not in raw  # wrapped where nobody can tell
-                if torn or texts.LOST.match(raw):
-                    waits = True
+        lines = texts.joined(piece, width) if width else piece
+        # One scan in C for all words: most lines have none, and none of them is looked at again.
+        column = pl.Series(lines)
+        stack = column.str.contains(_DUMPED.pattern) | column.str.contains_any([*_OF_STACKS])
+        told = column.str.contains_any([*_CUES]) | stack
+        told |= column.str.contains(f"^(?:{texts.LOST.pattern})")
+        troubled = column.str.contains_any([*_TROUBLE], ascii_case_insensitive=True)
+        fresh = column.str.head(_HEAD).is_first_distinct()
+        masks = (one.to_list() for one in (told, stack, troubled, told | troubled | fresh))
+        for raw, look, of_stack, trouble, any_of_it in zip(lines, *masks, strict=True):
+            waits = reader.waits
+            if not (any_of_it or waits):
+                continue
+            if look or waits:
+                if ('File "' in raw and '", line ' not in raw) or texts.LOST.match(raw):
+                    waits = True  # wrapped where nobody can tell
                     log.open.clear()
                     while dumped and "ecent call first" not in dumped.pop():
                         pass
-                elif "ecent call first" in raw or _DUMPED.search(raw):
+                elif of_stack:
                     dumped.append(raw)
                     waits = True
-                low = "" if waits else raw.lower()
-                if waits or any(map(low.__contains__, _CUES)):
-                    strange = reader.take(prefixes.strip(raw))
-                else:
-                    strange = ""
-                waits |= reader.waits
-                if strange is not None and not waits and len(nothing) < _MOST_STRANGE:
-                    nothing[shape] = strange
-            if strange:
-                log.strange[strange] += 1
-            elif strange is not None and raw[:12] not in seen and len(seen) < 4096:
-                seen.add(raw[:12])
+                # A line that differs by numbers alone from one that told nothing tells nothing.
+                shape = raw.encode(*_ODD).translate(_DIGITS)
+                if waits or shape not in nothing:
+                    if reader.take(prefixes.strip(raw)) or of_stack:
+                        continue
+                    if not (waits or reader.waits) and len(nothing) < _MOST_STRANGE:
+                        nothing.add(shape)
+            if trouble:
+                shape = raw[:_SHOWN].encode(*_ODD).translate(_DIGITS)
+                if shape in strange or len(strange) < _MOST_STRANGE:
+                    strange[shape] += 1
+            elif raw[:_HEAD] not in seen and len(seen) < 4096:
+                seen.add(raw[:_HEAD])
                 reader.note_rank(prefixes.strip(raw))
+    for shape, count in strange.items():
+        assert prefixes is not None
+        bare = prefixes.strip(shape.decode(*_ODD)).text.strip()
+        log.strange[re.sub("0+", "N", bare)[:120]] += count
     log.open.clear()
     log.entry, log.last = None, ""
     with contextlib.suppress(ValueError):  # of threads without a frame
-        text = "\n".join(dumped[-_MOST_STRANGE:]).encode("utf-8", "surrogateescape")
+        text = "\n".join(dumped[-_MOST_STRANGE:]).encode(*_ODD)
         for one in py_spy.of_text(path, text, first):
             log.dumped.append(replace(one, rank=own) if one.rank is None else one)
 
@@ -254,13 +277,10 @@ class _LogReader:
         self._path = path
         self._chained: set[Speaker] = set()
         self._torn: LogLine | None = None
-        log.entry, log.last = None, path
-
-    @property
-    def waits(self) -> bool:
+        self.waits = False
         """Whether any line may belong to something that has begun."""
-        log = self.log
-        return bool(log.open or log.entry or self._torn or log.last != self._path)
+        self._patience = 0
+        log.entry, log.last = None, path
 
     def note_rank(self, line: LogLine) -> None:
         """A rank that printed a line of its own."""
@@ -275,8 +295,17 @@ class _LogReader:
             line.rank = self.own
         return line.rank
 
-    def take(self, line: LogLine) -> str | None:
-        """What is strange in a line that tells nothing; None: it tells something."""
+    def take(self, line: LogLine) -> bool:
+        """Whether a line tells anything."""
+        log, known = self.log, self._take(line)
+        self._patience = _PATIENCE if known else self._patience - 1
+        if self._patience < 0:  # what has begun has no end
+            log.open.clear()
+            log.entry, log.last = None, self._path
+        self.waits = bool(log.open or log.entry or self._torn or log.last != self._path)
+        return known
+
+    def _take(self, line: LogLine) -> bool:
         log, torn = self.log, self._torn
         wordings = [line.text]
         if torn is not None and not (line.rank or line.by or line.text.startswith("[")):
@@ -290,18 +319,15 @@ class _LogReader:
             log.ranks.add(rank)
         log.deduplicated |= line.times > 1
         known = self._traceback(speaker, line)
+        forms = (*FOLLOWING, *FORMS) if log.entry or log.last != self._path else FORMS
         for line.text in reversed(wordings):
-            for cues, form, take in FORMS:
+            for cues, form, take in forms:
                 found = any(cue in line.text for cue in cues) and form.search(line.text)
                 if found and take(log, line, speaker, found):
-                    return None
-        if known:
-            return None
-        if "ProcessGroupNCCL.cpp:" in line.text and len(line.text) < _LONGEST:
+                    return True
+        if not known and "ProcessGroupNCCL.cpp:" in line.text and len(line.text) < _LONGEST:
             self._torn = line
-        low = line.text.lower()
-        troubled = any(one in low for one in _TROUBLE) and len(log.strange) < _MOST_STRANGE
-        return re.sub(r"\d+", "N", line.text.strip())[:120] if troubled else ""
+        return known
 
     def _traceback(self, speaker: Speaker, line: LogLine) -> bool:
         log, text = self.log, line.text
@@ -408,15 +434,10 @@ def _echoes(failure: LoggedFailure) -> bool:
 
 
 _INTERRUPT = "KeyboardInterrupt"
-_OF_LAUNCHERS = frozenset(
-    {
-        "ChildFailedError",
-        "SystemExit",
-        "CalledProcessError",
-        "ProcessExitedException",
-        "SignalException",
-    }
-)
+_OF_LAUNCHERS = (
+    "ChildFailedError", "SystemExit", "CalledProcessError", "ProcessExitedException",
+    "SignalException",
+)  # fmt: skip
 _ENDED = re.compile(r"process \d{1,7} terminated with ")
 _CUT_SHORT = re.compile(r"\[[^\]]{0,400}")
 """The text of C++ code whose end was lost: it may be an echo."""
