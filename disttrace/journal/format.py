@@ -231,7 +231,9 @@ FIELDS: dict[str, dict[str, str]] = {
     "note": _fields(time="t", text="text"),
     "digest": _fields(time="t", number="group q v stack", name="op name"),
     "nonfinite": _fields(time="t", number="group q stack", name="op"),
-    "unreduced": _fields(time="t over", number="group stack changes", integer="bytes"),
+    "unreduced": _fields(
+        time="t over", number="group stack changes bucket", integer="bytes", texts="parameters"
+    ),
     "seen": _fields(time="t", name="state", rank="code", size="others"),
     "trouble": _fields(time="t ago", name="by where name", number="code", mark="mine", text="text"),
     "activity": _fields(

@@ -249,3 +249,45 @@ def test_what_changes_and_is_not_reduced_is_on_record(tmp_path: Path, core: str)
     for one in records.values():
         (stack,) = (s for s in journal.of("stack") if s["n"] == one["stack"])
         assert (stack["frames"][0][1], one["bytes"], one["changes"] >= 8) == (10, 40, True)
+
+
+WITHOUT = """
+import contextlib
+import disttrace
+disttrace.install()
+import torch
+import torch.distributed as dist
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = (torch.nn.Linear(2, 2) for _ in "abc")
+    def forward(self, x, off):
+        for name in "abc":
+            x = x if name == off else x + getattr(self, name)(x)
+        return x.sum()
+def train(off, mb):
+    model = torch.nn.parallel.DistributedDataParallel(
+        Net(), process_group=dist.new_group([0, 1]), bucket_cap_mb=mb
+    )
+    for step in range(4):
+        model.zero_grad()
+        odd = step == 3 and dist.get_rank() == 0
+        if odd or step < 3 or off == "b":
+            model(torch.ones(1, 2), off if odd else "").backward()
+    return model
+dist.init_process_group("gloo")
+kept = train("a", 25)
+with contextlib.suppress(RuntimeError):  # of the rank that waits
+    train("b", 1e-5)
+"""
+
+
+@pytest.mark.skipif(hooks.supported(), reason="relays see what is reduced")
+def test_what_has_no_gradient_is_on_record_with_its_bucket(tmp_path: Path) -> None:
+    """Of the rank that left it out alone: at the end of its pass, or where nothing moves."""
+    (tmp_path / "without.py").write_text(WITHOUT)
+    launched(tmp_path / "without.py", 2, DISTTRACE_DIR=str(tmp_path / "journals"))
+    other, odd = sorted((j.of("unreduced") for j in read_journals(tmp_path / "journals")), key=len)
+    found = {one["group"]: (one["bucket"], one["changes"], one["parameters"]) for one in odd}
+    assert found == {2: (0, 4, ["a.weight", "a.bias"]), 3: (1, 4, ["b.weight", "b.bias"])}
+    assert other == []

@@ -28,9 +28,11 @@ _MOST_PASSES = 16  # known at once, before those are looked for that failed
 class Awaited:
     """What waits, by the call or the backward pass that it belongs to."""
 
-    def __init__(self, capture: Capture, part: str) -> None:
+    def __init__(self, capture: Capture, part: str, over: Callable[[], object]) -> None:
+        """``over``: called once a backward pass is over."""
         self._capture = capture
         self._part = part
+        self._over = over
         self._works: Works = capture.works
         self._recorder = capture.recorder
         self._open: dict[int, tuple[Operation, Any]] = {}  # with its Work, by its number
@@ -97,6 +99,7 @@ class Awaited:
                 end(operation)  # what failed would have ended the pass before
             else:
                 self._works.hold(work, operation)  # not awaited after all
+        self._over()
 
     def _taken(self, numbers: Iterable[int]) -> Iterable[tuple[Operation, Any]]:
         """Those that were not looked at before."""

@@ -15,7 +15,8 @@ import itertools
 import re
 import sys
 import types
-from collections.abc import Iterator, Set
+import weakref
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Any
 
@@ -58,27 +59,39 @@ def of(error: BaseException) -> list[str]:
     if found is not None:
         wanted = [int(number) for number in found[1].split()]
         names = [names[i] for i in wanted if i < len(names)] if names else []
+    return masked(names)
+
+
+def masked(names: list[str]) -> list[str]:
+    """As they are recorded; none of too many."""
     return [redact.current.text(name) for name in names] if len(names) <= MOST else []
 
 
 def _names(error: BaseException) -> list[str]:
     """Of all parameters that DDP reduces, by the numbers that it gives them."""
-    for entry in foreign.entries_of(error):
-        frame = entry.tb_frame
-        if not frame.f_code.co_filename.replace("\\", "/").endswith(_FILE):
-            continue
+    models = (model_of(entry.tb_frame)() for entry in foreign.entries_of(error))
+    model = next((one for one in models if one is not None), None)
+    return [name for name, _ in named(model)]
+
+
+def model_of(frame: types.FrameType | None) -> Callable[[], Any]:
+    """DDP's module, if ``frame`` is of a method of its; it is not kept."""
+    if frame is not None and frame.f_code.co_filename.replace("\\", "/").endswith(_FILE):
         model: Any = frame.f_locals.get("self")
         if type(model) is torch.nn.parallel.DistributedDataParallel:
-            fields = foreign.of_torch(model, "__dict__")
-            return list(_named(fields["_modules"]["module"], fields["parameters_to_ignore"]))
-    return []
+            return weakref.ref(model)
+    return lambda: None
 
 
-def _named(module: Any, ignored: Set[str]) -> Iterator[str]:
+def named(model: Any) -> Iterator[tuple[str, Any]]:
     """As ``_build_params_for_reducer`` has them, read from the modules' own fields: their methods
     may be the program's.
     """
-    modules, parameters, left = set[int](), set[int](), [("", module)]
+    if model is None:
+        return
+    fields = foreign.of_torch(model, "__dict__")
+    ignored, left = fields["parameters_to_ignore"], [("", fields["_modules"]["module"])]
+    modules, parameters = set[int](), set[int]()
     while left:
         prefix, one = left.pop()
         if one is None or id(one) in modules:
@@ -91,7 +104,7 @@ def _named(module: Any, ignored: Set[str]) -> Iterator[str]:
                 continue
             if foreign.of_torch(each, "requires_grad"):
                 parameters.add(id(each))
-                yield full.removeprefix(".")
+                yield full.removeprefix("."), each
         below = [(f"{prefix}.{n}".removeprefix("."), m) for n, m in dict.items(fields["_modules"])]
         left += reversed(below)
 

@@ -11,9 +11,11 @@ group's own backends, which C++ asks what they can do.
 
 from __future__ import annotations
 
+import functools
+import operator
 import sys
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +23,10 @@ import torch
 import torch._C._distributed_c10d as c10d
 import torch.distributed as dist
 
-from disttrace import dynamo
+from disttrace import dynamo, foreign
 from disttrace.capture.calls.arguments import CallArguments
 from disttrace.capture.calls.operations import ROWS, Method
+from disttrace.capture.ddp import parameters
 from disttrace.capture.ddp.awaited import Awaited
 from disttrace.capture.instrumentation.process_group import GroupPart
 from disttrace.capture.native import operations
@@ -43,6 +46,7 @@ _REGISTER: Function = c10d.ProcessGroup._register_backend
 _ORIGINALS: dict[str, Function] = {name: getattr(c10d.ProcessGroup, name) for name in _METHODS}
 _FUNCTIONS = ("_broadcast_coalesced", "_verify_params_across_processes")
 _LOOKED_AT = 8  # parameters of one model
+_MOST = 10_000  # parameters of a model, for all of them to be looked at
 _CHANGES = 8  # of a parameter in place: two to eight steps of an optimizer
 
 
@@ -53,6 +57,7 @@ def install(capture: Capture) -> None:
     for owner, name, look in (
         (c10d.Reducer, "__init__", relays.reducer_made),
         (c10d.Reducer, "_update_process_group", relays.given),
+        (c10d.Reducer, "prepare_for_backward", relays.models.begun),
         (c10d.Logger, "__init__", relays.logger_made),
     ):
         attribute(PART, owner, name, after(capture, PART, look))
@@ -68,10 +73,10 @@ class Relays:
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
-        self._awaited = Awaited(capture, PART)
-        self._unreduced = UnreducedModels(capture)
+        self.models = Models(capture)
+        self._awaited = Awaited(capture, PART, self.models.over)
         self._update = c10d.Reducer._update_process_group
-        self._class = _relay_class(capture, self._awaited, self._unreduced)
+        self._class = _relay_class(capture, self._awaited, self.models)
         self._holders: Registry[Any] = Registry()  # relays by their reducers, and loggers of those
         self._known: Registry[weakref.ref[Any]] = Registry()  # and by the group they stand for
 
@@ -80,7 +85,7 @@ class Relays:
         groups = [v for v in (*args, *kwargs.values()) if isinstance(v, c10d.ProcessGroup)]
         self.given(None, reducer, groups[0] if groups else None)
         if id(reducer) in self._holders.entries:
-            self._unreduced.add(groups[0], args[0] if args else kwargs["params"])
+            self.models.add(reducer, groups[0], args[1] if len(args) > 1 else ())
 
     def logger_made(self, result: Any, logger: Any, reducer: Any, *args: Any) -> None:
         """A logger keeps its reducer alive."""
@@ -132,42 +137,82 @@ class Relays:
         return relay
 
 
-class UnreducedModels:
-    """Models of which no gradient was reduced yet, though parameters change.
-
-    A parameter counts its changes in place. With the first reduction in its group a model is
-    forgotten.
+class Models:
+    """DDP's models: of which no gradient was reduced yet, though parameters change in place; and in
+    which a bucket waits for gradients that a backward pass did not have. Of the latter calls are
+    counted, where a group has one model.
     """
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
-        self.models: dict[int, list[_Model]] = {}
-        capture.on_fork.append(self.models.clear)
-        capture.poll(PART, self._look, self._look)
-        capture.engine.on_undo(PART, "models of DDP", self.models.clear)
+        self.by_group: dict[int, list[_Model]] = {}
+        self._of: Registry[_Model] = Registry()  # by the reducer
+        capture.on_fork.append(self.by_group.clear)
+        capture.poll(PART, self._look, functools.partial(self._look, at_exit=True))
+        capture.engine.on_undo(PART, "models of DDP", self.by_group.clear)
 
-    def add(self, group: c10d.ProcessGroup, parameters: Iterable[torch.Tensor]) -> None:
+    def add(self, reducer: Any, group: c10d.ProcessGroup, buckets: Sequence[object]) -> None:
         modes = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
-        if group.size() == 1 or modes:
+        capture, frame = self._capture, sys._getframe(3)  # that of DDP, before ours
+        owner = parameters.model_of(frame)
+        known = [p for _, p in parameters.named(owner()) if type(p) is torch.nn.Parameter]
+        if group.size() == 1 or modes or not known:
             return
-        capture = self._capture
-        known = [p for p in parameters if type(p) is torch.nn.Parameter]
-        number, stack = capture.groups.of(group).n, capture.sites.stack(sys._getframe(1))
+        number, stack = capture.groups.of(group).n, capture.sites.stack(frame)
         record = {"group": number, "stack": stack or 0, "bytes": sum(p.nbytes for p in known)}
-        counts = [(weakref.ref(p), p._version) for p in known[:_LOOKED_AT]]
-        model = _Model(record, counts, capture.recorder.now())
-        self.models.setdefault(number, []).append(model)
+        counts = [p._version for p in known[:_LOOKED_AT]]
+        model = self._of.add(reducer, _Model(record, counts, owner, capture.recorder.now()))
+        unused = foreign.of_torch(owner(), "__dict__").get("find_unused_parameters")
+        model.usual = 0 if unused or len(known) > _MOST else len(buckets)
+        living = (one for one in self.by_group.get(number, ()) if one.owner() is not None)
+        self.by_group[number] = [*living, model]
 
-    def _look(self) -> int:
-        """Note how often a model has changed, at the first changes and when these have doubled."""
-        for one in [one for of in list(self.models.values()) for one in of]:
-            living = [(p(), before) for p, before in one.parameters]
-            changes = max((p._version - n for p, n in living if p is not None), default=0)
-            if changes >= max(_CHANGES, 2 * one.noted):
-                one.noted, recorder = changes, self._capture.recorder
-                over = recorder.now() - one.since
-                recorder.note("unreduced", changes=changes, over=over, **one.record)
+    def begun(self, result: Any, reducer: Any, *_: Any) -> None:
+        """The next backward pass is to reduce; what the one before it began is complete."""
+        model = self._of.get(id(reducer))
+        if model is not None and model.issued:
+            # Buckets are made anew after the first pass.
+            model.usual = model.usual and (model.issued if model.passes else 1)
+            model.passes, model.issued = model.passes + 1, 0
+
+    def issued(self, group: int) -> None:
+        for model in self.by_group.get(group, ()):
+            model.issued, model.looks = model.issued + 1, 0
+
+    def over(self) -> None:
+        """A backward pass is over in which buckets were reduced, but for one inside of another."""
+        for model, *more in self.by_group.values():
+            if not more and 0 < model.issued < model.usual and model.tries:
+                model.tries -= 1
+                self._lacks(model, model.without_gradient())
+
+    def _look(self, at_exit: bool = False) -> int:
+        """Note how often a model has changed, at the first changes and when these have doubled; and
+        what has no gradient, where a bucket is due and nothing moves.
+        """
+        for models in list(self.by_group.values()):
+            for one in models:
+                changes = 0 if one.issued or one.passes else one.changes()
+                if changes >= max(_CHANGES, 2 * one.noted):
+                    one.noted = changes
+                    self._note(one, changes=changes)
+            one.looks += 1
+            seldom = at_exit or not one.looks & one.looks - 1
+            if len(models) == 1 and one.issued < one.usual and seldom:
+                before, one.lacking = one.lacking, one.without_gradient()
+                if at_exit or before == one.lacking:
+                    self._lacks(one, one.lacking)
         return 0
+
+    def _lacks(self, one: _Model, names: Sequence[str]) -> None:
+        key = (one.passes, one.issued, *names)
+        if names and key != one.last:
+            one.last = key
+            self._note(one, bucket=one.issued, changes=one.passes + 1, parameters=names)
+
+    def _note(self, one: _Model, **facts: Any) -> None:
+        recorder = self._capture.recorder
+        recorder.note("unreduced", over=recorder.now() - one.since, **facts, **one.record)
 
 
 @dataclass(slots=True)
@@ -175,10 +220,32 @@ class _Model:
     """What is looked at of a model of DDP."""
 
     record: dict[str, int]
-    parameters: list[tuple[weakref.ref[torch.Tensor], int]]
-    """With the count when DDP was made."""
+    versions: list[int]
+    """Of the first parameters, when DDP was made."""
+    owner: Callable[[], Any]
+    """DDP's module while it lives."""
     since: int
     noted: int = 0
+    usual: int = 0
+    """Buckets of a pass, as far as that is known; none where parameters may go unused."""
+    issued: int = 0
+    """Of them, in the newest pass."""
+    passes: int = 0
+    """Complete ones."""
+    looks: int = 0
+    tries: int = 16
+    lacking: Sequence[str] = ()
+    last: tuple[object, ...] = ()
+
+    def changes(self) -> int:
+        living = (p._version for _, p in parameters.named(self.owner()))
+        return max(map(operator.sub, living, self.versions), default=0)
+
+    def without_gradient(self) -> list[str]:
+        """Names of those, unless all are."""
+        found = list(parameters.named(self.owner()))
+        names = [name for name, one in found if foreign.of_torch(one, "grad") is None]
+        return parameters.masked(names) if len(names) < len(found) else []
 
 
 class RelayPart(GroupPart):
@@ -186,12 +253,10 @@ class RelayPart(GroupPart):
 
     origin, tells = "c++", True
 
-    def __init__(
-        self, capture: Capture, row: Method, awaited: Awaited, unreduced: UnreducedModels
-    ) -> None:
+    def __init__(self, capture: Capture, row: Method, awaited: Awaited, models: Models) -> None:
         super().__init__(capture, row, PART)
         self._awaited = awaited
-        self._unreduced = unreduced
+        self._models = models
         self.asynchronous = None
 
     def issues(self, owner: Any, read: CallArguments, frame: Any) -> tuple[Any, bool | None]:
@@ -203,11 +268,11 @@ class RelayPart(GroupPart):
         else:
             self.capture.recorder.issued(operation)
             self._awaited.add(operation, work)
-        if self._unreduced.models and self._row.method == "allreduce":
-            self._unreduced.models.pop(operation.call.group or 0, None)
+        if self._row.method == "allreduce":
+            self._models.issued(operation.call.group or 0)
 
 
-def _relay_class(capture: Capture, awaited: Awaited, unreduced: UnreducedModels) -> type:
+def _relay_class(capture: Capture, awaited: Awaited, models: Models) -> type:
     """A subclass of ProcessGroup that passes everything on, and records what it passes on."""
 
     def __init__(self: Any, group: Any) -> None:
@@ -229,7 +294,7 @@ def _relay_class(capture: Capture, awaited: Awaited, unreduced: UnreducedModels)
         dynamo.skip(function.__code__)
     made = type("Relay", (c10d.ProcessGroup,), methods)
     for name, original in passing.items():
-        part = RelayPart(capture, rows[name], awaited, unreduced)
+        part = RelayPart(capture, rows[name], awaited, models)
         setattr(made, name, part.wrapper(made, original))
 
     def idle() -> None:

@@ -16,7 +16,7 @@ from disttrace_viewer.api.verdict import diagnose
 from disttrace_viewer.diagnosis import job
 from disttrace_viewer.findings.finding import RuleFinding
 from support.journals import MS
-from support.scenes import fail, leave, only, steps
+from support.scenes import alive, fail, finds, leave, only, steps
 
 
 def by_table(folder: Path) -> list[RuleFinding]:
@@ -171,3 +171,24 @@ def test_gradients_that_nothing_reduces_are_a_note(tmp_path: Path) -> None:
         trained(tmp_path / name, **facts)  # type: ignore[arg-type]
         assert by_table(tmp_path / name) == [], name
     assert by_states(tmp_path / "scalars") == []  # these hold the newest operations only
+
+
+@pytest.mark.parametrize(("at", "next_op"), [(250, None), (250, "barrier"), (190, "barrier")])
+def test_of_a_bucket_that_a_rank_did_not_reduce_the_parameters_are_named(
+    tmp_path: Path, at: int, next_op: str | None
+) -> None:
+    """It waits for their gradients: one rank against one is decided. Not by what was before."""
+    for journal, group in alive(steps(tmp_path, 2)):
+        reduced = journal.collective(group, origin="c++")
+        journal.run(reduced, t=200 * MS, d=MS, q=3)
+        if journal.rank == 0:
+            journal.begin(reduced, 210 * MS, q=4)
+            continue
+        names = {"bucket": 1, "parameters": ["b.bias", "b.weight"], "bytes": 48, "changes": 3}
+        journal.define("unreduced", t=at * MS, group=group, over=at * MS, **names)
+        if next_op:
+            journal.begin(journal.collective(group, next_op), 260 * MS, q=4)
+    kind = "op_mismatch" if next_op else "missing_participant"
+    found = finds(tmp_path, kind, [1] if at > 200 else [])
+    named = "Rank 1 has not reduced bucket 1 of the model: no gradient of b.bias, b.weight in"
+    assert (named in found.summary) == (at > 200)

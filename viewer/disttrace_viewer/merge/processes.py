@@ -302,7 +302,12 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
             NonFinite(**of(one), op=one["op"], seq=one["q"]) for one in listed["nonfinite"]
         ),
         unreduced=tuple(
-            Unreduced(**of(one), over_ns=one["over"], bytes=one["bytes"], changes=one["changes"])
+            Unreduced(
+                **of(one),
+                **{name: one.get(name, 0) for name in ("bytes", "changes", "bucket")},
+                over_ns=one["over"],
+                parameters=tuple(one.get("parameters") or ()),
+            )
             for one in listed["unreduced"]
         ),
     )

@@ -189,7 +189,9 @@ class NonFinite(NamedTuple):
 
 
 class Unreduced(NamedTuple):
-    """A model of DDP of which the reducer had reduced nothing so far, though parameters changed."""
+    """A model of DDP of which the reducer had reduced nothing so far, though parameters changed; or
+    that had no gradient of some ``parameters`` at the end of a backward pass.
+    """
 
     t_ns: int
     over_ns: int
@@ -198,8 +200,12 @@ class Unreduced(NamedTuple):
     bytes: int
     """Of its gradients."""
     changes: int
-    """How often a parameter changed in place; one step of an optimizer may do so a few times."""
+    """How often a parameter changed in place; one step of an optimizer may do so a few times. With
+    ``parameters`` the number of the backward pass that was to reduce them."""
     stack: Stack
+    bucket: int = 0
+    """The one that waits for the gradients of ``parameters``."""
+    parameters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

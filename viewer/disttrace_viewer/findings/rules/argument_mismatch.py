@@ -22,7 +22,7 @@ from disttrace_viewer.evidence.mismatches import Disagreement, unfitting
 from disttrace_viewer.evidence.sequences import aligned
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding, Scope, why
-from disttrace_viewer.findings.rules import swallowed
+from disttrace_viewer.findings.rules import outside, swallowed
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
@@ -35,7 +35,9 @@ def find(case: Case) -> Iterator[RuleFinding]:
         raised = _swallowed(case, difference)
         if raised:
             difference = replace(difference, odd=frozenset(raised))
-        yield swallowed.with_raised(case, _finding(case, difference), [*raised.values()])
+        finding = _finding(case, difference)
+        finding = outside.without_gradients(case, finding, difference.members.values())
+        yield swallowed.with_raised(case, finding, [*raised.values()])
 
 
 def _finding(case: Case, found: Disagreement) -> RuleFinding:

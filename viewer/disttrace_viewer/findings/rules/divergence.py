@@ -17,7 +17,7 @@ from disttrace_viewer.analysis.past import Place, op_of, place_of
 from disttrace_viewer.analysis.sample import innermost, together
 from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.mismatches import minority
-from disttrace_viewer.evidence.sequences import Habit, aligned
+from disttrace_viewer.evidence.sequences import Habit, aligned, called_from
 from disttrace_viewer.evidence.wait import COLLECTIVE
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, RuleFinding, Scope, why
@@ -163,8 +163,13 @@ def _parted_before(
     before = number - first
     if before < 1 or any(len(called.get(p, ())) < before for p in members):
         return nothing
-    places = [[place_of(called[p][at]) for p in members] for at in range(before)]
-    at = next((at for at, here in enumerate(places) if len({*here}) > 1), before)
+    calls = {call.index: call for p in members for call in called[p][:before]}
+    of_call = {index: place_of(call) for index, call in calls.items()}
+    for of in (of_call, called_from(calls, of_call)):  # else where a helper was called
+        places = [[of[called[p][at].index] for p in members] for at in range(before)]
+        at = next((at for at, here in enumerate(places) if len({*here}) > 1), before)
+        if at < before:
+            break
     known = {here[0] for here in places[:at]}
     if at == before or len({*places[-1]}) == 1 or not known.issuperset(places[at]):
         return nothing
@@ -439,7 +444,8 @@ def find_unreduced(case: Case) -> Iterator[RuleFinding]:
     """
     evidence, models = case.evidence, list[tuple[tuple[Stack, str], tuple[int, Unreduced]]]()
     for process in evidence.trace.processes:
-        latest = {(one.stack, one.group): one for one in process.unreduced}
+        seen = (one for one in process.unreduced if not one.parameters)
+        latest = {(one.stack, one.group): one for one in seen}
         for model, one in latest.items():
             moved = case.past.moved(process.index, one.t_ns - one.over_ns, int(evidence.cut_ns))
             if moved < one.bytes:

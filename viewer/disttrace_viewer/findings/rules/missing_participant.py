@@ -121,6 +121,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> RuleFinding:
         if wait.absent
         else outside.settles(case, sinks, early=early),
     )
+    finding = outside.without_gradients(case, finding, [w.op for w in inside])
     return swallowed.with_raised(case, finding, raised)
 
 

@@ -15,9 +15,10 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, WARNING, RuleFinding
 from disttrace_viewer.findings.rules import late_arrivals
 from disttrace_viewer.trace.model import CodeLocation, JobTrace
-from disttrace_viewer.trace.operation import SYNCHRONIZING
-from disttrace_viewer.trace.process import ATTACHED, DUMPED, JOURNAL, Failure
+from disttrace_viewer.trace.operation import SYNCHRONIZING, Op
+from disttrace_viewer.trace.process import ATTACHED, DUMPED, JOURNAL, Failure, Unreduced
 from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.names import parameters
 from disttrace_viewer.wording.sentences import HELD, NOWHERE, NUMBERED, OTHER_TOOLS, ended
 
 
@@ -192,6 +193,42 @@ OF_ABSENCE = frozenset({"missing_participant", "unmatched_send", "unmatched_recv
 """Kinds about a rank that did not come, which takes time to be true."""
 OF_TIME = OF_ABSENCE | {"deadlock"}
 """Kinds of which it has to be known that the evidence of all is of one moment."""
+
+
+def without_gradients(case: Case, finding: RuleFinding, inside: Iterable[Op]) -> RuleFinding:
+    """The finding, where DDP reduces in ``inside`` what another rank had no gradients of."""
+    trace, lacking = case.evidence.trace, dict[int, Unreduced]()
+
+    def reduces(op: Op) -> bool:
+        call = op.call
+        reduced = call.origin == "c++" and call.op == "all_reduce"
+        return reduced and trace.group_id(call) == finding.group
+
+    came = {op.process for op in inside if reduces(op)}
+    for p, process in enumerate(trace.processes) if came else ():
+        kept = filter(reduces, case.evidence.sample.of_process.get(p, ()))
+        since = max((op.begin_ns for op in kept), default=0)
+        in_pass = any("/torch/autograd/" in frame.file for frame in case.evidence.stack(p))
+        for one in process.unreduced if p not in came and not in_pass else ():
+            if one.parameters and one.group == finding.group and one.t_ns >= since:
+                lacking[p] = one
+    if not lacking:
+        return finding
+    sentences_of = (
+        f"{trace.processes[p].label} has not reduced bucket {one.bucket:,} of the model: no"
+        f" gradient of {parameters(one.parameters)} in backward pass {one.changes:,}."
+        for p, one in lacking.items()
+    )
+    others = [p for p in finding.culprits if p not in came and p not in lacking]
+    return replace(
+        finding,
+        summary=" ".join([finding.summary, *map(sentences.capital, sentences_of)]),
+        parameters=tuple((p, one.parameters) for p, one in lacking.items()),
+        culprits=(*lacking, *others),
+        hint="Look for a branch that leaves these parameters out (a condition on the rank or the"
+        " data, an expert without tokens); DistributedDataParallel allows that only with"
+        " find_unused_parameters=True.",
+    )
 
 
 def tempered(case: Case, finding: RuleFinding) -> RuleFinding | None:
