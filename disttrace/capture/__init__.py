@@ -28,13 +28,12 @@ def activate(capture: Capture) -> None:
     context.current = capture
     for part in parts():
         capture.guard(part.PART, part.install, capture)
-    capture.when_imported("torch._dynamo", lambda _: _compile_none_of_ours())
 
+    def compile_none_of_ours(_: object) -> None:
+        """torch.compile must not compile what runs inside a compiled region."""
+        dynamo.skip_module(*(m for n, m in sys.modules.items() if m and n.startswith("disttrace.")))
 
-def _compile_none_of_ours() -> None:
-    """torch.compile must not compile what runs inside a compiled region."""
-    ours = [m for name, m in sys.modules.items() if name.startswith("disttrace.") and m is not None]
-    dynamo.skip_module(*ours)
+    capture.when_imported("torch._dynamo", compile_none_of_ours)
 
 
 def deactivate() -> None:

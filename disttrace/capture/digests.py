@@ -85,12 +85,9 @@ class Digests:
 
     def amp_arrived(self, module: types.ModuleType) -> None:
         """Learn of losses that are scaled: gradients that are not finite find the scale."""
-        scale = before(self._capture, PART, self._scales)
+        scale = before(self._capture, PART, lambda *_, **__: setattr(self, "_scaled", True))
         name = "_lazy_init_scale_growth_tracker"
         self._capture.engine.attribute(PART, module.GradScaler, name, scale)
-
-    def _scales(self, *_: Any, **__: Any) -> None:
-        self._scaled = True
 
     def due(self, op: str, group: Any) -> GroupEntry | None:
         """The group of an input that is one to look at."""

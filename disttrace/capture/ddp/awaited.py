@@ -29,10 +29,9 @@ class Awaited:
     """What waits, by the call or the backward pass that it belongs to."""
 
     def __init__(self, capture: Capture, part: str, over: Callable[[], object]) -> None:
-        """``over``: called once a backward pass is over."""
         self._capture = capture
         self._part = part
-        self._over = over
+        self._over = over  # of a backward pass
         self._works: Works = capture.works
         self._recorder = capture.recorder
         self._open: dict[int, tuple[Operation, Any]] = {}  # with its Work, by its number
@@ -76,7 +75,10 @@ class Awaited:
         if outer is not None:
             self._calls[thread] = outer
         for operation, work in self._taken(issued):
-            self._end(operation, work)
+            if self._works.is_completed(work) or _future_is_done(work):
+                self._settle(operation, work, self._recorder.end)
+            else:
+                self._works.hold(work, operation)
 
     def _begin_pass(self, number: int) -> list[int]:
         if len(self._passes) >= _MOST_PASSES:
@@ -106,13 +108,6 @@ class Awaited:
         found = [self._open.pop(n, None) for n in numbers]
         return [each for each in found if each is not None]
 
-    def _end(self, operation: Operation, work: Any) -> None:
-        """The call that awaited it is over, whether it returned or raised."""
-        if not (self._works.is_completed(work) or _future_is_done(work)):
-            self._works.hold(work, operation)
-            return
-        self._settle(operation, work, self._recorder.end)
-
     def _settle(
         self, operation: Operation, work: Any, ended: Callable[[Operation], object]
     ) -> None:
@@ -129,7 +124,8 @@ class Awaited:
             if not self._works.is_completed(work):
                 operation.seen = self._recorder.clock()
             elif self._open.pop(n, None) is not None:
-                self._settle(operation, work, self._seen)
+                gap = self._works.gap(operation)  # its pass is not over
+                self._settle(operation, work, functools.partial(self._recorder.completed, gap=gap))
         return 0
 
     def _release(self) -> None:
@@ -137,10 +133,6 @@ class Awaited:
         self._capture.guard(self._part, self._poll)
         self._open.clear()
         self._passes.clear()
-
-    def _seen(self, operation: Operation) -> None:
-        """While its pass is not over."""
-        self._recorder.completed(operation, gap=self._works.gap(operation))
 
     def _forget(self) -> None:
         self._leaked = list(self._open.values())  # see Works.forget

@@ -55,7 +55,8 @@ def of(error: BaseException) -> list[str]:
     found = _UNUSED.search(text) or _SHAPE.search(text)
     if found is None and _COUNT.search(text) is None:
         return []
-    names = _names(error)
+    models = (model_of(entry.tb_frame)() for entry in foreign.entries_of(error))
+    names = [name for name, _ in named(next(filter(None.__ne__, models), None))]
     if found is not None:
         wanted = [int(number) for number in found[1].split()]
         names = [names[i] for i in wanted if i < len(names)] if names else []
@@ -65,13 +66,6 @@ def of(error: BaseException) -> list[str]:
 def masked(names: list[str]) -> list[str]:
     """As they are recorded; none of too many."""
     return [redact.current.text(name) for name in names] if len(names) <= MOST else []
-
-
-def _names(error: BaseException) -> list[str]:
-    """Of all parameters that DDP reduces, by the numbers that it gives them."""
-    models = (model_of(entry.tb_frame)() for entry in foreign.entries_of(error))
-    model = next((one for one in models if one is not None), None)
-    return [name for name, _ in named(model)]
 
 
 def model_of(frame: types.FrameType | None) -> Callable[[], Any]:
@@ -84,8 +78,8 @@ def model_of(frame: types.FrameType | None) -> Callable[[], Any]:
 
 
 def named(model: Any) -> Iterator[tuple[str, Any]]:
-    """As ``_build_params_for_reducer`` has them, read from the modules' own fields: their methods
-    may be the program's.
+    """What DDP reduces, as ``_build_params_for_reducer`` has it, read from the modules' own fields:
+    their methods may be the program's.
     """
     if model is None:
         return

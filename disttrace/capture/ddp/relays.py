@@ -12,7 +12,6 @@ group's own backends, which C++ asks what they can do.
 from __future__ import annotations
 
 import functools
-import operator
 import sys
 import weakref
 from collections.abc import Callable, Sequence
@@ -45,9 +44,7 @@ _CONSTRUCT: Function = c10d.ProcessGroup.__init__
 _REGISTER: Function = c10d.ProcessGroup._register_backend
 _ORIGINALS: dict[str, Function] = {name: getattr(c10d.ProcessGroup, name) for name in _METHODS}
 _FUNCTIONS = ("_broadcast_coalesced", "_verify_params_across_processes")
-_LOOKED_AT = 8  # parameters of one model
-_MOST = 10_000  # parameters of a model, for all of them to be looked at
-_CHANGES = 8  # of a parameter in place: two to eight steps of an optimizer
+_LOOKED_AT, _CHANGES = 8, 8  # parameters of a model; changes of one in place: two to eight steps
 
 
 def install(capture: Capture) -> None:
@@ -162,8 +159,8 @@ class Models:
         record = {"group": number, "stack": stack or 0, "bytes": sum(p.nbytes for p in known)}
         counts = [p._version for p in known[:_LOOKED_AT]]
         model = self._of.add(reducer, _Model(record, counts, owner, capture.recorder.now()))
-        unused = foreign.of_torch(owner(), "__dict__").get("find_unused_parameters")
-        model.usual = 0 if unused or len(known) > _MOST else len(buckets)
+        if not foreign.of_torch(owner(), "__dict__").get("find_unused_parameters"):
+            model.usual = len(buckets) if len(known) <= parameters.MOST else 0
         living = (one for one in self.by_group.get(number, ()) if one.owner() is not None)
         self.by_group[number] = [*living, model]
 
@@ -184,7 +181,7 @@ class Models:
         for model, *more in self.by_group.values():
             if not more and 0 < model.issued < model.usual and model.tries:
                 model.tries -= 1
-                self._lacks(model, model.without_gradient())
+                self._note_lack(model, model.without_gradient())
 
     def _look(self, at_exit: bool = False) -> int:
         """Note how often a model has changed, at the first changes and when these have doubled; and
@@ -192,22 +189,19 @@ class Models:
         """
         for models in list(self.by_group.values()):
             for one in models:
-                changes = 0 if one.issued or one.passes else one.changes()
+                of = () if one.issued or one.passes else parameters.named(one.owner())
+                changes = max(map(lambda p, n: p[1]._version - n, of, one.versions), default=0)
                 if changes >= max(_CHANGES, 2 * one.noted):
                     one.noted = changes
                     self._note(one, changes=changes)
-            one.looks += 1
-            seldom = at_exit or not one.looks & one.looks - 1
-            if len(models) == 1 and one.issued < one.usual and seldom:
+            one.looks = 0 if at_exit else one.looks + 1
+            if len(models) == 1 and one.issued < one.usual and not one.looks & one.looks - 1:
                 before, one.lacking = one.lacking, one.without_gradient()
-                if at_exit or before == one.lacking:
-                    self._lacks(one, one.lacking)
+                self._note_lack(one, one.lacking if at_exit or before == one.lacking else ())
         return 0
 
-    def _lacks(self, one: _Model, names: Sequence[str]) -> None:
-        key = (one.passes, one.issued, *names)
-        if names and key != one.last:
-            one.last = key
+    def _note_lack(self, one: _Model, names: Sequence[str]) -> None:
+        if names:
             self._note(one, bucket=one.issued, changes=one.passes + 1, parameters=names)
 
     def _note(self, one: _Model, **facts: Any) -> None:
@@ -228,18 +222,11 @@ class _Model:
     noted: int = 0
     usual: int = 0
     """Buckets of a pass, as far as that is known; none where parameters may go unused."""
-    issued: int = 0
-    """Of them, in the newest pass."""
-    passes: int = 0
-    """Complete ones."""
-    looks: int = 0
+    issued: int = 0  # of them, in the newest pass
+    passes: int = 0  # complete ones
+    looks: int = 0  # since one was issued: it is looked closely at the 1st, 2nd, 4th, ...
     tries: int = 16
     lacking: Sequence[str] = ()
-    last: tuple[object, ...] = ()
-
-    def changes(self) -> int:
-        living = (p._version for _, p in parameters.named(self.owner()))
-        return max(map(operator.sub, living, self.versions), default=0)
 
     def without_gradient(self) -> list[str]:
         """Names of those, unless all are."""

@@ -41,9 +41,10 @@ def install(capture: Capture) -> None:
     def report(name: str, *args: Any, **kwargs: Any) -> None:
         """``_get_msg_dict(function's name, *arguments)`` was called."""
         error = sys.exc_info()[1]
-        if name not in _FUNCTIONS or error is None or capture.has_raised(error):
+        if name not in _FUNCTIONS or error is None:
             return
-        if not _known(error, c10d_logger.__file__):
+        seen = capture.newest_raised == (id(error), errors.first_line(error))
+        if not seen and not _known(error, c10d_logger.__file__):
             _record(capture, _FUNCTIONS[name], _given(name, args, kwargs), error, sys._getframe(2))
 
     capture.engine.value(PART, c10d_logger, _REPORT, before(capture, PART, report)(original))

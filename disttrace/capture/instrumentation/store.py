@@ -56,10 +56,6 @@ def install(capture: Capture) -> None:
     parts = [(row, StorePart(capture, row)) for row in ROWS]
     capture.unordered.add(PART)
 
-    def cloned(clone: Any, store: Any, *args: Any, **kwargs: Any) -> None:
-        """It is the same place by another connection."""
-        capture.stores.clone(clone, store)
-
     def limited(result: Any, store: Any, timeout: Any) -> None:
         capture.stores.limited(store, nanoseconds(timeout))
 
@@ -67,7 +63,7 @@ def install(capture: Capture) -> None:
         for row, part in parts:
             wrapper = functools.partial(part.wrapper, owner)
             capture.engine.attribute(PART, owner, row.method, wrapper)
-        capture.engine.attribute(PART, owner, "clone", after(capture, PART, cloned))
+        capture.engine.attribute(PART, owner, "clone", after(capture, PART, capture.stores.clone))
         capture.engine.attribute(PART, owner, "set_timeout", after(capture, PART, limited))
 
     capture.instrument(Store, by=instrument)

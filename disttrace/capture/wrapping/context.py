@@ -73,15 +73,11 @@ class Capture:
         # What patches torch's classes, and what Python subclasses of theirs override.
         self.instrumenters: list[tuple[tuple[type, ...], Callable[[type], None]]] = []
         self.on_fork: list[Callable[[], None]] = [self.works.forget, self.sites.forget]
-        self._raised = 0, ""  # the newest exception that a wrapper has put on record
+        self.newest_raised = 0, ""  # the newest exception that a wrapper has put on record
 
     def raised(self, error: BaseException) -> None:
         """A wrapper saw ``error``, which is not kept: it holds the program's frames."""
-        self._raised = id(error), errors.first_line(error)
-
-    def has_raised(self, error: BaseException) -> bool:
-        """Whether ``error`` is the newest that a wrapper saw."""
-        return self._raised == (id(error), errors.first_line(error))
+        self.newest_raised = id(error), errors.first_line(error)
 
     def fail(self, part: str, error: BaseException) -> None:
         """``part`` raised ``error``: say so once and take the part out of service.

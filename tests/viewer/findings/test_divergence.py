@@ -187,21 +187,13 @@ def test_an_exception_by_which_a_call_was_skipped_is_told(tmp_path: Path, read: 
 
 
 @pytest.mark.parametrize("read", [lambda folder: list(diagnose(folder).found), by_states])
-def test_a_rank_that_calls_a_helper_from_a_line_of_its_own_is_healthy(
-    tmp_path: Path, read: object
-) -> None:
-    """Always, under the same numbers."""
-    logging = tuple("log" if name == "loss" else name for name in USUAL)
-    run(tmp_path, [logging, USUAL, USUAL], ends=True, helper=True)
-    assert read(tmp_path) == []  # type: ignore[operator]
-
-
-@pytest.mark.parametrize("read", [lambda folder: list(diagnose(folder).found), by_states])
 def test_a_rank_that_logs_by_another_line_is_a_note(tmp_path: Path, read: object) -> None:
-    """In each step, under the same numbers."""
+    """In each step, under the same numbers; by another caller of a helper it is nothing."""
     logging = tuple("log" if name == "loss" else name for name in USUAL)
-    run(tmp_path, [logging, USUAL, USUAL], ends=True)
-    found = only(read(tmp_path))  # type: ignore[operator]
+    run(tmp_path / "helper", [logging, USUAL, USUAL], ends=True, helper=True)
+    assert read(tmp_path / "helper") == []  # type: ignore[operator]
+    run(tmp_path / "lines", [logging, USUAL, USUAL], ends=True)
+    found = only(read(tmp_path / "lines"))  # type: ignore[operator]
     assert (found.kind, found.severity, found.culprits) == ("divergence", "note", ())
     assert found.summary == (
         "all_reduce of the default group is always called by rank 0 at train.py:40 and ranks 1, 2"
@@ -221,14 +213,18 @@ def test_lines_that_meet_now_and_then_are_no_habit() -> None:
     assert (one.first, one.times) == (8, 4)
 
 
-def hanging(folder: Path, course: tuple[str, ...], *, then: str = "recv") -> RuleFinding:
+def hanging(
+    folder: Path, course: tuple[str, ...], *, then: str = "recv", helper: bool = False
+) -> RuleFinding:
     """Rank 2 has called at these lines and waits for a message of rank 0's, who made one more, or
     makes a group that the others have not come to, or joins their call with another size.
+    ``helper``: they are those of who calls the one line that reduces.
     """
+    inner = [("help.py", 3, "reduce")] * helper
     for journal, group in alive(steps(folder, 3, count=0)):
         called = course if journal.rank == 2 else ("grad", "norm") * 3
         for number, name in enumerate(called, 1):
-            where = journal.stack(("train.py", LINES[name], name))
+            where = journal.stack(*inner, ("train.py", LINES[name], name))
             call, t = journal.collective(group, stack=where), (100 + number) * MS
             if number < 6:
                 journal.run(call, t=t, d=MS // 2, q=number)
@@ -245,15 +241,17 @@ def hanging(folder: Path, course: tuple[str, ...], *, then: str = "recv") -> Rul
     return only(by_states(folder))
 
 
+@pytest.mark.parametrize("helper", [False, True])
 @pytest.mark.parametrize(
     ("then", "kind"),
     [("recv", "deadlock"), ("create", "group_mismatch"), ("other", "shape_mismatch")],
 )
 def test_a_call_left_out_just_before_is_told_with_its_line(
-    tmp_path: Path, then: str, kind: str
+    tmp_path: Path, then: str, kind: str, helper: bool
 ) -> None:
     """Rank 2 left out its fifth call and went on."""
-    found = hanging(tmp_path, ("grad", "norm", "grad", "norm", "norm"), then=then)
+    course = ("grad", "norm", "grad", "norm", "norm")
+    found = hanging(tmp_path, course, then=then, helper=helper)
     assert found.kind == kind
     assert found.summary.endswith(
         "To #5 of the default group, the last that all have made, came ranks 0, 1 by all_reduce at"

@@ -73,8 +73,13 @@ def test_one_more_call_of_another_kind_is_told(tmp_path: Path) -> None:
     assert (found.hint or "").startswith("Rank 0 made one more call, at train.py:77")
 
 
-def test_an_operation_of_several_calls_that_was_left_out_has_its_name(tmp_path: Path) -> None:
-    """Rank 1 leaves out ``broadcast_object_list`` in its third step, and comes to the next call."""
+@pytest.mark.parametrize("losses", [1, 2])
+def test_an_operation_of_several_calls_that_was_left_out_has_its_name(
+    tmp_path: Path, losses: int
+) -> None:
+    """Rank 1 leaves out ``broadcast_object_list`` in its third step, and comes to the next call,
+    which may be of several from one line too.
+    """
     for journal, group in alive(steps(tmp_path, 3, count=0)):
         loss = journal.collective(group, stack=journal.stack(("train.py", 9, "step")))
         where = journal.stack(("load.py", 88, "share"))
@@ -94,7 +99,7 @@ def test_an_operation_of_several_calls_that_was_left_out_has_its_name(tmp_path: 
                 journal.end(begun, MS // 2)
             if composed is not None and step < 2:
                 journal.end(composed, 3 * MS)
-            if step < 2 or left_out:
+            for _ in range(losses if step < 2 else left_out):
                 number += 1
                 begun = journal.begin(loss, t + 5 * MS, q=number)
                 if step < 2:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 from disttrace_viewer.analysis.past import Misfit, fits
 from disttrace_viewer.analysis.sample import (
@@ -98,8 +99,6 @@ def _swallowed(case: Case, found: Disagreement) -> dict[int, Op]:
     raised: dict[int, Op] = {}
     others: dict[str | None, list[Op]] = {}
     for rank, mine in found.members.items() if not found.raced else ():
-        if not swallowed.any_raised(case, mine.process):
-            continue
         value = found.values.get(rank)
         if value not in others:
             others[value] = [op for r, op in found.members.items() if found.values.get(r) != value]
@@ -130,6 +129,9 @@ def _one_call(case: Case, found: Disagreement) -> str | None:
     before = _before(case, one, two)
     if before is None:
         return None
+    *runs, last = [(place, len([*same])) for place, same in groupby(before)]
+    if last in runs:  # it is over, as that of a composite or of a loop
+        before = [place for place, _ in (*runs, last)]
     usual, here, there = _after(before, before[-1]), site(one.call), site(two.call)
     # Who is where the others would be after their call has left that one out.
     if usual == here and _after(before, here) == there:
@@ -310,7 +312,7 @@ def hint(case: Case, found: Disagreement) -> str:
     if (one := _one_call(case, found)) is not None:
         return one
     apart = _two_lines(found)
-    if found.kind in _SIZES and apart is not None:
+    if found.kind in ("shape_mismatch", "dtype_mismatch") and apart is not None:
         return (
             f"The call at {apart[0]} met another one, at {apart[1]}: look for a call that one"
             " side makes beyond the others', or leaves out, there or before (`if rank ...`, a"
@@ -323,9 +325,6 @@ def hint(case: Case, found: Disagreement) -> str:
             " another rank."
         )
     return _WHAT[found.kind][1]
-
-
-_SIZES = ("shape_mismatch", "dtype_mismatch")
 
 
 def _two_lines(found: Disagreement) -> tuple[str, str] | None:

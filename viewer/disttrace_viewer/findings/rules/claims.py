@@ -97,17 +97,13 @@ def _rivals(case: Case, found: Sequence[Join]) -> list[Join]:
     """The newest join of each process; those that lived together with another one."""
     gone = case.evidence.followed
     newest = {join.op.process: join for join in found if join.op.process not in gone}
-    return [
-        join
-        for process, join in newest.items()
-        if any(other != process and _overlap(case, process, other) for other in newest)
-    ]
+    since = {p: case.evidence.trace.processes[p].start_ns for p in newest}
+    until = {p: case.evidence.until_ns(p) for p in newest}
 
+    def together(p: int, q: int) -> bool:
+        return p != q and since[p] <= until[q] and since[q] <= until[p]
 
-def _overlap(case: Case, one: int, two: int) -> bool:
-    """Whether two processes lived at one time."""
-    processes, until_ns = case.evidence.trace.processes, case.evidence.until_ns
-    return processes[one].start_ns <= until_ns(two) and processes[two].start_ns <= until_ns(one)
+    return [join for p, join in newest.items() if any(together(p, q) for q in newest)]
 
 
 def _unclaimed(found: Sequence[Join]) -> list[int]:

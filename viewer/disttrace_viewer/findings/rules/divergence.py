@@ -25,7 +25,7 @@ from disttrace_viewer.findings.rules import swallowed
 from disttrace_viewer.trace.model import CodeLocation, Group, JobTrace, Stream
 from disttrace_viewer.trace.operation import is_nan_check
 from disttrace_viewer.trace.process import Digest, NonFinite, Stack, Unreduced
-from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording import names, sentences
 from disttrace_viewer.wording.sentences import ELSEWHERE, MAJORITY, NOT_BY_C10D
 
 _AT_LAST = mismatches.KINDS | {"missing_participant", "no_progress"}
@@ -272,14 +272,14 @@ def _since(shift: Shift[int, Place]) -> str:
 
 
 def _results(count: int, when: str = "since ") -> str:
-    return f"{count:,} result {when}was" if count == 1 else f"{count:,} results {when}were"
+    return f"{names.number(count, 'result')} {when}{'was' if count == 1 else 'were'}"
 
 
 def _did(trace: JobTrace, shift: Shift[int, Place]) -> str:
     """What the members did; what the others may have done instead, where nothing decides."""
     who = sentences.processes(trace, shift.members)
     others = sentences.processes(trace, shift.others)
-    calls = _calls(shift)
+    calls, them = _calls(shift), "it" if len(shift.calls) == 1 else "them"
     if shift.how == SWAPPED:
         times = ", again and again" * (shift.crossed > 2)
         left = "" if shift.instead is None else f" (or skipped {_call(shift.met)} once)"
@@ -287,17 +287,13 @@ def _did(trace: JobTrace, shift: Shift[int, Place]) -> str:
     if shift.how == SKIPPED:
         twice = " (or made the call before it twice)" * shift.doubled
         return f"{who} skipped {calls}{twice}" + (
-            "" if shift.decided else f", or {others} made {_them(shift)} in addition"
+            "" if shift.decided else f", or {others} made {them} in addition"
         )
     more = f"one call more, {calls}"
     if len(shift.calls) > 1:
         more = f"{len(shift.calls)} more calls" + (", " if len({*shift.calls}) > 1 else " of ")
         more += sentences.listed([*dict.fromkeys(map(_call, shift.calls))])
-    return f"{who} made {more}" + ("" if shift.decided else f", or {others} skipped {_them(shift)}")
-
-
-def _them(shift: Shift[int, Place]) -> str:
-    return "it" if len(shift.calls) == 1 else "them"
+    return f"{who} made {more}" + ("" if shift.decided else f", or {others} skipped {them}")
 
 
 def _calls(shift: Shift[int, Place]) -> str:

@@ -205,29 +205,30 @@ def without_gradients(case: Case, finding: RuleFinding, inside: Iterable[Op]) ->
         return reduced and trace.group_id(call) == finding.group
 
     came = {op.process for op in inside if reduces(op)}
-    for p, process in enumerate(trace.processes) if came else ():
+    for p in {*range(len(trace.processes))} - came if came else ():
         kept = filter(reduces, case.evidence.sample.of_process.get(p, ()))
         since = max((op.begin_ns for op in kept), default=0)
         in_pass = any("/torch/autograd/" in frame.file for frame in case.evidence.stack(p))
-        for one in process.unreduced if p not in came and not in_pass else ():
+        for one in trace.processes[p].unreduced if not in_pass else ():
             if one.parameters and one.group == finding.group and one.t_ns >= since:
                 lacking[p] = one
-    if not lacking:
-        return finding
-    sentences_of = (
-        f"{trace.processes[p].label} has not reduced bucket {one.bucket:,} of the model: no"
+    reported = (
+        f" {sentences.subject(trace, [p])} has not reduced bucket {one.bucket:,} of the model: no"
         f" gradient of {parameters(one.parameters)} in backward pass {one.changes:,}."
         for p, one in lacking.items()
     )
-    others = [p for p in finding.culprits if p not in came and p not in lacking]
-    return replace(
-        finding,
-        summary=" ".join([finding.summary, *map(sentences.capital, sentences_of)]),
-        parameters=tuple((p, one.parameters) for p, one in lacking.items()),
-        culprits=(*lacking, *others),
-        hint="Look for a branch that leaves these parameters out (a condition on the rank or the"
-        " data, an expert without tokens); DistributedDataParallel allows that only with"
-        " find_unused_parameters=True.",
+    return (
+        finding
+        if not lacking
+        else replace(
+            finding,
+            summary=finding.summary + "".join(reported),
+            parameters=tuple((p, one.parameters) for p, one in lacking.items()),
+            culprits=(*lacking, *({*finding.culprits} - came - {*lacking})),
+            hint="Look for a branch that leaves these parameters out (a condition on the rank or the"
+            " data, an expert without tokens); DistributedDataParallel allows that only with"
+            " find_unused_parameters=True.",
+        )
     )
 
 

@@ -39,11 +39,6 @@ def find(case: Case, process: int, others: Sequence[Op], instead: Op | None) -> 
     return None
 
 
-def any_raised(case: Case, process: int) -> bool:
-    """Whether there is any such call of a process."""
-    return next(_raised(case, process), None) is not None
-
-
 def at(case: Case, process: int, stream: Stream, shift: Shift[int, Place]) -> Op | None:
     """The call that raised where one was left out; on one line it may be any of several."""
     refused = case.evidence.sample.refused
