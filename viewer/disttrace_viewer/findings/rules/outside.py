@@ -200,9 +200,8 @@ def without_gradients(case: Case, finding: RuleFinding, inside: Iterable[Op]) ->
     trace, lacking = case.evidence.trace, dict[int, Unreduced]()
 
     def reduces(op: Op) -> bool:
-        call = op.call
-        reduced = call.origin == "c++" and call.op == "all_reduce"
-        return reduced and trace.group_id(call) == finding.group
+        of = op.call.origin, op.call.op, trace.group_id(op.call)
+        return of == ("c++", "all_reduce", finding.group)
 
     came = {op.process for op in inside if reduces(op)}
     for p in {*range(len(trace.processes))} - came if came else ():
@@ -212,23 +211,20 @@ def without_gradients(case: Case, finding: RuleFinding, inside: Iterable[Op]) ->
         for one in trace.processes[p].unreduced if not in_pass else ():
             if one.parameters and one.group == finding.group and one.t_ns >= since:
                 lacking[p] = one
+    if not lacking:
+        return finding
     reported = (
         f" {sentences.subject(trace, [p])} has not reduced bucket {one.bucket:,} of the model: no"
         f" gradient of {parameters(one.parameters)} in backward pass {one.changes:,}."
         for p, one in lacking.items()
     )
-    return (
-        finding
-        if not lacking
-        else replace(
-            finding,
-            summary=finding.summary + "".join(reported),
-            parameters=tuple((p, one.parameters) for p, one in lacking.items()),
-            culprits=(*lacking, *({*finding.culprits} - came - {*lacking})),
-            hint="Look for a branch that leaves these parameters out (a condition on the rank or the"
-            " data, an expert without tokens); DistributedDataParallel allows that only with"
-            " find_unused_parameters=True.",
-        )
+    return replace(
+        finding,
+        summary=finding.summary + "".join(reported),
+        parameters=tuple((p, one.parameters) for p, one in lacking.items()),
+        culprits=(*lacking, *sorted({*finding.culprits} - came - {*lacking})),
+        hint="Look for a branch that leaves these out (on the rank, on the data, an expert without"
+        " tokens): DistributedDataParallel allows it with find_unused_parameters=True only.",
     )
 
 
