@@ -91,10 +91,6 @@ def test_what_is_in_flight_stands_out_with_age_and_line(tmp_path: Path) -> None:
     found = report(tmp_path)
     row = found.sequence.rows[1]
     assert row.marks == ((0, Mark.FLYING), (1, Mark.FLYING), (2, Mark.MISSING))
-    (flight,) = found.flights
-    assert sorted(ranks(found, flight.processes)) == [0, 1]  # type: ignore[type-var]
-    assert (flight.age_ns, flight.ended) == (5_000 * MS, True)
-    assert (flight.what, flight.place) == ("all_reduce #2 in default group", "train.py:10 main")
     assert row.place is None, "it stands below"
     assert words(row)[1:] == [
         "ranks 0, 1 were in flight when last heard of, for 5.00 s at train.py:10 main",
@@ -103,9 +99,9 @@ def test_what_is_in_flight_stands_out_with_age_and_line(tmp_path: Path) -> None:
     lines = painted(found)
     assert " +0.030000  ◐──◐──○  #2 all_reduce SUM float32[4]; 0, 1 +2.00 µs" in lines
     assert "            │  │  │  missing: rank 2" in lines
-    assert (
-        lines[-2] == "     5.00 s  ranks 0, 1 in all_reduce #2 in default group at train.py:10 main"
-    )
+    where = " ".join(" ".join(lines[lines.index("Where the ranks are:") :]).split())
+    assert "ranks 0, 1" in where
+    assert "in all_reduce #2 of the default group for 5.0 s at train.py:10" in where
 
 
 def test_an_error_shows_its_text_and_its_line(tmp_path: Path) -> None:

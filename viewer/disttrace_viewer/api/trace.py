@@ -167,7 +167,7 @@ class Trace:
         report = report_of(
             self.model,
             filters,
-            evidence=self._report.case.evidence,
+            verdict=(self._report.case, self._report.found),
             exchanges=self.exchanges,
             findings=[(one.severity, one.summary) for one in self.findings],
             announced=announced(self._report.case, self._report.found),

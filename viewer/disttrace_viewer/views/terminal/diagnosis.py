@@ -97,9 +97,9 @@ def lines(case: Case, findings: Sequence[RuleFinding]) -> Iterator[str]:
 def page(case: Case, findings: Sequence[RuleFinding], *, stacks: bool = False) -> Iterator[Line]:
     """The report; ``stacks`` adds the recorded frames of the ranks that are stuck."""
     serious = [f for f in findings if f.severity != NOTE]
-    where, read = places(case, serious), tuple(_coverage(case))
+    spots, read = places(case, serious), tuple(_coverage(case))
     for length in LENGTHS:
-        found = [*_judgement(case, findings, where, length), *read]
+        found = [*_judgement(case, findings, spots, length), *read]
         if len(found) <= MOST_LINES:
             break
     yield from found[: len(found) - len(read)]
@@ -109,7 +109,7 @@ def page(case: Case, findings: Sequence[RuleFinding], *, stacks: bool = False) -
 
 
 def _judgement(
-    case: Case, findings: Sequence[RuleFinding], where: Sequence[RankPlace], length: Length
+    case: Case, findings: Sequence[RuleFinding], spots: Sequence[RankPlace], length: Length
 ) -> Iterator[Line]:
     if _by_log(case):
         yield from (Line(one, style=WAIT) for one in announced(case, []))
@@ -122,7 +122,7 @@ def _judgement(
     left = len(findings) - len(shown)
     if left > 0:
         yield Line(f"and {number(left, 'finding')} more (--json has all)", style=DIM)
-    yield from _where(case, findings, where, length.rows)
+    yield from where(case, findings, spots, length.rows)
     for place, finding in enumerate(shown, 1):
         yield from _following(place if len(findings) > 1 else None, finding, length.following)
     own = announced(case, findings)
@@ -245,9 +245,10 @@ def _following(place: int | None, finding: RuleFinding, most: int) -> Iterator[L
 # -- where the ranks are ---------------------------------------------------------------------
 
 
-def _where(
+def where(
     case: Case, findings: Sequence[RuleFinding], found: Sequence[RankPlace], most: int
 ) -> Iterator[Line]:
+    """Equal places in a line, culprits first; ``most``: lines."""
     trace = case.evidence.trace
     if not found:
         return

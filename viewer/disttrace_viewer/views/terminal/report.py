@@ -10,12 +10,16 @@ from rich.text import Text
 
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.diagnosis.job import verdict_on
-from disttrace_viewer.evidence.evidence import Evidence
+from disttrace_viewer.diagnosis.positions import places
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import NOTE, RuleFinding
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.views.terminal import BAD, DIM, HEAD, HOLD, WAIT
 from disttrace_viewer.views.terminal.console import TextConsole
+from disttrace_viewer.views.terminal.console import paint as paint_lines
+from disttrace_viewer.views.terminal.diagnosis import Line, where
 from disttrace_viewer.views.terminal.header import (
     HeadLine,
     Phase,
@@ -24,7 +28,7 @@ from disttrace_viewer.views.terminal.header import (
     initialization_of,
 )
 from disttrace_viewer.views.terminal.plan import Filters, group_indices, wanted_op
-from disttrace_viewer.views.terminal.rows import Flight, Mark, Row, flights_of, samples_of
+from disttrace_viewer.views.terminal.rows import Mark, Row
 from disttrace_viewer.views.terminal.sequence import SequenceView, sequence_of
 from disttrace_viewer.wording.names import (
     Lane,
@@ -50,28 +54,31 @@ class Overview:
     """What the job announced itself."""
     initialization: tuple[Phase, ...]
     sequence: SequenceView
-    flights: tuple[Flight, ...]
-    samples: tuple[Flight, ...]
-    """Where those stand that are in no operation while others are."""
+    where: tuple[Line, ...]
+    """Where the ranks are, as ``diagnose`` shows it, if anything is in flight."""
 
 
 def report_of(
     trace: JobTrace,
     filters: Filters | None = None,
     *,
-    evidence: Evidence | None = None,
+    verdict: tuple[Case, Sequence[RuleFinding]] | None = None,
     exchanges: Exchanges | None = None,
     findings: Sequence[tuple[str, str]] = (),
     announced: Sequence[str] = (),
 ) -> Overview:
-    """Compute the report. ``evidence``: what the findings (severity, sentence) rest on, and what is
+    """Compute the report. ``verdict``: what the findings (severity, sentence) rest on, and what is
     shown of processes.
 
     Raises ``ViewerError`` for filters that fit nothing in this trace, with what would.
     """
     filters = filters or Filters()
     exchanges = exchanges or Exchanges(trace)
-    evidence = evidence or verdict_on(trace, exchanges).case.evidence
+    if verdict is None:
+        found = verdict_on(trace, exchanges)
+        verdict = found.case, found.findings
+    case, serious = verdict[0], [one for one in verdict[1] if one.severity != NOTE]
+    evidence = case.evidence
     _check(trace, filters)
     names = names_of(trace)
     origin = trace.launch_ns
@@ -87,7 +94,7 @@ def report_of(
         origin_ns=origin,
         initialization=inside.clear() if filters.ops else quiet,
     )
-    flights = flights_of(evidence, names)
+    flying = trace.operations.select((IN_FLIGHT & ~pl.col("lost")).any()).item()
     return Overview(
         names=names,
         header=header_of(evidence, exchanges, names),
@@ -95,8 +102,7 @@ def report_of(
         announced=tuple(announced),
         initialization=initialization(names, inside, origin_ns=origin),
         sequence=sequence,
-        flights=flights,
-        samples=samples_of(evidence, flights) if flights else (),
+        where=tuple(where(case, serious, places(case, serious), PLACES)) if flying else (),
     )
 
 
@@ -114,7 +120,7 @@ def _check(trace: JobTrace, filters: Filters) -> None:
         raise ViewerError(f"no such group here; there are {few(known, 12) or 'none'}")
 
 
-FLIGHTS = 12
+PLACES = 12
 PHASES = 8
 _LABEL = 14
 
@@ -122,7 +128,7 @@ _LABEL = 14
 def paint(
     report: Overview, out: TextConsole, *, places: bool = False, verbose: bool = False
 ) -> None:
-    """Everything, from the head to what is in flight; ``places`` adds a call site to each row,
+    """Everything, from the head to where the ranks are; ``places`` adds a call site to each row,
     ``verbose`` what could not be captured.
     """
     for line in report.header:
@@ -136,7 +142,7 @@ def paint(
     steps = f"{number(sequence.total, 'step')} in the order of their begins"
     out.heading("what happened", steps if sequence.total else "nothing that passes the filters")
     SequencePainter(sequence.lanes, out, places=places).rows(sequence.rows)
-    _flights(report, out)
+    paint_lines(out, report.where)
 
 
 def _findings(report: Overview, out: TextConsole) -> None:
@@ -164,35 +170,6 @@ def _initialization(phases: Sequence[Phase], out: TextConsole) -> None:
         out.wrapped(text, Text(f"{offset(phase.at_ns):>10}  ", style=DIM), Text(" " * 14))
     if len(phases) > PHASES:
         out.line((f"{'':12}and {number(len(phases) - PHASES, 'more line')}", DIM))
-
-
-def _flights(report: Overview, out: TextConsole) -> None:
-    """The product: what no rank has come back from."""
-    if not report.flights:
-        return
-    title = "in flight when they ended"
-    if any(flight.silent for flight in report.flights):
-        title = "last known in flight"
-    if not all(flight.ended for flight in report.flights):
-        title = "in flight now"
-    out.heading(title, "the innermost operation of each thread, oldest first")
-    for flight in (*report.flights[:FLIGHTS], *report.samples[:FLIGHTS]):
-        _flight(report, flight, out)
-    if len(report.flights) > FLIGHTS:
-        out.line((f"  and {number(len(report.flights) - FLIGHTS, 'more operation')}", DIM))
-
-
-def _flight(report: Overview, flight: Flight, out: TextConsole) -> None:
-    who = report.names.processes(flight.processes)
-    link = "" if flight.outside else "in "
-    text = Text.assemble((who, "bold yellow"), f" {link}{flight.what}")
-    if flight.place:
-        text.append(f" at {flight.place}")
-    gone = ""
-    if flight.ended and not flight.outside:
-        gone = "  (last heard of in it)" if flight.silent else "  (ended in it)"
-    age = Text(f"  {duration(flight.age_ns):>9}  ", style="bold yellow")
-    out.wrapped(Text.assemble(text, (gone, DIM)), age, Text(" " * 13))
 
 
 SIGNS = {

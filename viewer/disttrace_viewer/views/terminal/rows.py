@@ -1,22 +1,20 @@
 """The rows of the merged order, made of the few exchanges and steps that are shown; how processes
-ended, and what was in flight then."""
+ended."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 import polars as pl
 from rich.text import Text
 
 from disttrace_viewer.analysis.exchanges import Exchanges
-from disttrace_viewer.analysis.process_ends import EXITED, FAILED, KILLED, UNKNOWN
-from disttrace_viewer.analysis.sample import innermost
+from disttrace_viewer.analysis.process_ends import FAILED, KILLED, UNKNOWN
 from disttrace_viewer.evidence.endings import end_of
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.views.terminal import BAD, DIM, HOLD, NUMBER, WAIT
 from disttrace_viewer.wording.names import (
     Lane,
@@ -48,21 +46,6 @@ class Mark(Enum):
     """A lane of several, of which some arrived."""
 
 
-class Flight(NamedTuple):
-    """Processes that are in one operation at one line, and since when the first of them is."""
-
-    what: str
-    processes: tuple[int, ...]
-    age_ns: int
-    place: str | None
-    ended: bool = False
-    """The processes are not known to live: it was in flight when they ended."""
-    silent: bool = False
-    """It is not known whether they ended: it was in flight when they were last heard of."""
-    outside: bool = False
-    """In no operation at all: see ``what``; the age is since it stands at its place."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """An exchange, a step, a repetition, a gap or an end of processes."""
@@ -82,10 +65,6 @@ class Row:
     """Where it was called from, when shown."""
     between: bool = False
     """It stands between rows: a repetition or a gap."""
-
-
-MOST = 200
-"""Operations in flight that are shown, the oldest."""
 
 
 def endings_of(
@@ -121,78 +100,6 @@ def endings_of(
         at_ns = those[0][0] - origin_ns
         rows.append((at_ns, Row(at_ns=at_ns, text=text, marks=marks)))
     return sorted(rows, key=lambda row: row[0])
-
-
-def flights_at(
-    evidence: Evidence,
-    what: str,
-    where: str | None,
-    found: Iterable[tuple[int, int]],
-    *,
-    outside: bool = False,
-) -> tuple[Flight, ...]:
-    """Processes, each with an age in ns, that are in one operation at one place: those that run,
-    those that are over and those of which it is not known apart.
-    """
-    grouped: dict[tuple[bool, bool], list[tuple[int, int]]] = {}
-    for age, index in sorted(found):
-        end = evidence.ends[index]
-        grouped.setdefault((not end.runs, end.state == UNKNOWN), []).append((age, index))
-    return tuple(
-        Flight(
-            what=what,
-            processes=tuple(dict.fromkeys(index for _, index in sorted(those, key=lambda f: f[1]))),
-            age_ns=max(0, *(age for age, _ in those)),
-            place=where,
-            ended=gone,
-            silent=silent,
-            outside=outside,
-        )
-        for (gone, silent), those in grouped.items()
-    )
-
-
-def flights_of(evidence: Evidence, names: Names) -> tuple[Flight, ...]:
-    """Operations in flight where the recording stops, innermost per thread, oldest first."""
-    trace = names.trace
-    pending = trace.operations.filter(IN_FLIGHT & ~pl.col("lost"))
-    outer = pending.select("process", pl.col("parent").alias("number")).drop_nulls()
-    pending = pending.join(outer, on=["process", "number"], how="anti", maintain_order="left")
-    grouped: dict[tuple[str, str | None], list[tuple[int, int]]] = {}
-    for row in pending.iter_rows(named=True):
-        process = row["process"]
-        op = evidence.sample.get(process, row["number"])
-        stack = (op and op.awaited_at) or trace.stack(row["call"])
-        key = (names.title(row), place(stack))
-        age = evidence.until_ns(process) - row["begin_ns"]
-        grouped.setdefault(key, []).append((age, process))
-    flights = [
-        one
-        for (what, where), found in grouped.items()
-        for one in flights_at(evidence, what, where, found)
-    ]
-    return tuple(sorted(flights, key=lambda f: -f.age_ns)[:MOST])
-
-
-def samples_of(evidence: Evidence, flights: Sequence[Flight]) -> tuple[Flight, ...]:
-    """Where those stand that are in no operation while others are, as far as they noted it."""
-    trace = evidence.trace
-    busy = {index for flight in flights for index in flight.processes}
-    grouped: dict[str, list[tuple[int, int]]] = {}
-    for index, stands in evidence.samples.items():
-        where = place(stands.stack)
-        end = evidence.ends[index]
-        agent = trace.processes[index].is_agent
-        if index in busy or agent or innermost(stands.stack) is None or end.state == EXITED:
-            continue
-        if where is not None:
-            age = evidence.until_ns(index) - stands.t_ns
-            grouped.setdefault(where, []).append((age, index))
-    return tuple(
-        one
-        for where, found in grouped.items()
-        for one in flights_at(evidence, "outside communication", where, found, outside=True)
-    )
 
 
 ARRIVALS = 6
@@ -407,31 +314,29 @@ class Maker:
             elif one["error"] is not None:
                 key = (brief(self.trace.errors[one["error"]]), where)
                 failed.setdefault(key, []).append(one["process"])
-        found = [
-            self._flight(flight)
-            for where, ops in flying.items()
-            for flight in flights_at(
-                self.evidence,
-                self.names.title(ops[0]),
-                where,
-                [(self.evidence.until_ns(o["process"]) - o["begin_ns"], o["process"]) for o in ops],
-            )
-        ]
+        found = [text for where, ops in flying.items() for text in self._flying(ops, where)]
         for (error, where), processes in failed.items():
             text = Text.assemble((f"{self.names.processes(sorted(processes))}: {error}", BAD))
             found.append(text.append(f" at {where}" if where else ""))
         return found
 
-    def _flight(self, flight: Flight) -> Text:
-        """``rank 0 in flight for 12.3 s at train.py:42 step``."""
-        state = "in flight for"
-        if flight.ended:
-            many = len(flight.processes) > 1
-            last = "last heard of" if flight.silent else "they ended" if many else "it ended"
-            state = f"{'were' if many else 'was'} in flight when {last}, for"
-        who = self.names.processes(flight.processes)
-        text = Text.assemble((f"{who} {state} {duration(flight.age_ns)}", "bold yellow"))
-        return text.append(f" at {flight.place}" if flight.place else "")
+    def _flying(self, ops: Sequence[Operation], where: str | None) -> Iterator[Text]:
+        """``rank 0 in flight for 12.3 s at train.py:42 step``: processes that run, those that are
+        over and those of which it is not known apart.
+        """
+        by_end: dict[tuple[bool, bool], list[Operation]] = {}
+        for one in ops:
+            end = self.evidence.ends[one["process"]]
+            by_end.setdefault((not end.runs, end.state == UNKNOWN), []).append(one)
+        for (gone, silent), those in by_end.items():
+            processes = sorted({one["process"] for one in those})
+            state, many = "in flight for", len(processes) > 1
+            if gone:
+                last = "last heard of" if silent else "they ended" if many else "it ended"
+                state = f"{'were' if many else 'was'} in flight when {last}, for"
+            ages = (self.evidence.until_ns(o["process"]) - o["begin_ns"] for o in those)
+            text = f"{self.names.processes(processes)} {state} {duration(max(0, *ages))}"
+            yield Text.assemble((text, "bold yellow"), f" at {where}" if where else "")
 
     def _place(self, arrived: Sequence[Operation], call: int) -> str | None:
         """The line of a call; what is in flight has it below."""
