@@ -40,6 +40,7 @@ RECORDER_ROOMS = (
     "startup",
     "api",
     "testing",
+    "integrations",
     "commands/shell",
     "commands",
     "cli",

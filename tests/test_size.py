@@ -22,6 +22,7 @@ ROOMS: dict[str, int] = {
     "disttrace": 3_650,
     "disttrace/capture": 8_100,
     "disttrace/commands": 750,
+    "disttrace/integrations": 150,
     "disttrace/journal": 2_250,
     "disttrace/lifecycle": 2_850,
     "disttrace/recording": 1_650,

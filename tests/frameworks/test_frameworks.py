@@ -155,23 +155,40 @@ def test_a_hang_is_told_by_the_programs_line(framework: Framework, tmp_path: Pat
     prove(framework, out)
 
 
+@pytest.mark.parametrize("framework", [LIGHTNING, TRANSFORMERS], ids=name)
+def test_the_verdict_is_below_the_exception(framework: Framework, tmp_path: Path) -> None:
+    """Of the rank whose backend gives up, which prints it (torchrun puts the rank before)."""
+    out = tmp_path / "out"
+    words = framework.command("hang")
+    note = (
+        r"^(\[rank0\]: ?)?\w*Error: .*[Tt]imed? ?out.*\n(.*\n)*?"
+        rf"(\[rank0\]: ?)?disttrace: stalled: Rank 1 never joined .*{re.escape(framework.line())}"
+    )
+    with running(words, framework.environ(out), tmp_path / "run") as said:
+        wait_for(note, said)
+
+
 @pytest.mark.parametrize("framework", [LIGHTNING, TRANSFORMERS, ACCELERATE], ids=name)
 def test_every_collective_has_a_line_of_the_program(framework: Framework, tmp_path: Path) -> None:
-    """A healthy run."""
+    """A healthy run; with the integration its steps have names, and its logger gets numbers."""
     out = tmp_path / "out"
     environ = framework.environ(out)
-    run_program(framework.command(), environ, LIMIT_S, cwd=tmp_path).check()
-    seen = 0
+    outcome = run_program(framework.command(), environ, LIMIT_S, cwd=tmp_path).check()
+    seen, names = 0, set()
     for journal in read_journals(out):
         files = {each["n"]: each["v"] for each in journal.of("string")}
         stacks = {each["n"]: each["frames"] for each in journal.of("stack")}
         calls = journal.calls()
         for call in (calls[each["s"]] for each in journal.records if "b" in each):
+            names.add(call.get("name") if call.get("op") == "annotate" else None)
             if call.get("kind") == "collective":
                 where = [files[file] for file, _, _ in stacks[call["stack"]]]
                 assert str(PROGRAMS / framework.program) in where, call
                 seen += 1
     assert seen > 10
+    if framework is not ACCELERATE:
+        assert {"epoch 0 batch 3", "step 3"} & names
+        assert re.search(r"^logged:.* disttrace/begun", outcome.stdout, re.MULTILINE)
 
 
 def test_torchft_tells_where_a_replica_waits(tmp_path: Path) -> None:

@@ -8,6 +8,12 @@ from datetime import timedelta
 import torch
 from transformers import Trainer, TrainingArguments
 
+from disttrace.integrations.transformers import Disttrace
+
+
+class Told(Disttrace, Trainer):
+    pass
+
 
 class Tiny(torch.nn.Module):
     def __init__(self):
@@ -35,5 +41,6 @@ settings = TrainingArguments(
     output_dir="trained", use_cpu=True, max_steps=4, report_to=[], save_strategy="no",
     disable_tqdm=True, logging_steps=1, per_device_train_batch_size=2, ddp_backend="gloo",
 )  # fmt: skip
-trainer = Trainer(model=Tiny(), args=settings, train_dataset=Rows())
+trainer = Told(model=Tiny(), args=settings, train_dataset=Rows())
 trainer.train()
+print("logged:", *trainer.state.log_history[0])
