@@ -39,6 +39,7 @@ RECORDER_ROOMS = (
     "session",
     "startup",
     "api",
+    "instrumentor",
     "testing",
     "integrations",
     "commands/shell",

@@ -16,6 +16,7 @@ from support.processes import (
     ROOT,
     clean_environ,
     free_port,
+    run_program,
     wait_until,
 )
 
@@ -90,6 +91,36 @@ def test_the_sampler_of_the_environment_decides(
     counted = sum(point.as_int for point in collector.metrics["disttrace.operations"])
     assert counted > 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_opentelemetry_instrument_torchrun(tmp_path: Path) -> None:
+    """OpenTelemetry's own command switches tracing on, for the agent and every worker."""
+    pytest.importorskip("opentelemetry.distro")
+    if not any(entry.name == "disttrace" for entry in entry_points()):
+        pytest.skip("the installed disttrace has no opentelemetry_instrumentor entry point")
+    command: list[str | Path] = [Path(sys.executable).parent / "opentelemetry-instrument"]
+    command += [sys.executable]
+    command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += [ROOT / "examples" / "pingpong.py"]
+    with serve_grpc(Collector()) as collector:
+        variables = {
+            "DISTTRACE_DIR": str(tmp_path),
+            "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,
+            "OTEL_SERVICE_NAME": "trainer",
+            "OMP_NUM_THREADS": "1",
+        }
+        run_program(command, clean_environ(**variables), 120).check()
+        wait_until(lambda: not exporters(tmp_path), 40)
+    names = sorted(s.name for s in collector.of("process"))
+    assert names == ["agent", "rank 0", "rank 1"]
+    assert {s.resource["service.name"] for s in collector.operations()} == {"trainer"}
+
+
+def entry_points() -> Any:
+    """OpenTelemetry's instrumentors that are installed here."""
+    from importlib import metadata
+
+    return metadata.entry_points(group="opentelemetry_instrumentor")
 
 
 def test_off_is_off(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import termios
 import time
+import tty
 from dataclasses import replace
 from pathlib import Path
 
@@ -222,7 +223,7 @@ def test_the_command_prints_one_snapshot_without_a_terminal(tmp_path: Path, colu
     assert "\x1b" not in done.stdout
 
 
-@pytest.mark.parametrize("way", ["interrupt", "term"])
+@pytest.mark.parametrize("way", ["q", "raw", "interrupt", "term"])
 def test_on_a_terminal_it_follows_until_somebody_leaves(tmp_path: Path, way: str) -> None:
     """It waits for journals to appear; however it ends, the terminal is as it was before."""
     lead, follow = pty.openpty()
@@ -239,7 +240,12 @@ def test_on_a_terminal_it_follows_until_somebody_leaves(tmp_path: Path, way: str
         read_until(lead, b"waiting for journals")
         many(tmp_path, 3, culprit=2)
         read_until(lead, b"all_reduce #2")
-        process.send_signal(signal.SIGTERM if way == "term" else signal.SIGINT)
+        if way == "raw":
+            tty.setraw(follow)
+        if way in ("q", "raw"):
+            os.write(lead, {"q": b"q", "raw": b"\x03"}[way])
+        else:
+            process.send_signal(signal.SIGTERM if way == "term" else signal.SIGINT)
         read_until(lead, b"\x1b[?1049l")  # the screen from before is back
         assert process.wait(30) == (128 + signal.SIGTERM if way == "term" else 0)
         assert termios.tcgetattr(follow) == before

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import select
+import sys
+import termios
 import threading
 import time
-from collections.abc import Mapping
+import tty
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,6 +37,7 @@ REST = 3
 """Reading takes at most one part in so many and one of the time, and so does judging."""
 _TICK_S = 0.1
 _REPAINT_S = 0.5
+_LEAVE = (b"q", b"\x03", b"")
 
 
 def show(
@@ -76,7 +83,7 @@ def follow(
     width: int | None = None,
     color: bool | None = None,
 ) -> bool:
-    """Pictures that fit the terminal until Ctrl-C; False at once where there is none.
+    """Pictures that fit the terminal until ``q`` or Ctrl-C; False at once where there is none.
 
     While there is nothing to read (``ViewerError``) the job is waited for.
     """
@@ -85,26 +92,65 @@ def follow(
         return False
     following = _Following(path, job, interval_s, stall_ns(stall_s))
     try:
-        with Live(console=out.console, screen=True, auto_refresh=False) as live:
+        with _quit() as quits, Live(console=out.console, screen=True, auto_refresh=False) as live:
             following.start()
-            while following.failure is None:
-                found = _painted(following.picture, out.width, out.console.height)
-                live.update(Group(*map(out.spelled, found)), refresh=True)
-                following.news.wait(_REPAINT_S)
-                following.news.clear()
+            painted, at, left = None, float("-inf"), False
+            while following.failure is None and not left:
+                picture = following.picture
+                if picture is not painted or time.monotonic() - at >= _REPAINT_S:
+                    found = _painted(picture, out.width, out.console.height)
+                    live.update(Group(*map(out.spelled, found)), refresh=True)
+                    painted, at = picture, time.monotonic()
+                left = quits(_TICK_S)
+        if following.failure is not None:
             raise following.failure
     except KeyboardInterrupt:
-        pass
+        pass  # the other way to leave
     finally:
         following.leave.set()
     return True
 
 
+@contextmanager
+def _quit() -> Iterator[Callable[[float], bool]]:
+    """Waits so many seconds for ``q`` on standard input; without a terminal there it only waits."""
+    settings, fd = None, -1
+    try:
+        fd = sys.stdin.fileno()
+        if os.isatty(fd) and _in_front(fd):
+            settings = termios.tcgetattr(fd)
+            tty.setcbreak(fd)
+    except (OSError, ValueError, AttributeError, termios.error):
+        pass  # closed, or no terminal after all
+
+    def waited(seconds: float) -> bool:
+        if settings is None:
+            time.sleep(seconds)
+            return False
+        # Ctrl-C is a byte where a terminal was made raw, and none is there once it is gone.
+        return bool(select.select([fd], [], [], seconds)[0]) and os.read(fd, 64) in _LEAVE
+
+    try:
+        yield waited
+    finally:
+        if settings is not None:
+            with suppress(termios.error):  # the terminal is gone
+                termios.tcsetattr(fd, termios.TCSADRAIN, settings)
+
+
+def _in_front(fd: int) -> bool:
+    """Whether this process may set the terminal; in the background that would stop it."""
+    try:
+        return os.tcgetpgrp(fd) == os.getpgrp()
+    except OSError:
+        return True  # it controls no session
+
+
 def _painted(picture: _Picture | None, width: int, rows: int) -> list[Text]:
     if picture is None:
-        return [Text("reading journals (Ctrl-C quits)")]
+        return [Text("reading journals (q quits)")]
     if picture.values is None:
-        return [Text(picture.error), Text(), Text("waiting for journals (Ctrl-C quits)")]
+        return [Text(picture.error), Text(), Text("waiting for journals (q quits)")]
     older = round((time.monotonic() - picture.taken) * 1e9)
     return lines(picture.values, width, rows, older_ns=older, details=picture.details)
 
@@ -124,7 +170,7 @@ class _Following(threading.Thread):
 
     def __init__(self, path: Paths, job: str | None, interval_s: float, limit_ns: int) -> None:
         super().__init__(daemon=True, name="disttrace-top")
-        self.leave, self.news = threading.Event(), threading.Event()
+        self.leave = threading.Event()
         self.picture: _Picture | None = None
         self.failure: Exception | None = None
         self._path, self._job = path, job
@@ -147,8 +193,6 @@ class _Following(threading.Thread):
             except Exception as error:
                 self.failure = error
                 return
-            finally:
-                self.news.set()
             spent = time.monotonic() - started
             self.leave.wait(max(self._interval_s - spent, REST * spent, _TICK_S / 2))
 

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Write one snapshot, or refresh until Ctrl-C; 0, or ``ViewerError`` with 2."""
+    """Write one snapshot, or refresh until `q`; 0, or ``ViewerError`` with 2."""
     from disttrace_viewer.api import follow, show, snapshot
 
     paths = list(args.dirs)
