@@ -92,20 +92,6 @@ class Names:
                 return self.process(member.process)
         return f"rank {known}" if known is not None else f"group rank {group_rank}"
 
-    def title(self, row: Mapping[str, Any]) -> str:
-        """``all_reduce #4 in default group``, ``recv from rank 0``, ``store.get step/3``."""
-        call = self.trace.call(row["call"])
-        seq = f" #{row['seq']}" if row["seq"] is not None else ""
-        if call.kind == "collective" and call.group is not None:
-            return f"{call.op}{seq} in {self.group(call.group)}"
-        if call.kind == "message" and call.group is not None:
-            peer = call.peer if call.peer is not None else row["source"]
-            who = "any rank" if peer is None else self.member(call.group, peer)
-            toward = "to" if call.op == "send" else "from"
-            return f"{call.op}{seq} {toward} {who} in {self.group(call.group)}"
-        what = self.what(call, row)
-        return f"{call.op} {what}".rstrip()
-
     def what(self, call: Call, row: Mapping[str, Any]) -> str:
         """What tells a step from others of its name: a key, an address, arguments."""
         key = self.trace.full_key(row["call"], row["key"])
