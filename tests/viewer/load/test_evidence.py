@@ -72,7 +72,6 @@ def interrupted(rank: int, line: int, *, waits: bool) -> str:
 
 
 MISMATCH = "RuntimeError: Detected mismatch between collectives on ranks. Rank"
-PRINT = "CollectiveFingerPrint(OpType="
 OLD_SUMMARY = """Root Cause:
 [0]:
   time: 2021-07-11_09:12:31
@@ -89,10 +88,6 @@ GATHER = (
     " OpType=_ALLGATHER_BASE, NumelIn=4096, NumelOut=32768, Timeout(ms)=600000) ran for 600100"
     " milliseconds before timing out."
 )
-STORE = (
-    "RuntimeError: Timed out initializing process group in store based barrier on rank: {},"
-    " for key: store_based_barrier_key:1 (world_size={}, worker_count={}, timeout=0:30:00)"
-)
 HEARTBEAT = (
     "[rank{0}]:[E ProcessGroupNCCL.cpp:1316] [PG 0 Rank {0}] Heartbeat monitor timed out!"
     " workMetaList_.size()={1}"
@@ -102,10 +97,6 @@ STUCK = (
     " watchdog got stuck for {1} seconds without making progress"
 )
 RAY = "(Trainer pid={}, ip=10.9.8.{}) "
-NCCL_CALL = (
-    "node-a:{1}:{1} [{0}] NCCL INFO {2}: opCount {3} sendbuff 0x7f01 recvbuff 0x7f02 count {4}"
-    " datatype 7 op 0 root 0 comm 0x55{0} [nranks=4] stream 0x56{0}"
-)
 PAIR = "[/build/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.7]:4107"
 RECORD = "/opt/env/lib/python3.11/site-packages/torch/distributed/elastic/errors/__init__.py"
 GATHERS = f'  File "{C10D}", line 3252, in all_reduce'
@@ -143,85 +134,10 @@ def dumped(rank: int, line: int, *, waits: bool) -> str:
 
 
 RESTATED = {
-    # hiyouga/LlamaFactory#6953, facebookresearch/dinov2#447, OpenRLHF/OpenRLHF#624
-    "a heartbeat and its end": (
-        f"{HEARTBEAT.format(6, 2)}\n{STUCK.format(6, 480)}",
-        Piece("", "no_progress", (), ("rank 6 (2 pending)", "480 s")),
-    ),
-    "heartbeats by Ray": (
-        "\n".join(RAY.format(40 + r, r) + STUCK.format(r, 600) for r in (0, 1)),
-        Piece("", "no_progress", (), ("rank 0", "rank 1", "600 s")),
-    ),
-    "a watchdog by Ray, said once": (
-        RAY.format(5, 3) + GATHER.format(0) + " [repeated 14x across cluster]",
-        Piece("", "missing_participant", (), ("of ranks 1-", "the log has no such line")),
-    ),
-    # ROCm/rccl#429, NVIDIA/nccl#1193
-    "another operation in NCCL's lines": (
-        "\n".join(
-            NCCL_CALL.format(r, 70 + r, op, seq, count)
-            for r in range(4)
-            for seq, op, count in (
-                ("28b", "AllReduce", 64),
-                ("28c", *(("AllGather", 512) if r == 2 else ("AllReduce", 4096))),
-            )
-        ),
-        Piece("", "op_mismatch", (2,), ("all_gather_into_tensor",)),
-    ),
-    "a rank behind in NCCL's lines": (
-        "\n".join(
-            NCCL_CALL.format(r, 70 + r, "AllReduce", seq, 64)
-            for r in range(4)
-            for seq in ("139d", "139e")[: 1 if r == 3 else 2]
-        ),
-        Piece("", "missing_participant", (3,)),
-    ),
-    # PrimeIntellect-ai/prime-diloco#68, NVIDIA/nccl#1394, pytorch/gloo#456
-    "sizes that gloo refuses": (
-        (
-            "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what(): "
-            " [enforce fail at ../gloo/transport/tcp/pair.cc:446] op.preamble.length <= op.nbytes."
-            " 2048 vs 512"
-        ),
-        Piece("", "shape_mismatch", (), ("2,048 and 512 bytes",)),
-    ),
     # pytorch/pytorch#54531, #131781, rwth-i6/returnn#1484
     "stacks of faulthandler in a log": (
         "\n".join(["step 812"] * 300 + [dumped(r, 30 + r, waits=r > 0) for r in (0, 1)]),
         Piece("", "missing_participant", (0,), ("train.py:30",), (" for 1",)),
-    ),
-    "stacks of the second host": (
-        "\n".join(
-            ["step 812"] * 300
-            + [dumped(r, 30 + r, waits=r > 2) for r in (2, 3)]
-            + [summed((3, 1), (2, 1))]
-        ),
-        Piece("", "missing_participant", (2,), ("train.py:32", "of ranks 0, 1 the log has no")),
-    ),
-    "a launcher that is a task of srun": (
-        "\n".join(
-            f"0: {line}"
-            for line in ["step 812"] * 300
-            + [one for r in (0, 1) for one in dumped(r, 30 + r, waits=r > 0).splitlines()]
-        ),
-        Piece("", "missing_participant", (0,), ("train.py:30", "rank 1 was in it")),
-    ),
-    "a host's summary before another's traceback": (
-        "\n".join([summed((0, -15), (1, 1)), raised(2, "ValueError: shard 9 is empty")]),
-        Piece("", "process_failed", (2,), ("shard 9 is empty",)),
-    ),
-    "a connection closed in a backward pass": (
-        "\n".join(
-            [
-                raised(1, f"RuntimeError: {PAIR}", f'  File "{AUTOGRAD}", line 9, in run_backward'),
-                raised(0, "ValueError: shard 9 is empty"),
-            ]
-        ),
-        Piece("", "process_failed", (0,), ("shard 9 is empty",)),
-    ),
-    "who only stands in a summary": (
-        "\n".join([raised(3, f"RuntimeError: {PAIR}"), summed((1, -15), (0, 3))]),
-        Piece("", "process_failed", (0,), ("exit code 3",)),
     ),
     # After the wordings of pytorch/pytorch#100207, #79724, #80197, nccl#849, metaseq#52,
     # DEIM#105 and yolov5#4574, in other words and numbers.
@@ -233,13 +149,6 @@ RESTATED = {
         ),
         Piece("", "op_mismatch", (), ("ranks 1, 26",), ("#51387",)),
     ),
-    "each rank tells its own": (
-        (
-            f"[rank0]: {MISMATCH} 0 is running inconsistent collective: {PRINT}ALLREDUCE)\n"
-            f"{MISMATCH} 1 is running inconsistent collective: {PRINT}REDUCE)"
-        ),
-        Piece("", "op_mismatch", (), ("rank 0 all_reduce", "rank 1 reduce")),
-    ),
     "tracebacks of an interrupt": (
         "\n".join(interrupted(r, 30 if r == 2 else 44, waits=r != 2) for r in range(4)),
         Piece("", "missing_participant", (2,), ("train.py:30", "train.py:44"), (" for 1",)),
@@ -247,90 +156,6 @@ RESTATED = {
     "an old summary": (
         OLD_SUMMARY,
         Piece("", "process_failed", (2,), ("Rank 2 failed first",), ("after it",)),
-    ),
-    "a gather tells how many there are": (
-        "\n".join(GATHER.format(rank) for rank in (0, 1)),
-        Piece("", "missing_participant", (), ("of ranks 2-7 the log has no such line",)),
-    ),
-    "several are missing": (
-        "RuntimeError: [Rank 0]: Ranks 4, 5, 6 failed to pass monitoredBarrier in 20000 ms",
-        Piece("", "missing_participant", (4, 5, 6)),
-    ),
-    "a store with too few": (
-        "\n".join(STORE.format(rank, 4, 3) for rank in (0, 2, 3)),
-        Piece("", "rendezvous_incomplete", (1,)),
-    ),
-    "a store with too many": (
-        STORE.format(2, 2, 4),
-        Piece("", "rendezvous_incomplete", (), ("an earlier launch",)),
-    ),
-    "pending work": (
-        "\n".join(
-            f"[rank{r}]:[E ProcessGroupNCCL.cpp:1316] [PG 0 Rank {r}] Heartbeat monitor timed out!"
-            f" workMetaList_.size()={n}"
-            for r, n in ((0, 84), (1, 103))
-        ),
-        Piece("", "no_progress", (), ("rank 0 (84 pending)", "rank 1 (103 pending)")),
-    ),
-    "what the job said": (
-        "disttrace: stalled (likely): Rank 2 never joined all_reduce #8. (19:29:26)",
-        Piece("", "missing_participant", (2,), ("Said by the job itself at 19:29:26",)),
-    ),
-    "the only rank without an error": (
-        "\n".join(["[rank1]: world size 3", *(raised(r, TIMED_OUT, GATHERS) for r in (0, 2))]),
-        Piece("", "missing_participant", (1,), ("all_reduce", "train.py:44")),
-    ),
-    "an end without a word": (
-        "\n".join(["[rank1]: world size 3", *(raised(r, f"RuntimeError: {PAIR}") for r in (0, 2))]),
-        Piece("", "process_failed", (1,), ("rank 1, of which the log has no error",)),
-    ),
-    "a crash by faulthandler": (
-        "\n".join([raised(0, f"RuntimeError: {PAIR}"), "[rank1]:Fatal Python error: Bus error"]),
-        Piece("", "process_failed", (1,), ("SIGBUS",)),
-    ),
-    "a crash after an error": (
-        "\n".join([raised(0, f"RuntimeError: {PAIR}"), "[rank0]:Fatal Python error: Bus error"]),
-        Piece("", "process_failed", (), ("Rank 0 lost a connection",)),
-    ),
-    # pytorch/gloo#148, in the words of torch 2.13: the key of an address bears its rank.
-    "an address that is not there": (
-        raised(0, "DistStoreError: wait timeout after 90000ms, keys: /default_pg/0//cpu//0/3"),
-        Piece("", "missing_participant", (3,), ("init_process_group",)),
-    ),
-    # torch 2.15's own wording
-    "a watchdog of torch 2.15": (
-        "\n".join(
-            ["[rank0]: world size: 3"]
-            + [
-                f"[rank{r}]:[E1 WorkNCCL.cpp:372] [TC][rank={r}][name=0] Operation timed out after"
-                " 13001 ms"
-                for r in (1, 2)
-            ]
-        ),
-        Piece("", "missing_participant", (0,)),
-    ),
-    "a traceback of which the middle is lost": (
-        "\n".join(
-            [interrupted(0, 30, waits=False).rpartition("\n")[0], "...", "0: KeyboardInterrupt"]
-            + [interrupted(r, 44, waits=True) for r in (1, 2)]
-        ),
-        Piece("", "missing_participant", (), ("of rank 0 the log has no such line",)),
-    ),
-    "clocks that differ": (
-        "\n".join(
-            f"{at} {line}"
-            for at, text in (
-                ("2025-12-31 23:00:00", raised(0, f"RuntimeError: {PAIR}", GATHERS)),
-                ("2026-11-01 10:00:00", raised(1, "ValueError: shard 9 is empty")),
-                ("2027-01-02 10:00:00", raised(2, f"RuntimeError: {PAIR}", GATHERS)),
-            )
-            for line in text.splitlines()
-        ),
-        Piece("", "process_failed", (1,), ("shard 9 is empty",)),
-    ),
-    "a task of srun": (
-        "srun: error: node-b: task 5: Killed",
-        Piece("", "process_failed", (5,), ("SIGKILL",)),
     ),
 }
 

@@ -251,7 +251,7 @@ def _lost(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     named = f"; its address is given as {sentences.listed(peers)}" if peers else ""
     if "text" in rows[0]:
         summary = (
-            f"{who} gave up on others, and which it waited for, the log does not tell{named}:"
+            f"{who} gave up; because of which rank, the log does not tell{named}:"
             f" {rows[0]['text'].rstrip('.')}."
         )
         yield _found(case, "process_failed", summary, waiting=ranks, hint=OTHERS)
@@ -272,6 +272,28 @@ def _sizes(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
         f" {one['remote']:,} bytes of one message. Which ranks, the line does not tell."
     )
     yield _found(case, "shape_mismatch", summary, waiting=_all(case), hint=NCCL_COLL)
+
+
+def _apart(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
+    """NCCL's word that ranks do not agree while it connects them."""
+    summary = (
+        "NCCL failed while a communicator was made, for its ranks do not agree:"
+        f" {rows[0]['what']}. Which ranks are at fault, the line does not tell."
+    )
+    hint = "Compare the versions of NCCL, its variables, and the ranks' world sizes between hosts."
+    yield _found(case, "process_failed", summary, waiting=_all(case), hint=hint)
+
+
+def _members(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
+    """Ranks that Lightning reports before it creates groups, and nothing after that."""
+    ranks, world = sorted({row["rank"] for row in rows}), max(row["world"] for row in rows)
+    others = ": the others did not come, or their lines are not here" * (len(ranks) < world)
+    summary = (
+        f"{len(ranks):,} of {world:,} ranks came to the creation of groups,"
+        f" {sentences.ranks(ranks)}, and no line tells of its end{others}."
+    )
+    hint, kind = LOOK_THERE, "rendezvous_incomplete"
+    yield _found(case, kind, summary, severity=WARNING, waiting=ranks, hint=hint)
 
 
 def _shared(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
@@ -347,6 +369,8 @@ _MAKERS: dict[str, Callable[[Case, Sequence[Report]], Iterator[RuleFinding]]] = 
     "shared": _shared,
     "sizes": _sizes,
     "around": _around,
+    "apart": _apart,
+    "members": _members,
     "differ": _differ,
     "no_grad": _no_grad,
     "left_out": _left_out,

@@ -22,11 +22,9 @@ class Reader(Protocol):
 
     def recognises(self, path: str, head: bytes) -> bool:
         """Whether a file may be of this format, by its first bytes and never by its name alone."""
-        ...
 
     def read(self, paths: Sequence[str], problems: Problems) -> Iterator[Files]:
         """The processes that these files tell of, each once, as journals in memory."""
-        ...
 
 
 def evidence(paths: Sequence[str | Files], problems: Problems) -> list[Files]:

@@ -135,14 +135,9 @@ class Translating:
             backend = next((e.backend for e in self.dump.entries if e.group == name), "")
             device = "cpu" if backend in _ON_HOST else "cuda"
             records.group(
-                number,
-                name,
-                ranks,
-                desc=desc,
-                backends={device: backend} if backend else None,
-                default=name == of.default_name or desc == DEFAULT,
-                partial=not whole,
-            )
+                number, name, ranks, desc=desc, backends={device: backend} if backend else None,
+                default=name == of.default_name or desc == DEFAULT, partial=not whole,
+            )  # fmt: skip
         for launch in self._launches:
             self._write(launch)
         self.rest()
@@ -171,12 +166,10 @@ class Translating:
         if not messages:
             return
         call = self.records.call(
-            op="batch_isend_irecv",
-            kind="composed",
-            group=self.groups.get((newest.group, newest.desc)),
-            stack=self.stack(messages[0]),
+            op="batch_isend_irecv", kind="composed",
+            group=self.groups.get((newest.group, newest.desc)), stack=self.stack(messages[0]),
             args={},
-        )
+        )  # fmt: skip
         first = messages[0].created_ns
         around = self.records.begin(call, first, h=self._thread(newest) or None)
         for message in messages:

@@ -195,18 +195,13 @@ def watchdog(log: Log, line: LogLine, _speaker: Speaker, inner: re.Match[str]) -
         return False
     at = int(seq[1]) if seq else None
     enqueued, completed = map(_set, counts.groups()) if counts else (None, None)
-    statement = Statement(
-        rank=line.rank,
-        inner=int(inner["of"] or inner["bare"]),
-        group=_group(inner),
-        work=None if work is None else _work(work),
-        at=at if at is not None and at < _LARGEST else None,
-        enqueued=enqueued,
-        completed=completed,
-        counted=counts is not None,
-        at_ns=line.at_ns,
-    )
-    log.statements.append(statement)
+    log.statements.append(
+        Statement(
+            line.rank, int(inner["of"] or inner["bare"]), _group(inner), work and _work(work),
+            at if at is not None and at < _LARGEST else None, enqueued, completed,
+            counts is not None, line.at_ns,
+        )
+    )  # fmt: skip
     log.world = max(log.world, line.times)
     if work is not None and work[3] and work[4]:
         one, other = sorted((int(work[3]), int(work[4])))
@@ -280,9 +275,12 @@ _NATIVE = re.compile(
     r"(?:(?:terminated with exception|following async exception): (?!\[Rank)"
     r"|^\s{0,4}what\(\): {1,3}"
     r"|\[c10d\] (?=The client socket has (?:timed out|failed to connect to any))"
-    r"|ProcessGroupGloo\.cpp:\d{1,6}\] |NCCL WARN (?=Error while creating shared memory)"
-    r"|NVRM: (?=Xid \(\S{1,40}\): (?!13,|31,|43,|45,)))(?P<text>.{1,1000})"
-    r"|Cuda failure (?:\d{1,5} )?'(?P<device>out of memory)'"
+    r"|ProcessGroupGloo\.cpp:\d{1,6}\] |NCCL WARN (?=Error while \w{1,20} (?:to )?shared mem)"
+    r"|NVRM: (?=(?:GPU .{1,40})?fallen off|GPU .{1,40}off the bus)"
+    r"|NVRM: (?=Xid \(\S{1,40}\): (?!13,|31,|43,|45,|63,|92,))"
+    r"|^(?=Unexpected bus error encountered in worker)"
+    r"|\[c10d\] (?=The server socket has failed to listen))(?P<text>.{1,1000})"
+    r"|Cuda failure (?:\d{1,5} )?'(?P<device>out of memory|uncorr[^']{1,99}|an illegal [^']{1,40})'"
 )
 
 
@@ -298,7 +296,8 @@ def native_error(log: Log, line: LogLine, speaker: Speaker, found: re.Match[str]
         group = _group(inner)
         if group is None or group.is_default:
             speaker = int(inner["of"] or inner["bare"])
-    named = {"The client socket": "DistNetworkError", "Xid": "NVRM", "Error while": "NCCL"}
+    named = {"The client socket": "DistNetworkError", "The server": "DistNetworkError",
+             "Xid": "NVRM", "GPU": "NVRM", "fallen": "NVRM", "Error while": "NCCL"}  # fmt: skip
     name = next((of for head, of in named.items() if text.startswith(head)), "RuntimeError")
     several = log.failures.setdefault(speaker, [])
     if len(several) < _MOST_NATIVE:
@@ -397,9 +396,14 @@ _REPORTED = (
      r"did not receive grad for rank (?P<rank>\d{1,7}): (?P<names>[^\n]{0,200})"),
     ("sizes", "", "ollective mismatch|preamble",
      (r"(?:collective mismatch error,? local size|op\.preamble\.length <= op\.nbytes\.)"
-     r" (?P<local>\d{1,20}) (?:remote|vs) (?P<remote>\d{1,20})")),
-    ("sizes", "", "Message truncated",
-     r"Message truncated ?: received (?P<remote>\d{1,20}) bytes instead of (?P<local>\d{1,20})"),
+     r" (?P<local>\d{1,20}) (?:remote|vs) (?:size )?"
+      r"(?P<remote>\d{1,20})")),
+    ("sizes", "", "message truncated",
+     r"message truncated ?: receiving (?P<remote>\d{1,20}) bytes instead of (?P<local>\d{1,20})"),
+    ("members", "", "MEMBER: ", r"L_RANK: (?P<rank>\d{1,7}), MEMBER: \d{1,7}/(?P<world>\d{1,7})"),
+    ("apart", "", "Message truncated|NCCL version detected",
+     (r"(?P<what>Message truncated ?: received \d{1,20} bytes instead of \d{1,20}"
+      r"|Mismatched NCCL version detected ?: rank .{1,80})")),
     ("around", "", "Mismatched collective",
      r"Mismatched collective detected.{0,80}? at and around rank (?P<rank>\d{1,7})"),
     ("shared", "", "Duplicate GPU",
@@ -413,7 +417,7 @@ _REPORTED = (
 """Lines that tell something of others, or of the whole job: the kind of a report, its operation,
 words without which a line is none, and the report's fields.
 """
-_TEXTS = frozenset({"names", "device"})
+_TEXTS = frozenset({"names", "device", "what"})
 
 
 def _report(
@@ -449,7 +453,9 @@ _DTYPES = dict(enumerate((
 _MOST_CALLS = 64
 _PEER = re.compile(
     r"(?:Call to (?:recv|send)\w{0,4} (?:from|to)|Connection closed by remote peer|Connect to"
-    r"|Got completion from peer) ([\w.:-]{1,200})<\d{1,6}>"
+    r"|Got completion from peer) ([\w.:%-]{1,200})<\d{1,6}>"
+    r"|pair\.cc:\d{1,6}\] (?:\w{4,5} error|Connection closed by peer|connect) \[([\w.:%-]{1,99})\]:"
+    r"|Worker IP address: (\S{1,200}) .{0,200}exit type: SYSTEM_ERROR"
     r"|Remote daemon: \S{1,80} on node (\S{1,200})"
     r"|node with node id: \w{1,80} and address: (\S{1,200}) .{0,200}marked dead"
 )
@@ -508,6 +514,13 @@ _ENDS = (
     ("exit status", r"returned non-zero exit status (?P<code>\d{1,3})"),
     ("OOM", r"(?P<signal>OOM ?Killed)(?!\"?[:=] ?[Ff]alse)"),
     (": line ", r": line \d{1,7}: {1,8}\d{1,10} (?P<signal>Killed|Segmentation fault|Bus error)"),
+    ("killed  |fault  |error  ",
+     r"^[\s+-]{0,8}\d{1,10} (?P<signal>killed|segmentation fault|bus error) {2}"),
+    ("Killed|fault|Bus error",
+     r"^(?P<signal>Killed|Segmentation fault|Bus error)(?: \(core dumped\))?$"),
+    ("Caught ", r"Caught (?P<signal>signal (?:4|7|8|9|11)) \("),
+    ("Signal: ", r"\] Signal: (?P<signal>Segmentation fault|Bus error|Killed) \("),
+    ("Detected ", r"Detected \d{1,9} (?P<signal>oom.kill) event"),
     ("ut of memory: ", r"[Oo]ut of memory: (?P<signal>Killed) process \d"),
     ("died, exit", r"died, exit code: (?P<code>-?\d{1,6})"),
     ("died with <", r"died with <Signals\.(?P<signal>SIG[A-Z]{2,8})"),
@@ -519,12 +532,14 @@ _SIGNALS = {
     "Aborted": -6, "Bus error": -7, "Illegal instruction": -4, "Floating point exc": -8,
     "SIGKILL": -9, "SIGSEGV": -11, "SIGABRT": -6, "SIGBUS": -7, "SIGTERM": -15,
     **{f"signal {n}": -n for n in range(1, 32)},
+    "segmentation fault": -11, "bus error": -7,
 }  # fmt: skip
 _OUTSIDE = re.compile(
     r"(?:Received (?=\d{1,2} death )|Process \d{1,10} got signal: )(\d{1,2})\b"
     r"|(?:Main process received |Received Signals\.)(SIG[A-Z]{2,8})\b"
-    r"|slurmstepd: .{1,200} CANCELLED AT [\w:-]{1,40} DUE TO ([A-Z ]{1,40}[A-Z])"
+    r"|slurmstepd: .{1,200} CANCELLED AT [\w:-]{1,40}(?: DUE TO ([A-Z ]{1,40}[A-Z]))?"
 )
+_BY_SLURM = "an end by Slurm"
 _OUTER = {"1": "SIGHUP", "2": "SIGINT", "3": "SIGQUIT", "15": "SIGTERM"}
 
 
@@ -537,8 +552,8 @@ def summary(log: Log, _line: LogLine, _speaker: Speaker, found: re.Match[str]) -
 def ended_from_outside(log: Log, _line: LogLine, _speaker: Speaker, found: re.Match[str]) -> bool:
     """A signal that a launcher got itself."""
     number, name, slurm = found.groups()
-    cancelled = f"an end by Slurm ({slurm})" if slurm else ""
-    log.outside = name or cancelled or _OUTER.get(number, f"signal {number}")
+    cancelled = _BY_SLURM + (f" ({slurm})" if slurm else "")
+    log.outside = name or (_OUTER.get(number, f"signal {number}") if number else cancelled)
     return True
 
 
@@ -549,7 +564,7 @@ def ended(
     words = found.groupdict()
     number, signal = words.get("code"), words.get("signal")
     code = int(number) if number else _SIGNALS.get(signal, -9) if signal else None
-    if code == 0:
+    if code == 0 or (log.outside.startswith(_BY_SLURM) and signal in ("Killed", "Terminated")):
         return True
     ranks, local = words.get("ranks"), words.get("local")
     known = numbers(ranks) if ranks else [] if line.rank is None or not first else [line.rank]
@@ -616,6 +631,25 @@ def ours(log: Log, line: LogLine, _speaker: Speaker, found: re.Match[str]) -> bo
     return True
 
 
+_CAME = re.compile(r"processes registered|anity [Cc]heck|Epoch:? {0,3}\[?\d")
+
+
+def came(log: Log, *_: object) -> bool:
+    """What Lightning prints after all ranks have come to the creation of groups."""
+    log.reports = {key: one for key, one in log.reports.items() if one["kind"] != "members"}
+    return False
+
+
+_CAUSE = re.compile(r"^(?:Last error: |Call to ibv|Bootstrap : |socket|NET/|Net ).*")
+
+
+def cause(log: Log, _line: LogLine, speaker: Speaker, found: re.Match[str]) -> bool:
+    """The cause that NCCL prints below its error."""
+    for one in log.failures.get(speaker, [])[:1]:
+        one.text += f"; {found[0][:300]}" * one.text.startswith("NCCL error")
+    return False
+
+
 _WORLD = re.compile(
     r"(?:\b[Ww]orld[_ ]size|WORLD_SIZE|Num processes|MEMBER: \d{1,7}/|Starting with)"
     r"['\"]?(?: of)?[\s=:]{0,3}(\d{1,7})\b(?! GPU| node)"
@@ -651,16 +685,19 @@ FORMS: Forms = (
         ((*cues.split("|"),), re.compile(pattern), partial(_report, kind=kind, op=op))
         for kind, op, cues, pattern in _REPORTED
     ),
-    (("Call to ", "remote peer ", "from peer ", "Connect to ", "Remote daemon", "marked dead"),
+    (("Last error:", "ibv_", "Bootstrap :", "socket", "NET/", "Net :"), _CAUSE, cause),
+    (("Call to ", "remote peer ", "from peer ", "onnect to ", "Remote daemon", "marked dead",
+      "/tcp/pair.cc", "SYSTEM_ERROR"),
      _PEER, lost_peer),
     (("opCount ", "comm 0x"), _OWNER, nccl),
     (("Root Cause", "ailures:"), re.compile("Root Cause|Failures:"), summary),
     (("death signal", "got signal", "received SIG", "Received Signals", "CANCELLED"),
      _OUTSIDE, ended_from_outside),
     *(((cue,), re.compile(one), partial(ended, first=True)) for cue, one in _FIRST_ENDS),
-    *(((cue,), re.compile(one), ended) for cue, one in _ENDS),
-    (("exception: ", "what():", "client socket", "Gloo.cpp", "Cuda failure", "shared mem", "Xid"),
-     _NATIVE, native_error),
+    *(((*cues.split("|"),), re.compile(one), ended) for cues, one in _ENDS),
+    (("exception: ", "what():", "client socket", "Gloo.cpp", "Cuda failure", "shared mem", "Xid",
+      "off the bus", "bus error", "failed to listen"), _NATIVE, native_error),
+    (("processes registered", "anity ", "Epoch"), _CAME, came),
     (("orld size", "orld_size", "WORLD_SIZE", "processes", "MEMBER: ", "Starting with"),
      _WORLD, world),
 )  # fmt: skip

@@ -267,14 +267,12 @@ def _journal(one: _Profile, every: Sequence[_Profile], *, numbered: bool) -> Fil
     base_ns = min((c.begin_ns for p in every for c in p.calls[:1]), default=0) - 1_000_000_000
     last_ns = max((c.end_ns or c.returned_ns for c in one.calls), default=base_ns)
     records = Records(
-        identity(NAME, one.path, one.rank),
-        rank=one.rank,
+        identity(NAME, one.path, one.rank), rank=one.rank,
         world=max([one.world, *(p.rank + 1 for p in every)]),
         job=one.path.rpartition("/")[2].partition(".")[0] if len(every) == 1 else NAME,
-        clock=identity(NAME, one.host),
-        base_ns=max(base_ns, 0),
+        clock=identity(NAME, one.host), base_ns=max(base_ns, 0),
         source={"kind": NAME, "lacks": sorted(_LACKS), "cut_ns": max(last_ns, 0)},
-    )
+    )  # fmt: skip
     backend = ("nccl", "cuda") if one.on_device else ("gloo", "cpu")
     numbers: dict[str, int] = {}
     for number, (name, (desc, ranks)) in enumerate(sorted(one.groups.items()), 1):
@@ -282,24 +280,16 @@ def _journal(one: _Profile, every: Sequence[_Profile], *, numbered: bool) -> Fil
             continue
         numbers[name] = number
         records.group(
-            number,
-            name,
-            ranks,
-            desc=desc,
-            backends={backend[1]: backend[0]},
+            number, name, ranks, desc=desc, backends={backend[1]: backend[0]},
             default=desc == "default_pg",
-        )
+        )  # fmt: skip
     for call in one.calls:
         made = records.call(
-            op=call.op,
-            kind="collective",
-            group=numbers.get(call.group),
-            backend=backend[0],
-            device=backend[1],
-            shapes=None if call.elements is None else [[call.elements]],
+            op=call.op, kind="collective", group=numbers.get(call.group), backend=backend[0],
+            device=backend[1], shapes=None if call.elements is None else [[call.elements]],
             dtypes=None if call.dtype is None else [call.dtype],
             bytes=_bytes(call.elements, call.dtype),
-        )
+        )  # fmt: skip
         begun = records.begin(made, call.begin_ns, q=call.seq if numbered else None)
         if one.on_device:
             records.after("i", begun, call.returned_ns - call.begin_ns)

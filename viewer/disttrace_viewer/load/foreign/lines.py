@@ -38,7 +38,8 @@ _PREFIX = re.compile(
     r"(?:\[\d{1,10}\])?: "
     r"|std(?:err|out) [FP] |(?P<task>[A-Za-z][\w-]{0,80}/\d{1,5}) (?=[\[\d])"
     r"|\[?[\w./-]{1,120}\.py:\d{1,7}\] ?"
-    r"|(?=[^|%\n]{1,63}%\|)[^|]{1,64}\|[^|]{0,200}\| {0,3}[\w./]{1,40} (?:\[[^\]]{0,80}\])? ?)"
+    r"|(?P<bar>(?=[^|%\n]{1,63}%\|)[^|]{1,64}\|[^|]{0,200}\| {0,3}[\w./]{1,40}"
+    r" (?:\[[^\]]{0,80}\])? ?))"
 )
 """What stands before a line, one after another."""
 _TWO_WORDS = re.compile("[a-z]{1,20} [a-z]{1,20}[ ,.]")
@@ -65,7 +66,7 @@ _WIDEST = 400
 @dataclass(slots=True)
 class LogLine:
     """A line without its prefixes. ``rank``: the global one, where a prefix tells it; ``local``
-    that of a host; ``by``: what else tells who printed it. ``times``: so many printed it.
+    that of a host; ``by``: what else tells who printed it; ``times``: how many; ``bar``: after one.
     """
 
     text: str
@@ -74,6 +75,7 @@ class LogLine:
     by: str = ""
     at_ns: int = 0
     times: int = 1
+    bar: bool = False
 
 
 _TEXTS = ("log", "message", "msg", "textPayload", "text", "event", "line", "exc_info", "exception",
@@ -172,6 +174,8 @@ class Prefixes:
             line.local, line.rank = int(found["local"] or found["role"]), None
         elif found["epoch"]:
             line.at_ns = line.at_ns or int(found["epoch"] + (found["after"] or "").ljust(9, "0"))
+        elif found["bar"]:
+            line.bar = True
         else:
             by = (found[key] for key in _BY)
             line.by += "".join(f"{one} " for one in by if one)

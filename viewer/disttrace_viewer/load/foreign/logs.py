@@ -21,20 +21,9 @@ from disttrace.journal.code_files import is_library
 from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.load import files
 from disttrace_viewer.load.discover import Files
+from disttrace_viewer.load.foreign import forms, py_spy
 from disttrace_viewer.load.foreign import lines as texts
-from disttrace_viewer.load.foreign import py_spy
-from disttrace_viewer.load.foreign.forms import (
-    DEFAULT,
-    FOLLOWING,
-    FORMS,
-    Called,
-    Log,
-    LoggedFailure,
-    LoggedGroup,
-    Speaker,
-    Statement,
-    Work,
-)
+from disttrace_viewer.load.foreign.forms import Called, Log, LoggedFailure, LoggedGroup, Speaker
 from disttrace_viewer.load.foreign.lines import LogLine, Prefixes
 from disttrace_viewer.load.foreign.records import COUNTS_LACK, Records, identity
 from disttrace_viewer.load.problems import Problems, plural
@@ -55,7 +44,7 @@ _TROUBLE = (
 _OF_STACKS = ('File "', "ecent call first")
 _CUES = (
     "Traceback", "Error", "Exception", "Interrupt", "above exception", "ProcessGroupNCCL.cpp:",
-    *sorted({cue for cues, *_ in FORMS for cue in cues}),
+    *sorted({cue for cues, *_ in forms.FORMS for cue in cues}),
 )  # fmt: skip
 """Words of which a line has one that begins anything."""
 _DUMPED = re.compile(
@@ -81,7 +70,6 @@ _PASSED_ON = frozenset({1, -2, -6, -15})
 """Codes of what ends because of others: by an exception, a watchdog, a launcher."""
 _BLOCK = 4 << 20
 _MOST_STRANGE = 10_000
-_SHOWN = 300
 _ODD = ("utf-8", "surrogateescape")
 _HEAD = 12
 """Letters of a line that tell whether an earlier one was printed by the same rank."""
@@ -251,12 +239,12 @@ def _take(log: Log, path: str, own: int | None, first: int | None) -> None:
                     if not (waits or reader.waits) and len(nothing) < _MOST_STRANGE:
                         nothing.add(shape)
             if trouble:
-                shape = raw[:_SHOWN].encode(*_ODD).translate(_DIGITS)
+                shape = raw[:_LONGEST].encode(*_ODD).translate(_DIGITS)
                 if shape in strange or len(strange) < _MOST_STRANGE:
                     strange[shape] += 1
             elif raw[:_HEAD] not in seen and len(seen) < 4096:
                 seen.add(raw[:_HEAD])
-                reader.note_rank(prefixes.strip(raw))
+                reader.rank(prefixes.strip(raw))
     for shape, count in strange.items():
         assert prefixes is not None
         bare = prefixes.strip(shape.decode(*_ODD)).text.strip()
@@ -282,17 +270,14 @@ class _LogReader:
         self._patience = 0
         log.entry, log.last = None, path
 
-    def note_rank(self, line: LogLine) -> None:
-        """A rank that printed a line of its own."""
-        rank = self._rank(line)
-        if rank is not None:
-            self.log.ranks.add(rank)
-
-    def _rank(self, line: LogLine) -> int | None:
+    def rank(self, line: LogLine) -> int | None:
+        """The one that printed a line; it is noted."""
         if line.rank is None and line.local is not None and self._first is not None:
             line.rank = self._first + line.local
         if line.rank is None:
             line.rank = self.own
+        if line.rank is not None:
+            self.log.ranks.add(line.rank)
         return line.rank
 
     def take(self, line: LogLine) -> bool:
@@ -312,16 +297,15 @@ class _LogReader:
             # A statement that was wrapped; a space at its end may be lost.
             wordings = [torn.text + line.text, f"{torn.text} {line.text}"]
             line = torn
-        rank = self._rank(line)
+        rank = self.rank(line)
         self._torn = None
         speaker: Speaker = line.by if rank is None else rank
-        if rank is not None:
-            log.ranks.add(rank)
         log.deduplicated |= line.times > 1
+        if line.bar:
+            forms.came(log)
         known = self._traceback(speaker, line)
-        forms = (*FOLLOWING, *FORMS) if log.entry or log.last != self._path else FORMS
         for line.text in reversed(wordings):
-            for cues, form, take in forms:
+            for cues, form, take in (*forms.FOLLOWING, *forms.FORMS):
                 found = any(cue in line.text for cue in cues) and form.search(line.text)
                 if found and take(log, line, speaker, found):
                     return True
@@ -389,7 +373,8 @@ class _LogReader:
         found = log.failures.setdefault(speaker, [])
         if speaker in self._chained:
             self._chained.discard(speaker)
-            if found and found[-1].text:
+            lost = bool(found) and is_closed(found[-1].text)  # which the launcher's own names
+            if found and found[-1].text and not (lost and failure.type.startswith("Rendezvous")):
                 return  # what was handled then is why
             found.clear()
         if isinstance(speaker, int):
@@ -433,6 +418,14 @@ def _echoes(failure: LoggedFailure) -> bool:
     return is_echo(text) and (not inner or is_library(inner) or _NATIVE.search(text) is not None)
 
 
+def _waited(failure: LoggedFailure) -> bool:
+    """Whether an exception is of a rank that waited, for what its frames or its text tell."""
+    broken = _BROKEN.search(failure.text) is not None
+    return not broken and bool(failure.frames or is_time_out(failure.text))
+
+
+_BROKEN = re.compile("unhandled system error|internal error|unhandled cuda error")
+"""Of NCCL: an operation that did not wait, but could not begin or go on."""
 _INTERRUPT = "KeyboardInterrupt"
 _OF_LAUNCHERS = (
     "ChildFailedError", "SystemExit", "CalledProcessError", "ProcessExitedException",
@@ -445,14 +438,15 @@ _NATIVE = re.compile(r"\.cc:\d|\.cpp:\d|gloo|NCCL|c10d|TCPStore|monitoredBarrier
 """In texts of C++ code of torch."""
 
 
-def _sides(
-    log: Log,
-) -> tuple[dict[int, LoggedFailure], dict[int, LoggedFailure], list[LoggedFailure]]:
+Failures = dict[int, LoggedFailure]
+
+
+def _sides(log: Log) -> tuple[Failures, Failures, list[LoggedFailure]]:
     """By rank the failures that are its own, and those that pass on others'; and those of which no
     line tells the rank.
     """
-    own: dict[int, LoggedFailure] = {}
-    echoes: dict[int, LoggedFailure] = {}
+    own: Failures = {}
+    echoes: Failures = {}
     unnamed: list[LoggedFailure] = []
     for speaker, found in log.failures.items():
         mine = [one for one in found if not _echoes(one)]
@@ -475,6 +469,9 @@ def _sides(
 
 
 def _journals(log: Log, path: str, problems: Problems) -> Iterator[Files]:
+    if any((log.failures, log.bare, log.statements, log.ends, log.local_ends, log.outside,
+            log.stuck, log.dumped, log.calls)):  # fmt: skip
+        forms.came(log)
     reported, uncounted = _reported(log.statements)
     own, echoes, unnamed = _sides(log)
     killed = _killed(log)
@@ -510,7 +507,7 @@ def _journals(log: Log, path: str, problems: Problems) -> Iterator[Files]:
         peers = {"peers": sorted(log.peers)[:8]} if log.peers else {}
         if (passed or peers) and all(is_closed(one.text) for one in passed):
             log.report("lost", ranks=sorted(echoes), ended=_silent(log, echoes), **peers)
-        elif passed and not any(one.frames or is_time_out(one.text) for one in echoes.values()):
+        elif passed and not any(_waited(one) for one in echoes.values()):
             text = f"{passed[0].type}: {passed[0].text}"[:300]
             log.report("lost", ranks=sorted(echoes), text=text, **peers)
     known = [*zip(*((c.op, c.shape, c.dtype) for c in log.called.values()), strict=True)]
@@ -725,14 +722,11 @@ class _Facts:
         stacks = rank in log.stacks or rank in log.called
         lacks -= {"stack", "arguments"} if stacks else set()
         records = Records(
-            identity(NAME, path, rank),
-            rank=rank,
-            world=self.world,
-            job=path.rpartition("/")[2] or NAME,
-            clock=identity(NAME, path),
+            identity(NAME, path, rank), rank=rank, world=self.world,
+            job=path.rpartition("/")[2] or NAME, clock=identity(NAME, path),
             base_ns=min(times, default=now) - longest - 2 * py_spy.UNKNOWN_NS,
             source={"kind": NAME, "lacks": sorted(lacks), "cut_ns": now, "reports": [*reports]},
-        )
+        )  # fmt: skip
         if rank is None:
             return records.done(path, now)
         self._operations(records, rank, now, longest)
@@ -757,18 +751,14 @@ class _Facts:
     def _operations(self, records: Records, rank: int, now: int, longest: int) -> None:
         own = self.reported.get(rank, {})
         whole = self.log.whole is not None and self.log.whole <= self.world
-        for number, key in enumerate(sorted({DEFAULT, *own}), 1):
-            default = key == DEFAULT
+        for number, key in enumerate(sorted({forms.DEFAULT, *own}), 1):
+            default = key == forms.DEFAULT
             members = [r for r in sorted(self.reported) if key in self.reported[r]]
             records.group(
-                number,
-                key[0],
-                range(self.world) if default else members,
-                desc=key[1],
-                backends={"cuda": "nccl"},
-                default=default,
+                number, key[0], range(self.world) if default else members, desc=key[1],
+                backends={"cuda": "nccl"}, default=default,
                 partial=not default or not whole or key in self.uncounted,
-            )
+            )  # fmt: skip
             if (one := own.get(key)) is not None:
                 # A rank that waits for none had enqueued its last before the others began to wait.
                 times = (one.at_ns or now, now - (longest or py_spy.UNKNOWN_NS) - 1_000_000_000)
@@ -791,14 +781,10 @@ class _Facts:
         seqs = {one.seq for one in self.log.called.values()}
         seqs = seqs if len(seqs) == 1 else {0}
         number = records.call(
-            op=call.op,
-            shapes=None if call.shape is None else [[*call.shape]],
-            dtypes=[call.dtype.lower()] if call.dtype else None,
-            kind="collective",
-            group=1,
-            backend="nccl",
-            stack=records.stack(py_spy.program(tuple(of.frames))),
-        )
+            op=call.op, shapes=None if call.shape is None else [[*call.shape]],
+            dtypes=[call.dtype.lower()] if call.dtype else None, kind="collective", group=1,
+            backend="nccl", stack=records.stack(py_spy.program(tuple(of.frames))),
+        )  # fmt: skip
         # Of torch before 2.1 numbers were never set.
         begun = records.begin(number, now - 1_000_000_000, q=max(1, min(seqs)))
         if of.type:
@@ -884,7 +870,7 @@ Key = tuple[str, str]
 class InGroup:
     """What a log holds of one rank in one group."""
 
-    work: Work | None = None
+    work: forms.Work | None = None
     at_ns: int = 0
     enqueued: int | None = None
     completed: int | None = None
@@ -894,7 +880,7 @@ class InGroup:
 Ranks = Mapping[int, Mapping[Key, InGroup]]
 
 
-def _reported(lines: Sequence[Statement]) -> tuple[Ranks, frozenset[Key]]:
+def _reported(lines: Sequence[forms.Statement]) -> tuple[Ranks, frozenset[Key]]:
     """Per rank and group what is reported, and the groups in which no ranks are compared by number.
 
     A line that tells an operation often names no group, and the one after it does. What stays
@@ -924,12 +910,12 @@ def _reported(lines: Sequence[Statement]) -> tuple[Ranks, frozenset[Key]]:
         elif (named := known.get((rank, statement.work.seq))) is not None:
             key = named
         else:
-            key = _alone(statement.work) if apart or statement.group is not None else DEFAULT
+            key = _alone(statement.work) if apart or statement.group is not None else forms.DEFAULT
         _note(found.setdefault(rank, {}).setdefault(key, InGroup()), statement)
     return found, frozenset(_uncounted(found))
 
 
-def _rank(statement: Statement) -> int | None:
+def _rank(statement: forms.Statement) -> int | None:
     if statement.rank is not None:
         return statement.rank
     return statement.inner if statement.group is None or statement.group.is_default else None
@@ -939,12 +925,12 @@ def _key(group: LoggedGroup) -> Key:
     return group.name, group.desc
 
 
-def _alone(work: Work) -> Key:
+def _alone(work: forms.Work) -> Key:
     """For an operation of an unknown group: those with its name and number may share it."""
     return f"?{work.seq}:{work.op}", "a group that the log does not name"
 
 
-def _ambiguous(lines: Iterable[Statement]) -> bool:
+def _ambiguous(lines: Iterable[forms.Statement]) -> bool:
     """Whether numbers of groups that count in one process only may mean several groups: they mean
     one where everybody's rank in it is its global one.
     """
@@ -956,7 +942,7 @@ def _ambiguous(lines: Iterable[Statement]) -> bool:
     )
 
 
-def _agree(bare: Sequence[Statement]) -> bool:
+def _agree(bare: Sequence[forms.Statement]) -> bool:
     """Whether lines without a group may all be of one: one number, and of no rank two operations.
     Where these are of group ranks (before torch 2.2), one operation.
     """
@@ -967,7 +953,7 @@ def _agree(bare: Sequence[Statement]) -> bool:
     return len(ops) == len({rank for rank, _ in ops}) and (named or len({op for _, op in ops}) < 2)
 
 
-def _note(one: InGroup, statement: Statement) -> None:
+def _note(one: InGroup, statement: forms.Statement) -> None:
     one.at_ns = max(one.at_ns, statement.at_ns)
     if statement.work is not None and one.work is None:
         one.work = statement.work

@@ -257,13 +257,9 @@ def recorded(call: StackCall, records: Records, group: int | None) -> int:
     """The number of a call among the records of its process."""
     kind = "composed" if call.op == BATCH else "collective"
     return records.call(
-        op=call.op,
-        kind="message" if call.op in MESSAGES else kind,
-        group=group,
-        peer=call.peer,
-        stack=records.stack(call.frames),
-        origin="python",
-    )
+        op=call.op, kind="message" if call.op in MESSAGES else kind, group=group, peer=call.peer,
+        stack=records.stack(call.frames), origin="python",
+    )  # fmt: skip
 
 
 def names_in(frames: Sequence[Frame]) -> frozenset[str]:
