@@ -154,8 +154,9 @@ torch-suite: $(STAMP) ## all of PyTorch's own distributed tests, plain and trace
 bench: $(STAMP) ## what tracing costs, beside other tracers
 	$(BIN)/python benchmarks/recorder/overhead.py
 
-bench-viewer: $(STAMP) ## how a verdict's cost grows with ranks, hosts, groups and operations
+bench-viewer: $(STAMP) ## how a verdict's cost grows with ranks and operations; CPU of each command
 	PYTHONPATH=.:viewer $(BIN)/python benchmarks/viewer/growth.py
+	$(BIN)/python benchmarks/viewer/commands.py
 
 docs: $(STAMP) ## the notebook, run on a real job
 	$(BIN)/python docs/run_notebook.py

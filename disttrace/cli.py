@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _open_streams()
     # A tenth of a command's time: imports make what stays. The ranks of `check` are forks of it.
     if argv is None and sys.argv[1:2] != ["check"]:
-        gc.set_threshold(50_000)
+        gc.set_threshold(1_000_000)
     try:
         code = _dispatch(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()

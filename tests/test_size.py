@@ -31,8 +31,8 @@ ROOMS: dict[str, int] = {
     "viewer/disttrace_viewer": 100,
     "viewer/disttrace_viewer/analysis": 4_450,
     "viewer/disttrace_viewer/api": 2_100,
-    "viewer/disttrace_viewer/attach": 750,
-    "viewer/disttrace_viewer/commands": 1_150,
+    "viewer/disttrace_viewer/attach": 710,
+    "viewer/disttrace_viewer/commands": 1_120,
     "viewer/disttrace_viewer/companion": 7_000,
     "viewer/disttrace_viewer/diagnosis": 2_000,
     "viewer/disttrace_viewer/evidence": 3_450,
@@ -42,7 +42,7 @@ ROOMS: dict[str, int] = {
     "viewer/disttrace_viewer/otlp": 1_900,
     "viewer/disttrace_viewer/replay": 650,
     "viewer/disttrace_viewer/states": 2_050,
-    "viewer/disttrace_viewer/trace": 1_300,
+    "viewer/disttrace_viewer/trace": 1_370,
     "viewer/disttrace_viewer/views": 5_250,
     "viewer/disttrace_viewer/wording": 950,
 }
@@ -51,7 +51,7 @@ room another gives up. To be lowered below 67,000 in all."""
 TESTS = 68_450
 FILES = 326
 NAMED_TWICE = 0
-FILES_ENTERED, MODULES, CLIMBS = 90, 114, 2
+FILES_ENTERED, MODULES, CLIMBS = 90, 113, 2
 """By the diagnosis of a hang of two ranks, which stand in one folder of journals."""
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from disttrace_viewer.load import archives
 from disttrace_viewer.load.announcements import paths_of
@@ -15,6 +14,7 @@ from disttrace_viewer.load.journals import in_name
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.merge.jobs import chooser, folders, nothing
 from disttrace_viewer.merge.surveying import restrict, survey
+from disttrace_viewer.trace.values import dataclass
 
 __all__ = ["Collected", "Unpacked", "ViewerError", "is_archive", "pack", "unpack"]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from functools import cached_property
 
 import polars as pl
@@ -19,6 +18,7 @@ from disttrace_viewer.analysis.sample import SETTERS
 from disttrace_viewer.merge.clock import JOINING, Bounds, Point, Tree, place, realign
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import JobTrace, Stream
+from disttrace_viewer.trace.values import dataclass
 
 WAITERS = ("store.get", "store.wait", "store.multi_get", "store.queue_pop", "store.barrier")
 

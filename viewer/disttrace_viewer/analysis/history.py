@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import polars as pl
@@ -30,6 +29,7 @@ from disttrace_viewer.analysis.sample import Course, innermost, together
 from disttrace_viewer.trace.model import Call, JobTrace, Stream
 from disttrace_viewer.trace.operation import GROUPED, Op, ops
 from disttrace_viewer.trace.process import Frame
+from disttrace_viewer.trace.values import dataclass, replace
 
 _SITE = ("op", "stack", "args")
 PATTERNS = 50_000

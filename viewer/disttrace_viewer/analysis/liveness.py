@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
 from disttrace.journal.format import SEEN_GONE, STOPPED
 from disttrace.journal.proc import ROOT, Here, Who, find
 from disttrace_viewer.trace.process import Process
+from disttrace_viewer.trace.values import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)

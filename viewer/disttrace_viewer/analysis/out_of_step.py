@@ -22,9 +22,10 @@ string, so that comparing a million of them is one comparison of memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Generic, TypeVar
+
+from disttrace_viewer.trace.values import dataclass, field, replace
 
 K = TypeVar("K", bound=Hashable)
 C = TypeVar("C", bound=Hashable)

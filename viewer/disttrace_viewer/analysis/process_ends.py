@@ -17,7 +17,6 @@ import math
 import re
 import signal
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
 
 from disttrace.journal.code_files import is_library
 from disttrace.journal.format import ABORTED, HEARTBEAT_NS, STOPPED, UNINSTALLED
@@ -31,6 +30,7 @@ from disttrace_viewer.trace.operation import (
     is_connection_error,
 )
 from disttrace_viewer.trace.process import JOURNAL, Exit, Failure, Process, Stack
+from disttrace_viewer.trace.values import dataclass, replace
 
 ALIVE, CLEAN, OWN, CASCADE, SILENT = "alive", "clean", "own", "cascade", "silent"
 RUNNING, EXITED, FAILED, KILLED, UNKNOWN = "running", "exited", "failed", "killed", "unknown"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import bisect
 import functools
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -19,6 +18,7 @@ from disttrace.journal.format import COLLECTIVE, ON_DEVICE
 from disttrace_viewer.trace.model import Call, JobTrace, Stream
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame, Process, Stack, StackSample
+from disttrace_viewer.trace.values import dataclass, field, replace
 
 K = TypeVar("K")
 V = TypeVar("V")

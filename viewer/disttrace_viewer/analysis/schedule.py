@@ -15,13 +15,13 @@ Of a run of many operations those of windows stand for all; see ``Schedule.piece
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import polars as pl
 
 from disttrace_viewer.analysis.wait_states import FROM_ROOT, REMARKABLE, WaitStates, weighted_mean
+from disttrace_viewer.trace.values import dataclass
 
 ARRIVAL, COMPLETION = 0, 1
 NO_PROCESS, ROOT, ALL = 0, 1, 2

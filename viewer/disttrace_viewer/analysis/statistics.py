@@ -7,7 +7,6 @@ what its ranks communicated, waited and did outside adds up to them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import polars as pl
@@ -22,6 +21,7 @@ from disttrace_viewer.analysis.wait_states import (
 )
 from disttrace_viewer.trace.model import Group
 from disttrace_viewer.trace.operation import BUS
+from disttrace_viewer.trace.values import dataclass
 
 HOST, DEVICE = "host", "device"
 """Which clock a bandwidth comes from: begins and ends as they were seen, or the backend's own."""

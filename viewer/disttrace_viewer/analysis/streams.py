@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
@@ -25,6 +24,7 @@ from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.trace.model import Call, Group, JobTrace
 from disttrace_viewer.trace.operation import GROUPED
 from disttrace_viewer.trace.process import Frame, Stack
+from disttrace_viewer.trace.values import dataclass, field
 
 Function = tuple[str, str]
 """File, without the folder in which the program lies, and function."""

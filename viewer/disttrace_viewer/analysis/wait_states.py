@@ -12,7 +12,6 @@ from the last arrival on it is waiting for what never came, and nothing was exch
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import polars as pl
@@ -20,6 +19,7 @@ import polars as pl
 from disttrace.journal.format import ON_DEVICE
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.trace.model import NOT_KNOWN, Blame
+from disttrace_viewer.trace.values import dataclass
 
 LATE_SENDER, LATE_RECEIVER = "late sender", "late receiver"
 LATE_BROADCAST, EARLY_REDUCE = "late broadcast", "early reduce"

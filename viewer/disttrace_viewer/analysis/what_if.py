@@ -12,13 +12,13 @@ Nothing is changed in what ranks do: no work is moved, and what overlapped goes 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import polars as pl
 
 from disttrace_viewer.analysis.schedule import ALL, ARRIVAL, ROOT, Schedule
+from disttrace_viewer.trace.values import dataclass
 
 CANDIDATES = 5
 """Of each key, those of the largest excess are tried."""

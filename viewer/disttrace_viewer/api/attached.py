@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from disttrace_viewer.api.report import Report
 from disttrace_viewer.attach import processes, recorders, samples
@@ -14,6 +13,7 @@ from disttrace_viewer.diagnosis import job
 from disttrace_viewer.load.foreign import py_spy
 from disttrace_viewer.load.foreign.py_spy import ProcessSample, by_rank, is_guessed, translated
 from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.trace.values import dataclass
 
 _STALL_NS = 900_000_000
 """Two looks are a second apart: a rank that has not moved between them is taken for waiting."""

@@ -6,7 +6,6 @@ import itertools
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import cached_property
 from statistics import median, mode
 from typing import Any, TypeAlias
@@ -19,6 +18,7 @@ from disttrace_viewer.analysis.streams import Key, Stream, Streams, sides
 from disttrace_viewer.api.reading import Paths
 from disttrace_viewer.api.trace import Trace, load
 from disttrace_viewer.trace.model import Call
+from disttrace_viewer.trace.values import asdict, dataclass
 from disttrace_viewer.views.terminal.plan import parse_ranks
 from disttrace_viewer.wording import differences, sentences
 from disttrace_viewer.wording.differences import DifferenceFacts, ShownCall, Slower

@@ -11,7 +11,6 @@ import time
 import tty
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -25,6 +24,7 @@ from disttrace_viewer.diagnosis.announced import Other, other, with_announced
 from disttrace_viewer.diagnosis.job import judged, looking_back
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.merge.jobs import chooser, folders
+from disttrace_viewer.trace.values import dataclass
 from disttrace_viewer.views.terminal.console import paper
 from disttrace_viewer.views.terminal.diagnosis import details
 from disttrace_viewer.views.terminal.screen import lines

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from rich.text import Text
@@ -16,6 +15,7 @@ from disttrace_viewer.merge.jobs import chooser, folders, newest, nothing
 from disttrace_viewer.merge.surveying import Survey, survey
 from disttrace_viewer.states.folder import engine_of
 from disttrace_viewer.trace import model
+from disttrace_viewer.trace.values import dataclass
 from disttrace_viewer.views.terminal import DIM
 from disttrace_viewer.views.terminal.console import Column, paint_table, paper
 from disttrace_viewer.wording.names import clock_time, duration, few, number

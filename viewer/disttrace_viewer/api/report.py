@@ -7,7 +7,6 @@ import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from disttrace_viewer.diagnosis.announced import combined, with_announced
 from disttrace_viewer.evidence.recorded import STALL_NS
 from disttrace_viewer.findings.finding import SEVERITIES
 from disttrace_viewer.trace.process import Process
+from disttrace_viewer.trace.values import dataclass
 
 if TYPE_CHECKING:
     from disttrace_viewer.diagnosis.verdict import Verdict

@@ -9,7 +9,6 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from disttrace_viewer.api.reading import Paths, Progress, read, report_on
 from disttrace_viewer.api.report import Finding, Report
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.trace import model
+from disttrace_viewer.trace.values import dataclass
 from disttrace_viewer.views import tables
 from disttrace_viewer.views.tables import FIELDS, FURTHER
 

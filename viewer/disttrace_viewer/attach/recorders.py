@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 
 from disttrace.journal.proc import ROOT, has_open, opened
 from disttrace_viewer.attach.processes import Found, environment, path_in, thread_names
@@ -24,7 +23,7 @@ from disttrace_viewer.load import files
 from disttrace_viewer.load.foreign.dump import MOST_BYTES, Dump, empty, read
 from disttrace_viewer.load.foreign.dump_set import in_flight
 from disttrace_viewer.load.problems import Problems
-from disttrace_viewer.trace.plain_text import whole
+from disttrace_viewer.trace.values import dataclass, field, replace, whole
 
 SERVER_VARIABLE = "TORCH_WORKER_SERVER_SOCKET"
 HANDLERS = (

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.attach.processes import Found, busy_s, switches
@@ -34,6 +33,7 @@ from disttrace_viewer.load.foreign.py_spy import (
     recorded,
 )
 from disttrace_viewer.trace.process import ATTACHED
+from disttrace_viewer.trace.values import dataclass
 
 APART_S = 1.0
 LATER_S = 2.0

@@ -15,7 +15,6 @@ import socket
 import struct
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -25,6 +24,7 @@ from disttrace.journal.proc import ROOT, opened, stat
 from disttrace_viewer.analysis.liveness import look
 from disttrace_viewer.companion.machine import HostTrouble
 from disttrace_viewer.trace.process import Process
+from disttrace_viewer.trace.values import dataclass
 
 Threads = Mapping[str, tuple[int, int]]
 """Per thread the nanoseconds that it ran, and that it waited in a run queue."""

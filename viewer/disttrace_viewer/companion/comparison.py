@@ -13,7 +13,6 @@ import select
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from disttrace.journal.format import CALLS_SUFFIX, is_plain_name, opened_own
@@ -27,6 +26,7 @@ from disttrace_viewer.companion.protocol import stores
 from disttrace_viewer.companion.service import Duty
 from disttrace_viewer.companion.slow import HERE, Slowness
 from disttrace_viewer.load.schema import maybe, number
+from disttrace_viewer.trace.values import dataclass
 
 MOST_STREAMS = 64
 """Of one host."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from disttrace_viewer.companion.protocol import (
@@ -19,6 +18,7 @@ from disttrace_viewer.companion.protocol import (
     Message,
     to_bytes,
 )
+from disttrace_viewer.trace.values import dataclass
 
 IDLE, SEEKING, CLIENT, SERVER, ALONE = "idle", "seeking", "client", "server", "alone"
 SEEK_S, AGAIN_S, TAKEN_S = 2.0, 1.0, 0.2

@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -27,6 +26,7 @@ from disttrace_viewer.load.schema import Record, json_object
 from disttrace_viewer.load.tail import Defined
 from disttrace_viewer.trace.operation import SYNCHRONIZING
 from disttrace_viewer.trace.process import Frame
+from disttrace_viewer.trace.values import dataclass
 from disttrace_viewer.wording.names import file_name
 
 _HOLD = (fmt.COLLECTIVE, fmt.MESSAGE, fmt.STORE)

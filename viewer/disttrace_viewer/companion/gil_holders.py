@@ -22,12 +22,12 @@ import platform
 import struct
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import disttrace.journal.format as fmt
 from disttrace.journal.proc import Who, find, stat
 from disttrace_viewer.load.files import open_regular, size
+from disttrace_viewer.trace.values import dataclass
 
 OF_LIMIT, SHORTEST_S = 0.7, 2.5
 """A process that gets the signal has written nothing for so long: of the limit, and at least."""

@@ -10,7 +10,6 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from disttrace_viewer.analysis.liveness import look
@@ -35,6 +34,7 @@ from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.state import Merged, merge, newest_try
 from disttrace_viewer.trace.model import JobTrace
+from disttrace_viewer.trace.values import dataclass
 
 _TOGETHER_S, _LOOK_S = 1.5, 0.1
 """Ranks that went on together end together; of those that live on the companion reports."""

@@ -17,11 +17,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import IO
 
 from disttrace.journal.format import DEVICE, HOST, LINK
 from disttrace.journal.proc import here, opened
+from disttrace_viewer.trace.values import dataclass, replace
 
 MOST_TEXT = 300
 """Characters that are kept of a report."""

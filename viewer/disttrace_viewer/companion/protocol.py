@@ -15,14 +15,13 @@ import os
 import socket
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from disttrace_viewer.companion.messages import WRONG, fields, one_of, rows, word
 from disttrace_viewer.load.schema import Check, Checker, number
-from disttrace_viewer.trace.plain_text import whole
+from disttrace_viewer.trace.values import dataclass, field, whole
 
 Address = tuple[str, int]
 

@@ -12,7 +12,6 @@ import hashlib
 import os.path
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from disttrace_viewer.analysis.liveness import Look, Observation, look
@@ -25,6 +24,7 @@ from disttrace_viewer.states.reading import is_creation
 from disttrace_viewer.states.state import Merged, OpRow, State, WaitsWith, inflated
 from disttrace_viewer.trace.operation import phrases
 from disttrace_viewer.trace.process import Process
+from disttrace_viewer.trace.values import dataclass, field, replace
 
 MOST_STATE = 8 << 10
 """Bytes of a packed state; of a longer one half of the operations are sent, and so on, but for

@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 import disttrace.journal.format as fmt
 from disttrace.journal.format import (
@@ -29,6 +28,7 @@ from disttrace.journal.format import (
 from disttrace.journal.proc import Entry, entries
 from disttrace.lifecycle.meeting import namespace
 from disttrace_viewer.otlp.target import without_secrets
+from disttrace_viewer.trace.values import dataclass
 
 
 class JournalRegistry:

@@ -18,9 +18,10 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import NamedTuple
+
+from disttrace_viewer.trace.values import dataclass, field, replace
 
 SHORTEST_NS, OF_RANK_NS, LONGEST = 500_000_000, 2_000_000, 4
 """Where two or more are shorter in the mean (also than so much for each rank of the job, for one

@@ -10,7 +10,6 @@ import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import orjson
@@ -23,6 +22,7 @@ from disttrace_viewer.companion.reports import hidden
 from disttrace_viewer.load.schema import Checker, maybe, number
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.state import Merged, OpRow, State, WaitsWith
+from disttrace_viewer.trace.values import dataclass
 
 MOST_WAITS, MOST_GROUPS, MOST_PIECES = 128, 64, 64
 """Rows of a summary, groups of these, and ranges of ranks in one row."""

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import disttrace.journal.format as fmt
@@ -28,6 +27,7 @@ from disttrace_viewer.companion.service import DIED_S, CompanionLog, Duty, Order
 from disttrace_viewer.load.announcements import keep, path_of
 from disttrace_viewer.load.schema import json_object
 from disttrace_viewer.load.tail import Tail
+from disttrace_viewer.trace.values import asdict, dataclass
 
 if TYPE_CHECKING:
     from disttrace_viewer.companion.endpoint import PeerReply

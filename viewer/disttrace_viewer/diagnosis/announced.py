@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import orjson
@@ -25,6 +24,7 @@ from disttrace_viewer.findings.finding import CERTAIN, ERROR, KINDS, NOTE, SEVER
 from disttrace_viewer.load.announcements import MOST, said
 from disttrace_viewer.trace.model import CodeLocation, JobTrace
 from disttrace_viewer.trace.operation import GROUPED
+from disttrace_viewer.trace.values import dataclass, replace
 from disttrace_viewer.wording.names import number
 from disttrace_viewer.wording.sentences import AT_THE_TIME
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from disttrace_viewer.analysis.process_ends import ALIVE
@@ -15,6 +14,7 @@ from disttrace_viewer.findings.rules.communicator_creation import is_creation, i
 from disttrace_viewer.findings.rules.downgraded import ABOUT_WAITS, is_waiting
 from disttrace_viewer.trace.operation import GROUPED, Op
 from disttrace_viewer.trace.process import Process
+from disttrace_viewer.trace.values import dataclass
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.sentences import NO_JOURNAL
 

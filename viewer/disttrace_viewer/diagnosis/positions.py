@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from disttrace.journal.format import STOPPED
@@ -25,6 +24,7 @@ from disttrace_viewer.findings.rules.downgraded import ABOUT_WAITS
 from disttrace_viewer.findings.rules.outside import frozen_ns
 from disttrace_viewer.trace.model import JobTrace, Reported
 from disttrace_viewer.trace.operation import Op
+from disttrace_viewer.trace.values import dataclass, field, replace
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import clock_time, size
 from disttrace_viewer.wording.sentences import BY, ENDED, HELD, NOWHERE, ended, pattern, state

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from disttrace.journal.format import HEARTBEAT_NS, UNINSTALLED, ranges_of
@@ -19,6 +18,7 @@ from disttrace_viewer.merge.jobs import newest
 from disttrace_viewer.trace.model import CodeLocation, Group, JobTrace, LaunchedJob
 from disttrace_viewer.trace.operation import SYNCHRONIZING, Op
 from disttrace_viewer.trace.process import JOURNAL, Exit, NonFinite, Process
+from disttrace_viewer.trace.values import dataclass
 
 FORMAT = 1
 NO_HISTORY = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 
 from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.analysis.past import NOTHING, Past
@@ -28,6 +27,7 @@ from disttrace_viewer.states.state import Merged
 from disttrace_viewer.trace.model import Blame, JobTrace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Problem
+from disttrace_viewer.trace.values import dataclass, replace
 from disttrace_viewer.wording import names, sentences
 from disttrace_viewer.wording.sentences import NO_DEFINITIONS, NOT_WHOLE, pattern
 from disttrace_viewer.wording.sentences import ended as how_ended

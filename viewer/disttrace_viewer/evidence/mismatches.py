@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 
 from disttrace.journal.format import EQUAL_SIZES, UNKNOWN_OP
@@ -19,6 +18,7 @@ from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.sequences import aligned, threads
 from disttrace_viewer.trace.model import Call, Stream
 from disttrace_viewer.trace.operation import Op
+from disttrace_viewer.trace.values import dataclass, replace
 
 Members = Mapping[int, Op]
 """Operations of one collective by group rank."""

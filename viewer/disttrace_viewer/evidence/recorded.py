@@ -6,7 +6,6 @@ import math
 import operator
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +15,7 @@ from disttrace_viewer.analysis.sample import Course, Sample, stand_in
 from disttrace_viewer.trace.model import JobTrace, Stream
 from disttrace_viewer.trace.operation import CREATING, GROUPED, SYNCHRONIZING, Op
 from disttrace_viewer.trace.process import Process
+from disttrace_viewer.trace.values import dataclass, replace
 
 STOPPING = "stop_workers"
 """What an agent records while it ends its workers."""

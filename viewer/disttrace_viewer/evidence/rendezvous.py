@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from disttrace_viewer.analysis.sample import STORES, together
@@ -14,6 +13,7 @@ from disttrace_viewer.merge.store_servers import begun_anew
 from disttrace_viewer.trace.model import Store
 from disttrace_viewer.trace.operation import Op, because_of_others
 from disttrace_viewer.trace.process import Process
+from disttrace_viewer.trace.values import dataclass, field, replace
 
 LATE_NS = 1_000_000_000
 """A process that begins so long after the first one's time-out was not waited for any more."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from disttrace_viewer.analysis.out_of_step import SWAPPED, Shift, first_shift
 from disttrace_viewer.analysis.past import Place, callers_of, op_of, place_of
@@ -13,6 +12,7 @@ from disttrace_viewer.analysis.sample import Course
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.model import Call, Stream
 from disttrace_viewer.trace.process import Stack
+from disttrace_viewer.trace.values import dataclass
 
 OFTEN = 3
 """So often lines have to meet to be a habit."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
 from functools import cached_property
 
 from disttrace_viewer.analysis.process_ends import CLEAN
@@ -20,6 +19,7 @@ from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.recorded import ANNOTATION
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import Op
+from disttrace_viewer.trace.values import dataclass
 
 Key = tuple[str | None, str]
 """The place, and the key with every prefix."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from disttrace.journal.code_files import BUILT_IN, LOOP, programs_frame
 from disttrace.journal.format import CONSTRUCTOR, STORE
@@ -17,6 +16,7 @@ from disttrace_viewer.evidence.rendezvous import LATE_NS
 from disttrace_viewer.trace.model import Stream
 from disttrace_viewer.trace.operation import GROUPED, Op, because_of_others, is_closed
 from disttrace_viewer.trace.process import Frame, StackSample, Usage
+from disttrace_viewer.trace.values import dataclass
 
 COLLECTIVE, MESSAGE, KEY, RENDEZVOUS, OTHER = "collective", "message", "key", "rendezvous", "other"
 SERVER = "server"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -30,6 +29,7 @@ from disttrace_viewer.findings.finding import ERROR, RuleFinding
 from disttrace_viewer.findings.witnesses import Witnesses
 from disttrace_viewer.trace.model import Stream
 from disttrace_viewer.trace.operation import GROUPED, Op
+from disttrace_viewer.trace.values import dataclass, field
 
 EARLY_NS = 3_000_000_000
 """Waiting that was cut off before this may have been about to end."""

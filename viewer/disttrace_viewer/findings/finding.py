@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field, replace
 from pkgutil import get_data
 from typing import Any
 
@@ -12,6 +11,7 @@ import orjson
 from disttrace_viewer.evidence.wait import Deadline, RankActivity
 from disttrace_viewer.trace.model import CodeLocation, Stream
 from disttrace_viewer.trace.process import NonFinite
+from disttrace_viewer.trace.values import dataclass, field, replace
 
 ERROR, WARNING, NOTE = SEVERITIES = "error", "warning", "note"
 """In the order in which they are reported."""

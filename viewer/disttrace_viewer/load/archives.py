@@ -17,13 +17,12 @@ import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import IO, Any
 
 from disttrace.journal.format import DEFS_SUFFIX, OPS_SUFFIX, VERDICTS_SUFFIX
 from disttrace_viewer.load.files import MOST_BYTES, open_regular, read, size
 from disttrace_viewer.load.problems import ViewerError
-from disttrace_viewer.trace.plain_text import plain
+from disttrace_viewer.trace.values import dataclass, field, plain
 
 SUFFIXES = (".tar.gz", ".tgz")
 MOST_FILES = 1 << 20

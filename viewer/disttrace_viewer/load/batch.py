@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 
 import polars as pl
 
@@ -15,6 +14,7 @@ from disttrace_viewer.load.fates import MARKS, Signs
 from disttrace_viewer.load.files import size
 from disttrace_viewer.load.problems import Problems, plural
 from disttrace_viewer.load.segments import Chunk
+from disttrace_viewer.trace.values import dataclass
 
 _ID = "id"
 _NUMBERS = 1 << 32

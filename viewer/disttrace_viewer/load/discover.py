@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 
 from disttrace.journal.format import (
     ANNOUNCEMENTS_SUFFIX,
@@ -15,7 +14,7 @@ from disttrace.journal.format import (
 )
 from disttrace_viewer.load import files
 from disttrace_viewer.load.problems import Problems, plural
-from disttrace_viewer.trace.plain_text import plain
+from disttrace_viewer.trace.values import dataclass, field, plain
 
 _SEGMENT = re.compile(r"^(?P<base>.+)\.(?P<number>\d+)" + re.escape(OPS_SUFFIX) + "$")
 _JSON = (".json", ".jsonl", ".ndjson")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableSequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import disttrace.journal.format as fmt
 from disttrace_viewer.load.schema import Record
+from disttrace_viewer.trace.values import dataclass, field
 
 MARKS = {
     fmt.ISSUED: "issued",

@@ -6,7 +6,6 @@ import re
 import string
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
@@ -17,7 +16,7 @@ import disttrace.journal.format as fmt
 from disttrace_viewer.load.fates import MARKS, Signs
 from disttrace_viewer.load.schema import Checker, json_object
 from disttrace_viewer.load.text import Text
-from disttrace_viewer.trace.plain_text import plain
+from disttrace_viewer.trace.values import dataclass, field, plain
 
 CHUNK_BYTES = 4 << 20
 """Text that is parsed at once: small enough to be in the caches and to use every core."""

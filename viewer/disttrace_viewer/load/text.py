@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import codecs
 import re
-from dataclasses import dataclass
 
 import orjson
 
 from disttrace.journal.format import DEF
 from disttrace_viewer.load import files
 from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.trace.values import dataclass
 
 TORN_LIMIT = 1 << 20
 """An unfinished last line is normal; one longer than this is none that disttrace writes."""

@@ -6,7 +6,6 @@ import dataclasses
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from operator import ge, le
 from typing import Any, TypeVar
 
@@ -27,6 +26,7 @@ from disttrace_viewer.trace.process import (
     Usage,
     Worker,
 )
+from disttrace_viewer.trace.values import dataclass
 
 T = TypeVar("T", Digest, Exit, Failure, NonFinite, Sighting, Trouble, Unreduced, Usage, Worker)
 UNKNOWN_NS = 1 << 62

@@ -15,10 +15,10 @@ other one lacks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from disttrace_viewer.merge.store_servers import SLACK_NS, Life
 from disttrace_viewer.trace.process import Process
+from disttrace_viewer.trace.values import dataclass, field
 
 
 class Union:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from disttrace_viewer.trace.model import Place, Store
-from disttrace_viewer.trace.plain_text import whole
 from disttrace_viewer.trace.process import Process
+from disttrace_viewer.trace.values import dataclass, replace, whole
 
 LOOPBACK = ("localhost", "127.", "::1", "0.0.0.0", "[::1]", "::ffff:127.")
 SLACK_NS = 5_000_000_000

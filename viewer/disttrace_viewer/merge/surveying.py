@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from disttrace.journal.format import SEEN_GONE, UNINSTALLED
@@ -30,6 +29,7 @@ from disttrace_viewer.merge.tables import (
 )
 from disttrace_viewer.trace.model import Group, LaunchedJob, Place, Store
 from disttrace_viewer.trace.process import Clock, Process
+from disttrace_viewer.trace.values import dataclass, field
 
 
 @dataclass(slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -17,6 +16,7 @@ from disttrace_viewer.merge.processes import stack_of
 from disttrace_viewer.merge.store_servers import Life, clusters, identifier
 from disttrace_viewer.trace.model import Group, Member, Store
 from disttrace_viewer.trace.process import Process, Stack
+from disttrace_viewer.trace.values import dataclass, field, replace
 
 if TYPE_CHECKING:
     import polars as pl

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import disttrace.journal.format as fmt
@@ -13,6 +12,7 @@ from disttrace_viewer.load.fates import fold, over
 from disttrace_viewer.load.ids import Context, parse_traceparent
 from disttrace_viewer.load.schema import Record, json_object
 from disttrace_viewer.load.tail import Defined, Tail
+from disttrace_viewer.trace.values import dataclass
 
 IN_FLIGHT, OK, ERROR = "in_flight", "ok", "error"
 """What is known of an operation's outcome."""

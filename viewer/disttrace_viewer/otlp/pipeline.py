@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,7 @@ from disttrace_viewer.otlp.spans import (
     process_end,
     process_start,
 )
-from disttrace_viewer.trace.plain_text import plain
+from disttrace_viewer.trace.values import dataclass, field, plain
 
 if TYPE_CHECKING:
     from disttrace_viewer.findings.finding import RuleFinding

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 import disttrace.journal.format as fmt
 from disttrace_viewer.analysis.liveness import GONE
@@ -17,6 +16,7 @@ from disttrace_viewer.merge.processes import Clocks, process_of
 from disttrace_viewer.otlp import attributes
 from disttrace_viewer.otlp.attributes import Attributes
 from disttrace_viewer.otlp.journal import IN_FLIGHT, JournalReader, LiveOperation
+from disttrace_viewer.trace.values import dataclass, replace
 from disttrace_viewer.wording.sentences import ended
 
 _REMEMBERED = 65536

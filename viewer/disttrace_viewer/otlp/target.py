@@ -6,11 +6,11 @@ import importlib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
 from disttrace_viewer.load.problems import ViewerError
+from disttrace_viewer.trace.values import dataclass
 
 _DEFAULTS = {"grpc": "http://localhost:4317", "http/protobuf": "http://localhost:4318"}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import disttrace.journal.format as fmt
@@ -12,6 +11,7 @@ from disttrace_viewer.load.definitions import Definitions, completed
 from disttrace_viewer.load.journals import Journal
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.load.schema import Record, json_object
+from disttrace_viewer.trace.values import dataclass, field
 
 Key = tuple[Any, ...]
 """What both ends, or all members, of an exchange call it."""

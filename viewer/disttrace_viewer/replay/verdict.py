@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -27,6 +26,7 @@ from disttrace_viewer.load.schema import json_object
 from disttrace_viewer.replay.sequences import ISSUE, WAIT, Action, Key, Script, Step, lines
 from disttrace_viewer.replay.sequences import script as script_of
 from disttrace_viewer.trace.process import Process
+from disttrace_viewer.trace.values import dataclass, field, replace
 from disttrace_viewer.wording.sentences import REPLAYED
 
 KIND = "would_hang"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from itertools import starmap
 from typing import Any, TypeVar
 
@@ -43,6 +42,7 @@ from disttrace_viewer.trace.model import (
 )
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame, Problem, Process, Stack, StackSample
+from disttrace_viewer.trace.values import dataclass, field, replace
 
 T = TypeVar("T")
 

@@ -12,7 +12,6 @@ import importlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
@@ -34,6 +33,7 @@ from disttrace_viewer.states.state import (
     parsed,
     unpack,
 )
+from disttrace_viewer.trace.values import dataclass
 
 if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -23,6 +22,7 @@ from disttrace_viewer.load.schema import Record
 from disttrace_viewer.merge.clock import Meeting, meeting_of
 from disttrace_viewer.states.history import CallOrder, hashed, site_of
 from disttrace_viewer.trace.model import named
+from disttrace_viewer.trace.values import dataclass, field
 
 INTEGERS = {int}
 

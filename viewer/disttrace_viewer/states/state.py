@@ -15,7 +15,6 @@ import os
 import sys
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -30,6 +29,7 @@ from disttrace_viewer.merge.jobs import as_called, tries
 from disttrace_viewer.merge.processes import Clocks
 from disttrace_viewer.merge.surveying import Survey, surveyed
 from disttrace_viewer.trace.process import Problem
+from disttrace_viewer.trace.values import dataclass, field, fields
 
 VERSION = 4
 LEVEL = 6

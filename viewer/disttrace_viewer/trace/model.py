@@ -13,7 +13,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +26,7 @@ from disttrace_viewer.trace.process import (
     Process,
     Stack,
 )
+from disttrace_viewer.trace.values import dataclass, field
 
 if TYPE_CHECKING:
     import polars as pl

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from disttrace.journal.format import COLLECTIVE, MESSAGE, ends_on_device
 from disttrace_viewer.trace.model import Call, JobTrace
 from disttrace_viewer.trace.process import Stack
+from disttrace_viewer.trace.values import dataclass, fields
 
 if TYPE_CHECKING:
     import polars as pl

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from disttrace_viewer.trace.values import dataclass
 
 
 class Frame(NamedTuple):

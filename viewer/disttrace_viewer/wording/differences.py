@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import polars as pl
 
@@ -13,6 +12,7 @@ from disttrace_viewer.analysis.schedule import OUTSIDE, TRANSFER
 from disttrace_viewer.analysis.what_if import WhatIf, WhatIfOutcome
 from disttrace_viewer.trace.model import Call, Group, JobTrace
 from disttrace_viewer.trace.process import Frame
+from disttrace_viewer.trace.values import dataclass
 from disttrace_viewer.wording.names import duration, file_name, names_of, number, size, tensors
 from disttrace_viewer.wording.sentences import capital, place, ranks
 

@@ -8,13 +8,13 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from disttrace.journal.code_files import in_package
 from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.trace.model import Call, Group, JobTrace
 from disttrace_viewer.trace.process import Process, Stack
+from disttrace_viewer.trace.values import dataclass
 
 LANES = 8
 """More lanes than these do not fit beside the text in 80 columns: they fold."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from disttrace_viewer.analysis.sample import STORES
 from disttrace_viewer.evidence import mismatches
@@ -14,6 +13,7 @@ from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.merge.store_servers import is_loopback
 from disttrace_viewer.trace.model import JobTrace, Store
 from disttrace_viewer.trace.operation import Op
+from disttrace_viewer.trace.values import dataclass
 from disttrace_viewer.wording import sentences
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from disttrace_viewer.analysis.liveness import signal_name
 from disttrace_viewer.analysis.sample import together
@@ -13,6 +12,7 @@ from disttrace_viewer.findings.rules.outside import journals
 from disttrace_viewer.findings.rules.process_failed import look_for
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.process import Worker
+from disttrace_viewer.trace.values import dataclass
 from disttrace_viewer.wording import sentences
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 
 from disttrace_viewer.evidence import mismatches
@@ -13,6 +12,7 @@ from disttrace_viewer.findings.finding import ERROR, WARNING, RuleFinding, Scope
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
 from disttrace_viewer.trace.model import Group
 from disttrace_viewer.trace.operation import Op
+from disttrace_viewer.trace.values import dataclass, replace
 from disttrace_viewer.wording import sentences
 
 Ranks = tuple[int, ...]

@@ -6,7 +6,6 @@ A process that is late for one exchange may have waited all the while in another
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from disttrace.journal.format import COMPOSED
 from disttrace_viewer.analysis.process_ends import CASCADE
@@ -16,6 +15,7 @@ from disttrace_viewer.evidence.wait import Wait, given_up_ns
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.trace.model import CodeLocation
 from disttrace_viewer.trace.operation import Op
+from disttrace_viewer.trace.values import dataclass
 from disttrace_viewer.wording import sentences
 
 

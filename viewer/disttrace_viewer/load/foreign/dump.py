@@ -10,7 +10,6 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +18,7 @@ import orjson
 from disttrace_viewer.load import files
 from disttrace_viewer.load.foreign import pickles
 from disttrace_viewer.load.problems import Problems, plural
+from disttrace_viewer.trace.values import dataclass, replace
 
 MOST_BYTES = 64 << 20
 MOST_ENTRIES = 1 << 20

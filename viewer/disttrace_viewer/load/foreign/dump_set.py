@@ -11,12 +11,11 @@ import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from disttrace_viewer.load.foreign.dump import Dump, DumpEntry, rank_in
 from disttrace_viewer.load.problems import Problems
-from disttrace_viewer.trace.plain_text import plain, whole
+from disttrace_viewer.trace.values import dataclass, field, plain, replace, whole
 
 DEFAULT = "default_pg"
 COPY_NS = 5_000_000

@@ -7,15 +7,15 @@ from __future__ import annotations
 import re
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import orjson
 
-from disttrace_viewer.load.foreign.lines import LogLine, numbers, unix
+from disttrace_viewer.load.foreign.lines import LogLine, unix
 from disttrace_viewer.load.foreign.nccl_ras import OPS
 from disttrace_viewer.load.foreign.py_spy import ProcessSample
+from disttrace_viewer.trace.values import dataclass, field, numbers, replace
 
 DEFAULT = ("0", "default_pg")
 _INNER = re.compile(

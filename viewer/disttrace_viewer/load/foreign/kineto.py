@@ -13,7 +13,6 @@ import re
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -22,6 +21,7 @@ from disttrace_viewer.load import files
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.foreign.records import Records, identity
 from disttrace_viewer.load.problems import Problems, plural
+from disttrace_viewer.trace.values import dataclass, field
 
 NAME = "profile"
 MOST_BYTES = 512 << 20

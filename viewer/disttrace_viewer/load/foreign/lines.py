@@ -7,9 +7,10 @@ import itertools
 import re
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import orjson
+
+from disttrace_viewer.trace.values import dataclass
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _STAMP = (
@@ -202,16 +203,6 @@ def unix(text: str) -> int:
     """The time (unix ns) of ``2024-11-05_06:21:11``; 0 where it is none."""
     found = re.match(_STAMP, text)
     return 0 if found is None else _stamped(found)
-
-
-def numbers(text: str) -> list[int]:
-    """The ranks of ``0, 2-4``."""
-    found: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.strip().partition("-")
-        if first.isdecimal() and (last or first).isdecimal() and len(first) < 8 > len(last):
-            found += range(int(first), min(int(last or first), int(first) + 4096) + 1)
-    return found
 
 
 _GOES_ON = re.compile(r"[a-z0-9 ,.;:)_\]]")

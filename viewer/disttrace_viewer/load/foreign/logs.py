@@ -11,7 +11,6 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -28,7 +27,7 @@ from disttrace_viewer.load.foreign.lines import LogLine, Prefixes
 from disttrace_viewer.load.foreign.records import COUNTS_LACK, Records, identity
 from disttrace_viewer.load.problems import Problems, plural
 from disttrace_viewer.trace.operation import is_closed, is_echo, is_time_out
-from disttrace_viewer.trace.plain_text import whole
+from disttrace_viewer.trace.values import dataclass, replace, whole
 
 NAME = "log"
 _NAMES = re.compile(

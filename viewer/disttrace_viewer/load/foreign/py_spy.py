@@ -15,7 +15,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -27,7 +26,7 @@ from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.foreign.lines import Prefixes
 from disttrace_viewer.load.foreign.records import Frames, Records, identity
 from disttrace_viewer.load.problems import Problems
-from disttrace_viewer.trace.plain_text import whole
+from disttrace_viewer.trace.values import dataclass, field, whole
 
 NAME = "py-spy"
 MOST_BYTES = 16 << 20

@@ -6,12 +6,12 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import IO, NamedTuple
 
 from rich.console import Console
 from rich.text import Text
 
+from disttrace_viewer.trace.values import dataclass
 from disttrace_viewer.views.terminal import DIM, HEAD, HOLD, PLAIN, WAIT
 from disttrace_viewer.views.terminal.diagnosis import Line
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
@@ -16,6 +15,7 @@ from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import Group, JobTrace, LaunchedJob, Member, Place, lead_of
 from disttrace_viewer.trace.process import Process
+from disttrace_viewer.trace.values import dataclass
 from disttrace_viewer.views.terminal import BAD, DIM, GOOD, HEAD, PLAIN, WAIT
 from disttrace_viewer.wording.names import Names, clock_time, duration, few, number, spans
 

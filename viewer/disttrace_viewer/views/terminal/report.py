@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import polars as pl
 from rich.text import Text
@@ -16,6 +15,7 @@ from disttrace_viewer.findings.finding import NOTE, RuleFinding
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import JobTrace
+from disttrace_viewer.trace.values import dataclass
 from disttrace_viewer.views.terminal import BAD, DIM, HEAD, HOLD, WAIT
 from disttrace_viewer.views.terminal.console import TextConsole
 from disttrace_viewer.views.terminal.console import paint as paint_lines

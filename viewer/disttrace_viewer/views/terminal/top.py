@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from disttrace_viewer.analysis.process_ends import RUNNING, UNKNOWN
@@ -12,6 +11,7 @@ from disttrace_viewer.diagnosis.positions import RankPlace, places
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, RuleFinding
 from disttrace_viewer.trace.model import JobTrace
+from disttrace_viewer.trace.values import asdict, dataclass, field, replace
 from disttrace_viewer.views.terminal.diagnosis import not_yet
 from disttrace_viewer.wording.names import number
 

@@ -8,7 +8,6 @@ per process as run at the same time.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import polars as pl
@@ -17,6 +16,7 @@ from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.wait_states import WaitStates
 from disttrace_viewer.trace.model import Call, JobTrace
 from disttrace_viewer.trace.operation import BUS
+from disttrace_viewer.trace.values import dataclass, field
 
 FOREVER = 1 << 63
 

@@ -1,0 +1,145 @@
+"""What values are made of: classes that cost little to make, and text of unknown origin made
+harmless, which is shown and never obeyed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import unicodedata
+from dataclasses import asdict, field, fields, replace
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NoReturn
+
+__all__ = ["asdict", "dataclass", "field", "fields", "replace"]
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+
+    def dataclass(bare=None, /, *, frozen=False, slots=False, eq=True, kw_only=False):
+        """That of the standard library, which compiles six functions of each class, so that making
+        classes was a quarter of a command: here ``__init__`` alone, when it is first called.
+        """
+
+        def decorated(cls):
+            how = {"slots": slots, "kw_only": kw_only}
+            cls = dataclasses.dataclass(init=False, repr=False, eq=False, **how)(cls)
+            names = [one.name for one in fields(cls) if one.compare]
+            key = attrgetter(*names) if names else type
+
+            def equal(self, other):
+                alike = other.__class__ is self.__class__
+                return key(self) == key(other) if alike else NotImplemented
+
+            made = {"__init__": _init_of(cls, frozen), "__repr__": _repr}
+            made |= {"__eq__": equal, "__hash__": None} if eq else {}
+            made |= {"__hash__": lambda self: hash(key(self))} if eq and frozen else {}
+            made |= {"__setattr__": _refuse, "__delattr__": _refuse} if frozen else {}
+            made |= {"__setstate__": _restore} if frozen and slots else {}
+            for name, method in made.items():
+                if cls.__dict__.get(name) is None:
+                    setattr(cls, name, method)
+            return cls
+
+        return decorated if bare is None else decorated(bare)
+
+
+def _init_of(cls: Any, frozen: bool) -> Any:
+    """An ``__init__`` that puts the compiled one in its place."""
+
+    def first(self: Any, *args: Any, **values: Any) -> None:
+        known: dict[str, Any] = {"_set": object.__setattr__, "_none": dataclasses.MISSING}
+        positional, named, body = ["self"], ["*"], ["pass"]
+        for one in fields(cls):
+            name, value, default = one.name, one.name, one.default
+            if one.default_factory is not dataclasses.MISSING:
+                known[f"_make_{name}"], default = one.default_factory, None
+                value = f"_make_{name}()" + f" if {name} is _none else {name}" * one.init
+            elif not one.init:
+                continue
+            known[f"_{name}"] = default if value is name else dataclasses.MISSING
+            optional = f"=_{name}" * (default is not dataclasses.MISSING)
+            (named if one.kw_only else positional).extend([name + optional] * one.init)
+            body.append(f"_set(self, {name!r}, {value})" if frozen else f"self.{name} = {value}")
+        body += ["self.__post_init__()"] * hasattr(cls, "__post_init__")
+        head = ", ".join(positional + named * (len(named) > 1))
+        exec(f"def __init__({head}):\n " + "\n ".join(body), known)
+        cls.__init__ = known["__init__"]
+        cls.__init__(self, *args, **values)
+
+    return first
+
+
+def _repr(self: Any) -> str:
+    shown = (f"{one.name}={getattr(self, one.name)!r}" for one in fields(self) if one.repr)
+    return f"{type(self).__qualname__}({', '.join(shown)})"
+
+
+def _refuse(self: Any, name: str, _value: object = None) -> NoReturn:
+    raise dataclasses.FrozenInstanceError(f"{type(self).__name__}.{name} does not change")
+
+
+def _restore(self: Any, state: tuple[None, dict[str, Any]]) -> None:
+    for name, value in state[1].items():
+        object.__setattr__(self, name, value)
+
+
+_HIDDEN = frozenset({"Cc", "Cf", "Zl", "Zp", "Cs"})
+"""Unicode's categories of what is no sign: controls, formats (the writing direction among them),
+separators of lines and paragraphs, halves of surrogate pairs."""
+_NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+class _Shown(dict[int, str]):
+    """A table for ``str.translate`` that fills itself."""
+
+    def __missing__(self, code: int) -> str:
+        sign = chr(code)
+        if unicodedata.category(sign) in _HIDDEN:
+            width = "x%02x" if code < 0x100 else "u%04x" if code < 0x10000 else "U%08x"
+            shown = _NAMED.get(sign) or "\\" + width % code
+        else:
+            shown = sign
+        self[code] = shown
+        return shown
+
+
+_SHOWN = _Shown()
+
+
+def plain(text: str) -> str:
+    r"""The text with ``\x1b`` and the like in the place of every sign that cannot be seen."""
+    return text if text.isprintable() else text.translate(_SHOWN)
+
+
+def shortened(text: str, most: int) -> str:
+    """At most about ``most`` characters; two texts that differ are two texts also when cut."""
+    if len(text) <= most:
+        return text
+    mark = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+    tail = f"... ({len(text):,} characters, {mark})"
+    return text[: most - len(tail)] + tail
+
+
+_MOST_DIGITS = 18
+"""Less than 64 bits; ``int`` itself refuses texts of some thousands of digits."""
+
+
+def whole(text: str) -> int | None:
+    """The number that a text of ASCII digits is; None for every other text, and for huge ones.
+
+    ``int`` takes digits of other scripts too; others than decimal ones it refuses.
+    """
+    is_one = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+    return int(text) if is_one else None
+
+
+def numbers(text: str) -> list[int]:
+    """The ranks of ``0, 2-4``."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if first.isdecimal() and (last or first).isdecimal() and len(first) < 8 > len(last):
+            found += range(int(first), min(int(last or first), int(first) + 4096) + 1)
+    return found
