@@ -225,7 +225,10 @@ def _place(evidence: Evidence, op: Op) -> tuple[object, ...]:
 def may_come(case: Case, waits: Sequence[Wait], sinks: Iterable[int]) -> bool:
     """Whether a rendezvous is so young that the missing may yet come: no group is in use."""
     evidence = case.evidence
-    if not evidence.live or any(w.op.error is not None for w in waits) or _met(case):
+    if not evidence.live or any(w.op.error is not None for w in waits):
+        return False
+    # Groups are recorded before they are connected: one is in use where anything was exchanged.
+    if any(evidence.ends[op.process].how == ALIVE for op in evidence.sample.of_kind(*GROUPED)):
         return False
     for process in sinks:
         end = evidence.ends[process]
@@ -242,9 +245,3 @@ def is_start(finding: RuleFinding) -> bool:
         finding.severity == NOTE
         and finding.kind in ("rendezvous_incomplete", "rendezvous_unreachable")
     )
-
-
-def _met(case: Case) -> bool:
-    """Whether living processes have exchanged anything: groups are recorded unconnected."""
-    evidence = case.evidence
-    return any(evidence.ends[op.process].how == ALIVE for op in evidence.sample.of_kind(*GROUPED))
