@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from disttrace import project, redact
+from disttrace.foreign import ours
 from disttrace.project import Table
 
 PREFIX = "DISTTRACE_"
@@ -115,7 +116,7 @@ def _patterns(value: object) -> str:
         raise TypeError
     try:
         redact.Masker(redact.split(text))
-    except re.error:
+    except ours(re.error):
         raise ValueError from None
     return text
 
@@ -377,7 +378,7 @@ def _choose(
     if given is not None:
         try:
             return row.kind.parse(given), source, complaints
-        except (TypeError, ValueError, OverflowError, OSError):
+        except ours(TypeError, ValueError, OverflowError, OSError):
             shown = project.quoted(given)
             fallback = to_text(row.default) or "no value"
             complaints.append(

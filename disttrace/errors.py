@@ -1,27 +1,16 @@
-"""Whose exception is it, and saying our own failures once.
-
-What our guards catch was raised by us, or by something of the program's that we read: a property
-of a tensor's, for example, that raises. Either way the program did not call it. But a
-signal handler or Ctrl-C may strike while our code runs, and those go on to the user.
-"""
+"""What is reported of an exception, and of our own failures, once."""
 
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # what is made of it in signal compares handlers
-import inspect
 import os
 import select
 import signal
 import sys
-import types
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 from disttrace import foreign, redact
 from disttrace.journal.originals import poll, write
-
-HOME = os.path.dirname(os.path.abspath(__file__)) + os.sep
-"""Where our own files are: frames and exceptions of these are ours, and never the user's."""
 
 _T = TypeVar("_T")
 
@@ -38,72 +27,6 @@ _PYBIND = "At:"
 """Behind it pybind11 lists frames: an exception of Python that came through C++ (RPC)."""
 _NATIVE = ("Exception raised from ", "C++ CapturedTraceback:", "frame #")
 """How torch begins the frames of C++ that it adds to a text."""
-_LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
-_KNOWN = sys.stdlib_module_names | {"disttrace", "torch", "orjson"}
-"""Whose classes of exceptions what we call may raise."""
-_SILENT = ("MemoryError", "StopIteration", "Empty")
-"""Those that C raises without an argument."""
-
-
-def is_ours(error: BaseException) -> bool:
-    """Whether ``error``, which a guard of ours caught, may be swallowed: code of ours or of those
-    that it called raised it, or C did in an instruction of theirs, and it is of a class that C
-    raises there. Else a signal handler did, or another thread had it raised here
-    (``PyThreadState_SetAsyncExc``, which can give no argument): it loses what it bears of us, and
-    goes on to the user.
-
-    Raises RecursionError or MemoryError where too little is left to find that out.
-    """
-    ours, programs = foreign.is_a(error, Exception), False
-    last, own, handlers = None, None, None
-    for entry in foreign.entries_of(error):
-        last, frame = entry, entry.tb_frame
-        file = frame.f_code.co_filename
-        if is_our_file(file):
-            own = entry
-            continue
-        if handlers is None:
-            handlers = [foreign.code_of(_signal.getsignal(n)) for n in signal.valid_signals()]
-        if _interrupted(frame, handlers):
-            foreign.set_traceback(error, entry)
-            _forget_our_own(error)
-            return False
-        programs = programs or not _is_library(file)
-    if ours and last is not None and not foreign.raises(last):
-        shown = foreign.args_of(error) or foreign.type_name(error) in _SILENT
-        ours = bool(shown) and foreign.is_of_library(error, _KNOWN)
-    if not ours:
-        if not programs and own is not None:  # the next guard of ours has to see that it struck
-            own.tb_next = None
-            foreign.set_traceback(error, own)
-        _forget_our_own(error)
-    return ours
-
-
-def attempt(question: Callable[..., _T], *args: Any) -> _T | None:
-    """The answer; None where the question raises by itself. What strikes meanwhile goes on."""
-    try:
-        return question(*args)
-    except Exception as error:
-        if not is_ours(error):
-            raise
-        return None
-
-
-def _forget_our_own(error: BaseException) -> None:
-    """Nothing of ours was being handled when ``error`` was raised, as far as the user knows."""
-    context = foreign.context_of(error)
-    while context is not None and _is_of_our_own(context):
-        context = foreign.context_of(context)
-        foreign.set_context(error, context)
-
-
-def _is_of_our_own(error: BaseException) -> bool:
-    entry = foreign.traceback_of(error)
-    inner = foreign.innermost(error)
-    if entry is None or inner is None:
-        return False
-    return all(is_our_file(each.tb_frame.f_code.co_filename) for each in (entry, inner))
 
 
 def is_scarcity(error: BaseException) -> bool:
@@ -124,13 +47,13 @@ def take_off(error: BaseException) -> None:
     So do those of wrappers further in, which are looked for no deeper than one call goes.
     """
     kept = first = foreign.traceback_of(error)
-    while first is not None and is_our_file(first.tb_frame.f_code.co_filename):
+    while first is not None and foreign.is_our_file(first.tb_frame.f_code.co_filename):
         first = first.tb_next
     if first is not kept:
         foreign.set_traceback(error, first)
     for entry in foreign.entries_of(error):
         inner = entry.tb_next
-        while inner is not None and is_our_file(inner.tb_frame.f_code.co_filename):
+        while inner is not None and foreign.is_our_file(inner.tb_frame.f_code.co_filename):
             inner = inner.tb_next
         if inner is not entry.tb_next:
             entry.tb_next = inner
@@ -146,51 +69,14 @@ def is_of_asked(error: BaseException) -> bool:
     if traceback is None:
         return False
     file = traceback.tb_frame.f_code.co_filename
-    return not (is_our_file(file) or _is_library(file))
+    return not (foreign.is_our_file(file) or foreign.is_library(file))
 
 
 def is_program_file(path: str) -> bool:
     """Whether a source file is the program's own: neither a library's nor ours."""
-    return not (is_our_file(path) or _is_library(path) or f"-packages{os.sep}" in path)
-
-
-def _is_library(path: str) -> bool:
-    if path.startswith("<frozen "):
-        return True
-    in_library = path.startswith(_LIBRARY) and "-packages" not in path[len(_LIBRARY) :]
-    return in_library or f"{os.sep}torch{os.sep}" in path
-
-
-def _interrupted(frame: types.FrameType, handlers: list[types.CodeType | None]) -> bool:
-    """Whether the interpreter called this function in the middle of another: a signal handler, a
-    debugger. It then got the frame of that other."""
-    code = frame.f_code
-    for handler in handlers:
-        if code is handler:
-            return True
-    passed = [frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount]]
-    if code.co_flags & inspect.CO_VARARGS:
-        rest = frame.f_locals.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount])
-        passed += rest if type(rest) is tuple else ()
-    return any([type(value) is types.FrameType for value in passed])  # noqa: C419 - no generator
-
-
-def is_our_file(path: str) -> bool:
-    """Whether a code object's source file belongs to disttrace's recorder."""
-    return type(path) is InPlace or path.startswith(HOME)
-
-
-class InPlace(str):
-    """The file of code of ours that a function of that file runs instead of its own.
-
-    Who asks for that function's source is shown it; we know ours by the type. (From Python 3.13 on
-    code has the one object of all texts that are equal, unless it is of a type of its own.)
-    """
-
-    __slots__ = ()
-
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        return str, (str.__str__(self),)
+    return not (
+        foreign.is_our_file(path) or foreign.is_library(path) or f"-packages{os.sep}" in path
+    )
 
 
 def first_line(error: BaseException) -> str:
@@ -213,9 +99,7 @@ def line_of(name: str, text: str) -> str:
         if any(_TRACEBACK in line for line in saying):
             shown = saying[-1] if shown.endswith(_TRACEBACK) else f"{shown} {saying[-1]}"
         text = redact.current.text(shown)
-    except Exception as error:
-        if not is_ours(error):
-            raise
+    except foreign.ours(Exception):
         text = "(its text cannot be read)"
     return _both_ends(f"{name}: {text}" if text else name, _LONGEST)
 
@@ -282,10 +166,8 @@ def tell(lines: str, stream: Any) -> None:
         elif stream is not None:  # the program put something of its own there
             stream.write(lines)
             stream.flush()
-    except Exception as error:
-        if not is_ours(error):
-            raise
-        # Else it is closed, or was taken away: no reader is left.
+    except foreign.ours(Exception):
+        pass  # it is closed, or was taken away: no reader is left
 
 
 def _write(fd: int, data: bytes) -> None:

@@ -3,18 +3,36 @@
 ``str``, ``==``, ``hash``, an attribute or ``isinstance`` may run the program's code, which takes
 locks, raises, or never returns. What is read here is read by the interpreter's own slot, past what
 a class or a metaclass defines. `tests/test_foreign.py` keeps all other files from it.
+
+What our guards catch was raised by us, or by something of the program's that we read: a property
+of a tensor's, for example, that raises. Either way the program did not call it. But a signal
+handler or Ctrl-C may strike while our code runs, or another thread have something raised there,
+and those go on to the user: each ``except`` asks `ours` whose it is.
 """
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # what is made of it in signal compares handlers
 import builtins
 import datetime
 import functools
 import opcode
+import os
+import signal
+import sys
 import threading
 import types
 from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard, TypeVar
+
+HOME = os.path.dirname(os.path.abspath(__file__)) + os.sep
+"""Where our own files are: frames and exceptions of these are ours, and never the user's."""
+
+_LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_KNOWN = sys.stdlib_module_names | {"disttrace", "torch", "orjson"}
+"""Whose classes of exceptions what we call may raise."""
+_SILENT = ("MemoryError", "StopIteration", "Empty")
+"""Those that C raises without an argument."""
 
 MOST = 200
 """Entries of a traceback that are looked at. An exception that is kept and raised again and again
@@ -25,7 +43,10 @@ _LONGEST, _WIDEST = 10_000, 100  # characters or bits, and items, of what is mad
 _RAISING = frozenset(opcode.opmap[name] for name in ("RAISE_VARARGS", "RERAISE"))
 
 _T = TypeVar("_T")
+_E = TypeVar("_E", bound=BaseException)
 _Read = Callable[[Any], Any]
+_handled = sys.exc_info
+_VARARGS = 4  # in `inspect`, which takes a while to import
 
 
 def _slot(owner: type, name: str) -> _Read:
@@ -262,3 +283,108 @@ def of_torch(value: Any, name: str) -> Any:
             found = _namespace_of(kind)[name]
             return found.__get__(value, kind) if hasattr(found, "__get__") else found
     raise AttributeError(name)
+
+
+def ours(*kinds: type[_E]) -> tuple[type[_E], ...]:
+    """What an ``except`` takes: these classes if what is handled now `is_ours`, else none."""
+    error = _handled()[1]
+    return kinds if is_a(error, kinds) and is_ours(error) else ()
+
+
+def attempt(question: Callable[..., _T], *args: Any) -> _T | None:
+    """The answer; None where the question raises by itself. What strikes meanwhile goes on."""
+    try:
+        return question(*args)
+    except ours(Exception):
+        return None
+
+
+def is_ours(error: BaseException) -> bool:
+    """Whether ``error``, which a guard of ours caught, may be swallowed: code of ours or of those
+    that it called raised it, or C did in an instruction of theirs, and it is of a class that C
+    raises there. Else a signal handler did, or another thread had it raised here
+    (``PyThreadState_SetAsyncExc``, which can give no argument): it loses what it bears of us, and
+    goes on to the user.
+
+    Raises RecursionError or MemoryError where too little is left to find that out.
+    """
+    ours, programs = is_a(error, Exception), False
+    last, own, handlers = None, None, None
+    for entry in entries_of(error):
+        last, frame = entry, entry.tb_frame
+        file = frame.f_code.co_filename
+        if is_our_file(file):
+            own = entry
+            continue
+        if handlers is None:
+            handlers = [code_of(_signal.getsignal(n)) for n in signal.valid_signals()]
+        if _interrupted(frame, handlers):
+            set_traceback(error, entry)
+            _forget_our_own(error)
+            return False
+        programs = programs or not is_library(file)
+    if ours and last is not None and not raises(last):
+        shown = args_of(error) or type_name(error) in _SILENT
+        ours = bool(shown) and is_of_library(error, _KNOWN)
+    if not ours:
+        if not programs and own is not None:  # the next guard of ours has to see that it struck
+            own.tb_next = None
+            set_traceback(error, own)
+        _forget_our_own(error)
+    return ours
+
+
+def _forget_our_own(error: BaseException) -> None:
+    """Nothing of ours was being handled when ``error`` was raised, as far as the user knows."""
+    context = context_of(error)
+    while context is not None and _is_of_our_own(context):
+        context = context_of(context)
+        set_context(error, context)
+
+
+def _is_of_our_own(error: BaseException) -> bool:
+    entry = traceback_of(error)
+    inner = innermost(error)
+    if entry is None or inner is None:
+        return False
+    return all(is_our_file(each.tb_frame.f_code.co_filename) for each in (entry, inner))
+
+
+def is_library(path: str) -> bool:
+    """Whether it is the source of a module of Python's or torch's."""
+    if path.startswith("<frozen "):
+        return True
+    in_library = path.startswith(_LIBRARY) and "-packages" not in path[len(_LIBRARY) :]
+    return in_library or f"{os.sep}torch{os.sep}" in path
+
+
+def _interrupted(frame: types.FrameType, handlers: list[types.CodeType | None]) -> bool:
+    """Whether the interpreter called this function in the middle of another: a signal handler, a
+    debugger. It then got the frame of that other."""
+    code = frame.f_code
+    for handler in handlers:
+        if code is handler:
+            return True
+    passed = [frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount]]
+    if code.co_flags & _VARARGS:
+        rest = frame.f_locals.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount])
+        passed += rest if type(rest) is tuple else ()
+    return any([type(value) is types.FrameType for value in passed])  # noqa: C419 - no generator
+
+
+def is_our_file(path: str) -> bool:
+    """Whether a code object's source file belongs to disttrace's recorder."""
+    return type(path) is InPlace or path.startswith(HOME)
+
+
+class InPlace(str):
+    """The file of code of ours that a function of that file runs instead of its own.
+
+    Who asks for that function's source is shown it; we know ours by the type. (From Python 3.13 on
+    code has the one object of all texts that are equal, unless it is of a type of its own.)
+    """
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str.__str__(self),)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from disttrace import dynamo, errors
+from disttrace import dynamo, errors, foreign
 
 Undo = Callable[[], None]
 _RUNS_LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -257,7 +257,7 @@ def _trampoline(code: types.CodeType, replacement: Callable[..., Any]) -> types.
     return made.replace(
         co_consts=constants,
         co_name=code.co_name,
-        co_filename=errors.InPlace(code.co_filename),
+        co_filename=foreign.InPlace(code.co_filename),
         co_firstlineno=code.co_firstlineno,
         **({"co_qualname": code.co_qualname} if hasattr(code, "co_qualname") else {}),
     )

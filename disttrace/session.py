@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 from collections.abc import Mapping
@@ -27,7 +26,6 @@ from disttrace.identity import (
     process_record,
 )
 from disttrace.journal import proc, standard_library
-from disttrace.journal.descriptors import is_kernels
 from disttrace.journal.format import DEF, FORMAT, UNINSTALLED
 from disttrace.journal.originals import Lock
 from disttrace.journal.own_file import OfParent, SlowWrites
@@ -180,7 +178,7 @@ class Session:
         """What the companion knows of the ranks of this host; empty where there is none."""
         if self._journal is None:
             return {}
-        path = errors.attempt(self._companion.live, self.identity)  # None: the folder is gone
+        path = foreign.attempt(self._companion.live, self.identity)  # None: the folder is gone
         return {} if path is None else listeners.known(path)
 
     @property
@@ -223,9 +221,7 @@ class Session:
             return root, None
         try:
             make_folder_below(root, folder, mode)
-        except OSError as error:
-            if not is_kernels(error):
-                raise
+        except foreign.ours(OSError) as error:
             self.identity.spread = False
             self._is(self.role)  # what it starts needs not try
             return root, f"{folder} cannot be used ({errors.first_line(error)})"
@@ -247,7 +243,7 @@ class Session:
     def _last_word(self, code: int) -> None:
         if self._voice is None:
             return
-        with contextlib.suppress(OSError, ValueError, RuntimeError):  # then there is none
+        try:
             self._voice.finish()
             stands = self._voice.stands
             found = last_word.ask(
@@ -257,6 +253,8 @@ class Session:
                 self._voice.announce(found.get("lines"), found.get("objects"))
                 listeners.tell(found.get("objects"))
             listeners.wait()
+        except foreign.ours(OSError, ValueError, RuntimeError):
+            pass  # then there is none
 
     def _opening(self) -> list[Mapping[str, Any]]:
         """The records a journal starts with."""
@@ -329,7 +327,7 @@ class Session:
         folders = {self._folder, self.config.dir}  # its own may not have been to be made
         try:
             return any(file.startswith(name) for one in folders for file in os.listdir(one))
-        except OSError:
+        except foreign.ours(OSError):
             return unknown
 
     def _journal_failed(self, error: BaseException) -> None:
@@ -358,10 +356,8 @@ class Session:
     def _leave_word(self) -> None:
         """One more write to a slow journal: without it the process would look as if it had died."""
         if self._journal is not None:
-            with contextlib.suppress(OSError):
-                self._journal.define(
-                    {DEF: "exit", "t": self.recorder.now(), "how": UNINSTALLED, "code": None}
-                )
+            record = {DEF: "exit", "t": self.recorder.now(), "how": UNINSTALLED, "code": None}
+            foreign.attempt(self._journal.define, record)
 
     def _hand_down(self) -> None:
         """Put into the environment what children need, and remember what stood there."""

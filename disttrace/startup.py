@@ -76,7 +76,7 @@ def _not_installed(error: BaseException) -> None:
 
     try:
         with StandardLibrary():
-            from disttrace.errors import is_ours
+            from disttrace.foreign import is_ours
         goes_on = not is_ours(error)
     except ImportError:
         goes_on = False  # nothing of ours can be imported

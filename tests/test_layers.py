@@ -15,11 +15,11 @@ from support.processes import ROOT, python
 # from its own room and from rooms that stand before it here.
 RECORDER_ROOMS = (
     "_version",
+    "foreign",
     "redact",
     "project",
     "config",
     "identity",
-    "foreign",
     "journal",
     "errors",
     "recording",

@@ -19,6 +19,7 @@ from disttrace import dynamo
 from disttrace.capture.instrumentation.declared import Declared
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Function
+from disttrace.foreign import ours
 from disttrace.journal.originals import local
 from disttrace.recording.operation import Operation
 
@@ -175,7 +176,7 @@ def _begin(
     """The operation, and the stream on which it is enqueued, where it is on a device."""
     try:
         given = signature.bind(*args, **kwargs).arguments
-    except TypeError:  # the library will raise it
+    except ours(TypeError):  # the library will raise it
         return None
     owner = args[0] if row.owner is not None and args else None
     if getattr(owner, "disabled", False) is True:  # it will return at once

@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from disttrace import errors
+from disttrace import foreign
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import after, before, compose
 from disttrace.identity import AGENT, integer
@@ -107,7 +107,7 @@ def _code(code: int) -> dict[str, Any]:
         return {"code": code}
     try:
         return {"signal": signal.Signals(-code).name}
-    except ValueError:
+    except foreign.ours(ValueError):
         return {"signal": str(-code)}
 
 
@@ -116,7 +116,7 @@ def _error(context: Any, local_rank: int) -> dict[str, Any]:
     try:
         with opened_own(context.error_files[local_rank], os.O_RDONLY) as fd:
             message = json.loads(os.pread(fd, _ERROR_FILE, 0))["message"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except foreign.ours(OSError, ValueError, KeyError, TypeError):
         return {}
     if isinstance(message, dict):
         message = message.get("message")
@@ -166,8 +166,8 @@ def _expected(agent: Any, group: Any) -> dict[str, Any]:
     handler = spec.rdzv_handler
     settings = getattr(handler, "_settings", None)
     given = {
-        "backend": errors.attempt(handler.get_backend),
-        "run_id": errors.attempt(handler.get_run_id),
+        "backend": foreign.attempt(handler.get_backend),
+        "run_id": foreign.attempt(handler.get_run_id),
         "attempt": spec.max_restarts - agent._remaining_restarts,
         "local_world_size": spec.local_world_size,
         "min_nodes": getattr(settings, "min_nodes", getattr(handler, "world_size", None)),

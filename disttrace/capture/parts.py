@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch._C._distributed_c10d as c10d
 
-from disttrace import errors
+from disttrace import foreign
 from disttrace.capture import adapters, digests, launcher
 from disttrace.capture.ddp import parameters, relays
 from disttrace.capture.devices import completion, flight_recorder, recorders
@@ -102,6 +102,6 @@ def backends(c10d: Any) -> dict[str, str | None]:
     found: dict[str, str | None] = dict.fromkeys(available)
     if "nccl" in found:
         # Without a driver, and while torch is being imported, it cannot be had.
-        version = errors.attempt(lambda: torch.cuda.nccl.version())
+        version = foreign.attempt(lambda: torch.cuda.nccl.version())
         found["nccl"] = None if version is None else ".".join(map(str, version))
     return found

@@ -24,26 +24,11 @@ _STREAMS = 3
 _T = TypeVar("_T")
 
 
-def is_kernels(error: OSError) -> bool:
-    """Whether the kernel refused us something, or we ourselves did. A time-out is an OSError, too:
-    what a signal handler of the program's raised in the middle, or another thread had raised here
-    (which bears no number), goes on to the program.
-    """
-    entry = foreign.innermost(error)
-    if entry is None:
-        return True
-    if not entry.tb_frame.f_code.co_filename.startswith(_HOME):
-        return False
-    return foreign.raises(entry) or type(foreign.errno_of(error)) is int
-
-
 def attempt(call: Callable[..., _T], *args: Any) -> _T | None:
     """What a call of the kernel's gives; None where it refuses."""
     try:
         return call(*args)
-    except OSError as error:
-        if not is_kernels(error):
-            raise
+    except foreign.ours(OSError):
         return None
 
 
@@ -55,9 +40,7 @@ def still(fd: int, file: os.stat_result | None) -> os.stat_result | None:
     """
     try:
         found = os.fstat(fd)
-    except OSError as error:
-        if not is_kernels(error):
-            raise
+    except foreign.ours(OSError):
         return None
     same = file is not None and (found.st_dev, found.st_ino) == (file.st_dev, file.st_ino)
     return found if same else None
@@ -77,7 +60,7 @@ def aside(fd: int) -> int:
     try:
         moved = copy_aside(fd)
     except OSError as error:
-        if is_kernels(error) and fd >= _STREAMS:
+        if foreign.is_ours(error) and fd >= _STREAMS:
             return fd
         os.close(fd)
         raise
@@ -92,9 +75,7 @@ def copy_aside(fd: int) -> int:
     """
     try:
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST)
-    except OSError as error:  # few descriptors are allowed here, or left
-        if not is_kernels(error):
-            raise
+    except foreign.ours(OSError):  # few descriptors are allowed here, or left
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _STREAMS)
 
 

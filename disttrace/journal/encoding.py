@@ -10,6 +10,7 @@ from __future__ import annotations
 import json.encoder
 from typing import Any
 
+from disttrace.foreign import ours
 from disttrace.journal.compiled import orjson
 
 
@@ -32,11 +33,11 @@ def encode(value: Any) -> bytes:
     """``value`` as one line of JSON; what JSON has no form for becomes its ``repr``."""
     try:
         return _text(value).encode()
-    except (TypeError, ValueError):  # dates and the like, NaN, lone surrogates
+    except ours(TypeError, ValueError):  # dates and the like, NaN, lone surrogates
         pass
     try:
         return orjson.dumps(value, default=repr, option=orjson.OPT_NON_STR_KEYS)
-    except TypeError:  # lone surrogates (undecodable file names), integers beyond 64 bits
+    except ours(TypeError):  # lone surrogates (undecodable file names), integers beyond 64 bits
         return json.dumps(value, default=repr).encode()
 
 
@@ -44,9 +45,9 @@ def json_text(text: Any) -> bytes:
     """``text`` as a JSON value for the ``extra`` of a begin record."""
     try:
         return _text(text).encode()
-    except (TypeError, ValueError):
+    except ours(TypeError, ValueError):
         pass
     try:
         return orjson.dumps(text)
-    except TypeError:  # lone surrogates
+    except ours(TypeError):  # lone surrogates
         return orjson.dumps(str(text).encode("utf-8", "replace").decode())

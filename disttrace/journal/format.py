@@ -15,7 +15,8 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from disttrace.journal.descriptors import aside, attempt, close_own, is_kernels
+from disttrace.foreign import ours
+from disttrace.journal.descriptors import aside, attempt, close_own
 
 FORMAT = 2
 """2: a list of ranks may hold ranges. Readers of 2 read 1, in which it is numbers only."""
@@ -448,9 +449,8 @@ def open_own(path: str, flags: int, owner: int | None = None) -> int:
     """
     try:
         fd = aside(os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600))
-    except OSError as error:
-        if is_kernels(error):
-            _refuse_foreign(path, os.lstat(path), owner)
+    except ours(OSError):
+        _refuse_foreign(path, os.lstat(path), owner)
         raise
     try:
         _refuse_foreign(path, os.fstat(fd), owner)
@@ -475,9 +475,7 @@ def is_own(path: str, owner: int | None = None) -> bool:
     """Whether ``path`` is a regular file of ``owner`` (default: this user), and no link to one."""
     try:
         _refuse_foreign(path, os.lstat(path), owner)
-    except OSError as error:
-        if not is_kernels(error):
-            raise
+    except ours(OSError):
         return False
     return True
 

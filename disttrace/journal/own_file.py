@@ -13,8 +13,9 @@ import os
 import sys
 import time
 
+from disttrace.foreign import is_ours, ours
 from disttrace.journal.compiled import resource
-from disttrace.journal.descriptors import aside, is_kernels, still
+from disttrace.journal.descriptors import aside, still
 
 _clock = time.perf_counter_ns
 
@@ -115,9 +116,7 @@ class OwnFile:
         fd = self._fd
         try:
             stands = _lseek(fd, 0, os.SEEK_CUR)
-        except OSError as error:
-            if not is_kernels(error):
-                raise
+        except ours(OSError):
             stands = -1
         if stands != self._end or not stands:
             fd = self.checked()
@@ -151,7 +150,7 @@ def _create(path: str, flags: int, mode: int) -> int:
     try:
         os.fchmod(fd, mode)
     except OSError as error:  # a file system without permissions
-        if not is_kernels(error):
+        if not is_ours(error):
             os.close(fd)
             raise
     return fd

@@ -10,12 +10,14 @@ time stands beside them, for ticks are counted differently in each.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import signal
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
+
+from disttrace.foreign import ours
+from disttrace.journal.descriptors import attempt
 
 ROOT = "/proc"
 _PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
@@ -84,9 +86,9 @@ def find(process: Who) -> tuple[bool | None, Stat | None]:
         return None, None
     try:
         found = stat(pid)
-    except (FileNotFoundError, ProcessLookupError):  # it may end between the opening and the read
+    except ours(FileNotFoundError, ProcessLookupError):  # it may end before the read
         return (None if _exists(pid) else False), None
-    except (OSError, ValueError):
+    except ours(OSError, ValueError):
         return None, None
     if found.ticks != process.ticks:
         return False, None  # the number was given to another process
@@ -104,7 +106,7 @@ def send(process: Who, number: int) -> bool:
         return False
     try:
         opened = os.pidfd_open(pid)
-    except (AttributeError, OSError):
+    except ours(AttributeError, OSError):
         opened = -1  # an old kernel, or not Linux
     try:
         if find(process)[0] is not True:
@@ -113,7 +115,7 @@ def send(process: Who, number: int) -> bool:
             signal.pidfd_send_signal(opened, number)
         else:
             os.kill(pid, number)
-    except OSError:
+    except ours(OSError):
         return False
     finally:
         if opened >= 0:
@@ -152,7 +154,7 @@ def namespace(kind: str) -> int | None:
     """The inode of a namespace of this process, ``pid`` or ``time``; None: it has none."""
     try:
         return os.stat(f"{ROOT}/self/ns/{kind}").st_ino
-    except OSError:
+    except ours(OSError):
         return None
 
 
@@ -161,7 +163,7 @@ def own() -> dict[str, object]:
     place = here()
     try:
         ticks: int | None = stat("self").ticks
-    except (OSError, ValueError):
+    except ours(OSError, ValueError):
         ticks = None
     found = {"pid_ns": place.pid_ns, "time_ns": place.time_ns, "ticks": ticks}
     return {key: value for key, value in found.items() if value is not None}
@@ -184,7 +186,7 @@ class Entry(NamedTuple):
         """Whether it still runs; a zombie does not."""
         try:
             found = stat(self.pid)
-        except (OSError, ValueError):
+        except ours(OSError, ValueError):
             return False
         return not found.has_ended and mark(found) == self.mark
 
@@ -209,7 +211,7 @@ def open_files(pid: int) -> Iterator[str]:
     folder = f"{ROOT}/{pid}/fd"
     try:
         names = os.listdir(folder)
-    except OSError:
+    except ours(OSError):
         return
     for name in names:
         yield f"{folder}/{name}"
@@ -218,17 +220,15 @@ def open_files(pid: int) -> Iterator[str]:
 def opened(pid: int) -> Iterator[str]:
     """What a process has open: paths, and ``socket:[INODE]``."""
     for path in open_files(pid):
-        with contextlib.suppress(OSError):  # closed meanwhile
-            yield os.readlink(path)
+        found = attempt(os.readlink, path)
+        if found is not None:  # else it was closed meanwhile
+            yield found
 
 
 def has_open(pid: int, file: os.stat_result) -> bool:
     """Whether a process has that file open, whatever it is called."""
-    for path in open_files(pid):
-        with contextlib.suppress(OSError):  # closed meanwhile
-            if os.path.samestat(os.stat(path), file):
-                return True
-    return False
+    found = (attempt(os.stat, path) for path in open_files(pid))
+    return any(one is not None and os.path.samestat(one, file) for one in found)
 
 
 def boot_id() -> str | None:
@@ -236,7 +236,7 @@ def boot_id() -> str | None:
     try:
         with open(f"{ROOT}/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip() or None
-    except (OSError, ValueError):
+    except ours(OSError, ValueError):
         return None
 
 
@@ -260,7 +260,7 @@ def _shows_own_pids() -> bool:
             numbers = next((line.split()[1:] for line in file if line.startswith("NSpid:")), None)
         # From the namespace that is shown down to that of the process.
         return len(numbers) == 1 if numbers else os.readlink(f"{ROOT}/self") == str(os.getpid())
-    except OSError:
+    except ours(OSError):
         return False
 
 
@@ -268,8 +268,8 @@ def _exists(pid: int) -> bool:
     """Whether there is a process of that number, also where ``/proc`` hides it from us."""
     try:
         os.kill(pid, 0)
-    except OSError as error:
+    except ours(OSError) as error:
         return error.errno != errno.ESRCH
-    except OverflowError:
+    except ours(OverflowError):
         return False
     return True

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from disttrace import foreign
-from disttrace.journal.descriptors import StreamsKeptFree, attempt, is_kernels
+from disttrace.journal.descriptors import StreamsKeptFree, attempt
 from disttrace.journal.originals import RLock
 from disttrace.journal.own_file import PRIVATE, OwnFile, WriteBudget, allow
 from disttrace.journal.windows import Guard, MakeWindow, PlainWindow, guarded, uncompiled
@@ -162,11 +162,9 @@ class MappedSegment:
         try:
             with StreamsKeptFree():  # a mapping keeps a descriptor of its own
                 mapping = mmap.mmap(fd, length, mmap.MAP_SHARED, offset=start)
-        except ValueError as error:
+        except foreign.ours(ValueError) as error:
             raise SegmentLost(_SHORTENED) from error  # just now
-        except OSError as error:  # out of memory, or of mappings
-            if not is_kernels(error):
-                raise
+        except foreign.ours(OSError) as error:  # out of memory, or of mappings
             raise Unmapped from error
         self._guard = Guard(mapping)
         self._map = mapping
@@ -265,9 +263,7 @@ def filesystem(path: str) -> str:
                 inside = path == point or path.startswith(point.rstrip("/") + "/")
                 if inside and len(point) >= len(best):
                     best, kind = point, fields[2]
-    except (OSError, IndexError) as error:
-        if foreign.is_a(error, OSError) and not is_kernels(error):
-            raise
+    except foreign.ours(OSError, IndexError):
         return "unknown"
     return kind
 

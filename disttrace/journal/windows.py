@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from disttrace.foreign import ours
 from disttrace.journal import compiled
 
 
@@ -74,7 +75,7 @@ def shared(fd: int, size: int) -> memoryview:
 def _guards() -> Any:
     try:
         return compiled.load("journal._mapping")
-    except ImportError:
+    except ours(ImportError):
         return None
 
 

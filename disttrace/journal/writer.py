@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from disttrace import redact
+from disttrace.foreign import ours
 from disttrace.journal import format as fmt
-from disttrace.journal.descriptors import attempt, is_kernels
+from disttrace.journal.descriptors import attempt
 from disttrace.journal.encoding import encode
 from disttrace.journal.own_file import PRIVATE, OwnFile, allow
 from disttrace.journal.segment import Segment, SegmentFull, open_segment, write_budget
@@ -28,7 +29,7 @@ _SMALLEST_SEGMENT = 64 * 1024
 def _append(segment: Segment, line: bytes) -> None:
     try:
         segment.put(line)
-    except ValueError:
+    except ours(ValueError):
         segment.extend(len(line))
         segment.put(line)
 
@@ -50,9 +51,8 @@ def make_folder_below(root: str, folder: str, mode: int) -> None:
         try:
             os.mkdir(path, 0o700)
             attempt(os.chmod, path, _with_search(mode))
-        except FileExistsError as error:
-            if not is_kernels(error):
-                raise
+        except ours(FileExistsError):
+            pass
         found = os.lstat(path)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid not in owners:
             raise fmt.ForeignFile(f"{path} is no folder of this user's")
@@ -165,7 +165,7 @@ class JournalWriter:
         )
         try:
             return make()
-        except FileExistsError:  # a signal handler raised when we were here before
+        except ours(FileExistsError):  # a signal handler raised when we were here before
             os.unlink(path)
             return make()
 

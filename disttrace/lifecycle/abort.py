@@ -49,6 +49,6 @@ def _flush_c() -> None:
     with StandardLibrary():
         import ctypes
     libc = ctypes.CDLL(None)
-    with contextlib.suppress(ValueError):  # it has another name on macOS
+    if hasattr(libc, "stdout"):  # it has another name on macOS
         libc.fflush(ctypes.c_void_p.in_dll(libc, "stdout"))
     libc.fflush(None)  # waits for a thread that reads from a stream

@@ -21,7 +21,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from disttrace import errors, foreign
+from disttrace import foreign
 from disttrace.config import Config
 from disttrace.identity import AGENT, DRAWN, Identity, file_part, integer, working_directory
 from disttrace.journal import proc
@@ -98,7 +98,7 @@ class Companion:
         # A rank of which no launcher tells how many are on its host.
         bare = _number("WORLD_SIZE") > 1 and not _number("LOCAL_WORLD_SIZE")
         # What cannot be counted is not: a rank may take itself for alone, and have a companion.
-        errors.attempt(self._roll.enter, identity, bare)
+        foreign.attempt(self._roll.enter, identity, bare)
 
     def start(self, identity: Identity, *, quiet_since: int | None = None) -> None:
         """Register the journal of ``identity``; start the companion unless there is one.
@@ -125,9 +125,7 @@ class Companion:
             if descriptor is not None:
                 self._log = _log_of(path)
             atexit.register(self._tell)
-        except (OSError, ValueError, RuntimeError) as error:
-            if not errors.is_ours(error):
-                raise
+        except foreign.ours(OSError, ValueError, RuntimeError) as error:
             self._say("companion", f"{self._lost}: {foreign.text_of(error)}; the program goes on")
 
     def look(self, identity: Identity) -> None:
@@ -140,7 +138,7 @@ class Companion:
                     with _registered(path, b"", self._owner) as descriptor:
                         if descriptor is not None:
                             self._spawn(order, on_stall, descriptor, kept=True)
-        except (OSError, RuntimeError) as error:
+        except foreign.ours(OSError, RuntimeError) as error:
             self._say("companion", f"{self._lost}: {foreign.text_of(error)}; the program goes on")
 
     def _is_below(self, path: str) -> bool:
@@ -229,7 +227,7 @@ class Companion:
         try:
             with opened_own(self._log, os.O_RDONLY, self._owner) as descriptor:
                 written = os.pread(descriptor, _LONGEST_WORDS, 0).decode(errors="replace")
-        except OSError:
+        except foreign.ours(OSError):
             return  # it had nothing to tell
         for sentence in written.splitlines()[:3]:
             self._say(f"otlp {sentence}", f"{sentence} ({self._log})")
@@ -271,7 +269,7 @@ def _is_held_by_another(path: str, owner: int) -> bool:
         with opened_own(path, os.O_RDONLY, owner) as descriptor:
             written = os.pread(descriptor, 1 << 20, 0)
             return EXPORTER_LINE not in written and not _lock(descriptor, fcntl.LOCK_SH)
-    except OSError:
+    except foreign.ours(OSError):
         return False  # its exporter has ended, and removed it
 
 
@@ -279,7 +277,7 @@ def _lock(descriptor: int, kind: int) -> bool:
     """False where another process holds it. Raises OSError."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except foreign.ours(BlockingIOError):
         return False
     return True
 
@@ -336,12 +334,11 @@ class Roll:
             path = self._of(identity, what)
             if not _lives_one(path):
                 for one in _entries(path):  # of those that were killed something is left
-                    with contextlib.suppress(FileNotFoundError):
-                        if is_plain_name(one.base):
-                            os.unlink(f"{self._place(identity)}{one.base}{CALLS_SUFFIX}")
+                    if is_plain_name(one.base):
+                        attempt(os.unlink, f"{self._place(identity)}{one.base}{CALLS_SUFFIX}")
                 try:
                     os.unlink(path)
-                except FileNotFoundError:
+                except foreign.ours(FileNotFoundError):
                     continue
 
     def _of(self, identity: Identity, what: str) -> str:
@@ -357,7 +354,7 @@ def _entries(path: str) -> list[proc.Entry]:
     try:
         with opened_own(path, os.O_RDONLY) as fd:
             return [*proc.entries(os.pread(fd, _LONGEST_ROLL, 0))]
-    except FileNotFoundError:
+    except foreign.ours(FileNotFoundError):
         return []
 
 

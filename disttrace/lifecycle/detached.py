@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import _frozen_importlib_external
 import atexit
-import contextlib
 import functools
 import itertools
 import json
@@ -18,7 +17,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from disttrace import errors
+from disttrace import foreign
 from disttrace.identity import PARENT_VARIABLE, PREFIXES, file_part, working_directory
 from disttrace.journal import compiled, proc
 from disttrace.journal.descriptors import attempt
@@ -81,9 +80,9 @@ def interpreter() -> str:
     names = (f"{version}{sys.abiflags}", version, "python3", "python")
     for prefix, name in itertools.product(PREFIXES, names):
         path = os.path.join(prefix, "bin", name)
-        with contextlib.suppress(OSError):
-            if os.path.samestat(os.stat(path), running):
-                return path
+        found = attempt(os.stat, path)
+        if found is not None and os.path.samestat(found, running):
+            return path
     raise OSError(
         "this program's executable is not the one of an installed Python, and starting "
         "it could run the program twice"
@@ -96,7 +95,7 @@ def _path() -> list[str]:
     paths = list(sys.path)
     find = _frozen_importlib_external.PathFinder.find_spec
     found = [find(name, paths) for name in ("disttrace_viewer", "orjson")]
-    files = [errors.HOME, *(spec.origin for spec in found if spec is not None and spec.origin)]
+    files = [foreign.HOME, *(spec.origin for spec in found if spec is not None and spec.origin)]
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     own = {"", os.path.dirname(os.path.realpath(str(main))), working_directory()}
     packages = [os.path.dirname(os.path.dirname(file)) for file in files]
@@ -114,7 +113,7 @@ def reap(pid: int) -> bool:
     """Whether the keeper that ``start`` returned is gone; no zombie stays of it."""
     try:
         return os.waitpid(pid, os.WNOHANG | _WCLONE)[0] == pid
-    except ChildProcessError:
+    except foreign.ours(ChildProcessError):
         return True  # of our parent, before a fork
 
 
@@ -125,7 +124,7 @@ def refusal() -> str | None:
     """Why no process can be started here; None where one can."""
     try:
         _native()
-    except OSError as error:
+    except foreign.ours(OSError) as error:
         return str(error)
     return None
 
@@ -134,7 +133,7 @@ def refusal() -> str | None:
 def _native() -> Any:
     try:
         native = compiled.load("lifecycle._detached")
-    except ImportError:
+    except foreign.ours(ImportError):
         raise OSError("the part that starts it was not compiled here") from None
     if not hasattr(native, "start"):
         raise OSError(f"there is no way on {sys.platform} to start it that a program cannot see")
@@ -194,7 +193,7 @@ class Adopter:
         try:
             if os.stat(self._path).st_size <= self._position:
                 return []
-        except OSError:
+        except foreign.ours(OSError):
             self._path = None  # the folder was emptied: it is made again
             return []
         with opened_own(self._path, os.O_RDONLY, owner()) as file:
@@ -242,7 +241,7 @@ def first_adopter(folder: str, owner: int) -> int | None:
         try:
             with opened_own(_file_of(folder, pid), os.O_RDONLY, owner) as file:
                 start_mark = os.pread(file, 100, 0).partition(b"\n")[0]
-        except OSError:
+        except foreign.ours(OSError):
             continue
         if start_mark == proc.mark(proc.stat(pid)).encode():
             found = pid

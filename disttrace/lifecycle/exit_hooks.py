@@ -398,7 +398,7 @@ class _Mark:
             return
         try:
             sys._getframe(1)
-        except ValueError:
+        except foreign.ours(ValueError):
             self.uncaught()
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
@@ -420,7 +420,7 @@ def _exit_code(code: object) -> int:
 def _is_torch_spawn(error: SystemExit) -> bool:
     raised_in = ""
     for entry in foreign.entries_of(error):
-        if not errors.is_our_file(entry.tb_frame.f_code.co_filename):
+        if not foreign.is_our_file(entry.tb_frame.f_code.co_filename):
             raised_in = entry.tb_frame.f_globals.get("__name__", "")
     return raised_in == "torch.multiprocessing.spawn"
 
@@ -442,7 +442,7 @@ def _from_traceback(traceback: types.TracebackType | None) -> list[tuple[str, in
     found: list[tuple[str, int, str]] = []
     while traceback is not None:
         code = traceback.tb_frame.f_code
-        if not errors.is_our_file(code.co_filename):
+        if not foreign.is_our_file(code.co_filename):
             found.append((code.co_filename, traceback.tb_lineno, code.co_name))
         traceback = traceback.tb_next
     return found[::-1]

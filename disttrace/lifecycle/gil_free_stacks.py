@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from disttrace.capture.wrapping.context import Capture
+from disttrace.foreign import ours
 from disttrace.journal import compiled
 from disttrace.journal.descriptors import close_own, copy_aside, still
 from disttrace.journal.format import ANSWERS, DUMPED, HELD_NS
@@ -52,7 +53,7 @@ class GilFreeStacks:
         """Once, when tracing begins: what the program registers from now on is seen."""
         try:
             self._native = compiled.load("lifecycle._answers")
-        except ImportError:
+        except ours(ImportError):
             return
         import faulthandler
 
@@ -156,7 +157,7 @@ def _unused() -> int | None:
         with open("/proc/self/status", "rb") as file:
             lines = dict(line.split(b":", 1) for line in file if b":" in line)
         taken = int(lines[b"SigCgt"], 16) | int(lines[b"SigIgn"], 16)  # a bit for each
-    except (OSError, KeyError, ValueError):
+    except ours(OSError, KeyError, ValueError):
         return None
     first = SIGRTMAX - _FROM_TOP
     for number in range(first, first - _MOST, -1):

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from disttrace.capture.wrapping.context import Capture
+from disttrace.foreign import ours
 from disttrace.identity import ClockAnchor, Identity
-from disttrace.journal.descriptors import is_kernels
 from disttrace.journal.format import CALLS_SUFFIX, HEARTBEAT_NS, is_plain_name, opened_own
 from disttrace.journal.originals import Empty, SimpleQueue, get_ident
 from disttrace.lifecycle.companion import Roll
@@ -164,7 +164,7 @@ class Live:
             # A look at once would find little complete, and come after every single operation.
             while not self._stopping:
                 self._wake.get(timeout=SOON_NS / _NS)
-        except Empty:
+        except ours(Empty):
             return
 
     def _turn(self) -> int:
@@ -321,9 +321,7 @@ class InStep:
                         known = self._streams.setdefault((path, name), Compared())
                         own = words[at // WORD : (at + STREAM_BYTES) // WORD]
                         found = _compared(known, own, fd, there) or found
-        except OSError as error:
-            if not is_kernels(error):
-                raise
+        except ours(OSError):
             return found  # it shows nothing
         return found
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from disttrace import errors
+from disttrace import errors, foreign
 from disttrace.config import Config
 from disttrace.identity import AGENT, WORKER, Identity, file_part, launched_rank
 from disttrace.journal import descriptors
@@ -75,7 +75,7 @@ def _tells_of_failure(path: str) -> bool:
     try:
         with opened_own(path, os.O_RDONLY) as fd:
             end = os.pread(fd, _TAIL, max(0, os.fstat(fd).st_size - _TAIL))
-    except OSError:
+    except foreign.ours(OSError):
         return False
     return any(sign in end for sign in _BAD)
 
@@ -131,7 +131,7 @@ def _load() -> float:
     """How many processes want each processor."""
     try:
         return os.getloadavg()[0] / (os.cpu_count() or 1)
-    except OSError:
+    except foreign.ours(OSError):
         return 1.0
 
 
@@ -168,7 +168,7 @@ class ExitSummary:
     def _leave(self) -> None:
         """Nothing of a job is left where its processes met; others clean up there, too."""
         if self._is_open():
-            errors.attempt(self._roll.leave, self._identity)
+            foreign.attempt(self._roll.leave, self._identity)
 
     def _say(self) -> None:
         if not self._is_open() or not self._launched():
@@ -185,10 +185,8 @@ class ExitSummary:
                 f"what is wrong: disttrace diagnose {shown}\n",
                 sys.stderr,
             )
-        except Exception as error:
-            if not errors.is_ours(error):
-                raise
-            # Else the folder is gone.
+        except foreign.ours(Exception):
+            pass  # the folder is gone
 
     def _launched(self) -> bool:
         """Whether this process is where the job began, as far as it can know by itself: torchrun's

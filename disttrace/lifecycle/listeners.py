@@ -19,6 +19,7 @@ from typing import Any
 
 from disttrace import errors
 from disttrace.capture.wrapping.context import Capture
+from disttrace.foreign import ours
 from disttrace.identity import integer, launched_rank
 from disttrace.journal.format import opened_own
 from disttrace.recording import background
@@ -163,7 +164,7 @@ def known(path: str) -> dict[str, Any]:
         with opened_own(path, os.O_RDONLY) as fd:
             found = json.loads(os.pread(fd, _MOST, 0))
         return found if time.time() - found["at"] < KNOWN_S else {}
-    except (OSError, ValueError, KeyError, TypeError):
+    except ours(OSError, ValueError, KeyError, TypeError):
         return {}  # none, it is written just now, or it is another version's
 
 

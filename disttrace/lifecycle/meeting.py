@@ -15,6 +15,7 @@ import stat
 from collections.abc import Iterator
 from typing import Any
 
+from disttrace.foreign import ours
 from disttrace.journal import proc
 from disttrace.journal.descriptors import attempt
 
@@ -52,7 +53,7 @@ def records_in(data: bytes) -> Iterator[dict[str, Any]]:
     for line in data.splitlines():
         try:
             record = json.loads(line)
-        except ValueError:
+        except ours(ValueError):
             continue
         if isinstance(record, dict):
             yield record

@@ -82,7 +82,7 @@ _ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
 def _native() -> Any:
     try:
         return compiled.load("lifecycle._frames")
-    except ImportError:
+    except foreign.ours(ImportError):
         return None
 
 
@@ -343,7 +343,7 @@ class Stacks:
 
     def _shown(self, lines: list[Line]) -> list[Line]:
         """At most 16 lines; where the program's lie deeper, half of them from there on."""
-        lines = [line for line in lines if not errors.is_our_file(line[0])]
+        lines = [line for line in lines if not foreign.is_our_file(line[0])]
         if len(lines) <= _DEPTH:
             return lines
         sites = self._capture.sites
@@ -371,9 +371,9 @@ class _Handled:
             return
         recorder, found = self._capture.recorder, {}
         for ident, (name, args, lines) in self._read(get_ident()).items():
-            if name not in _HARMLESS and lines and not errors.is_our_file(lines[-1][0]):
+            if name not in _HARMLESS and lines and not foreign.is_our_file(lines[-1][0]):
                 text = errors.line_of("", _text(args)).partition(": ")[2]
-                stack = recorder.stack([e for e in lines if not errors.is_our_file(e[0])][:_DEPTH])
+                stack = recorder.stack([e for e in lines if not foreign.is_our_file(e[0])][:_DEPTH])
                 found[number(ident)] = (name.rpartition(".")[2], text, stack)
         for thread in {*found, *self._noted}:
             now = found.get(thread)

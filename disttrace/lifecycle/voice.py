@@ -30,6 +30,7 @@ from typing import Any
 
 from disttrace import errors
 from disttrace.config import Config
+from disttrace.foreign import ours
 from disttrace.identity import AGENT, Identity
 from disttrace.journal.descriptors import attempt
 from disttrace.journal.format import opened_own, remove_own
@@ -266,7 +267,7 @@ def _begins_a_line(stream: Any) -> bool:
         return True
     try:
         return os.pread(stream.fileno(), 1, end[2] - 1) == b"\n"
-    except (OSError, ValueError):
+    except ours(OSError, ValueError):
         return False  # it only writes
 
 
@@ -278,6 +279,6 @@ def _end_of(stream: Any) -> tuple[int, int, int] | None:
             return None
         stream.flush()  # what the program began to print stands there first
         found = os.fstat(fd)
-    except (AttributeError, OSError, ValueError):
+    except ours(AttributeError, OSError, ValueError):
         return None  # none, or closed
     return found.st_dev, found.st_ino, found.st_size

@@ -13,6 +13,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
+from disttrace.foreign import ours
 from disttrace.journal.originals import Lock, get_ident, start_new_thread
 
 # These are the answer to what the thread itself did, and come at once or end the process.
@@ -45,7 +46,7 @@ class Thread:
         try:
             signal.pthread_sigmask(signal.SIG_BLOCK, _KEPT_OUT)
             start_new_thread(self._run, ())
-        except RuntimeError:
+        except ours(RuntimeError):
             return False
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, held)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from disttrace.foreign import ours
 from disttrace.journal import compiled
 
 NATIVE, PLAIN = "c", "python"
@@ -21,7 +22,7 @@ def choose(name: str | None) -> tuple[str, str]:
         return PLAIN, "asked for"
     try:
         native()
-    except ImportError as error:
+    except ours(ImportError) as error:
         missing = isinstance(error, ModuleNotFoundError)
         return PLAIN, "the native one was not built" if missing else f"it cannot be loaded: {error}"
     return NATIVE, "asked for" if name == NATIVE else "built"

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from disttrace import errors, foreign
+from disttrace import foreign
 from disttrace.journal import format as fmt
 from disttrace.journal.windows import MakeWindow, PlainWindow
 from disttrace.recording.choice import NATIVE, PLAIN, native
@@ -105,7 +105,7 @@ class PlainCore:
         """Recover, or let go of an operation that will have no end."""
         recovered = False
         try:
-            if foreign.is_a(error, (ValueError, OSError)) and errors.is_ours(error):
+            if foreign.is_a(error, (ValueError, OSError)) and foreign.is_ours(error):
                 self.recover(error, operation.line)
                 recovered = True
         finally:
@@ -132,7 +132,7 @@ class PlainCore:
         line = fmt.END_LINE % (n, clock() - operation.begin, extra)
         try:
             self.put(line)
-        except (ValueError, OSError) as error:
+        except foreign.ours(ValueError, OSError) as error:
             self.recover(error, line)
 
     def end_synchronous(self, operation: Operation) -> None:
@@ -143,7 +143,7 @@ class PlainCore:
         line = fmt.END_SYNCHRONOUS_LINE % (n, clock() - operation.begin, operation.issued)
         try:
             self.put(line)
-        except (ValueError, OSError) as error:
+        except foreign.ours(ValueError, OSError) as error:
             self.recover(error, line)
 
     def lost(self, operation: Operation, extra: bytes = b"") -> None:
@@ -168,7 +168,7 @@ class PlainCore:
     def record(self, line: bytes) -> None:
         try:
             self.put(line)
-        except (ValueError, OSError) as error:
+        except foreign.ours(ValueError, OSError) as error:
             self.recover(error, line)
 
     def begins_in_flight(self) -> list[bytes]:

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from disttrace import errors
+from disttrace import foreign
 
 _TIMES = 20
 """A timer may strike as often; then it is left as it is."""
@@ -57,7 +57,7 @@ def _through(action: Callable[[], None] | None) -> None:
             action()
             break
         except BaseException as error:
-            if errors.is_ours(error):
+            if foreign.is_ours(error):
                 raise
             struck = error
     if struck is not None:

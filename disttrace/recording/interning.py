@@ -16,6 +16,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 from disttrace import redact
+from disttrace.foreign import ours
 from disttrace.journal import format as fmt
 from disttrace.journal.encoding import encode, json_text
 from disttrace.journal.originals import RLock
@@ -217,7 +218,7 @@ class InternTable:
         # Counters live as long as the process.
         try:
             told = marshal.dumps((op, synchronous, dict(keys), whole), 2)  # equal for equal values
-        except ValueError:  # of another type than JSON has
+        except ours(ValueError):  # of another type than JSON has
             told = encode([op, synchronous, keys, whole])
         identity = keys.get("stack"), told, id(counter)
         call = self._calls.get(identity)

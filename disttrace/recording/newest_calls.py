@@ -23,7 +23,6 @@ from typing import Any
 from disttrace import foreign
 from disttrace.journal import format as fmt
 from disttrace.journal.code_files import programs_frame
-from disttrace.journal.descriptors import is_kernels
 from disttrace.journal.encoding import encode
 from disttrace.journal.own_file import allow
 from disttrace.journal.segment import MAPPED, mechanism
@@ -136,9 +135,7 @@ class Courses:
         self._opening = True
         try:
             return self._open(counter, name)
-        except (OSError, ValueError) as error:
-            if foreign.is_a(error, OSError) and not is_kernels(error):
-                raise
+        except foreign.ours(OSError, ValueError):
             self.stop()  # no room, or no mapping is safe here
             return None
         finally:

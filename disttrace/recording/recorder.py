@@ -164,7 +164,7 @@ class Recorder(InternTable):
         A signal handler that records while its thread makes room leaves its lines in ``_late``: a
         window or a segment half opened is not to be opened by another from within.
         """
-        if not errors.is_ours(error):
+        if not foreign.is_ours(error):
             raise error
         with self.lock:
             if self._making_room:
@@ -175,7 +175,7 @@ class Recorder(InternTable):
                 self._make_room(error, line)
                 while self._late:
                     self._make_room(SegmentFull(), self._late.pop(0))
-            except (ValueError, OSError) as final:
+            except foreign.ours(ValueError, OSError) as final:
                 self._fail(final)
             finally:
                 self._making_room = False
@@ -195,7 +195,7 @@ class Recorder(InternTable):
             if self._journal is None and not self.off:
                 try:
                     self._open()
-                except OSError as error:
+                except foreign.ours(OSError) as error:
                     self._fail(error)
 
     def check(self) -> None:
@@ -206,7 +206,7 @@ class Recorder(InternTable):
                     self._journal.check()
             except SegmentLost as lost:
                 self.recover(lost, b"")
-            except OSError as error:
+            except foreign.ours(OSError) as error:
                 self._fail(error)
 
     def close(self) -> None:
@@ -249,7 +249,7 @@ class Recorder(InternTable):
                 self._open()
             assert self._journal is not None
             return self._journal.define(record)
-        except OSError as error:
+        except foreign.ours(OSError) as error:
             self._fail(error)
             return 0
 
@@ -291,7 +291,7 @@ class Recorder(InternTable):
             self.core.put(line)  # another thread may have made room meanwhile
         except SegmentLost as lost:
             self._lose(journal, lost, line)
-        except ValueError:
+        except foreign.ours(ValueError):
             try:
                 journal.extend(len(line))
             except SegmentLost as lost:
@@ -319,7 +319,7 @@ class Recorder(InternTable):
         self.core.put = journal.put
 
     def _fail(self, error: BaseException) -> None:
-        if not errors.is_ours(error):
+        if not foreign.is_ours(error):
             raise error
         if not self.off:
             self._switch_off()

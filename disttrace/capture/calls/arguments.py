@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from disttrace import errors, foreign
+from disttrace import foreign
 from disttrace.capture.calls.operations import Method
 
 _T = TypeVar("_T")
@@ -116,9 +116,7 @@ def _told(question: Callable[[Any], _T], tensors: list[Any]) -> list[_T] | None:
     """An answer for each tensor; None without any, or where a sparse or nested one has none."""
     try:
         return [question(tensor) for tensor in tensors] or None
-    except Exception as error:
-        if not errors.is_ours(error):
-            raise
+    except foreign.ours(Exception):
         return None
 
 
@@ -188,7 +186,7 @@ def flat(value: Any) -> list[Any]:
 def _bytes(tensor: Any) -> int:
     try:
         return int(_numel(tensor) * _element_size(tensor))
-    except RuntimeError:  # a sparse or nested tensor has no such size
+    except foreign.ours(RuntimeError):  # a sparse or nested tensor has no such size
         return 0
 
 

@@ -18,8 +18,7 @@ from _signal import getsignal  # type: ignore[import-not-found]  # that of signa
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from disttrace.errors import HOME, is_our_file
-from disttrace.foreign import code_of
+from disttrace.foreign import HOME, code_of, is_our_file, ours
 from disttrace.journal.code_files import is_program
 from disttrace.recording.choice import PLAIN
 from disttrace.recording.interning import Made
@@ -68,7 +67,7 @@ class CallSites:
         while True:
             try:
                 owner = owners[code]
-            except KeyError:
+            except ours(KeyError):
                 owner = self._learn(frame.f_code)
             if owner:
                 break

@@ -17,6 +17,7 @@ from torch._C._distributed_c10d import Work
 from disttrace import dynamo
 from disttrace.capture.objects.works import Works
 from disttrace.capture.wrapping.context import Capture
+from disttrace.foreign import ours
 from disttrace.journal.originals import get_ident
 from disttrace.recording.operation import Operation
 
@@ -146,5 +147,5 @@ def _future_is_done(work: Any) -> bool:
     """Gloo completes the future a moment before the Work."""
     try:
         return bool(_get_future(work).done())
-    except RuntimeError:  # the backend has none
+    except ours(RuntimeError):  # the backend has none
         return False

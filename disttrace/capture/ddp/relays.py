@@ -33,6 +33,7 @@ from disttrace.capture.native.operator_calls import guarded
 from disttrace.capture.objects.registry import Registry
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Function, after, passed_on
+from disttrace.foreign import ours
 from disttrace.recording.operation import Operation, ThreadState
 
 PART = "operations issued by DDP"
@@ -304,7 +305,7 @@ def _shares_backends(relay: Any, group: Any) -> bool:
         backend = group._get_backend(device)
         try:
             name = backend.name().upper()
-        except RuntimeError:  # one of C++ that has none, as torch 2.5's `fake`
+        except ours(RuntimeError):  # one of C++ that has none, as torch 2.5's `fake`
             name = "CUSTOM"
         kind = types.get(name, types["CUSTOM"])
         if known.setdefault(kind, backend) is not backend:

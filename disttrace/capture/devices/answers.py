@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from disttrace import errors
+from disttrace import foreign
 from disttrace.capture.devices import matching
 from disttrace.capture.devices.flight_recorder import Record, Reply
 from disttrace.capture.devices.matching import Entries, Running
@@ -39,7 +39,7 @@ class Aborts:
         entry = self._groups.by_number(group)
         live = None if entry is None else entry.reference()
         for device in {} if entry is None else entry.backends:
-            error: Any = errors.attempt(lambda d=device: backend_for(live, d).get_error())
+            error: Any = foreign.attempt(lambda d=device: backend_for(live, d).get_error())
             if error is not None:
                 return bool(error.name != _WELL)
         return None

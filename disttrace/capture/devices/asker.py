@@ -52,7 +52,7 @@ class Asker(Generic[_T]):
         """What the question gave, None while it is not there; raises what the question raised."""
         try:
             found = self._answers.get(timeout=timeout_s)
-        except Empty:
+        except foreign.ours(Empty):
             return None
         self.busy = False
         if isinstance(found, BaseException):
@@ -63,7 +63,7 @@ class Asker(Generic[_T]):
         while True:
             try:
                 question = self._questions.get(timeout=_LIFE_S)
-            except Empty:
+            except foreign.ours(Empty):
                 with self._lock:
                     if self._questions.empty():
                         self._running = False
@@ -149,5 +149,5 @@ def _of_runtime(torch: Any, name: str) -> Callable[..., int] | None:
         library, begins = "libamdhip64.so", "hip"
     try:
         return ctypes.CDLL(library, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)[begins + name]
-    except (OSError, AttributeError):
+    except foreign.ours(OSError, AttributeError):
         return None

@@ -41,6 +41,7 @@ from disttrace.capture.devices.recorders import (
 from disttrace.capture.objects.works import Unwatched
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import before
+from disttrace.foreign import ours
 from disttrace.journal.originals import Lock, get_ident, sleep
 from disttrace.recording.background import SOON_NS
 from disttrace.recording.operation import CallRecord, Operation
@@ -342,7 +343,7 @@ class DeviceOperations(Unwatched):
                 if channel.name not in QUERIED:
                     return channel, ask(question)
                 return channel, self.captures.query(lambda: self._query(ask, question))
-            except Exception as error:
+            except ours(Exception) as error:
                 return channel, error
 
         self._asker.ask(put)

@@ -64,7 +64,8 @@ def _json(library: str, symbol: str, backend: str | None) -> Json | None:
         ask = compiled.load("capture.devices._dump").ask
         loaded = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
         address = ctypes.cast(loaded[symbol], ctypes.c_void_p).value
-    except (ImportError, OSError, AttributeError):  # not built, not loaded, no such function
+    except foreign.ours(ImportError, OSError, AttributeError):
+        # not built, not loaded, no such function
         return None
     return lambda active: ask(address, active, backend)
 
@@ -222,7 +223,7 @@ class FreeOfGil:
         if self.free:
             try:
                 return from_json(self._dump, question)
-            except RuntimeError:
+            except foreign.ours(RuntimeError):
                 self.free = False
         return from_binding(self._bound, question)
 
@@ -282,7 +283,7 @@ def _unpickled(text: bytes) -> Any:
     """What torch in this process has pickled."""
     try:
         return pickle.loads(text)
-    except UnicodeDecodeError:
+    except foreign.ours(UnicodeDecodeError):
         return _Lenient(io.BytesIO(text)).load()
 
 

@@ -8,7 +8,6 @@ that needs no question to a device. One event after a replay shows when it is ov
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import sys
@@ -21,6 +20,7 @@ from disttrace import dynamo
 from disttrace.capture.objects.registry import Registry
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Function
+from disttrace.foreign import ours
 from disttrace.journal.format import COLLECTIVE, REPLAYED
 from disttrace.journal.originals import Lock, get_ident
 from disttrace.recording.operation import CallRecord, Operation
@@ -196,10 +196,12 @@ class GraphCaptures:
     def _watch_end(self, graph: Any) -> None:
         """A capture whose graph is gone is over, also where it was not ended."""
         number = id(graph)
-        with contextlib.suppress(TypeError):  # no weak references
-            # C's, for what a signal handler raises in a callback is lost: ``_by.pop(number, ref)``.
-            gone = functools.partial(self._by.pop, number)
+        # C's, for what a signal handler raises in a callback is lost: ``_by.pop(number, ref)``.
+        gone = functools.partial(self._by.pop, number)
+        try:
             self._graphs[number] = weakref.ref(graph, gone)
+        except ours(TypeError):
+            pass  # no weak references
 
     def _wrapper(self, begins: bool, original: Callable[..., Any]) -> Callable[..., Any]:
         def method(graph: Any, *args: Any, **kwargs: Any) -> Any:
@@ -231,5 +233,5 @@ def _captured_by_others() -> bool:
         return False
     try:
         return bool(torch.cuda.is_current_stream_capturing())
-    except RuntimeError:
+    except ours(RuntimeError):
         return False  # another stream is captured, or the device failed: an operation raises it

@@ -20,6 +20,7 @@ from disttrace.capture.devices.flight_recorder import (
     Record,
     unix_offset,
 )
+from disttrace.foreign import ours
 from disttrace.journal import compiled
 from disttrace.journal.originals import get_ident
 from disttrace.recording.operation import Operation
@@ -71,7 +72,7 @@ def make(rarely: Rarely, wake: Callable[[], None]) -> PlainInbox:
     """The compiled one where there is one."""
     try:
         made: PlainInbox = compiled.load("capture.devices._inbox").Inbox(rarely, wake)
-    except ImportError:
+    except ours(ImportError):
         return PlainInbox(rarely, wake)
     return made
 

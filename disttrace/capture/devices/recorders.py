@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from disttrace import errors
+from disttrace import foreign
 from disttrace.capture.devices import flight_recorder
 from disttrace.capture.devices.flight_recorder import NATIVE, Ask
 from disttrace.capture.objects.groups import GroupEntry, Groups
@@ -221,9 +221,7 @@ class Followed:
             try:
                 self._bind(device)
                 complete = operation.ended or over()
-            except Exception as error:  # the backend does not know
-                if not errors.is_ours(error):
-                    raise
+            except foreign.ours(Exception):  # the backend does not know
                 del self._works[n]
                 self._unknown(operation)
                 continue
@@ -245,7 +243,7 @@ def _device(kind: str | None) -> _Device | None:
     """The calling thread's device of that kind; None where torch has no module for it, or nothing
     has used it yet."""
     module = None if kind is None else getattr(sys.modules.get("torch"), kind, None)
-    if kind is None or module is None or not errors.attempt(lambda: module.is_initialized()):
+    if kind is None or module is None or not foreign.attempt(lambda: module.is_initialized()):
         return None
-    number = errors.attempt(lambda: int(module.current_device()))
+    number = foreign.attempt(lambda: int(module.current_device()))
     return None if number is None else (kind, number)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from disttrace import errors, redact
+from disttrace import errors, foreign, redact
 from disttrace.capture.hot_path.call_key import kinds, of_tensors, overridden, unasked
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Function, Part
@@ -56,7 +56,7 @@ def wrapper(
     if core.name == PLAIN:
         return None
     if core.plain is None:
-        core.plain, core.is_ours = redact.current.plain, errors.is_ours
+        core.plain, core.is_ours = redact.current.plain, foreign.is_ours
         core.take_off = errors.take_off
     inner = getattr(original, "__func__", original)  # pybind11's stand in instance methods
     builtin = isinstance(inner, types.BuiltinFunctionType)

@@ -14,6 +14,7 @@ from disttrace import errors
 from disttrace.capture.calls.call_site import CallTable
 from disttrace.capture.hot_path.call_key import ReadKey
 from disttrace.capture.wrapping.wrappers import Args, Begin, Function, Kwargs, Part, wrap
+from disttrace.foreign import ours
 from disttrace.patching import rename
 from disttrace.recording.operation import WAITED, Operation, ThreadState, size
 
@@ -94,9 +95,8 @@ def _beginning(
                 read = read_key and read_key(args, kwargs)
                 key = number, place(frame), read, asynchronous and asynchronous(frame)
                 call = known(key)
-        except Exception as error:  # another form, or a property of the user's raised
-            if not errors.is_ours(error):
-                raise
+        except ours(Exception):  # another form, or a property of the user's raised
+            pass
         if call is not None:
             return core_begin(thread, call, told(args, kwargs) if told else b"")
         operation = part.begin(thread, frame, owner, *args, **kwargs)

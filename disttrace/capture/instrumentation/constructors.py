@@ -118,7 +118,7 @@ def _written(path: object) -> dict[str, Any]:
     """When a file that is there already, and not empty, was last written, in unix nanoseconds."""
     try:
         found = os.stat(str(path))
-    except (OSError, ValueError):
+    except foreign.ours(OSError, ValueError):
         return {}
     return {"written": found.st_mtime_ns} if found.st_size else {}
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch.distributed.distributed_c10d as c10d
 
-from disttrace import errors, foreign
+from disttrace import foreign
 from disttrace.capture.calls.operations import ROWS, Method
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import before
@@ -53,7 +53,7 @@ def install(capture: Capture) -> None:
 def _known(error: BaseException, logger_file: str) -> bool:
     """Whether the exception came through a wrapper in Python, or another decorated function."""
     files = [entry.tb_frame.f_code.co_filename for entry in foreign.entries_of(error)]
-    return any(file == logger_file or errors.is_our_file(file) for file in files[1:])
+    return any(file == logger_file or foreign.is_our_file(file) for file in files[1:])
 
 
 def _record(
@@ -80,5 +80,5 @@ def _given(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str
     try:
         function = getattr(c10d, name)
         return dict(inspect.signature(function).bind_partial(*args, **kwargs).arguments)
-    except (AttributeError, TypeError):
+    except foreign.ours(AttributeError, TypeError):
         return kwargs

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch._C._distributed_c10d import Work
 
-from disttrace import errors
+from disttrace import foreign
 from disttrace.capture.hot_path import native, plain
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Function, Part
@@ -60,12 +60,12 @@ class WaitPart(Part):
         """
         reference = operation.reference
         work = None if reference is None or operation.call.device_ends else reference()
-        return work is not None and errors.attempt(self.capture.works.is_completed, work) is False
+        return work is not None and foreign.attempt(self.capture.works.is_completed, work) is False
 
 
 def _source(capture: Capture, operation: Operation, work: Any) -> bytes:
     """Source and sequence number of an any-source receive, known now."""
-    source = errors.attempt(lambda: int(work._source_rank()))
+    source = foreign.attempt(lambda: int(work._source_rank()))
     if source is None:  # the backend does not tell
         return b""
     entry, tag = capture.groups.by_number(operation.call.group), operation.call.tag

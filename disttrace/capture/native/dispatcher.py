@@ -32,6 +32,7 @@ from disttrace.capture.native.operator_calls import before_cxx_issues, watch_ope
 from disttrace.capture.objects.works import storage
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Args, Part, wrap
+from disttrace.foreign import ours
 from disttrace.recording.operation import CallRecord, Operation, ThreadState
 
 PART = hooks.PART
@@ -141,7 +142,7 @@ def reduce_op_reader() -> Callable[[Any], str | None]:
     def read(boxed: Any) -> str | None:
         try:
             return names.get(boxed.op())
-        except (AttributeError, RuntimeError, TypeError, ValueError):
+        except ours(AttributeError, RuntimeError, TypeError, ValueError):
             return None
 
     return read

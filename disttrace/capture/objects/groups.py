@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from disttrace import errors, foreign
+from disttrace import foreign
 from disttrace.capture.objects.registry import GONE, Registry
 from disttrace.capture.objects.stores import StoreEntry, Stores
 from disttrace.journal import format as fmt
@@ -244,7 +244,7 @@ class Groups:
         known = [entry.reference() for entry in list(self._definitions.values())]
         for group in (*known, *getattr(c10d._world, "pg_map", ())):
             if foreign.is_a(group, ProcessGroup):
-                devices = errors.attempt(getattr, group, "_device_types") or ()
+                devices = foreign.attempt(getattr, group, "_device_types") or ()
                 if any(backend_for(group, device) is backend for device in devices):
                     return self._registry.add(backend, self.of(group))
         return None
@@ -266,9 +266,9 @@ def described(group: Any) -> dict[str, Any]:
         try:
             value = foreign.of_torch(group, name)
             keys[key] = value() if callable(value) else value
-        except Exception as error:  # a backend without the attribute, a subclass with its own
-            if not errors.is_ours(error):
-                raise
+        except foreign.ours(Exception):
+            # a backend without the attribute, a subclass with its own
+            pass
 
     keys.update(registered(group))
     backend = backend_name(group)
@@ -286,13 +286,13 @@ def backend_for(group: Any, device: str) -> Any:
     was one all along."""
     import torch
 
-    backend = errors.attempt(lambda: group._get_backend(torch.device(device)))
+    backend = foreign.attempt(lambda: group._get_backend(torch.device(device)))
     return group if backend is None else backend
 
 
 def _limit_ns(backend: Any) -> int | None:
     """The time limit of a backend's operations; None where it does not say."""
-    return nanoseconds(errors.attempt(lambda: backend.options._timeout))
+    return nanoseconds(foreign.attempt(lambda: backend.options._timeout))
 
 
 def nanoseconds(limit: Any) -> int | None:
@@ -353,9 +353,9 @@ def registered(group: Any) -> dict[str, Any]:
             keys["backends"] = {device: name for device, colon, name in pairs if colon}
         if world.default_pg is group:
             keys["default"] = True
-    except Exception as error:  # the registry has another shape in this torch: the name must do
-        if not errors.is_ours(error):
-            raise
+    except foreign.ours(Exception):
+        # the registry has another shape in this torch: the name must do
+        pass
     return keys
 
 
@@ -365,7 +365,7 @@ def backend_name(group: Any) -> str | None:
 
     if not foreign.is_a(group, Backend):
         return None
-    name = errors.attempt(lambda: str(foreign.of_torch(group, "name")()))
+    name = foreign.attempt(lambda: str(foreign.of_torch(group, "name")()))
     if name is None:  # Python subclasses need not define it
         name = foreign.type_name(group).removeprefix("ProcessGroup")
     return name.lower() or None

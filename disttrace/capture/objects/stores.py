@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from disttrace import errors, foreign
+from disttrace import foreign
 from disttrace.capture.objects.registry import GONE, Registry
 from disttrace.journal import format as fmt
 from disttrace.recording.recorder import Recorder
@@ -62,7 +62,7 @@ class Stores:
             return entry
         try:
             underlying = foreign.of_torch(store, "underlying_store")
-        except AttributeError:
+        except foreign.ours(AttributeError):
             underlying = None
         if underlying is not None:
             return self.prefixed(store, None, underlying)
@@ -132,7 +132,7 @@ def known_keys(store: Any) -> dict[str, Any]:
     """What a live store says of itself."""
     keys: dict[str, Any] = {}
     for name in ("host", "port", "path"):  # of another kind of store, or a subclass with its own
-        if (value := errors.attempt(foreign.of_torch, store, name)) is not None:
+        if (value := foreign.attempt(foreign.of_torch, store, name)) is not None:
             keys[name] = value
     text = foreign.of_torch(store, "__repr__")() if "port" in keys else ""
     found = _REMOTE.search(text)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from disttrace import errors
+from disttrace import foreign
 from disttrace.recording.background import SOON_NS
 from disttrace.recording.core import take_out
 from disttrace.recording.operation import CallRecord, Operation
@@ -82,7 +82,9 @@ class Works:
         """``work`` is the handle of ``operation``, and of ``more`` where they were coalesced."""
         try:
             self._core.follow(operation, work)
-        except TypeError:  # a Python subclass without weak references: it cannot be followed
+        except foreign.ours(
+            TypeError
+        ):  # a Python subclass without weak references: it cannot be followed
             self._recorder.lost(operation)
             return
         if more:
@@ -142,7 +144,7 @@ class Works:
         """The C++-issued operation whose result ``tensor`` holds, if it is not over."""
         try:
             return self.results.get(tensor.untyped_storage()._cdata)  # as storage() has it
-        except (NotImplementedError, RuntimeError):
+        except foreign.ours(NotImplementedError, RuntimeError):
             return None
 
     def asked(self, operation: Operation, how: str) -> None:
@@ -203,7 +205,7 @@ class Works:
         if work is None:  # a signal handler raised while that was seen to
             self._dropped(operation)
             return
-        complete = errors.attempt(self.is_completed, work)
+        complete = foreign.attempt(self.is_completed, work)
         if complete is None:  # a Python subclass that cannot say it
             self._open.pop(operation.work, None)
             return
@@ -218,9 +220,7 @@ class Works:
         """What a complete Work of C++ failed with: its wait returns at once and raises it."""
         try:
             self.wait(work)
-        except Exception as error:
-            if not errors.is_ours(error):
-                raise
+        except foreign.ours(Exception) as error:
             return error
         return None
 
@@ -249,5 +249,5 @@ def storage(tensor: Any) -> int:
     """What a tensor shares with its views, as a number."""
     try:
         return int(tensor.untyped_storage()._cdata)
-    except (NotImplementedError, RuntimeError):  # a sparse tensor has none
+    except foreign.ours(NotImplementedError, RuntimeError):  # a sparse tensor has none
         return 0

@@ -86,7 +86,7 @@ class Capture:
         the program's raised when it was asked costs one call its record, and the first a note; so
         does the end of the stack, and of memory where operations are in no sequence.
         """
-        if not errors.is_ours(error):
+        if not foreign.is_ours(error):
             raise error
         scarce = foreign.is_a(error, RecursionError) or part in self.unordered
         passing = errors.is_of_asked(error) or (scarce and errors.is_scarcity(error))

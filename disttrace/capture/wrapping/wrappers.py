@@ -100,9 +100,7 @@ def wrap(
             inside = thread.inside
             try:
                 frame = _frame(1 + above)
-            except ValueError as error:
-                if not errors.is_ours(error):
-                    raise
+            except foreign.ours(ValueError):
                 frame = None
             call = original if id(type(self)) in direct or not overrides(self, frame) else elsewhere
             if (inside and not nested) or core.off:
@@ -113,9 +111,7 @@ def wrap(
                 operation = begin(thread, self, args, kwargs, frame)
             except RecursionError as error:  # what is left of the stack is for the call
                 ours = error
-            except BaseException as error:
-                if not errors.is_ours(error):
-                    raise
+            except foreign.ours(BaseException) as error:
                 ours = error
             if operation is None:
                 result = call(self, *args, **kwargs)
