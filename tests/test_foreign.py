@@ -25,6 +25,7 @@ OTHERS = (
 TEXTS = frozenset({"str", "repr", "format", "ascii", "print", "hash", "vars", "dir"})
 ASKING = frozenset({"isinstance", "getattr", "setattr", "hasattr", "delattr"})
 EXCEPTIONS = ("BaseException", "Exception", "SystemExit")
+GIVING = ("exc_info", "context_of", "cause_of", "members_of")
 
 
 def _names(function: ast.AST) -> set[str]:
@@ -37,9 +38,45 @@ def _names(function: ast.AST) -> set[str]:
             told = ast.unparse(node.annotation).replace('"', "").split(" | ")
             if any(one in EXCEPTIONS or one.endswith("Error") for one in told):
                 found.add(node.arg)
-        elif isinstance(node, ast.Assign) and "sys.exc_info()" in ast.unparse(node.value):
-            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    for _ in range(3):  # under other names, too
+        for node in ast.walk(function):
+            match node:
+                case ast.Assign(targets=targets, value=value):
+                    pass
+                case (
+                    ast.AnnAssign(target=one, value=value) | ast.NamedExpr(target=one, value=value)
+                ):
+                    targets = [one]
+                case ast.For(target=one, iter=value) | ast.comprehension(target=one, iter=value):
+                    targets = [one]
+                case _:
+                    continue
+            if _gives(value, found):
+                found |= {name.id for target in targets for name in _plain_names(target)}
     return found
+
+
+def _plain_names(target: ast.expr) -> list[ast.Name]:
+    several = target.elts if isinstance(target, ast.Tuple) else [target]
+    return [one for one in several if isinstance(one, ast.Name)]
+
+
+def _gives(value: ast.expr | None, names: set[str]) -> bool:
+    """Whether ``value`` is an exception, or several, as those of these names are."""
+    match value:
+        case ast.Name(id=name):
+            return name in names
+        case ast.Attribute(attr=name):
+            return name in ("last_value", "last_exc")
+        case ast.Call(func=function):
+            return ast.unparse(function).rpartition(".")[2] in GIVING
+        case ast.Subscript(value=one) | ast.NamedExpr(value=one):
+            return _gives(one, names)
+        case ast.IfExp(body=one, orelse=other):
+            return _gives(one, names) or _gives(other, names)
+        case ast.BoolOp(values=several) | ast.Tuple(elts=several):
+            return any(_gives(one, names) for one in several)
+    return False
 
 
 def _is(node: ast.AST, names: set[str]) -> bool:
@@ -78,7 +115,9 @@ def _touched(node: ast.AST) -> list[ast.expr]:
         ("str(error)", True), ("f'{error}'", True), ("'%s' % error", True), ("error.args", True),
         ("error.__traceback__ = None", True), ("isinstance(error, OSError)", True),
         ("error == other", True), ("error is other", False), ("foreign.text_of(error)", False),
-        ("raise error", False),
+        ("raise error", False), ("other = error or None; str(other)", True),
+        ("[repr(one) for one in foreign.members_of(error)]", True),
+        ("if (last := foreign.context_of(error)): last.args", True),
     ],
 )  # fmt: skip
 def test_the_lint_sees(line: str, touches: bool) -> None:

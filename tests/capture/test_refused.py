@@ -74,12 +74,13 @@ def test_what_was_caught_is_no_finding(traced: Path) -> None:
 
 
 EACH_WITH_A_TEXT = """
-import sys, torch, torch.distributed as dist
+import os, re, sys, torch, torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from disttrace.errors import is_our_file
+if traced := os.environ["DISTTRACE"] == "1":
+    from disttrace.foreign import is_our_file
 
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-called = 0
+called, raised = 0, set()
 
 def seen(frame, event, arg):
     global called
@@ -88,21 +89,22 @@ def seen(frame, event, arg):
 def refused(first, count):
     global called
     called = 0
-    sys.setprofile(seen)
+    sys.setprofile(seen if traced else None)
     for number in range(first, first + count):
         try:
             dist.send(torch.ones(1), 10_000 + number)
-        except ValueError:
-            pass
+        except ValueError as error:
+            raised.add((re.sub("[0-9]+", "", str(error)), error.__context__))
         try:
             dist.all_reduce("text of its own " * 10 + str(number))
-        except TypeError:
-            pass
+        except TypeError as error:
+            raised.add((re.sub("[0-9]+", "", str(error)), error.__context__))
     sys.setprofile(None)
     return called / count / 2
 
 refused(0, 10)
 print(*[refused(first, 100) for first in (100, 200, 1000)][1:])  # the first defines signatures
+print(sorted(raised, key=str))
 """
 
 
@@ -110,9 +112,15 @@ print(*[refused(first, 100) for first in (100, 200, 1000)][1:])  # the first def
 def test_a_refusal_with_a_text_of_its_own_is_a_bounded_piece_of_work(
     tmp_path: Path, core: str
 ) -> None:
-    """Functions of ours that run for it: 79 to 87, the thousandth time as the first."""
-    variables = {"DISTTRACE": "1", "DISTTRACE_DIR": str(tmp_path / "out"), "DISTTRACE_CORE": core}
-    printed = preloaded("-c", EACH_WITH_A_TEXT, **variables).check().stdout  # type: ignore[arg-type]
-    early, late = map(float, printed.split())
+    """Functions of ours that run for it: 79 to 87, the thousandth time as the first. What is raised
+    is what is raised without us.
+    """
+    variables = {"DISTTRACE_DIR": str(tmp_path / "out"), "DISTTRACE_CORE": core}
+    bare, printed = (
+        preloaded("-c", EACH_WITH_A_TEXT, DISTTRACE=on, **variables).check().stdout.splitlines()  # type: ignore[arg-type]
+        for on in "01"
+    )
+    assert bare == ["0.0 0.0", printed[1]]
+    early, late = map(float, printed[0].split())
     assert early < 150
     assert late < early + 1

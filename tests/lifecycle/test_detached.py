@@ -192,14 +192,15 @@ if __name__ == "sitecustomize":
     ran("start")
 else:
     ran("program")
-    way = os.environ["WAY"]
-    import disttrace
+    way, traced = os.environ["WAY"], os.environ["TRACED"] == "1"
     if way == "wrapper":
         sys.executable = os.environ["WRAPPER"]
     import torch.distributed as dist
-    disttrace.install()
-    disttrace.on_verdict(lambda verdict: (print("told"), sys.stdout.flush(), os._exit(0)))
-    refuses = way == "within"
+    if traced:
+        import disttrace
+        disttrace.install()
+        disttrace.on_verdict(lambda verdict: (print("told"), sys.stdout.flush(), os._exit(0)))
+    refuses = way == "within" or not traced
     try:
         dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=3 if refuses else 60))
     except dist.DistError as error:
@@ -207,8 +208,9 @@ else:
 """
 
 
-def waits(tmp_path: Path, way: str, **variables: str) -> tuple[Outcome, list[str]]:
+def waits(tmp_path: Path, way: str, traced: str) -> tuple[Outcome, list[str]]:
     """A rank that waits for another one, and what was run meanwhile."""
+    tmp_path.mkdir()
     program, ran, wrapper = (tmp_path / name for name in ("sitecustomize.py", "ran", "wrapper"))
     program.write_text(WAITS)
     wrapper.write_text(f"#!/bin/sh\necho wrapper >> {ran}\n")
@@ -222,10 +224,9 @@ def waits(tmp_path: Path, way: str, **variables: str) -> tuple[Outcome, list[str
         build = ["cc", include, "-o", *command, str(tmp_path / "within.c")]
         subprocess.run([*build, f"-L{lib}", f"-Wl,-rpath,{lib}", f"-lpython{version}"], check=True)
     environ = clean_environ(
-        PROGRAM=str(program), RAN=str(ran), WRAPPER=str(wrapper), WAY=way,
+        PROGRAM=str(program), RAN=str(ran), WRAPPER=str(wrapper), WAY=way, TRACED=traced,
         DISTTRACE_DIR=str(tmp_path / "out"), DISTTRACE_STALL="1",
         RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()),
-        **variables,
     )  # fmt: skip
     path = [str(tmp_path), environ["PYTHONPATH"], sysconfig.get_path("purelib")]
     environ["PYTHONPATH"] = os.pathsep.join(path)
@@ -239,10 +240,12 @@ def test_nothing_of_the_program_runs_a_second_time(tmp_path: Path, way: str) -> 
     """Neither itself, where it has Python within, nor what it calls its interpreter,
     nor what others have run at the start of each: no process of ours is started, or a bare one.
     """
-    outcome, ran = waits(tmp_path, way)
+    bare, ran_bare = waits(tmp_path / "bare", way, "0")
+    outcome, ran = waits(tmp_path / "traced", way, "1")
     refuses = way == "within"
-    assert outcome.check().stdout == ("in vain\n" if refuses else "told\n")
-    assert ran == ["start", "program"]
+    assert bare.check().stdout == "in vain\n"
+    assert outcome.check().stdout == (bare.stdout if refuses else "told\n")
+    assert ran == ran_bare == ["start", "program"]
     refused = "disttrace: no stall is reported: this program's executable is not the one of"
     assert outcome.stderr.count(refused) == refuses
 

@@ -39,10 +39,8 @@ STALLED = "disttrace: stalled: Rank 1 never joined all_reduce #3 of the default 
 @contextmanager
 def job(tmp_path: Path, *program: str, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
     """A plain torchrun of two ranks with DISTTRACE=1, whose output is in files."""
-    environ = clean_environ(
-        DISTTRACE="1", DISTTRACE_DIR=str(tmp_path / "out"), DISTTRACE_STALL="2",
-        OMP_NUM_THREADS="1", **variables,
-    )  # fmt: skip
+    tracing = {"DISTTRACE": "1", "DISTTRACE_DIR": str(tmp_path / "out"), "DISTTRACE_STALL": "2"}
+    environ = clean_environ(**{**tracing, "OMP_NUM_THREADS": "1", **variables})
     command = [sys.executable, "-m", "torch.distributed.run", f"--master-port={free_port()}"]
     with (tmp_path / "stdout").open("wb") as stdout, (tmp_path / "stderr").open("wb") as stderr:
         process = subprocess.Popen(
@@ -176,12 +174,17 @@ print("ended well")
 
 def test_a_namesake_is_not_ended(tmp_path: Path) -> None:
     """Two programs of one name and host, that nothing joins: what stalls is ended as a whole, and
-    the other one goes on, says nothing, and ends well.
+    the other one goes on, says nothing, and ends as one beside it that is not traced.
     """
     program, over = tmp_path / "program.py", tmp_path / "over"
     program.write_text(NAMESAKES)
     variables = {"DISTTRACE_JOB": "sweep", "DISTTRACE_ON_STALL": "abort"}
-    with job(tmp_path, str(program), "goes on", str(over), **variables) as healthy:
+    (tmp_path / "bare").mkdir()
+    goes_on = str(program), "goes on", str(over)
+    with (
+        job(tmp_path, *goes_on, **variables) as healthy,
+        job(tmp_path / "bare", *goes_on, **{**variables, "DISTTRACE": "0"}) as bare,
+    ):
         environ = clean_environ(
             DISTTRACE="1", DISTTRACE_DIR=str(tmp_path / "out"), DISTTRACE_STALL="2", **variables
         )
@@ -196,7 +199,8 @@ def test_a_namesake_is_not_ended(tmp_path: Path) -> None:
             for one in hangs:
                 one.kill()
         over.touch()
-        assert [healthy.wait(60), *(one.returncode for one in hangs)] == [0, 75, 75]
+        assert [one.returncode for one in hangs] == [75, 75]
+        assert healthy.wait(60) == bare.wait(60) == 0
     kept = (tmp_path / "out" / "sweep.verdicts.jsonl").read_text().splitlines()
     of = "|".join(json.loads(line)["process"][:12] for line in kept)
     whose = {
@@ -208,7 +212,8 @@ def test_a_namesake_is_not_ended(tmp_path: Path) -> None:
     assert said.count(STALLED) == 1
     assert "ranks 0, 1" not in said
     assert "disttrace: stalled" not in stderr(tmp_path)
-    assert (tmp_path / "stdout").read_text().count("ended well") == 2
+    outputs = [(folder / "stdout").read_text() for folder in (tmp_path, tmp_path / "bare")]
+    assert outputs == ["ended well\n" * 2] * 2
 
 
 ENDS = """
