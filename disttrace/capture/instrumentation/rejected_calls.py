@@ -14,7 +14,7 @@ from typing import Any
 
 import torch.distributed.distributed_c10d as c10d
 
-from disttrace import foreign
+from disttrace import errors, foreign
 from disttrace.capture.calls.operations import ROWS, Method
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import before
