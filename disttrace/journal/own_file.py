@@ -16,6 +16,7 @@ import time
 from disttrace.foreign import is_ours, ours
 from disttrace.journal.compiled import resource
 from disttrace.journal.descriptors import aside, still
+from disttrace.journal.originals import write
 
 _clock = time.perf_counter_ns
 
@@ -122,9 +123,9 @@ class OwnFile:
             fd = self.checked()
             self._end = _lseek(fd, 0, os.SEEK_CUR)
         begun = _clock()
-        done = os.write(fd, data)
+        done = write(fd, data)
         while done < len(data):
-            done += os.write(fd, data[done:])
+            done += write(fd, data[done:])
         self._end += len(data)
         if budget is not None:
             budget.wrote(begun)

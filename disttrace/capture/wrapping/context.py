@@ -94,7 +94,8 @@ class Capture:
             self._undescribed[part] = self._undescribed.get(part, 0) + 1
             if self._undescribed[part] == 1:
                 what = f"{errors.first_line(error)} ({_innermost(error)})"
-                self.recorder.note("note", text=f"a call of {part} cannot be described: {what}")
+                text = f"a call of {part} cannot be described: {what}"
+                foreign.attempt(lambda: self.recorder.note("note", text=text))
             return
         self.engine.undo(part)
         self.broken.add(part)
