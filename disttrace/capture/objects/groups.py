@@ -267,8 +267,7 @@ def described(group: Any) -> dict[str, Any]:
             value = foreign.of_torch(group, name)
             keys[key] = value() if callable(value) else value
         except foreign.ours(Exception):
-            # a backend without the attribute, a subclass with its own
-            pass
+            pass  # a backend without the attribute, a subclass with its own
 
     keys.update(registered(group))
     backend = backend_name(group)
@@ -354,8 +353,7 @@ def registered(group: Any) -> dict[str, Any]:
         if world.default_pg is group:
             keys["default"] = True
     except foreign.ours(Exception):
-        # the registry has another shape in this torch: the name must do
-        pass
+        pass  # the registry has another shape in this torch: the name must do
     return keys
 
 
