@@ -178,8 +178,7 @@ def _stuck(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
 
 def _root(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     """What torchrun calls the root cause."""
-    one = rows[0]
-    rank, code = one["rank"], one["code"]
+    one, rank, code = rows[0], rows[0]["rank"], rows[0]["code"]
     at = f" at {clock_time(one['at_ns'])}" if one["at_ns"] else ""
     after = [f"rank {other} ({_code(its)})" for other, its, _ in one["others"]]
     times = [apart for _, _, apart in one["others"] if apart is not None]
@@ -207,8 +206,7 @@ def _ends(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     ]
     shown = ends if len(ends) <= 16 else [*ends[:15], f"{len(ends) - 15} more"]
     order = ", in an order that it does not give" if len(ends) > 1 else ""
-    what = "the ends" if order else "the end"
-    summary = f"The log reports {what} of {sentences.listed(shown)}{order}."
+    summary = f"The log reports the end{'s' * bool(order)} of {sentences.listed(shown)}{order}."
     ranks = [rank for rank, _ in one["ends"]] if name == "rank" else []
     yield _found(
         case, "process_failed", summary, waiting=ranks, hint=_hint(one["ends"][0][1])
@@ -272,16 +270,6 @@ def _sizes(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
         f" {one['remote']:,} bytes of one message. Which ranks, the line does not tell."
     )
     yield _found(case, "shape_mismatch", summary, waiting=_all(case), hint=NCCL_COLL)
-
-
-def _apart(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
-    """NCCL's word that ranks do not agree while it connects them."""
-    summary = (
-        "NCCL failed while a communicator was made, for its ranks do not agree:"
-        f" {rows[0]['what']}. Which ranks are at fault, the line does not tell."
-    )
-    hint = "Compare the versions of NCCL, its variables, and the ranks' world sizes between hosts."
-    yield _found(case, "process_failed", summary, waiting=_all(case), hint=hint)
 
 
 def _members(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
@@ -356,26 +344,11 @@ def _all(case: Case) -> list[int]:
 
 
 _MAKERS: dict[str, Callable[[Case, Sequence[Report]], Iterator[RuleFinding]]] = {
-    "said": _said,
-    "absent": _absent,
-    "reached": _reached,
-    "barrier": _barrier,
-    "clients": _barrier,
-    "failed": _failed,
-    "root": _root,
-    "ends": _ends,
-    "local": _ends,
-    "lost": _lost,
-    "shared": _shared,
-    "sizes": _sizes,
-    "around": _around,
-    "apart": _apart,
-    "members": _members,
-    "differ": _differ,
-    "no_grad": _no_grad,
-    "left_out": _left_out,
-    "stuck": _stuck,
-}
+    "said": _said, "absent": _absent, "reached": _reached, "barrier": _barrier,
+    "clients": _barrier, "failed": _failed, "root": _root, "ends": _ends, "local": _ends,
+    "lost": _lost, "shared": _shared, "sizes": _sizes, "around": _around, "members": _members,
+    "differ": _differ, "no_grad": _no_grad, "left_out": _left_out, "stuck": _stuck,
+}  # fmt: skip
 LOOK_THERE = "Look at what the missing do there, and whether they were started: disttrace attach."
 WATCHDOG = (
     "Look at the stacks of these ranks, native ones too (py-spy dump --native): a destructor of"

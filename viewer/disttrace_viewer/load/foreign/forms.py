@@ -278,6 +278,7 @@ _NATIVE = re.compile(
     r"|ProcessGroupGloo\.cpp:\d{1,6}\] |NCCL WARN (?=Error while \w{1,20} (?:to )?shared mem)"
     r"|NVRM: (?=(?:GPU .{1,40})?fallen off|GPU .{1,40}off the bus)"
     r"|NVRM: (?=Xid \(\S{1,40}\): (?!13,|31,|43,|45,|63,|92,))"
+    r"|NCCL WARN (?=Message truncated ?: received|Mismatched NCCL version)"
     r"|^(?=Unexpected bus error encountered in worker)"
     r"|\[c10d\] (?=The server socket has failed to listen))(?P<text>.{1,1000})"
     r"|Cuda failure (?:\d{1,5} )?'(?P<device>out of memory|uncorr[^']{1,99}|an illegal [^']{1,40})'"
@@ -296,9 +297,10 @@ def native_error(log: Log, line: LogLine, speaker: Speaker, found: re.Match[str]
         group = _group(inner)
         if group is None or group.is_default:
             speaker = int(inner["of"] or inner["bare"])
-    named = {"The client socket": "DistNetworkError", "The server": "DistNetworkError",
-             "Xid": "NVRM", "GPU": "NVRM", "fallen": "NVRM", "Error while": "NCCL"}  # fmt: skip
+    named = {"The client": "DistNetworkError", "The server": "DistNetworkError", "Xid": "NVRM",
+             "GPU": "NVRM", "fallen": "NVRM", "Error while": "NCCL", "M": "NCCL"}  # fmt: skip
     name = next((of for head, of in named.items() if text.startswith(head)), "RuntimeError")
+    speaker = line.by if text[:1] == "M" and name == "NCCL" else speaker  # of two ranks
     several = log.failures.setdefault(speaker, [])
     if len(several) < _MOST_NATIVE:
         several.append(LoggedFailure(name, text, at_ns=line.at_ns))
@@ -401,9 +403,6 @@ _REPORTED = (
     ("sizes", "", "message truncated",
      r"message truncated ?: receiving (?P<remote>\d{1,20}) bytes instead of (?P<local>\d{1,20})"),
     ("members", "", "MEMBER: ", r"L_RANK: (?P<rank>\d{1,7}), MEMBER: \d{1,7}/(?P<world>\d{1,7})"),
-    ("apart", "", "Message truncated|NCCL version detected",
-     (r"(?P<what>Message truncated ?: received \d{1,20} bytes instead of \d{1,20}"
-      r"|Mismatched NCCL version detected ?: rank .{1,80})")),
     ("around", "", "Mismatched collective",
      r"Mismatched collective detected.{0,80}? at and around rank (?P<rank>\d{1,7})"),
     ("shared", "", "Duplicate GPU",
@@ -417,7 +416,7 @@ _REPORTED = (
 """Lines that tell something of others, or of the whole job: the kind of a report, its operation,
 words without which a line is none, and the report's fields.
 """
-_TEXTS = frozenset({"names", "device", "what"})
+_TEXTS = frozenset({"names", "device"})
 
 
 def _report(
@@ -696,7 +695,8 @@ FORMS: Forms = (
     *(((cue,), re.compile(one), partial(ended, first=True)) for cue, one in _FIRST_ENDS),
     *(((*cues.split("|"),), re.compile(one), ended) for cues, one in _ENDS),
     (("exception: ", "what():", "client socket", "Gloo.cpp", "Cuda failure", "shared mem", "Xid",
-      "off the bus", "bus error", "failed to listen"), _NATIVE, native_error),
+      "off the bus", "bus error", "failed to listen", "Message trunc", "NCCL version"),
+     _NATIVE, native_error),
     (("processes registered", "anity ", "Epoch"), _CAME, came),
     (("orld size", "orld_size", "WORLD_SIZE", "processes", "MEMBER: ", "Starting with"),
      _WORLD, world),
