@@ -49,9 +49,9 @@ ROOMS: dict[str, int] = {
 """Lines of Python by the two outermost folders of a file. They are ceilings: what is added to one
 room another gives up. To be lowered below 67,000 in all."""
 TESTS = 68_550
-FILES = 326
+FILES = 327
 NAMED_TWICE = 0
-FILES_ENTERED, MODULES, CLIMBS = 90, 113, 2
+FILES_ENTERED, MODULES, CLIMBS = 90, 114, 2
 """By the diagnosis of a hang of two ranks, which stand in one folder of journals."""
 
 

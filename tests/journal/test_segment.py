@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from disttrace.journal import own_file
 from disttrace.journal.segment import (
     MappedSegment,
     Segment,
@@ -140,7 +141,7 @@ def test_a_line_on_its_way_is_not_missing(tmp_path: Path, monkeypatch: pytest.Mo
         segment.check()
         return write(fd, data)
 
-    monkeypatch.setattr(os, "write", look_first)
+    monkeypatch.setattr(own_file, "write", look_first)
     segment.put(b"one\n")
     segment.put(b"two\n")
     os.truncate(tmp_path / "s", 0)

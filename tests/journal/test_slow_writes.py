@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from disttrace.journal import own_file
 from disttrace.journal.own_file import SlowWrites, WriteBudget
 from disttrace.journal.segment import WrittenSegment
 from support.preloaded import preloaded
@@ -83,7 +84,7 @@ def test_a_written_segment_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         time.sleep(0.1)
         return real(fd, data)
 
-    monkeypatch.setattr(os, "write", slow)
+    monkeypatch.setattr(own_file, "write", slow)
     with pytest.raises(SlowWrites):
         segment.put(b"slow\n")
     segment.close()

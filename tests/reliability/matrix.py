@@ -275,7 +275,8 @@ def surfaces(folder: str, work: Path) -> dict[str, str]:
     found["view"] = disttrace("view", folder, "--width", "200").stdout
     found["top"] = disttrace("top", "--once", folder, "--width", "200").stdout
     found["junit"] = disttrace("diagnose", folder, "--format", "junit").stdout
-    found["github"] = disttrace("diagnose", folder, "--format", "github").stdout.replace("%0A", "")
+    marks = disttrace("diagnose", folder, "--format", "github").stdout
+    found["github"] = marks.replace("%0A", "").replace("%25", "%")
     found["notebook"] = load(folder).diagnose()._repr_html_()
     page = work / "page.html"
     disttrace("export", folder, "-o", str(page))

@@ -65,7 +65,7 @@ def test_what_was_said_at_no_time_is_left_out(
     odd = [{**known, "at": at, "summary": "undated"} for at in (1e308, -1e300, 2**62, 2**33)]
     path.write_bytes(b"\n".join(map(orjson.dumps, [known, *odd])))
     for command in ("diagnose", "view"):
-        assert main([command, str(tmp_path)]) in (0, 1)
+        assert main([command, str(tmp_path)]) in (0, 1, 2)
         shown = capfd.readouterr().out
         assert "Rank 3 never came" in shown
         assert "undated" not in shown

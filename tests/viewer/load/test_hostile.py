@@ -30,7 +30,7 @@ from disttrace_viewer.load.tail import Tail
 from disttrace_viewer.load.text import LONGEST_LINE, read
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.model import JobTrace
-from disttrace_viewer.trace.values import plain, shortened
+from disttrace_viewer.trace.plain_text import plain, shortened
 from support.journals import MS, Journal, training
 
 STEPS = 3

@@ -11,7 +11,7 @@ from disttrace.identity import Identity
 from disttrace_viewer.companion.export import _elsewhere
 from disttrace_viewer.companion.reading import unknown_ranks
 from disttrace_viewer.merge.reader import load
-from disttrace_viewer.trace.values import whole
+from disttrace_viewer.trace.plain_text import whole
 from support.journals import MS, Journal
 
 ODD = ["\u00b2", "\u0664\u0662", "9" * 25, "9" * 900, "", "-1", "1e3", "\u2468"]

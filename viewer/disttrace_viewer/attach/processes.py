@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from disttrace.journal.proc import ROOT, stat
-from disttrace_viewer.trace.values import dataclass, replace, whole
+from disttrace_viewer.trace.plain_text import whole
+from disttrace_viewer.trace.values import dataclass, replace
 
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 """Who sets the first of them may itself have been started with another one."""

@@ -23,7 +23,8 @@ from disttrace_viewer.load import files
 from disttrace_viewer.load.foreign.dump import MOST_BYTES, Dump, empty, read
 from disttrace_viewer.load.foreign.dump_set import in_flight
 from disttrace_viewer.load.problems import Problems
-from disttrace_viewer.trace.values import dataclass, field, replace, whole
+from disttrace_viewer.trace.plain_text import whole
+from disttrace_viewer.trace.values import dataclass, field, replace
 
 SERVER_VARIABLE = "TORCH_WORKER_SERVER_SOCKET"
 HANDLERS = (

@@ -11,7 +11,7 @@ from disttrace_viewer.otlp.sdk import Tracers
 from disttrace_viewer.otlp.sending import LAST_S, Metrics, Sender
 from disttrace_viewer.otlp.spans import Emit
 from disttrace_viewer.otlp.target import exporter, target
-from disttrace_viewer.trace.values import whole
+from disttrace_viewer.trace.plain_text import whole
 
 
 class Export(Duty):

@@ -21,7 +21,8 @@ import orjson
 
 from disttrace_viewer.companion.messages import WRONG, fields, one_of, rows, word
 from disttrace_viewer.load.schema import Check, Checker, number
-from disttrace_viewer.trace.values import dataclass, field, whole
+from disttrace_viewer.trace.plain_text import whole
+from disttrace_viewer.trace.values import dataclass, field
 
 Address = tuple[str, int]
 

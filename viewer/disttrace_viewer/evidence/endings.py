@@ -36,7 +36,7 @@ from disttrace_viewer.trace.operation import (
     is_connection_error,
     is_own_limit,
 )
-from disttrace_viewer.trace.values import whole
+from disttrace_viewer.trace.plain_text import whole
 
 
 class Endings(Recorded):

@@ -14,7 +14,7 @@ import orjson
 from disttrace.journal.format import VERDICTS_SUFFIX, opened_own
 from disttrace_viewer.load import files
 from disttrace_viewer.load.journals import in_name
-from disttrace_viewer.trace.values import plain
+from disttrace_viewer.trace.plain_text import plain
 
 MOST = 100
 """Of more verdicts the newest."""

@@ -22,7 +22,8 @@ from typing import IO, Any
 from disttrace.journal.format import DEFS_SUFFIX, OPS_SUFFIX, VERDICTS_SUFFIX
 from disttrace_viewer.load.files import MOST_BYTES, open_regular, read, size
 from disttrace_viewer.load.problems import ViewerError
-from disttrace_viewer.trace.values import dataclass, field, plain
+from disttrace_viewer.trace.plain_text import plain
+from disttrace_viewer.trace.values import dataclass, field
 
 SUFFIXES = (".tar.gz", ".tgz")
 MOST_FILES = 1 << 20

@@ -18,8 +18,8 @@ from disttrace_viewer.load.problems import NEWER, Problems, plural
 from disttrace_viewer.load.schema import Checker, Record, json_object
 from disttrace_viewer.load.text import Text
 from disttrace_viewer.trace.model import lead_of
+from disttrace_viewer.trace.plain_text import plain
 from disttrace_viewer.trace.process import AGENT, Problem
-from disttrace_viewer.trace.values import plain
 
 NUMBERED = ("string", "stack", "thread", "store", "group", "call")
 LISTED = (

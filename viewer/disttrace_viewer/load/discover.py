@@ -14,7 +14,8 @@ from disttrace.journal.format import (
 )
 from disttrace_viewer.load import files
 from disttrace_viewer.load.problems import Problems, plural
-from disttrace_viewer.trace.values import dataclass, field, plain
+from disttrace_viewer.trace.plain_text import plain
+from disttrace_viewer.trace.values import dataclass, field
 
 _SEGMENT = re.compile(r"^(?P<base>.+)\.(?P<number>\d+)" + re.escape(OPS_SUFFIX) + "$")
 _JSON = (".json", ".jsonl", ".ndjson")
@@ -22,7 +23,7 @@ _OURS = (*_JSON, DEFS_SUFFIX + ".gz", OPS_SUFFIX + ".gz")
 _REMOTE = (*_OURS, ".json.gz")
 """Names that are looked at on remote file systems."""
 _NO_EVIDENCE = (
-    *(VERDICTS_SUFFIX, ANNOUNCEMENTS_SUFFIX),
+    *(VERDICTS_SUFFIX, ANNOUNCEMENTS_SUFFIX, ".minutes.jsonl"),  # the last: of before 0.2.0
     *(".py", ".pyc", ".so", ".pt", ".pth", ".safetensors"),
     *(".bin", ".npy", ".npz", ".gz.part", ".html", ".parquet", ".lock"),
 )

@@ -15,7 +15,8 @@ from disttrace_viewer.load.files import MOST_DEFINITIONS, modified_ns, size
 from disttrace_viewer.load.files import part as read_part
 from disttrace_viewer.load.problems import LOSSES, Problems, plural
 from disttrace_viewer.load.schema import Checker, Record, json_object
-from disttrace_viewer.trace.values import dataclass, field, plain, replace
+from disttrace_viewer.trace.plain_text import plain
+from disttrace_viewer.trace.values import dataclass, field, replace
 
 _NAME = re.compile(r"^(?P<job>.*)-(?P<host>[^-]*)-(?P<pid>\d+)-(?P<random>[0-9A-Za-z]+)$")
 _HEAD_BYTES = 1 << 16

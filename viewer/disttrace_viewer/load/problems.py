@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from disttrace_viewer.trace.plain_text import plain
 from disttrace_viewer.trace.process import Problem
-from disttrace_viewer.trace.values import plain
 
 LOSSES = frozenset(
     {

@@ -21,7 +21,7 @@ from disttrace.journal.format import (
     ranks_of,
 )
 from disttrace_viewer.load.problems import plural
-from disttrace_viewer.trace.values import plain, shortened
+from disttrace_viewer.trace.plain_text import plain, shortened
 
 Record = dict[str, Any]
 Check = Callable[["Checker", Any], Any]

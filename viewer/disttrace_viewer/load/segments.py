@@ -16,7 +16,8 @@ import disttrace.journal.format as fmt
 from disttrace_viewer.load.fates import MARKS, Signs
 from disttrace_viewer.load.schema import Checker, json_object
 from disttrace_viewer.load.text import Text
-from disttrace_viewer.trace.values import dataclass, field, plain
+from disttrace_viewer.trace.plain_text import plain
+from disttrace_viewer.trace.values import dataclass, field
 
 CHUNK_BYTES = 4 << 20
 """Text that is parsed at once: small enough to be in the caches and to use every core."""

@@ -12,8 +12,8 @@ from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.merge.launches import Union, families, launches
 from disttrace_viewer.merge.store_servers import Life
 from disttrace_viewer.trace.model import Group, LaunchedJob, Place
+from disttrace_viewer.trace.plain_text import plain
 from disttrace_viewer.trace.process import Problem, Process
-from disttrace_viewer.trace.values import plain
 
 TOGETHER_NS = 60_000_000_000
 """Processes started one by one, as by a shell loop, are one launch within this time."""

@@ -24,8 +24,8 @@ from disttrace_viewer.merge.surveying import Survey, restrict, survey
 from disttrace_viewer.merge.tables import Calls
 from disttrace_viewer.trace.columns import COMPLETIONS, OPERATIONS, TIMES
 from disttrace_viewer.trace.model import JobTrace, Key, LaunchedJob, Tables
+from disttrace_viewer.trace.plain_text import plain, shortened
 from disttrace_viewer.trace.process import Process, StackSample
-from disttrace_viewer.trace.values import plain, shortened
 
 
 def _nulls(name: str, count: int) -> pl.Series:

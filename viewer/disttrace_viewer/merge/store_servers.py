@@ -8,8 +8,9 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from disttrace_viewer.trace.model import Place, Store
+from disttrace_viewer.trace.plain_text import whole
 from disttrace_viewer.trace.process import Process
-from disttrace_viewer.trace.values import dataclass, replace, whole
+from disttrace_viewer.trace.values import dataclass, replace
 
 LOOPBACK = ("localhost", "127.", "::1", "0.0.0.0", "[::1]", "::ffff:127.")
 SLACK_NS = 5_000_000_000

@@ -14,7 +14,7 @@ import orjson
 from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.load.fates import completed_at
 from disttrace_viewer.otlp.journal import LiveOperation
-from disttrace_viewer.trace.values import whole
+from disttrace_viewer.trace.plain_text import whole
 
 Value = str | int | float | bool | list[str] | list[int]
 Attributes = dict[str, Value]

@@ -24,7 +24,8 @@ from disttrace_viewer.otlp.spans import (
     process_end,
     process_start,
 )
-from disttrace_viewer.trace.values import dataclass, field, plain
+from disttrace_viewer.trace.plain_text import plain
+from disttrace_viewer.trace.values import dataclass, field
 
 if TYPE_CHECKING:
     from disttrace_viewer.findings.finding import RuleFinding

@@ -20,7 +20,7 @@ from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.otlp.pipeline import Pipeline
 from disttrace_viewer.otlp.sdk import SCOPE, Meters, resource
 from disttrace_viewer.otlp.target import exporter, target, without_secrets
-from disttrace_viewer.trace.values import whole
+from disttrace_viewer.trace.plain_text import whole
 
 QUEUE = 32768
 """Spans waiting at most (OTEL_BSP_MAX_QUEUE_SIZE): about 100 MB."""

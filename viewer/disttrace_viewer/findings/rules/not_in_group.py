@@ -11,7 +11,7 @@ from disttrace_viewer.evidence.wait import Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding, Scope, why
 from disttrace_viewer.trace.model import CodeLocation, Group, JobTrace
-from disttrace_viewer.trace.values import whole
+from disttrace_viewer.trace.plain_text import whole
 from disttrace_viewer.wording import sentences
 
 _WRAPPERS = ("wrapper", "inner", "_fn")

@@ -22,7 +22,7 @@ from disttrace_viewer.findings.finding import (
     Scope,
 )
 from disttrace_viewer.findings.rules.process_failed import look_for
-from disttrace_viewer.trace.values import numbers
+from disttrace_viewer.trace.plain_text import numbers
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import clock_time
 

@@ -15,7 +15,8 @@ from functools import cached_property
 
 from disttrace_viewer.load.foreign.dump import Dump, DumpEntry, rank_in
 from disttrace_viewer.load.problems import Problems
-from disttrace_viewer.trace.values import dataclass, field, plain, replace, whole
+from disttrace_viewer.trace.plain_text import plain, whole
+from disttrace_viewer.trace.values import dataclass, field, replace
 
 DEFAULT = "default_pg"
 COPY_NS = 5_000_000

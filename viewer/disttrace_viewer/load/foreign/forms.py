@@ -15,7 +15,8 @@ import orjson
 from disttrace_viewer.load.foreign.lines import LogLine, unix
 from disttrace_viewer.load.foreign.nccl_ras import OPS
 from disttrace_viewer.load.foreign.py_spy import ProcessSample
-from disttrace_viewer.trace.values import dataclass, field, numbers, replace
+from disttrace_viewer.trace.plain_text import numbers
+from disttrace_viewer.trace.values import dataclass, field, replace
 
 DEFAULT = ("0", "default_pg")
 _INNER = re.compile(

@@ -27,7 +27,8 @@ from disttrace_viewer.load.foreign.lines import LogLine, Prefixes
 from disttrace_viewer.load.foreign.records import COUNTS_LACK, Records, identity
 from disttrace_viewer.load.problems import Problems, plural
 from disttrace_viewer.trace.operation import is_closed, is_echo, is_time_out
-from disttrace_viewer.trace.values import dataclass, replace, whole
+from disttrace_viewer.trace.plain_text import whole
+from disttrace_viewer.trace.values import dataclass, replace
 
 NAME = "log"
 _NAMES = re.compile(

@@ -21,8 +21,8 @@ from disttrace_viewer.load import files
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.foreign.records import COUNTS_LACK, Records, identity
 from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.trace.plain_text import whole as number
 from disttrace_viewer.trace.values import dataclass, field
-from disttrace_viewer.trace.values import whole as number
 
 NAME = "NCCL RAS"
 MOST_BYTES = 64 << 20

@@ -26,7 +26,8 @@ from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.foreign.lines import Prefixes
 from disttrace_viewer.load.foreign.records import Frames, Records, identity
 from disttrace_viewer.load.problems import Problems
-from disttrace_viewer.trace.values import dataclass, field, whole
+from disttrace_viewer.trace.plain_text import whole
+from disttrace_viewer.trace.values import dataclass, field
 
 NAME = "py-spy"
 MOST_BYTES = 16 << 20

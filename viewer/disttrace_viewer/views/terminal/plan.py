@@ -15,7 +15,7 @@ from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import Group, JobTrace
-from disttrace_viewer.trace.values import whole
+from disttrace_viewer.trace.plain_text import whole
 
 _UNITS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "": 10**9}
 _OFFSET = re.compile(r"([+-]\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s|min)?")

@@ -32,7 +32,8 @@ from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.merge.clock import by_wall_clock
 from disttrace_viewer.trace.columns import STATUS
 from disttrace_viewer.trace.model import JobTrace
-from disttrace_viewer.trace.values import dataclass, plain
+from disttrace_viewer.trace.plain_text import plain
+from disttrace_viewer.trace.values import dataclass
 from disttrace_viewer.views.tables import shared
 from disttrace_viewer.views.timeline.tracks import Tracks, counters, placed
 from disttrace_viewer.wording.names import duration, spans
