@@ -39,7 +39,7 @@ KNOWN = {
     "children.usage_of_children": CORES, "children.listed_children": CORES,
     "surroundings.callers_of_the_program": CORES, "surroundings.code_of_functions": CORES,
     "surroundings.shown_to_people": CORES, "tools.profiled_calls": ("python",),
-    "waits.interrupted_anywhere": ("python",),
+    "waits.interrupted_anywhere": ("python",), "rows.builtins_that_count": CORES,
 }  # fmt: skip
 
 
