@@ -37,7 +37,7 @@ ROOMS: dict[str, int] = {
     "viewer/disttrace_viewer/diagnosis": 2_000,
     "viewer/disttrace_viewer/evidence": 3_450,
     "viewer/disttrace_viewer/findings": 7_450,
-    "viewer/disttrace_viewer/load": 7_350,
+    "viewer/disttrace_viewer/load": 7_400,
     "viewer/disttrace_viewer/merge": 2_600,
     "viewer/disttrace_viewer/otlp": 1_900,
     "viewer/disttrace_viewer/replay": 650,

@@ -20,7 +20,7 @@ import orjson
 import pytest
 
 from reliability.matrix import SCENES, Launchers, faults, started
-from support.processes import ROOT, clean_environ, companions
+from support.processes import ROOT, clean_environ, companions, kill_family
 
 READER = Path(__file__).with_name("surfaces.py")
 ELSEWHERE = ("unshare", "--pid", "--fork", "--mount-proc", "--uts", "sh", "-c")
@@ -74,8 +74,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[P
         made[name] = folder, started(SCENES[name], folder)
     yield made
     for launcher in (one for _, launchers in made.values() for one in launchers):
-        launcher.kill()
-        launcher.wait()
+        kill_family(launcher)
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from disttrace_viewer.load.foreign.logs import _marks
 from support.journals import MS
-from support.processes import clean_environ, run_program
+from support.processes import ROOT, clean_environ, run_program
 from support.scenes import S, alive, fail, steps
 from support.states import hang
 
@@ -26,6 +27,7 @@ sys.stderr.write(f"{used_kb} {time.process_time()} {len(costly & {*sys.modules})
 sys.exit(code)
 """
 FULL = "import sys; from disttrace.cli import main; sys.exit(main(['diagnose', *sys.argv[1:]]))"
+REPORTS = ROOT / "tests/viewer/load/public_reports.txt"
 MOST_KB, MOST_CPU_S = 40_000, 1.0
 """A table of operations takes 100 MB; on a quiet machine it is 29 MB and 0.18 s."""
 
@@ -87,3 +89,17 @@ def test_tables_are_made_of_a_hang_where_they_tell_more(tmp_path: Path, over: st
     shown = run_program([sys.executable, "-c", program, str(tmp_path)], clean_environ()).check()
     assert shown.stdout.splitlines()[-2:] == ["1", str(over != "nothing")]
     assert ("unwaited_work" in shown.stdout) == (over == "dropped"), shown.stdout
+
+
+def test_logs_are_read_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In whatever way their lines are searched: those of all reports that tests know, and one."""
+    pytest.importorskip("polars")
+    lines = REPORTS.read_text(encoding="utf-8").splitlines()
+    quick = [marks[:3] for marks in _marks(lines)]
+    monkeypatch.setitem(sys.modules, "polars", None)
+    assert [marks[:3] for marks in _marks(lines)] == quick
+    path = tmp_path / "job.log"
+    path.write_text("[rank1]: Traceback (most recent call last):\n[rank1]: ValueError: bad batch\n")
+    lean = run_program([sys.executable, "-c", LEAN, str(path)], clean_environ())
+    assert lean.code == 1
+    assert "Rank 1 failed: ValueError: bad batch" in lean.stdout

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
-import polars as pl
 
 from disttrace.journal.code_files import is_library
 from disttrace.journal.format import UNKNOWN_OP
@@ -193,6 +192,28 @@ def _pieces(path: str) -> Iterator[list[str]]:
         yield texts.plain(rest.decode("utf-8", "replace"))
 
 
+def _marks(lines: Sequence[str]) -> Iterator[tuple[bool, bool, bool, bool]]:
+    """Of each line whether it may begin anything, is of a stack, speaks of trouble, and is to be
+    looked at. Most are not: where polars is installed it finds all words in one scan.
+    """
+    try:
+        import polars as pl
+    except ImportError:
+        for one in lines:
+            stack = _DUMPED.search(one) is not None or any(map(one.__contains__, _OF_STACKS))
+            told = stack or any(map(one.__contains__, _CUES)) or bool(texts.LOST.match(one))
+            yield told, stack, any(map(one.lower().__contains__, _TROUBLE)), True
+        return
+    column = pl.Series(lines)
+    stacks = column.str.contains(_DUMPED.pattern) | column.str.contains_any([*_OF_STACKS])
+    begins = column.str.contains_any([*_CUES]) | stacks
+    begins |= column.str.contains(f"^(?:{texts.LOST.pattern})")
+    troubled = column.str.contains_any([*_TROUBLE], ascii_case_insensitive=True)
+    fresh = column.str.head(_HEAD).is_first_distinct()
+    masks = (begins, stacks, troubled, begins | troubled | fresh)
+    yield from zip(*(one.to_list() for one in masks), strict=True)
+
+
 def _take(log: Log, path: str, own: int | None, first: int | None) -> None:
     """The lines of one file; ``own``: the rank of which all of it is; ``first``: that of the host's
     first process.
@@ -210,15 +231,7 @@ def _take(log: Log, path: str, own: int | None, first: int | None) -> None:
             prefixes, width = Prefixes(piece[:200], year), texts.width(piece[:5000])
         log.lines += len(piece)
         lines = texts.joined(piece, width) if width else piece
-        # One scan in C for all words: most lines have none, and none of them is looked at again.
-        column = pl.Series(lines)
-        stack = column.str.contains(_DUMPED.pattern) | column.str.contains_any([*_OF_STACKS])
-        told = column.str.contains_any([*_CUES]) | stack
-        told |= column.str.contains(f"^(?:{texts.LOST.pattern})")
-        troubled = column.str.contains_any([*_TROUBLE], ascii_case_insensitive=True)
-        fresh = column.str.head(_HEAD).is_first_distinct()
-        masks = (one.to_list() for one in (told, stack, troubled, told | troubled | fresh))
-        for raw, look, of_stack, trouble, any_of_it in zip(lines, *masks, strict=True):
+        for raw, (look, of_stack, trouble, any_of_it) in zip(lines, _marks(lines), strict=True):
             waits = reader.waits
             if not (any_of_it or waits):
                 continue
