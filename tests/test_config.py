@@ -63,9 +63,7 @@ def test_argument_beats_environment_beats_default() -> None:
         ("DISTTRACE_PENDING", "0", "pending", 0.0),
     ],
 )
-def test_text_becomes_a_typed_value(
-    variable: str, text: str, attribute: str, value: object
-) -> None:
+def test_text_becomes_typed_value(variable: str, text: str, attribute: str, value: object) -> None:
     """Each variable's text is parsed into the type that the config promises."""
     config, complaints = resolve({}, {variable: text})
     assert complaints == []

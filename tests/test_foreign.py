@@ -155,8 +155,7 @@ SCARCE = frozenset({"SCARCE", "RecursionError"})  # then too little is left to f
 
 
 def _swallowing(tree: ast.AST, own: frozenset[str], within: str = "") -> Iterator[str]:
-    """The functions that take what anybody may raise, and neither raise it on nor ask whose it is:
-    by ``except ours(...)``, or a guard. Classes of our ``own`` nobody else raises."""
+    """Functions that take any exception without a question; our ``own`` nobody else raises."""
     for node in ast.iter_child_nodes(tree):
         function = node.name if isinstance(node, ast.FunctionDef) else within
         if _taken(node) - own - SCARCE:
@@ -226,9 +225,7 @@ def test_nobody_else_swallows_what_may_be_the_programs() -> None:
     ["passes", "ends", "named", "texts", "shapes", "strikes", "asked", "collects", "kept", "lists"],
 )
 def test_as_untraced(tmp_path: Path, name: str, core: str) -> None:
-    """The program sees what it sees without tracing: its exceptions, all that they bear, how often
-    they were touched; none that strikes is lost, and one that is kept costs no more each time.
-    """
+    """The same exceptions with all that they bear; none is lost, and none kept costs more."""
     bare = to_its_end("-W", "ignore", PROGRAM, name, "", tmp_path).check()
     outcome = to_its_end("-W", "ignore", PROGRAM, name, core, tmp_path).check()
     assert bare.stdout
@@ -237,8 +234,7 @@ def test_as_untraced(tmp_path: Path, name: str, core: str) -> None:
 
 
 def test_code_of_ours_is_known_in_place() -> None:
-    """By the type of its file's name, which stays also where equal texts become one (Python 3.13);
-    what reads that name gets the text."""
+    """By the type of its file's name, also where equal texts become one (Python 3.13)."""
     code = compile("", "theirs.py", "exec")
     ours = code.replace(co_filename=foreign.InPlace(code.co_filename))
     files = [code.co_filename, ours.co_filename]

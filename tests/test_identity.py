@@ -43,9 +43,7 @@ def test_ids_differ_and_name_files() -> None:
         (["python"], "main"),
     ],
 )
-def test_the_agent_is_known_by_its_command(
-    monkeypatch: pytest.MonkeyPatch, argv: list[str], role: str
-) -> None:
+def test_an_agents_command(monkeypatch: pytest.MonkeyPatch, argv: list[str], role: str) -> None:
     """Before torch is imported nothing else tells."""
     monkeypatch.setattr(sys, "orig_argv", argv)
     assert Identity({}).role == role
@@ -97,9 +95,7 @@ def test_an_agent_is_a_launch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("given", [["--rdzv-id", "r7"], ["--rdzv_id=r7"]])
-def test_a_run_id_names_the_job_of_the_agent(
-    monkeypatch: pytest.MonkeyPatch, given: list[str]
-) -> None:
+def test_a_run_id_names_the_agents_job(monkeypatch: pytest.MonkeyPatch, given: list[str]) -> None:
     """The agents of all hosts are told it on their command lines, and only there."""
     command = ["python", "/usr/bin/torchrun", *given, "train.py"]
     monkeypatch.setattr(sys, "orig_argv", command)

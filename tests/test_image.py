@@ -26,9 +26,7 @@ def step(pattern: str) -> str:
 
 @pytest.mark.long
 def test_the_steps_of_the_image(tmp_path: Path) -> None:
-    """What it makes needs neither network nor compiler, nor this source; it is not this pip's, nor
-    in a container: the base image, mounts and the user are an engine's to try.
-    """
+    """It needs no network, compiler or source; mounts and users are an engine's to try."""
     environ = clean_environ()
     del environ["PYTHONPATH"]
     run_program([sys.executable, "-m", "venv", tmp_path / "env"], environ, 120).check()

@@ -50,9 +50,7 @@ def test_without_tracing_there_is_nothing() -> None:
         ("slow", False),
     ],
 )  # fmt: skip
-def test_what_the_job_said_is_below_the_exception(
-    live: dict[str, Any], kind: str, told: bool
-) -> None:
+def test_what_the_job_said_is_below_the_error(live: dict[str, Any], kind: str, told: bool) -> None:
     """Once, however often it passes; what explains no failure is not there."""
     live["said"] = {"kind": kind, "summary": "Rank 1 never joined."}
     error = RuntimeError("timed out")

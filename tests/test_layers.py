@@ -99,10 +99,7 @@ def sources(folder: Path) -> list[Path]:
 
 
 def imports(path: Path, package: Path, *, top_only: bool = False) -> tuple[str, ...]:
-    """Full names of the modules that the file imports, inside functions too.
-
-    `from package import name` counts as `package.name` where that is a module.
-    """
+    """Modules that a file imports, inside functions too; `package.name` where that is a module."""
     return tuple(_imports(path, package, top_only=top_only))
 
 

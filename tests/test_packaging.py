@@ -64,8 +64,7 @@ class Environment:
         return run_program([*pip, *args], environ, 240, cwd=self.folder).check()
 
     def files(self) -> list[str]:
-        """Every file in it but compiled ones, which interpreters make as they go; pip leaves empty
-        folders of what it took away."""
+        """Every file but compiled ones; pip leaves empty folders of what it took away."""
         paths = (path for path in self.folder.rglob("*") if not path.is_dir())
         names = (str(path.relative_to(self.folder)) for path in paths)
         return sorted(name for name in names if "__pycache__" not in name)
@@ -240,9 +239,7 @@ def test_the_wheel_installs_starts_once_and_leaves(built: Built, environment: En
     assert environment.files() == before
 
 
-def test_an_editable_installs_starts_once_and_leaves(
-    built: Built, environment: Environment, tmp_path: Path
-) -> None:
+def test_an_editable_starts_once(built: Built, environment: Environment, tmp_path: Path) -> None:
     """The same for an editable install, made from the sdist so that this checkout stays clean."""
     with tarfile.open(built.sdist) as archive:
         _extract(archive, tmp_path / "source")

@@ -86,9 +86,7 @@ def test_a_file_of_somebody_else_decides_nothing(tmp_path: Path) -> None:
 def test_what_a_program_does_to_the_file_is_its_own_affair(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
 ) -> None:
-    """It is read, or seen to be missing, as the program starts: later nobody opens it, as whoever
-    holds a lease on it would notice.
-    """
+    """Read or missed at the start: nobody opens it later, as who holds a lease would notice."""
     file = tmp_path / "pyproject.toml"
     if there:
         file.write_text("")
@@ -107,9 +105,7 @@ def test_what_a_program_does_to_the_file_is_its_own_affair(
 
 
 @needs_toml
-def test_a_program_and_the_commands_take_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_programs_and_commands_take_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A traced program writes where the project says, and ``diagnose`` reads there."""
     (tmp_path / "pyproject.toml").write_text("[tool.disttrace]\ndir = 'traces'\nquiet = true\n")
     program = (

@@ -31,11 +31,7 @@ def install(**settings):
 
 
 def start(code: str = LOADED, *, times: int = 1, **variables: str) -> Outcome:
-    """Run the line of the start-up file `times` times as the interpreter does, then `code`.
-
-    `disttrace.session` is a stand-in that counts its calls, so that what is tested is start-up;
-    so is `torch`, which is empty.
-    """
+    """Run the start-up line `times` times, then `code`; session and torch are stand-ins."""
     program = (
         "import sys, types\n"
         "class Finder:\n"
@@ -184,9 +180,7 @@ def test_uninstall_without_install_does_nothing() -> None:
 
 
 @pytest.mark.parametrize("python", INTERPRETERS)
-def test_start_up_imports_nothing_that_a_program_could_have_named(
-    python: str, tmp_path: Path
-) -> None:
+def test_start_up_imports_nothing_a_program_may_have_named(python: str, tmp_path: Path) -> None:
     """Before torch comes, only what the bare interpreter holds, modules of C, and ours."""
     code = (
         "import sys\n"
@@ -216,10 +210,7 @@ SHADOWS = tuple(name for name in _NAMES if name not in sys.builtin_module_names)
 
 @pytest.mark.parametrize("activation", ["variable", "run", "explicit"])
 def test_a_programs_own_modules_are_found(tmp_path: Path, activation: str) -> None:
-    """A file beside the script is what its name imports, though the standard library has one too.
-
-    Here torch imports nothing of these: it is empty.
-    """
+    """A file beside the script, though the standard library has one of that name too."""
     for name in SHADOWS:
         (tmp_path / f"{name}.py").write_text(f"MINE = print({name!r}) or True\n")
     (tmp_path / "torch").mkdir()
@@ -313,10 +304,7 @@ _PLACES = {
 @pytest.mark.parametrize("python", INTERPRETERS)
 @pytest.mark.parametrize("place", _PLACES)
 def test_other_finders_stand_where_they_like(python: str, place: str, tmp_path: Path) -> None:
-    """Beside one that asks all others, one that is asked before ours, a list that was filled anew
-    or a lazy loader, torch is imported as untraced, each finder is asked once for it, and tracing
-    begins or somebody is told.
-    """
+    """torch is imported as untraced, each finder asked once, and tracing begins or it is told."""
     code, ours = _PLACES[place]
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("import torch.within\npart = 1\n")

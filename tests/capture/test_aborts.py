@@ -44,9 +44,7 @@ def test_what_the_watchdog_aborts(mode: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(("happened", "end"), [(True, b"e"), (False, b"c")])
-def test_an_error_of_the_group_tells_of_an_abort(
-    happened: bool, end: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_tells_abort(happened: bool, end: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of any error, long before a time-out: torch notes it before it aborts."""
     monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")
     device = Device()
@@ -57,11 +55,8 @@ def test_an_error_of_the_group_tells_of_an_abort(
 
 
 @pytest.mark.parametrize("mode", ["0", "1", "2", "3"])
-def test_what_may_have_been_aborted_is_doubted_until_a_younger_one(
-    mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where torch tells of no error. Two that complete at once do not vouch for each
-    other; one that was issued afterwards does, and of the last nobody knows."""
+def test_an_end_is_doubted_until_a_younger_one(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that complete at once do not vouch for each other; one that was issued later does."""
     monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", mode)
     device = Device()
     both = [device.issue(), device.issue()]
@@ -149,8 +144,7 @@ def test_every_operation_is_recorded(ran: tuple[list[dict[str, Any]], Path]) -> 
 
 
 def test_kernels_wait_for_a_call(ran: tuple[list[dict[str, Any]], Path]) -> None:
-    """Imports, Python's own calls, functional collectives and DDP bring none that others pass;
-    everything else does; none stays behind."""
+    """Python's own calls, functional ones and DDP bring none that others pass; all else does."""
     cases, _ = ran
     assert len(cases) == 12
     for case in cases:

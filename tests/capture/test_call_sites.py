@@ -147,9 +147,7 @@ def framework(tmp_path: Path) -> Path:
 
 @EACH_CORE
 @pytest.mark.parametrize("depth", [1, 2, 4, 9, 0])
-def test_the_programs_line_behind_a_framework(
-    tmp_path: Path, framework: Path, core: str, depth: int
-) -> None:
+def test_line_behind_a_framework(tmp_path: Path, framework: Path, core: str, depth: int) -> None:
     """One stack for each line of the program that called, found anew each time."""
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)

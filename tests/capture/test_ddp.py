@@ -23,8 +23,7 @@ def operations(journal: RawJournal) -> list[tuple[str, str]]:
 
 
 def ends(journal: RawJournal) -> list[tuple[str, int]]:
-    """How each all_reduce of C++ ended ("e": awaited, "c": seen complete, "-": it did not), and
-    after how many nanoseconds."""
+    """How each all_reduce of C++ ended ("e": awaited, "c": complete, "-": not), and when, in ns."""
     calls, found = journal.calls(), dict[int, tuple[str, int]]()
     for record in journal.records:
         call = calls.get(record.get("s", 0), {})
@@ -150,9 +149,7 @@ model(torch.ones(1, 2))
 
 
 def test_parameters_without_a_gradient_are_named(tmp_path: Path) -> None:
-    """By the model in the traceback, as DDP numbers them: what is frozen has no number. The
-    program's own methods are not called for it.
-    """
+    """As DDP numbers them, frozen ones not; the program's methods are not called for it."""
     done = preloaded("-c", UNUSED, tmp_path)
     assert (done.code, "touched" in done.stdout) == (1, False)
     (journal,) = read_journals(tmp_path)

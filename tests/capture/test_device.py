@@ -91,9 +91,7 @@ def test_what_nobody_can_tell_is_unknown() -> None:
 
 
 @pytest.mark.parametrize("variable", [None, "TORCH_FR_BUFFER_SIZE"])
-def test_the_advice_names_the_variable_that_counts(
-    variable: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_advice_names_a_variable(variable: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first that is set wins."""
     for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
         monkeypatch.delenv(name, raising=False)
@@ -155,9 +153,7 @@ def test_a_captured_operation_ends_with_its_call() -> None:
         ("all_reduce", "collective", False),
     ],
 )
-def test_a_recorder_that_prints_an_error_when_asked_is_asked_no_more(
-    op: str, kind: str, batched: bool
-) -> None:
+def test_a_recorder_that_prints_errors_is_asked_no_more(op: str, kind: str, batched: bool) -> None:
     """It keeps an entry of a captured message, and of operations coalesced in one call, whose event
     is the graph's: each dump would print thirty lines for it."""
     device = Device()
@@ -251,9 +247,7 @@ def test_a_step_of_the_unix_clock_ends_nothing(monkeypatch: pytest.MonkeyPatch) 
     assert not device.poll(2)
 
 
-def test_a_thread_that_loses_the_processor_between_two_clocks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_thread_loses_the_processor_between_two_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clocks are read until they agree."""
     real, readings = time.time_ns, iter(range(100))
 
@@ -807,9 +801,7 @@ def test_a_group_that_was_made_anew_counts_its_numbers_anew() -> None:
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_what_is_issued_is_noted_as_the_plain_inbox_does(
-    compiled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_inboxes_note_what_is_issued(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Known groups are noted and the first note wakes; all else is left to Python."""
     if compiled:
         pytest.importorskip("disttrace.capture.devices._inbox")
@@ -948,9 +940,7 @@ def test_where_nobody_can_be_asked_each_is_unknown_at_once() -> None:
     assert device.ends(device.issue()) == [b"e"]
 
 
-def test_the_devices_library_of_rocm_bears_another_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rocms_library_bears_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same function, in libtorch_hip.so: found there, and told by its address."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("disttrace.capture.devices._dump")

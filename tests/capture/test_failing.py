@@ -84,9 +84,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize(("helper", "parts"), USED, ids=[helper for helper, _ in USED])
-def test_the_program_goes_on(
-    tmp_path: Path, whole: str, helper: str, parts: frozenset[str]
-) -> None:
+def test_a_program_goes_on(tmp_path: Path, whole: str, helper: str, parts: frozenset[str]) -> None:
     """Same results, and each part that failed is named once."""
     stdout, sentences = run(f"{PACKAGE}.{helper}", tmp_path)
     assert stdout == whole

@@ -99,9 +99,7 @@ def test_a_graph_without_collectives_costs_nothing(events: Events) -> None:
     assert (replays(device), device.operations.replays._names.entries) == ([], {})
 
 
-def test_a_replay_that_raises_is_an_operation_that_failed(
-    events: Events, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replay_that_raises_has_failed(events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
     """The exception is the program's."""
 
     def raises(self: Graph) -> None:

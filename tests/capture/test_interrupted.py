@@ -46,11 +46,7 @@ print(handled)
 
 @EACH_CORE
 def test_every_operation_ends_once(tmp_path: Path, core: str) -> None:
-    """What the handler issues takes nothing from the call that it interrupts.
-
-    Inside the C++ part of a call that issues, a handler's operation passes as part of that call, so
-    of those an unknown number is on record.
-    """
+    """Inside the C++ of a call that issues, an unknown number of the handler's is on record."""
     outcome = to_its_end("-c", PROGRAM, str(tmp_path), str(CALLS), core).check()
     assert outcome.stderr == ""
     handled = int(outcome.stdout)

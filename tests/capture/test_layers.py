@@ -70,8 +70,7 @@ def require_splitting() -> None:
 
 
 def test_layers(tmp_path: Path) -> None:
-    """FSDP1, DTensor and a pipeline: what passed the dispatcher, each once, ended and without
-    error."""
+    """FSDP1, DTensor and a pipeline: what passed the dispatcher, once each, and without error."""
     counted = [*map(json.loads, side_by_side(PROGRAMS / "layers.py", WORLD, tmp_path, "count"))]
     side_by_side(PROGRAMS / "layers.py", WORLD, tmp_path, "trace")
     journals = journals_by_rank(tmp_path / "out")
@@ -85,8 +84,7 @@ def test_layers(tmp_path: Path) -> None:
 
 
 def test_groups_made_in_other_ways(tmp_path: Path) -> None:
-    """Split, merged, refused, aborted, made again and local groups: the same endings, and each
-    operation once."""
+    """Split, merged, refused, aborted, made again, local: same endings, each operation once."""
     require_splitting()
     counted, traced = (
         [*map(json.loads, side_by_side(PROGRAMS / "regrouped.py", WORLD, tmp_path, mode))]

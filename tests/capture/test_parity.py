@@ -162,9 +162,7 @@ PROGRAM_RPC = Path(__file__).parent / "programs" / "remote_calls.py"
 
 
 def test_remote_calls_are_as_untraced(tmp_path: Path) -> None:
-    """Results and exceptions are the same; the store and the groups by which workers find each
-    other are recorded as everybody's.
-    """
+    """The same results and exceptions; their store and groups are recorded as everybody's."""
     printed = []
     for where in ("", str(tmp_path)):
         done = preloaded(str(PROGRAM_RPC), str(free_port()), where, timeout=120).check()

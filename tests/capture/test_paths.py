@@ -44,9 +44,7 @@ def _rank(journal: RawJournal) -> int:
     return int(max(record["rank"] for record in journal.of("identity") if "rank" in record))
 
 
-def test_exactly_what_passed_the_dispatcher(
-    traced: list[tuple[dict[str, int], RawJournal]],
-) -> None:
+def test_just_what_passed_the_dispatcher(traced: list[tuple[dict[str, int], RawJournal]]) -> None:
     """Names and numbers equal those that the program's own kernels counted, plus its barrier."""
     for counted, journal in traced:
         expected: collections.Counter[str] = collections.Counter()

@@ -38,9 +38,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_each_refusal_is_an_operation(traced: Path) -> None:
-    """Under its public name and on its group, once and without a sequence number; where a method
-    raised, that is its only record.
-    """
+    """Under its public name, on its group, once, without a number; its only record if it raised."""
     journals = read_journals(traced)
     assert len(journals) == WORLD
     everywhere = [
@@ -109,12 +107,8 @@ print(sorted(raised, key=str))
 
 
 @pytest.mark.parametrize("core", ["c", "python"])
-def test_a_refusal_with_a_text_of_its_own_is_a_bounded_piece_of_work(
-    tmp_path: Path, core: str
-) -> None:
-    """Functions of ours that run for it: 79 to 87, the thousandth time as the first. What is raised
-    is what is raised without us.
-    """
+def test_a_refusal_with_a_text_of_its_own_is_bounded_work(tmp_path: Path, core: str) -> None:
+    """79 to 87 functions of ours, the thousandth time too; what is raised is as without us."""
     variables = {"DISTTRACE_DIR": str(tmp_path / "out"), "DISTTRACE_CORE": core}
     bare, printed = (
         preloaded("-c", EACH_WITH_A_TEXT, DISTTRACE=on, **variables).check().stdout.splitlines()  # type: ignore[arg-type]

@@ -72,10 +72,7 @@ OWN_FOLDER = ["sh", "-c", 'DISTTRACE_DIR=$DISTTRACE_DIR/rank$RANK exec "$@"', "s
 
 
 def command(row: Row, apart: Path | None = None, hosts: Sequence[Host] = ()) -> list[str]:
-    """How the row's program is started; ``apart``: with a folder per rank below this one.
-
-    ``hosts``: whose turns it is to start a rank, the first one serves the store.
-    """
+    """How it is started; ``apart``: a folder per rank; ``hosts``: in turns, the first serves."""
     program = [str(row.path), *row.arguments]
     if row.torchrun:
         way = "--standalone" if row.standalone else f"--master-port={free_port()}"
@@ -119,11 +116,7 @@ def started(
     apart: bool = False,
     hosts: Sequence[Host] = (),
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The row's program, traced, in a process group of its own that does not outlive this.
-
-    ``apart``: each rank has a folder of its own, as on hosts that share none; ``hosts``: they are
-    there.
-    """
+    """The row's program, traced, in a group of its own; ``apart``, ``hosts``: as ``command``."""
     environment = {
         **os.environ, "DISTTRACE": "1", "DISTTRACE_DIR": str(folder / "journals"),
         "OMP_NUM_THREADS": "1", **environ,
@@ -162,10 +155,7 @@ def _verdict(row: Row, when: str, report: dict[str, Any] | None, code: int, text
 
 
 def _live(row: Row, folder: Path, process: subprocess.Popen[bytes]) -> Verdict | None:
-    """The first diagnosis that finds something and says the same for a while, or the last one.
-
-    None where the program ended before.
-    """
+    """The first diagnosis that stays the same for a while, or the last; None: it ended before."""
     deadline = time.monotonic() + DEADLINE_S
     before: list[str] = []
     since = time.monotonic()
@@ -203,10 +193,7 @@ def _differing_by_workers(journals: Path, name: str) -> list[str]:
 def run_row(
     row: Row, folder: Path, environ: Mapping[str, str] | None = None, *, losses: bool = False
 ) -> Outcome:
-    """Run a row in an empty folder of its own, with these variables besides the usual ones.
-
-    ``losses``: its journals are judged once more without each single file of them.
-    """
+    """Run a row in a folder of its own; ``losses``: judge it without each single file too."""
     began = time.monotonic()
     verdicts: list[Verdict] = []
     problems: list[str] = []

@@ -357,9 +357,7 @@ OWN_ERRORS = (
 
 
 def _late_arrival(options: str, marker: str, kind: str = "missing_participant", **keys: Any) -> Row:
-    """Who came when the others had given up is missing, told where it was until then, and the
-    network is not suspected.
-    """
+    """Who came too late is missing, told where it was; the network is not suspected."""
     return row(
         23,
         f"late_arrival.py {options}",
@@ -539,11 +537,7 @@ HEALTHY = (
 
 
 def _both_ways(rows: tuple[Row, ...]) -> tuple[Row, ...]:
-    """Rows under torchrun run twice: with --standalone and, as most people start, without.
-
-    Sudden ends without it are in the slice: they are quick, and it is the case in which an agent
-    was once taken for a member.
-    """
+    """Rows under torchrun run with --standalone and without; sudden ends without in the slice."""
     found: list[Row] = []
     for row in rows:
         found.append(row)

@@ -20,9 +20,7 @@ SLICE = [row for row in ROWS if row.name in (_HEALTHY, _HANGING)]
 
 @pytest.mark.parametrize("row", SLICE, ids=lambda row: row.name)
 @pytest.mark.parametrize("semantics", ["2.13"])
-def test_the_right_thing_is_said_where_calls_return_at_once(
-    row: Row, semantics: str, tmp_path: Path
-) -> None:
+def test_what_is_said_where_calls_return_at_once(row: Row, semantics: str, tmp_path: Path) -> None:
     """The host goes on, and the device waits."""
     pytest.importorskip("torch")
     assert len(SLICE) == 2
@@ -46,9 +44,7 @@ def _first_calls(tmp_path: Path, creation_s: float, *arguments: str, stall_s: in
 @pytest.mark.parametrize(
     ("creation_s", "stall_s"), [(6, 2), pytest.param(60, 10, marks=pytest.mark.long)]
 )
-def test_no_alarm_while_communicators_are_made(
-    creation_s: int, stall_s: int, tmp_path: Path
-) -> None:
+def test_quiet_while_communicators_are_made(creation_s: int, stall_s: int, tmp_path: Path) -> None:
     """Many limits long, and as many for a pair: told as a start, and nobody is ended."""
     pytest.importorskip("torch")
     outcome = _first_calls(tmp_path, creation_s, stall_s=stall_s).check()
@@ -76,9 +72,7 @@ def test_who_does_not_enter_the_first_call_is_told_at_the_limit(tmp_path: Path) 
         pytest.param("2", "2.15", marks=pytest.mark.long),
     ],
 )
-def test_batches_are_over_when_all_of_them_is(
-    semantics: str, missing: str | None, tmp_path: Path
-) -> None:
+def test_a_batch_ends_with_its_last(semantics: str, missing: str | None, tmp_path: Path) -> None:
     """Entries of their parts never complete on 2.13, and are complete when issued on 2.15."""
     pytest.importorskip("torch")
     program = str(Path(__file__).parent / "programs" / "batched.py")
@@ -102,8 +96,7 @@ def test_batches_are_over_when_all_of_them_is(
 
 @pytest.mark.parametrize("missing", [False, True])
 def test_what_ddp_issues_through_relays_ends_on_the_device(missing: bool, tmp_path: Path) -> None:
-    """A reducer's all_reduces are recorded as C++'s, each is over when the device says so, and one
-    that another rank does not come to is told."""
+    """A reducer's all_reduces are C++'s, end by the device, and one not joined is told."""
     pytest.importorskip("torch")
     program = str(Path(__file__).parent / "programs" / "relayed.py")
     variables = {"DISTTRACE": "1", "DISTTRACE_STALL": "3", "DISTTRACE_ON_STALL": "abort"}

@@ -50,8 +50,7 @@ def test_each_program_is_run() -> None:
 
 
 def test_healthy_rows_expect_nothing_and_faulty_ones_something() -> None:
-    """Only healthy programs, clocks that are wrong by themselves, and an attempt that was repeated
-    with success are to be met by silence."""
+    """Silence: healthy programs, clocks wrong by themselves, an attempt repeated with success."""
     silent = [
         row.name
         for row in ROWS

@@ -15,9 +15,7 @@ _MADE = ROOT / "build" / "frameworks"
 
 
 def environment(*packages: str) -> Path:
-    """The folder of programs of an environment that has ``packages``, made once for each version of
-    Python. CalledProcessError where they cannot be installed: what is not there was not tried.
-    """
+    """The programs' folder of an environment with ``packages``; or CalledProcessError."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     folder = _MADE / version / "-".join(packages).replace("[", "-").replace("]", "")
     programs, made = folder / "bin", folder / "installed"

@@ -178,9 +178,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
-def test_a_child_that_imports_torch_itself_is_traced_to_its_end(
-    tmp_path: Path, method: str
-) -> None:
+def test_a_child_that_imports_torch_itself_is_traced_whole(tmp_path: Path, method: str) -> None:
     """Its parent knows no torch; multiprocessing's own `os._exit` is no sudden end."""
     program = LATE.replace("GLOO", GLOO.replace("\n", "\n    ")).replace("METHOD", method)
     journals = run(tmp_path, program, DISTTRACE="1")

@@ -216,9 +216,7 @@ def told(said: list[Path]) -> list[str]:
 @pytest.mark.parametrize(
     "layout", ["by host", pytest.param("one host's cannot be made", marks=pytest.mark.long)]
 )
-def test_a_hang_over_hosts_has_one_verdict(
-    tmp_path: Path, layout: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_single_verdict(tmp_path: Path, layout: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Told live by one of them, and by ``diagnose``, with what the job itself said."""
     out, said = tmp_path / "out", [tmp_path / "said0", tmp_path / "said1"]
     own = [out / "r7" / (f"node{node}" if renamed(node) else HOST) for node in range(2)]

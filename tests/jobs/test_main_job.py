@@ -144,9 +144,7 @@ def test_a_processs_own_threads_and_folder_stay_as_they_were(tmp_path: Path) -> 
 
 
 @pytest.mark.long
-def test_journals_beside_the_logs_of_torchrun(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_journals_by_torchruns_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """``diagnose`` takes the whole folder, and minds no file that is none of a journal."""
     logs = tmp_path / "logs"
     outcome = torchrun(

@@ -22,9 +22,7 @@ print(orjson.mine, resource.mine)
 
 @pytest.mark.parametrize("imported_before", [False, True])
 @pytest.mark.parametrize("package", [False, True])
-def test_the_programs_own_are_left_alone(
-    tmp_path: Path, *, imported_before: bool, package: bool
-) -> None:
+def test_the_programs_own_are_kept(tmp_path: Path, *, imported_before: bool, package: bool) -> None:
     """They are executed when the program imports them, and stay what its names mean."""
     for name in ("orjson", "resource"):
         file = tmp_path / name / "__init__.py" if package else tmp_path / f"{name}.py"

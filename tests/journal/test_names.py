@@ -142,9 +142,7 @@ def test_it_is_closed_afterwards(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("taken", [True, False])
-def test_what_the_program_did_with_the_number_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: bool
-) -> None:
+def test_a_changed_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: bool) -> None:
     """While the thread reads: the number is another file's, or nobody's."""
     (tmp_path / "ours").write_text("ours")
     (tmp_path / "theirs").write_text("theirs")

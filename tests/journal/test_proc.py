@@ -51,9 +51,7 @@ def test_a_process_writes_down_who_it_is() -> None:
         ({"pid": None}, None), ({"pid": 0}, None), ({"pid": -1}, None),
     ],
 )  # fmt: skip
-def test_what_differs_is_another_process_or_unknown(
-    changed: dict[str, object], alive: bool | None
-) -> None:
+def test_what_differs_is_another_or_unknown(changed: dict[str, object], alive: bool | None) -> None:
     """Ended only where this kernel says it of this namespace, and never of another one."""
     known = who(os.getpid())
     place = changed.pop("place", {})

@@ -170,8 +170,7 @@ def test_a_journal_goes_on_after_its_files_were_shortened(tmp_path: Path, core: 
 
 @pytest.mark.skipif(uncompiled() is not None, reason="nothing was compiled")
 def test_a_guard_that_is_dropped_is_let_go() -> None:
-    """An exception of a signal handler may strike where nobody has it yet: after 32 of these
-    nothing could be mapped any more. One that was released takes no other's place with it."""
+    """A handler's exception may strike where nobody has it yet: 32 of these, and none was left."""
     with mmap.mmap(-1, mmap.PAGESIZE) as mapping:
         for _ in range(100):
             Guard(mapping)

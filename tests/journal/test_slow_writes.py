@@ -91,7 +91,7 @@ def test_a_written_segment_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("seconds", "why"), [(0.5, "one write took"), (0.15, "writes took")])
-def test_the_program_goes_on(tmp_path: Path, seconds: float, why: str) -> None:
+def test_a_program_goes_on(tmp_path: Path, seconds: float, why: str) -> None:
     """It is held up for some writes, then no more; the journal says that tracing was taken off."""
     pytest.importorskip("torch")
     outcome = preloaded(PROGRAM, tmp_path, "20", str(seconds), DISTTRACE_SLOW_WRITE="0.3").check()

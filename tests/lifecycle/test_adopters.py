@@ -41,9 +41,7 @@ FIRST = pytest.mark.skipif(not may_unshare(), reason="no pid namespace can be ma
 
 
 @pytest.mark.parametrize("how", ["here", pytest.param("first", marks=[pytest.mark.long, FIRST])])
-def test_a_program_that_waits_for_all_its_children_ends_as_it_does(
-    tmp_path: Path, how: str
-) -> None:
+def test_a_program_that_waits_for_all_its_children_ends_as_ever(tmp_path: Path, how: str) -> None:
     """The same children, in the same order, as its untraced twin; and its stall is told."""
     before = NAMESPACE if how == "first" else []
     runs = []
@@ -95,9 +93,7 @@ if __name__ == "__main__":
 @FIRST
 @pytest.mark.long
 @pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
-def test_the_stall_of_a_container_is_told_whatever_its_first_process(
-    tmp_path: Path, launcher: str
-) -> None:
+def test_a_containers_stall_is_told_by_any_first_process(tmp_path: Path, launcher: str) -> None:
     """Whoever notices it first: a rank asks the launcher, also one that does nothing else."""
     (tmp_path / "spawns.py").write_text(SPAWNS)
     ways = {

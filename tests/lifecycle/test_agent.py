@@ -128,9 +128,7 @@ event("synced")
 
 
 def test_what_a_keep_alive_leads_to_is_noted_once(tmp_path: Path) -> None:
-    """torchrun keeps alive every five seconds, and notes are never dropped: days would be megabytes
-    that each verdict reads and tells other hosts.
-    """
+    """It comes every five seconds, and notes are never dropped: days would be megabytes."""
     preloaded("-c", KEPT_ALIVE, DISTTRACE="1", DISTTRACE_DIR=str(tmp_path)).check()
     (journal,) = read_journals(tmp_path)
     assert [r["text"] for r in journal.of("rendezvous")] == ["joined", "synced", "failed", "synced"]

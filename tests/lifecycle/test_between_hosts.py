@@ -170,9 +170,7 @@ while time.monotonic() < until or step <= 120:
 @pytest.mark.long
 @pytest.mark.parametrize("odd", ["skip", "nothing", "off"])
 def test_hosts_that_are_out_of_step_say_so_once_within_seconds(tmp_path: Path, odd: str) -> None:
-    """Each has one rank, and they share no folder; in step they say nothing, and without
-    heartbeats nobody listens.
-    """
+    """A rank each and no shared folder; in step, or without heartbeats, they say nothing."""
     path = tmp_path / "steps.py"
     path.write_text(STEPS)
     variables = clean_environ(

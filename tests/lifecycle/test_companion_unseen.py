@@ -167,9 +167,7 @@ def outcome(tmp_path: Path, how: str, **variables: str) -> Outcome:
 
 @pytest.mark.parametrize("how", ["execv", pytest.param("execlpe", marks=pytest.mark.long), "c"])
 def test_what_a_program_becomes_is_told(tmp_path: Path, how: str) -> None:
-    """Output and exit code are those of the twin; the journals are of two programs that follow one
-    another in one process, of which only the last ended by itself.
-    """
+    """As its twin; two journals of one process, of which the last alone ended by itself."""
     folder = tmp_path / "out"
     rank = {"RANK": "1", "WORLD_SIZE": "2"}
     traced = outcome(tmp_path, how, DISTTRACE="1", DISTTRACE_DIR=str(folder), **rank)

@@ -94,9 +94,7 @@ def test_it_holds_nothing_of_the_program(tmp_path: Path, kept: bool) -> None:
 
 
 @pytest.mark.parametrize("closed", [(0,), (0, 1), (1, 2), (0, 1, 2), (2,)])
-def test_a_program_without_its_outputs_hands_over_other_numbers(
-    tmp_path: Path, closed: tuple[int, ...]
-) -> None:
+def test_without_outputs_it_gives_other_numbers(tmp_path: Path, closed: tuple[int, ...]) -> None:
     """What is opened then has theirs."""
     code = f"""
 import os
@@ -116,9 +114,7 @@ os._exit(0)
 
 @WAYS
 @pytest.mark.parametrize(("name", "error"), [("none", FileNotFoundError), ("", PermissionError)])
-def test_what_cannot_be_started_is_said(
-    tmp_path: Path, kept: bool, name: str, error: type[OSError]
-) -> None:
+def test_failed_starts_told(tmp_path: Path, kept: bool, name: str, error: type[OSError]) -> None:
     """With the kernel's reason, and nobody is left of the attempt."""
     with (tmp_path / "out").open("wb") as out:
         number = out.fileno()
@@ -157,9 +153,7 @@ def test_without_the_compiled_part_there_is_none(monkeypatch: pytest.MonkeyPatch
         detached.start(["/bin/true"], {}, out=1, err=2, kept=False)
 
 
-def test_paths_of_the_environment_are_absolute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_of_variables_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It runs in another directory; what is no path stays."""
     monkeypatch.chdir(tmp_path)
     given = {
@@ -237,9 +231,7 @@ def waits(tmp_path: Path, way: str, traced: str) -> tuple[Outcome, list[str]]:
 
 @pytest.mark.parametrize("way", ["wrapper", "within"])
 def test_nothing_of_the_program_runs_a_second_time(tmp_path: Path, way: str) -> None:
-    """Neither itself, where it has Python within, nor what it calls its interpreter,
-    nor what others have run at the start of each: no process of ours is started, or a bare one.
-    """
+    """Not itself, nor its interpreter, nor what runs at each start: none, or a bare one."""
     bare, ran_bare = waits(tmp_path / "bare", way, "0")
     outcome, ran = waits(tmp_path / "traced", way, "1")
     refuses = way == "within"
@@ -263,9 +255,7 @@ except OSError as error: print("none:", error)
 
 @pytest.mark.parametrize("interpreter", PYTHONS)
 def test_the_interpreter_is_the_one_that_runs(interpreter: str, tmp_path: Path) -> None:
-    """On each version, whatever the program calls so later; in a frozen program there is none, nor
-    where the same file lies elsewhere under another name.
-    """
+    """On each version, whatever it is called later; a frozen program has none."""
     other = tmp_path / "trainer"
     other.write_bytes(Path(interpreter).read_bytes())
     other.chmod(0o700)

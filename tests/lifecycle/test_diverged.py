@@ -122,9 +122,7 @@ def told(
 
 
 def test_each_group_that_diverges_is_told_once_before_anybody_hangs(tmp_path: Path) -> None:
-    """Of two calls in another order, once and from a step on, and another reduce op; callbacks hear
-    it in all ranks (else the program would not end). A rank that logs by another line is none.
-    """
+    """Other orders and reduce ops, heard by callbacks of all ranks; another line to log is none."""
     said, stderr = told(tmp_path, GROUPS)
     kinds = sorted(one["finding"]["kind"] for one in said)
     assert kinds == ["divergence", "divergence", "reduce_op_mismatch"], stderr
@@ -159,9 +157,7 @@ def test_one_flipped_bit_is_told_at_the_next_call_that_is_sampled(tmp_path: Path
     assert one["culprit_ranks"] == [1]
 
 
-def test_an_input_that_is_not_finite_is_told_and_nothing_else_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_nonfinite_input_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At its rank and line; results, exceptions and what a mode sees are those of a run without."""
     monkeypatch.chdir(tmp_path)
     program = tmp_path / "program.py"

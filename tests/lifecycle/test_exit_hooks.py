@@ -127,9 +127,7 @@ def test_a_child_of_torch_spawn_that_leaves_says_where(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="a frame of ours would show in its parent")
 def test_an_interrupt_that_torch_spawn_swallows(tmp_path: Path) -> None:
-    """Its child ends with 0 after Ctrl-C, and its journal says why. Since torch 2.15 it ends as by
-    a signal, and its parent shows that.
-    """
+    """Its child ends with 0 (since torch 2.15 as by a signal), and its journal says why."""
     said = traced(tmp_path, "torch", "interrupted").check().stdout
     code = 128 + signal.SIGINT if said else 0
     assert said.startswith("ProcessRaisedException") if said else not said

@@ -75,11 +75,8 @@ def outcome(tmp_path: Path, library: str, when: str, until: str, **variables: st
         pytest.param("gevent", "before", marks=pytest.mark.long),
     ],
 )
-def test_a_stall_is_told_and_no_greenlet_runs_meanwhile(
-    tmp_path: Path, library: str, when: str
-) -> None:
-    """Our threads are threads, and nothing of ours lets the program's greenlets run. The library
-    comes before tracing begins, or after it."""
+def test_a_stall_is_told_and_no_greenlet_runs(tmp_path: Path, library: str, when: str) -> None:
+    """Our threads are threads, whether the library comes before tracing begins or after it."""
     if find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
     plain, traced = tmp_path / "plain", tmp_path / "traced"
@@ -90,8 +87,7 @@ def test_a_stall_is_told_and_no_greenlet_runs_meanwhile(
 
 
 def test_the_recorder_takes_them_from_one_place() -> None:
-    """Locks, threads, queues, sleeps and polls of ours are those of `journal/originals.py`. What
-    runs at the interpreter's start comes before any library."""
+    """`journal/originals.py`; what runs at the interpreter's start comes before any library."""
     replaced = re.compile(
         r"(?<!`)threading\.(Lock|RLock|local|Thread\(|Event|Condition|enumerate|get_native_id)"
         r"|\btime\.sleep\(|\bselect\.(e?poll|select)\(|\bqueue\.[SQE]|import _thread|from _thread"

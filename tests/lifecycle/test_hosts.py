@@ -98,9 +98,7 @@ def test_without_the_server_each_host_speaks_for_itself(
 @pytest.mark.long
 @pytest.mark.parametrize("hosts", [2], indirect=True)
 @pytest.mark.parametrize("libuv", ["1", "0"], ids=["libuv", "plain"])
-def test_what_a_program_counts_is_its_own(
-    tmp_path: Path, hosts: Sequence[Host], libuv: str
-) -> None:
+def test_a_program_counts_for_itself(tmp_path: Path, hosts: Sequence[Host], libuv: str) -> None:
     """At each of hundreds of polls, before, during and after the stall, as without tracing."""
     found = {}
     for switch in ("0", "1"):

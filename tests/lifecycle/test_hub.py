@@ -311,9 +311,7 @@ def test_a_client_that_floods_is_let_go(
 
 
 @pytest.mark.parametrize("name", ["n" * 65, "n" * 5000, "", 7])
-def test_a_name_that_is_none_is_refused(
-    pair: tuple[Peers, int], store: TCPStore, name: object
-) -> None:
+def test_a_wrong_name_is_refused(pair: tuple[Peers, int], store: TCPStore, name: object) -> None:
     first, port = pair
     stranger = Stranger(port, protocol.job_of(store.port))
     stranger.say("join", id=name, order=7)
@@ -398,9 +396,7 @@ def _client(server: Endpoint, stream: int) -> Conversation:
     return talk
 
 
-def test_from_one_address_only_so_many(
-    pair: tuple[Peers, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_one_address_so_many(pair: tuple[Peers, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """A flood is turned away at the door, and the door stays open for the others."""
     first, port = pair
     monkeypatch.setattr(endpoint, "MOST_GREETING", 4)

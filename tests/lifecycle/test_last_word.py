@@ -237,11 +237,8 @@ raise ValueError("; ".join(sys.argv[1:]))
 
 
 @pytest.mark.parametrize("pieces", [("sk-", "Authorization: "), ("a=b&", "://@")])
-def test_texts_that_repeat_themselves_end_as_untraced(
-    tmp_path: Path, pieces: tuple[str, ...]
-) -> None:
-    """In arguments, keys, names and exceptions; patterns of another than linear time took minutes.
-    A shell takes the hints as they are, whatever the folder is called."""
+def test_texts_that_repeat_themselves_end_alike(tmp_path: Path, pieces: tuple[str, ...]) -> None:
+    """Arguments, keys, names, exceptions: in linear time; a shell takes the hints as they are."""
     folder = tmp_path / """a b'c$(touch hit)"d`touch hit`;&"""
     traced: dict[str, Any] = {"DISTTRACE": "1", "DISTTRACE_DIR": str(folder), "DISTTRACE_QUIET": ""}
     texts = [56_000 // len(piece) * piece for piece in pieces]

@@ -69,9 +69,7 @@ def outcome(ranks: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("on_stall", [None, "abort"])
-def test_an_order_to_end_that_was_left_over_ends_nobody(
-    tmp_path: Path, on_stall: str | None
-) -> None:
+def test_an_order_to_end_left_over_ends_nobody(tmp_path: Path, on_stall: str | None) -> None:
     """The next job says and does what it does without being traced."""
     out = tmp_path / "out"
     traced = {"DISTTRACE": "1", "DISTTRACE_DIR": str(out), "DISTTRACE_JOB": "nightly"}

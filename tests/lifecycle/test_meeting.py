@@ -78,9 +78,7 @@ def test_what_others_may_write_is_not_taken(
 
 
 @pytest.mark.usefixtures("parent")
-def test_the_roll_names_the_journals_of_a_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_roll_names_a_hosts_journals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of those that live and those that ended lately; the folder is listed for none of them."""
     folder = tmp_path / "out"
     folder.mkdir()

@@ -96,9 +96,7 @@ def test_clocks_of_several_hosts_are_set_right_by_what_is_told(tmp_path: Path) -
 
 
 def test_who_was_killed_before_we_began_is_not_judged_with_us(tmp_path: Path) -> None:
-    """All were killed and started again at once at the same address, and a companion of the first
-    run still answers.
-    """
+    """All began again at the same address, and a companion of the first run still answers."""
     found = {}
     for run, rank in ((0, 1), (1, 0), (1, 1)):
         folder = tmp_path / f"{run}{rank}"
@@ -224,9 +222,7 @@ def test_what_two_tell_of_one_process_is_not_believed(tmp_path: Path) -> None:
     assert unpacked([answer(zlib.compress(orjson.dumps(told)))], NOBODY).seen == {}
 
 
-def test_what_all_hosts_send_is_bounded_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_hosts_send_is_bounded_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As text, which a few kilobytes unpack to."""
     data = packed(host(tmp_path))
     size = len(zlib.decompress(data))
@@ -304,9 +300,7 @@ def test_what_is_believed_can_be_judged(tmp_path: Path) -> None:
     ],
 )
 def test_who_goes_on_when_a_stall_is_over(tmp_path: Path, ended: str, said: str) -> None:
-    """The agent that started them communicates with nobody of theirs, and outlives them. Nor
-    does who was there and waited in nothing of that.
-    """
+    """Not the agent that started them, nor who was there and waited in nothing of that."""
     agent = Journal(tmp_path, pid=3999, role="agent")
     for journal, _ in steps(tmp_path, 2, parent=agent.process):
         if ended == "badly" and journal.rank:

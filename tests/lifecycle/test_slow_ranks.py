@@ -63,9 +63,7 @@ print(json.dumps(disttrace.live()), flush=True)
 
 
 def definitions() -> Definitions:
-    """One group of two; call 1 is an all_reduce, 2 the same in C++, 3 a message, 4 on a device; 5
-    sets a key.
-    """
+    """Calls of a group of two: all_reduce, of C++, a message, on a device; and a store's set."""
     found = Definitions()
     found.add({"def": "process", "process": "p", "env": {"RANK": "1"}})
     found.add({"def": "string", "n": 1, "v": "/home/me/train.py"})
@@ -112,9 +110,7 @@ def test_what_a_reducer_issues_holds_it_only_after_the_last() -> None:
 
 
 @pytest.mark.parametrize(("thread", "away"), [({"h": 1}, 90), ({}, 55)])
-def test_a_sign_of_life_of_another_thread_does_not_bring_it_back(
-    thread: dict[str, int], away: int
-) -> None:
+def test_a_sign_of_another_thread_does_not_bring_it_back(thread: dict[str, int], away: int) -> None:
     """What the main thread itself tells a store is something that it does."""
     assert held(
         {"b": 1, "t": 100, "s": 1, "q": 1}, {"e": 1, "d": 10}, {"b": 2, "t": 140, "s": 5, **thread},
@@ -377,9 +373,7 @@ def test_who_leads_tells_in_its_question_who_is_slow() -> None:
     assert not slow.heard(["slow", "slow 1 2 3 4 5 x!", "else"])
 
 
-def test_the_sentence_says_who_whom_how_much_since_when_and_where(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_sentence_says_who_whom_how_much_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slow, "_at", lambda seconds: "14:05")
     places = {"aa": ("all_reduce", Frame("/home/me/loader.py", 40, "load"))}
     assert slow.summary([slow_rank(22, 0.07)], None, places) == (
@@ -418,9 +412,7 @@ def segment(folder: Path, number: int, numbers: range) -> None:
     (folder / f"{BASE}.{number:06}.ops.jsonl").write_bytes(data + bytes(4096))
 
 
-def test_a_journal_is_followed_over_segments_and_skipped_to_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_journal_is_read_over_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is skipped is not read, and the first exchange after it has no time before."""
     monkeypatch.setattr("disttrace_viewer.companion.progress.NEXT_S", 0.0)
     define(tmp_path)
@@ -435,9 +427,7 @@ def test_a_journal_is_followed_over_segments_and_skipped_to_its_end(
     one.close()
 
 
-def test_what_takes_more_than_its_share_of_a_core_is_skipped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_takes_too_much_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing more is read in that window; the next one begins with what is written then."""
     monkeypatch.setattr("disttrace_viewer.companion.progress.NEXT_S", 0.0)
     define(tmp_path)

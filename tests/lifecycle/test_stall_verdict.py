@@ -173,9 +173,7 @@ print("ended well")
 
 
 def test_a_namesake_is_not_ended(tmp_path: Path) -> None:
-    """Two programs of one name and host, that nothing joins: what stalls is ended as a whole, and
-    the other one goes on, says nothing, and ends as one beside it that is not traced.
-    """
+    """Of two that nothing joins one stalls and is ended; the other one goes on as untraced."""
     program, over = tmp_path / "program.py", tmp_path / "over"
     program.write_text(NAMESAKES)
     variables = {"DISTTRACE_JOB": "sweep", "DISTTRACE_ON_STALL": "abort"}
@@ -252,9 +250,7 @@ WAYS = {
 
 
 @pytest.mark.long
-def test_no_way_to_end_loses_what_a_job_said(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_no_end_loses_what_a_job_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The rank, the operation and the line of the live verdict are the later report's, and sure."""
     program = tmp_path / "ends.py"
     program.write_text(ENDS)

@@ -103,9 +103,7 @@ def start_line() -> int:
 @pytest.mark.parametrize(
     ("make", "most"), list(zip(READERS, (200, 100, 200), strict=True)), ids=NAMES
 )
-def test_deep_stacks_are_cut(
-    make: Callable[[], Reader], most: int, stands: Callable[[int], int]
-) -> None:
+def test_deep_stacks(make: Callable[[], Reader], most: int, stands: Callable[[int], int]) -> None:
     """The outermost frames are left out."""
     ident = stands(300)
     lines = make()(threading.get_ident())[ident]
@@ -153,8 +151,7 @@ def test_the_collector_stays_as_it_is(on: bool) -> None:
 
 @pytest.mark.parametrize("name", COLLECTING)
 def test_a_collection_at_any_allocation(name: str) -> None:
-    """It lets the other thread leave its frames for others, and starts threads: each stack is one
-    that this thread had. (`walked` ends with a tuple for a frame on 3.11, or never.)"""
+    """Frames pass to others meanwhile: each stack is one that the thread had."""
     done = python(str(COLLECTED), name, timeout=60.0).check()
     assert done.stderr == ""
     assert "'first': 14" in done.stdout, done.stdout
@@ -318,9 +315,7 @@ def test_what_a_thread_handles() -> None:
     assert look(threading.get_ident()) == {}
 
 
-def test_without_what_was_compiled_nothing_is_said_of_exceptions(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_uncompiled_nothing_is_said_of_exceptions(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that Python holds would die in our thread."""
 
     def absent(name: str) -> None:

@@ -98,9 +98,7 @@ def test_orders_are_obeyed_by_those_that_they_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("named", [None, [], ["0" * 32], "0" * 32, 7, {"0": 1}])
-def test_orders_for_others_are_not(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], named: object
-) -> None:
+def test_others_orders(tmp_path: Path, capfd: pytest.CaptureFixture[str], named: object) -> None:
     """Nor are those that name nobody, as older companions wrote them."""
     ears = Ears(tmp_path)
     ears.voice.start(ears.identity)
@@ -122,9 +120,7 @@ def test_who_did_not_ask_to_be_ended_is_not(tmp_path: Path, on_stall: str | None
     assert ears.hear() == ([], 1)
 
 
-def test_what_lies_there_before_a_process_is_not_for_it(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_there_before_stays(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A companion that was killed with its job leaves its file behind, even with our id in it."""
     ears = Ears(tmp_path)
     order(ears)

@@ -76,9 +76,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
     return Told(tmp_path, monkeypatch)
 
 
-def test_what_nobody_can_say_is_ended_all_the_same(
-    told: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_nobody_can_say_is_ended_as_well(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     """All are stopped: the picture is looked at anew each time, and has stood all the while."""
     ended: list[object] = []
     told.aborting, told._verdicts = ["asked for it"], cast(Any, object())
@@ -162,8 +160,7 @@ def test_it_goes_on_when_those_are_over_who_were_told_of(told: Told, *, over: bo
 
 
 def test_time_that_runs_out_is_told_again(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At half of the limit and when it is near, of those who are at work as well, and looked at
-    then: once each."""
+    """At half of the limit and near it, of those at work as well: once each."""
     monkeypatch.setattr("time.time", lambda: 1000 + told.now)
     told.marks = [1050.0, 1100.0]
     told._judged_at = 1000.0
@@ -192,9 +189,7 @@ def test_one_that_died_is_not_waited_for_twice(told: Told, monkeypatch: pytest.M
     assert ended == [True]
 
 
-def test_who_does_not_end_is_killed_if_it_is_the_very_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_does_not_end_is_killed_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not one that has its number by now, and not what it has become without a journal."""
     told = Told(tmp_path, monkeypatch)
     monkeypatch.setattr(told, "_write", lambda record: orders.append(record))
@@ -243,9 +238,7 @@ def seen(process: Process) -> Observation:
     return Observation(process.rank == 1, None if process.rank == 1 else 1)
 
 
-def test_who_gave_up_is_told_of_while_others_live(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_gave_up_is_told_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They waited for milliseconds only, and the job does not end: one of its processes lives."""
     for journal, group in steps(tmp_path, 2):
         if journal.rank == 0:
@@ -258,12 +251,8 @@ def test_who_gave_up_is_told_of_while_others_live(
     assert "Rank 1 never joined all_reduce #3" in told["lines"][0]
 
 
-def test_a_picture_in_which_nobody_is_named_holds_who_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rank 0 waits alone, first at a line where nobody was: once one of the others has come the
-    last one is named, and that is no other picture but one in which fewer are missing.
-    """
+def test_unnamed_it_holds_who_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once one comes the last one is named: no other picture, but one with fewer missing."""
     missing = []
     for journal, group in alive(steps(tmp_path, 3)):
         if journal.rank:
@@ -319,9 +308,7 @@ def test_what_holds_up_the_living_is_told_before_why_an_earlier_attempt_failed(
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_who_cannot_answer_is_asked_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, frozen: bool
-) -> None:
+def test_the_mute_come_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frozen: bool) -> None:
     """Rank 0 is asked first, unless nothing runs in it."""
     for journal, group in steps(tmp_path, 2):
         if journal.rank == 1:
@@ -361,9 +348,7 @@ def test_one_whose_main_thread_failed_speaks_where_nobody_else_can(
     assert len(told["voices"]) == 1
 
 
-def test_modules_in_the_programs_folder_are_not_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_its_modules_are_not_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The child that judges runs where the program runs."""
     steps(tmp_path, 2)
     (tmp_path / "select.py").write_text("raise SystemExit('this one is the program\\'s')")
@@ -373,9 +358,7 @@ def test_modules_in_the_programs_folder_are_not_ours(
     assert json.loads(answer)["waiting"] is False
 
 
-def test_suspicions_of_many_ranks_are_judged_at_once(
-    told: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_suspicions_of_many_are_judged_at_once(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of eight ranks each has its own, and a verdict that is due would wait for all of them."""
     asked: list[bytes] = []
     monkeypatch.setattr(told, "_ask", asked.append)

@@ -80,9 +80,7 @@ dist.destroy_process_group()
 @pytest.mark.skipif(choice.choose(None)[0] == choice.PLAIN, reason="the core was not built")
 @pytest.mark.parametrize("where", ["cpu", "device"])
 def test_both_write_the_same_records(tmp_path: Path, where: str) -> None:
-    """Record by record, on a clock that ticks a microsecond each time it is read; also of what a
-    device ends, where the native core leaves nothing to Python but to hear of it.
-    """
+    """On a clock that ticks at each reading; of devices the native core leaves Python the rest."""
     written: dict[str, list[bytes]] = {}
     for name in choice.NAMES:
         folder = tmp_path / name

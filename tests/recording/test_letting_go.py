@@ -200,9 +200,7 @@ print(json.dumps([told, after, any(".calls" in one for one in fds), os.path.exis
 """
 
 
-def test_the_page_of_a_stream_tells_its_newest_calls_and_goes_with_the_process(
-    tmp_path: Path,
-) -> None:
+def test_the_page_of_a_stream_has_its_newest_calls_and_goes_with_it(tmp_path: Path) -> None:
     """No descriptor is kept for it, and a forked child leaves it alone."""
     told, after, kept, left = json.loads(
         python("-c", _SHOWS, tmp_path / "out", DISTTRACE_CORE="c").check().stdout.splitlines()[-1]

@@ -203,9 +203,7 @@ def test_strange_text_is_still_json(bench: Bench) -> None:
     assert bench.journal().only("note")["number"] == 2**80
 
 
-def test_a_segment_is_on_record_as_dropped_before_it_goes(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drops_are_on_record_before_they_go(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed in the middle of a deletion, a journal has no hole that nothing explains."""
     known: list[tuple[int, list[int]]] = []
 
@@ -249,9 +247,7 @@ class _Work:
 
 
 @pytest.mark.parametrize("at_the_end", [True, False])
-def test_what_cxx_issued_is_in_flight_when_the_process_ends(
-    bench: Bench, *, at_the_end: bool
-) -> None:
+def test_what_cxx_issued_is_in_flight_when_it_ends(bench: Bench, *, at_the_end: bool) -> None:
     """It was lost if its Work went away before."""
     recorder = bench.recorder
     works = Works(recorder)

@@ -131,9 +131,7 @@ def test_an_allocation_that_fails(tmp_path: Path, core: str, last: int) -> None:
 
 @EACH_CORE
 def test_the_end_of_the_stack(tmp_path: Path, core: str) -> None:
-    """Ours takes the frame of its wrapper, and one of C; all else it does if there is room. torch's
-    hooks, which a collective calls in C++, take as many, and a frame more.
-    """
+    """Ours takes its wrapper's frame and one of C; all else if there is room, as torch's hooks."""
     bare, traced = (eval(said(tmp_path, STACK, each)) for each in ("", core))
     most = [2, 2, *[5 if hooks.supported() else 2] * 3, 2]
     assert all(t - b <= m for b, t, m in zip(bare, traced, most, strict=True)), (bare, traced)
@@ -142,7 +140,5 @@ def test_the_end_of_the_stack(tmp_path: Path, core: str) -> None:
 @EACH_CORE
 @pytest.mark.skipif("sys.version_info < (3, 11)", reason="`raise` brings our frame back there")
 def test_a_traceback_shows_no_frame_of_ours(tmp_path: Path, core: str) -> None:
-    """Neither of what torch refuses, nor of a signal handler's exception, but for one that strikes
-    in the first instruction of a wrapper in Python, which no `try` can be around.
-    """
+    """But of a handler's exception in a wrapper's first instruction, which no `try` is around."""
     assert said(tmp_path, INTERRUPTED, "") == said(tmp_path, INTERRUPTED, core)

@@ -61,9 +61,7 @@ print(tensor.tolist(), disttrace.is_installed())
 @EACH_CORE
 @pytest.mark.parametrize("how", ["former", "imported", "anew", "mock"])
 def test_patches_of_another_copy_are_taken_off(tmp_path: Path, core: str, how: str) -> None:
-    """Of one that was taken out of `sys.modules` while it traced, whichever copy is asked. What a
-    mock keeps and puts back later passes on, and nothing is recorded any more.
-    """
+    """Whichever copy is asked; what a mock puts back later passes on, and records nothing."""
     done = preloaded(
         "-c", ANEW, how, ROOT / "tests", DISTTRACE_CORE=core, DISTTRACE_DIR=str(tmp_path)
     ).check()

@@ -22,9 +22,7 @@ def _room(path: str) -> str | None:
 
 
 def main(folder: str) -> None:
-    """Diagnose the folder and print as JSON what was entered (files, functions), what is imported
-    of ours, and the calls that climb: from a function to one of a room above its own.
-    """
+    """Diagnose the folder; print as JSON what was entered, is imported, and climbs a room."""
     entered: set[tuple[str, str]] = set()
     climbs: set[tuple[str, str]] = set()
 

@@ -100,9 +100,7 @@ def write(
     form: str = "pickle",
     name: str = "nccl_trace_rank_",
 ) -> Path:
-    """The files of a job. ``made_s``: seconds after the first operation at which they were made;
-    None: their times tell nothing.
-    """
+    """The files of a job, made so long after the first operation; None: times tell nothing."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, (rank, value) in enumerate(dumps.items()):
         path = folder / f"{name}{rank}"

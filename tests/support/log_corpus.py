@@ -18,9 +18,7 @@ LOOSE = (
 
 @dataclass(frozen=True)
 class Excerpt:
-    """A log: of one of the findings the ``kind``, the ranks that it names, operation and number.
-    ``kind`` None: there is no finding that is more than a note.
-    """
+    """A log, and the kind, ranks, operation and number of a finding; None: notes at most."""
 
     name: str
     lines: Sequence[str]
@@ -131,9 +129,7 @@ def v27(
     started: int | None = None,
     own: bool = True,
 ) -> list[str]:
-    """2.7 and later; from 2.13 on with what the device has started. ``own``: it timed out itself,
-    else it only heard of it, and tells its counts in the default group.
-    """
+    """2.7 and later, 2.13's with what began; ``own``: it timed out itself, else it only heard."""
     who = rank if inner is None else inner
     head = f"[rank{rank}]:[E709 17:05:38.16255585{rank % 10} ProcessGroupNCCL.cpp"
     last = seq if enqueued is None else enqueued

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 LONGER = (
-    "faults/test_standin.py::test_no_alarm_while_communicators_are_made",
-    "faults/test_standin.py::test_the_right_thing_is_said_where_calls_return_at_once[2.13",
+    "faults/test_standin.py::test_quiet_while_communicators_are_made",
+    "faults/test_standin.py::test_what_is_said_where_calls_return_at_once[2.13",
     "faults/test_standin.py::test_what_ddp_issues_through_relays_ends_on_the_device",
-    "faults/test_standin.py::test_batches_are_over_when_all_of_them_is[2-2.13]",
-    "faults/test_standin.py::test_batches_are_over_when_all_of_them_is[None-",
+    "faults/test_standin.py::test_a_batch_ends_with_its_last[2-2.13]",
+    "faults/test_standin.py::test_a_batch_ends_with_its_last[None-",
     "faults/test_slice.py::test_the_right_thing_is_said[faults/ring_deadlock.py",
     "faults/test_slice.py::test_the_right_thing_is_said[faults/slow_loader.py",
     "faults/test_slice.py::test_the_right_thing_is_said[faults/extra_collective.py",
@@ -44,7 +44,7 @@ LONGER = (
     "lifecycle/test_last_word.py::test_the_form_is_that_of_the_settings",
     "lifecycle/test_last_word.py::test_nothing_is_said_where_nobody_wants_to_hear[DISTTRACE_QUIET",
     "lifecycle/test_companion_unseen.py::test_none_of_our_files_is_a_standard_stream[<&-]",
-    "lifecycle/test_adopters.py::test_a_program_that_waits_for_all_its_children_ends_as_it_does[here]",
+    "lifecycle/test_adopters.py::test_a_program_that_waits_for_all_its_children_ends_as_ever[here]",
     "lifecycle/test_agent.py::test_attempts_stay_apart",
     "lifecycle/test_companion_unseen.py::test_what_a_program_becomes_is_told[c]",
     "lifecycle/test_companion_unseen.py::test_what_a_program_becomes_is_told[execlpe]",
@@ -55,7 +55,7 @@ LONGER = (
     "viewer/attach/test_attach.py::test_a_job_that_hangs_untraced_is_told_and_goes_on[False]",
     "viewer/views/test_view_command.py::test_a_real_run_under_torchrun",
     "jobs/test_activation.py::test_children_have_journals_of_their_own[spawn]",
-    "jobs/test_activation.py::test_a_child_that_imports_torch_itself_is_traced_to_its_end[forkserver]",
+    "jobs/test_activation.py::test_a_child_that_imports_torch_itself_is_traced_whole[forkserver]",
     "torch_suite/test_slice.py::test_the_same_outcome_with_and_without_tracing",
     "test_operation.py::test_a_rank_that_does_not_come_is_told_as_for_a_collective",
     "test_alerts_page.py::test_a_job_that_is_ended_is_queued_again",

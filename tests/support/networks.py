@@ -110,9 +110,7 @@ def job(
     *,
     shared: bool = False,
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """A rank on each host, with output in ``folder/RANK``; all are ended in the end. ``shared``:
-    journals lie in one folder.
-    """
+    """A rank on each host, output in ``folder/RANK``; all are ended. ``shared``: one folder."""
     processes = []
     folder.mkdir(parents=True, exist_ok=True)
     try:

@@ -18,10 +18,7 @@ MODULES = (MODULE, "torch.distributed.rendezvous", "torch.distributed.elastic.re
 
 
 def picture() -> dict[str, object]:
-    """Every entry of the classes and every function's code, by name; empty without torch.
-
-    The values are the objects themselves: comparing with `is` is meant, and an id could be reused.
-    """
+    """Each class's entries and each function's code, by name, to compare by `is`; or empty."""
     seen: dict[str, object] = {}
     bindings = sys.modules.get("torch._C._distributed_c10d")
     if bindings is None or MODULE not in sys.modules:

@@ -424,9 +424,7 @@ def _late(*_: object) -> None:
 
 
 def main() -> int:
-    """Print what is wrong by its ``--form`` or when it was measured (``--time``), of all patterns
-    or of that one which follows.
-    """
+    """Print what is wrong by ``--form`` or ``--time``, of all patterns or one."""
     faulthandler.dump_traceback_later(100, exit=True)
     signal.signal(signal.SIGPROF, _late)
     wrong = faults if sys.argv[1] == "--form" else slow

@@ -194,9 +194,7 @@ def wait_until(condition: Callable[[], object], timeout: float = 10.0) -> None:
 
 
 def free_port() -> int:
-    """A TCP port that nobody uses now, below those that kernels give out by themselves: one of
-    these may be a connection of somebody else before it is listened on.
-    """
+    """A free TCP port below those that the kernel gives to connections by itself."""
     while True:
         port = secrets.choice(range(15_000, 32_000))
         with socket.socket() as probe, contextlib.suppress(OSError):

@@ -185,9 +185,7 @@ def steps(folder: Path, world_size: int, count: int = 2, **keys: Any) -> list[tu
 def hang_without(
     folder: Path, world_size: int, *away: int, beats: bool = True
 ) -> Iterator[tuple[Journal, int]]:
-    """All but those ``away`` wait in all_reduce #3 since 200 ms, and beat; what the others do, and
-    whether they beat, is left to the loop.
-    """
+    """All but ``away`` wait in all_reduce #3 since 200 ms, and beat; the rest is the loop's."""
     for journal, group in steps(folder, world_size):
         if journal.rank in away:
             yield journal, group
@@ -198,10 +196,7 @@ def hang_without(
 
 
 def join(journal: Journal, t: int, world_size: int, port: int = 29500) -> tuple[int, int, int]:
-    """Begin ``init_process_group`` as ``env://`` does, up to the store's constructor.
-
-    Returns the numbers of the three operations and leaves them in flight.
-    """
+    """``init_process_group`` by ``env://`` up to the store: its operations, still in flight."""
     where = journal.stack(("train.py", 5, "main"))
     init = journal.call("init_process_group", kind="composed", origin="python", stack=where)
     meet = journal.call("rendezvous", kind="composed", origin="python", stack=where)

@@ -180,9 +180,7 @@ def dumped(
     active: bool = False,
     ring: int = 2_000,
 ) -> dict[str, Any]:
-    """What the recorder of a rank holds, the newest entries of its ring; ``active``: of what is in
-    flight only. gloo's has no messages, and of ends that they are retired.
-    """
+    """A rank's newest entries; ``active``: those in flight. gloo's has no messages."""
     host = backend == "gloo"
     mine = {name: ranks for name, ranks in groups.items() if one.rank in ranks}
     ids = {name: number for number, name in enumerate(mine)}

@@ -54,9 +54,7 @@ def differing(journals: Path, seeds: Sequence[int] = (1, 2, 3)) -> list[str]:
 
 
 def differing_by_workers(journals: Path, name: str, by: str | None = None) -> list[str]:
-    """As ``differing``, of batches reduced by ``a pool`` of processes or by ``Dask``, of which
-    SIGKILL takes a worker in mid-run; ``name`` draws how large they are, and by which.
-    """
+    """As ``differing``, of a pool or Dask that loses a worker; ``name`` draws size and kind."""
     drawn = random.Random(zlib.crc32(name.encode()))
     by = by or drawn.choice(("a pool", "Dask"))
     whole = folder.of_journals([str(journals)], batch=1 << 20)

@@ -15,10 +15,7 @@ def on_terminal(
     only_errors: bool = False,
     limit_s: float = 120,
 ) -> str:
-    """What a command that succeeds writes to a terminal, with these variables besides.
-
-    ``only_errors``: of its standard error alone.
-    """
+    """What a command writes to a terminal; ``only_errors``: its standard error alone."""
     lead, follow = pty.openpty()
     process = subprocess.Popen(
         command,

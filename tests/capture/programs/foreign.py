@@ -248,8 +248,7 @@ def shapes() -> None:
 
 
 def strikes() -> None:
-    """In each line of ours that runs one strikes, raised by another thread and by a signal handler,
-    of all the kinds that handlers take: none gets lost."""
+    """In each line of ours one strikes, from another thread and a signal handler: none is lost."""
 
     class StruckError(TimeoutError, ValueError, TypeError, KeyError, RuntimeError, IndexError):
         __module__ = "builtins"
@@ -440,8 +439,7 @@ def kept() -> None:
 
 
 def lists() -> None:
-    """Lists that hold the one before twice, forty times, and a number of 5,000 digits, are refused
-    at once; what is scattered is nobody's to read."""
+    """Lists that hold the one before twice, forty times, and 5,000 digits, are refused at once."""
     deep: list[Any] = [0]
     for _ in range(40):
         deep = [deep, deep]

@@ -89,8 +89,7 @@ class Named(torch.Tensor):
 
 
 def taken() -> dict[str, int]:
-    """What a mode or a subclass takes is recorded where it runs, and nothing that is only traced,
-    though the call itself is known."""
+    """What a mode or subclass takes is recorded where it runs, and nothing that is only traced."""
 
     def reduce(x: torch.Tensor) -> torch.Tensor:
         reduced: torch.Tensor = F.wait_tensor(F.all_reduce(x, "sum", name()))

@@ -22,8 +22,7 @@ LIMIT = datetime.timedelta(seconds=20)
 
 
 def regroups(group: Any) -> bool:
-    """Whether groups that C++ makes over gloo connect: before native hooks came (torch 2.15) they
-    hang now and then, without tracing too."""
+    """Whether groups that C++ makes over gloo connect: before torch 2.15 they hang now and then."""
     return hasattr(group, "register_pre_hook")
 
 

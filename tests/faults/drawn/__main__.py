@@ -36,9 +36,7 @@ from support import marked
 
 
 def drawn(seed: int, number: int, *, frameworks: bool = False, harmless: bool = False) -> Faulty:
-    """The program and fault of one run; ``frameworks``: one of its layers is a framework's;
-    ``harmless``: nothing is wrong with it.
-    """
+    """Program and fault of one run; ``frameworks``, ``harmless``: as ``catalogue.faulty``."""
     draw = random.Random(f"{seed}/{number}")
     return faulty(draw, frameworks=frameworks, harmless=harmless)
 

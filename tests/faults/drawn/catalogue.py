@@ -124,9 +124,7 @@ _MOST_TRIED = 300
 
 
 def faulty(draw: random.Random, *, frameworks: bool = False, harmless: bool = False) -> Faulty:
-    """A fault of the catalogue, in a program that can have it; ``frameworks``: one of its layers is
-    a framework's; ``harmless``: nothing is wrong.
-    """
+    """A fault in a program that can have it; one layer is a framework's; or nothing is wrong."""
     weights = [weight for weight, _, _ in MUTATIONS]
     mutations = [mutation for _, _, mutation in MUTATIONS]
     (mutation,) = draw.choices(mutations, weights)
@@ -141,6 +139,5 @@ def faulty(draw: random.Random, *, frameworks: bool = False, harmless: bool = Fa
 
 
 def _runs(found: Faulty) -> bool:
-    """A launcher that ends everybody takes part in what happens: no fault is judged under it that
-    depends on what survivors do for long."""
+    """Under a launcher that ends all, no fault is judged that depends on what survivors do."""
     return found.program.launch not in (TORCHRUN, STANDALONE) or not found.program.lost

@@ -151,10 +151,7 @@ def _misplaced(faulty: Faulty, said: Said, right: Sequence[dict[str, Any]]) -> l
 
 
 class Zygote:
-    """The process that forks ranks; shared by runs beside each other.
-
-    When it ends, in whatever way this process ends, all that bears ``mark`` ends.
-    """
+    """The process that forks ranks, for all runs; when it ends, all that bears ``mark`` does."""
 
     def __init__(self) -> None:
         self.mark = f"drawn-{os.getpid()}-{secrets.token_hex(4)}"

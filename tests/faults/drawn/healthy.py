@@ -63,9 +63,7 @@ LAYERS: tuple[tuple[Callable[[random.Random, int], Layer], frozenset[int]], ...]
 
 
 def _local(layer: Layer) -> bool:
-    """Whether its members make groups by themselves: torch names these by how many groups a process
-    is in, so members of one that others are not in never meet.
-    """
+    """Whether members make groups alone: torch names these by how many groups a process is in."""
     return any("use_local_synchronization=True" in act.template for act in layer.acts)
 
 
@@ -82,9 +80,7 @@ def compose(world: int, steps: int, layers: Sequence[Layer], launch: str = BARE)
 
 
 def healthy(draw: random.Random, *, frameworks: bool = False) -> Program:
-    """A program that runs well, of one to three layers; some are launched as people launch.
-    ``frameworks``: of two ranks, and one of its layers is a framework's.
-    """
+    """A program of one to three layers that runs well; ``frameworks``: of two ranks, one theirs."""
     world = 2 if frameworks else draw.choice((2, 3, 3, 4))
     fitting = [layer for layer, worlds in LAYERS if world in worlds]
     chosen = draw.sample(fitting, draw.randint(1, 2 if frameworks else 3))

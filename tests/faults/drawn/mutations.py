@@ -63,9 +63,7 @@ def changed(
     after: tuple[str, ...] = (),
     **truth: Any,
 ) -> Faulty:
-    """The program in which one rank, who is guilty, does something else; ``place``: of the act, the
-    rank and the step.
-    """
+    """One guilty rank does something else; ``place``: of the act, the rank and the step."""
     index, rank, step = place
     change = Change(act=index, rank=rank, step=step, before=before, instead=instead, after=after)
     guilty = frozenset({rank})

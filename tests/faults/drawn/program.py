@@ -27,10 +27,7 @@ IMPORTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
-    """One line of the loop: ``template`` filled with ``fields``, for the ranks that run it.
-
-    ``members`` maps each of these ranks to those who take part in what it does there.
-    """
+    """A line of the loop: ``template`` with ``fields``; ``members``: who takes part, by rank."""
 
     kind: str
     template: str

@@ -15,9 +15,7 @@ _IDLE_STEPS = 260
 
 
 def idle_by_design(draw: random.Random, program: Program) -> Faulty | None:
-    """A spare waits for its promotion, its first work, or for all, while the others get on; or one
-    of the others stops, and then that is told.
-    """
+    """A spare waits for its promotion, work, or all; or one of the others stops: that is told."""
     world = draw.choice((3, 4))
     spare = draw.randrange(world)
     members = tuple(rank for rank in range(world) if rank != spare)

@@ -54,11 +54,7 @@ def store_barrier(draw: random.Random, world: int) -> Layer:
 
 
 def listener(draw: random.Random, world: int) -> Layer:
-    """A thread that waits all day for a control message, beside whatever else is done.
-
-    Over a connection of its own: a TCPStore serves one call at a time. It gets its message at the
-    end, for torch aborts where a thread is in its C++ when the interpreter ends.
-    """
+    """A thread waits for a control message over its own connection: a TCPStore serves one call."""
     return Layer(
         (
             "shared = dist.distributed_c10d._get_default_store()",

@@ -314,9 +314,7 @@ def test_only_the_hull_decides() -> None:
 
 
 def test_a_few_exchanges_give_no_drift(tmp_path: Path) -> None:
-    """However far clocks are apart: each bound counts at a time of the clock that it bounds. By
-    all exchanges, and by the newest ones, which states keep.
-    """
+    """However far clocks are apart; by all exchanges, and by the newest, which states keep."""
     steps(tmp_path, 2, 3, apart_ns=20 * S)
     for found in (align(load([str(tmp_path)])).clocks, of_journals([str(tmp_path)]).survey.clocks):
         assert [clock.drift for clock in found] == [0.0, 0.0]

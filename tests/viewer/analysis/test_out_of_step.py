@@ -144,9 +144,7 @@ def test_a_call_too_many_and_one_in_another_order() -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_calls_that_a_rank_makes_in_another_order_from_a_step_on(seed: int) -> None:
-    """Two neighbours of a step, seen at any moment from two steps on. In a loop of these two alone
-    a call that was left out once looks the same: then that is the other reading.
-    """
+    """Two neighbours of a step; in a loop of these two alone it reads as a call left out."""
     draw = random.Random(seed)
     body = "".join(draw.sample("abcdefgh", draw.randint(2, 6)))
     at, world, place = draw.randint(3, 20), draw.randint(2, 4), draw.randrange(len(body) - 1)

@@ -273,9 +273,7 @@ def in_container(script: str, *arguments: str) -> subprocess.Popen[str]:
     reason="no containers can be made here",
 )
 def test_containers_of_one_name_know_nothing_of_each_other(tmp_path: Path) -> None:
-    """They share the kernel, the host's name and the folder; in one of them the rank lives, and
-    ends. Nobody elsewhere takes it for dead meanwhile, nor for alive because of another's number.
-    """
+    """One kernel, name and folder: nobody elsewhere takes a rank for dead, or alive by a number."""
     python, rank, seen = sys.executable, dedent(RANK), dedent(LOOK)
     own = in_container(
         '"$0" -c "$1" "$3" & read wait; "$0" -c "$2" "$3"; kill -9 $!; wait; "$0" -c "$2" "$3"',

@@ -108,9 +108,7 @@ def test_a_stage_of_a_pipeline_that_is_slow_now_and_then(tmp_path: Path) -> None
     assert saved(stats, "rank=0") == 0
 
 
-def test_windows_of_a_long_run_stand_for_all_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_windows_stand_for_all_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where not all events are looked at, gains and critical path are those of windows, scaled."""
     end = steps(tmp_path, [10, 10, 50], transfer=2 * MS, steps=400)
     whole = disttrace.stats(tmp_path)

@@ -16,10 +16,7 @@ STEPS = 20
 
 
 def run(folder: Path, *names: str, moved: int = 0, late: int = 0, world_size: int = 4) -> Path:
-    """A job whose ranks call these in each step, each from a line of its own, a function's name
-    before a line's; rank 2 comes ``late`` ns later to the last one. ``+``: of twice the size; a
-    dtype comes behind a colon.
-    """
+    """Ranks call these in each step, each from its line; ``+``: twice the size; ``:``: a dtype."""
     lines = {"all_reduce": 10, "barrier": 12, "broadcast": 14, "all_gather": 16}
     jobs = workers(folder, world_size, job=folder.name, host=folder.name)
     for journal in jobs:
@@ -63,9 +60,7 @@ def test_equal_runs_are_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert disttrace.diff(a, b).alike
 
 
-def test_what_is_gone_is_told_once_for_all_ranks(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_gone_is_told_only_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The divergence first, then the call with its times per step."""
     a = run(tmp_path / "a", "all_reduce", "barrier", "broadcast")
     b = run(tmp_path / "b", "all_reduce", "broadcast")

@@ -69,9 +69,7 @@ def test_the_notebook_runs(job: Path) -> None:
 
 
 @pytest.mark.parametrize("page", ["python.md"])
-def test_the_examples_of_the_page_run(
-    page: str, job: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_examples_of_the_page_run(page: str, job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In their order, each after what stands above it."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     names: dict[str, Any] = {}

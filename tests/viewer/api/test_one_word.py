@@ -127,9 +127,7 @@ def test_it_runs_wherever_it_is_read(scene: Scene) -> None:
 
 @needs_namespaces
 def test_elsewhere_signs_of_life_tell(scene: Scene) -> None:
-    """Where pids and the host's name are others nobody can be asked. A week later nobody knows:
-    that is told neither as dead nor as running.
-    """
+    """Elsewhere nobody can be asked; a week later nobody knows: neither dead nor running."""
     there, later = scene.read(0, 7, elsewhere=True)
     check(there, "running")
     assert (there["live"], there["ended"]) == (True, {})

@@ -54,9 +54,7 @@ def test_it_is_shown(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert disttrace.load(tmp_path).problems == ()
 
 
-def test_what_was_said_at_no_time_is_left_out(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_has_no_time_is_left_out(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Seconds that no calendar has end no command; the others are shown."""
     Journal(tmp_path, 1, job="job", rank=0, world_size=1).world()
     keep(tmp_path, TOLD)
@@ -128,9 +126,7 @@ def test_each_try_of_a_name_has_its_own(tmp_path: Path, capfd: pytest.CaptureFix
     assert shown("--job", "nightly") == ({"nightly"}, oldest, ["nightly.2"])
 
 
-def test_each_of_two_namesakes_has_its_own(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_each_of_two_namesakes_has_one(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """They run at once and write into one file: a line names a process that it is of."""
     one, two = (
         Journal(tmp_path, pid=pid, job="sweep", rank=0, world_size=1, t0=T0 + pid * S)
@@ -153,9 +149,7 @@ def test_each_of_two_namesakes_has_its_own(
     assert shown == {"sweep": ["first"], "sweep.2": ["of the newest then"]}
 
 
-def test_what_was_said_with_more_evidence_is_the_first_finding(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_more_evidence_comes_first(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A node's own folder: its ranks wait, and the culprit's journal lies on the other node."""
     whole, node = tmp_path / "whole", tmp_path / "node"
     hang(whole)

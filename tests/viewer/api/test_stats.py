@@ -241,9 +241,7 @@ def test_who_never_came_is_waited_for_to_the_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["KeyboardInterrupt: ", "RuntimeError: timed out", "mismatch"])
 def test_what_never_completed_is_waiting(tmp_path: Path, how: str) -> None:
-    """A hang ended by Ctrl-C, by a time-out, and one of members that disagree: from the last
-    arrival on nothing is exchanged, and no bandwidth follows from it.
-    """
+    """A hang ended by Ctrl-C, a time-out, or a mismatch: after the last arrival is no bandwidth."""
     hung = 5000 * MS
     for journal in workers(tmp_path, 3):
         rank = journal.rank or 0
@@ -359,9 +357,7 @@ def test_by_rank_is_the_table_of_ranks(tmp_path: Path) -> None:
         found.by(["rank", "op"])
 
 
-def test_a_notebook_s_console_is_not_written_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_notebooks_are_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a kernel rich shows every line as an output of its own, and writes none to the file."""
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     for journal in workers(tmp_path, 2):
@@ -372,9 +368,7 @@ def test_a_notebook_s_console_is_not_written_to(
 
 
 @pytest.mark.parametrize(("measured", "clock", "seconds"), [(2, "device", 2e-3), (1, "host", 0.01)])
-def test_the_devices_time_counts_where_all_have_it(
-    tmp_path: Path, measured: int, clock: str, seconds: float
-) -> None:
+def test_the_devices_time_counts(tmp_path: Path, measured: int, clock: str, seconds: float) -> None:
     """Rank 1 comes 40 ms late: the device of rank 0 waits for it, its own takes 2 ms."""
     for journal, _ in steps(tmp_path, 2, count=0):
         group = journal.group(name="a", ranks=[0, 1], size=2, backends={"cuda": "nccl"},

@@ -79,9 +79,7 @@ def test_who_receives_from_somebody_elsewhere_tells_whom(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("other", [collective("broadcast", 30), collective(line=44)])
-def test_who_waits_at_different_places_is_told_and_nobody_named(
-    tmp_path: Path, other: list[dict[str, Any]]
-) -> None:
+def test_who_waits_at_different_places_is_told(tmp_path: Path, other: list[dict[str, Any]]) -> None:
     waiting = collective()
     told = from_files(stacks(tmp_path, {0: waiting, 1: other, 2: waiting}))
     assert told.report is not None
@@ -102,9 +100,7 @@ BACKWARD = frame("_engine_run_backward", 800, "/venv/site-packages/torch/autogra
 
 @pytest.mark.parametrize("idle", [True, False])
 def test_who_does_nothing_in_what_may_be_a_collective_waits(idle: bool) -> None:
-    """DDP reduces in its backward: those who stand there wait for who is elsewhere, unless they
-    compute.
-    """
+    """DDP reduces in its backward: who stands there waits, unless it computes."""
     frames = {0: [BACKWARD, frame("step", 20)], 1: [BACKWARD, frame("step", 20)]}
     frames[2] = [frame("load", 9)]
     taken = [
@@ -150,9 +146,7 @@ def test_who_are_all_in_the_creation_of_a_group_wait_for_the_other(tmp_path: Pat
 def test_who_computes_all_the_time_is_in_no_call(
     monkeypatch: pytest.MonkeyPatch, third: list[dict[str, Any]], moved: bool
 ) -> None:
-    """There is a third look, for somebody waits and somebody moves; who was in a call by then gets
-    on.
-    """
+    """Of one that waits and one that moves there is a third look: who was in a call gets on."""
     looks = [
         {1: Look(0.0, read(collective())), 2: Look(0.0, read([frame("first", 11)]))},
         {1: Look(1.0, read(collective())), 2: Look(1.0, read([frame("step", 14)]), busy_s=1.0)},
@@ -320,13 +314,8 @@ def test_a_job_that_hangs_untraced_is_told_and_goes_on(tmp_path: Path, by_pid: b
             one.wait()
 
 
-def test_who_of_a_tree_of_processes_is_a_rank(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As the kernel tells of them: agents of torchrun that Slurm started, on the node of its task
-    1, with ranks below them, and a loader's worker below one; launchers by spawn, that pass on the
-    variables of their task.
-    """
+def test_who_of_a_process_tree_is_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents that Slurm started, ranks below, a loader's worker; launchers by spawn."""
     groups = ("python", "pt_gloo_runloop")
 
     def process(pid: int, parent: int, threads: Sequence[str] = ("python",), **env: str) -> None:

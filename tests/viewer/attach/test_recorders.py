@@ -145,9 +145,7 @@ def expect_who_does_not_come(one: Job) -> None:
 
 @may_look
 def test_a_job_that_is_asked_at_a_path_again_and_again_goes_on(tmp_path: Path) -> None:
-    """Who does not come is told; of a server that does not answer a sentence, and stacks decide;
-    that it gets on is no stall.
-    """
+    """Who does not come is told; where a server is mute stacks decide."""
     with job(tmp_path, "load", "stop", "healthy", server="path") as one:
         expect_who_does_not_come(one)
 
@@ -266,9 +264,7 @@ def asked_of_us(monkeypatch: pytest.MonkeyPatch, path: str) -> recorders.Dumped:
     return recorders.ask([Found(os.getpid(), 0, 0, frozenset(), 0)])
 
 
-def test_an_answer_that_asks_for_a_call_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_with_a_call_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     evil = pickle.dumps({"entries": [Evil(tmp_path / "run")], "version": "2.10"}, protocol=2)
     with answering(tmp_path, OK + evil) as path:
         asked = asked_of_us(monkeypatch, path)
@@ -278,9 +274,7 @@ def test_an_answer_that_asks_for_a_call_is_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_an_answer_that_is_cut_off_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_cut_off_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may lack the very operation by which a rank has come."""
     call = {"record_id": 0, "profiling_name": "gloo:all_reduce", "time_created_ns": 9}
     text = json.dumps({"entries": [call, call], "version": "2.10"}).encode()
@@ -316,9 +310,7 @@ def test_a_path_at_which_another_process_listens_is_not_asked(tmp_path: Path) ->
         recorders.dumps(path, os.getppid())
 
 
-def test_a_pipe_is_written_to_only_where_the_process_reads_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pipes_are_written_to_if_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What torch made for another process, or what is no pipe, is left alone."""
     one = Found(os.getpid(), 3, 0, frozenset(), 0)
     env = {recorders.VARIABLE: f"{tmp_path}/pipe_", recorders.FILES[0]: f"{tmp_path}/dump_"}

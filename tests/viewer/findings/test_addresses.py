@@ -72,9 +72,7 @@ def test_the_address_in_a_message_is_that_of_its_peer(tmp_path: Path) -> None:
 
 
 def test_those_that_lost_different_ranks_are_told_apart(tmp_path: Path) -> None:
-    """Rank 3 fails; 1 and 2 lose it in groups of two, and 0 loses rank 2 after that. The ports
-    are of each connection.
-    """
+    """Rank 3 fails; 1 and 2 lose it in groups of two, and then 0 loses rank 2."""
     groups = {0: [0, 2], 1: [1, 3], 2: [2, 3], 3: [1, 3]}
     for journal, _ in steps(tmp_path, 4):
         rank = journal.rank or 0
@@ -125,9 +123,7 @@ DETAIL = "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 i
 
 @pytest.mark.parametrize("habit", [False, True])
 def test_a_message_to_the_wrong_rank(tmp_path: Path, habit: bool) -> None:
-    """Rank 0 sends to 2, which is busy; rank 1 receives from 0. If that very call has met rank 2
-    before, the destination is right, and rank 2 is late.
-    """
+    """Rank 0 sends to 2, rank 1 receives from 0; if that call met rank 2 before, 2 is late."""
     for journal, group in alive(steps(tmp_path, 3)):
         if habit and journal.rank == 0:
             call = journal.message(group, "send", 2)

@@ -39,9 +39,7 @@ def scene(
     loop: int | None = None,
     frozen: bool = False,
 ) -> dict[str, Any]:
-    """Rank 1 has waited for rank 0 since second 2; seen at these lines of tokenize, every other
-    second from second 3 on, and what it used in the five seconds until the last one. ``loop``: the
-    line of a loop there that only looks; ``frozen``: no sign of life from second 3 on."""
+    """Rank 1 waits for rank 0, which was seen every other second at these lines of tokenize."""
     for journal in workers(folder, 2):
         group = journal.numbered(
             "group", name="0", ranks=[0, 1], rank=journal.rank, default=True, timeout=LIMIT,

@@ -65,12 +65,8 @@ def test_a_thread_that_ends_the_process_under_a_call(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("look", [nobody_knows, all_gone])
-def test_a_thread_that_gives_up_what_the_main_one_waits_for(
-    tmp_path: Path, look: Look, ranks: int
-) -> None:
-    """A watchdog: rank 0 is missing, and that rank 1 ended follows from it. Of two its launcher,
-    which is not traced, ends the other one in consequence.
-    """
+def test_a_thread_gives_up_what_another_awaits(tmp_path: Path, look: Look, ranks: int) -> None:
+    """A watchdog: rank 0 is missing; of two an untraced launcher ends the other one."""
     at_s = 8 if ranks == 3 else 12
     for journal, group in steps(tmp_path, ranks):
         if journal.rank:

@@ -61,13 +61,8 @@ WRAPPED = "Got the following error when running the callback: "
 
 
 @pytest.mark.parametrize("left_out", [False, True])
-def test_what_a_callback_makes_of_a_lost_rank_is_no_failure_of_its_own(
-    tmp_path: Path, *, left_out: bool
-) -> None:
-    """A hook's future raises a new exception with the text of the old one in it, before anybody has
-    seen the operation end; a long text has lost its middle. The rank that went has the same type
-    and the same line, and other words.
-    """
+def test_what_a_callback_makes_of_a_lost_rank_is_no_failure(tmp_path: Path, left_out: bool) -> None:
+    """A hook's future raises anew with that text; the rank that went has other words."""
     text = WRAPPED + PEER_GONE
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 1:
@@ -245,9 +240,7 @@ def test_who_arrives_after_the_time_out_is_missing(tmp_path: Path, then: str) ->
 
 
 def test_what_cxx_code_gave_up_without_a_record_was_given_up(tmp_path: Path) -> None:
-    """DDP raised the time-out of its operation, and the process ended before anybody saw how that
-    operation did. Rank 1 comes long after.
-    """
+    """DDP raised the time-out, and nobody saw the operation end. Rank 1 comes long after."""
     torch = "/usr/lib/python3/site-packages/torch/autograd/graph.py"
     for journal, group in steps(tmp_path, 2):
         late = journal.rank == 1
@@ -395,9 +388,7 @@ def test_failures_that_nothing_explains_are_told_without_a_culprit(tmp_path: Pat
 
 @pytest.mark.parametrize("kind", ["message", "collective", "waited", "c++"])
 def test_who_ends_without_waiting_for_its_part_takes_it_away(tmp_path: Path, kind: str) -> None:
-    """Rank 0 keeps its works in a list and leaves; rank 1 is in the very exchange. Whether C++
-    waited is not on record, and who waited has done its part.
-    """
+    """Rank 0 keeps its works and leaves, rank 1 is in that; who waited has done its part."""
     for journal, group in steps(tmp_path, 2):
         mine, origin = journal.rank or 0, "c++" if kind == "c++" else "python"
         if kind == "message":

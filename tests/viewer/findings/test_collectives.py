@@ -75,9 +75,7 @@ def test_who_destroyed_its_groups_before_the_others_is_said_to_have(tmp_path: Pa
 
 @pytest.mark.parametrize("before", [False, True])
 def test_the_fewer_at_a_line_where_nobody_was_before(tmp_path: Path, *, before: bool) -> None:
-    """Rank 0 alone reduces under `if rank == 0`, or the others are late for a line of all: of those
-    that wait some have come through there before.
-    """
+    """Rank 0 reduces alone, or the others are late for a line where some have been before."""
     for journal, group in alive(steps(tmp_path, 3)):
         if journal.rank:
             stand(journal, 3 * S, "/src/loader.py", 9, "load")
@@ -109,9 +107,7 @@ def test_waiting_less_than_the_stall_time_is_no_fault_while_they_live(tmp_path: 
 def test_a_clean_end_is_missing_and_no_failure(
     tmp_path: Path, keys: dict[str, Any], *, waits: bool, has_ddp: bool
 ) -> None:
-    """Rank 1 has ended with code 0 before the collective of rank 0: of the program's own, of a
-    functional one in a backward pass, which is seen to wait, or of DDP's reducer.
-    """
+    """Before a collective of the program, a functional one in a backward, or DDP's reducer."""
     for journal, group in steps(tmp_path, 2):
         if journal.rank == 0:
             number = journal.begin(journal.collective(group, **keys), 200 * MS, q=3)
@@ -154,9 +150,7 @@ def test_a_rank_without_a_journal_is_not_blamed(tmp_path: Path) -> None:
 
 
 def test_beside_a_rank_without_a_journal_who_is_away_is_named(tmp_path: Path) -> None:
-    """Rank 1 is in its loader, and the journal of rank 2 was not collected; but if somebody lost a
-    connection, rank 2 may have failed before, and nobody is named.
-    """
+    """But if somebody lost a connection, the rank without a journal may have failed before."""
     for lost, culprits in ((False, [1]), (True, [])):
         folder = tmp_path / str(lost)
         for journal, group in steps(folder, 4):
@@ -182,9 +176,7 @@ ODD: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("kind", "odd", "word"), ODD)
-def test_the_one_outside_the_majority_is_odd(
-    tmp_path: Path, kind: str, odd: dict[str, Any], word: str
-) -> None:
+def test_who_is_in_no_majority(tmp_path: Path, kind: str, odd: dict[str, Any], word: str) -> None:
     """Also when everybody returned."""
     for journal, group in steps(tmp_path, 3):
         keys = dict(odd) if journal.rank == 1 else {}
@@ -401,9 +393,7 @@ def test_who_is_aborted_since_a_peer_is_gone_is_not_to_blame(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("behind", [True, False], ids=["before it", "on the other rank"])
 def test_on_nccl_an_end_that_nobody_saw_holds_up_nobody(tmp_path: Path, behind: bool) -> None:
-    """Rank 1 never comes to the second one. Of the first, which is over, one of them does not know:
-    rank 0, whose driver let nobody ask, or rank 1, whose recorder had forgotten it.
-    """
+    """Rank 1 never comes to the second; of the first, which is over, one does not know."""
     for journal, _ in alive(steps(tmp_path, 2)):
         call = nccl(journal, [0, 1], "a")
         number = journal.issue(call, 200 * MS, q=1)
@@ -415,9 +405,7 @@ def test_on_nccl_an_end_that_nobody_saw_holds_up_nobody(tmp_path: Path, behind: 
 
 
 @pytest.mark.parametrize("went_on", [False, True])
-def test_on_nccl_a_device_is_stuck_with_what_the_others_are_through_with(
-    tmp_path: Path, went_on: bool
-) -> None:
+def test_on_nccl_a_device_is_stuck_with_what_others_did(tmp_path: Path, went_on: bool) -> None:
     """All have come to what its host went on to, if it did: nobody else is waited for."""
     for journal, _ in alive(steps(tmp_path, 3)):
         call = nccl(journal, [0, 1, 2], "a")
@@ -433,10 +421,7 @@ def test_on_nccl_a_device_is_stuck_with_what_the_others_are_through_with(
 def test_an_order_that_threads_leave_to_chance_blames_nobody(
     tmp_path: Path, asynchronous: bool, blamed: list[int]
 ) -> None:
-    """Rank 0's barrier happens to come before its other thread's reduction: two against one.
-
-    Where the others' reductions had left their thread before the barrier, chance plays no part.
-    """
+    """Rank 0's barrier comes before its thread's reduction; what left before is no chance."""
     for journal, group in alive(steps(tmp_path, 3)):
         journal.define("thread", n=1, name="saver", native=7)
         reduce = journal.collective(group, asynchronous=asynchronous)
@@ -464,9 +449,7 @@ def test_on_nccl_a_wait_orders_streams(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("last_s", "told"), [(35, []), (10, ["no_progress"])])
-def test_on_nccl_a_host_may_be_far_ahead_of_its_device(
-    tmp_path: Path, last_s: int, told: list[str]
-) -> None:
+def test_on_nccl_a_host_may_be_far_ahead(tmp_path: Path, last_s: int, told: list[str]) -> None:
     """All was issued half a minute ago, and comes through one by one, up to some moment."""
     for journal, _ in alive(steps(tmp_path, 2), 40):
         call = nccl(journal, [0, 1], "a")
@@ -492,12 +475,8 @@ def test_what_nobody_saw_complete_is_no_hang(tmp_path: Path, more: dict[str, int
 
 
 @pytest.mark.parametrize("op", ["all_reduce", "broadcast"])
-def test_who_froze_after_what_others_have_done_is_missing_in_the_next(
-    tmp_path: Path, op: str
-) -> None:
-    """Rank 2 holds the GIL before anybody could note the end of its reducer's operation, through
-    which the others are.
-    """
+def test_who_froze_after_what_others_did_is_missing_in_the_next(tmp_path: Path, op: str) -> None:
+    """Rank 2 holds the GIL before the end of its reducer's operation could be noted."""
     for journal, group in steps(tmp_path, 3):
         call = journal.collective(group, op, root=0, origin="c++", stack=None)
         number = journal.issue(call, 200 * MS, q=3, d=MS)
@@ -540,9 +519,7 @@ def test_a_cycle_through_another_thread_is_not_certain(tmp_path: Path, *, failed
 @pytest.mark.parametrize(
     ("function", "is_hinted"), [("main", False), ("save", True), (None, False)]
 )
-def test_uneven_inputs_take_evidence(
-    tmp_path: Path, function: str | None, *, is_hinted: bool
-) -> None:
+def test_uneven_inputs_need_proof(tmp_path: Path, function: str | None, *, is_hinted: bool) -> None:
     """In DDP's backward; a rank in the function that called before may have been in the loop."""
     for journal, group in alive(steps(tmp_path, 2)):
         if journal.rank == 0:
@@ -553,9 +530,7 @@ def test_uneven_inputs_take_evidence(
 
 
 @pytest.mark.parametrize("backward", [False, True])
-def test_a_rank_in_python_is_certain_to_lack_what_c_plus_plus_issues(
-    tmp_path: Path, *, backward: bool
-) -> None:
+def test_a_rank_in_python_is_sure_to_lack_what_cxx_issues(tmp_path: Path, backward: bool) -> None:
     """As far as it is in no backward pass, which may be about to issue it."""
     for journal, group in alive(steps(tmp_path, 2, 0)):
         call = journal.collective(group, origin="c++")
@@ -574,9 +549,7 @@ def test_a_rank_in_python_is_certain_to_lack_what_c_plus_plus_issues(
     )  # fmt: skip
 
 
-def test_what_c_plus_plus_issued_is_not_over_when_another_operation_of_its_number_is(
-    tmp_path: Path,
-) -> None:
+def test_what_cxx_issued_is_not_over_when_another_of_its_number_is(tmp_path: Path) -> None:
     """Rank 1 is the root of the broadcast, and through; rank 2 skipped it, and is in DDP's call."""
     for journal, group in alive(steps(tmp_path, 3)):
         if journal.rank == 2:

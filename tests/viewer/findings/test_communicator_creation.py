@@ -46,9 +46,7 @@ def first_call(
 
 @pytest.mark.parametrize("seconds", [12, 40, 120])
 @pytest.mark.parametrize("op", ["all_reduce", "barrier"])
-def test_all_members_are_in_the_first_call_of_a_group(
-    tmp_path: Path, seconds: int, op: str
-) -> None:
+def test_all_are_in_the_first_call_of_a_group(tmp_path: Path, seconds: int, op: str) -> None:
     """Nothing is wrong, and the sentence says what goes on."""
     first_call(tmp_path, seconds, op=op)
     found = only(findings(tmp_path))
@@ -128,9 +126,7 @@ def test_a_first_exchange_of_a_pair(tmp_path: Path) -> None:
     ("all_gather", True, "error"),
     ("barrier", False, "error"),
 ])  # fmt: skip
-def test_a_first_operation_of_its_sort(
-    tmp_path: Path, op: str, before: bool, severity: str
-) -> None:
+def test_a_first_operation_of_a_sort(tmp_path: Path, op: str, before: bool, severity: str) -> None:
     """Kernels are loaded when they are first launched; a barrier's call waits for the device."""
     for journal in alive(workers(tmp_path, 2), 40):
         group = group_of(journal, 2)
@@ -144,9 +140,7 @@ def test_a_first_operation_of_its_sort(
 
 @pytest.mark.parametrize("op", ["init_process_group", "new_group", "split_group"])
 @pytest.mark.parametrize("everybody", [True, False])
-def test_calls_that_connect_the_members_themselves(
-    tmp_path: Path, op: str, everybody: bool
-) -> None:
+def test_calls_that_connect_members_themselves(tmp_path: Path, op: str, everybody: bool) -> None:
     """A group that is bound to a device is connected when it is made."""
     for journal in alive(workers(tmp_path, 2), 40):
         args: dict[str, Any] = {"device_id": f"cuda:{journal.rank}"}
@@ -366,9 +360,7 @@ def test_who_goes_on_meanwhile_is_not_told_as_idle(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("waited_s", [5, 15])
 def test_a_wait_that_was_cut_off_with_its_store(tmp_path: Path, waited_s: int) -> None:
-    """Rank 0, which serves the store, is killed first in a job that hangs; rank 2 sees its
-    connection close, and had waited for another key. A short wait may have been about to end.
-    """
+    """Rank 0 serves it and is killed first; rank 2 had waited for another key, maybe briefly."""
     gone = "Failed to recv, got 0 bytes. Connection was likely closed."
     for journal, _ in steps(tmp_path, 3):
         key = "count/two" if journal.rank == 2 else "count/1"

@@ -19,9 +19,7 @@ LINES = {"grad": 10, "norm": 20, "loss": 30, "log": 40, "eval": 50}
 
 
 def run(folder: Path, courses: list[tuple[str, ...]], *, ends: bool, helper: bool = False) -> None:
-    """Ranks that reduce equal tensors at these lines; ``ends``: all is over; ``helper``: they are
-    those of who calls the one line that reduces.
-    """
+    """Ranks reduce at these lines; ``ends``: all is over; ``helper``: the lines are callers'."""
     for journal, group in steps(folder, len(courses), count=0):
         course = courses[journal.rank or 0]
         for number, name in enumerate(course, 1):
@@ -47,12 +45,8 @@ def by_states(folder: Path) -> list[RuleFinding]:
 
 @pytest.mark.parametrize("read", [lambda folder: list(diagnose(folder).found), by_states])
 @pytest.mark.parametrize("helper", [False, True])
-def test_a_shift_that_nobody_notices_is_a_warning(
-    tmp_path: Path, read: object, helper: bool
-) -> None:
-    """Rank 2 leaves out its fifth call and makes one more at the end. Of the calls of a helper it
-    is the callers that differ.
-    """
+def test_a_shift_nobody_notices_is_a_warning(tmp_path: Path, read: object, helper: bool) -> None:
+    """Rank 2 leaves out its fifth call and makes one more; of a helper's the callers differ."""
     skipped = (*USUAL[:7], *USUAL[8:], "grad")
     run(tmp_path, [USUAL, USUAL, skipped], ends=True, helper=helper)
     found = only(read(tmp_path))  # type: ignore[operator]
@@ -67,9 +61,7 @@ def test_a_shift_that_nobody_notices_is_a_warning(
 @pytest.mark.parametrize("read", [lambda folder: list(diagnose(folder).found), by_states])
 @pytest.mark.parametrize("own", [False, True])
 def test_a_module_that_one_rank_skips_is_named(tmp_path: Path, own: bool, read: object) -> None:
-    """FSDP's gathers of one size from one line: their modules tell that rank 1 left one out; and
-    nothing where each rank has names of its own (``own``).
-    """
+    """FSDP's equal gathers: modules tell which one; nothing if each rank has ``own`` names."""
     for journal, group in steps(tmp_path, 2, count=0):
         rank = journal.rank or 0
         layers = [0, 1, 2, 3] * 3 + [0, 2, 3] * (rank and not own) + [0, 1, 2, 3] * 3
@@ -92,9 +84,7 @@ def test_a_module_that_one_rank_skips_is_named(tmp_path: Path, own: bool, read: 
 def test_an_order_that_is_another_one_from_a_step_on_is_a_warning(
     tmp_path: Path, read: object, ends: bool, third: tuple[str, ...]
 ) -> None:
-    """Rank 2 makes two calls the other way round from its fifth step on, and nothing else differs.
-    While it runs, in a loop of these two, it may have left one out as well.
-    """
+    """Two calls the other way round; while it runs, in a loop of two, one may be left out."""
     usual = ("grad", "norm", *third) * 12
     other = usual[: 4 * (2 + len(third))] + ("norm", "grad", *third) * 8
     run(tmp_path, [usual, usual, other], ends=ends)
@@ -129,9 +119,7 @@ def test_the_last_consequence_is_told_with_where_it_began(tmp_path: Path, read: 
 def test_several_calls_more_in_a_loop_that_is_in_step_again(
     tmp_path: Path, read: object, extra: tuple[str, ...], then: tuple[str, ...]
 ) -> None:
-    """Rank 2 makes them in its seventh step: as many as the loop has calls, or twice that, so that
-    all meet their own again until the others go on to something else, or to nothing.
-    """
+    """As many as the loop has, or twice: all meet their own again until others go on."""
     usual = ("grad", "norm") * 12
     more = (*usual[:13], *extra, *usual[13:])[: 24 + 1]
     if then:
@@ -216,10 +204,7 @@ def test_lines_that_meet_now_and_then_are_no_habit() -> None:
 def hanging(
     folder: Path, course: tuple[str, ...], *, then: str = "recv", helper: bool = False
 ) -> RuleFinding:
-    """Rank 2 has called at these lines and waits for a message of rank 0's, who made one more, or
-    makes a group that the others have not come to, or joins their call with another size.
-    ``helper``: they are those of who calls the one line that reduces.
-    """
+    """Rank 2 waits for rank 0, who made one call more, or a group, or calls with another size."""
     inner = [("help.py", 3, "reduce")] * helper
     for journal, group in alive(steps(folder, 3, count=0)):
         called = course if journal.rank == 2 else ("grad", "norm") * 3
@@ -246,9 +231,7 @@ def hanging(
     ("then", "kind"),
     [("recv", "deadlock"), ("create", "group_mismatch"), ("other", "shape_mismatch")],
 )
-def test_a_call_left_out_just_before_is_told_with_its_line(
-    tmp_path: Path, then: str, kind: str, helper: bool
-) -> None:
+def test_the_line_of_a_call_left_out(tmp_path: Path, then: str, kind: str, helper: bool) -> None:
     """Rank 2 left out its fifth call and went on."""
     course = ("grad", "norm", "grad", "norm", "norm")
     found = hanging(tmp_path, course, then=then, helper=helper)

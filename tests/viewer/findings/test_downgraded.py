@@ -186,9 +186,7 @@ def test_a_failure_that_was_overcome_is_a_note(tmp_path: Path) -> None:
 
 
 def test_one_that_hangs_and_is_ended_from_outside_keeps_its_verdict(tmp_path: Path) -> None:
-    """Rank 1 failed, so rank 0 was ended, and both began anew; then the launcher got a signal. What
-    ended the first attempt was no interrupt.
-    """
+    """Rank 1 failed and all began anew; what ended the first attempt was no interrupt."""
     agent = Journal(tmp_path, pid=500, role="agent")
 
     def told(journal: Journal, t: int, event: str) -> None:
@@ -217,9 +215,7 @@ def test_one_that_hangs_and_is_ended_from_outside_keeps_its_verdict(tmp_path: Pa
 
 
 @pytest.mark.parametrize("lost", ["its end", "its journal", "a rank's end"])
-def test_without_its_launcher_the_ranks_of_the_later_attempt_tell(
-    tmp_path: Path, lost: str
-) -> None:
+def test_without_launcher_the_ranks_of_the_later_attempt_tell(tmp_path: Path, lost: str) -> None:
     """They all ended well; of one of which that is unknown it may be wrong."""
     agent, second = restarted(tmp_path)
     if lost != "a rank's end":
@@ -233,9 +229,7 @@ def test_without_its_launcher_the_ranks_of_the_later_attempt_tell(
 
 @pytest.mark.parametrize("how", ["killed", "left", "began anew"])
 def test_a_job_that_goes_on_without_a_node_that_was_killed(tmp_path: Path, how: str) -> None:
-    """Node 1 and its rank were killed; node 0 began anew with fewer ranks, and came through. A node
-    that ended well, or was killed in a later attempt, could have been of that one.
-    """
+    """Node 0 began anew and came through; a node that ended well, or later, may belong to it."""
     stays = Journal(tmp_path, pid=500, role="agent")
     gone = Journal(tmp_path, pid=501, role="agent")
     first = [
@@ -299,12 +293,8 @@ def test_an_attempt_that_failed_holds_up_nobody_of_the_next_one(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("own_keys", [False, True])
-def test_an_attempt_that_meets_the_addresses_of_the_one_before(
-    tmp_path: Path, *, own_keys: bool
-) -> None:
-    """Both made their group in the launcher's store, under the same keys. Who is refused there at
-    once did not wait in vain for one who comes later.
-    """
+def test_an_attempt_meets_the_addresses_of_the_last_one(tmp_path: Path, *, own_keys: bool) -> None:
+    """Same store, same keys: who is refused at once did not wait for one who comes later."""
     agent = Journal(tmp_path, pid=3999, role="agent")
     agent.tcp_store(29500, server=True)
     for attempt in (0, 1):
@@ -333,12 +323,8 @@ def test_an_attempt_that_meets_the_addresses_of_the_one_before(
 
 
 @pytest.mark.parametrize("own_keys", [False, True])
-def test_an_attempt_that_hangs_in_the_addresses_of_the_one_before(
-    tmp_path: Path, *, own_keys: bool
-) -> None:
-    """All of the newest attempt are in the making of their group, of which those of the first one,
-    who failed, made theirs in the same store.
-    """
+def test_an_attempt_hangs_in_the_addresses_of_the_last_one(tmp_path: Path, own_keys: bool) -> None:
+    """All are in the making of their group, as those of the first one were, in the same store."""
     agent = Journal(tmp_path, pid=3999, role="agent")
     agent.tcp_store(29500, server=True)
     beat(agent, 40)
@@ -417,10 +403,7 @@ UNTIL_S = 30
 
 
 def with_spare(folder: Path, *, waits_in: str, stops_s: int | None = None) -> None:
-    """Ranks 0 and 1 go round in a group of their own; rank 2 waits to be needed.
-
-    From ``stops_s`` on rank 1 is in its loop no more, and rank 0 waits for it.
-    """
+    """Ranks 0 and 1 go round, rank 2 waits to be needed; from ``stops_s`` on rank 1 is away."""
     for journal, group in alive(steps(folder, 3), UNTIL_S):
         if journal.rank == 2:
             waits(journal, group, waits_in)

@@ -40,9 +40,7 @@ def live(process: Process) -> Observation:
 
 
 def job(folder: Path, seed: int, host: str, apart_ns: int | None = None) -> None:
-    """Two to eight ranks; each does up to three things, hangs in the last one or not, and ends.
-    ``apart_ns``: on two hosts, whose clocks are apart.
-    """
+    """Two to eight ranks do up to three things and end, or hang; ``apart_ns``: of two hosts."""
     drawn = random.Random(seed)
     size = drawn.choice([2, 3, 4, 5, 8])
     halves = [list(range(0, size, 2)), list(range(1, size, 2))]
@@ -138,9 +136,7 @@ def by_states(folder: Path, look: Look, **ways: Any) -> list[tuple[object, ...]]
 
 
 def ways(folder: Path, look: Look) -> dict[str, list[tuple[object, ...]]]:
-    """The same journals judged in every way that there is: the table of all operations, the ends of
-    journals, whole journals, states that have travelled from two hosts, and what companions send.
-    """
+    """By the table, ends of journals, whole ones, states of two hosts, and companions' messages."""
     files = evidence([str(folder)], Problems())
     whole = [state for one in files if (state := reduce(one, history=True))]
     ours = merge(whole[::2])
@@ -176,9 +172,7 @@ APART_S = (0, 0.02, 0.2, 3, 20)
 
 @pytest.mark.parametrize("apart_s", [None, *APART_S])
 @pytest.mark.parametrize("seed", range(100, 105))
-def test_every_way_to_a_verdict_finds_the_same(
-    tmp_path: Path, seed: int, apart_s: float | None
-) -> None:
+def test_every_way_finds_the_same(tmp_path: Path, seed: int, apart_s: float | None) -> None:
     """``tests/reliability/judged.py`` has them all."""
     job(tmp_path, seed, "a", None if apart_s is None else round(apart_s * S))
     found = ways(tmp_path, lambda _: UNKNOWN)

@@ -149,9 +149,7 @@ def test_what_looks_alike_is_broken(tmp_path: Path, how: str) -> None:
     ],
     ids=["a client's connection", "a queue", "a lock"],
 )
-def test_a_server_that_shuts_down_waits_for_its_clients(
-    tmp_path: Path, stands: Frames, *, idle: bool
-) -> None:
+def test_a_server_waits_for_its_clients(tmp_path: Path, stands: Frames, *, idle: bool) -> None:
     """All have left the loop, and the others are in a last barrier."""
     for journal in alive(workers(tmp_path, 3), 26):
         serve(journal, journal.world(), journal.stack(*IDLE["accept"]), 5)

@@ -95,9 +95,7 @@ def test_what_hung_before_is_the_verdict(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("word", [True, False])
-def test_what_lived_until_all_were_interrupted_was_missing_for_certain(
-    tmp_path: Path, word: bool
-) -> None:
+def test_what_lived_until_all_were_interrupted_was_missing(tmp_path: Path, word: bool) -> None:
     """It ended at once, with a word of its own or without one, and others long after it."""
     agent = Journal(tmp_path, pid=3999, role="agent")
     for journal, group in steps(tmp_path, 3, parent=agent.process):
@@ -146,9 +144,7 @@ def test_one_rank_that_is_interrupted_broke_the_job_and_is_not_blamed(tmp_path: 
     assert len(found.consequences) == 2
 
 
-def test_a_rank_that_was_awaited_for_long_when_it_was_interrupted_is_missing(
-    tmp_path: Path,
-) -> None:
+def test_a_rank_awaited_for_long_when_it_was_interrupted_is_missing(tmp_path: Path) -> None:
     """The signal only ended what hung."""
     for journal, group in alive(steps(tmp_path, 3), 19):
         if journal.rank == 1:

@@ -102,9 +102,7 @@ def test_a_key_that_was_set_under_another_name_is_missing(tmp_path: Path, *, mes
 
 
 @pytest.mark.parametrize("last", ["setp/3", "step/4"])
-def test_a_key_that_is_tried_again_and_was_passed_over_is_missing(
-    tmp_path: Path, last: str
-) -> None:
+def test_a_key_tried_again_and_passed_over_is_missing(tmp_path: Path, last: str) -> None:
     """Who asks for a second each time waits for nobody who has gone on without the key."""
     found = only(job(tmp_path, {0: ["step/1", "step/2", last]}, {1: "step/3"}, tries=20))
     assert (found.kind, found.key) == ("store_key_missing", "app/step/3")
@@ -126,9 +124,7 @@ def test_somebody_who_does_not_wait_may_still_set_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("third", [None, "waits", "sleeps"])
 def test_who_never_came_out_of_a_mismatch_sets_no_key(tmp_path: Path, third: str | None) -> None:
-    """The backend ended rank 1, or holds it up, in a broadcast of another size. Rank 0 goes on to a
-    key, as far as it can; that is another fault only where somebody else may be the one to set it.
-    """
+    """Rank 1 is in a broadcast of another size: another fault only if others set the key."""
     for journal, group in steps(tmp_path, 2 if third is None else 3):
         rank = journal.rank or 0
         shape = [7] if rank == 0 else [4]
@@ -162,9 +158,7 @@ def test_a_rank_without_a_journal_may_have_set_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("setters", [[0], [0, 1]])
-def test_a_key_that_was_deleted_makes_no_cycle_and_is_told_as_deleted(
-    tmp_path: Path, setters: list[int]
-) -> None:
+def test_a_key_that_was_deleted_makes_no_cycle(tmp_path: Path, setters: list[int]) -> None:
     """It was set once and is gone: whoever set it is not about to do so again."""
     sets = {rank: ["token"] for rank in setters}
     found = only(job(tmp_path, sets, {1: "token"}, deleted=["token"]))
@@ -245,9 +239,7 @@ def under(journal: Journal, op: str, prefix: str, key: str, t: int, **keys: Any)
 
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_all_who_could_set_it_wait_for_who_waits_for_it(tmp_path: Path, world_size: int) -> None:
-    """Rank 1 would set the key behind what it is in; rank 2 waits for rank 1, and so for rank 0.
-    What gloo's mesh has set begins with the same prefixes, and is like nothing.
-    """
+    """Rank 1 would set it later; rank 2 waits for 1, and so for 0. A mesh's keys are like none."""
     for journal, group in alive(steps(tmp_path, world_size)):
         under(journal, "set", "cpu/", f"0/{journal.rank}", 150 * MS, origin="c++", stack=None)
         if journal.rank == 0:
@@ -299,9 +291,7 @@ def test_who_may_still_come_to_set_it_closes_no_cycle(tmp_path: Path, who: str) 
         ("data", "loss", False),
     ],
 )
-def test_likeness_is_of_what_the_program_wrote(
-    tmp_path: Path, prefix: str, key: str, *, near: bool
-) -> None:
+def test_likeness_of_what_was_written(tmp_path: Path, prefix: str, key: str, *, near: bool) -> None:
     """Stores below the default group's begin alike, whatever the keys in them."""
     for journal, group in alive(steps(tmp_path, 2)):
         if journal.rank == 0:

@@ -139,9 +139,7 @@ def test_waits_that_followed_one_another_are_no_cycle(tmp_path: Path) -> None:
         "DistBackendError: NCCL error: Duplicate GPU detected : rank 0 and rank 1 both on device 0",
     ],
 )
-def test_who_breaks_by_itself_in_a_collective_has_not_given_up(
-    tmp_path: Path, text: str, begun_ms: int
-) -> None:
+def test_who_breaks_by_itself_has_not_given_up(tmp_path: Path, text: str, begun_ms: int) -> None:
     """Whether the others come to it before or after that: it is what failed."""
     for journal, group in steps(tmp_path, 3):
         at = begun_ms * MS if journal.rank else 200 * MS
@@ -156,9 +154,7 @@ def test_who_breaks_by_itself_in_a_collective_has_not_given_up(
 
 
 def hung(folder: Path, at: int, agent: Journal | None = None, *, handler: bool = False) -> None:
-    """Ranks 0 and 2 are in their third all_reduce; rank 1 stands in its loader until ``at``, where
-    it begins to broadcast, and all are killed soon after.
-    """
+    """Ranks 0 and 2 are in their third call; rank 1 comes ``at``, and all are killed soon after."""
     keys: dict[str, Any] = {} if agent is None else {"parent": agent.process}
     for journal, group in steps(folder, 3, **keys):
         beat(journal, at // S, 0)

@@ -71,9 +71,7 @@ def test_before_the_limit_nothing_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("share", "told"), [(0.0, True), (0.5, False)])
-def test_who_waits_for_a_processor_is_not_blamed(
-    tmp_path: Path, share: float, *, told: bool
-) -> None:
+def test_who_awaits_a_processor_is_not_blamed(tmp_path: Path, share: float, *, told: bool) -> None:
     """Of twelve seconds it had six: without the load nobody would have waited for the limit."""
     found = now(tmp_path, 12, starved=lambda _: share)
     assert [one.kind for one in found.errors] == ["missing_participant"] * told
@@ -92,9 +90,7 @@ def test_others_may_be_about_to_answer(tmp_path: Path, age_s: int) -> None:
 @pytest.mark.parametrize(
     ("age_s", "moved_s", "told"), [(24, 22, False), (24, 2, True), (70, 68, True)]
 )
-def test_who_imports_is_waited_for_longer(
-    tmp_path: Path, age_s: int, moved_s: int, *, told: bool
-) -> None:
+def test_who_imports_has_more_time(tmp_path: Path, age_s: int, moved_s: int, *, told: bool) -> None:
     """The first functional collective imports half of torch; an import that stands still hangs."""
     for journal, group in alive(steps(tmp_path, 2), age_s):
         if journal.rank == 1:
@@ -110,9 +106,7 @@ def test_who_imports_is_waited_for_longer(
 
 
 def test_who_starts_is_told_in_the_call_of_the_program(tmp_path: Path) -> None:
-    """Rank 0 serves the store and waits in its constructor, rank 1 is in that of the group already:
-    both are in ``init_process_group``. Nobody knows of rank 2.
-    """
+    """Two are in ``init_process_group``, in the store and in the group; of rank 2 nobody knows."""
     for rank in range(2):
         journal = Journal(tmp_path, pid=4000 + rank, rank=rank, world_size=3)
         outer, meet, store = join(journal, 100 * MS, 3)
@@ -218,9 +212,7 @@ def test_who_was_killed_after_its_launcher_has_not_failed(
 
 
 @pytest.mark.parametrize(("lived_s", "told"), [(40, True), (5, False)])
-def test_ranks_that_outlive_a_launcher_that_was_killed(
-    tmp_path: Path, lived_s: int, *, told: bool
-) -> None:
+def test_ranks_that_outlive_a_killed_launcher(tmp_path: Path, lived_s: int, *, told: bool) -> None:
     """They hold their ports and devices, and the job may end well all the same."""
     agent = Journal(tmp_path, pid=3999, role="agent")
     beat(agent, 4)
@@ -267,9 +259,7 @@ def processes(folder: Path) -> Sequence[Process]:
 
 
 def test_what_the_kernel_says_is_written_once(tmp_path: Path) -> None:
-    """Of a stopped one, of one that goes on and is stopped again, of a zombie; not of the living,
-    and behind what a killed one left of a line.
-    """
+    """Of one stopped (twice), of a zombie; not of the living; behind half a line of a dead one."""
     program = [sys.executable, "-c", "import time; time.sleep(60)"]
     children = [subprocess.Popen(program) for _ in range(2)]
     one, other = children
@@ -353,9 +343,7 @@ def test_an_abort_after_a_step_whose_buckets_nobody_saw_complete_is_its_own(tmp_
 
 
 @pytest.mark.parametrize(("apart", "told"), [(600 * MS, []), (3 * S, ["process_failed"])])
-def test_a_job_that_is_killed_whole_blames_nobody(
-    tmp_path: Path, apart: int, told: list[str]
-) -> None:
+def test_a_job_killed_whole_blames_nobody(tmp_path: Path, apart: int, told: list[str]) -> None:
     """Whoever ends it does so one by one: the first are seen to be gone while others still live."""
     for journal, _ in alive(steps(tmp_path, 4), 4):
         at = 5 * S + apart * (journal.rank or 0)

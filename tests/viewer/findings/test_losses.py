@@ -265,9 +265,7 @@ def test_ranks_that_take_the_world_for_another_size_are_there(tmp_path: Path, si
     assert len(case.evidence.trace.groups) == (1 if size == 3 else 2)
 
 
-def test_journals_of_a_newer_format_are_no_verdict(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_newer_formats_are_no_verdict(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Exit code 2 and one line per folder, whatever their records seem to say."""
     for folder, healthy in ((tmp_path / "well", True), (tmp_path / "hung", False)):
         for journal, group in steps(folder, 3):
@@ -282,9 +280,7 @@ def test_journals_of_a_newer_format_are_no_verdict(
         assert "collect these files again" not in text  # they are whole
 
 
-def test_a_job_that_did_nothing_and_saw_no_end_is_no_verdict(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_that_did_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Killed while it imported torch: exit code 2, as of a log that does not say why it ended."""
     journal = Journal(tmp_path, 1)
     assert main(["diagnose", str(tmp_path)]) == 2

@@ -85,9 +85,7 @@ def test_what_cpp_code_awaits_in_the_store_is_part_of_the_mesh(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("until_s", "told"), [(16, False), (40, True)])
-def test_who_dialled_in_vain_for_long_tries_seldom(
-    tmp_path: Path, until_s: int, told: bool
-) -> None:
+def test_who_dialled_in_vain_tries_seldom(tmp_path: Path, until_s: int, told: bool) -> None:
     """The server came ten seconds late: torch's client waits for longer before each try."""
     for journal in alive(workers(tmp_path, 2), until_s):
         join(journal, 10 * S if journal.rank == 0 else 50 * MS, 2)
@@ -97,9 +95,7 @@ def test_who_dialled_in_vain_for_long_tries_seldom(
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_all_have_come_and_nobody_gets_through(tmp_path: Path, *, frozen: bool) -> None:
-    """Connections between hosts cannot be made; or rank 0, which came through, was stopped, and the
-    others ask its store for addresses.
-    """
+    """Connections cannot be made; or rank 0 was stopped, and others ask its store for addresses."""
     for journal in workers(tmp_path, 3):
         met(journal, 100 * MS, 3)
         if journal.rank or not frozen:
@@ -439,9 +435,7 @@ def test_who_is_held_up_by_each_other_has_not_gone_past_a_creation(tmp_path: Pat
 
 
 def test_who_waits_in_what_others_made_before_a_creation_has_not_gone_past(tmp_path: Path) -> None:
-    """Rank 3 left a scatter out, in which its root waits, and makes the next group with those that
-    got their part of it.
-    """
+    """Rank 3 left out a scatter, whose root waits, and makes the next group with the others."""
     everybody = [0, 1, 2, 3]
     for journal, group in alive(steps(tmp_path, 4)):
         call = journal.collective(group, "scatter", args={"root": 0})
@@ -482,9 +476,7 @@ def test_who_is_held_up_by_one_that_went_past_may_still_come(tmp_path: Path) -> 
 
 
 def test_who_waits_in_a_creation_before_it_has_not_gone_past(tmp_path: Path) -> None:
-    """Ranks 0 and 1 make a group by themselves, and do not meet there: torch named it by how many
-    groups each had.
-    """
+    """Ranks 0 and 1 make a group alone and do not meet: torch named it by the groups they had."""
     for journal, _ in alive(steps(tmp_path, 3)):
         rank = journal.rank or 0
         if rank == 2:
@@ -512,9 +504,7 @@ def test_who_may_still_come_to_a_creation_is_missing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("since_ms", [200, 15_000])
 def test_one_group_under_two_names_is_no_deadlock(tmp_path: Path, since_ms: int) -> None:
-    """With ``use_local_synchronization`` rank 1 has made a group before that rank 0 is not in; also
-    where rank 1 came only just now.
-    """
+    """By ``use_local_synchronization`` rank 1 made one before, without rank 0."""
     for journal, _ in alive(steps(tmp_path, 3)):
         rank = journal.rank or 0
         if rank < 2:

@@ -146,12 +146,8 @@ def test_a_receive_from_any_source_waits_for_any_sender(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left_out", [True, False])
-def test_a_batch_that_lacks_one_message_is_no_matter_of_order(
-    tmp_path: Path, *, left_out: bool
-) -> None:
-    """Halos of three ranks: rank 2 takes itself for the last one and exchanges with rank 1 only,
-    until that waits for rank 0, which waits for rank 2. Without such exchanges it is the order.
-    """
+def test_a_batch_lacks_one_message_which_is_no_order(tmp_path: Path, *, left_out: bool) -> None:
+    """Halos: rank 2 exchanges with 1 only, which waits for 0, and that for 2; else it is order."""
     for journal, group in alive(steps(tmp_path, 3)):
         mine = journal.rank or 0
         if mine and left_out:
@@ -169,9 +165,7 @@ def test_a_batch_that_lacks_one_message_is_no_matter_of_order(
 
 @pytest.mark.parametrize("received", [2, 1])
 def test_a_server_that_receives_once_more_than_is_sent(tmp_path: Path, received: int) -> None:
-    """A parameter server by hand: rank 2 had fewer batches, and went on to the barrier. No worker
-    is told alone, for it waits for any; the counts show who sent less, if all of it was received.
-    """
+    """Rank 2 had fewer batches; the server waits for any, and counts show who sent less."""
     for journal, group in alive(steps(tmp_path, 3)):
         mine = journal.rank or 0
         sent = {1: 2, 2: 1}
@@ -195,9 +189,7 @@ def test_a_server_that_receives_once_more_than_is_sent(tmp_path: Path, received:
 
 @pytest.mark.parametrize("how", ["clean", "failed", "busy"])
 def test_who_has_ended_sends_no_more(tmp_path: Path, how: str) -> None:
-    """A server forgot one reply: rank 2 waits for it, and the server for any request. Rank 1 is
-    through, unless it failed, or may send yet.
-    """
+    """A server forgot one reply to 2. Rank 1 is through, unless it failed, or may send yet."""
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 1:
             if how == "clean":
@@ -290,9 +282,7 @@ def test_on_nccl_a_ring_that_receives_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_a_receive_that_is_only_asked_about_never_ends_on_gloo(
-    tmp_path: Path, *, waits: bool
-) -> None:
+def test_a_receive_only_asked_about_never_ends_on_gloo(tmp_path: Path, *, waits: bool) -> None:
     """Its message was sent; nothing is wrong with the network as long as nobody waits for it."""
     for journal, group in alive(steps(tmp_path, 2)):
         if journal.rank == 0:
@@ -361,9 +351,7 @@ def test_who_ended_well_was_held_by_no_device(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("batches", [1, 3])
 def test_a_ring_that_hangs_is_no_cycle(tmp_path: Path, batches: int) -> None:
-    """All are there: each send has its receive at the front of another device. What returned may be
-    one of several that are in flight.
-    """
+    """Each send has its receive at another device's front; what returned may be one of several."""
     ring(tmp_path, 3, batches=batches)
     found = findings(tmp_path)
     assert {f.kind for f in found} == {"no_progress"}

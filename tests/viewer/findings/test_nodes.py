@@ -81,9 +81,7 @@ def test_the_last_node_has_just_come(tmp_path: Path, age_s: int, kinds: list[str
 
 
 @pytest.mark.parametrize(("until_s", "certainty"), [(30, "certain"), (12, "likely")])
-def test_a_node_that_does_not_come_back_is_no_start(
-    tmp_path: Path, until_s: int, certainty: str
-) -> None:
+def test_a_node_that_stays_away_is_no_start(tmp_path: Path, until_s: int, certainty: str) -> None:
     """It was in an earlier round, so nobody imports there; one that fell silent may have ended."""
     for number in (0, 1):
         journal = node(tmp_path, number)
@@ -302,9 +300,7 @@ def launched(folder: Path, world_size: int = 3) -> tuple[Journal, list[Journal]]
     ("end", "words"),
     [({"code": 1}, "ended with exit code 1"), ({"signal": "SIGKILL"}, "ended by SIGKILL")],
 )
-def test_a_failure_before_torch_is_the_finding(
-    tmp_path: Path, end: dict[str, object], words: str
-) -> None:
+def test_a_failure_before_torch_is_it(tmp_path: Path, end: dict[str, object], words: str) -> None:
     """The agent's own failure and the workers that it ended follow from it."""
     agent, others = launched(tmp_path)
     agent.define("worker", t=S, pid=601, event="failed", rank=1, attempt=0, journal=False, **end)

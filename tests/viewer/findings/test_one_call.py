@@ -45,9 +45,7 @@ def test_a_skipped_call_is_told_and_not_uneven_batches(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("world_size", [2, 3])
 @pytest.mark.parametrize("line", [10, 77])
-def test_sizes_of_two_lines_are_no_uneven_batches(
-    tmp_path: Path, line: int, world_size: int
-) -> None:
+def test_sizes_of_two_lines_are_no_batches(tmp_path: Path, line: int, world_size: int) -> None:
     """In its first step one rank recomputes, and so reduces a norm once more."""
     for journal, group in alive(steps(tmp_path, world_size, count=0)):
         size, at = (1, line) if journal.rank == world_size - 1 else (64, 10)
@@ -74,12 +72,8 @@ def test_one_more_call_of_another_kind_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("losses", [1, 2])
-def test_an_operation_of_several_calls_that_was_left_out_has_its_name(
-    tmp_path: Path, losses: int
-) -> None:
-    """Rank 1 leaves out ``broadcast_object_list`` in its third step, and comes to the next call,
-    which may be of several from one line too.
-    """
+def test_an_operation_of_several_calls_left_out_has_a_name(tmp_path: Path, losses: int) -> None:
+    """Rank 1 leaves out ``broadcast_object_list``; the next may be of several from one line too."""
     for journal, group in alive(steps(tmp_path, 3, count=0)):
         loss = journal.collective(group, stack=journal.stack(("train.py", 9, "step")))
         where = journal.stack(("load.py", 88, "share"))
@@ -207,9 +201,7 @@ def of_module(journal: Journal, group: int, op: str, names: str, layer: int = 2)
 @pytest.mark.parametrize(
     ("op", "what"), [("reduce_scatter_tensor", "gradient of "), ("all_gather_into_tensor", "")]
 )
-def test_parameters_that_one_rank_does_not_pass_are_named(
-    tmp_path: Path, op: str, what: str
-) -> None:
+def test_parameters_one_rank_does_not_pass_are_named(tmp_path: Path, op: str, what: str) -> None:
     """FSDP's call for a module is of another size in rank 1."""
     for journal, group in alive(steps(tmp_path, 3)):
         names = "up.bias" if journal.rank == 1 else "up.weight up.bias down.bias"
@@ -224,9 +216,7 @@ def test_parameters_that_one_rank_does_not_pass_are_named(
 def leaders(
     folder: Path, courses: dict[int, list[int]], then: Sequence[int], *, world: int = 0
 ) -> list[RuleFinding]:
-    """Ranks 0 and 2 of 4 reduce at these lines of their group. ``then``: who of them has come to a
-    barrier of all, where the others are; the group of all was used ``world`` times before.
-    """
+    """Ranks 0 and 2 reduce at these lines; ``then``: who is in a barrier of all, used ``world``."""
     for journal, group in alive(steps(folder, 4, count=world)):
         rank = journal.rank or 0
         if rank in courses:
@@ -246,12 +236,8 @@ def leaders(
 
 
 @pytest.mark.parametrize("lines", [[10], [10, 11]])
-def test_who_is_one_call_short_in_a_group_is_told_and_not_an_order(
-    tmp_path: Path, lines: list[int]
-) -> None:
-    """Rank 2 left out one of twelve, long ago; nobody has used the other group before. Where the
-    group is called from two lines, they tell which one.
-    """
+def test_who_is_one_call_short_is_told_and_no_order(tmp_path: Path, lines: list[int]) -> None:
+    """Rank 2 left out one of twelve; where the group has two lines, they tell which one."""
     all_of = lines * (12 // len(lines))
     courses = {0: all_of, 2: [*all_of[:4], *all_of[5:]]}
     found = only(leaders(tmp_path, courses, [2]))
@@ -268,9 +254,7 @@ def test_who_is_one_call_short_in_a_group_is_told_and_not_an_order(
 
 
 def test_an_order_of_groups_is_asked_for_where_both_have_used_both(tmp_path: Path) -> None:
-    """Then it may be one as well as a call that was left out. That most are in the barrier does not
-    tell against rank 0: ranks 1 and 3 are in one of the groups only.
-    """
+    """Or a call was left out. Most are in the barrier, which is nothing against rank 0."""
     found = only(leaders(tmp_path, {0: [10, 10, 10], 2: [10, 10]}, [2], world=2))
     assert found.kind == "deadlock"
     assert "(2 against 3 of rank 0), or rank 0 is one call short in" in (found.hint or "")
@@ -337,9 +321,7 @@ def scatter(journal: Journal, group: int, t: int, q: int, *, raises: str = "") -
 
 @pytest.mark.parametrize("make", [gather_object, scatter])
 @pytest.mark.parametrize(("world_size", "who"), [(3, [1]), (2, [1]), (3, [1, 2])])
-def test_the_exception_is_told_and_who_went_on(
-    tmp_path: Path, make: type, world_size: int, who: list[int]
-) -> None:
+def test_who_raised_who_went(tmp_path: Path, make: type, world_size: int, who: list[int]) -> None:
     """Be they one of two, or most: it is they who are not where they should be."""
     for journal, group in alive(steps(tmp_path, world_size)):
         raises = ERROR if journal.rank in who else ""
@@ -409,9 +391,7 @@ def test_a_job_that_probes_is_not_blamed_for_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [gather_object, scatter])
-def test_who_went_on_to_another_group_is_told_of_in_the_deadlock(
-    tmp_path: Path, make: type
-) -> None:
+def test_who_went_on_to_another_group_is_told_in_the_deadlock(tmp_path: Path, make: type) -> None:
     """Rank 1 is in a barrier of all, rank 0 in the call of their group that raised on rank 1."""
     for journal, group in alive(steps(tmp_path, 3)):
         rank = journal.rank or 0

@@ -47,9 +47,7 @@ def asks(journal: Journal, key: str) -> None:
 def job(
     folder: Path, third: Callable[[Journal, int], None], world_size: int = 3, *, series: bool = True
 ) -> None:
-    """Two ranks have counted themselves in for step 3 and ask until all have; what the third does
-    is left to it.
-    """
+    """Two have counted themselves in for step 3 and ask until all have; the third is a callable."""
     for journal, group in alive(steps(folder, world_size), UNTIL_S):
         for step in (1, 2) if series else ():
             count_in(journal, step, (120 + 10 * step) * MS)
@@ -221,10 +219,7 @@ def test_work_that_others_are_through_with_holds_up_nobody(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("how", ["is_completed", "get_future", None, "busy"])
 def test_work_that_is_asked_for_and_not_waited_for(tmp_path: Path, how: str | None) -> None:
-    """Two ranks poll the last of their work, or wait for its future; the third one stands outside.
-
-    Who did not ask, or goes on with something else, may well compute meanwhile.
-    """
+    """Two poll their last work, or await its future; who goes on meanwhile may well compute."""
     for journal, group in alive(steps(tmp_path, 3), UNTIL_S):
         if journal.rank == 2:
             in_loader(journal, group)
@@ -271,9 +266,7 @@ def first_is_stopped(process: Process) -> Observation:
     [(first_is_stopped, False), (lambda _: UNKNOWN, False), (first_is_stopped, True)],
 )
 def test_a_server_that_is_still(tmp_path: Path, look: Look, *, again: bool) -> None:
-    """Rank 0 serves the store and is stopped; a count of rank 1 is not answered, be it one of
-    many.
-    """
+    """Rank 0 serves the store and is stopped; a count of rank 1's, the only one or not, waits."""
     for journal, _ in steps(tmp_path, 2):
         if journal.rank:
             asks = store_call(journal, "compare_set" if again else "add", 60)
@@ -306,9 +299,7 @@ def test_a_server_that_runs_is_not_blamed(tmp_path: Path) -> None:
         (("/src/loader.py", 9, "load"), "loader.py:9 in load"),
     ],
 )
-def test_a_main_thread_that_waits_for_a_pool(
-    tmp_path: Path, inner: tuple[str, int, str], shown: str
-) -> None:
+def test_a_thread_awaits_a_pool(tmp_path: Path, inner: tuple[str, int, str], shown: str) -> None:
     """Then the thread that communicates tells where the process is."""
     for journal in alive(workers(tmp_path, 2), UNTIL_S):
         group = journal.world()
@@ -327,13 +318,8 @@ def test_a_main_thread_that_waits_for_a_pool(
 
 
 @pytest.mark.parametrize("between", [True, False])
-def test_a_main_thread_that_makes_groups_between_its_waits(
-    tmp_path: Path, *, between: bool
-) -> None:
-    """A pool communicates. Whoever makes the next group waits for the key that the main thread
-    tries to get, where it was given such a key before it made the last group; one that it wants
-    only from then on it may want all day.
-    """
+def test_a_main_thread_makes_groups_between_its_waits(tmp_path: Path, *, between: bool) -> None:
+    """A pool communicates; the main thread waits for keys that were given between groups."""
     for journal in alive(workers(tmp_path, 2), UNTIL_S):
         group = journal.world()
         thread = journal.numbered("thread", name="pool", main=False)
@@ -361,9 +347,7 @@ def test_a_main_thread_that_makes_groups_between_its_waits(
 
 @pytest.mark.parametrize("stops", [False, True])
 def test_who_communicates_with_others_may_come_yet(tmp_path: Path, stops: bool) -> None:
-    """Spare ranks wait in the last barrier while the others train in a group of their own. Once
-    these have stopped for longer than a step takes, they are what is waited for.
-    """
+    """Spares wait in the last barrier while others train; these stop, and are waited for."""
     for journal, group in alive(steps(tmp_path, 4)):
         if journal.rank in (2, 3):
             journal.begin(journal.collective(group, "barrier", shapes=None), 200 * MS, q=3)
@@ -396,9 +380,7 @@ def test_who_has_a_lock_that_somebody_wants_is_named(tmp_path: Path) -> None:
 
 
 def test_whoever_asks_a_store_is_looked_at_there(tmp_path: Path) -> None:
-    """Rank 1 broke inside a lock, kept it, and is in the last barrier, where nobody ever came: the
-    others, who have had the lock before, ask for it. That they are not there yet says nothing.
-    """
+    """Rank 1 kept a lock, and is in the last barrier, where others, who ask for it, never came."""
     for journal, group in alive(steps(tmp_path, 3), UNTIL_S):
         if journal.rank == 1:
             last = journal.collective(

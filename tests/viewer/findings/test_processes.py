@@ -87,12 +87,8 @@ def test_a_silent_end_that_others_noticed_is_a_failure(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["killed", "timed out", "destroyed"])
-def test_who_left_no_word_a_moment_ago_and_whose_connection_closed_first(
-    tmp_path: Path, how: str
-) -> None:
-    """The journals were copied to another machine, whose kernel knows nothing of these processes.
-    All others have ended since they lost rank 1, unless they gave up by themselves, or it had left.
-    """
+def test_who_left_no_word_and_whose_connection_closed_first(tmp_path: Path, how: str) -> None:
+    """All others have ended since they lost rank 1, or gave up by themselves, or it had left."""
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 1:
             if how == "destroyed":
@@ -108,9 +104,7 @@ def test_who_left_no_word_a_moment_ago_and_whose_connection_closed_first(
 
 
 def test_what_closes_while_another_one_is_killed_proves_no_end(tmp_path: Path) -> None:
-    """Rank 1 stands still for 20 s; then somebody kills all, and rank 2 lives long enough to lose a
-    connection: it may be that to rank 0.
-    """
+    """Rank 1 stands still; all are killed, and rank 2 may have lost its connection to rank 0."""
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 1:
             continue
@@ -125,12 +119,8 @@ def test_what_closes_while_another_one_is_killed_proves_no_end(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("backend", "kind"), [("gloo", "missing_participant"), ("nccl", "process_failed")]
 )
-def test_a_silent_end_that_nobody_noticed_is_likely(
-    tmp_path: Path, backend: str, kind: str
-) -> None:
-    """The others beat and wait long after its last sign. On gloo they would have lost the
-    connection to a process that ended: it was frozen, and died with the rest. NCCL tells nothing.
-    """
+def test_a_silent_end_nobody_noticed_is_likely(tmp_path: Path, backend: str, kind: str) -> None:
+    """On gloo they would have lost its connection: it was frozen. NCCL tells nothing."""
     for journal, group in steps(tmp_path, 2):
         if journal.rank == 0:
             journal.begin(journal.collective(group, backend=backend), 200 * MS, q=3)
@@ -139,12 +129,8 @@ def test_a_silent_end_that_nobody_noticed_is_likely(
 
 
 @pytest.mark.parametrize("lives", [True, False])
-def test_beats_missed_just_before_the_picture_stops_make_nobody_sure(
-    tmp_path: Path, lives: bool
-) -> None:
-    """Rank 1 was killed five seconds before all others: too late to be told from one that stands
-    still, and nobody is to say for certain that it does.
-    """
+def test_beats_missed_just_before_the_end_make_nobody_sure(tmp_path: Path, lives: bool) -> None:
+    """Rank 1 was killed five seconds before all others: it may have stood still, or not."""
     for journal, group in steps(tmp_path, 2):
         if journal.rank == 0:
             journal.begin(journal.collective(group, backend="nccl"), 200 * MS, q=3)
@@ -167,13 +153,8 @@ def test_a_hanging_job_that_was_aborted_keeps_its_verdict(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("after_s", "certainty"), [(2, "likely"), (8, "certain")])
-def test_a_job_that_was_killed_soon_after_it_hung(
-    tmp_path: Path, after_s: int, certainty: str
-) -> None:
-    """The missing rank is named, but after so short a wait it might still have come.
-
-    Where it stands is not known: its last call is shown, and that it is outside since.
-    """
+def test_a_job_killed_soon_after_it_hung(tmp_path: Path, after_s: int, certainty: str) -> None:
+    """So soon it might still have come; its last call is shown, and that it is outside since."""
     for journal, group in alive(steps(tmp_path, 3), 4 + after_s):
         if journal.rank != 2:
             journal.begin(journal.collective(group), 4 * S, q=3)
@@ -230,9 +211,7 @@ def test_a_rank_that_is_no_member_explains_the_exception(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("part", [None, [1, 2]])
 def test_a_message_to_oneself_is_told_as_that(tmp_path: Path, part: list[int] | None) -> None:
-    """Group ranks are another thing, where there are none but the global ones: 1 means rank 2 in
-    [1, 2] only.
-    """
+    """Where there are other than global ranks, 1 may mean rank 2 of [1, 2]."""
     text = (
         "Invalid destination rank: destination rank should not be the same as the rank of the"
         " current process."
@@ -396,9 +375,7 @@ def test_an_agent_knows_the_code_that_sys_exit_hides(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_whom_a_launcher_ended_alone_was_where_it_began(tmp_path: Path, lost: bool) -> None:
-    """The others break when they lose it. Without a rank's journal that one may have failed first,
-    and this one was ended for it.
-    """
+    """The others break then; a rank without a journal may have failed before."""
     parent = Journal(tmp_path, pid=3999, role="main")
     for journal, group in steps(tmp_path, 3, parent=parent.process):
         if journal.rank == 1:
@@ -552,9 +529,7 @@ def test_without_a_record_of_its_work_nobody_is_blamed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("held_by", "told_s"), [("nobody", 70), ("a graph", 20)])
-def test_all_that_destroy_their_groups_have_a_minute(
-    tmp_path: Path, held_by: str, told_s: int
-) -> None:
+def test_who_destroy_their_groups_have_a_minute(tmp_path: Path, held_by: str, told_s: int) -> None:
     """NCCL takes seconds for some dozen communicators; a graph that holds any keeps it for ever."""
     for until in (20, 70):
         folder = tmp_path / str(until)
@@ -593,12 +568,8 @@ def test_an_abort_just_after_enqueueing_is_its_own(tmp_path: Path, lived_s: int,
 
 
 @pytest.mark.parametrize("first_is_over", [True, False])
-def test_who_ends_before_its_device_is_through_is_missing_there(
-    tmp_path: Path, *, first_is_over: bool
-) -> None:
-    """It had issued the same collectives as the others, and waited for none; the network may have
-    been at fault before, so that is likely only.
-    """
+def test_who_ends_before_its_device_is_missing_there(tmp_path: Path, first_is_over: bool) -> None:
+    """It issued the same as the others and waited for none; the network may be at fault."""
     for journal, group in steps(tmp_path, 3, count=0):
         call = journal.collective(group, backend="nccl", device="cuda")
         for number in (1, 2):

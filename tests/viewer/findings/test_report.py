@@ -46,9 +46,7 @@ def as_json(folder: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> tuple[i
     return code, json.loads(capsysbinary.readouterr().out)
 
 
-def test_every_key_of_the_contract_is_there(
-    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_the_contracts_keys(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     """Also those that do not apply."""
     hang(tmp_path)
     code, told = as_json(tmp_path, capsysbinary)
@@ -95,9 +93,7 @@ def test_reports_follow_the_schema(
     assert not Draft202012Validator(schema).is_valid(told)
 
 
-def test_many_processes_are_folded(
-    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_many_ranks_are_folded(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     """What does not differ stands once, with ranks as ranges; ``--full`` has every process."""
     many_hang(tmp_path, size=70)
     _, told = as_json(tmp_path, capsysbinary)
@@ -197,9 +193,7 @@ def test_a_large_job_fits_a_screen(tmp_path: Path, capsys: pytest.CaptureFixture
     assert any(line.startswith("  ranks 0-60, 62, 63 ") for line in shown[where + 2 : where + 4])
 
 
-def test_before_the_stall_limit_it_says_who_waits_for_whom(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_who_waits_before_the_stall(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """That is no fault yet, and the exit code says so."""
     for journal, group in alive(steps(tmp_path, 4), 10):
         if journal.rank != 1:

@@ -23,9 +23,7 @@ def late_steps(
     count: int = COUNT,
     works: int = MS,
 ) -> None:
-    """All_reduces in which each rank comes after its delay (of that step) since the last one let it
-    go, and after what all work.
-    """
+    """All_reduces, each rank after its delay (of that step) since the last one, and all's work."""
     let_go = 200 * MS
     jobs = steps(folder, world_size)
     calls = [journal.collective(group) for journal, group in jobs]
@@ -113,9 +111,7 @@ def test_small_delays_are_not_told(tmp_path: Path) -> None:
 
 
 def overlapping(folder: Path, *, late: int, waits: int, buckets: int = 1) -> list[RuleFinding]:
-    """Three ranks issue ``buckets`` all_reduces in each step, rank 1 ``late`` ns after the others,
-    and wait for them ``waits`` ns after their first begin.
-    """
+    """Three ranks issue ``buckets`` a step, rank 1 ``late`` ns after, and await them later."""
     let_go = 200 * MS
     jobs = steps(folder, 3)
     calls = [journal.collective(group, asynchronous=True) for journal, group in jobs]
@@ -186,9 +182,7 @@ def test_a_late_sender_is_found_and_its_partner_is_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("waits", "kinds"), [(50 * MS, []), (4 * MS, ["late_sender"])])
-def test_a_receive_posted_ahead_waits_from_its_wait_on(
-    tmp_path: Path, waits: int, kinds: list[str]
-) -> None:
+def test_a_receive_posted_ahead_counts_later(tmp_path: Path, waits: int, kinds: list[str]) -> None:
     """Rank 1 sends 40 ms after rank 0 posted the receive, which is awaited ``waits`` later."""
     (one, group), (two, _) = steps(tmp_path, 2)
     taken, back = one.message(group, "recv", 1), one.message(group, "send", 1)
@@ -211,9 +205,7 @@ def test_a_receive_posted_ahead_waits_from_its_wait_on(
 @pytest.mark.parametrize("op", ["send", "all_reduce"])
 @pytest.mark.parametrize("works", [0, 30 * MS])
 def test_who_enqueues_later_by_a_constant_is_not_late(tmp_path: Path, op: str, works: int) -> None:
-    """Nothing brings hosts together that only enqueue: rank 1 is 375 ms behind all along. It is
-    late where it works for 30 ms before each operation.
-    """
+    """Hosts that only enqueue are apart all along; late is who works for 30 ms before each."""
     jobs = steps(tmp_path, 2)
     for (journal, group), other in zip(jobs, ("recv", op), strict=True):
         rank = journal.rank or 0
@@ -266,9 +258,7 @@ def test_the_first_of_equal_workers_is_not_late(tmp_path: Path, slow: int | None
 
 
 def paused_steps(folder: Path, late_ns: int, *, steps_of: int, calls: int, every: int) -> None:
-    """Steps of ``calls`` equal collectives of one line and one of another; before every so-manieth
-    step rank 0 is away.
-    """
+    """``calls`` equal collectives of one line, one of another; every so-manieth step a pause."""
     jobs = steps(folder, 3, count=0)
     rows = [
         (
@@ -301,18 +291,14 @@ def test_a_few_pauses_that_cost_much_are_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("late_ns", "steps_of"), [(300 * MS, 14), (40 * MS, 21)])
-def test_a_few_pauses_that_prove_nothing_are_not_told(
-    tmp_path: Path, late_ns: int, steps_of: int
-) -> None:
+def test_a_few_pauses_that_prove_nothing(tmp_path: Path, late_ns: int, steps_of: int) -> None:
     """Twice, or so short that a busy machine explains it."""
     paused_steps(tmp_path, late_ns, steps_of=steps_of, calls=1, every=7)
     assert findings(tmp_path, look=all_gone) == []
 
 
 def test_the_first_of_several_equal_calls_of_a_line_is_found(tmp_path: Path) -> None:
-    """Layers of one size, sharded: each step gathers eight times at one line, and rank 0 is late to
-    the first of them.
-    """
+    """Each step gathers eight times at one line, and rank 0 is late to the first of them."""
     paused_steps(tmp_path, 30 * MS, steps_of=15, calls=8, every=1)
     found = finds(tmp_path, "straggler", [0], look=all_gone)
     assert "by 30 ms in 15 of 15 cases" in found.summary

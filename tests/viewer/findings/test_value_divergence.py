@@ -44,9 +44,7 @@ def run(folder: Path, values: dict[int, list[int]]) -> None:
 
 
 @READERS
-def test_the_odd_rank_is_named_with_its_first_call_that_differs(
-    tmp_path: Path, read: object
-) -> None:
+def test_the_odd_rank_is_named_with_the_call_that_differs(tmp_path: Path, read: object) -> None:
     run(tmp_path, {0: [7, 8, 9], 1: [7, 5, 4], 2: [7, 8, 9]})
     found = only(read(tmp_path))  # type: ignore[operator]
     assert (found.kind, found.severity, found.certainty) == ("value_divergence", "error", "likely")

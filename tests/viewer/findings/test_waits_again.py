@@ -152,9 +152,7 @@ def test_a_key_that_is_awaited_again(tmp_path: Path, *, pending: bool) -> None:
 
 @pytest.mark.parametrize("computed", [False, True])
 def test_a_kill_after_long_asking_is_not_the_cause(tmp_path: Path, *, computed: bool) -> None:
-    """Of two that were ended by a signal one served the store, and one had given no sign since it
-    took the GIL; what the kernel counted of it shows that it lived.
-    """
+    """Of two killed one served the store; the other had held the GIL, and lived by its counts."""
     lost = "Failed to recv, got 0 bytes. Connection was likely closed."
     for journal, _ in steps(tmp_path, 3):
         if journal.rank == 2:

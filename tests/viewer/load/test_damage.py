@@ -326,9 +326,7 @@ def test_nothing_at_all_is_a_problem_and_no_error(tmp_path: Path) -> None:
     assert [p.kind for p in trace.problems] == ["missing"]
 
 
-def test_files_that_vanish_while_reading_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_vanish_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder deleted between finding and reading costs its own operations only."""
     first, _ = training(tmp_path, 2, STEPS)
     original = Calls.collect
@@ -344,9 +342,7 @@ def test_files_that_vanish_while_reading_are_named(
 
 
 @pytest.mark.parametrize(("end", "lost"), [(b'  File "/src/train.py", li', 0), (b'{"def":"st', 1)])
-def test_a_kill_within_a_dump_of_stacks_loses_no_record(
-    tmp_path: Path, end: bytes, lost: int
-) -> None:
+def test_a_kill_while_stacks_are_written_is_no_loss(tmp_path: Path, end: bytes, lost: int) -> None:
     """It is written in pieces, and a definition at once: half of that means half a copy."""
     first, _ = training(tmp_path, 2, STEPS)
     with first.definitions.open("ab") as file:
@@ -415,9 +411,7 @@ def test_whatever_is_asked_says_why_it_finds_nothing(
     assert f"{name}: has the name of a journal but holds no record" in capsys.readouterr().err
 
 
-def test_operations_without_definitions_are_not_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_operations_without_definitions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The definitions of calls are lost: nobody says that nothing was communicated."""
     for journal in training(tmp_path, 2, STEPS):
         lines = journal.definitions.read_bytes().splitlines(keepends=True)

@@ -27,9 +27,7 @@ ALL = "All members have joined"
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of evidence: the kind of its first finding, whom all of them blame, and words of the
-    report; ``kind`` None: nothing is certain, and the report says so.
-    """
+    """Evidence: its first finding's kind, whom all blame, words; None: nothing is certain."""
 
     name: str
     kind: str | None
@@ -308,12 +306,8 @@ def test_an_output_of_torch_s_analyzer(tmp_path: Path, text: str) -> None:
         diagnose(tmp_path / "job.log")
 
 
-def test_most_lines_of_a_log_are_not_looked_at_one_by_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Neither those without a word of a form, all different, nor those that differ by numbers from
-    one that told nothing; who printed them is known all the same, and a summary long ago is over.
-    """
+def test_most_lines_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a word of a form, or like one that told nothing; its rank is known all the same."""
     taken: list[str] = []
     take = logs._LogReader.take
 
@@ -335,9 +329,7 @@ def test_most_lines_of_a_log_are_not_looked_at_one_by_one(
 
 
 @pytest.mark.parametrize("around", [str, lambda one: f"\x1b[31m{one[:40]}\x1b[0m{one[40:]}"])
-def test_a_line_that_is_found_in_very_long_ones(
-    tmp_path: Path, around: Callable[[str], str]
-) -> None:
+def test_a_line_found_in_very_long_ones(tmp_path: Path, around: Callable[[str], str]) -> None:
     """Long lines are cut; colours are gone before words are looked for."""
     noise = "a tensor of words " * 20_000
     (tmp_path / "job.log").write_text(f"{noise}\n{around(GATHER.format(0))}\n{noise}")
@@ -346,8 +338,7 @@ def test_a_line_that_is_found_in_very_long_ones(
 
 
 def test_folders_of_two_hosts(tmp_path: Path) -> None:
-    """torchrun numbers them by local rank; lines tell the rank, and where none does, it is not
-    known."""
+    """torchrun numbers them by local rank; lines tell the rank, else it is not known."""
     for host, first in (("a", 0), ("b", 2)):
         for local in (0, 1):
             folder = tmp_path / host / "attempt_0" / str(local)

@@ -69,9 +69,7 @@ def waiting(op: str = "all_reduce", **fields: Any) -> dict[str, Any]:
 
 @FORMS
 @VERSIONS
-def test_a_rank_that_did_not_come_is_named_and_only_likely(
-    tmp_path: Path, form: str, version: str
-) -> None:
+def test_a_rank_that_did_not_come_is_likely(tmp_path: Path, form: str, version: str) -> None:
     report = job(tmp_path, without(2), form=form, version=version)
     (found,) = report.findings
     assert (found.kind, found.certainty) == ("missing_participant", "likely")
@@ -137,9 +135,7 @@ def later(seq: int, op: str = "all_reduce") -> dict[str, Any]:
 
 @pytest.mark.parametrize("made_s", [60.0, 600.0, None])
 @pytest.mark.parametrize("active", [True, False], ids=["active only", "all"])
-def test_a_device_that_is_not_through_with_what_all_others_are(
-    tmp_path: Path, made_s: float | None, active: bool
-) -> None:
+def test_a_device_others_are_ahead_of(tmp_path: Path, made_s: float | None, active: bool) -> None:
     """Its host went on, so that all have come to what the others wait in."""
     own = {0: [waiting()], 1: [], 2: [], 3: []}
     over = [] if active else [*steps(3), waiting(state="completed")]
@@ -202,9 +198,7 @@ def test_a_moment_raises_no_alarm_and_proves_nothing(tmp_path: Path, form: str) 
 
 
 @FORMS
-def test_files_without_their_times_name_who_is_missing_and_no_hang_of_an_hour(
-    tmp_path: Path, form: str
-) -> None:
+def test_files_without_times_name_who_is_missing_and_no_hang(tmp_path: Path, form: str) -> None:
     report = job(tmp_path, without(1), form=form, made_s=None)
     (found,) = report.findings
     assert kinds(report) == [("missing_participant", "warning")]
@@ -321,9 +315,7 @@ def test_healthy_launches_of_messages_are_over(tmp_path: Path) -> None:
 
 
 def test_a_batch_that_hung_on_an_h100(tmp_path: Path) -> None:
-    """torch 2.11, NCCL 2.28.9: three times an all_reduce and a batch, a message, and a batch that
-    rank 1 left out. Nothing of what is over is in flight.
-    """
+    """torch 2.11, NCCL 2.28.9: rank 1 left a batch out; nothing of what is over is in flight."""
     dumps = {rank: json.loads((H100 / f"nccl_trace_rank_{rank}").read_text()) for rank in (0, 1)}
     begun = min(one["time_created_ns"] for one in dumps[0]["entries"])
     for one in (one for each in dumps.values() for one in each["entries"]):
@@ -353,9 +345,7 @@ def test_a_one_sided_launch_is_not_all_joined(tmp_path: Path) -> None:
 def test_a_launch_in_a_ring_that_lacks_a_message_blames_no_innocent(
     tmp_path: Path, first: int, active: bool, made_s: float | None
 ) -> None:
-    """Rank 2 leaves its send to rank 3 out: all others are through, also with what rank 3 sends,
-    which only a ring that holds all messages can tell.
-    """
+    """Rank 2 leaves its send to 3 out, all else is through; only a whole ring can tell that."""
     sides = {
         0: ("send 0->1", "recv 0<-3"),
         1: ("send 1->2", "recv 1<-0"),
@@ -379,9 +369,7 @@ def test_a_launch_in_a_ring_that_lacks_a_message_blames_no_innocent(
 
 @pytest.mark.parametrize("posted", [True, False], ids=["one message less", "never came"])
 @pytest.mark.parametrize("active", [False, True], ids=["all", "active only"])
-def test_launches_around_a_ring_wait_for_the_one_that_lacks_a_message(
-    tmp_path: Path, posted: bool, active: bool
-) -> None:
+def test_launches_around_a_ring_lack_a_message(tmp_path: Path, posted: bool, active: bool) -> None:
     """Each is over when all that hang together are: no other has a fault of its own."""
     sides: dict[int, tuple[str, ...]] = {
         0: ("send 0->1", "recv 0<-3"),
@@ -400,9 +388,7 @@ def test_launches_around_a_ring_wait_for_the_one_that_lacks_a_message(
 
 
 @pytest.mark.parametrize("made_s", [60.0, None])
-def test_who_is_in_another_group_of_the_same_members_is_no_fault_of_the_network(
-    tmp_path: Path, made_s: float | None
-) -> None:
+def test_a_twin_group_is_no_fault_of_the_network(tmp_path: Path, made_s: float | None) -> None:
     """No dump lists the members of either group, as gloo's do not: all wait, and none elsewhere."""
     names = {0: "1", 1: "1", 2: "2", 3: "1"}
     dumps = {
@@ -555,9 +541,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
-def test_a_pickle_that_asks_for_much_gets_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes
-) -> None:
+def test_a_greedy_pickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     """Neither memory nor a deep recursion; the other dumps are read, and tell what they told."""
     monkeypatch.setattr(pickles, "MOST_VALUES", 200_000)
     folder = left(tmp_path, without(2))

@@ -45,9 +45,7 @@ def said(asked: Path, out: Path, capfd: pytest.CaptureFixture[str]) -> list[str]
 
 
 @pytest.mark.parametrize("layout", ["by host", "mixed"])
-def test_each_command_says_the_same(
-    tmp_path: Path, layout: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_agree(tmp_path: Path, layout: str, capfd: pytest.CaptureFixture[str]) -> None:
     flat, other = tmp_path / "flat", tmp_path / "other"
     hang(flat)
     shutil.copytree(flat, other)

@@ -98,9 +98,7 @@ def test_every_surface_says_which_others_lived_meanwhile(
         ]
 
 
-def test_a_hang_is_not_hidden_by_a_job_that_is_well(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_no_hang_is_hidden_by_a_well_job(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Each under its heading; one report for programs, which says of which job each finding is."""
     job(tmp_path, "hung", 0, 100, hangs=True)
     job(tmp_path, "before", 1, 20)

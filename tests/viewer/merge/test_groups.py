@@ -169,9 +169,7 @@ def test_a_group_has_the_id_that_otlp_gives_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ended", [False, True])
 def test_no_group_spans_a_restart(tmp_path: Path, *, ended: bool) -> None:
-    """A launcher starts its workers anew at once, and nothing is known of the groups' stores.
-    However short it was, all ranks of the first attempt are in one group.
-    """
+    """All ranks of the first attempt are in one group, however short it was; no store is known."""
     agent = Journal(tmp_path, pid=1, role="agent")
     for attempt in (0, 1):
         for rank in (0, 1):

@@ -176,8 +176,7 @@ dist.destroy_process_group()
 
 
 def test_programs_that_share_no_more_than_a_name_are_two_jobs(tmp_path: Path) -> None:
-    """As people export DISTTRACE_JOB for a whole sweep: one fails, and the other one is well. Ranks
-    of which some are not there yet may belong to the name's, and stay with it."""
+    """One fails, one is well; ranks without the others yet may belong to the name's, and stay."""
     folder = tmp_path / "out"
     environ = clean_environ(DISTTRACE="1", DISTTRACE_DIR=str(folder), DISTTRACE_JOB="sweep")
     programs = [

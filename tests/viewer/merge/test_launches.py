@@ -20,9 +20,7 @@ def rank(
     folder: Path, host: str, number: int, start: float, end: float | None, *,
     skew: float = 0.0, world: int = 4, **keys: Any,
 ) -> Journal:  # fmt: skip
-    """A rank of ``nightly`` on a host whose clock is ahead, that lived between two true times (s);
-    without an end it was killed and left no word. The default group is its first.
-    """
+    """A rank on a host whose clock is ahead, between two true times (s); no end: it was killed."""
     offset = round(skew * S)
     pid = 1000 + len(list(folder.glob("*.defs.jsonl")))
     journal = Journal(
@@ -183,9 +181,7 @@ def test_a_companion_judges_the_newest_try_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["tcp", "file"])
 @pytest.mark.parametrize("known_gone", [True, False])
 def test_a_rerun_right_after_all_were_killed(tmp_path: Path, kind: str, known_gone: bool) -> None:
-    """It meets in the same place some milliseconds later, and is another job: each has a server of
-    its own, or the companion saw that all of the first were gone. Else they may live on.
-    """
+    """Another job: each has its server, or the first were seen gone. Else they may live on."""
     for run in (0, 1):
         for number in (1, 0):  # the client may come before its server
             journal = Journal(
@@ -213,9 +209,7 @@ def test_a_rerun_right_after_all_were_killed(tmp_path: Path, kind: str, known_go
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_who_was_killed_is_no_client_of_the_next_run(tmp_path: Path, first: int) -> None:
-    """Also where its own server is not known: its rank begins again after its last sign, whichever
-    rank is the ``first`` to do so.
-    """
+    """Its rank begins again after its last sign, whichever is ``first``; its server is unknown."""
     for run, number in ((0, 1), (1, 0), (1, 1)):
         later = 20 * MS if run and number != first else 0
         journal = Journal(

@@ -138,11 +138,7 @@ def test_a_collector_that_dies_and_comes_back(tmp_path: Path) -> None:
 
 
 def test_exit_is_not_delayed(tmp_path: Path) -> None:
-    """A process that exports to a silent collector ends as soon as one that only writes.
-
-    The shortest of several counts: a delay that is ours is in all of them, that of a busy machine
-    is not.
-    """
+    """The shortest of several counts: a delay that is ours is in all of them."""
     program = tmp_path / "exit.py"
     program.write_text(
         "import atexit, time, torch.distributed as dist\n"

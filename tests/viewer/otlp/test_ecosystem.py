@@ -77,9 +77,7 @@ def test_an_unsampled_trace_is_not_sent(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sampler", "argument", "sent"), [("always_off", "", False), ("traceidratio", "1.0", True)]
 )
-def test_the_sampler_of_the_environment_decides(
-    sampler: str, argument: str, sent: bool, tmp_path: Path
-) -> None:
+def test_the_sampler_decides(sampler: str, argument: str, sent: bool, tmp_path: Path) -> None:
     """For whole traces; metrics count everything, sampled or not."""
     with serve_grpc(Collector()) as collector:
         variables = {"OTEL_TRACES_SAMPLER": sampler, "OTEL_TRACES_SAMPLER_ARG": argument}

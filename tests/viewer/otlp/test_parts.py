@@ -144,9 +144,7 @@ def test_who_registers_before_the_release_is_served(tmp_path: Path) -> None:
     assert [entry.base for entry in registry.poll()] == ["base"]
 
 
-def test_who_registers_during_the_release_is_served(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_late_registration_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the last look and the unlocking: it takes the lock again, on a new file."""
     path = tmp_path / "job.otlp"
     registry = JournalRegistry(str(path), locked(path))
@@ -218,9 +216,7 @@ def test_the_exporters_own_journals_are_deleted(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["y.defs.jsonl"]
 
 
-def test_the_log_keeps_the_secrets_of_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_log_keeps_what_is_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Users in the collector's address, and headers, which OpenTelemetry quotes in its warnings."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://user:hunter2@collector:4317")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20hunter3,hunter4")
@@ -282,9 +278,7 @@ def test_a_process_is_its_pid_and_its_start() -> None:
         ("scatter", 100, False, 400, 0.75),
     ],
 )
-def test_bus_bandwidth_as_nccl_tests_define_it(
-    op: str, bytes_: int, root: bool, total: int, factor: float
-) -> None:
+def test_bandwidth_of_the_bus(op: str, bytes_: int, root: bool, total: int, factor: float) -> None:
     """For four ranks: size and factor by doc/PERFORMANCE.md of nccl-tests."""
     from disttrace_viewer.trace.operation import BUS
 

@@ -32,9 +32,7 @@ def test_any_split_into_tasks_gives_the_findings_of_the_whole(tmp_path: Path, ba
     assert findings(split) == findings(whole)
 
 
-def test_a_pool_of_processes_loses_a_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pool_of_processes_lost_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGKILL in mid-run: its batch is done once more, and the findings are the same."""
     monkeypatch.setattr(folder, "WORKERS", 2)
     tasks = [(str(tmp_path), number) for number in range(4)]
@@ -42,9 +40,7 @@ def test_a_pool_of_processes_loses_a_worker(
     assert (tmp_path / "died").exists()
 
 
-def test_a_batch_that_takes_every_worker_down_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_that_ends_them_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are read; its journals are named, and nothing is certain."""
     monkeypatch.setattr(folder, "WORKERS", 2)
     assert sorted(local(dies, [0, 1, 2])) == [(0, 0), (1, None), (2, 2)]
@@ -101,9 +97,7 @@ def test_what_cannot_be_reached_is_a_sentence(
     assert len(said.splitlines()) == 1
 
 
-def test_states_are_written_and_diagnosed_elsewhere(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_states_go_to_be_diagnosed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each host writes a file into one folder; journals need not move."""
     hang(tmp_path / "journals")
     assert main(["reduce", str(tmp_path / "journals"), "-o", str(tmp_path / "states")]) == 0

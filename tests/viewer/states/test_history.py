@@ -55,9 +55,7 @@ def all_of(jobs: Sequence[LaunchedJob]) -> list[str]:
 
 
 @pytest.mark.parametrize("window", [4_000, WINDOW])
-def test_one_more_call_is_told_by_states(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int
-) -> None:
+def test_one_more_call_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int) -> None:
     """Whether the ends of journals hold everything or not."""
     one_more(tmp_path, 3, 200)
     monkeypatch.setattr(job, "WINDOW", window)
@@ -68,9 +66,7 @@ def test_one_more_call_is_told_by_states(
     )
 
 
-def test_another_host_is_asked_for_the_calls_of_one_of_those_who_made_the_same(
-    tmp_path: Path,
-) -> None:
+def test_another_host_is_asked_for_the_calls_of_one_who_made_the_same(tmp_path: Path) -> None:
     """And the verdict is that of one folder."""
     one_more(tmp_path, 4, 50)
     names = sorted(path.name for path in tmp_path.iterdir())
@@ -132,12 +128,8 @@ BUCKETS = (3000, 1000, 2000, 500)
 
 
 @pytest.mark.parametrize("other", [(3000, 2000, 500, 1000), (3000, 2000, 1000, 500)])
-def test_the_first_difference_is_told_where_it_is_over(
-    tmp_path: Path, other: Sequence[int]
-) -> None:
-    """Buckets are reduced in an order of rank 1's own, which the others fail of at the end: of one
-    line states keep the newest call only, and that may fit.
-    """
+def test_a_first_difference_is_told_where_it_is_over(tmp_path: Path, other: Sequence[int]) -> None:
+    """Rank 1 has its own order; of one line states keep the newest call only, and that may fit."""
     for journal, group in steps(tmp_path, 3, 0):
         where = journal.stack(("train.py", 18, "reduce_all"))
         for number, size in enumerate(other if journal.rank == 1 else BUCKETS, 1):
@@ -201,9 +193,7 @@ def test_what_is_refused_without_a_number_gives_none_back(tmp_path: Path) -> Non
 def test_ends_of_journals_that_begin_at_other_calls_are_compared_from_the_later_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rank 0 writes more, and calls something else at last: what was meant is told before a stall
-    as after it.
-    """
+    """Rank 0 writes more, and calls something else at last: the same before a stall as after."""
     for journal, group in alive(steps(tmp_path, 3, 0)):
         usual = journal.collective(group)
         more = journal.message(group, "send", (journal.rank or 0) + 1)
@@ -244,9 +234,7 @@ def test_who_passed_what_stands_in_no_call_is_not_told_with_sizes(tmp_path: Path
     assert "rank 2" not in found.summary
 
 
-def test_who_went_on_is_asked_once_for_each_collective(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_went_on_is_asked_once_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not by each of those who wait in it: they are thousands, and so are its members."""
     for journal, group in alive(steps(tmp_path, 8, 1), 30):
         if journal.rank:

@@ -70,9 +70,7 @@ def lines(seed: int) -> list[bytes]:
 
 
 def taken(pieces: list[list[bytes]]) -> dict[str, object]:
-    """What is kept of pieces of a segment; exchanges to set clocks by are looked for only among the
-    newest of what is read at once.
-    """
+    """What is kept of a segment's pieces; clocks are set by the newest exchanges of a read."""
     found = Reading(definitions())
     for piece in pieces:
         found.take(b"\n".join(piece) + b"\n")

@@ -70,9 +70,7 @@ def test_states_in_a_store(store: Any, tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("url", ["nosuch://bucket/job", "memory://bucket/nothing"])
-def test_what_cannot_be_read_is_a_sentence(
-    store: Any, url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_unread_is_told(store: Any, url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """And exit code 2."""
     assert main(["diagnose", url]) == 2
     said = capsys.readouterr().err

@@ -99,9 +99,7 @@ def test_a_healthy_job_is_a_test_that_passed() -> None:
     assert [one.get("name") for one in root.iter("testcase")] == ["nothing is wrong"] * 2
 
 
-def test_the_command_gives_each_form(
-    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_the_command_gives_all(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     """Exit code 1 for a fault in all of them; ``--json`` is one of them."""
     first, second = workers(tmp_path, 2)
     first.begin(first.collective(first.world(), "all_gather"), 100 * MS, q=1)

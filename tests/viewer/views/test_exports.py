@@ -262,9 +262,7 @@ def test_an_export_that_is_ended_leaves_no_half_file(
     assert os.listdir(tmp_path / "out") == []
 
 
-def test_states_that_are_half_written_are_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_written_states_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``reduce`` ended by SIGTERM in mid-run."""
 
     def ended(*args: Any, **named: Any) -> folder.StateBatch:

@@ -155,9 +155,7 @@ def test_what_scrolls_takes_focus_and_is_printed_whole(hang: Path) -> None:
     assert re.search(r"#view, aside, #tables \{[^}]*overflow: visible", printed)
 
 
-def test_a_part_is_the_newest_and_what_is_in_flight(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_newest_and_what_is_in_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Old ones that never ended stay; the number of all is told."""
     (journal,) = workers(tmp_path, 1)
     group = journal.world()

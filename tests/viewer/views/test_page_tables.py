@@ -25,10 +25,7 @@ SUMS = """JSON.stringify(statistics(-Infinity, Infinity, true),
 
 @pytest.fixture
 def overlapping(tmp_path: Path) -> Path:
-    """Four ranks. In each step a Python all_reduce that is waited for after 6 ms of work (and takes
-    10 ms from the last arrival on), two of C++'s of 5 ms, the second issued 3 ms after the first,
-    and a message. Rank 2 comes 8 ms late.
-    """
+    """Four ranks: an all_reduce awaited late, two of C++'s that overlap, a message; 2 is late."""
     for journal in workers(tmp_path / "overlapping", 4):
         group, rank = journal.world(), journal.rank or 0
         late = 8 * MS if rank == 2 else 0
@@ -256,9 +253,7 @@ def test_what_the_job_said_itself(chromium: Browser, overlapping: Path) -> None:
     view.close()
 
 
-def test_matches_in_a_folded_lane_are_lit_and_enter_unfolds_it(
-    chromium: Browser, tmp_path: Path
-) -> None:
+def test_matches_in_a_folded_lane_are_lit_and_unfold(chromium: Browser, tmp_path: Path) -> None:
     """The lane that stands for 64 says how many it hides."""
     for journal in workers(tmp_path / "many", 64):
         call = journal.collective(journal.world())

@@ -306,10 +306,7 @@ def test_bytes_per_operation(tmp_path: Path) -> None:
 
 
 def test_profiles_of_hosts_whose_clocks_are_seconds_apart_are_one_picture(tmp_path: Path) -> None:
-    """By the manifest of Perfetto each event lies where ours does, and no message runs backwards.
-
-    Each host reads its own wall clock for its profile, and calls its process by the same pid.
-    """
+    """Events lie where ours do, no message runs backwards; both hosts' processes have one pid."""
     size, paths, wall = 4, [], UNIX_NS - UNIX_NS % S
     rounds = range(1, 6)
     for rank in range(size):

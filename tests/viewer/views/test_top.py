@@ -207,8 +207,7 @@ def test_a_pid_that_was_given_again_is_not_the_process(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("columns", ["80", "0"])
 def test_the_command_prints_one_snapshot_without_a_terminal(tmp_path: Path, columns: str) -> None:
-    """As for a log: one picture in 80 columns, also where nobody knows how many there are, no
-    escape codes, exit code 0."""
+    """As for a log: one picture in 80 columns, no escape codes, exit code 0."""
     many(tmp_path, 3, culprit=2)
     done = subprocess.run(
         [sys.executable, "-m", "disttrace", "top", str(tmp_path)],

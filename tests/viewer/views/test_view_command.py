@@ -88,9 +88,7 @@ def test_colour_is_for_terminals_and_can_be_refused(tmp_path: Path) -> None:
     assert ["\x1b" in text for text in refused] == [False] * 3
 
 
-def test_colour_can_be_asked_for(
-    tmp_path: Path, view: View, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_colour_if_wanted(tmp_path: Path, view: View, monkeypatch: pytest.MonkeyPatch) -> None:
     """FORCE_COLOR colours a pipe, for a pager that shows it."""
     training(tmp_path)
     monkeypatch.setenv("FORCE_COLOR", "1")
