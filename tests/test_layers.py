@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -233,6 +234,15 @@ def test_every_folder_stands_on_the_map(root: Path) -> None:
     picture = (ROOT / "docs" / "dev" / "architecture.md").read_text()
     folders = {path.parent.name for path in root.rglob("__init__.py")} - {root.name}
     assert [name for name in sorted(folders) if f"{name}/" not in picture] == []
+
+
+def test_tests_that_are_named_exist() -> None:
+    """By scripts, the Makefile, workflows, and pages for developers."""
+    files = [ROOT / "Makefile", *ROOT.glob("tests/reliability/*.py"), *ROOT.glob("docs/dev/*.md")]
+    texts = (path.read_text() for path in [*files, *ROOT.glob(".github/workflows/*")])
+    named = {one for text in texts for one in re.findall(r"(?:\w+/)+test_\w+\.py", text)}
+    below = {one.removeprefix("tests/") for one in named}
+    assert [one for one in sorted(below) if not any(ROOT.glob(f"tests/**/{one}"))] == []
 
 
 @pytest.mark.parametrize("package", [RECORDER, VIEWER], ids=lambda path: path.name)

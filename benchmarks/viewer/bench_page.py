@@ -53,16 +53,24 @@ AXE = """axe.run(document, {resultTypes: ['violations']}).then((found) => found.
   (one) => `${one.impact}: ${one.id}, ${one.nodes.length}x: ${one.nodes[0].html.slice(0, 99)}`))"""
 
 
+STATES = {
+    "timeline": "tables(false)",
+    "selection": "find('a'); match(1); T.findings.length && showFinding(0)",
+    "tables": "tables(true)",
+    "keys": "tables(false); get('help').click()",
+}
+
+
 def accessible(chromium: Browser, page: Path, axe: str) -> None:
-    """What axe finds, in both views and both themes."""
+    """What axe finds, in the states of the page, in both themes."""
     for dark in (False, True):
         chromium.open(page.as_uri(), width=1400, height=860, dark=dark)
         chromium.run(axe + ";0")
-        for view in ("timeline", "tables"):
-            chromium.run(f"tables({'true' if view == 'tables' else 'false'})")
+        for state, script in STATES.items():
+            chromium.run(f"{script};0")
             chromium.settle()
             found = chromium.run(AXE)
-            print(f"axe, {view}, {'dark' if dark else 'light'}: {found or 'nothing'}")
+            print(f"axe, {state}, {'dark' if dark else 'light'}: {found or 'nothing'}")
 
 
 def main() -> None:

@@ -237,19 +237,6 @@ def test_offset_and_drift_are_found(tmp_path: Path, offset: int, ppm: float) -> 
     assert before.offset_ns == UNIX_NS - T0 + offset
 
 
-def test_nothing_is_received_before_it_was_sent(tmp_path: Path) -> None:
-    """Which it is before the clocks are set right."""
-    two_hosts(tmp_path, offset=-OFFSET)
-    loaded = load([str(tmp_path)])
-    assert not _causal(Exchanges(loaded))
-    assert _causal(Exchanges(align(loaded)))
-
-
-def _causal(exchanges: Exchanges) -> bool:
-    messages = exchanges.messages
-    return bool((messages["recv_end_ns"] >= messages["send_begin_ns"]).all())
-
-
 def test_one_clock_needs_nothing(tmp_path: Path) -> None:
     """The trace comes back as it was."""
     journal = Journal(tmp_path, pid=1, rank=0, world_size=1)
@@ -267,10 +254,10 @@ def test_hosts_that_exchanged_nothing_are_uncertain(tmp_path: Path) -> None:
 
 
 def test_without_need_there_is_no_drift() -> None:
-    """Bounds that a constant offset meets as well give no drift."""
-    bounds = Bounds(0, ((0.0, 10.0), (1e9, 11.0)), ((0.0, 0.0), (1e9, 0.0)))
+    """Bounds that a constant offset meets too give no drift, although it would widen the band."""
+    bounds = Bounds(0, ((0.0, 10.0), (1e9, 14.0)), ((0.0, 0.0), (1e9, 4.0)))
     line = fit(bounds)
-    assert (line.drift, line.offset_ns, line.error_ns) == (0.0, 5.0, 5.0)
+    assert (line.drift, line.offset_ns, line.error_ns) == (0.0, 7.0, 3.0)
 
 
 def chain(folder: Path, hosts: int) -> None:

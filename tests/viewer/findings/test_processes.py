@@ -64,7 +64,7 @@ def test_one_error_with_numbers_of_its_own_on_each_rank_is_told_once(tmp_path: P
     assert not any("bad batch" in text for text in found.consequences)
     placed = str(report).partition("Where the ranks are:")[2]
     assert placed.count("ValueError") == 1
-    assert "failed with ValueError: bad batch 0 (numbers differ)\n" in placed
+    assert "failed   ValueError: bad batch 0 (numbers differ) at train.py:30 in step\n" in placed
     assert placed.count("exit code 3\n") == placed.count("exit code 4\n") == 1
 
 

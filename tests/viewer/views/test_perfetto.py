@@ -17,10 +17,12 @@ from disttrace.cli import main
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.commands import export
 from disttrace_viewer.merge.reader import load
+from disttrace_viewer.states.folder import of_journals
 from disttrace_viewer.views import jsonl
 from disttrace_viewer.views.timeline import perfetto, tracks
 from support.journals import MS, T0, UNIX_NS, Journal, bulk, training, workers
 from support.scenes import S, beat, fail
+from viewer.views.test_html import data
 
 Event = dict[str, Any]
 REQUIRED = {
@@ -308,6 +310,7 @@ def test_bytes_per_operation(tmp_path: Path) -> None:
 def test_profiles_of_hosts_whose_clocks_are_seconds_apart_are_one_picture(tmp_path: Path) -> None:
     """Events lie where ours do, no message runs backwards; both hosts' processes have one pid."""
     size, paths, wall = 4, [], UNIX_NS - UNIX_NS % S
+    name_of_file = "ä" * 70 + ".pt.trace.json"  # more bytes than a TAR has room for
     rounds = range(1, 6)
     for rank in range(size):
         ahead = rank * 5 * S
@@ -330,7 +333,8 @@ def test_profiles_of_hosts_whose_clocks_are_seconds_apart_are_one_picture(tmp_pa
                     {"ph": "X", "name": name, "ts": us, "dur": d / 1000, "pid": 7, "tid": 1}
                 )
         journal.define("exit", t=S, how="normal", code=0)
-        paths.append(tmp_path / f"{rank}.pt.trace.json.gz")
+        paths.append(tmp_path / str(rank) / f"{name_of_file}.gz")
+        paths[-1].parent.mkdir()
         head = {"distributedInfo": {"rank": rank}, "baseTimeNanoseconds": wall}
         paths[-1].write_bytes(gzip.compress(orjson.dumps({**head, "traceEvents": profile})))
     options = ["--with", *map(str, paths), "-o", str(tmp_path / "job.tar")]
@@ -345,9 +349,10 @@ def test_profiles_of_hosts_whose_clocks_are_seconds_apart_are_one_picture(tmp_pa
     ours, *theirs = manifest["files"]
     assert (manifest["version"], ours) == (1, {"path": perfetto.OURS})
     assert [one["machine"]["name"] for one in theirs] == [
-        f"rank {rank} of h{rank}, {rank}.pt.trace.json.gz" for rank in range(size)
+        f"rank {rank} of h{rank}, {rank + 1}: {name_of_file}.gz" for rank in range(size)
     ]
-    assert list(read) == [one["path"] for one in manifest["files"]]
+    # Perfetto reads files by their names, and the first one's time line is that of all.
+    assert list(read) == [one["path"] for one in manifest["files"]] == sorted(read)
     document = orjson.loads(read[perfetto.OURS])
     begins: dict[tuple[str, int], list[float]] = defaultdict(list)
     for event in sorted(slices(document["traceEvents"]), key=lambda one: float(one["ts"])):
@@ -364,6 +369,52 @@ def test_profiles_of_hosts_whose_clocks_are_seconds_apart_are_one_picture(tmp_pa
     for name, (begin, _) in placed.items():
         if name.startswith("send"):
             assert begin < placed[name.replace("send", "recv")][1]
+
+
+DELAYS_US = {(0, 1): 3000, (1, 0): 100, (0, 2): 100, (2, 0): 3000, (1, 2): 90, (2, 1): 90,
+             (2, 3): 100, (3, 2): 2000, (3, 1): 80, (1, 3): 80}  # fmt: skip
+
+
+def test_between_hosts_whose_clocks_are_apart_no_message_runs_backwards(tmp_path: Path) -> None:
+    """In the file for Perfetto and on the page, also where a third host bounds two clocks loosely:
+    by its exchanges alone those of ranks 1 and 2 would be 3 ms apart. By states as well.
+    """
+    for rank in range(4):
+        journal = Journal(
+            tmp_path / "journals", pid=7, rank=rank, world_size=4, host=f"h{rank}",
+            boot_id=f"boot {rank}", offset_ns=UNIX_NS - T0 + rank * 5 * S, store_host="h0",
+        )  # fmt: skip
+        group = journal.world()
+        for number, ((source, target), us) in enumerate(DELAYS_US.items()):
+            calls = {source: ("send", target, 1), target: ("recv", source, us)}
+            for seq in (1, 2, 3) if rank in calls else ():
+                op, peer, for_us = calls[rank]
+                at = seq * S + number * 20 * MS
+                journal.run(journal.message(group, op, peer), t=at, d=for_us * 1000, q=seq)
+        journal.define("exit", t=5 * S, how="normal", code=0)
+    for name in ("x.json", "x.html"):
+        assert main(["export", str(tmp_path / "journals"), "-o", str(tmp_path / name)]) == 0
+    placed: dict[tuple[str, str, int, int, int], tuple[float, float]] = {}
+    for event in slices(orjson.loads((tmp_path / "x.json").read_bytes())["traceEvents"]):
+        if event["cat"] == "message":
+            op, more = event["name"].split(" ")[0], event["args"]
+            key = "json", op, event["pid"] - 1, more["peer"], more["seq"]
+            placed[key] = event["ts"], event["ts"] + event["dur"]
+    page = data((tmp_path / "x.html").read_text())
+    for process, number, seq, begin, d in zip(
+        *(page[name] for name in ("process", "call", "seq", "begin", "end")), strict=True
+    ):
+        call, rank = page["calls"][number], page["processes"][process]["rank"]
+        placed["html", call["op"], rank, call["peer"], seq] = begin, begin + d
+    assert len(placed) == 2 * 2 * 3 * len(DELAYS_US)
+    for (kind, op, rank, peer, seq), (begin, _) in placed.items():
+        if op == "send":
+            assert begin <= placed[kind, "recv", peer, rank, seq][1], (kind, rank, peer)
+    clocks = of_journals([str(tmp_path / "journals")]).survey.clocks
+    assert [clock.offset_ns for clock in clocks] == [
+        pytest.approx(UNIX_NS - T0, abs=max(clock.error_ns, 1)) for clock in clocks
+    ]
+    assert max(clock.error_ns for clock in clocks) < 2 * MS
 
 
 @pytest.mark.parametrize(

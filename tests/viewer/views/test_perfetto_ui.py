@@ -6,7 +6,6 @@ it. What it could not read it would count in its table of statistics.
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import queue
@@ -29,7 +28,7 @@ from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.views.timeline import perfetto
 from disttrace_viewer.views.timeline.tracks import BUSY, FLYING, WAITING
-from support.journals import MS, workers
+from support.journals import MS, UNIX_NS, workers
 from support.scenes import beat
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -173,11 +172,23 @@ def test_perfetto_reads_it_without_a_complaint(tmp_path: Path) -> None:
         beat(journal, 30)
     trace = load([str(tmp_path / "journals")])
     document = b"".join(perfetto.lines(trace))
-    found = asked(gzip.compress(document), tmp_path)
+    # Of the archive this one, older than the manifest, reads all files.
+    profile = tmp_path / "x.json"
+    one = {
+        "ph": "X",
+        "name": "aten::add",
+        "cat": "theirs",
+        "ts": 7,
+        "dur": 2,
+        "pid": 4000,
+        "tid": 1,
+    }
+    profile.write_text(json.dumps({"baseTimeNanoseconds": UNIX_NS, "traceEvents": [one]}))
+    found = asked(b"".join(perfetto.archive(trace, [str(profile)])), tmp_path)
     assert found["errors"] == []
     kinds = Counter(kind for _, kind, _ in found["slices"])
     assert kinds["collective"] == 3 * 7 + 2
-    assert kinds["message"] == 2
+    assert (kinds["message"], kinds["theirs"]) == (2, 1)
     assert [name for name, _, open_ in found["slices"] if open_] == []
     names = Counter(name for name, _, _ in found["slices"])
     assert names["barrier #8 (in flight 29.7 s)"] == 2

@@ -240,8 +240,10 @@ def _doing(case: Case, index: int) -> _Doing:
     end = evidence.ends[index]
     if end.over and end.how != SILENT:
         gone = end_of(evidence, index)
-        texts_of = ended(gone)
-        return _Doing("" if texts_of == ENDED else texts_of, pattern=pattern(gone))
+        text = ended(gone).removeprefix(f"{end.state} with ")  # the state stands beside it
+        raised = None if gone.failure is None else evidence.whereabouts(index)
+        at = "" if raised is None else sentences.is_at(raised)
+        return _Doing("" if text == ENDED else text, at, pattern=pattern(gone))
     sample = evidence.stands(index)
     if end.held is not None or sample is not None or end.over:
         since = 0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from operator import ge, le
 from typing import Any, TypeVar
@@ -119,25 +120,18 @@ def _moved(process: Process, old: Clock, new: Clock) -> Process:
         return one._replace(t_ns=at(one.t_ns), first_ns=at(one.first_ns))
 
     return dataclasses.replace(
-        process,
-        start_ns=at(process.start_ns),
-        last_ns=at(process.last_ns),
+        process, start_ns=at(process.start_ns), last_ns=at(process.last_ns),
         heartbeat_ns=maybe(process.heartbeat_ns),
         exit=None if process.exit is None else each([process.exit])[0],
-        failures=each(process.failures),
-        handling=each(process.handling),
-        latest_samples={thread: seen(one) for thread, one in process.latest_samples.items()},
-        samples=tuple(map(seen, process.samples)),
-        workers=each(process.workers),
         told=None if process.told is None else each([process.told])[0],
-        sightings=each(process.sightings),
-        troubles=each(process.troubles),
-        usage=each(process.usage),
-        digests=each(process.digests),
-        nonfinite=each(process.nonfinite),
-        unreduced=each(process.unreduced),
+        failures=each(process.failures), handling=each(process.handling),
+        latest_samples={thread: seen(one) for thread, one in process.latest_samples.items()},
+        samples=tuple(map(seen, process.samples)), workers=each(process.workers),
+        sightings=each(process.sightings), troubles=each(process.troubles),
+        usage=each(process.usage), digests=each(process.digests),
+        nonfinite=each(process.nonfinite), unreduced=each(process.unreduced),
         dropped=tuple(d._replace(to_ns=maybe(d.to_ns)) for d in process.dropped),
-    )
+    )  # fmt: skip
 
 
 JOINING = (*SYNCHRONIZING, "monitored_barrier")
@@ -191,32 +185,91 @@ def place(
     root = _reference(processes)
     found = list(clocks)
     rejected: set[tuple[int, int]] = set()
+    # Two that a third one places may be apart by the errors of both.
+    pairs = {tuple(sorted(met)) for met in joined if len(met) == 2}
+    pairs |= set(itertools.combinations(used, 2)) if len(used) <= _FEW else set()
     while True:
         edges = _tree(root, joined, rejected)
-        bounds = bounds_of(edges)
+        others = pairs - {tuple(sorted(edge)) for edge in edges}
+        bounds = bounds_of([*edges, *sorted(others)])
         unmet = {edge for edge in edges if edge not in bounds}
         if not unmet - rejected:
             break
         rejected |= unmet  # they met one way only, or in nothing that was over for both
-    for reference, clock in edges:
-        edge = bounds[reference, clock]
-        found[clock] = _shifted(clocks, found, reference, clock, edge, fit(edge))
+    for edge in edges:
+        reference, clock = edge
+        line, old = fit(_left(clocks, found, edge, bounds[edge])), clocks[clock]
+        by_ns, origin_ns = -round(line.offset_ns), bounds[edge].origin_ns - old.offset_ns
+        above_ns = found[reference].error_ns if reference != root else 0
+        found[clock] = dataclasses.replace(
+            old, offset_ns=old.offset_ns + by_ns, moved_ns=by_ns, drift=line.drift,
+            origin_ns=origin_ns, error_ns=round(line.error_ns) + above_ns,
+        )  # fmt: skip
+    if others:
+        _settle(clocks, found, root, bounds)
     for clock in {*used} - {clock for _, clock in edges} - {root}:
         error = max(found[clock].error_ns, UNMET_NS)
         found[clock] = dataclasses.replace(found[clock], error_ns=error)
     return tuple(found)
 
 
+def _left(
+    was: Sequence[Clock], found: Sequence[Clock], edge: tuple[int, int], bounds: Bounds
+) -> Bounds:
+    """The bounds of an edge under the clocks that were found so far."""
+    above, clock = edge
+    if found[above] is was[above] and found[clock] is was[clock]:
+        return bounds
+
+    def moved(points: Sequence[Point]) -> Iterator[Point]:
+        for t, by in points:
+            here = bounds.origin_ns + round(t) - was[clock].offset_ns
+            there = bounds.origin_ns + round(t - by) - was[above].offset_ns
+            yield t, to_unix(found[clock], here) - to_unix(found[above], there)
+
+    return Bounds(bounds.origin_ns, tuple(moved(bounds.upper)), tuple(moved(bounds.lower)))
+
+
+def _settle(
+    was: Sequence[Clock], found: list[Clock], root: int, bounds: Mapping[tuple[int, int], Bounds]
+) -> None:
+    """Move clocks to the middle of what all chains of bounds leave: there each bound holds. Where
+    drift that was found leaves nothing they stay.
+    """
+    ahead: dict[tuple[int, int], float] = {}  # by so much the second may be before the first
+    for (above, clock), edge in bounds.items():
+        left = _left(was, found, (above, clock), edge)
+        ahead[clock, above] = min(by for _, by in left.upper)
+        ahead[above, clock] = -max(by for _, by in left.lower)
+    top, bottom, rounds = {root: 0.0}, {root: 0.0}, 0
+    before: object = None
+    while before != (top, bottom):
+        before, rounds = (dict(top), dict(bottom)), rounds + 1
+        for (one, other), most in ahead.items():
+            if one in top:
+                top[other] = min(top[one] + most, top.get(other, UNKNOWN_NS))
+            if other in bottom:
+                bottom[one] = max(bottom[other] - most, bottom.get(one, -UNKNOWN_NS))
+        if rounds > len(found):
+            return
+    for number, most in top.items():
+        old, by_ns = found[number], int((most + bottom[number]) // 2)
+        error_ns = max(found[root].error_ns, int(most - bottom[number]) // 2)
+        found[number] = dataclasses.replace(
+            old, offset_ns=old.offset_ns + by_ns, moved_ns=old.moved_ns + by_ns, error_ns=error_ns
+        )
+
+
+_FEW = 8
+"""Of so many clocks all pairs are compared, and of more those that exchanged messages."""
+
+
 def _reference(processes: Sequence[Process]) -> int:
     """The clock that most processes go by; of equals, that of the lowest rank."""
-    count: dict[int, int] = {}
-    least: dict[int, int] = {}
-    for process in processes:
-        clock = process.clock
-        count[clock] = count.get(clock, 0) + 1
-        rank = 1 << 30 if process.rank is None else process.rank
-        least[clock] = min(rank, least.get(clock, rank))
-    return max(sorted(count), key=lambda clock: (count[clock], -least[clock]))
+    ranks: dict[int, list[int]] = {}
+    for one in processes:
+        ranks.setdefault(one.clock, []).append(1 << 30 if one.rank is None else one.rank)
+    return max(sorted(ranks), key=lambda clock: (len(ranks[clock]), -min(ranks[clock])))
 
 
 def _tree(
@@ -245,31 +298,6 @@ def _tree(
     return edges
 
 
-def _shifted(
-    was: Sequence[Clock],
-    clocks: Sequence[Clock],
-    reference: int,
-    clock: int,
-    bounds: Bounds,
-    line: ClockLine,
-) -> Clock:
-    """A clock set right by its line against a reference, which may have been set right itself."""
-    old, above, moved = was[clock], clocks[reference], was[reference]
-    # Where the reference was moved, its own line comes on top.
-    origin = bounds.origin_ns - old.offset_ns
-    there = bounds.origin_ns - round(line.offset_ns) - moved.offset_ns - above.origin_ns
-    shift = above.offset_ns - moved.offset_ns - round(there * above.drift)
-    by_ns = shift - round(line.offset_ns)
-    return dataclasses.replace(
-        old,
-        offset_ns=old.offset_ns + by_ns,
-        moved_ns=by_ns,
-        drift=line.drift + above.drift,
-        origin_ns=origin,
-        error_ns=round(line.error_ns) + (above.error_ns if shift else 0),
-    )
-
-
 def fit(bounds: Bounds) -> ClockLine:
     """The line that keeps the greatest distance from all bounds; without drift if that does too."""
     bounds = Bounds(
@@ -278,7 +306,9 @@ def fit(bounds: Bounds) -> ClockLine:
         _hull(bounds.lower, turns_back=ge),
     )
     low, high = -MOST_DRIFT, MOST_DRIFT
-    for _ in range(80):
+    if _width(bounds, 0.0) > 0:
+        low = high = 0.0  # delays in a short run look like drift
+    while high - low > MOST_DRIFT * 1e-12:
         third = (high - low) / 3
         # The width of the band is concave in the drift.
         if _width(bounds, low + third) < _width(bounds, high - third):
@@ -286,8 +316,6 @@ def fit(bounds: Bounds) -> ClockLine:
         else:
             high -= third
     drift = (low + high) / 2
-    if _width(bounds, 0.0) >= 0.9 * _width(bounds, drift) > 0:
-        drift = 0.0
     top = min(bound - drift * t for t, bound in bounds.upper)
     bottom = max(bound - drift * t for t, bound in bounds.lower)
     return ClockLine((top + bottom) / 2, drift, abs(top - bottom) / 2)
@@ -361,12 +389,8 @@ def aligned(
                 begin, end = begin + zero, end + zero
                 if side is None:
                     here = sides.setdefault((group, of, seq), {})
-                    known = here.get(clock)
-                    here[clock] = (
-                        (begin, end)
-                        if known is None
-                        else (max(begin, known[0]), min(end, known[1]))
-                    )
+                    last, first = here.get(clock, (begin, end))
+                    here[clock] = max(begin, last), min(end, first)
                 elif side == "send":
                     sent[group, own, of, tag, seq] = (clock, begin)
                 else:

@@ -109,19 +109,12 @@ def surveyed(
     known = launching.with_jobs(processes, jobs)
     if moved != clocks:
         known, groups = moved_definitions(known, groups, clocks, moved)
+    base_ids = {(s.process, s.number): place_ids[s.index] for s in bases}
     return Survey(
-        processes=known,
-        clocks=moved,
-        stores=stores_of(records, {(s.process, s.number): place_ids[s.index] for s in bases}),
-        places=places,
-        groups=groups,
-        group_index=group_index,
-        copies=copies,
-        firsts=firsts,
-        jobs=jobs,
-        paths=paths,
-        problems=problems,
-    )
+        processes=known, clocks=moved, stores=stores_of(records, base_ids), places=places,
+        groups=groups, group_index=group_index, copies=copies, firsts=firsts, jobs=jobs,
+        paths=paths, problems=problems,
+    )  # fmt: skip
 
 
 def _groups(journal: Journal, process: Process, clock: Clock, first_base: int) -> Iterator[Seen]:
@@ -138,23 +131,14 @@ def _groups(journal: Journal, process: Process, clock: Clock, first_base: int) -
             prefix = tuple(own.get("prefix") or ())
         t = record.get("t")
         yield Seen(
-            process=process.index,
-            number=number,
-            name=record.get("name") or "",
-            desc=record.get("desc") or None,
-            type=record.get("type") or None,
-            backends=record.get("backends") or {},
-            base=base,
-            prefix=prefix,
+            process=process.index, number=number, name=record.get("name") or "",
+            desc=record.get("desc") or None, type=record.get("type") or None,
+            backends=record.get("backends") or {}, base=base, prefix=prefix,
             default=record.get("default", False),
             t_ns=None if t is None else to_unix(clock, process.t0 + t),
-            timeout_ns=record.get("timeout"),
-            partial=record.get("partial", False),
-            ranks=record.get("ranks"),
-            rank=record.get("rank"),
-            size=record.get("size"),
-            nth=record.get("nth"),
-        )
+            timeout_ns=record.get("timeout"), partial=record.get("partial", False),
+            **{key: record.get(key) for key in ("ranks", "rank", "size", "nth")},
+        )  # fmt: skip
 
 
 def life_of(process: Process, journal: Journal, clock: Clock) -> Life:
@@ -167,14 +151,9 @@ def life_of(process: Process, journal: Journal, clock: Clock) -> Life:
     else:
         for seen_at in (one.t_ns for one in process.sightings if one.state == SEEN_GONE):
             end_ns, ended = seen_at, True
-    return Life(
-        start_ns,
-        end_ns,
-        process.boot_id,
-        ended,
-        rank=None if process.is_agent else process.rank,
-        sign_ns=min(sign_ns, end_ns),
-    )
+    rank = None if process.is_agent else process.rank
+    sign_ns = min(sign_ns, end_ns)
+    return Life(start_ns, end_ns, process.boot_id, ended, rank=rank, sign_ns=sign_ns)
 
 
 def base_stores(stores: Mapping[int, Mapping[str, Any]]) -> dict[int, int]:

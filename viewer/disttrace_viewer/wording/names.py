@@ -193,7 +193,7 @@ def _group_name(group: Group) -> str:
     if group.name and len(group.name) <= 16:
         return f"group {group.name}"
     if group.name:
-        return f"group {group.name[:12]}…"
+        return f"group {group.name[:6]}…{group.name[-9:]}"
     return f"{group.type or 'group'} of {group.size or '?'}"
 
 

@@ -220,13 +220,12 @@ def _profile(trace: JobTrace, path: str, number: int) -> _OtherProfile:
     at = by_wall_clock(trace.clocks[clocks.pop()], of)
     labels = ", ".join(p.label for p in made) if len(made) < _FEW else f"{len(made)} processes"
     file = os.path.basename(path)
-    name = f"profile-{number}-{file.removesuffix('.gz')}"[-_NAME:]
+    name = f"profile-{number}.json"  # its clock is the time line's if it is sorted before ours
     # One machine for two files would be one thread, in which slices must not cross.
-    return _OtherProfile(path, name, f"{labels} of {made[0].host}, {file}", at - first, at)
+    machine = f"{labels} of {made[0].host}, {number}: {plain(file)}"
+    return _OtherProfile(path, name, machine, at - first, at)
 
 
-_NAME = 90
-"""Characters of a name in an archive; there may be 100 bytes."""
 _FEW = 4
 
 
