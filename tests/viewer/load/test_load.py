@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from disttrace.cli import main
 from disttrace_viewer.load import batch, segments
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.columns import CALLS, COMPLETIONS, IN_FLIGHT, OPERATIONS
@@ -202,11 +203,20 @@ def test_a_key_is_the_same_however_its_line_is_spaced(tmp_path: Path, key: objec
     assert isinstance(compact[1], list) is isinstance(key, list)
 
 
-def test_an_archive_is_to_be_unpacked_first(tmp_path: Path) -> None:
-    """It says by which command, where a user gives the file that ``collect`` made."""
-    (archive := tmp_path / "job.tar.gz").write_bytes(b"\x1f\x8b")
-    (problem,) = load([str(archive)]).problems
-    assert "disttrace collect FILE -o DIR" in problem.sentence
+def test_commands_read_an_archive(
+    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """That ``collect`` made, as they read the folder; what is no journal's is refused."""
+    training(tmp_path / "out")
+    archive = str(tmp_path / "job.tar.gz")
+    assert main(["collect", str(tmp_path / "out"), "-o", archive]) == 0
+    for command in ("diagnose", "stats", "view", "jobs"):
+        capsysbinary.readouterr()
+        assert [main([command, one]) for one in (str(tmp_path / "out"), archive)] == [0, 0]
+        text = capsysbinary.readouterr().out
+        assert text[: len(text) // 2] == text[len(text) // 2 :] != b""
+    (tmp_path / "x.tar.gz").write_bytes(b"\x1f\x8b")
+    assert main(["diagnose", str(tmp_path / "x.tar.gz")]) == 2
 
 
 def test_json_of_others_elsewhere_is_not_listed(tmp_path: Path) -> None:

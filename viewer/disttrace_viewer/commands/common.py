@@ -47,7 +47,7 @@ def add_folders(parser: argparse.ArgumentParser) -> None:
         "dirs",
         nargs="*",
         metavar="DIR",
-        help="journal directory, searched recursively (default: DISTTRACE_DIR, else disttrace-out)",
+        help="folder, searched recursively, or archive (default: DISTTRACE_DIR, disttrace-out)",
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -13,7 +15,7 @@ from disttrace.journal.format import (
     VERDICTS_SUFFIX,
 )
 from disttrace_viewer.load import files
-from disttrace_viewer.load.problems import Problems, plural
+from disttrace_viewer.load.problems import Problems, ViewerError, plural
 from disttrace_viewer.trace.plain_text import plain
 from disttrace_viewer.trace.values import dataclass, field
 
@@ -119,13 +121,8 @@ def _strangers(
     for path in paths:
         folder, name = os.path.split(path)
         if path in asked and not name.endswith(_OURS):
-            packed = name.endswith((".tar.gz", ".tgz", ".tar"))
-            advice = (
-                "is an archive; unpack it first: disttrace collect FILE -o DIR"
-                if packed
-                else "is neither a journal nor a log, stack or dump of a known form."
-            )
-            problems.add(path, "foreign", advice)
+            what = "is neither a journal nor a log, stack or dump of a known form."
+            problems.add(path, "foreign", what)
         elif name.endswith(_JSON) and (not beside or folder in beside):
             of_folder.setdefault(folder, []).append(name)
     for where, names in of_folder.items():
@@ -244,3 +241,20 @@ def _siblings(path: str) -> Iterator[str]:
     for other in names:
         if other.startswith(base + "."):
             yield os.path.join(folder, other)
+
+
+@functools.cache
+def opened(path: str) -> str:
+    """The path; of an archive of ``collect`` a folder with its files, gone with this process."""
+    if not path.endswith((".tar.gz", ".tgz")) or not os.path.isfile(path):
+        return path
+    import shutil
+    import tempfile
+
+    from disttrace_viewer.load import archives
+
+    folder = tempfile.mkdtemp(prefix="disttrace-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    if (found := archives.unpack([path], folder)).left_out:
+        raise ViewerError(f"{plain(path)}: {'; '.join(found.why)}")
+    return folder

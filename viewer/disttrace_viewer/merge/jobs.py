@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
+from disttrace_viewer.load.discover import opened
 from disttrace_viewer.load.journals import in_name
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.merge.launches import Union, families, launches
@@ -47,14 +48,10 @@ def _attempts(launch: Sequence[Process], roots: Sequence[int]) -> dict[int, int 
             counted.setdefault(roots[process.index], set()).add(process.attempt or 0)
     orders = {root: sorted(found) for root, found in counted.items()}
     alike = len({len(order) for order in orders.values()}) < 2
-    return {
-        p.index: None
-        if p.is_agent
-        else orders[roots[p.index]].index(p.attempt or 0)
-        if alike
-        else -1
-        for p in launch
-    }
+    found: dict[int, int | None] = dict.fromkeys((p.index for p in launch if p.is_agent), None)
+    for p in (one for one in launch if not one.is_agent):
+        found[p.index] = orders[roots[p.index]].index(p.attempt or 0) if alike else -1
+    return found
 
 
 def ties(
@@ -146,9 +143,7 @@ def jobs_of(
             linked[number] |= met - {number}
     return tuple(
         LaunchedJob(
-            id=names[number],
-            index=number,
-            processes=tuple(members),
+            id=names[number], index=number, processes=tuple(members),
             start_ns=min(processes[i].start_ns for i in _told(members, orphans)),
             last_ns=max(processes[i].last_ns for i in members),
             linked=tuple(names[other] for other in sorted(linked[number])),
@@ -157,7 +152,7 @@ def jobs_of(
             parents=tuple(names[other] for other in sorted(above.get(number, ()))),
         )
         for number, members in enumerate(ordered)
-    )
+    )  # fmt: skip
 
 
 def closure(jobs: Sequence[LaunchedJob], chosen: Iterable[str]) -> tuple[LaunchedJob, ...]:
@@ -323,13 +318,11 @@ def as_called(
         return tuple(processes), tuple(jobs)
     renamed = (
         dataclasses.replace(
-            job,
-            id=names[job.id],
-            linked=tuple(names[one] for one in job.linked),
+            job, id=names[job.id], linked=tuple(names[one] for one in job.linked),
             parents=tuple(names[one] for one in job.parents),
         )
         for job in jobs
-    )
+    )  # fmt: skip
     called = (dataclasses.replace(p, job=names[p.job]) for p in processes)
     return tuple(called), tuple(renamed)
 
@@ -389,12 +382,10 @@ Lives = Callable[[Process], bool | None]
 
 
 def folders(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None) -> list[str]:
-    """The folders that are meant."""
-    if path is None or (isinstance(path, Sequence) and not path):
-        return [os.environ.get(DIR_VARIABLE) or DEFAULT_DIR]
-    if isinstance(path, (str, os.PathLike)):
-        return [os.fspath(path)]
-    return [os.fspath(one) for one in path]
+    """The folders that are meant; of an archive of ``collect`` one that goes with this process."""
+    if path is None or isinstance(path, (str, os.PathLike)):
+        path = [(os.environ.get(DIR_VARIABLE) or DEFAULT_DIR) if path is None else path]
+    return [opened(os.fspath(one)) for one in path] or folders(None)
 
 
 def nothing(where: Sequence[str], problems: Sequence[Problem]) -> ViewerError:

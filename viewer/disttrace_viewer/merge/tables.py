@@ -304,19 +304,13 @@ def _group(index: int, seen: Sequence[Seen], places: Mapping[int, str]) -> tuple
     first = next((s for s in seen if s.ranks is not None), seen[0])
     ordered = sorted(seen, key=lambda s: (s.rank is None, s.rank or 0, s.process))
     group = Group(
-        id="",
-        index=index,
-        name=first.name,
-        desc=first.desc,
-        type=first.type,
-        backends=first.backends,
-        ranks=first.ranks,
-        size=first.size,
+        id="", index=index, name=first.name, desc=first.desc, type=first.type,
+        backends=first.backends, ranks=first.ranks, size=first.size,
         default=any(s.default for s in seen),
         place=None if first.base is None else places.get(first.base, ""),
         prefix=first.prefix,
         members=tuple(Member(s.process, s.number, s.rank, s.t_ns, s.desc) for s in ordered),
         timeout_ns=next((s.timeout_ns for s in seen if s.timeout_ns), None),
         partial=any(s.partial for s in seen),
-    )
+    )  # fmt: skip
     return group, first

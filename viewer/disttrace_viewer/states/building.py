@@ -81,17 +81,10 @@ def trace_of(
         ),
         other_jobs=tuple(replace(j, processes=()) for j in whole.jobs if j.id not in here),
         of_others=frozenset(p.id for p in whole.processes if p.job not in here),
-        clocks=found.clocks,
-        stacks=(),
-        errors=tuple(building.errors),
-        keys=tuple(building.keys),
-        problems=problems.found(),
-        paths=(),
-        read_ns=time.time_ns(),
-        reported=reported,
-        elsewhere=merged.elsewhere,
-        _calls=building.calls,
-    )
+        clocks=found.clocks, stacks=(), errors=tuple(building.errors), keys=tuple(building.keys),
+        problems=problems.found(), paths=(), read_ns=time.time_ns(), reported=reported,
+        elsewhere=merged.elsewhere, _calls=building.calls,
+    )  # fmt: skip
     return trace, building.sample()
 
 
