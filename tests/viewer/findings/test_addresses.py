@@ -30,32 +30,20 @@ def echo(journal: Journal, call: int, text: str = PEER_GONE) -> None:
     fail(journal, 240 * MS, "RuntimeError", text.partition(": ")[2])
 
 
-def test_in_a_group_of_two_the_address_is_that_of_the_other(tmp_path: Path) -> None:
-    """Rank 1 fails; rank 0 reports the connection of a mesh that has only this one."""
-    for journal, group in steps(tmp_path, 2):
+@pytest.mark.parametrize(
+    ("size", "who", "whose"), [(2, "Rank 0", " (rank 1)"), (3, "Ranks 0, 2", "")]
+)
+def test_of_two_the_address_is_that_of_the_other(
+    tmp_path: Path, size: int, who: str, whose: str
+) -> None:
+    """Rank 1 fails; a mesh of two has no other connection, and one of more has."""
+    for journal, group in steps(tmp_path, size):
         if journal.rank == 1:
             fail(journal, 210 * MS, "ValueError", DIED)
         else:
             echo(journal, journal.collective(group))
-    found = only(findings(tmp_path, look=all_gone))
-    assert (
-        "Rank 0 failed with RuntimeError: Connection closed by peer [127.0.0.1]:4711 (rank 1)."
-        in found.consequences
-    )
-
-
-def test_in_a_larger_group_the_text_stays_as_it_is(tmp_path: Path) -> None:
-    """The address may be that of any other rank."""
-    for journal, group in steps(tmp_path, 3):
-        if journal.rank == 1:
-            fail(journal, 210 * MS, "ValueError", DIED)
-        else:
-            echo(journal, journal.collective(group))
-    found = only(findings(tmp_path, look=all_gone))
-    assert (
-        "Ranks 0, 2 failed with RuntimeError: Connection closed by peer [127.0.0.1]:4711."
-        in found.consequences
-    )
+    text = "failed with RuntimeError: Connection closed by peer [127.0.0.1]:4711"
+    assert f"{who} {text}{whose}." in only(findings(tmp_path, look=all_gone)).consequences
 
 
 def test_the_address_in_a_message_is_that_of_its_peer(tmp_path: Path) -> None:

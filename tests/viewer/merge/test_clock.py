@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from disttrace_viewer.merge.clock import realign, to_unix
+from disttrace_viewer.merge.clock import realign
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.process import (
     Digest,
@@ -24,7 +24,7 @@ from support.journals import MS, T0, UNIX_NS, Journal, workers
 
 
 def test_the_reading_that_was_taken_fastest_gives_the_offset(tmp_path: Path) -> None:
-    """Its error is the error of the clock."""
+    """To all processes of a boot; its error is the error of the clock."""
     for pid, shift, error_ns in ((1, 0, 9), (2, 3, 2), (3, 1, 4)):
         journal = Journal(tmp_path, pid=pid, rank=pid - 1, world_size=3,
                           offset_ns=UNIX_NS - T0 + shift, keys={"error_ns": error_ns})  # fmt: skip
@@ -32,18 +32,7 @@ def test_the_reading_that_was_taken_fastest_gives_the_offset(tmp_path: Path) -> 
     trace = load([str(tmp_path)])
     (clock,) = trace.clocks
     assert (clock.offset_ns, clock.error_ns) == (UNIX_NS - T0 + 3, 2)
-    assert to_unix(clock, T0 + MS) == UNIX_NS + 3 + MS
-
-
-def test_processes_of_one_boot_share_one_offset(tmp_path: Path) -> None:
-    """Anchors that differ by a millisecond do not shift processes of one host apart."""
-    for pid, shift in ((1, 0), (2, MS)):
-        journal = Journal(tmp_path, pid=pid, rank=pid - 1, world_size=2,
-                          offset_ns=UNIX_NS - T0 + shift, keys={"error_ns": pid})  # fmt: skip
-        journal.run(journal.collective(journal.world()), MS, MS, q=1)
-    trace = load([str(tmp_path)])
-    assert trace.operations["begin_ns"].to_list() == [UNIX_NS + MS] * 2
-    assert len(trace.clocks) == 1
+    assert trace.operations["begin_ns"].to_list() == [UNIX_NS + 3 + MS] * 3
 
 
 def test_realigning_moves_operations_and_processes_of_one_host(tmp_path: Path) -> None:
