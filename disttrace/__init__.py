@@ -3,7 +3,8 @@
 `install`, `trace`, `annotate` and `operation` record; `on_verdict` hears what the job reports of
 itself meanwhile; `load`, `diagnose`, `stats` and `diff` read what was recorded and need the extra
 `disttrace[viewer]`. Importing this package imports neither torch nor polars, and what it offers
-(`api.py`) when that is used: every interpreter that starts with DISTTRACE=1 imports it.
+(`api.py`) when that is used: every interpreter that starts with DISTTRACE=1 imports it, and from
+3.15 on every one, so that pytest comes too late for its asserts: PYTEST_DONT_REWRITE.
 """
 
 TYPE_CHECKING = False  # as type checkers read it; importing typing would cost milliseconds
