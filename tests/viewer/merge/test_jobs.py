@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.skipif(find_spec("torch") is None, reason="the reader's slice is run without it")
 def test_programs_that_share_no_more_than_a_name_are_two_jobs(tmp_path: Path) -> None:
     """One fails, one is well; ranks without the others yet may belong to the name's, and stay."""
     folder = tmp_path / "out"

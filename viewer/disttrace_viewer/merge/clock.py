@@ -186,11 +186,11 @@ def place(
     found = list(clocks)
     rejected: set[tuple[int, int]] = set()
     # Two that a third one places may be apart by the errors of both.
-    pairs = {tuple(sorted(met)) for met in joined if len(met) == 2}
+    pairs = {(min(met), max(met)) for met in joined if len(met) == 2}
     pairs |= set(itertools.combinations(used, 2)) if len(used) <= _FEW else set()
     while True:
         edges = _tree(root, joined, rejected)
-        others = pairs - {tuple(sorted(edge)) for edge in edges}
+        others = pairs - {(min(edge), max(edge)) for edge in edges}
         bounds = bounds_of([*edges, *sorted(others)])
         unmet = {edge for edge in edges if edge not in bounds}
         if not unmet - rejected:
