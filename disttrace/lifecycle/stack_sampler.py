@@ -232,7 +232,7 @@ QUIET_NS = 900_000_000
 _SOONEST_NS = 2_000_000_000
 _LATEST_NS = 10_000_000_000
 _EARLY_NS = 400_000_000
-"""After so long the main thread's place is noted: others may give it up after a second."""
+"""After so long the places of threads at work are noted: others may give up after a second."""
 PAUSE_NS = 500_000_000
 """Between two looks, so that this one comes in time."""
 _SHORTEST_NS = 50_000_000  # of both, where a group's own time limit is shorter
@@ -246,7 +246,6 @@ _HARMLESS = ("ImportError", "ModuleNotFoundError")
 _LONG = 20_000  # characters of an exception's text that are looked at
 _BITS = 200  # of a number that is shown: `str` refuses very long ones
 _WAITING = ("/socket.py", "/selectors.py", "/queue.py", "/threading.py", "/connection.py")
-_MAIN = 0  # the number of the thread that opened the journal
 
 
 class Stacks:
@@ -259,9 +258,9 @@ class Stacks:
         self._progress = (0, 0)
         self._since = 0  # when the progress was first seen as it is; 0: not yet
         self._due = 0
-        self._early = True  # the main thread's place is still to be noted in this silence
+        self._early = True  # these threads' places are still to be noted in this silence
         self._noted: dict[int, int] = {}  # stack number by thread number
-        self._main: list[Line] = []  # of the main thread at the last look while others worked
+        self._last: dict[int, list[Line]] = {}  # at the last look while operations began and ended
         self._newest = 0  # the highest number of a stack that was written from here
         self._written = 0  # so many stacks were first seen here
 
@@ -282,7 +281,7 @@ class Stacks:
             self._progress, self._since, self._due = progress, now, now + QUIET_NS
             self._early = True
             self._noted.clear()
-            self._look_at_main()
+            self._look_at_work()
         elif now >= self._due and self._may_write(now):
             self._due = now + min(max((now - self._since) // 2, _SOONEST_NS), _LATEST_NS)
             self._early = False
@@ -290,7 +289,8 @@ class Stacks:
         elif self._early and now - self._since >= min(_EARLY_NS, self.pause_ns * 4 // 5):
             self._early = False
             if self._written < _MOST_EARLY:
-                self._note(_MAIN, self._of_main())
+                for thread, lines in self._at_work().items():
+                    self._note(thread, lines)
 
     def _may_write(self, now: int) -> bool:
         most = 2 * _MOST if now - self._since >= _LONG_NS else _MOST
@@ -303,20 +303,22 @@ class Stacks:
             self._note(number(ident), lines)
         self._handled.take(number)
 
-    def _look_at_main(self) -> None:
-        """While operations begin and end: note the main thread if it has not moved, or waits for
-        the outside: a server of many requests is seen to wait for them.
+    def _look_at_work(self) -> None:
+        """While operations begin and end: note a thread that has not moved, or waits for the
+        outside: a server of many requests is seen to wait for them.
         """
-        lines = self._of_main()
-        waits = bool(lines) and (lines[0][0] == BUILT_IN or lines[0][0].endswith(_WAITING))
-        if (waits or (lines and lines == self._main)) and self._written < _MOST:
-            self._note(_MAIN, lines)
-        self._main = lines
+        last, self._last = self._last, self._at_work()
+        for thread, lines in self._last.items():
+            waits = bool(lines) and (lines[0][0] == BUILT_IN or lines[0][0].endswith(_WAITING))
+            if (waits or (lines and lines == last.get(thread))) and self._written < _MOST:
+                self._note(thread, lines)
 
-    def _of_main(self) -> list[Line]:
-        number = self._numbers()
+    def _at_work(self) -> dict[int, list[Line]]:
+        """The lines of the main thread and of those that issued operations, by number."""
+        number, recorder = self._numbers(), self._capture.recorder
+        at_work = {recorder.main_ident, *recorder.issuing}
         found = self._read(get_ident()).items()
-        return next((lines for ident, lines in found if number(ident) == _MAIN), [])
+        return {number(ident): lines for ident, lines in found if ident in at_work}
 
     def _numbers(self) -> Callable[[int], int]:
         """The number of a thread by its ident."""

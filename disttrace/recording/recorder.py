@@ -62,6 +62,7 @@ class Recorder(InternTable):
         self._late: list[bytes] = []
         self._in_background = 0  # bytes of heartbeats and the like, in the current segment
         # ``core.put`` appends a line to the journal; it is another after each roll and fork.
+        self.issuing: set[int] = set()  # idents of threads that have issued an operation
         self.core = made = cores.make(core, self.recover, self._register_thread)
         made.t0 = t0
         self.clock = time.perf_counter_ns
@@ -230,6 +231,7 @@ class Recorder(InternTable):
         self.core.forget()
         self.threads.state  # noqa: B018 - the forking thread is number 0
         self.main_ident = _main_ident()
+        self.issuing = {self.main_ident}
         if not self.off:
             self.core.put = self._open_and_put
         if journal is not None:
@@ -339,6 +341,7 @@ class Recorder(InternTable):
     def _register_thread(self) -> int:
         self.check()  # one that blocks SIGBUS may not store into a mapping
         ident, native = get_ident(), get_native_id()
+        self.issuing.add(ident)
         # `current_thread` would make one for a thread of C's, for all to see.
         name, _ = foreign.threads().get(ident, ("", None))
         return self.thread_number(ident, name, native)

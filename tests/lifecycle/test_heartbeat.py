@@ -94,7 +94,34 @@ loader()
 """
     (journal,) = run(tmp_path, program)
     assert "loader" in [function for function, _ in lines(journal, 0)[-1]]
-    assert not lines(journal, 1)
+
+
+def test_a_thread_that_serves_is_seen_to_wait_between_requests(tmp_path: Path) -> None:
+    """As the main thread is; one that issues nothing is not."""
+    program = """
+import queue
+stacks.QUIET_NS = stacks._EARLY_NS = 3_600_000_000_000
+store, requests = dist.HashStore(), queue.Queue()
+def serves():
+    while requests.get():
+        store.set("k", "v")
+def waits(asked=queue.Queue()):
+    asked.get()
+for target in (serves, waits):
+    threading.Thread(target=target, daemon=True).start()
+def feed():
+    requests.put(1)
+    time.sleep(0.02)
+    return b"".join(open(e.path, "rb").read() for e in os.scandir(os.environ["DISTTRACE_DIR"]))
+store.set("k", "v")
+while b'"get"' not in feed():
+    pass
+requests.put(0)
+"""
+    (journal,) = run(tmp_path, program)
+    names = {record["v"] for record in journal.of("string")}
+    assert {"get", "serves"} <= names
+    assert "waits" not in names
 
 
 def test_nothing_runs_before_the_journal(tmp_path: Path) -> None:

@@ -99,6 +99,32 @@ def test_a_server_without_requests_is_idle(tmp_path: Path, stands: Frames) -> No
     assert ranks(tmp_path, found.waiting) == [1, 2]
 
 
+@pytest.mark.parametrize("stands", IDLE.values(), ids=IDLE)
+def test_a_server_that_was_ended_was_idle(tmp_path: Path, stands: Frames) -> None:
+    """The stack that a signal has written has no frame for what is no Python, and no number."""
+    for journal in served(tmp_path, stands):
+        where = stands if journal.rank == 0 else (("train.py", 10, "main"),)
+        lines = [f'  File "{f}", line {n} in {name}' for f, n, name in where if f != BUILT_IN]
+        with journal.definitions.open("a") as file:
+            file.write("\n".join(["Stack (most recent call first):", *lines, ""]))
+    finds(tmp_path, "waiting_for_input", [], severity="note", look=all_gone)
+
+
+@pytest.mark.parametrize("main", [*IDLE.values(), NOT["a thread's end"]])
+def test_a_thread_serves_what_the_main_thread_is_sent(tmp_path: Path, main: Frames) -> None:
+    """It alone issues operations: the rank is where that thread is."""
+    for journal in workers(tmp_path, 2):
+        group, queue = journal.world(), journal.stack(*QUEUE)
+        call = serve(journal, group, queue, 5, thread=1)
+        if journal.rank:
+            journal.begin(call, 6 * S, q=6, h=1)
+        else:
+            journal.record(at=7 * S, h=1, k=queue)
+            journal.record(at=8 * S, h=0, k=journal.stack(*main[:-1], ("server.py", 60, "main")))
+        beat(journal, 26)
+    finds(tmp_path, "waiting_for_input", [], severity="note")
+
+
 def test_an_idle_server_is_no_straggler(tmp_path: Path) -> None:
     """Where it was seldom looked at while it waited for the requests before."""
     served(tmp_path, QUEUE, rounds=10, loads=20)
@@ -162,14 +188,15 @@ def test_a_server_waits_for_its_clients(tmp_path: Path, stands: Frames, *, idle:
     assert ("waits for its clients at server.py:30 in close" in found.summary) is idle
 
 
-def serve(journal: Journal, group: int, stands: int, rounds: int) -> None:
-    """Rank 0 waits there for half of each second."""
+def serve(journal: Journal, group: int, stands: int, rounds: int, thread: int = 0) -> int:
+    """Rank 0 waits there for half of each second. Returns the number of the call."""
     call = journal.collective(group, "broadcast", root=0)
     for n in range(rounds):
         late = 0 if journal.rank else 900 * MS
         if not journal.rank:
-            journal.record(at=n * S + 600 * MS, h=0, k=stands)
-        journal.run(call, n * S + late + 50 * MS, S - late - 50 * MS, q=n + 1)
+            journal.record(at=n * S + 600 * MS, h=thread, k=stands)
+        journal.run(call, n * S + late + 50 * MS, S - late - 50 * MS, q=n + 1, h=thread)
+    return call
 
 
 def fail_thread(journal: Journal) -> None:

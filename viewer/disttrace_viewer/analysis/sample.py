@@ -13,7 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cached_property
 from typing import TypeVar
 
-from disttrace.journal.code_files import is_generated, is_library, is_program, programs_frame
+from disttrace.journal.code_files import (
+    BUILT_IN,
+    is_generated,
+    is_library,
+    is_program,
+    programs_frame,
+)
 from disttrace.journal.format import COLLECTIVE, ON_DEVICE
 from disttrace_viewer.trace.model import Call, JobTrace, Stream
 from disttrace_viewer.trace.operation import Op
@@ -283,8 +289,8 @@ def latest_samples(
     """By process: the latest note of its main thread, if it is newer than all that thread did.
 
     A process without a note of that thread shows any other's that holds by the same rule; so does
-    one whose main thread only waits for the thread that communicates (a pool, asyncio), or runs
-    nothing of the program (a worker of Ray's).
+    one whose main thread only waits, for the thread that communicates (a pool, asyncio) or for
+    input (the requests of a server), or runs nothing of the program (a worker of Ray's).
     ``active`` tells when each thread last did anything, ``at_work`` which threads of a process take
     part in collectives and messages.
     """
@@ -323,10 +329,17 @@ def _communicating(holding: Mapping[int, StackSample], at_work: Set[int]) -> int
     main = holding.get(_MAIN)
     if main is None or _MAIN in at_work:
         return _MAIN
-    if _in_program(main.stack) and not _waits_for_thread(main.stack):
+    if _in_program(main.stack) and not _waits(main.stack):
         return _MAIN
     inside = (t for t in sorted(at_work & holding.keys()) if _in_program(holding[t].stack))
     return next(inside, _MAIN)
+
+
+def _waits(stack: Stack) -> bool:
+    """For a thread, or for input."""
+    inner = stack[0].file
+    reads = inner.endswith(("/socket.py", "/ssl.py", "/signal.py", "/connection.py"))
+    return inner == BUILT_IN or (reads and is_library(inner)) or _waits_for_thread(stack)
 
 
 def _waits_for_thread(stack: Stack) -> bool:

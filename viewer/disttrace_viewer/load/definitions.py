@@ -8,10 +8,11 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import disttrace.journal.format as fmt
+from disttrace.journal.code_files import BUILT_IN, LOOP
 from disttrace.journal.format import DEF, DEFINITIONS, DUMPED, FORMAT, RESUMED
 from disttrace_viewer.load import ids
 from disttrace_viewer.load.problems import NEWER, Problems, plural
@@ -37,6 +38,8 @@ older recorders with its parent's times. What a process makes itself it makes by
 NONE: Record = {}
 _OF_DUMPS = 1 << 40
 """From here strings and stacks are numbered that the process did not number itself."""
+_ADDED = (BUILT_IN, LOOP)
+"""Files of frames that samples have on top of a thread's own."""
 ROLES = (AGENT, "worker", "child", "main")
 
 
@@ -59,7 +62,7 @@ class Definitions:
         self.listed: dict[str, list[Record]] = {kind: [] for kind in LISTED}
         self.last_t = 0
         self.dumped: int | None = None
-        """Stack of the main thread, where it was last seen without a word of the process."""
+        """Stack of the main thread as it was dumped at the end, not by the process itself."""
         self._group_ids: dict[int, str] = {}
         self._like_named: dict[int, int] = {}
 
@@ -102,6 +105,15 @@ class Definitions:
         frames = [[numbers[file], line, numbers[name]] for file, line, name in lines]
         self.numbered["stack"][_OF_DUMPS] = {"n": _OF_DUMPS, "frames": frames}
         self.dumped = _OF_DUMPS
+
+    def stack_at_end(self, sampled: Iterable[int]) -> int | None:
+        """The stack that was dumped: by the number that a sample of the same place has, which also
+        has what the thread waits for. None where none was dumped."""
+        if self.dumped is None:
+            return None
+        at = self.frames(self.dumped)
+        same = (n for n in sampled if at == [f for f in self.frames(n) if f[0] not in _ADDED])
+        return next(same, self.dumped)
 
     def _complete(self, kind: str, found: Record) -> None:
         known = self.numbered[kind].setdefault(found["n"], found)

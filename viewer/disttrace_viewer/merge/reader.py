@@ -166,9 +166,11 @@ class _Reading:
 
         last = max(process.last_ns, unix(signs.last_t), self._last_end.get(process.index, 0))
         stands = {thread: sample(*stand, thread) for thread, stand in signs.stands.items()}
-        dumped = self._survey.journals[process.index].definitions.dumped
+        definitions = self._survey.journals[process.index].definitions
+        dumped = definitions.stack_at_end(number for _, number in signs.samples)
         if dumped is not None:  # after the last word of the process itself
-            stands[0] = StackSample(last, stack(dumped))
+            first = signs.first.get((0, dumped))
+            stands[0] = StackSample(last, stack(dumped), last if first is None else unix(first))
         return dataclasses.replace(
             process,
             last_ns=last,

@@ -105,9 +105,9 @@ def _state(
 ) -> State:
     definitions, signs = journal.definitions, reading.signs
     calls = definitions.numbered["call"]
-    if definitions.dumped is not None:
-        last = max(reading.signs.last_t, definitions.last_t, *reading.active.values())
-        reading.signs.stands[0] = (last, definitions.dumped)
+    if (dumped := definitions.stack_at_end(stack for _, stack in signs.samples)) is not None:
+        last = max(signs.last_t, definitions.last_t, *reading.active.values())
+        signs.stands[0] = (last, dumped)
     reading.settle()
     own: dict[int, Record] = {}
     numbers: dict[tuple[int, str], int] = {}
