@@ -98,9 +98,9 @@ class ImportHook:
         """Run what waits for modules that came past this hook: another finder was tried first, or
         `sys.meta_path` was filled anew. Whether that comes late for one that is waited for before.
         """
-        waiting = [*self._before, *self._after]
-        came = [name for name in waiting if _is_there(sys.modules.get(name))]
+        came = [name for name in (*self._before, *self._after) if self._may_call(name)]
         late = False
+        # The second looks at each module: not at each import of a package that is being executed.
         if not came or _is_in_the_middle():
             return late
         for name in came:
@@ -111,6 +111,10 @@ class ImportHook:
             for each in () if _initializing(module) else self._after.pop(name, ()):
                 self._call(each, module)
         return late
+
+    def _may_call(self, name: str) -> bool:
+        module = sys.modules.get(name)
+        return _is_there(module) and (name in self._before or not _initializing(module))
 
     def missed(self, name: str) -> bool:
         """Whether ``name`` came past this hook, and something still waits for it."""

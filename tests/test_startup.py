@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from disttrace import waiting
 from support.processes import ROOT, Outcome, clean_environ, run_program
 
 LINE = (ROOT / "disttrace" / "startup.pth").read_text()
@@ -299,6 +302,28 @@ _PLACES = {
     ),
     "lazy": (_LAZY, ["arrived False\n"]),
 }
+
+
+def test_a_package_that_is_awaited_does_not_make_its_imports_dear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them would have all modules looked at while the package is executed."""
+    monkeypatch.syspath_prepend(tmp_path)
+    inner = [f"awaited_with_{n}" for n in range(20)]
+    (tmp_path / "awaited.py").write_text("".join(f"import {one}\n" for one in inner))
+    for one in inner:
+        (tmp_path / f"{one}.py").touch()
+    came: list[ModuleType] = []
+    monkeypatch.setattr(waiting, "_is_in_the_middle", lambda: pytest.fail("looks at all modules"))
+    hook = waiting.ImportHook(lambda error: pytest.fail(str(error)))
+    hook.when_imported("awaited", came.append)
+    try:
+        module = importlib.import_module("awaited")
+    finally:
+        hook.remove()
+        for one in ("awaited", *inner):
+            sys.modules.pop(one, None)
+    assert came == [module]
 
 
 @pytest.mark.parametrize("python", INTERPRETERS)

@@ -18,7 +18,15 @@ from benchmarks.recorder.series import BARE, Spread, added, spread
 from benchmarks.report import Report, Table, Verdict
 
 UNSET, SET = "installed, unset", "DISTTRACE=1"
-PROGRAMS = {"pass": "pass", "import torch": "import torch.distributed"}
+DDP = """
+import tempfile, torch, torch.distributed as dist
+with tempfile.TemporaryDirectory() as folder:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=0, world_size=1)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    model(torch.ones(2, 4)).sum().backward()
+    dist.destroy_process_group()
+"""
+PROGRAMS = {"pass": "pass", "import torch": "import torch.distributed", "a step of DDP": DDP}
 _MILLION = 1e6
 _UNEVEN = 0.1
 """Of a whole start: quartiles further apart than this tell nothing."""
@@ -34,7 +42,7 @@ class Start:
 
 def measure(scale: Scale) -> Report:
     """Two environments that differ only in our start-up file, and one variable."""
-    counts = dict(zip(PROGRAMS, (scale.starts, scale.imports), strict=True))
+    counts = dict(zip(PROGRAMS, (scale.starts, scale.imports, scale.imports), strict=True))
     rows, verdicts = [], []
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         starts = environments(Path(folder))
@@ -42,10 +50,7 @@ def measure(scale: Scale) -> Report:
             if not counts[title]:
                 continue
             taken = interleaved_starts(starts, program, counts[title])
-            rows += [
-                (f"`python -c '{program}'`, {variant}", *_cells(taken, variant))
-                for variant in starts
-            ]
+            rows += [(f"{title}, {variant}", *_cells(taken, variant)) for variant in starts]
             difference = added(taken, UNSET)
             verdicts.append(
                 Verdict(
@@ -60,7 +65,7 @@ def measure(scale: Scale) -> Report:
                 "Start-up",
                 ("start", "ms", "added ms (quartiles)"),
                 tuple(rows),
-                "CPU time of the whole process, from its start to its end, in milliseconds. "
+                "CPU time of a whole `python -c`, from its start to its end, in milliseconds. "
                 "`bare` is an environment of the same packages without disttrace's start-up file; "
                 "nothing is measurable where the quartiles of the difference lie on both sides "
                 "of 0, and less than a tenth of the whole apart.",
