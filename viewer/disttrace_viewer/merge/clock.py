@@ -205,7 +205,7 @@ def place(
             old, offset_ns=old.offset_ns + by_ns, moved_ns=by_ns, drift=line.drift,
             origin_ns=origin_ns, error_ns=round(line.error_ns) + above_ns,
         )  # fmt: skip
-    if others:
+    if others and not any(clock.drift for clock in found):  # drift is not exact enough for it
         _settle(clocks, found, root, bounds)
     for clock in {*used} - {clock for _, clock in edges} - {root}:
         error = max(found[clock].error_ns, UNMET_NS)
@@ -234,7 +234,7 @@ def _settle(
     was: Sequence[Clock], found: list[Clock], root: int, bounds: Mapping[tuple[int, int], Bounds]
 ) -> None:
     """Move clocks to the middle of what all chains of bounds leave: there each bound holds. Where
-    drift that was found leaves nothing they stay.
+    they leave nothing clocks stay.
     """
     ahead: dict[tuple[int, int], float] = {}  # by so much the second may be before the first
     for (above, clock), edge in bounds.items():
@@ -306,9 +306,7 @@ def fit(bounds: Bounds) -> ClockLine:
         _hull(bounds.lower, turns_back=ge),
     )
     low, high = -MOST_DRIFT, MOST_DRIFT
-    if _width(bounds, 0.0) > 0:
-        low = high = 0.0  # delays in a short run look like drift
-    while high - low > MOST_DRIFT * 1e-12:
+    for _ in range(80):
         third = (high - low) / 3
         # The width of the band is concave in the drift.
         if _width(bounds, low + third) < _width(bounds, high - third):
@@ -316,6 +314,8 @@ def fit(bounds: Bounds) -> ClockLine:
         else:
             high -= third
     drift = (low + high) / 2
+    if _width(bounds, 0.0) >= _width(bounds, drift) / 2 > 0:
+        drift = 0.0  # delays in a short run look like drift
     top = min(bound - drift * t for t, bound in bounds.upper)
     bottom = max(bound - drift * t for t, bound in bounds.lower)
     return ClockLine((top + bottom) / 2, drift, abs(top - bottom) / 2)
