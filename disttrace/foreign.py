@@ -68,7 +68,6 @@ cause_of: Callable[[BaseException], BaseException | None] = _slot(BaseException,
 args_of: Callable[[BaseException], tuple[Any, ...]] = _slot(BaseException, "args")
 attributes_of: Callable[[BaseException], dict[str, Any]] = _slot(BaseException, "__dict__")
 exit_code_of: Callable[[SystemExit], Any] = _slot(SystemExit, "code")
-errno_of: Callable[[OSError], Any] = _slot(OSError, "errno")
 
 _GROUP: type[BaseException] | None = getattr(builtins, "BaseExceptionGroup", None)  # Python 3.11
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from disttrace import capture, errors, foreign, project, redact, waiting
+from disttrace import errors, foreign, project, redact, waiting
 from disttrace._version import __version__
+from disttrace.capture.wrapping import context
 from disttrace.capture.wrapping.context import Capture
 from disttrace.config import Config, chosen, resolve, to_environ
 from disttrace.identity import (
@@ -138,7 +139,7 @@ class Session:
         self.live.stop()  # it uses what is taken apart from here on
         listeners.stop()
         self.capture.engine.undo()
-        capture.deactivate()
+        context.current = None
         self._close()
         self.recorder.core.let_go()
         self._companion.stop()
@@ -287,8 +288,8 @@ class Session:
             self.capture.sites.torch_home(os.path.dirname(torch.__file__))
             self.capture.parameters_of = parameters.of
             with Paused():
-                capture.activate(self.capture)
-                covered = capture.coverage()
+                parts.activate(self.capture)
+                covered = parts.coverage()
             self._versions = {
                 "t": self.recorder.now(),
                 "torch": torch.__version__,
@@ -423,11 +424,6 @@ def live() -> dict[str, Any]:
     rank = listeners.launched_as() if session.role == WORKER else None
     who = session.identity
     return listeners.standing(session.capture, rank, session.known_of_ranks(), who.process)
-
-
-def identity() -> Identity | None:
-    """Who this process is in its journal; None while it is not traced."""
-    return _session.identity if _session is not None else None
 
 
 @functools.cache

@@ -43,15 +43,16 @@ _SPREADING = (None, "SUM", "AVG", "PREMUL_SUM", "PRODUCT")
 
 def install(capture: Capture) -> None:
     """Give the functions their wrapper, where digests are wanted."""
+    if not capture.digest_every:
+        return
     capture.digests = digests = Digests(capture)
     for name in _FUNCTIONS:
         function = getattr(c10d, name, None)
-        if capture.digest_every and function is not None:
+        if function is not None:
             make = functools.partial(_wrapper, digests, name)
             capture.engine.function(PART, function, make)
-    if capture.digest_every:
-        capture.when_imported("torch.amp.grad_scaler", digests.amp_arrived)
-        capture.looking = functools.partial(_looking, digests)
+    capture.when_imported("torch.amp.grad_scaler", digests.amp_arrived)
+    capture.looking = functools.partial(_looking, digests)
 
 
 def _looking(digests: Digests, row: Method, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,12 +92,16 @@ class Digests:
 
     def due(self, op: str, group: Any) -> GroupEntry | None:
         """The group of an input that is one to look at."""
-        capture, entry = self._capture, self._capture.groups.of(group)
-        key = (entry.n, op, "input")
-        self._seen[key] = number = self._seen.get(key, 0) + 1
-        skipped = number % capture.digest_every or entry.n < 0 or capture.recorder.full
+        entry = self._capture.groups.of(group)
         known = self._scaled or entry.n in self._spoilt
-        return None if skipped or known or _watched() else entry
+        return entry if self._is_turn(entry, op, "input") and not known else None
+
+    def _is_turn(self, entry: GroupEntry, op: str, name: str) -> bool:
+        """Count one, and whether it is the n-th, and can be looked at and recorded."""
+        key = (entry.n, op, name)
+        self._seen[key] = number = self._seen.get(key, 0) + 1
+        skipped = number % self._capture.digest_every or entry.n < 0
+        return not (skipped or self._capture.recorder.full or _watched())
 
     def look(self, op: str, entry: GroupEntry, tensors: Any, frame: types.FrameType) -> None:
         """Note that an input is not finite, the first in its group."""
@@ -119,24 +124,29 @@ class Digests:
         frame: types.FrameType | None,
     ) -> None:
         """Note the digest, if it is the turn of this one. ``entry``: whose members have it."""
-        key = (entry.n, op, name)
-        self._seen[key] = number = self._seen.get(key, 0) + 1
-        capture, every = self._capture, self._capture.digest_every
-        if not every or number % every or entry.n < 0 or capture.recorder.full or _watched():
-            return
-        given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        dynamo.call_unseen(self._note, op, name, entry, number, given, frame)
+        if self._is_turn(entry, op, name):
+            given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+            dynamo.call_unseen(self._note, op, name, entry, given, frame)
+
+    def expect_equal(self, name: str, tensors: Any, group: Any, frame: types.FrameType) -> None:
+        """See ``disttrace.expect_equal``."""
+
+        def take() -> None:
+            entry = self._capture.groups.passed(group)
+            if entry is not None:
+                self.take(EXPECTED, name, entry, tensors, frame)
+
+        self._capture.guard(PART, take)
 
     def _note(
         self,
         op: str,
         name: str,
         entry: GroupEntry,
-        number: int,
         tensors: Iterable[torch.Tensor],
         frame: types.FrameType | None,
     ) -> None:
-        capture, value = self._capture, digest(tensors)
+        capture, number, value = self._capture, self._seen[entry.n, op, name], digest(tensors)
         if value is None:
             return
         stack = capture.sites.stack(frame)
@@ -144,15 +154,6 @@ class Digests:
         given = {key: one for key, one in {**keys, "stack": stack}.items() if one is not None}
         capture.recorder.note("digest", **given)
         capture.recorder.courses.value(entry.meeting("values"), [op, name, number, value])
-
-
-def expect_equal(
-    capture: Capture, name: str, tensors: Any, group: Any, frame: types.FrameType | None
-) -> None:
-    """See ``disttrace.expect_equal``."""
-    entry = capture.groups.passed(group)
-    if entry is not None and capture.digests is not None:
-        capture.digests.take(EXPECTED, name, entry, tensors, frame)
 
 
 def digest(tensors: Iterable[torch.Tensor]) -> int | None:

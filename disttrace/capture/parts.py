@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch._C._distributed_c10d as c10d
 
-from disttrace import foreign
+from disttrace import dynamo, foreign
 from disttrace.capture import adapters, digests, launcher
 from disttrace.capture.ddp import parameters, relays
 from disttrace.capture.devices import completion, flight_recorder, recorders
@@ -25,7 +26,21 @@ from disttrace.capture.instrumentation import (
     work,
 )
 from disttrace.capture.native import dispatcher, functional, hooks, store_proxy
+from disttrace.capture.wrapping import context
 from disttrace.capture.wrapping.context import Capture
+
+
+def activate(capture: Capture) -> None:
+    """Install every part that this torch has; one that fails is left out and named once."""
+    context.current = capture
+    for part in parts():
+        capture.guard(part.PART, part.install, capture)
+
+    def compile_none_of_ours(_: object) -> None:
+        """torch.compile must not compile what runs inside a compiled region."""
+        dynamo.skip_module(*(m for n, m in sys.modules.items() if m and n.startswith("disttrace.")))
+
+    capture.when_imported("torch._dynamo", compile_none_of_ours)
 
 
 def parts() -> list[ModuleType]:
@@ -52,21 +67,6 @@ def parts() -> list[ModuleType]:
     ]
 
 
-def survey(capture: Capture | None) -> tuple[list[tuple[str, str]], list[str]]:
-    """(part, state) of each part in this process, and sentences on what is not captured."""
-    states = []
-    for part in parts():
-        if capture is None:
-            state = "available"
-        elif part.PART in capture.broken:
-            state = "switched off after it failed"
-        else:
-            count = len(capture.engine.names(part.PART))
-            state = f"active, {count} patches" if count else "nothing to patch here"
-        states.append((part.PART, state))
-    return states, sentences()
-
-
 ALWAYS = (
     "Operations on one-sided windows (Window.put, get, signal) and torch.ops.symm_mem.",
     "Calls of torch.distributed.rpc: only the stores and groups by which its workers meet.",
@@ -83,16 +83,34 @@ WITH_HOOKS = (
 HIDDEN = "The reduce operation of operations issued by C++: this torch does not show it."
 
 
-def sentences() -> list[str]:
-    """The gaps with the torch of this process."""
-    found = list(ALWAYS)
-    if hasattr(c10d.ProcessGroup, "register_pre_hook"):
-        found += WITH_HOOKS
+class Coverage(NamedTuple):
+    """What tracing sees with this torch: (part, state) pairs, and what it does not see."""
+
+    parts: list[tuple[str, str]]
+    not_captured: list[str]
+    devices: list[tuple[str, str, str]]  # backend, how its completion is seen, what to set
+
+
+def coverage() -> Coverage:
+    """With the torch of this process."""
+    capture, states = context.current, []
+    for part in parts():
+        if capture is None:
+            state = "available"
+        elif part.PART in capture.broken:
+            state = "switched off after it failed"
+        else:
+            count = len(capture.engine.names(part.PART))
+            state = f"active, {count} patches" if count else "nothing to patch here"
+        states.append((part.PART, state))
+    missing = list(ALWAYS)
+    if hooks.supported():
+        missing += WITH_HOOKS
     elif not hasattr(c10d.AllreduceOptions, "asyncOp"):
-        found.append(HIDDEN)
+        missing.append(HIDDEN)
     if hasattr(c10d, "_dump_nccl_trace") and flight_recorder.switched_off() is not None:
-        found.append(recorders.blind())
-    return found
+        missing.append(recorders.blind())
+    return Coverage(states, missing, list(flight_recorder.statements()))
 
 
 def backends(c10d: Any) -> dict[str, str | None]:

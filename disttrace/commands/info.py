@@ -119,9 +119,14 @@ def _capture(*, queried: bool) -> dict[str, Any]:
     if installed("torch") is None:
         return {**nothing, "problem": "torch is not installed here; nothing can be traced."}
     try:
-        from disttrace.capture import coverage
+        import torch.distributed as dist
 
-        seen = coverage()
+        if not dist.is_available():
+            why = "this torch was built without torch.distributed: there is nothing to trace"
+            return {**nothing, "not_captured": [why], "problem": None}
+        from disttrace.capture import parts
+
+        seen = parts.coverage()
     except Exception as error:  # a broken torch is what this command is for
         problem = f"torch cannot be examined: {type(error).__name__}: {error}"
         return {**nothing, "problem": problem}

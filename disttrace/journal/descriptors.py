@@ -17,7 +17,6 @@ from disttrace import foreign
 if sys.platform != "win32":  # where the viewer runs, and nothing is traced
     import fcntl
 
-_HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _FIRST = 400  # below the limit that most have, and above what a program has open
 _STREAMS = 3
 

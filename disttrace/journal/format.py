@@ -402,21 +402,6 @@ def ranks_of(value: object) -> tuple[int, ...] | None:
     return _expanded(tuple(parts))
 
 
-_NUMBERS: list[int] = []
-"""Numbers up from 0 as one object each: ranks stand in the lists of many groups."""
-
-
-def _numbers(first: int, last: int, step: int) -> Sequence[int]:
-    """The numbers of a range; ``last`` is one of them."""
-    if not 0 <= min(first, last) <= max(first, last) < MOST_MEMBERS:
-        return range(first, last + (1 if step > 0 else -1), step)
-    if max(first, last) >= len(_NUMBERS):
-        _NUMBERS.extend(range(len(_NUMBERS), max(first, last) + 1))
-    if step > 0:
-        return _NUMBERS[first : last + 1 : step]
-    return _NUMBERS[last : first + 1][::-1][::-step]
-
-
 @functools.lru_cache(maxsize=1 << 16)
 def _expanded(parts: tuple[Any, ...]) -> tuple[int, ...] | None:
     found: list[int] = []
@@ -427,7 +412,7 @@ def _expanded(parts: tuple[Any, ...]) -> tuple[int, ...] | None:
         first, last, step = part
         if not step or len(found) + abs(last - first) // abs(step) >= MOST_MEMBERS:
             return None
-        found.extend(_numbers(first, last, step))
+        found.extend(range(first, last + (1 if step > 0 else -1), step))
     low, high = BOUNDS["rank"]
     return tuple(found) if not found or low <= min(found) <= max(found) <= high else None
 

@@ -28,9 +28,9 @@ from disttrace.capture.calls.operations import ROWS, Method
 from disttrace.capture.ddp import parameters
 from disttrace.capture.ddp.awaited import Awaited
 from disttrace.capture.instrumentation.process_group import GroupPart
-from disttrace.capture.native import operations
 from disttrace.capture.native.operator_calls import guarded
 from disttrace.capture.objects.registry import Registry
+from disttrace.capture.wrapping import call_definition
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Function, after, passed_on
 from disttrace.foreign import ours
@@ -252,7 +252,7 @@ class RelayPart(GroupPart):
 
     def returned(self, thread: ThreadState, operation: Operation, work: Any) -> None:
         if work is None or operation.call.device_ends:
-            operations.done(self.capture, operation, work, ())
+            call_definition.issued(self.capture, operation, work, ())
         else:
             self.capture.recorder.issued(operation)
             self._awaited.add(operation, work)

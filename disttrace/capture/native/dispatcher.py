@@ -19,7 +19,7 @@ from disttrace.capture.calls import arguments
 from disttrace.capture.calls.arguments import CallArguments
 from disttrace.capture.calls.operations import ROWS, Method
 from disttrace.capture.hot_path.call_key import freeze
-from disttrace.capture.native import functional, hooks, operations
+from disttrace.capture.native import functional, hooks
 from disttrace.capture.native.kernels import (
     WITHIN,
     Kernels,
@@ -30,6 +30,7 @@ from disttrace.capture.native.kernels import (
 )
 from disttrace.capture.native.operator_calls import before_cxx_issues, watch_operators
 from disttrace.capture.objects.works import storage
+from disttrace.capture.wrapping import call_definition
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Args, Part, wrap
 from disttrace.foreign import ours
@@ -79,7 +80,7 @@ def _kernel(
     def returned(thread: ThreadState, operation: Operation, _: Any, args: Any, result: Any) -> None:
         last = result[-1] if type(result) is tuple and result else result
         work = None if last is None or type(last) is tuple else unbox_work(last)
-        operations.done(capture, operation, work, reader.filled(args))
+        call_definition.issued(capture, operation, work, reader.filled(args))
 
     return wrap(Part(capture, PART), pass_on, begin, returned)
 
@@ -118,7 +119,9 @@ class _SchemaReader:
         op = self._read_op(args[self._op]) if self._op is not None else None
         key = (self.row.operator, entry, op, parts)
         read = functools.partial(self._read, group, args)
-        return operations.begin(self._capture, thread, frame, key, self.row, entry, read)
+        return call_definition.begin_issued(
+            self._capture, thread, frame, key, self.row, entry, read
+        )
 
     def filled(self, args: tuple[Any, ...]) -> list[int]:
         return [storage(tensor) for n in self._filled for tensor in arguments.flat(args[n])]

@@ -20,10 +20,10 @@ from disttrace.capture.calls import arguments
 from disttrace.capture.calls.arguments import CallArguments
 from disttrace.capture.calls.operations import ROWS, Method
 from disttrace.capture.hot_path.call_key import freeze
-from disttrace.capture.native import operations
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.objects.registry import Registry
 from disttrace.capture.objects.works import storage
+from disttrace.capture.wrapping import call_definition
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import MESSAGE
 from disttrace.journal.originals import get_ident
@@ -118,7 +118,7 @@ class Hooks:
             if number in issuing:
                 failed(issuing.pop(number)[0], _ISSUE_FAILED, on_issue=True)
             sent, received, root = told.input_tensors, told.output_tensors, told.root
-            operation = operations.begin(
+            operation = call_definition.begin_issued(
                 capture,
                 thread,
                 sys._getframe(2),
@@ -144,7 +144,7 @@ class Hooks:
         def after(thread: ThreadState, told: Any) -> None:
             issued = issuing.pop(get_ident(), None)
             if issued is not None:
-                operations.done(capture, issued[0], told.work, issued[1])
+                call_definition.issued(capture, issued[0], told.work, issued[1])
 
         def hook(told: Any) -> None:
             if issuing:

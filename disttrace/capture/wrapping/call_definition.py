@@ -1,7 +1,15 @@
-"""Defines the call of a signature that was not seen before, whichever part it came through."""
+"""Defines the call of a signature that was not seen before, whichever part it came through; and
+records what C++ issues by itself.
+
+DDP's reducer, functional collectives and compiled graphs call no method of Python's. Whichever way
+they are seen, each is recorded once: a wrapper that is passed inside a recorded call of the same
+thread sees that call again.
+"""
 
 from __future__ import annotations
 
+import types
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from disttrace import dynamo
@@ -11,7 +19,7 @@ from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import COLLECTIVE, MESSAGE, ON_DEVICE
 from disttrace.recording.interning import Made
-from disttrace.recording.operation import Counter
+from disttrace.recording.operation import Counter, Operation, ThreadState
 
 _AS_READ = ("reduce_op", "peer", "tag", "shapes", "dtypes", "bytes", "splits", "root", "args")
 ANYWHERE = "*"  # a backend used directly serves whatever device it is given
@@ -65,3 +73,40 @@ def _counter(
     if signature.tag is None and backend not in ON_DEVICE:
         return None  # the stream it belongs to is not known
     return entry.stream_counter(row.op, signature.peer, signature.tag, backend, new=new)
+
+
+def begin_issued(
+    capture: Capture,
+    thread: ThreadState,
+    frame: types.FrameType,
+    key: tuple[Hashable, ...],
+    row: Method,
+    entry: GroupEntry,
+    read: Callable[[], tuple[Any, CallArguments]],
+) -> Operation:
+    """Put the begin on record; ``read`` gives the group and the signature of a key that was not
+    seen before.
+
+    ``frame`` is ours: the issuer's Python frame, if it has one, lies outside it.
+    """
+
+    def new(stack: int | None) -> Made:
+        group, signature = read()
+        told = signature.asynchronous or None  # its issuer never waits in the same call
+        return define(capture, row, group, entry, signature, told, "c++", stack)
+
+    call, extra = capture.calls.find(frame.f_back or frame, key, new)
+    return capture.recorder.begin(thread, call, extra)
+
+
+def issued(capture: Capture, operation: Operation, work: Any, results: Sequence[int]) -> None:
+    """The call returned: with a Work or without; ``results`` are the storages it fills."""
+    recorder = capture.recorder
+    if operation.call.device_ends:
+        recorder.issued(operation)
+        capture.works.device.add(operation, None, work)
+    elif work is None:
+        recorder.end(operation)
+    else:
+        recorder.issued(operation)
+        capture.works.hold(work, operation, results)
