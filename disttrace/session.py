@@ -33,11 +33,11 @@ from disttrace.journal.own_file import OfParent, SlowWrites
 from disttrace.journal.segment import filesystem
 from disttrace.journal.standard_library import Paused, StandardLibrary
 from disttrace.journal.writer import JournalWriter, make_folder_below
-from disttrace.lifecycle import abort, detached, last_word, listeners, spans
+from disttrace.lifecycle import abort, detached, gil_free_stacks, last_word, listeners, spans
 from disttrace.lifecycle.companion import Companion
 from disttrace.lifecycle.exit_hooks import Ending
 from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
-from disttrace.lifecycle.heartbeat import IN_MEMORY, InStep, Live, Syncing
+from disttrace.lifecycle.heartbeat import COMPARE_NS, IN_MEMORY, InStep, Live, Periodic, Syncing
 from disttrace.lifecycle.last_word import ExitSummary
 from disttrace.lifecycle.voice import Voice
 from disttrace.recording import choice, forks
@@ -86,22 +86,25 @@ class Session:
         self._voice: Voice | None = None
         self._without_gil: GilFreeStacks | None = None
         self._in_step: InStep | None = None
-        syncing = None
+        tasks: list[Periodic] = []
         if config.heartbeat:
             begun = functools.partial(getattr, self.recorder.core, "begun")
-            self._voice = Voice(config, self._companion, self._progress_mark, abort.end, begun)
-            self.capture.on_stopping = self._voice.ask_for_stacks
-            self._in_step = InStep(self.recorder.courses, config.dir, self._voice.suspect)
-            self._without_gil = GilFreeStacks(self.capture)
+            voice = Voice(config, self._companion, self._progress_mark, abort.end, begun)
+            voice.sample = lambda: self.live.sample()
+            self.capture.on_stopping = voice.ask_for_stacks
+            in_step = InStep(self.recorder.courses, config.dir, voice.suspect)
+            without_gil = GilFreeStacks(self.capture)
+            tasks = [
+                Periodic(gil_free_stacks.PART, without_gil.look),
+                Periodic("telling of stalls", lambda _: voice.look(), lambda: voice.pause_ns),
+                Periodic("comparisons of calls between ranks", in_step.look, lambda: COMPARE_NS),
+            ]
             if filesystem(config.dir) not in IN_MEMORY:
-                syncing = Syncing(self.capture, self._without_gil)
+                syncing = Syncing(self.capture, without_gil)
+                tasks.append(Periodic("writing the journal to the disk", syncing.look))
+            self._voice, self._in_step, self._without_gil = voice, in_step, without_gil
         self.live = Live(
-            self.capture,
-            beats=config.heartbeat,
-            voice=self._voice,
-            without_gil=self._without_gil,
-            syncing=syncing,
-            in_step=self._in_step,
+            self.capture, beats=config.heartbeat, further=tasks, without_gil=self._without_gil
         )
         self.capture.wake = self.live.wake
         self.capture.store_trace = config.store_trace
@@ -110,7 +113,7 @@ class Session:
         self.capture.unseen_s = min(self.capture.unseen_s, 0.4 * config.stall)
         self.capture.digest_every = config.digest
         self.capture.when_imported = self._hook.when_imported
-        self._ending = Ending(self.capture, self._close, self._leave_farewell, self._last_word)
+        self._ending = Ending(self.capture, self._close, self._last_word)
         self._environment = waiting.HandedDown()
         self._only_adopts = False
 
@@ -237,13 +240,11 @@ class Session:
             self._without_gil.stop()
         self.recorder.close()
 
-    def _leave_farewell(self) -> None:
-        if self._voice is not None and self._journal is not None:
-            self._companion.farewell(self.identity)
-
-    def _last_word(self, code: int) -> None:
+    def _last_word(self, code: int, *, failed: bool) -> None:
         if self._voice is None:
             return
+        if failed and self._journal is not None:
+            self._companion.farewell(self.identity)
         try:
             self._voice.finish()
             stands = self._voice.stands

@@ -46,15 +46,13 @@ class Ending:
         self,
         capture: Capture,
         close: Callable[[], None],
-        farewell: Callable[[], None],
-        last_word: Callable[[int], None],
+        last_word: Callable[..., None],
     ) -> None:
-        """``farewell`` is called at the end of a process that failed, ``last_word`` last, with the
-        exit code."""
+        """``last_word(code, failed=)`` is called last, with the exit code; ``failed``: an exception
+        reached the top."""
         self._capture = capture
         self._guard = partial(capture.guard, PART)
         self._close = close
-        self._farewell = farewell
         self._last_word = last_word
         self._failed = False
         self._interrupted = False
@@ -242,9 +240,8 @@ class Ending:
             else:
                 self.exit("normal", None)
             self._close()
-            if self._failed:
-                self._farewell()
-            self._last_word(1 if self._failed else self._left[0] if self._left else 0)
+            code = 1 if self._failed else self._left[0] if self._left else 0
+            self._last_word(code, failed=self._failed)
 
         self._guard(last_words)
 
@@ -284,7 +281,7 @@ class Ending:
     def _child_ends(self, code: int) -> None:
         origin = self._left[1:] if self._left is not None and self._left[0] == code else ()
         self.exit("exception" if self._failed else "exit", code, *origin)
-        self._last_word(code)
+        self._last_word(code, failed=False)
 
     def _torch_spawn(self, module: types.ModuleType) -> None:
         """Children of torch's spawn: it catches everything, sends it to its parent, and leaves with

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from disttrace.capture.wrapping.context import Capture
 from disttrace.foreign import ours
@@ -20,7 +20,6 @@ from disttrace.lifecycle.companion import Roll
 from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
 from disttrace.lifecycle.meeting import place
 from disttrace.lifecycle.stack_sampler import Stacks
-from disttrace.lifecycle.voice import Voice
 from disttrace.recording import background, shown
 from disttrace.recording.background import SOON_NS
 from disttrace.recording.newest_calls import Courses
@@ -51,28 +50,41 @@ _JOIN = 1.0  # seconds; a write that blocks for longer than that must not hold u
 _clock = time.perf_counter_ns
 
 
+@dataclass(slots=True)
+class Periodic:
+    """What the thread does each ``pause_ns()`` nanoseconds, called with its clock. Where it raises
+    that is reported, and it is done no more."""
+
+    part: str
+    look: Callable[[int], object]
+    pause_ns: Callable[[], int] = lambda: LOOK_NS
+    due: int = 0
+
+
 class Live:
-    """The thread and its timetable. ``beats`` is off where only the pollers need it."""
+    """The thread and its timetable. ``beats`` is off where only the pollers need it; ``further``
+    are what else it does, and ``without_gil`` has a thread of its own to be paused around forks.
+    """
 
     def __init__(
         self,
         capture: Capture,
         *,
         beats: bool,
-        voice: Voice | None = None,
+        further: Sequence[Periodic] = (),
         without_gil: GilFreeStacks | None = None,
-        syncing: Syncing | None = None,
-        in_step: InStep | None = None,
     ) -> None:
         self._capture = capture
-        self._in_step = in_step
         self._without_gil = without_gil
-        self._syncing = syncing
-        self._voice = voice
         self._beats = beats
+        own = (
+            Periodic(PART, lambda now: capture.recorder.check()),
+            Periodic(PART, lambda now: self._stacks.look(now), lambda: self._stacks.pause_ns),
+            Periodic(PART, self._beat, lambda: HEARTBEAT_NS),
+        )
+        self._tasks = [*own, *further] if beats else []
         self._thread: background.Thread | None = None
         self._process = 0
-        self._paused = False
         self._fresh()
 
     _wake: SimpleQueue[None]
@@ -136,11 +148,14 @@ class Live:
         self._stopping = False
         self._paused = False
         self._capture.recorder.core.idle = True
-        self._beat_due = self._look_due = self._stacks_due = self._voice_due = 0
+        for task in self._tasks:
+            task.due = 0
         self._anchor_due = _clock() + _ANCHOR_NS  # the journal's first line holds one
         self._stacks = Stacks(self._capture)
-        if self._voice is not None:
-            self._voice.sample = self._stacks.take
+
+    def sample(self) -> None:
+        """Note where every thread of this process is."""
+        self._stacks.take()
 
     def _run(self) -> None:
         me = get_ident()
@@ -175,40 +190,17 @@ class Live:
         if 0 < pause <= SOON_NS:
             core.idle = False
         now = _clock()
-        if self._beats and now >= self._look_due:
-            self._look_due = now + LOOK_NS
-            self._capture.recorder.check()
-            self._without_gil = self._look(self._without_gil, "stacks without the GIL", now)
-            self._syncing = self._look(self._syncing, "writing the journal to the disk", now)
-        if self._beats and now >= self._stacks_due:
-            self._stacks_due = now + min(LOOK_NS, self._stacks.pause_ns)
-            self._stacks.look(now)
-        if self._beats and now >= self._beat_due:
-            self._beat_due = now + HEARTBEAT_NS
-            self._beat(now)
-        if self._voice is not None and now >= self._voice_due:
-            self._voice = self._look(self._voice, "telling of stalls")
-            self._in_step = self._look(self._in_step, "comparisons of calls between ranks")
-            self._voice_due = now + (0 if self._voice is None else self._voice.pause_ns)
+        for task in [one for one in self._tasks if now >= one.due]:
+            try:
+                task.look(now)
+                task.due = now + task.pause_ns()
+            except BaseException as error:
+                self._tasks.remove(task)
+                self._capture.fail(task.part, error)
         if 0 < pause <= SOON_NS:
             return pause
-        due = min(self._look_due, self._stacks_due, self._beat_due)
-        if self._voice is not None:
-            due = min(due, self._voice_due)
-        rest = max(due - now, 0) if self._beats else _UNTIL_WOKEN_NS
+        rest = max(min(one.due for one in self._tasks) - now, 0) if self._tasks else _UNTIL_WOKEN_NS
         return min(rest, pause or _IDLE_NS, _IDLE_NS) if self._capture.pollers else rest
-
-    def _look(self, one: Any, part: str, *now: int) -> Any:
-        """Have ``one`` look, if there is one. Where that raises it is reported, and None returned:
-        it is not to look again.
-        """
-        try:
-            if one is not None:
-                one.look(*now)
-        except BaseException as error:
-            self._capture.fail(part, error)
-            return None
-        return one
 
     def _poll(self) -> int:
         pauses = []
@@ -262,7 +254,7 @@ class Syncing:
             self._synced, self._due = progress, now + RARELY_NS
 
 
-_COMPARE_NS = 450_000_000
+COMPARE_NS = 450_000_000
 
 
 class InStep:
@@ -281,7 +273,6 @@ class InStep:
         self._suspect = suspect
         self._roll = Roll(root)
         self._streams: dict[tuple[str, int], Compared] = {}
-        self._due = 0
         self._identity: Identity | None = None
 
     def start(self, identity: Identity) -> None:
@@ -290,12 +281,11 @@ class InStep:
         self._streams.clear()
         self._courses.start(self._path(identity, identity.base_name()))
 
-    def look(self) -> None:
-        """Now and then, from the background thread. Raises OSError."""
-        words, now, identity = self._courses.words, time.monotonic_ns(), self._identity
-        if words is None or identity is None or now < self._due:
+    def look(self, _: int) -> None:
+        """Each ``COMPARE_NS``, from the background thread. Raises OSError."""
+        words, identity = self._courses.words, self._identity
+        if words is None or identity is None:
             return
-        self._due = now + _COMPARE_NS
         mine = {words[FIRST_ID + stream]: offset(stream) for stream in range(words[COUNT])}
         own = identity.base_name()
         found = False
