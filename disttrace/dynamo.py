@@ -34,16 +34,10 @@ def _find() -> Callable[[types.CodeType], None] | None:
 
 
 def skip(code: types.CodeType) -> None:
-    """Have dynamo run ``code`` as it is."""
+    """Have dynamo run ``code`` as it is: a copy, which ``skip_module`` cannot find."""
     mark = _find()
     if mark is not None:
         mark(code)
-
-
-def skip_function(function: object) -> None:
-    """The same for a function; one of C's has no frame that dynamo could meet."""
-    if isinstance(function, types.FunctionType):
-        skip(function.__code__)
 
 
 def inline(function: types.FunctionType, original: types.FunctionType) -> None:

@@ -80,7 +80,6 @@ class Engine:
         )
         original.__kwdefaults__ = inner.__kwdefaults__
         replacement = make(original)
-        dynamo.skip_function(replacement)
         swapped = _trampoline(code, replacement)
         dynamo.skip(swapped)
         inner.__code__ = swapped

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from disttrace import dynamo
 from disttrace.capture.instrumentation.declared import Declared
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Function
@@ -161,7 +160,6 @@ def _wrapper(capture: Capture, library: str, row: LibraryCall, original: Functio
         return result
 
     recorded._disttrace = True  # type: ignore[attr-defined]
-    dynamo.skip(recorded.__code__)
     return functools.wraps(original)(recorded) if row.owner is None else recorded
 
 

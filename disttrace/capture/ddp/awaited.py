@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import Work
 
-from disttrace import dynamo
 from disttrace.capture.objects.works import Works
 from disttrace.capture.wrapping.context import Capture
 from disttrace.foreign import ours
@@ -41,7 +40,6 @@ class Awaited:
         self._leaked: list[Any] = []  # a parent's, in a forked child
         self._pass = torch._C._current_graph_task_id
         self._looked_after = False
-        dynamo.skip(self._ended.__func__.__code__)  # type: ignore[attr-defined]
         capture.on_fork.append(self._forget)
         capture.engine.on_undo(part, "works of what C++ awaits", self._release)
         capture.poll(part, self._poll, self._release)

@@ -148,7 +148,6 @@ class Modules:
                 errors.take_off(error)
                 raise
 
-        dynamo.skip(call.__code__)
         return call
 
     def _through(self, name_of: Function, fsdp_params: Any) -> Function | None:

@@ -22,7 +22,7 @@ import torch
 import torch._C._distributed_c10d as c10d
 import torch.distributed as dist
 
-from disttrace import dynamo, foreign
+from disttrace import foreign
 from disttrace.capture.calls.arguments import CallArguments
 from disttrace.capture.calls.operations import ROWS, Method
 from disttrace.capture.ddp import parameters
@@ -114,7 +114,6 @@ class Relays:
             finally:
                 guard(PART, awaited.leave, outer)
 
-        dynamo.skip(call.__code__)
         return call
 
     def _of(self, group: Any) -> Any:
@@ -278,8 +277,6 @@ def _relay_class(capture: Capture, awaited: Awaited, models: Models) -> type:
     passing = {
         name: passed_on(capture.looking(row, _ORIGINALS[name])) for name, row in rows.items()
     }
-    for function in (*methods.values(), *passing.values()):
-        dynamo.skip(function.__code__)
     made = type("Relay", (c10d.ProcessGroup,), methods)
     for name, original in passing.items():
         part = RelayPart(capture, rows[name], awaited, models)

@@ -16,7 +16,6 @@ import zlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from disttrace import dynamo
 from disttrace.capture.objects.registry import Registry
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Function
@@ -75,7 +74,6 @@ class GraphReplays:
             guard(part, self._issued, begun)
             return result
 
-        dynamo.skip(replay.__code__)
         return replay
 
     def _begin(self, graph: Any, frame: Any) -> list[Operation]:

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch._C._distributed_c10d as c10d
 
-from disttrace import dynamo
 from disttrace.capture.calls import arguments
 from disttrace.capture.calls.operations import ROWS, Method
 from disttrace.capture.hot_path import call_key, native, plain
@@ -116,7 +115,6 @@ def _called_back(capture: Capture, row: Method, make: Function, original: Functi
     """The wrapper of a Python backend's method: ``make(original)``, unless C++ calls it for an
     operation that the group's pre-hook has put on record."""
     recorded, issuing = make(original), capture.issuing
-    dynamo.skip_function(recorded)
 
     def begun(thread: ThreadState, backend: Any, *_: Any) -> Operation | None:
         """What a hook has begun on this thread, if it is this method's: a stale one is not."""

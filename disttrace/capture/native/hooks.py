@@ -15,7 +15,6 @@ from typing import Any
 
 import torch.distributed.distributed_c10d as c10d
 
-from disttrace import dynamo
 from disttrace.capture.calls import arguments
 from disttrace.capture.calls.arguments import CallArguments
 from disttrace.capture.calls.operations import ROWS, Method
@@ -135,7 +134,6 @@ class Hooks:
             if not threads.state.inside:
                 guarded(before, told)
 
-        dynamo.skip(hook.__code__)
         return hook
 
     def _after(self) -> Callable[[Any], None]:
@@ -150,7 +148,6 @@ class Hooks:
             if issuing:
                 guarded(after, told)
 
-        dynamo.skip(hook.__code__)
         return hook
 
 

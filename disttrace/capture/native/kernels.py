@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from disttrace import dynamo
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.originals import RLock
 
@@ -70,8 +69,6 @@ class Kernels:
         if self._library is None:
             self._library = torch.library.Library(self._namespace, "IMPL")
             self._undoable()
-        for function in (traced, kernel):
-            dynamo.skip(function.__code__)
         self._library.impl(name, kernel, self.key, with_keyset=True)
 
     def remove(self) -> None:

@@ -147,8 +147,6 @@ class OperatorCalls:
             guarded(self._capture, self._part, self._scripted)
             return original.op.fget(operator)
 
-        for function in (call, op):
-            dynamo.skip_function(function)
         body = {"__module__": original.__module__, "__call__": call, "op": property(op)}
         made: type = type(original)(original.__name__, (original,), body)
         return made
