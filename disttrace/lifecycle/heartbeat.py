@@ -88,6 +88,8 @@ class Live:
         self._fresh()
 
     _wake: SimpleQueue[None]
+    _stacks: Stacks
+    _paused: bool
 
     def start(self) -> None:
         """Run from now on; nothing if it runs, or if it is not needed."""
