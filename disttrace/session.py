@@ -33,9 +33,9 @@ from disttrace.journal.own_file import OfParent, SlowWrites
 from disttrace.journal.segment import filesystem
 from disttrace.journal.standard_library import Paused, StandardLibrary
 from disttrace.journal.writer import JournalWriter, make_folder_below
-from disttrace.lifecycle import abort, detached, gil_free_stacks, last_word, listeners, spans
+from disttrace.lifecycle import detached, gil_free_stacks, last_word, listeners, spans
 from disttrace.lifecycle.companion import Companion
-from disttrace.lifecycle.exit_hooks import Ending
+from disttrace.lifecycle.exit_hooks import Ending, end_process
 from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
 from disttrace.lifecycle.heartbeat import COMPARE_NS, IN_MEMORY, InStep, Live, Periodic, Syncing
 from disttrace.lifecycle.last_word import ExitSummary
@@ -89,7 +89,7 @@ class Session:
         tasks: list[Periodic] = []
         if config.heartbeat:
             begun = functools.partial(getattr, self.recorder.core, "begun")
-            voice = Voice(config, self._companion, self._progress_mark, abort.end, begun)
+            voice = Voice(config, self._companion, self._progress_mark, end_process, begun)
             voice.sample = lambda: self.live.sample()
             self.capture.on_stopping = voice.ask_for_stacks
             in_step = InStep(self.recorder.courses, config.dir, voice.suspect)

@@ -18,8 +18,14 @@ from disttrace.journal import format as fmt
 from disttrace.journal.descriptors import attempt
 from disttrace.journal.encoding import encode
 from disttrace.journal.own_file import PRIVATE, OwnFile, allow
-from disttrace.journal.segment import Segment, SegmentFull, open_segment, write_budget
-from disttrace.journal.windows import MakeWindow, PlainWindow
+from disttrace.journal.segment import (
+    MakeWindow,
+    PlainWindow,
+    Segment,
+    SegmentFull,
+    open_segment,
+    write_budget,
+)
 
 # Eight segments fill the bound, so at most an eighth of the history is lost when the oldest goes.
 _SEGMENTS = 8

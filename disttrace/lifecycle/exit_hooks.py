@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import _sitebuiltins
 import atexit
+import contextlib
 import os
 import sys
 import threading
+import time
 import types
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -26,8 +28,9 @@ from disttrace.capture.calls.call_site import frames
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.code_files import is_generated
 from disttrace.journal.format import ABORTED, EXEC, RESUMED
-from disttrace.lifecycle import abort
+from disttrace.journal.standard_library import StandardLibrary
 from disttrace.patching import Engine
+from disttrace.recording import background
 from disttrace.waiting import ImportHook
 
 PART = "the way the process ends"
@@ -168,7 +171,7 @@ class Ending:
     def _exits_at_once(self, status: int, caller: object, handled: BaseException | None) -> None:
         if caller in _FORKED_BY:  # a child that imported torch when it was under way already
             self.exit("exception" if self._failed else "exit", foreign.plain(status))
-        elif caller == abort.__name__:
+        elif caller == __name__:  # by `end_process`
             self.exit(ABORTED, foreign.plain(status))
         else:
             self.exit("os._exit", foreign.plain(status), self._caller(), handling(handled))
@@ -443,3 +446,45 @@ def _from_traceback(traceback: types.TracebackType | None) -> list[tuple[str, in
             found.append((code.co_filename, traceback.tb_lineno, code.co_name))
         traceback = traceback.tb_next
     return found[::-1]
+
+
+WITHIN_S = 1.0
+"""In all. A process that still lives two seconds after it was to end is killed, with another exit
+code."""
+
+
+def end_process(code: int) -> None:
+    """From the background thread: end with ``code``, once the outputs of Python and of C are flushed or time is up.
+
+    A pipe without a reader, a lock that a thread holds, a stream of the program's that raises:
+    each is waited for in a thread of its own, for ``WITHIN_S`` at most.
+    """
+    until = time.monotonic() + WITHIN_S
+    streams = {id(s): s for s in (sys.stdout, sys.stderr, sys.__stdout__) if s is not None}
+    waiting = [_in_a_thread(_flush_c), *(_in_a_thread(_flush_of(s)) for s in streams.values())]
+    for thread in waiting:
+        if thread is not None:
+            thread.join(max(0.0, until - time.monotonic()))
+    os._exit(code)
+
+
+def _in_a_thread(flush: Callable[[], object]) -> background.Thread | None:
+    def quietly() -> None:
+        with contextlib.suppress(BaseException):
+            flush()
+
+    thread = background.Thread(quietly, "disttrace-flush")
+    return thread if thread.start() else None
+
+
+def _flush_of(stream: Any) -> Callable[[], object]:
+    return lambda: stream.flush()  # which it may not have
+
+
+def _flush_c() -> None:
+    with StandardLibrary():
+        import ctypes
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "stdout"):  # it has another name on macOS
+        libc.fflush(ctypes.c_void_p.in_dll(libc, "stdout"))
+    libc.fflush(None)  # waits for a thread that reads from a stream

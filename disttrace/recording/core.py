@@ -16,7 +16,7 @@ from typing import Any
 
 from disttrace import foreign
 from disttrace.journal import format as fmt
-from disttrace.journal.windows import MakeWindow, PlainWindow
+from disttrace.journal.segment import MakeWindow, PlainWindow
 from disttrace.recording.choice import NATIVE, PLAIN, native
 from disttrace.recording.operation import CallRecord, Counter, Operation, Threads, ThreadState
 

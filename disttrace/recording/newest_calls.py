@@ -25,8 +25,7 @@ from disttrace.journal import format as fmt
 from disttrace.journal.code_files import programs_frame
 from disttrace.journal.encoding import encode
 from disttrace.journal.own_file import allow
-from disttrace.journal.segment import MAPPED, mechanism
-from disttrace.journal.windows import Guard, guarded, shared
+from disttrace.journal.segment import MAPPED, Guard, guarded, mechanism, shared
 from disttrace.recording.choice import PLAIN
 from disttrace.recording.core import PlainCore
 from disttrace.recording.shown import (

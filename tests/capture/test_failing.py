@@ -40,10 +40,10 @@ HELPERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("capture.ddp.relays:Relays._of", frozenset({"operations issued by DDP"})),
     ("capture.ddp.relays:RelayPart.begin", frozenset({"operations issued by DDP"})),
     ("capture.ddp.relays:RelayPart.returned", frozenset({"operations issued by DDP"})),
-    ("capture.ddp.awaited:Awaited.leave", frozenset({"operations issued by DDP"})),
-    ("capture.ddp.awaited:Awaited._pass_is_over", frozenset({"operations issued by DDP"})),
+    ("capture.ddp.relays:Awaited.leave", frozenset({"operations issued by DDP"})),
+    ("capture.ddp.relays:Awaited._pass_is_over", frozenset({"operations issued by DDP"})),
     (
-        "capture.native.operator_calls:OperatorCalls._arm",
+        "capture.native.kernels:OperatorCalls._arm",
         frozenset({"operations issued by C++", "waits of functional collectives"}),
     ),
     ("capture.instrumentation.rejected_calls:_record", frozenset({"calls refused by torch"})),
@@ -57,7 +57,7 @@ HELPERS: tuple[tuple[str, frozenset[str]], ...] = (
 
 # Native hooks stand in for the dispatcher kernels, and for relays, where torch has them.
 _UNUSED = (
-    ("capture.native.dispatcher:", "capture.native.operator_calls:", "capture.ddp.")
+    ("capture.native.dispatcher:", "capture.native.kernels:", "capture.ddp.")
     if hooks.supported()
     else ("capture.native.hooks:",)
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrace.journal.windows import Guard, uncompiled
+from disttrace.journal.segment import Guard, uncompiled
 from disttrace_viewer.api import load
 from support.preloaded import preloaded
 from support.processes import Outcome, python

@@ -122,11 +122,11 @@ def test_what_is_long_goes_first(long: list[str], left: list[str]) -> None:
 
 PRINTS = """
 import ctypes, sys, threading, time
-from disttrace.lifecycle.abort import end
+from disttrace.lifecycle.exit_hooks import end_process
 print("python", end=" ")
 ctypes.CDLL(None).printf(b"c ")
 {more}
-threading.Thread(target=end, args=(75,)).start()
+threading.Thread(target=end_process, args=(75,)).start()
 time.sleep(60)
 """
 STUCK = """

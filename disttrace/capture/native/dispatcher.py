@@ -24,11 +24,12 @@ from disttrace.capture.native.kernels import (
     WITHIN,
     Kernels,
     after_key,
+    before_cxx_issues,
     operators,
     redispatch_of,
     schema_of,
+    watch_operators,
 )
-from disttrace.capture.native.operator_calls import before_cxx_issues, watch_operators
 from disttrace.capture.objects.works import storage
 from disttrace.capture.wrapping import call_definition
 from disttrace.capture.wrapping.context import Capture

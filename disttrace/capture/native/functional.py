@@ -22,14 +22,18 @@ from disttrace.capture.calls.call_site import CallTable
 from disttrace.capture.hot_path import native
 from disttrace.capture.hot_path.call_key import freeze
 from disttrace.capture.instrumentation.work import WaitPart
-from disttrace.capture.native.kernels import WITHIN, Kernels, after_key, including, redispatch_of
-from disttrace.capture.native.operator_calls import (
+from disttrace.capture.native.kernels import (
     FUNCTIONAL,
+    WITHIN,
     Appeared,
+    Kernels,
     OperatorCalls,
+    after_key,
     before_cxx_issues,
     guarded,
+    including,
     issuers,
+    redispatch_of,
 )
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, Part, wrap
