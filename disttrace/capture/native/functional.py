@@ -2,7 +2,7 @@
 
 Each issues an operator ``c10d::*`` from C++. Only a kernel there sees the Work, and it costs more
 than the record. So the first call of a signature passes that kernel, and from then on the call of
-the operator itself (``operator_calls.py``) knows what would be recorded. Where a Work has to be
+the operator itself (``kernels.py``) knows what would be recorded. Where a Work has to be
 watched, every call passes both.
 
 Of the Work Python sees nothing afterwards: the tensor that holds the result is what people wait
