@@ -141,8 +141,9 @@ def test_no_other_file_touches_an_exception() -> None:
 
 # Where exceptions are taken whoever raised them: in threads of ours, where no other's strikes.
 OURS = (
-    "capture/devices/asker.py:_run", "lifecycle/exit_hooks.py:quietly", "lifecycle/heartbeat.py:_run",
-    "lifecycle/listeners.py:_tell_of", "lifecycle/listeners.py:hear",
+    *("capture/devices/asker.py:_run", "lifecycle/exit_hooks.py:quietly"),
+    *("lifecycle/heartbeat.py:_run", "lifecycle/listeners.py:_tell_of"),
+    "lifecycle/listeners.py:hear",
 )  # fmt: skip
 # Before anything of a program runs, and in processes of ours.
 BEFORE = (

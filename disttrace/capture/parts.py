@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -14,13 +14,10 @@ from disttrace.capture import adapters, digests, launcher
 from disttrace.capture.ddp import parameters, relays
 from disttrace.capture.devices import completion, flight_recorder, recorders
 from disttrace.capture.instrumentation import (
-    coalescing,
-    completion_queries,
     constructors,
     declared,
     functions,
     process_group,
-    rejected_calls,
     store,
     subclasses,
     work,
@@ -33,8 +30,8 @@ from disttrace.capture.wrapping.context import Capture
 def activate(capture: Capture) -> None:
     """Install every part that this torch has; one that fails is left out and named once."""
     context.current = capture
-    for part in parts():
-        capture.guard(part.PART, part.install, capture)
+    for part, install in parts():
+        capture.guard(part, install, capture)
 
     def compile_none_of_ours(_: object) -> None:
         """torch.compile must not compile what runs inside a compiled region."""
@@ -43,27 +40,29 @@ def activate(capture: Capture) -> None:
     capture.when_imported("torch._dynamo", compile_none_of_ours)
 
 
-def parts() -> list[ModuleType]:
-    """Modules with the ``PART`` that messages name, and the ``install`` that opens it."""
+def parts() -> list[tuple[str, Callable[[Capture], None]]]:
+    """What messages call a part, and what installs it, in that order."""
+    by_hooks = ((hooks.PART, hooks.install),)
+    by_kernels = ((dispatcher.PART, dispatcher.install), (relays.PART, relays.install))
     return [
-        digests,  # looks at inputs within the others' wrappers
-        store_proxy,
-        constructors,
-        store,
-        process_group,
-        rejected_calls,
-        completion_queries,
-        completion,
-        work,
-        *((hooks,) if hooks.supported() else (dispatcher, relays)),  # what C++ issues
-        functional,
-        functions,
-        coalescing,
-        declared,
-        parameters,
-        subclasses,
-        launcher,
-        adapters,
+        (digests.PART, digests.install),  # looks at inputs within the others' wrappers
+        (store_proxy.PART, store_proxy.install),
+        (constructors.PART, constructors.install),
+        (store.PART, store.install),
+        (process_group.PART, process_group.install),
+        (process_group.REFUSED, process_group.install_refused),
+        (work.QUERIES, work.install_queries),
+        (completion.PART, completion.install),
+        (work.PART, work.install),
+        *(by_hooks if hooks.supported() else by_kernels),  # what C++ issues
+        (functional.PART, functional.install),
+        (functions.PART, functions.install),
+        (process_group.COALESCED, process_group.install_coalescing),
+        (declared.PART, declared.install),
+        (parameters.PART, parameters.install),
+        (subclasses.PART, subclasses.install),
+        (launcher.PART, launcher.install),
+        (adapters.PART, adapters.install),
     ]
 
 
@@ -94,15 +93,15 @@ class Coverage(NamedTuple):
 def coverage() -> Coverage:
     """With the torch of this process."""
     capture, states = context.current, []
-    for part in parts():
+    for part, _ in parts():
         if capture is None:
             state = "available"
-        elif part.PART in capture.broken:
+        elif part in capture.broken:
             state = "switched off after it failed"
         else:
-            count = len(capture.engine.names(part.PART))
+            count = len(capture.engine.names(part))
             state = f"active, {count} patches" if count else "nothing to patch here"
-        states.append((part.PART, state))
+        states.append((part, state))
     missing = list(ALWAYS)
     if hooks.supported():
         missing += WITH_HOOKS

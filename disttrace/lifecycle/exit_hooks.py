@@ -454,7 +454,8 @@ code."""
 
 
 def end_process(code: int) -> None:
-    """From the background thread: end with ``code``, once the outputs of Python and of C are flushed or time is up.
+    """End with ``code`` from the background thread, once what was printed is flushed by Python and
+    by C, or time is up.
 
     A pipe without a reader, a lock that a thread holds, a stream of the program's that raises:
     each is waited for in a thread of its own, for ``WITHIN_S`` at most.

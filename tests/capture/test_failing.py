@@ -46,7 +46,7 @@ HELPERS: tuple[tuple[str, frozenset[str]], ...] = (
         "capture.native.kernels:OperatorCalls._arm",
         frozenset({"operations issued by C++", "waits of functional collectives"}),
     ),
-    ("capture.instrumentation.rejected_calls:_record", frozenset({"calls refused by torch"})),
+    ("capture.instrumentation.process_group:_record", frozenset({"calls refused by torch"})),
     ("capture.native.hooks:Hooks.attach", frozenset({"operations issued by C++"})),
     ("capture.instrumentation.functions:_plain", frozenset({"composed operations"})),
     ("capture.instrumentation.subclasses:subclasses", frozenset({"Python subclasses"})),

@@ -1,18 +1,31 @@
-"""Instrumentation of collectives and messages: methods of ProcessGroup and Backend."""
+"""Instrumentation of collectives and messages: methods of ProcessGroup and Backend; of coalesced
+operations, which one Work ends; and of calls that torch rejects before any method is called: a root
+outside the group, a wrong type, a message to oneself.
+
+torch reports every exception of a public function to its logger. That report is where rejected
+calls are seen, so calls that succeed pay nothing, and nothing of torch.compile's sees a patch.
+"""
 
 from __future__ import annotations
 
 import functools
+import inspect
+import sys
+import time
+import types
+from collections.abc import Callable
 from typing import Any
 
-import torch._C._distributed_c10d as c10d
+import torch.distributed.distributed_c10d as c10d
+from torch._C._distributed_c10d import AllreduceOptions, Backend, ProcessGroup
 
+from disttrace import errors, foreign
 from disttrace.capture.calls import arguments
 from disttrace.capture.calls.operations import ROWS, Method
 from disttrace.capture.hot_path import call_key, native, plain
 from disttrace.capture.wrapping.call_definition import define
 from disttrace.capture.wrapping.context import Capture
-from disttrace.capture.wrapping.wrappers import Function, Part, wrap
+from disttrace.capture.wrapping.wrappers import Function, Part, after, before, wrap
 from disttrace.journal.originals import get_ident
 from disttrace.recording.interning import VARYING, added
 from disttrace.recording.operation import Operation, ThreadState
@@ -35,11 +48,11 @@ def install(capture: Capture) -> None:
             def make(original: Function, row: Method = row, part: GroupPart = part) -> Any:
                 return part.wrapper(owner, capture.looking(row, original))
 
-            if owner is not c10d.Backend and issubclass(owner, c10d.Backend):
+            if owner is not Backend and issubclass(owner, Backend):
                 make = functools.partial(_called_back, capture, row, make)
             capture.engine.attribute(PART, owner, row.method, make)
 
-    capture.instrument(c10d.ProcessGroup, c10d.Backend, by=instrument)
+    capture.instrument(ProcessGroup, Backend, by=instrument)
 
 
 class GroupPart(Part):
@@ -52,7 +65,7 @@ class GroupPart(Part):
     def __init__(self, capture: Capture, row: Method, name: str = PART) -> None:
         super().__init__(capture, name)
         self._row = row
-        options_tell = hasattr(c10d.AllreduceOptions, "asyncOp")
+        options_tell = hasattr(AllreduceOptions, "asyncOp")
         self._read_key = call_key.key_of(row) if options_tell else call_key.any_key
         self.asynchronous = None if options_tell else _async_local
 
@@ -155,3 +168,136 @@ def _async_local(frame: Any) -> bool | None:
     """The ``async_op`` argument of the calling torch function, where options do not carry it."""
     value = frame.f_locals.get("async_op") if frame is not None else None
     return value if isinstance(value, bool) else None
+
+
+COALESCED = "coalesced operations"
+_MANAGER = "coalescing_manager"
+
+
+def install_coalescing(capture: Capture) -> None:
+    """Patch the two ends of coalescing."""
+    batches = Coalescing(capture)
+    for owner in (ProcessGroup, Backend):
+        start = after(capture, COALESCED, batches.start)
+        capture.engine.attribute(COALESCED, owner, "_start_coalescing", start)
+        capture.engine.attribute(COALESCED, owner, "_end_coalescing", batches.end)
+
+
+class Coalescing:
+    """Operations issued between the two ends, by thread and group."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        self._around: dict[tuple[int, int], Operation] = {}
+        capture.on_fork.append(self._around.clear)
+
+    def start(self, result: Any, group: Any, *args: Any, **kwargs: Any) -> None:
+        """From here on this thread's operations on ``group`` end together."""
+        thread = self._capture.recorder.threads.state
+        if thread.inside:
+            return
+        entry = self._capture.groups.of(group)
+        if thread.batches is None:
+            thread.batches = {}
+        thread.batches[entry.n] = []
+        operation = self._capture.begin_composed(sys._getframe(1).f_back, _MANAGER, group=entry)
+        self._around[thread.number, entry.n] = operation
+
+    def end(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The wrapper of the call that issues them together."""
+        guard, ended = self._capture.guard, self._ended
+
+        def _end_coalescing(self: Any, *args: Any, **kwargs: Any) -> Any:
+            begin = time.perf_counter_ns()
+            work = original(self, *args, **kwargs)
+            guard(COALESCED, ended, self, work, (begin, time.perf_counter_ns()))
+            return work
+
+        return _end_coalescing
+
+    def _ended(self, group: Any, work: Any, call: tuple[int, int]) -> None:
+        """``work`` ends them all; without one they are over, or the device says when.
+
+        ``call`` is the interval of the call that issued them together.
+        """
+        thread = self._capture.recorder.threads.state
+        if thread.inside:
+            return
+        entry = self._capture.groups.of(group)
+        self._capture.leave(COALESCED, self._around.pop((thread.number, entry.n), None))
+        batch = (thread.batches or {}).pop(entry.n, [])
+        thread.batches = thread.batches or None
+        recorder, works = self._capture.recorder, self._capture.works
+        if batch and batch[0].call.device_ends:
+            for operation in batch:
+                works.device.add(operation, call, work)
+        elif batch and work is not None:
+            works.add(work, batch[0], batch[1:])
+        else:
+            for operation in batch:
+                recorder.end(operation)
+
+
+REFUSED = "calls refused by torch"
+_REPORT = "_get_msg_dict"
+
+# Public functions whose operations have a record of their own once a method is called, by the row
+# that says its name: aliases are told by the name that is recorded.
+_UNNAMED = ("_coalesced", "monitored_barrier")
+_FUNCTIONS = {row.op: row for row in ROWS if not row.op.endswith(_UNNAMED)}
+_FUNCTIONS |= {row.method: row for row in ROWS if row.method.endswith("_single")}
+_RANKS = ("src", "dst", "group_src", "group_dst")
+
+
+def install_refused(capture: Capture) -> None:
+    """Patch what torch's decorator calls with an exception in hand."""
+    from torch.distributed import c10d_logger
+
+    original = getattr(c10d_logger, _REPORT, None)
+    if original is None:
+        return
+
+    def report(name: str, *args: Any, **kwargs: Any) -> None:
+        """``_get_msg_dict(function's name, *arguments)`` was called."""
+        error = sys.exc_info()[1]
+        if name not in _FUNCTIONS or error is None:
+            return
+        seen = capture.newest_raised == (id(error), errors.first_line(error))
+        if not seen and not _known(error, c10d_logger.__file__):
+            _record(capture, _FUNCTIONS[name], _given(name, args, kwargs), error, sys._getframe(2))
+
+    capture.engine.value(REFUSED, c10d_logger, _REPORT, before(capture, REFUSED, report)(original))
+
+
+def _known(error: BaseException, logger_file: str) -> bool:
+    """Whether the exception came through a wrapper in Python, or another decorated function."""
+    files = [entry.tb_frame.f_code.co_filename for entry in foreign.entries_of(error)]
+    return any(file == logger_file or foreign.is_our_file(file) for file in files[1:])
+
+
+def _record(
+    capture: Capture,
+    row: Method,
+    given: dict[str, Any],
+    error: BaseException,
+    frame: types.FrameType,
+) -> None:
+    inside = capture.recorder.threads.state.inside
+    entry = None if inside else capture.groups.passed(given.get("group"))
+    if entry is None:
+        return
+    ranks = {key: n for key in _RANKS if (n := foreign.integer(given.get(key))) is not None}
+    keys = {"kind": row.kind, "group": entry.n, "backend": entry.backend(None)}
+    key = (entry.n, *ranks.items())
+    # It took no number.
+    operation = capture.begin(frame, row.op, key, {**keys, "args": ranks or None})
+    capture.recorder.failed(operation, error, on_issue=True)
+
+
+def _given(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments by name; only the keywords where they do not fit the function."""
+    try:
+        function = getattr(c10d, name)
+        return dict(inspect.signature(function).bind_partial(*args, **kwargs).arguments)
+    except foreign.ours(AttributeError, TypeError):
+        return kwargs
