@@ -182,20 +182,10 @@ def launch(identity: Identity, environ: "Mapping[str, str]") -> "dict[str, Any]"
 
 def process_record(identity: Identity, argv: list[str]) -> "dict[str, Any]":
     """The process's part of the journal's first line; ``argv`` is masked already."""
+    labels = "process parent job job_source run attempt host boot_id pid ppid role env"
     return {
-        "process": identity.process,
-        "parent": identity.parent,
-        "job": identity.job,
-        "job_source": identity.job_source,
-        "run": identity.run,
-        "attempt": identity.attempt,
-        "host": identity.host,
-        "boot_id": identity.boot_id,
-        "pid": identity.pid,
-        "ppid": identity.ppid,
+        **{name: getattr(identity, name) for name in labels.split()},
         "start_ns": identity.clock.unix_ns,
-        "role": identity.role,
-        "env": dict(identity.env),
         "argv": argv,
         "cwd": working_directory(),
         "python": sys.version.split()[0],

@@ -141,7 +141,7 @@ def test_no_other_file_touches_an_exception() -> None:
 
 # Where exceptions are taken whoever raised them: in threads of ours, where no other's strikes.
 OURS = (
-    *("capture/devices/asker.py:_run", "lifecycle/exit_hooks.py:quietly"),
+    *("capture/devices/asker.py:_run", "lifecycle/exit_hooks.py:_quietly"),
     *("lifecycle/heartbeat.py:_run", "lifecycle/listeners.py:_tell_of"),
     "lifecycle/listeners.py:hear",
 )  # fmt: skip

@@ -11,9 +11,11 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
+
+import torch.distributed.distributed_c10d as c10d
 
 from disttrace.capture.instrumentation.declared import Declared
 from disttrace.capture.wrapping.context import Capture
@@ -46,25 +48,6 @@ class Adapter(NamedTuple):
     library: str
     modules: tuple[str, ...]
     rows: tuple[LibraryCall, ...]
-
-    def install(self, capture: Capture) -> None:
-        """Patch what is there when one of the modules has been imported."""
-        for module in self.modules:
-            arrived = functools.partial(capture.guard, PART, self._patch, capture)
-            capture.when_imported(module, arrived)
-
-    def _patch(self, capture: Capture, module: ModuleType) -> None:
-        names = set(capture.engine.names(PART))
-        for row in self.rows:
-            make = functools.partial(_wrapper, capture, self.library, row)
-            if row.owner is None:
-                function = module.__dict__.get(row.name)
-                if callable(function) and not hasattr(function, "_disttrace"):
-                    capture.engine.value(PART, module, row.name, make(function))
-                continue
-            owner = module.__dict__.get(row.owner)
-            if isinstance(owner, type) and f"{owner.__name__}.{row.name}" not in names:
-                capture.engine.attribute(PART, owner, row.name, make)
 
 
 def _calls(names: str, owner: str | None = None, group: str = "group") -> list[LibraryCall]:
@@ -131,7 +114,21 @@ ADAPTERS = (
 def install(capture: Capture) -> None:
     """Wait for each library to be imported by the program."""
     for one in ADAPTERS:
-        one.install(capture)
+        arrived = functools.partial(capture.guard, PART, _patch, capture, one)
+        for module in one.modules:
+            capture.when_imported(module, arrived)
+
+
+def _patch(capture: Capture, adapter: Adapter, module: ModuleType) -> None:
+    names = set(capture.engine.names(PART))
+    for row in adapter.rows:
+        make = functools.partial(_wrapper, capture, adapter.library, row)
+        owner = module.__dict__.get(row.owner or row.name)
+        if row.owner is None:
+            if callable(owner) and not hasattr(owner, "_disttrace"):
+                capture.engine.value(PART, module, row.name, make(owner))
+        elif isinstance(owner, type) and f"{owner.__name__}.{row.name}" not in names:
+            capture.engine.attribute(PART, owner, row.name, make)
 
 
 _within = local()
@@ -170,8 +167,8 @@ def _begin(
     signature: inspect.Signature,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-) -> tuple[Operation, Any] | None:
-    """The operation, and the stream on which it is enqueued, where it is on a device."""
+) -> tuple[Operation, Any, str | None] | None:
+    """The operation, and where it is on a device the stream on which it is enqueued, and which."""
     try:
         given = signature.bind(*args, **kwargs).arguments
     except ours(TypeError):  # the library will raise it
@@ -179,17 +176,18 @@ def _begin(
     owner = args[0] if row.owner is not None and args else None
     if getattr(owner, "disabled", False) is True:  # it will return at once
         return None
-    group = _named(getattr(owner, row.group, None) if owner is not None else given.get(row.group))
+    group = getattr(owner, row.group, None) if owner is not None else given.get(row.group)
+    if isinstance(group, str):
+        group = c10d._resolve_process_group(group)
     peers = None if row.peer is None else [int(given[row.peer])]
     device = _device(given)
     declared = Declared(f"{library}.{row.op}", group, peers, {})
     entry = None if group is None else capture.groups.passed(group)
     operation = declared.begin(capture, sys._getframe(3), entry, backend=library, device=device)
-    return operation, (given.get("stream"), device)
+    return operation, given.get("stream"), device
 
 
-def _returned(capture: Capture, operation: Operation, where: tuple[Any, str | None]) -> None:
-    stream, device = where
+def _returned(capture: Capture, operation: Operation, stream: Any, device: str | None) -> None:
     if device is None:
         capture.leave(PART, operation)
     else:
@@ -205,13 +203,3 @@ def _device(given: Mapping[str, Any]) -> str | None:
         if isinstance(kind, str) and hasattr(value, "dtype"):
             return None if kind in _HOSTS else kind
     return None
-
-
-def _named(group: Any) -> Any:
-    """The process group of that name, where a name was given."""
-    if not isinstance(group, str):
-        return group
-    from torch.distributed import distributed_c10d as c10d
-
-    resolve: Callable[[str], Any] = c10d._resolve_process_group
-    return resolve(group)

@@ -462,24 +462,20 @@ def end_process(code: int) -> None:
     """
     until = time.monotonic() + WITHIN_S
     streams = {id(s): s for s in (sys.stdout, sys.stderr, sys.__stdout__) if s is not None}
-    waiting = [_in_a_thread(_flush_c), *(_in_a_thread(_flush_of(s)) for s in streams.values())]
-    for thread in waiting:
-        if thread is not None:
-            thread.join(max(0.0, until - time.monotonic()))
+    flushes = [_flush_c, *(partial(_flush, one) for one in streams.values())]
+    threads = [background.Thread(partial(_quietly, flush), "disttrace-flush") for flush in flushes]
+    for thread in [one for one in threads if one.start()]:
+        thread.join(max(0.0, until - time.monotonic()))
     os._exit(code)
 
 
-def _in_a_thread(flush: Callable[[], object]) -> background.Thread | None:
-    def quietly() -> None:
-        with contextlib.suppress(BaseException):
-            flush()
-
-    thread = background.Thread(quietly, "disttrace-flush")
-    return thread if thread.start() else None
+def _quietly(flush: Callable[[], object]) -> None:
+    with contextlib.suppress(BaseException):
+        flush()
 
 
-def _flush_of(stream: Any) -> Callable[[], object]:
-    return lambda: stream.flush()  # which it may not have
+def _flush(stream: Any) -> None:
+    stream.flush()  # which it may not have
 
 
 def _flush_c() -> None:

@@ -60,7 +60,6 @@ class Courses:
         self._forget()
 
     def _forget(self) -> None:
-        self._mapping: memoryview | None = None
         self.words: memoryview | None = None
         """The pages as words of 64 bits; None while there are none."""
         self._guard: Guard | None = None
@@ -141,23 +140,22 @@ class Courses:
             self._opening = False
 
     def _open(self, counter: Any, name: Sequence[object]) -> tuple[Any, Any, int, set[int]] | None:
-        if self._mapping is None:
-            self._map()
+        words = self._map() if self.words is None else self.words
         number = len(self._windows)
-        if number >= STREAMS or counter.n or self._mapping is None or self.words is None:
+        if number >= STREAMS or counter.n:
             return None  # of a stream that has begun unseen no digest says anything
         at = offset(number)
         assert self._path is not None
         with fmt.opened_own(self._path, os.O_RDWR) as fd:
             os.posix_fallocate(fd, at, STREAM_BYTES)  # blocks for what is stored there
-        window = self._core.new_window(self._mapping[at : at + STREAM_BYTES], 0)
-        self.words[FIRST_ID + number] = _hash(name)
-        self.words[COUNT] = number + 1
+        window = self._core.new_window(words.cast("B")[at : at + STREAM_BYTES], 0)
+        words[FIRST_ID + number] = _hash(name)
+        words[COUNT] = number + 1
         counter.page = window
         self._windows[id(counter)] = found = counter, window, number, set[int]()
         return found
 
-    def _map(self) -> None:
+    def _map(self) -> memoryview:
         assert self._path is not None
         how, why = mechanism(os.path.dirname(self._path))
         if how != MAPPED or guarded() is not None:
@@ -168,7 +166,8 @@ class Courses:
             os.posix_fallocate(fd, 0, PAGE)
             mapping = shared(fd, _SIZE)
         self._guard = Guard(mapping)
-        self._mapping, self.words = mapping, mapping.cast("Q")
+        self.words = words = mapping.cast("Q")
+        return words
 
 
 def place_of(frames: Sequence[tuple[str, int, str]]) -> int:

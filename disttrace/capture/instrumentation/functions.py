@@ -123,8 +123,13 @@ def _wrapper(
         begun: Operation | None = part.begin(threads.state, frame, first, *args, **kwargs)
         return begun
 
-    def left(*_: Any, **__: Any) -> None:
-        _joined(capture)
+    def joined(*_: Any, **__: Any) -> None:
+        """Ask torch for the members and names of the groups that exist now."""
+        groups = capture.groups
+        for group in list(getattr(c10d._world, "pg_map", ())):
+            entry = groups.of(group)
+            if entry.keys.get("ranks") is None:
+                groups.refresh(group, entry)
 
     def run_first(first: Any, /, *args: Any, **kwargs: Any) -> Iterator[Any]:
         """A generator is the operation up to its first value, the store that it meets in."""
@@ -143,7 +148,7 @@ def _wrapper(
     if inspect.isgeneratorfunction(original):
         return run_first
     if row.joins:
-        return compose(capture, PART, original, enter, left)
+        return compose(capture, PART, original, enter, joined)
     made = native.wrapper(
         part,
         original,
@@ -168,15 +173,6 @@ def _claim(capture: Capture, given: dict[str, Any]) -> None:
             claims[name] = integer(str(value))  # torch will say what is wrong with it
     claims["local_rank"] = integer(os.environ.get("LOCAL_RANK"))
     capture.on_identity({key: number for key, number in claims.items() if number is not None})
-
-
-def _joined(capture: Capture) -> None:
-    """Ask torch for the members and names of the groups that exist now."""
-    groups = capture.groups
-    for group in list(getattr(c10d._world, "pg_map", ())):
-        entry = groups.of(group)
-        if entry.keys.get("ranks") is None:
-            groups.refresh(group, entry)
 
 
 def _regrouping(capture: Capture, op: str, original: Function) -> Function:

@@ -306,7 +306,13 @@ def extend(minutes: float, group: Any) -> float:
 
     group = c10d._get_default_group() if group is None else group
     change = getattr(c10d, "_set_pg_timeout", None)
-    limited = [b for b in _backends(c10d, group) if changes_limit(type(b))]
+    if not isinstance(group, c10d.ProcessGroup):
+        raise ValueError(  # noqa: TRY004 - as torch does
+            "Invalid process group specified: this process is no member of it"
+        )
+    # Of the devices that torch changes it for.
+    backends = [group._get_backend(d) for d in group._device_types if d.type in ("cpu", "cuda")]
+    limited = [b for b in backends if changes_limit(type(b))]
     if change is None or not limited:
         raise RuntimeError(
             "this torch, or the backend of this group, has no way to change its time limit:"
@@ -325,15 +331,6 @@ def changes_limit(backend: type) -> bool:
     the old one."""
     before = backend.__name__ == "ProcessGroupGloo" and not hasattr(backend, "set_timeout")
     return hasattr(backend, "_set_default_timeout") and not before
-
-
-def _backends(c10d: Any, group: Any) -> list[Any]:
-    """Of the devices that torch changes it for."""
-    if not isinstance(group, c10d.ProcessGroup):
-        raise ValueError(  # noqa: TRY004 - as torch does
-            "Invalid process group specified: this process is no member of it"
-        )
-    return [group._get_backend(d) for d in group._device_types if d.type in ("cpu", "cuda")]
 
 
 def registered(group: Any) -> dict[str, Any]:
