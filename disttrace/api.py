@@ -315,18 +315,13 @@ def stats(path: "Path | Sequence[Path] | None" = None, job: "str | None" = None)
 
 
 def diff(a: "Path | Sequence[Path]", b: "Path | Sequence[Path]") -> "Diff":
-    """What the ranks of run `b` do otherwise than those of run `a`: `print` it, or ask `.alike` and
-    `.differences` (`docs/diff.md`).
-
-    Errors are those of `load`.
-    """
+    """What the ranks of run `b` do otherwise than those of `a` (`docs/diff.md`): `print` it, or ask
+    `.alike` and `.differences`. Errors are those of `load`."""
     return _viewer("diff")(a, b)  # type: ignore[no-any-return]
 
 
 def _viewer(name: str) -> "Any":
-    """What the API of the viewer calls so; ImportError with the extra's name where that is not
-    installed.
-    """
+    """A function of the viewer's API. Raises ImportError with the name of the missing extra."""
     try:
         from disttrace_viewer import api
 

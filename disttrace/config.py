@@ -335,11 +335,8 @@ def resolve(
 
 
 def to_environ(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that make a child of this process resolve to the same settings.
-
-    The folder is always among them, because a child may start in another directory; the others
-    only where they differ from the default, or where `environ` holds a value that did not win.
-    """
+    """The variables by which a child resolves to the same settings: the folder, as it may start
+    elsewhere, and whatever is not the default."""
     variables = {project.SWITCH: "1"}
     for row in SETTINGS:
         value = getattr(config, row.keyword)

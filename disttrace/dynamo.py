@@ -16,10 +16,7 @@ _PLAIN = (str, bytes, int, float, tuple, dict, type(None), types.MemberDescripto
 
 
 def _find() -> Callable[[types.CodeType], None] | None:
-    """torch's way of saying "never look at this code object", without importing dynamo or torch.
-
-    Patches of other modules are put on before torch is there: then there is nothing to mark.
-    """
+    """torch's way to skip a code object; None before torch is there. Imports neither."""
     eval_frame: Any = sys.modules.get("torch._C._dynamo.eval_frame")
     if eval_frame is None:
         return None

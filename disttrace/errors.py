@@ -60,11 +60,8 @@ def take_off(error: BaseException) -> None:
 
 
 def is_of_asked(error: BaseException) -> bool:
-    """Whether something of the program's raised ``error`` when we called it: a ``__hash__``, for
-    example.
-
-    Then the call at hand cannot be described, and that is no failure of ours.
-    """
+    """Whether the program's own code raised ``error`` when we called it (a ``__hash__``): no
+    failure of ours."""
     traceback = foreign.innermost(error)
     if traceback is None:
         return False

@@ -83,8 +83,7 @@ _FIELDS: Mapping[type, tuple[str, ...]] = {
     **({} if _GROUP is None else {_GROUP: ("message",)}),
 }
 _TEXTS = {kind: [_slot(kind, name) for name in names] for kind, names in _FIELDS.items()}
-"""What the interpreter's own ``__str__`` reads besides the arguments, by the class that defines
-it."""
+"""What the ``__str__`` of each class reads besides the arguments."""
 
 
 def is_a(value: object, kind: type[_T] | tuple[type[_T], ...]) -> TypeGuard[_T]:

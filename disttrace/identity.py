@@ -112,10 +112,7 @@ class Identity:
         job: str | None = None,
         forked_from: "Identity | None" = None,
     ) -> None:
-        """Draw an id and collect the labels of this process.
-
-        ``forked_from`` is the identity of the process this one was forked from.
-        """
+        """Draw an id, collect the labels; ``forked_from``: of the process that was forked."""
         self.process = os.urandom(16).hex()
         if forked_from is None:
             self.parent, parent_role, self.launcher, parent_job, by_host = _parent(environ)
@@ -143,18 +140,14 @@ class Identity:
 
     @property
     def by_host(self) -> bool:
-        """Whether its journal lies in a folder of its job and host: of a job that is known to have
-        several hosts, which all call it the same.
-        """
+        """Whether its journal lies in a folder of its job and host: of a named job with several
+        hosts."""
         named = self.job_source != DRAWN and {self.job, self.host}.isdisjoint(("", ".", ".."))
         return self.spread and named
 
     def folder(self, root: str) -> str:
-        """Where its journal lies below the folder of all journals.
-
-        A hundred thousand ranks would put four files each into one folder, and file systems that
-        hosts share take long over such a one.
-        """
+        """Where its journal lies below ``root``: many ranks' files in one folder are slow to
+        make."""
         if not self.by_host:
             return root
         return os.path.join(root, file_part(self.job), file_part(self.host))

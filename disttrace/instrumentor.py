@@ -15,10 +15,7 @@ from disttrace.project import SWITCH, is_on
 
 
 class DisttraceInstrumentor(BaseInstrumentor):
-    """Traces ``torch.distributed`` in this process and in the processes it starts.
-
-    ``instrument()`` takes every setting of ``disttrace.install``.
-    """
+    """Traces this process and its children; takes every setting of ``disttrace.install``."""
 
     _installed = False
 

@@ -27,10 +27,7 @@ def read_switch(word: str) -> bool:
 
 
 def is_on(value: str | None) -> bool:
-    """Whether this value of DISTTRACE switches tracing on; unset and empty are off.
-
-    ValueError for a value that means neither: its text is the sentence for people.
-    """
+    """Whether DISTTRACE is on; unset is off. ValueError, with a sentence, for other words."""
     if value is None or not value.strip():
         return False
     try:
@@ -87,10 +84,7 @@ _known: "dict[str, Table]" = {}
 
 
 def read(folder: "str | None" = None) -> Table:
-    """The table of the file in ``folder`` (default: the working directory); empty without one.
-
-    A process reads a file once, mostly as it starts: later it may be the program's own.
-    """
+    """The table in ``folder`` (default: here), read once: later it may be the program's own."""
     try:
         path = os.path.join(os.getcwd() if folder is None else folder, FILE)
     except OSError:

@@ -38,10 +38,7 @@ class ImportHook:
         self._looked_for: set[tuple[int, str]] = set()  # thread and name
 
     def before_import(self, name: str, callback: "Callable[[], None]") -> None:
-        """Call ``callback()`` when ``name``, not imported so far, is about to be executed.
-
-        Looking for it (``importlib.util.find_spec``) is not enough.
-        """
+        """Call ``callback()`` when ``name`` is about to be executed, not when it is looked for."""
         self._before.setdefault(name, []).append(callback)
         self._watch_imports()
 
@@ -274,9 +271,7 @@ def begin(
 
 
 def without_project() -> str | None:
-    """The folder where the program started, if no project's file was there: one that comes later
-    is the program's own.
-    """
+    """The folder where the program started, if it had no project file then."""
     return _without
 
 
@@ -286,10 +281,7 @@ def is_waiting() -> bool:
 
 
 def take() -> Identity | None:
-    """End the waiting, for tracing begins: who this process is; None if nothing waited.
-
-    The variables stay as they were handed down; ``cancel`` still takes them back.
-    """
+    """Tracing begins: who this process is, if it waited; ``cancel`` takes variables back."""
     if _state is None:
         return None
     _state.hook.rest()

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 
 class CommandError(Exception):
-    """A user's mistake or a circumstance: its text goes to stderr, its code to the shell.
-
-    Commands that live outside this package raise any exception with an int `exit_code` instead.
-    """
+    """A user's mistake: text for stderr, and a code. Commands elsewhere raise any ``exit_code``."""
 
     def __init__(self, message: str, exit_code: int = 2) -> None:
         super().__init__(message)

@@ -119,9 +119,9 @@ def _capture(*, queried: bool) -> dict[str, Any]:
     if installed("torch") is None:
         return {**nothing, "problem": "torch is not installed here; nothing can be traced."}
     try:
-        import torch.distributed as dist
+        from disttrace import capture
 
-        if not dist.is_available():
+        if not capture.has_distributed():
             why = "this torch was built without torch.distributed: there is nothing to trace"
             return {**nothing, "not_captured": [why], "problem": None}
         from disttrace.capture import parts

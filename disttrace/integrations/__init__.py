@@ -28,10 +28,7 @@ def numbers() -> dict[str, float]:
 
 
 def explain(error: BaseException) -> None:
-    """Put what the job reported last of itself on this host below the exception's traceback.
-
-    Python 3.10 shows no notes, and gets none.
-    """
+    """Put the last report of the job below the traceback; Python 3.10 shows no notes."""
     verdict = disttrace.live().get("said")
     if verdict is None or verdict["kind"] in OVER or not hasattr(BaseException, "add_note"):
         return

@@ -41,9 +41,7 @@ def in_package(file: str) -> str | None:
 
 
 def is_library(file: str) -> bool:
-    """Whether a source file is of the interpreter, its standard library or an installed package, or
-    was generated.
-    """
+    """Whether a file is Python's, the standard library's, a package's, or generated."""
     return bool(
         _STANDARD.search(file)
         or _PACKAGES.search(file)

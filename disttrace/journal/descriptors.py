@@ -52,10 +52,7 @@ def close_own(fd: int, file: os.stat_result | None) -> None:
 
 
 def aside(fd: int) -> int:
-    """The same open file under a number that is out of the way; ``fd`` is closed.
-
-    Raises OSError where even a number beyond the standard streams cannot be had.
-    """
+    """The same file under a number out of the way; ``fd`` is closed. Raises OSError."""
     try:
         moved = copy_aside(fd)
     except OSError as error:
@@ -68,10 +65,7 @@ def aside(fd: int) -> int:
 
 
 def copy_aside(fd: int) -> int:
-    """A second number, out of the way, for what is open as ``fd``; ``os.dup`` takes the lowest.
-
-    Raises OSError where even a number beyond the standard streams cannot be had.
-    """
+    """A second number, out of the way, for ``fd``; ``os.dup`` takes the lowest. Raises OSError."""
     try:
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST)
     except foreign.ours(OSError):  # few descriptors are allowed here, or left

@@ -62,8 +62,7 @@ GIL while another thread keeps it."""
 ASK = 0x61736B21
 """In the upper 32 bits of the value; the recorder's ``_answers.c`` acts on nothing else."""
 HELD_NS = 1_500_000_000
-"""For so long, at least, nothing has run in a process that gets it, nor its background thread
-looked."""
+"""How long, at least, nothing has run in a process that gets it."""
 
 # Words of ``exit`` records: the process becomes another program, which writes a journal of its own,
 # or none; and it has not, for the operating system refused: the word before that is void.
@@ -319,11 +318,8 @@ EXPORTER_LINE = b"exporter\n"
 
 
 def ends_on_device(backend: str | None, device: str | None) -> bool:
-    """Whether an operation of this backend is over when a device is through, not when a wait
-    returns.
-
-    An unknown backend is taken for one of a device where it is given tensors of one.
-    """
+    """Whether a device ends its operations, not a wait. An unknown backend with tensors of a device
+    is taken for one."""
     if backend is None or backend in _ON_HOST:
         return False
     return backend in ON_DEVICE or (device is not None and device not in _HOST_DEVICES)

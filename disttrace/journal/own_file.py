@@ -143,10 +143,7 @@ class OwnFile:
 
 
 def _create(path: str, flags: int, mode: int) -> int:
-    """A new file of ours with exactly these permissions, whatever the umask. Raises OSError.
-
-    O_EXCL follows no link and opens nothing that another user put there.
-    """
+    """A new file with exactly these permissions; follows no link (O_EXCL). Raises OSError."""
     fd = aside(os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
     try:
         os.fchmod(fd, mode)
@@ -158,10 +155,7 @@ def _create(path: str, flags: int, mode: int) -> int:
 
 
 def allow(size: int) -> int:
-    """The size up to which this process may write files; OSError where ``size`` is beyond.
-
-    The kernel would send SIGXFSZ first, which ends a program that set it to its default.
-    """
+    """The largest file that is allowed; OSError if ``size`` is larger, for SIGXFSZ may kill."""
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if limit == resource.RLIM_INFINITY:
         return sys.maxsize

@@ -124,10 +124,8 @@ def send(process: Who, number: int) -> bool:
 
 
 def stat(task: int | str) -> Stat:
-    """The kernel's record of a process, or of ``PID/task/TID``.
-
-    Raises OSError where there is none, and ValueError where that is no ``stat``.
-    """
+    """The record of a process, or of ``PID/task/TID``. Raises OSError, or ValueError if
+    malformed."""
     with open(f"{ROOT}/{task}/stat", encoding="utf-8", errors="replace") as file:
         fields = file.read().rpartition(")")[2].split()
     if len(fields) <= _TICKS:
@@ -205,9 +203,7 @@ def entries(data: bytes) -> Iterator[Entry]:
 
 
 def open_files(pid: int) -> Iterator[str]:
-    """Paths of ``/proc`` that stand for what a process has open; none of one that has ended, or is
-    not for us to look at.
-    """
+    """Paths in ``/proc`` of what a process has open; none where it ended or hides them."""
     folder = f"{ROOT}/{pid}/fd"
     try:
         names = os.listdir(folder)

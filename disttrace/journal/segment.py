@@ -74,9 +74,7 @@ class Guard:
 
 
 def shared(fd: int, size: int) -> memoryview:
-    """The beginning of a file, mapped until this process ends, and no descriptor kept. Raises
-    OSError.
-    """
+    """The beginning of a file, mapped until this process ends. Raises OSError."""
     found: memoryview = _guards().share(fd, size)
     return found
 
@@ -95,9 +93,7 @@ def uncompiled() -> str | None:
 
 
 def guarded() -> str | None:
-    """Sees to it that the handler is ours, also where another was set over it. Why it cannot
-    be; None: it is.
-    """
+    """Make the handler ours, also where another was set over it. Why it cannot be, or None."""
     if (reason := uncompiled()) is not None:
         return reason
     return None if _guards().ready() else "the program ignores, blocks or handles SIGBUS"

@@ -31,10 +31,7 @@ _standard: "dict[str, ModuleType]" = {}
 
 
 class StandardLibrary:
-    """A context in which this thread's imports of standard names find the standard library.
-
-    Within another one on the same thread it does nothing.
-    """
+    """In it this thread's imports find the standard library; nested it does nothing."""
 
     def __init__(self) -> None:
         self._thread = get_ident()

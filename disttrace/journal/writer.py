@@ -70,11 +70,8 @@ def _with_search(mode: int) -> int:
 
 
 class JournalWriter:
-    """Files of one process.
-
-    ``put`` is the current segment's own, rebound whenever that makes room or the next one opens:
-    the hot path pays for one call.
-    """
+    """Files of one process. ``put`` is the current segment's own, rebound when that changes: the
+    hot path pays for one call."""
 
     put: Callable[[bytes], object]
 
@@ -108,10 +105,8 @@ class JournalWriter:
         self._defined = 0  # bytes of definitions
 
     def define(self, record: Mapping[str, Any]) -> int:
-        """Append a definition, its secrets masked; it is with the kernel when this returns.
-
-        Returns its size in bytes. Raises OSError.
-        """
+        """Append a definition, masked, and with the kernel then; its size in bytes. Raises
+        OSError."""
         line = encode(fmt.with_ranges(redact.current.record(record))) + b"\n"
         allow(self._defined + len(line))
         self._defs.write(line, self._budget)
@@ -176,8 +171,7 @@ class JournalWriter:
             return make()
 
     def extend(self, need: int) -> None:
-        """Make room in the current segment. Raises SegmentFull at its limit, SegmentLost,
-        OSError."""
+        """Make room in the current segment. Raises SegmentFull, SegmentLost, OSError."""
         assert self._segment is not None
         self._segment.extend(need)
         self.put = self._segment.put

@@ -70,8 +70,7 @@ class Companion:
 
     @property
     def tells_slow(self) -> bool:
-        """Whether ranks that make others wait are reported, so that a job that is well has one
-        too."""
+        """Whether slow ranks are reported, so that a healthy job has a companion too."""
         return self._config.slow > 0 and detached.refusal() is None
 
     def compares(self, identity: Identity) -> bool:
@@ -161,9 +160,7 @@ class Companion:
         return not attempt(self._roll.beside, identity)
 
     def farewell(self, identity: Identity) -> None:
-        """This process failed. Where others are on other hosts, a companion stays until these have
-        asked: ranks that wait for us learn why.
-        """
+        """This process failed: keep a companion until other hosts have asked why."""
         if self.has_other_hosts(identity):
             self.start(identity)
 
@@ -283,12 +280,9 @@ def _lock(descriptor: int, kind: int) -> bool:
 
 
 class Roll:
-    """Which processes of this host write journals below ``root``, without a look into that folder.
-
-    Each adds a line to two files of the folder for this host: to that of its job, by which the
-    journals are counted at the end, and, where no launcher tells how many ranks are on a host, to
-    that of all bare ranks, by which a rank knows whether it is alone.
-    """
+    """Which processes of this host write journals below ``root``, without listing that folder: each
+    adds a line to the file of its job, and to that of bare ranks where no launcher tells how many
+    there are."""
 
     def __init__(self, root: str) -> None:
         self._root = root

@@ -59,11 +59,8 @@ def start_ours(
     err: int,
     kept: bool,
 ) -> int:
-    """``start`` an interpreter in which ``main`` of a module of ours gets ``order`` as JSON.
-
-    Raises:
-        OSError: as ``start`` and ``interpreter``.
-    """
+    """``start`` an interpreter in which ``main`` of our module gets ``order`` as JSON. Raises
+    OSError."""
     command = bare_command(interpreter(), _path(), module, json.dumps(order))
     return start(command, environment(environ), out=out, err=err, kept=kept)
 
@@ -103,8 +100,7 @@ def _path() -> list[str]:
 
 
 def adopts() -> bool:
-    """Whether orphans become children of this process: the first of its pid namespace (a
-    container's), or a subreaper."""
+    """Whether orphans become its children: pid 1 of a namespace (container), or a subreaper."""
     native = attempt(_native)
     return native is not None and bool(native.adopts())
 
@@ -181,10 +177,8 @@ class Adopter:
         self._keepers: list[int] = []
 
     def look(self, owner: Callable[[], int]) -> list[dict[str, Any]]:
-        """What it is to start; the first time, its file is made, into which others write orders.
-
-        ``owner``: this user as the file system sees it. Raises OSError.
-        """
+        """Orders for this adopter; its file is made first. ``owner`` as the disk has it. Raises
+        OSError."""
         self._keepers = [pid for pid in self._keepers if not reap(pid)]
         if self._path is None:
             if not self._over and adopts():
@@ -228,10 +222,7 @@ class Adopter:
 
 
 def first_adopter(folder: str, owner: int) -> int | None:
-    """The first of this process and its ancestors that is traced and adopts; None: there is none.
-
-    Raises OSError or ValueError where /proc does not tell.
-    """
+    """The outermost traced adopter from here up; None: none. Raises OSError or ValueError."""
     found = os.getpid() if adopts() else None
     pid = os.getpid()
     for _ in range(_DEEPEST):

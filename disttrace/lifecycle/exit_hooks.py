@@ -126,10 +126,8 @@ class Ending:
     def exit(
         self, how: str, code: int | None, stack: int = 0, caused_by: Sequence[str] = ()
     ) -> None:
-        """The process is about to end; only the first word counts.
-
-        ``stack``: which code requested it; ``caused_by``: the exceptions in the handling of which.
-        """
+        """Record the first word on the end: ``stack`` requested it, while ``caused_by`` were
+        handled."""
         if self._said or not self._capture.recorder.is_open:
             return
         self._said = True
@@ -449,8 +447,7 @@ def _from_traceback(traceback: types.TracebackType | None) -> list[tuple[str, in
 
 
 WITHIN_S = 1.0
-"""In all. A process that still lives two seconds after it was to end is killed, with another exit
-code."""
+"""In all. The companion kills a process two seconds after it was to end."""
 
 
 def end_process(code: int) -> None:

@@ -77,8 +77,7 @@ class GilFreeStacks:
         self._native.start()
 
     def look(self, now: int) -> None:
-        """We run: the thread that kept us from it has let go. ``now``: nanoseconds of a steady
-        clock."""
+        """The GIL is free again. ``now``: nanoseconds of a steady clock."""
         if self._file < 0:
             return
         if still(self._file, self._stat) is None:

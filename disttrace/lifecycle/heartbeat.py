@@ -38,8 +38,7 @@ PART = "heartbeats and stacks"
 NAME = "disttrace-live"
 
 LOOK_NS = 1_000_000_000
-"""How often the thread looks whether anything begins or ends: soon after a hang its line is
-known."""
+"""How often the thread looks whether anything begins or ends."""
 
 _NS = 1_000_000_000
 _ANCHOR_NS = 30 * _NS

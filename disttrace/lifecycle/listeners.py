@@ -61,10 +61,7 @@ _tracings = 0  # that have ended: what was still to be delivered then is not
 
 
 def register(callback: Callback) -> Callable[[], None]:
-    """Have ``callback`` called; what is returned takes that back, and may be called again.
-
-    Raises TypeError where it cannot be called.
-    """
+    """Have ``callback`` called; returns what takes that back. Raises TypeError if it cannot be."""
     global _listeners
     if not callable(callback):
         raise TypeError(f"on_verdict takes a callable, not {callback!r}")
@@ -158,8 +155,7 @@ def standing(
 
 
 def known(path: str) -> dict[str, Any]:
-    """What the companion knows of the ranks of this host in that file; empty where there is
-    none."""
+    """What the companion of this host wrote about its ranks; empty where there is nothing."""
     try:
         with opened_own(path, os.O_RDONLY) as fd:
             found = json.loads(os.pread(fd, _MOST, 0))

@@ -48,8 +48,7 @@ def namespace() -> str:
 
 
 def records_in(data: bytes) -> Iterator[dict[str, Any]]:
-    """What was left for us in a file, an object on each line; a line that is none is passed
-    over."""
+    """The JSON objects of a file, one on each line; other lines are passed over."""
     for line in data.splitlines():
         try:
             record = json.loads(line)

@@ -26,10 +26,7 @@ def hand_down(identity: Identity, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def note_spans(recorder: Recorder) -> Callable[[Any], None]:
-    """Let begins name the user's current span, from when the program imports OpenTelemetry.
-
-    Returns the callback for that import.
-    """
+    """The callback that has begins name the program's span, once OpenTelemetry is imported."""
 
     def imported(module: Any) -> None:
         get_current_span = module.get_current_span

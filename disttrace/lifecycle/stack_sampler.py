@@ -157,8 +157,7 @@ def waits_in(codes: Sequence[CodeType], lines: list[Line]) -> list[Line]:
 
 
 def _acts(steps: Sequence[tuple[int, object]]) -> bool:
-    """Whether any of some instructions, with their names, changes what others see, or calls more
-    than what looks."""
+    """Whether instructions, given with their names, change what others see, or may do so."""
     acts = any(opcode.opname[op].startswith(_ACTS) for op, _ in steps)
     calls = sum(opcode.opname[op].startswith("CALL") for op, _ in steps)
     return acts or calls > sum(name in LOOKS for _, name in steps)

@@ -105,10 +105,7 @@ class Voice:
         self._far_at: int | None = now + _FAR_NS
 
     def ask_for_stacks(self) -> None:
-        """A launcher is about to stop its workers: have each note where it is, within a second.
-
-        Afterwards it cannot be known what those did that did not fail.
-        """
+        """Have workers note where they are before a launcher ends them: nothing shows it later."""
         if self._identity is None:
             return
         new = not os.path.exists(self._path)

@@ -32,10 +32,7 @@ def take_out(table: dict[int, Operation], key: int, operation: Operation) -> boo
 
 
 class PlainCore:
-    """Begins and ends of operations.
-
-    ``recover(error, line)`` is called where ``put(line)`` raises ValueError or OSError.
-    """
+    """Begins and ends. ``recover(error, line)`` is called where ``put(line)`` raises."""
 
     recover: Callable[[BaseException, bytes], None]
     put: Callable[[bytes], object]  # appends a line to the journal
@@ -68,10 +65,7 @@ class PlainCore:
         self._number = itertools.count(1).__next__
 
     def begin(self, thread: ThreadState, call: CallRecord, extra: bytes = b"") -> Operation:
-        """Put the begin of one operation of ``call`` on record.
-
-        ``extra`` holds further keys as JSON, each with a comma before it.
-        """
+        """Put a begin on record; ``extra``: further keys as JSON, each after a comma."""
         if self._fallen:
             self.notice_dropped()
         if self.ambient is not None:
@@ -182,8 +176,7 @@ class PlainCore:
         return list(self._in_flight.values())
 
     def follow(self, operation: Operation, work: Any) -> None:
-        """``work`` ends ``operation``, on whichever thread. Raises TypeError where it cannot be
-        referred to weakly."""
+        """``work`` ends ``operation``. Raises TypeError where it has no weak references."""
         if self._fallen:
             self.notice_dropped()  # one may have had that address
         # C alone runs where the last reference to a Work is dropped. From there no exception can
@@ -252,10 +245,7 @@ def discard(line: bytes) -> None:
 def make(
     name: str, recover: Callable[[BaseException, bytes], None], register: Callable[[], int]
 ) -> PlainCore:
-    """A core of either kind: the native one has the same attributes, and others besides.
-
-    ``register`` gives the number of a thread that is seen for the first time.
-    """
+    """A core of either kind; ``register`` gives the number of a new thread."""
     core: PlainCore = PlainCore() if name == PLAIN else _native_core()(PIECES)
     core.put, core.recover = discard, recover
     core.threads = Threads(lambda: core.new_thread(register()))

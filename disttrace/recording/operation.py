@@ -136,10 +136,7 @@ def size(value: Any) -> int:
 
 
 class KeyTexts:
-    """Keys of stores as JSON values, secrets masked; those used again are looked up.
-
-    ``known(key)`` is the value or None, and one call of C.
-    """
+    """Keys of stores as masked JSON; ``known(key)`` is a look-up by one call of C."""
 
     def __init__(self) -> None:
         self.made: dict[str, bytes] = {}

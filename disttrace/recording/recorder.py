@@ -106,10 +106,7 @@ class Recorder(InternTable):
         self.core.record(fmt.COMPLETE_LINE % (operation.n, elapsed, gap, extra))
 
     def lost(self, operation: Operation, *, asked: bool = False) -> None:
-        """Its Work was dropped: no thread waited, and none will see it complete.
-
-        ``asked``: the program did ask for completion in another form than a wait.
-        """
+        """Its Work was dropped. ``asked``: the program asked for completion without a wait."""
         self.core.lost(operation, b',"o":1' if asked else b"")
 
     def asked(self, operation: Operation, how: str) -> None:

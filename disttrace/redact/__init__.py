@@ -475,11 +475,8 @@ def _is_flag(name: str) -> bool:
 
 
 def split(text: str) -> list[str]:
-    """The regular expressions in a list with commas or on lines of their own.
-
-    A comma inside of brackets, braces or parentheses, or behind a backslash, belongs to its
-    pattern.
-    """
+    """Regular expressions in a list with commas or on lines. A comma in brackets, or behind a
+    backslash, belongs to its pattern."""
     parts, depth, escaped = [""], 0, False
     for character in text:
         if character in ",\n" and not depth and not escaped:

@@ -268,9 +268,7 @@ class _Run:
         return diagnosed(self.journals, form, *stall, *width)
 
     def _hangs(self) -> bool:
-        """Whether a fault holds the ranks up: that some are slow, or are in something else than
-        communication, is none.
-        """
+        """Whether a fault holds the ranks up, and not work or slowness."""
         try:
             return has_fault(self._diagnosed("json"))
         except ValueError:

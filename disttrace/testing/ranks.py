@@ -223,9 +223,7 @@ def diagnosed(journals: Path, form: str, *options: str) -> bytes:
 
 
 def has_fault(report: bytes) -> bool:
-    """Whether a report as JSON tells of more than notes and slowness. Raises ValueError for what is
-    no report.
-    """
+    """Whether a JSON report has more than notes and slowness. Raises ValueError for other data."""
     try:
         found = json.loads(report)["findings"]
         return any(one["severity"] != "note" and one["kind"] not in _SLOW for one in found)

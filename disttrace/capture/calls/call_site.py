@@ -98,8 +98,7 @@ class CallSites:
         return place
 
     def _place_outside(self, frame: types.FrameType | None, place: Hashable) -> Hashable:
-        """The place of a call by a library: down to the program's frame, of those between only what
-        the stack shows."""
+        """A library's call: down to the program's frame, between them what the stack shows."""
         left, found = max(self._depth, _LEAST), not self._depth
         for _ in _FURTHEST:
             if frame is None:
@@ -161,8 +160,7 @@ class CallSites:
         return not file.startswith((self._torch, HOME)) and is_program(file)
 
     def forget(self) -> None:
-        """Let go of every code object, at the latest after a fork: places made so far equal none
-        that is made from now on."""
+        """Let go of all code objects, as after a fork: no later place equals an earlier one."""
         self._codes.clear()
         self._owners.clear()
         self._stacks.clear()
@@ -245,10 +243,7 @@ class CallTable:
         signature: tuple[Hashable, ...],
         define: Callable[[int | None], Made],
     ) -> Made:
-        """The call of ``signature`` made at ``frame``, and what its begin record adds to it.
-
-        ``define(stack)`` makes it when it is new.
-        """
+        """The call at ``frame``, and what its begin adds; ``define(stack)`` makes a new one."""
         native = self._native if frame is not None else None
         call = native(None, None, signature, frame) if native is not None else None
         if call is not None:

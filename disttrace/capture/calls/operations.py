@@ -22,10 +22,7 @@ NOTHING = ("options", "wait_all")
 
 
 class Method(NamedTuple):
-    """One method: the operation's public name, its kind, and the layout of its arguments.
-
-    ``lists``: it takes lists of any number of tensors, or lists of those.
-    """
+    """A method: public name, kind, layout of arguments; ``lists``: takes lists of tensors."""
 
     method: str
     op: str

@@ -252,10 +252,7 @@ class Relays:
         return call
 
     def _of(self, group: Any) -> Any:
-        """A relay for ``group``; None where there can be none.
-
-        C++ calls the methods of a class of Python's own by itself, and those are seen.
-        """
+        """A relay for ``group``; None for classes of Python, whose methods C++ calls itself."""
         if type(group) is not c10d.ProcessGroup:
             return None
         known = self._known.get(id(group))

@@ -176,10 +176,7 @@ class GraphCaptures:
             return None if self._by else ask()
 
     def graph(self) -> int | None:
-        """The graph into which this thread's operations go; None for one that is not torch's.
-
-        Autograd's threads work for the one that captures.
-        """
+        """The graph of this thread's operations, also of autograd's threads; None: not torch's."""
         by = self._by
         mine = [graph for graph, thread in by.items() if thread == get_ident()]
         return mine[-1] if mine else next(iter(by), None) if len(by) == 1 else None

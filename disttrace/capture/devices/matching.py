@@ -202,8 +202,7 @@ class Entries:
         return tuple(launches.values())
 
     def _exactly(self, number: int, running: Running) -> Sequence[Key]:
-        """The entry that a hook made under that number: the newest one, where a group was made
-        anew under its name."""
+        """The entry that a hook made under that number: the newest, as a name may be used again."""
         until = running.windows[-1][1] + SLACK_NS
         named = self._numbered.get((running.group or "", number), ())
         made = [each for each in named if each.created <= until]

@@ -240,8 +240,7 @@ class Followed:
 
 
 def _device(kind: str | None) -> _Device | None:
-    """The calling thread's device of that kind; None where torch has no module for it, or nothing
-    has used it yet."""
+    """The calling thread's device of that kind; None where torch has none, or none is in use."""
     module = None if kind is None else getattr(sys.modules.get("torch"), kind, None)
     if kind is None or module is None or not foreign.attempt(lambda: module.is_initialized()):
         return None

@@ -108,8 +108,7 @@ _USUAL: Mapping[tuple[tuple[str, ...], bool], ReadKey] = {
 
 
 def key_of(row: Method) -> ReadKey:
-    """What makes the key of calls of ``row`` in their usual form; it raises where a call has
-    another."""
+    """What makes the key of usual calls of ``row``; it raises for calls of another form."""
     return any_key if row.lists else _USUAL.get((row.layout, "reduce" in row.op), any_key)
 
 

@@ -216,10 +216,8 @@ class Coalescing:
         return _end_coalescing
 
     def _ended(self, group: Any, work: Any, call: tuple[int, int]) -> None:
-        """``work`` ends them all; without one they are over, or the device says when.
-
-        ``call`` is the interval of the call that issued them together.
-        """
+        """``work`` ends them all; without one they are over, or the device tells. ``call``: from
+        and to."""
         thread = self._capture.recorder.threads.state
         if thread.inside:
             return

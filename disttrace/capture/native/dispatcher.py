@@ -87,10 +87,7 @@ def _kernel(
 
 
 class _SchemaReader:
-    """Reads the arguments of one operator by the names in its schema, which differ by version.
-
-    A barrier's tensor only carries the device.
-    """
+    """Reads an operator's arguments by its schema's names, which differ by version."""
 
     def __init__(self, capture: Capture, row: Method) -> None:
         self.row = row

@@ -105,8 +105,7 @@ class Issuing(Part):
             return id(operator), core.groups, values, place(frame)
 
         def learn(call: CallRecord, frame: Any, operator: Any, args: Args) -> None:
-            """Know ``call`` from now on, if its operations are followed without a Work, and their
-            begins need not add to it."""
+            """Remember ``call``, if it is followed without a Work and its begins add nothing."""
             if made is None and frame is not None:
                 frame = frame.f_back  # of the wrapper
             if frame is None or not call.whole or not self._is_followed(call):

@@ -56,10 +56,7 @@ class Kernels:
         capture.on_fork.append(self._forked)
 
     def once(self) -> None:
-        """Put them in place for the first caller; callers meanwhile wait for it.
-
-        An operation that another thread issues must not pass between half of the kernels.
-        """
+        """Put them in place for the first caller; threads that issue meanwhile wait for it."""
         with self._placing:
             first, self._asked = not (self._asked or self.off), True
             if first:
@@ -156,10 +153,7 @@ Which = Callable[[str], Iterable[str]]  # names of operators of a namespace
 
 
 def watch_operators(capture: Capture, part: str, appeared: Appeared, namespace: str) -> None:
-    """Call ``appeared`` when ``namespace`` of torch.ops is first looked up; now if it was.
-
-    torch.ops makes a namespace at its first use and keeps it, so this costs nothing later.
-    """
+    """Call ``appeared`` once torch.ops makes ``namespace``, at its first use; now if it has."""
 
     def looked_up(found: Any, ops: Any, name: str) -> None:
         if name == namespace:

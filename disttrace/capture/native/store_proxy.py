@@ -75,8 +75,7 @@ class _Lives:
         return __init__
 
     def claim(self, result: Any, group: Any, *args: Any, **kwargs: Any) -> None:
-        """``_register_backend``: from here on the group keeps the backend, whose Python object
-        goes away."""
+        """``_register_backend``: the group keeps the backend now; its Python object goes away."""
         backend = kwargs.get("backend", args[2] if len(args) > 2 else None)
         proxy = self._kept.get(id(backend))
         if proxy is not None:

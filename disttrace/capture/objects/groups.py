@@ -64,8 +64,7 @@ class GroupEntry:
         return self.counter(key) if new else self.counters.get(key)
 
     def counter(self, key: Hashable) -> Counter:
-        """Of a backend's collectives (two backends may legally order theirs differently), or of a
-        stream of messages."""
+        """Of a backend's collectives (each backend may order its own), or a stream of messages."""
         known = self.counters.get(key)
         return known if known is not None else self.counters.setdefault(key, self.new_counter())
 
@@ -281,8 +280,7 @@ def described(group: Any) -> dict[str, Any]:
 
 
 def backend_for(group: Any, device: str) -> Any:
-    """The backend that serves a type of device in a live group; the group itself where it hides, or
-    was one all along."""
+    """The backend of a type of device in a live group; the group itself where it has none."""
     import torch
 
     backend = foreign.attempt(lambda: group._get_backend(torch.device(device)))
@@ -327,8 +325,7 @@ def extend(minutes: float, group: Any) -> float:
 
 
 def changes_limit(backend: type) -> bool:
-    """Whether torch can change its time limit: before torch 2.9 gloo takes a new one, and keeps to
-    the old one."""
+    """Whether torch can change its time limit; before torch 2.9 gloo keeps the old one."""
     before = backend.__name__ == "ProcessGroupGloo" and not hasattr(backend, "set_timeout")
     return hasattr(backend, "_set_default_timeout") and not before
 

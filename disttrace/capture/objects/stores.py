@@ -104,8 +104,7 @@ class Stores:
             self._write(root)
 
     def definitions(self, others: Iterable[StoreEntry]) -> list[dict[str, Any]]:
-        """Definitions of the stores alive now and of ``others``, for the journal of a forked
-        child."""
+        """Definitions of living stores and of ``others``, for a forked child's journal."""
         entries = {entry.n: entry for entry in (*list(self.entries.values()), *others)}
         bases = {e.base.n: e.base for e in entries.values() if e.base is not None}
         known = sorted((entries | bases).items())

@@ -35,8 +35,7 @@ class Unwatched:
         self._unknown(operation)
 
     def waited(self, operation: Operation, work: Any) -> None:
-        """A wait for it returned: that orders streams, and need not mean that the device is
-        done."""
+        """A wait for it returned, which orders streams: the device need not be done."""
         self.add(operation, None, work)
 
     def enqueued(self, operation: Operation, stream: Any) -> None:
@@ -97,10 +96,7 @@ class Works:
                 self._core.wake()
 
     def hold(self, work: Any, operation: Operation, results: Sequence[int] = ()) -> None:
-        """``work`` is that of an operation that C++ issued; only it can be polled.
-
-        ``results`` are the storages that hold its result.
-        """
+        """``work`` is of C++, so it is polled; ``results``: the storages that hold its result."""
         self.add(work, operation)
         if operation.reference is None:
             return
@@ -129,10 +125,7 @@ class Works:
             self._held[id(work)] = work
 
     def over(self, operation: Operation) -> Sequence[Operation]:
-        """The operation's end is on record: nothing more is expected of its Work.
-
-        Returns the operations that end with it.
-        """
+        """Nothing more is expected of its Work. Returns the operations that end with it."""
         if operation.reference is None:
             self._forget_results(operation)
             return ()

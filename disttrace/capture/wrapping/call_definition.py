@@ -84,11 +84,8 @@ def begin_issued(
     entry: GroupEntry,
     read: Callable[[], tuple[Any, CallArguments]],
 ) -> Operation:
-    """Put the begin on record; ``read`` gives the group and the signature of a key that was not
-    seen before.
-
-    ``frame`` is ours: the issuer's Python frame, if it has one, lies outside it.
-    """
+    """Put the begin on record; ``read`` gives group and signature of a new key. ``frame`` is ours:
+    the issuer lies outside it."""
 
     def new(stack: int | None) -> Made:
         group, signature = read()

@@ -108,10 +108,8 @@ class Capture:
             self.recorder.note("note", text=sentence)
 
     def guard(self, part: str, ours: Callable[..., T], /, *args: Any, **kwargs: Any) -> T | None:
-        """What ``ours`` returns, called for ``part``; None where it raises.
-
-        Raises RecursionError where not even this can be called.
-        """
+        """What ``ours`` returns; None where it raises. Raises RecursionError where it cannot be
+        called."""
         try:
             return ours(*args, **kwargs)
         except BaseException as error:
@@ -205,8 +203,7 @@ class Capture:
             by(base)
 
     def poll(self, part: str, poll: Callable[[], int], last: Callable[[], object]) -> None:
-        """Have ``poll`` called by the live thread as long as ``part`` is in service, and ``last``
-        at exit."""
+        """Have ``poll`` called by the live thread while ``part`` works, and ``last`` at exit."""
 
         at_exit = functools.partial(self.guard, part, last)
 

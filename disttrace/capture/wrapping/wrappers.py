@@ -53,10 +53,8 @@ class Part:
         self.capture.recorder.failed(operation, error, on_issue=self._on_issue)
 
     def fail(self, error: BaseException, operation: Operation | None = None) -> None:
-        """Something of ours raised ``error``. Raises it again where it is not ours after all.
-
-        If nothing follows ``operation`` to its end, it has one.
-        """
+        """Something of ours raised ``error``; what is not ours is raised again. Ends a lost
+        ``operation``."""
         if operation is not None and not (operation.ended or operation.work):
             self.capture.recorder.lost(operation, asked=True)
         self.capture.fail(self.name, error)
