@@ -82,10 +82,8 @@ def _codes(value: object, module: str) -> list[types.CodeType]:
 
 
 def _functions(value: object) -> list[types.CodeType]:
-    """The code of a function, or of those that a property, a cache or the like is made of.
-
-    Not what ``contextlib`` puts around a generator: the program's own context managers share it.
-    """
+    """Code of a function, property, cache or the like; not ``contextlib``'s, which the program's
+    managers share."""
     if isinstance(value, types.FunctionType):
         behind = [value, vars(value).get("__wrapped__")]
     elif isinstance(value, _PLAIN):

@@ -30,11 +30,8 @@ _NATIVE = ("Exception raised from ", "C++ CapturedTraceback:", "frame #")
 
 
 def is_scarcity(error: BaseException) -> bool:
-    """Whether memory or the stack had come to its end, which is no fault and may pass.
-
-    Where C of the interpreter's returns in spite of that, a SystemError comes of it, whose cause it
-    is; up to 3.11.2 enum loses that too ("error return without exception set").
-    """
+    """Whether memory or the stack had come to its end, which may pass. C of the interpreter may
+    make a SystemError of it, whose cause it is; up to 3.11.2 enum loses that too."""
     cause = foreign.cause_of(error)
     return foreign.is_a(error, (*SCARCE, SystemError)) or foreign.is_a(cause, SCARCE)
 

@@ -376,11 +376,8 @@ def is_our_file(path: str) -> bool:
 
 
 class InPlace(str):
-    """The file of code of ours that a function of that file runs instead of its own.
-
-    Who asks for that function's source is shown it; we know ours by the type. (From Python 3.13 on
-    code has the one object of all texts that are equal, unless it is of a type of its own.)
-    """
+    """The file of code of ours that runs in place of a function of that file: its source is shown,
+    and we know ours by the type. (From Python 3.13 on equal texts in code are one object.)"""
 
     __slots__ = ()
 

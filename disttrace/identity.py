@@ -340,10 +340,8 @@ _KUBEFLOW = (
 
 
 def launched_rank(environ: "Mapping[str, str]") -> "dict[str, int] | None":
-    """``rank``, ``world_size`` and ``local_rank`` of a process that MPI or srun started.
-
-    None where there is but one on each host: that may be a launcher, which starts the ranks.
-    """
+    """``rank``, ``world_size``, ``local_rank`` of a process of MPI or srun; None for one per host,
+    maybe a launcher."""
     for names in _RANKS:
         number, size, local, beside = (_leading(environ.get(name)) for name in names)
         if number is None or size is None or number >= size or beside in (None, 1):
@@ -385,10 +383,8 @@ def named_job(environ: "Mapping[str, str]") -> tuple[str, str] | None:
 
 
 def _slurm(environ: "Mapping[str, str]") -> tuple[str, str] | None:
-    """``JOB``, ``ARRAY_TASK`` of an array, and ``.STEP`` where a step has all hosts of the job.
-
-    Steps on parts of them may be one job together, such as a head and its workers.
-    """
+    """``JOB``, ``ARRAY_TASK`` of an array, ``.STEP`` of a step on all its hosts: steps on parts may
+    be one job."""
     found, source = environ.get("SLURM_JOB_ID"), "SLURM_JOB_ID"
     if not found:
         return None

@@ -39,11 +39,8 @@ class Engine:
     def attribute(
         self, part: str, owner: type, name: str, make: Callable[[Callable[..., Any]], Any]
     ) -> bool:
-        """Replace ``owner.name`` by ``make(original)``; False where this torch has no such name,
-        and where a class has something else than a method by it.
-
-        ``make`` gets the original as a function that takes the object first.
-        """
+        """Replace ``owner.name`` by ``make(original)``, which gets a function that takes the object
+        first; False where there is no method of that name."""
         entry = owner.__dict__.get(name)
         if not _is_method(entry):
             return False
@@ -145,10 +142,7 @@ class Engine:
 
 def _is_method(entry: Any) -> bool:
     """Whether an entry of a class's ``__dict__`` is called with the object first, and runs then.
-
-    Subclasses of the program's may have there what they like: a classmethod, a property, a
-    partialmethod, a coroutine. Only C's static methods are ours to replace.
-    """
+    Subclasses may have anything there; only C's static methods are ours to replace."""
     if isinstance(entry, types.FunctionType):
         return not entry.__code__.co_flags & _RUNS_LATER
     inner = getattr(entry, "fget", entry)  # torch's options are properties
@@ -166,12 +160,9 @@ def subclasses(owner: type) -> Iterator[type]:
 
 
 def rename(function: Any, name: str, owner: type) -> None:
-    """Give the wrapper's code the method's name.
-
-    pybind11 takes a Python function on the class for an override when C++ asks a trampoline class,
-    and stops the recursion that follows only where the calling frame's code has the method's own
-    name and the object as its first argument.
-    """
+    """Give the wrapper's code the method's name. When C++ asks a trampoline class, pybind11 takes a
+    Python function on it for an override; it stops the recursion that follows only where the
+    calling frame has the method's name, and the object as its first argument."""
     function.__code__ = function.__code__.replace(co_name=name)
     dynamo.skip(function.__code__)  # only the other code was marked
     function.__name__ = name

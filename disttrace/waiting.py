@@ -69,10 +69,8 @@ class ImportHook:
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> "importlib.machinery.ModuleSpec | None":
-        """Let the finders behind this one find ``name``, and hear of it when it is executed.
-
-        Those before it came first, and one behind it may ask all others: this one too.
-        """
+        """Let the finders behind this one find ``name``, and hear of its execution. One of them may
+        ask all, this one too."""
         self.catch_up()
         looks = (get_ident(), name)
         if (name not in self._after and name not in self._before) or looks in self._looked_for:
@@ -249,10 +247,8 @@ def begin(
     on_error: "Callable[[BaseException], None]",
     report: "Callable[[str], None]",
 ) -> None:
-    """Call ``arrived`` when the program imports torch, just before torch itself is executed.
-
-    ``on_error`` gets what that raises; ``report`` a sentence where torch came past us.
-    """
+    """Call ``arrived`` just before torch is executed; ``on_error`` gets what it raises, ``report``
+    a sentence if it came past us."""
     global _state, _watching_forks
     if _state is not None:
         return

@@ -64,12 +64,9 @@ class Workers:
             self._told.add(pid)
 
     def child(self, pid: int, code: int) -> None:
-        """A child of multiprocessing ended badly.
-
-        Recorded where there is a journal already, or where the child left one and was not ended
-        here: of ranks that a process launched by hand, or by torch's spawn, no other record shows
-        which was killed, and which of them only because of that.
-        """
+        """A child of multiprocessing ended badly. Recorded where there is a journal, or where it
+        left one and was not ended here: of ranks launched by hand or by spawn nothing else shows
+        that."""
         if pid in self._running:
             return
         event = self._how(pid, code)
@@ -255,11 +252,8 @@ def _events(capture: Capture, record: Any) -> None:
 def _operation(
     capture: Capture, op: str, arguments: Arguments, outcome: Arguments | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A method that becomes the composed operation ``op``.
-
-    ``arguments`` gets what the method gets; where it returns None the call is no operation.
-    ``outcome`` gets the same after the call, and what it returns joins the arguments.
-    """
+    """A method that becomes the composed operation ``op``, with ``arguments(...)`` of it (None: it
+    is none); what ``outcome(...)`` gives after the call joins them."""
     calls: dict[int, dict[str, Any]] = {}  # by operation, until its call returns
 
     def enter(owner: Any, args: Any, kwargs: Any, frame: Any) -> Operation | None:

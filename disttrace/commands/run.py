@@ -41,11 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Become the command, so that its exit code, signals and terminal are its own.
-
-    Returns only by raising: CommandError with 127 where the command does not exist, 126 where it
-    cannot be executed, 2 for a wrong option.
-    """
+    """Become the command, with its exit code, signals and terminal. Raises CommandError: 127 where
+    there is none, 126 where it cannot be executed, 2 for a wrong option."""
     command = list(arguments.command)
     if command[:1] == ["--"]:
         command = command[1:]

@@ -70,12 +70,8 @@ def __getattr__(name: str) -> ModuleType:
 
 
 def load_extension(name: str) -> ModuleType:
-    """The module called `name` that is compiled, or is a package around a compiled one; where there
-    is none, whichever bears that name. Raises ImportError.
-
-    What C imports by name it does not check: it gets the standard library's, and what the program
-    means by these names afterwards is its own again.
-    """
+    """The compiled module or package called `name`, else whichever bears it. Raises ImportError.
+    What C imports by name it does not check: it gets the standard library's."""
     with StandardLibrary():
         return _load(name)
 

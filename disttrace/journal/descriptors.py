@@ -32,11 +32,8 @@ def attempt(call: Callable[..., _T], *args: Any) -> _T | None:
 
 
 def still(fd: int, file: os.stat_result | None) -> os.stat_result | None:
-    """The status of ``fd`` where it still is that of ``file``; None where it is not.
-
-    A program may close any descriptor, and what it opens next has that number: who keeps one asks
-    before it is used. (By hand: a function of Python's would be a frame for dynamo to look at.)
-    """
+    """The status of ``fd`` while it is that of ``file``; None: the program closed it. (By hand: a
+    function of Python's would be a frame for dynamo to look at.)"""
     try:
         found = os.fstat(fd)
     except foreign.ours(OSError):
@@ -73,11 +70,8 @@ def copy_aside(fd: int) -> int:
 
 
 class StreamsKeptFree:
-    """While this lasts nothing gets the number of a standard stream that the program has closed.
-
-    A class, for a generator's ``contextlib`` would stand in the traceback of a signal handler's
-    exception that strikes here, where frames of ours are taken off (``errors.take_off``).
-    """
+    """While this lasts nothing gets the number of a closed standard stream. A class: ``contextlib``
+    would stand in the traceback of a signal handler's exception."""
 
     def __init__(self) -> None:
         self._fillers: list[int] = []

@@ -339,10 +339,8 @@ _FEW_RANKS = 8
 
 
 def with_ranges(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A definition whose long list of ranks, its own or among its arguments, holds ranges.
-
-    Each member of a group lists all of them: of 8,192 ranks that is 40 kB in each of as many files.
-    """
+    """A definition with ranges in its long lists of ranks: each of 8,192 members would list 40
+    kB."""
     ranks, args = record.get("ranks"), record.get("args")
     if isinstance(ranks, (list, tuple)) and len(ranks) > _FEW_RANKS:
         record = {**record, "ranks": ranges_of(ranks)}
@@ -377,10 +375,8 @@ def ranges_of(ranks: Sequence[Any]) -> list[Any]:
 
 
 def ranks_of(value: object) -> tuple[int, ...] | None:
-    """The ranks that a list of numbers and ranges stands for; None where it is no such list.
-
-    Equal lists give one object, so that thousands of members do not keep thousands of copies.
-    """
+    """The ranks of a list of numbers and ranges, else None; one object for equal lists of thousands
+    of members."""
     if isinstance(value, tuple):
         return value
     if not isinstance(value, list):
@@ -479,11 +475,8 @@ def _refuse_foreign(path: str, found: os.stat_result, owner: int | None) -> None
 
 
 def is_of_job(name: str, job: str) -> bool:
-    """Whether a file's name is that of a journal of ``job``, given as the names have it.
-
-    Names are JOB-HOST-PID-PROCESS, none of which the recorder leaves a hyphen in; what another tool
-    called ``x-1-...`` is not of a job ``x``.
-    """
+    """Whether a file of this name is a journal of ``job``, as names have it: JOB-HOST-PID-PROCESS,
+    without further hyphens."""
     return name.startswith(f"{job}-") and name.count("-", len(job) + 1) == 2
 
 
@@ -493,11 +486,8 @@ def is_plain_name(base: str) -> bool:
 
 
 def derived_id(length: int, *parts: object) -> str:
-    """``length`` bytes of a hash of ``parts`` in hexadecimal, never all zeros.
-
-    The recorder, and every reader on every host, derive the ids of OpenTelemetry's traces and
-    spans with it: equal parts are equal ids, without talking.
-    """
+    """``length`` bytes of a hash of ``parts`` in hexadecimal, never all zeros: ids of
+    OpenTelemetry's traces and spans, which recorder and readers derive alike."""
     text = "\x1f".join(map(str, parts)).encode("utf-8", "surrogatepass")
     found = hashlib.blake2b(text, digest_size=length).hexdigest()
     return found if found.strip("0") else found[:-1] + "1"

@@ -32,12 +32,9 @@ class SlowWrites(OSError):  # noqa: N818 - what it is about, in one sentence of 
 
 
 class WriteBudget:
-    """Adds up the time of one journal's writes.
-
-    ``bound`` is in seconds: a single write may take that long, and all slow ones together half of
-    ten times that; 0 is no limit. Threads may count at once: a sum that misses one of
-    them grows with the next.
-    """
+    """Adds up the time of one journal's writes. ``bound`` in seconds: for a single write, and half
+    of ten times that for all slow ones together; 0: none. A sum that misses one of two threads
+    grows later."""
 
     def __init__(self, bound: float) -> None:
         self._one = int(bound * 1e9)
@@ -73,11 +70,8 @@ class OfParent(OSError):  # noqa: N818 - what it is, in one word
 
 
 class OwnFile:
-    """A new file under a descriptor that is used only while it is that file's. Raises OSError.
-
-    Where the program took the descriptor, the file is opened again. ``times_opened`` tells who
-    keeps something beside it that went away then.
-    """
+    """A new file whose descriptor is used only while it is the file's, and opened again where the
+    program took it (``times_opened``). Raises OSError."""
 
     def __init__(self, path: str, flags: int, mode: int) -> None:
         self.times_opened = 1

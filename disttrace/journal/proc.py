@@ -96,11 +96,9 @@ def find(process: Who) -> tuple[bool | None, Stat | None]:
 
 
 def send(process: Who, number: int) -> bool:
-    """Send a signal to a process, if it is certain that it is that one and runs; whether it went.
-
-    Where the kernel has descriptors of processes no other one can get it: they stand for the
-    process that had the number when they were opened, and who that is, is looked at after that.
-    """
+    """Send a signal to a process that is certainly that one and runs; whether it went. A descriptor
+    of a process stands for the one that had the number when it was opened: who that is, is looked
+    at after."""
     pid = process.pid
     if find(process)[0] is not True or pid is None:
         return False

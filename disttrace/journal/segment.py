@@ -255,11 +255,8 @@ class MappedSegment:
 
 
 class WrittenSegment:
-    """A segment written line by line. A writer holds its lock: a thread that is late must not
-    write into what took the descriptor's number after the segment was closed.
-
-    With ``budget`` the writes are timed, and ``put`` raises SlowWrites when that is at its end.
-    """
+    """A segment written line by line, under a lock: a late thread must not write into what took the
+    descriptor's number. With ``budget`` writes are timed, and ``put`` raises SlowWrites."""
 
     def __init__(
         self, path: str, *, limit: int, budget: WriteBudget | None = None, mode: int = PRIVATE

@@ -110,11 +110,8 @@ class StandardLibrary:
 
 
 class _Finder:
-    """In the list of finders, and finds only for threads that are within a context.
-
-    In a process that is traced it stays: to take a finder out of the list while another
-    thread walks that makes the walk leave out another one, and a module that is there is not found.
-    """
+    """Finds only for threads within a context. In a traced process it stays: taking a finder out
+    while another thread walks the list makes that leave out another one."""
 
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None

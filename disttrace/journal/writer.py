@@ -85,11 +85,8 @@ class JournalWriter:
         mode: int = PRIVATE,
         window: MakeWindow = PlainWindow,
     ) -> None:
-        """Create the folder and both files. Raises OSError.
-
-        ``slow_write`` bounds the time of writes (see WriteBudget) where segments are written;
-        ``mode`` are the files' permissions, and with search added those of a folder made here.
-        """
+        """Create the folder and both files, with permissions ``mode``. Raises OSError.
+        ``slow_write`` bounds writes (WriteBudget) where segments are written."""
         self._window = window
         self._path = os.path.join(directory, base)
         self._max_bytes = max_bytes
@@ -125,12 +122,9 @@ class JournalWriter:
         self.put = segment.put
 
     def open_segment(self, opening: Iterable[bytes], dropping: Callable[[int], object]) -> None:
-        """Start the next segment with the lines ``opening``.
-
-        ``dropping`` is called with the number of each segment that goes for the bound, before it
-        does: a process that is killed between the two must not leave a hole that nothing explains.
-        Raises OSError; the segment before stays in use then.
-        """
+        """Start the next segment with the lines ``opening``. Raises OSError; the one before stays
+        then. ``dropping`` gets the number of each segment that goes for the bound, before: else a
+        process that is killed leaves a hole that nothing explains."""
         self._defs.checked()  # in a copy of the process made without our hooks, no file is ours
         path = fmt.segment_name(self._path, self.number + 1)
         segment = self._made(path)

@@ -100,11 +100,8 @@ class Companion:
         foreign.attempt(self._roll.enter, identity, bare)
 
     def start(self, identity: Identity, *, quiet_since: int | None = None) -> None:
-        """Register the journal of ``identity``; start the companion unless there is one.
-
-        ``quiet_since``: nothing has moved here since (``time.monotonic_ns``). Nothing here raises
-        for what is ours: without a companion the program goes on.
-        """
+        """Register the journal; start the companion unless there is one. ``quiet_since``: nothing
+        has moved since (``time.monotonic_ns``). Without a companion the program goes on."""
         path = os.path.join(identity.folder(self._config.dir), f"{_group_of(identity)}{_REGISTRY}")
         try:
             owner = self._owner = self._owner_of(identity)

@@ -66,12 +66,8 @@ def start_ours(
 
 
 def interpreter() -> str:
-    """The interpreter that runs: the file that the kernel runs, where that is the one of the folder
-    in which this Python is installed, and not what a program calls ``sys.executable``.
-
-    A frozen program, or one that has Python within, does what it always does whatever its arguments
-    are. Raises OSError.
-    """
+    """The file that the kernel runs, where that is the interpreter of an installed Python: a frozen
+    program does what it always does, and ``sys.executable`` may be anything. Raises OSError."""
     running = os.stat("/proc/self/exe")
     version = "python{}.{}".format(*sys.version_info)
     names = (f"{version}{sys.abiflags}", version, "python3", "python")

@@ -247,12 +247,9 @@ class Ending:
         self._guard(last_words)
 
     def _multiprocessing(self, module: types.ModuleType) -> None:
-        """Children of multiprocessing: ``_bootstrap`` catches everything and returns the code.
-
-        The exception is looked at on its way through ``_exit_function``, which runs in a
-        ``finally``, or since Python 3.13 where it is printed: a frame of ours around the child's
-        function would show in its traceback.
-        """
+        """``_bootstrap`` of a child catches everything and returns the code. So the exception is
+        looked at in ``_exit_function``, called in a ``finally``, or since Python 3.13 where it is
+        printed: a frame of ours around the function would show in its traceback."""
         import traceback
         from multiprocessing import util
 
@@ -328,11 +325,8 @@ class Ending:
 
 
 def _uncaught() -> BaseException | None:
-    """What the interpreter found uncaught, in the main thread; None so far.
-
-    Consoles and debuggers note what they caught at the same place: then the frame that caught it
-    went on, or was called by another. An interpreter that takes commands goes on as well.
-    """
+    """What was uncaught in the main thread; None so far. Consoles and debuggers note there what
+    they caught: then the frame that caught it went on, or was called by another."""
     error = getattr(sys, "last_value", None)
     entry = foreign.traceback_of(error) if foreign.is_a(error, BaseException) else None
     if error is None or entry is None or sys.flags.inspect:
@@ -346,12 +340,9 @@ def _uncaught() -> BaseException | None:
 
 
 def causes(error: BaseException) -> list[str]:
-    """``Type: first line`` of the exceptions from which ``error`` was raised, or which it passes on
-    (``errors.passes_on``); nearest first, at most eight, each once. Also those in a group of
-    exceptions.
-
-    They tell a failure of the program's own from one that passes on what a collective raised.
-    """
+    """``Type: first line`` of the exceptions from which ``error`` was raised or which it passes on,
+    also in groups: nearest first, at most eight. They tell a failure from one that passes on what a
+    collective raised."""
     found: list[str] = []
     seen = {id(error)}
     queue = _nearest(error)
@@ -424,10 +415,8 @@ def _is_torch_spawn(error: SystemExit) -> bool:
 
 
 def shown(lines: list[tuple[str, int, str]]) -> list[tuple[str, int, str]]:
-    """The innermost lines of a failure, and where the program's own lie deeper, some from there on.
-
-    What a library raises far inside (a loader, a client of some service) is looked for there.
-    """
+    """The innermost lines of a failure, and some from the program's own on where those lie deeper
+    (a loader's, a client's)."""
     programs = [errors.is_program_file(file) and not is_generated(file) for file, _, _ in lines]
     own = programs.index(True) if True in programs else 0
     if own < _STACK:
@@ -451,12 +440,8 @@ WITHIN_S = 1.0
 
 
 def end_process(code: int) -> None:
-    """End with ``code`` from the background thread, once what was printed is flushed by Python and
-    by C, or time is up.
-
-    A pipe without a reader, a lock that a thread holds, a stream of the program's that raises:
-    each is waited for in a thread of its own, for ``WITHIN_S`` at most.
-    """
+    """End with ``code`` from the background thread, once all output is flushed or time is up. Each
+    stream has a thread: a pipe may lack a reader, a lock be held, a stream raise."""
     until = time.monotonic() + WITHIN_S
     streams = {id(s): s for s in (sys.stdout, sys.stderr, sys.__stdout__) if s is not None}
     flushes = [_flush_c, *(partial(_flush, one) for one in streams.values())]

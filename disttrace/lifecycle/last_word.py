@@ -43,11 +43,8 @@ _BAD = (b'{"%s":"failure"' % DEF.encode(), b'"event":"failed"')
 def ask(
     config: Config, identity: Identity, *, role: str, code: int, stands: bool
 ) -> Mapping[str, Any] | None:
-    """What is to be announced; None: nothing. ``code``: with which this process ends; ``stands``:
-    it has announced a stall, and not that it went on.
-
-    Raises OSError, ValueError or RuntimeError where it cannot be worked out.
-    """
+    """What to announce, or None. ``code``: that of this process; ``stands``: it announced a stall
+    last. Raises OSError, ValueError, RuntimeError."""
     may_speak = role == AGENT or identity.parent is None  # no process above this one will
     if not config.heartbeat or not (stands or may_speak):
         return None

@@ -14,10 +14,8 @@ _ALWAYS_ON = ("", "always_on", "parentbased_always_on")
 
 
 def hand_down(identity: Identity, environ: Mapping[str, str]) -> dict[str, str]:
-    """What a launcher hands to its children, so that their own spans are in the job's trace.
-
-    Nothing where the environment has one already, or where a sampler may decide against the trace.
-    """
+    """What a launcher hands to its children, so that their spans are in the job's trace; nothing
+    where there is one, or a sampler may drop it."""
     sampler = environ.get("OTEL_TRACES_SAMPLER", "").strip().lower()
     if identity.role != AGENT or environ.get(TRACEPARENT) or sampler not in _ALWAYS_ON:
         return {}

@@ -52,10 +52,8 @@ Frame = tuple[str, int, str]
 
 
 class InternTable:
-    """Numbers of strings, stacks, threads, calls and whatever else has a definition.
-
-    Who inherits this says how a definition is written, and whether there is a journal yet.
-    """
+    """Numbers of whatever has a definition. The subclass says how one is written, and whether there
+    is a journal."""
 
     core: PlainCore
     _journal: JournalWriter | None = None
@@ -130,12 +128,9 @@ class InternTable:
         return n
 
     def call(self, op: str, /, *, synchronous: bool, counter: Counter | None, **keys: Any) -> Made:
-        """The call that says all this, and what its begin records must add to it.
-
-        One place gets ``VARIANTS`` definitions that differ in what is ``VARYING``; from there on,
-        and once definitions are at their bound, that part goes into each begin record. Keys that
-        are None are left out.
-        """
+        """The call that says all this, and what its begin records must add to it: beyond
+        ``VARIANTS`` definitions at one place, and once definitions are at their bound, whatever is
+        ``VARYING``."""
         fixed = {key: value for key, value in keys.items() if value is not None}
         varying = {key: fixed.pop(key) for key in VARYING if key in fixed}
         whole = varying

@@ -84,10 +84,8 @@ class Recorder(InternTable):
         self.end(operation, b',"x":%d%b' % (text, b',"f":1' if on_issue else b""))
 
     def gave_up(self, operation: Operation, error: BaseException) -> None:
-        """A wait for it reached its time limit, and its work goes on: it can be waited for again.
-
-        It stays in flight here; its end is on record, until another wait begins or it is over.
-        """
+        """A wait for it reached its limit, and its work goes on: it stays in flight, with an end on
+        record until another wait begins or it is over."""
         operation.asked = True  # nobody will say that nobody waited
         extra = b',"x":%d,"r":1' % self.string(errors.first_line(error))
         self.core.record(fmt.END_LINE % (operation.n, self.since(operation), extra))
@@ -95,11 +93,8 @@ class Recorder(InternTable):
     def completed(
         self, operation: Operation, *, gap: int, duration: int | None = None, at: int | None = None
     ) -> None:
-        """The work was seen complete by a thread that does not wait for it.
-
-        ``gap`` bounds the error of the observation, ``duration`` is the backend's own, ``at`` when
-        it was seen if not now; all in ns, the last of the clock of begins.
-        """
+        """A thread that does not wait saw it complete, ``at`` or now. ``gap``: by how much that may
+        be late; ``duration``: the backend's own; in ns, on the clock of begins."""
         extra = b"" if duration is None else b',"z":%d' % duration
         self.core.over(operation)
         elapsed = (self.clock() if at is None else at) - operation.begin

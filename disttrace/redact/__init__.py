@@ -361,11 +361,8 @@ def level_of(name: str) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def level_within(name: str) -> int:
-    """The level of a name of several parts of which one before the last tells:
-    ``db.password.x``.
-
-    One word of language models or attention (``token``, ``key``) tells nothing there.
-    """
+    """The level of a name whose earlier part tells: ``db.password.x``. A single word (``token``,
+    ``key``) tells nothing there."""
     *parts, last = _PARTS.split(name)
     if set(map(str.lower, _WORD.findall(last))) & _ABOUT:
         return NEVER
@@ -441,11 +438,8 @@ def _value(text: str, start: int) -> tuple[int, int]:
 
 
 def _is_given(found: re.Match[str], level: int, value: str) -> bool:
-    """Whether a text gives a secret away: "invalid key: weight" and "f(key=name)" do not.
-
-    ``"name": "value"`` and ``long_name=value`` do; else it takes letters and digits mixed, or a
-    name that stands before nothing else.
-    """
+    """Whether a text gives a secret away: "invalid key: weight" and "f(key=name)" do not, ``"name":
+    "value"`` and ``long_name=value`` do; else letters and digits must be mixed."""
     name, assigned = found["name"], "=" in found["sep"]
     if found["closed"].strip("\\") or _PASSWORD.search(name):
         return True

@@ -86,10 +86,8 @@ def _reduce_op(named: Mapping[str, Any]) -> str | None:
 def of_slots(
     named: Mapping[str, Any], *, device: str | None = None, reduce_op: str | None = None
 ) -> CallArguments:
-    """The fields of a call whose arguments are given by meaning; ``device`` where no tensor is.
-
-    Shapes are of tensors passed in, or of those filled where nothing is.
-    """
+    """A call by the meaning of its arguments; ``device`` where no tensor is. Shapes are of inputs,
+    else of outputs."""
     whole = "data" in named  # tensors that are input and output
     sent = flat(named.get("data" if whole else "inputs"))
     received = [] if whole else flat(named.get("outputs"))

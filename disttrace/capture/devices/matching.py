@@ -158,11 +158,8 @@ def _times(running: Running) -> Iterable[tuple[int, int]]:
 
 
 class Entries:
-    """The entries of one answer, found by number, or by thread, group and time; ``claimed`` have
-    an owner, ``groups`` the names that the recorder has for groups.
-
-    Made once per answer: to walk all of them for each operation is quadratic, and holds the GIL.
-    """
+    """Entries of one answer by number, or by thread, group and time; ``claimed`` have an owner,
+    ``groups`` are named by the recorder. Made once, for a walk per operation is quadratic."""
 
     def __init__(self, records: Iterable[Record], claimed: Iterable[Key], groups: set[str]) -> None:
         self._claimed, self._groups = set(claimed), groups

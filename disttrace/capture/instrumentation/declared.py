@@ -26,11 +26,8 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 class _Block(contextlib.ContextDecorator):
-    """A block of the program that is an operation; nothing while tracing is off.
-
-    A function may be decorated before tracing is on. Each call of it has an object of its own
-    (``_recreate_cm``).
-    """
+    """A block of the program that is an operation while tracing is on. Each call of a decorated
+    function has an object of its own (``_recreate_cm``)."""
 
     PART: str
 
@@ -71,11 +68,8 @@ class Annotated(_Block):
 
 
 class Declared(_Block):
-    """An operation called ``name``.
-
-    Without ``peers`` it is a collective of the group, compared with the other members' by its
-    number among those declared; with them it is in no sequence.
-    """
+    """An operation called ``name``: a collective, compared by its number among those declared, or
+    with ``peers`` in no sequence."""
 
     PART = "declared operations"
 

@@ -141,11 +141,8 @@ def _passes(first: Any) -> bool:
 
 
 def _runs(value: Any) -> bool:
-    """Whether an operator runs with ``value``, a tensor or several, as the first argument.
-
-    Where a tensor subclass takes it (of a trace, a DTensor), whatever that runs is a call of its
-    own, or nothing is run at all. So it is where a mode is active.
-    """
+    """Whether an operator runs with ``value`` (tensors) as first argument. Where a subclass or a
+    mode takes it, whatever that runs is a call of its own."""
     kind = type(value)
     if kind is torch.Tensor:
         return True

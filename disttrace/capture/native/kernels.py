@@ -204,11 +204,8 @@ def issuers(namespace: str) -> Iterator[str]:
 
 
 class OperatorCalls:
-    """Operators whose calls from Python pass ``wrap(original)``, called with the operator first.
-
-    ``scripted`` is called before TorchScript gets hold of one, whose calls come from C++, and when
-    operators have their own classes again while tracing goes on.
-    """
+    """Operators whose calls from Python pass ``wrap(original)``. ``scripted`` is called before
+    TorchScript gets one, and when they have their own classes again while tracing goes on."""
 
     def __init__(
         self,

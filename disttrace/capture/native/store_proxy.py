@@ -31,10 +31,8 @@ _PLAIN = ("set_timeout", "has_extended_api", "clone")
 
 
 def install(capture: Capture) -> None:
-    """Swap the store in the constructors of the backends that the setting names.
-
-    Installed before the other parts: it calls the methods of Store that stand there now.
-    """
+    """Swap the store in the constructors that the setting names, before other parts patch Store's
+    methods."""
     chosen = capture.store_trace
     # Gloo's lazy connections come from threads of its own, at any time: there the real store stays.
     if os.environ.get("TORCH_GLOO_LAZY_INIT", "0") not in ("", "0"):

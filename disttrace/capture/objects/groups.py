@@ -20,10 +20,8 @@ from disttrace.recording.recorder import Recorder
 
 @dataclass(slots=True, eq=False)
 class GroupEntry:
-    """A group as its definition says it, with its counters.
-
-    ``n`` is negative where the journal defines no more: its operations are recorded without it.
-    """
+    """A group as defined, with its counters; ``n`` is negative beyond the bound: its operations are
+    recorded without."""
 
     n: int
     keys: dict[str, Any]

@@ -174,11 +174,8 @@ class Works:
         return SOON_NS if self._open else 0
 
     def release(self) -> None:
-        """Hold nothing any more: the interpreter is about to finalize, or tracing ends.
-
-        What C++ issued and is not over stays in flight in the journal. Gloo tells the future of an
-        error before the Work: a process may be here, failed, before its operation has.
-        """
+        """Hold nothing: the interpreter finalizes, or tracing ends. What C++ issued stays in
+        flight: gloo tells the future of an error before the Work."""
         self._core.notice_dropped()  # who went away before did not stay in flight
         self._clear()
 

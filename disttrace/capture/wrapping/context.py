@@ -135,12 +135,9 @@ class Capture:
         counter: Counter | None = None,
         synchronous: bool = True,
     ) -> Operation:
-        """Begin an operation that is not called all the time, called at ``frame``; without
-        ``counter`` it is counted in no sequence.
-
-        ``key`` tells it from others of ``op`` there; ``keys`` are those of its call record, and
-        ``extra`` holds further ones of its begin, as ``core.begin`` takes them.
-        """
+        """Begin an operation that is not called all the time, at ``frame``; without ``counter`` it
+        is in no sequence. ``key`` tells it from others of ``op`` there; ``keys`` are of its call
+        record, ``extra`` further ones of its begin."""
 
         def define(stack: int | None) -> Made:
             all_keys = {"origin": "python", **keys, "stack": stack}
@@ -159,10 +156,8 @@ class Capture:
         args: Mapping[str, Any] | None = None,
         **keys: Any,
     ) -> Operation:
-        """The same for one made of several: what its thread issues until ``leave`` is part of it.
-
-        With ``args`` it is a call, which returns when it is over.
-        """
+        """The same for one that has what its thread issues until ``leave``; with ``args`` it is a
+        call that returns then."""
         n, backend = (None, None) if group is None else (group.n, group.backend(None))
         told = {} if args is None else {"args": args or None, "async": False}
         made = {"kind": COMPOSED, "group": n, "backend": backend, **told, **keys}
