@@ -444,7 +444,7 @@ def end_process(code: int) -> None:
     stream has a thread: a pipe may lack a reader, a lock be held, a stream raise."""
     until = time.monotonic() + WITHIN_S
     streams = {id(s): s for s in (sys.stdout, sys.stderr, sys.__stdout__) if s is not None}
-    flushes = [_flush_c, *(partial(_flush, one) for one in streams.values())]
+    flushes: list[Callable[[], None]] = [_flush_c, *(partial(_flush, s) for s in streams.values())]
     threads = [background.Thread(partial(_quietly, flush), "disttrace-flush") for flush in flushes]
     for thread in [one for one in threads if one.start()]:
         thread.join(max(0.0, until - time.monotonic()))
