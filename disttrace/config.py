@@ -25,10 +25,14 @@ _NO_TABLE = Table()
 _NAMES = re.compile(r"[a-z0-9_]+")
 
 
-def _path(value: object) -> str:
-    text = os.fspath(value) if isinstance(value, os.PathLike) else value
-    if not isinstance(text, str) or not text.strip() or "\0" in text:
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
         raise ValueError
+    return value
+
+
+def _path(value: object) -> str:
+    text = _text(os.fspath(value) if isinstance(value, os.PathLike) else value)
     return os.path.abspath(os.path.expanduser(text))
 
 
@@ -58,12 +62,6 @@ def _backends(value: object) -> frozenset[str]:
     if "none" in items or not all(_NAMES.fullmatch(item) for item in items):
         raise ValueError
     return frozenset(items)
-
-
-def _command(value: object) -> str:
-    if not isinstance(value, str) or not value.strip() or "\0" in value:
-        raise ValueError
-    return value.strip()
 
 
 class Kind(NamedTuple):
@@ -123,23 +121,18 @@ def _patterns(value: object) -> str:
 
 def _one_of(*words: str) -> Kind:
     def parse(value: object) -> str:
-        if value not in words:
+        word = _text(value).lower()
+        if word not in words:
             raise ValueError
-        return str(value)
+        return word
 
     return Kind(" or ".join(words), parse)
 
 
-def _device(value: object) -> str:
-    if not isinstance(value, str) or value.lower() not in ("auto", "off"):
-        raise ValueError
-    return value.lower()
-
-
 def _label(value: object) -> str:
-    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+    if not _text(value).isprintable():
         raise ValueError
-    return value.strip()
+    return _text(value).strip()
 
 
 _SWITCH = Kind("on or off", _switch)
@@ -194,7 +187,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "ON_STALL",
         None,
-        Kind("a command, or abort", _command),
+        Kind("a command, or abort", lambda value: _text(value).strip()),
         "Command to run at each stall, with the finding as JSON on its standard input "
         "(`docs/alerts.md`); `abort`: end the job with exit code 75 if it is still stalled after "
         "as long again, or three seconds after one has died.",
@@ -236,7 +229,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "DEVICE",
         "auto",
-        Kind("auto or off", _device),
+        _one_of("auto", "off"),
         "`off`: do not query devices (NCCL and others like it) for when an operation completed.",
     ),
     Setting(

@@ -24,18 +24,10 @@ from typing import Any
 from disttrace import foreign
 from disttrace.config import Config
 from disttrace.identity import AGENT, DRAWN, Identity, file_part, integer, working_directory
+from disttrace.journal import format as fmt
 from disttrace.journal import proc
 from disttrace.journal.descriptors import attempt
-from disttrace.journal.format import (
-    ANNOUNCEMENTS_SUFFIX,
-    CALLS_SUFFIX,
-    EXPORTER_LINE,
-    LIVE_SUFFIX,
-    ROLL_SUFFIX,
-    definitions_name,
-    is_plain_name,
-    opened_own,
-)
+from disttrace.journal.format import opened_own
 from disttrace.lifecycle import detached
 from disttrace.lifecycle.meeting import namespace, place
 
@@ -86,11 +78,11 @@ class Companion:
     def announcements(self, identity: Identity) -> str:
         """The file in which the companion asks a process of the job to speak for it."""
         where = place(identity.folder(self._config.dir))
-        return f"{where}{_group_of(identity)}{ANNOUNCEMENTS_SUFFIX}"
+        return f"{where}{_group_of(identity)}{fmt.ANNOUNCEMENTS_SUFFIX}"
 
     def live(self, identity: Identity) -> str:
         """The file in which the companion writes what it knows of the ranks of this host."""
-        return os.path.splitext(self.announcements(identity))[0] + LIVE_SUFFIX
+        return os.path.splitext(self.announcements(identity))[0] + fmt.LIVE_SUFFIX
 
     def enter(self, identity: Identity) -> None:
         """There is a journal from now on; others on this host can see that."""
@@ -141,12 +133,12 @@ class Companion:
         """Whether a file lies where journals do: in the folder of all, or of one job and host."""
         root = os.path.join(self._config.dir, "")
         names = path.removeprefix(root).split(os.sep)
-        return path.startswith(root) and len(names) in (1, 3) and all(map(is_plain_name, names))
+        return path.startswith(root) and len(names) in (1, 3) and all(map(fmt.is_plain_name, names))
 
     def _owner_of(self, identity: Identity) -> int:
         """This user as the file system sees it: on a network it may map users. Raises OSError."""
         path = os.path.join(identity.folder(self._config.dir), identity.base_name())
-        return os.lstat(definitions_name(path)).st_uid
+        return os.lstat(fmt.definitions_name(path)).st_uid
 
     def is_alone(self, identity: Identity) -> bool:
         """Whether this is the only rank on its host, of several."""
@@ -250,7 +242,7 @@ def _registered(path: str, line: bytes, owner: int) -> Iterator[int | None]:
             if not _lock(descriptor, fcntl.LOCK_EX):
                 yield None
                 return
-            os.write(descriptor, EXPORTER_LINE)
+            os.write(descriptor, fmt.EXPORTER_LINE)
             if os.fstat(descriptor).st_nlink:  # else an exporter that ends removed it meanwhile
                 yield descriptor
                 return
@@ -262,7 +254,7 @@ def _is_held_by_another(path: str, owner: int) -> bool:
     try:
         with opened_own(path, os.O_RDONLY, owner) as descriptor:
             written = os.pread(descriptor, 1 << 20, 0)
-            return EXPORTER_LINE not in written and not _lock(descriptor, fcntl.LOCK_SH)
+            return fmt.EXPORTER_LINE not in written and not _lock(descriptor, fcntl.LOCK_SH)
     except foreign.ours(OSError):
         return False  # its exporter has ended, and removed it
 
@@ -325,8 +317,8 @@ class Roll:
             path = self._of(identity, what)
             if not _lives_one(path):
                 for one in _entries(path):  # of those that were killed something is left
-                    if is_plain_name(one.base):
-                        attempt(os.unlink, f"{self._place(identity)}{one.base}{CALLS_SUFFIX}")
+                    if fmt.is_plain_name(one.base):
+                        attempt(os.unlink, f"{self._place(identity)}{one.base}{fmt.CALLS_SUFFIX}")
                 try:
                     os.unlink(path)
                 except foreign.ours(FileNotFoundError):
@@ -334,7 +326,7 @@ class Roll:
 
     def _of(self, identity: Identity, what: str) -> str:
         name = "-".join((what, file_part(identity.host), namespace()))
-        return f"{self._place(identity)}{name}{ROLL_SUFFIX}"
+        return f"{self._place(identity)}{name}{fmt.ROLL_SUFFIX}"
 
     def _place(self, identity: Identity) -> str:
         return place(identity.folder(self._root))

@@ -23,16 +23,6 @@ from disttrace.lifecycle.stack_sampler import Stacks
 from disttrace.recording import background, shown
 from disttrace.recording.background import SOON_NS
 from disttrace.recording.newest_calls import Courses
-from disttrace.recording.shown import (
-    COUNT,
-    FIRST_ID,
-    NEWEST,
-    STREAM_BYTES,
-    WORD,
-    Compared,
-    Page,
-    offset,
-)
 
 PART = "heartbeats and stacks"
 NAME = "disttrace-live"
@@ -273,7 +263,7 @@ class InStep:
         self._root = root
         self._suspect = suspect
         self._roll = Roll(root)
-        self._streams: dict[tuple[str, int], Compared] = {}
+        self._streams: dict[tuple[str, int], shown.Compared] = {}
         self._identity: Identity | None = None
 
     def start(self, identity: Identity) -> None:
@@ -287,7 +277,10 @@ class InStep:
         words, identity = self._courses.words, self._identity
         if words is None or identity is None:
             return
-        mine = {words[FIRST_ID + stream]: offset(stream) for stream in range(words[COUNT])}
+        mine = {
+            words[shown.FIRST_ID + stream]: shown.offset(stream)
+            for stream in range(words[shown.COUNT])
+        }
         own = identity.base_name()
         found = False
         for base in self._roll.first(identity):
@@ -309,18 +302,18 @@ class InStep:
                 for name, there in shown.streams(fd):
                     at = mine.pop(name, None)
                     if at is not None:
-                        known = self._streams.setdefault((path, name), Compared())
-                        own = words[at // WORD : (at + STREAM_BYTES) // WORD]
+                        known = self._streams.setdefault((path, name), shown.Compared())
+                        own = words[at // shown.WORD : (at + shown.STREAM_BYTES) // shown.WORD]
                         found = _compared(known, own, fd, there) or found
         except ours(OSError):
             return found  # it shows nothing
         return found
 
 
-def _compared(known: Compared, own: memoryview, fd: int, at: int) -> bool:
-    newest = (own[NEWEST], shown.newest(fd, at))
+def _compared(known: shown.Compared, own: memoryview, fd: int, at: int) -> bool:
+    newest = (own[shown.NEWEST], shown.newest(fd, at))
     if newest == known.newest and not known.asked:
         return False
     known.newest = newest
-    ours = Page(memoryview(own.tobytes()).cast("Q"))
+    ours = shown.Page(memoryview(own.tobytes()).cast("Q"))
     return known.suspicious(ours, shown.read(fd, at))

@@ -26,25 +26,11 @@ from disttrace.journal.code_files import programs_frame
 from disttrace.journal.encoding import encode
 from disttrace.journal.own_file import allow
 from disttrace.journal.segment import MAPPED, Guard, guarded, mechanism, shared
+from disttrace.recording import shown
 from disttrace.recording.choice import PLAIN
 from disttrace.recording.core import PlainCore
-from disttrace.recording.shown import (
-    COUNT,
-    FACTOR,
-    FIRST_ID,
-    FIRST_LINE,
-    KEPT,
-    LINES,
-    MASK,
-    NEWEST,
-    PAGE,
-    STREAM_BYTES,
-    STREAMS,
-    WORD,
-    offset,
-)
 
-_SIZE = PAGE + STREAMS * STREAM_BYTES
+_SIZE = shown.PAGE + shown.STREAMS * shown.STREAM_BYTES
 
 
 class Courses:
@@ -99,14 +85,14 @@ class Courses:
             return
         call.what, call.where = _what(call, keys), _hash([call.op, place])
         with self._lock:
-            shown = self._windows.get(id(counter)) or self._opened(counter, name)
-            if shown is None or self.words is None:
+            known = self._windows.get(id(counter)) or self._opened(counter, name)
+            if known is None or self.words is None:
                 return
-            first, lines = offset(shown[2]) // WORD, shown[3]
-            if call.where not in lines and FIRST_LINE + len(lines) < KEPT:
-                self.words[first + FIRST_LINE + len(lines)] = call.where
+            first, lines = shown.offset(known[2]) // shown.WORD, known[3]
+            if call.where not in lines and shown.FIRST_LINE + len(lines) < shown.KEPT:
+                self.words[first + shown.FIRST_LINE + len(lines)] = call.where
                 lines.add(call.where)
-                self.words[first + LINES] = len(lines)
+                self.words[first + shown.LINES] = len(lines)
 
     def value(self, name: Sequence[object], told: Sequence[object]) -> None:
         """Something that all members of the stream called ``name`` have to have equal."""
@@ -118,11 +104,11 @@ class Courses:
                 self._values[key] = None if opened is None else (counter, opened[2])
             counter, stream = self._values.get(key) or (None, 0)
             if counter is not None and self.words is not None:
-                number, first = counter.next(), offset(stream) // WORD
-                before = self.words[first + 2 * KEPT + (number - 1) % KEPT]
-                value = (before * FACTOR + _hash(told)) & MASK
-                self.words[first + 2 * KEPT + number % KEPT] = value
-                self.words[first + NEWEST] = number
+                number, first = counter.next(), shown.offset(stream) // shown.WORD
+                before = self.words[first + 2 * shown.KEPT + (number - 1) % shown.KEPT]
+                value = (before * shown.FACTOR + _hash(told)) & shown.MASK
+                self.words[first + 2 * shown.KEPT + number % shown.KEPT] = value
+                self.words[first + shown.NEWEST] = number
 
     def _opened(
         self, counter: Any, name: Sequence[object]
@@ -142,15 +128,15 @@ class Courses:
     def _open(self, counter: Any, name: Sequence[object]) -> tuple[Any, Any, int, set[int]] | None:
         words = self._map() if self.words is None else self.words
         number = len(self._windows)
-        if number >= STREAMS or counter.n:
+        if number >= shown.STREAMS or counter.n:
             return None  # of a stream that has begun unseen no digest says anything
-        at = offset(number)
+        at = shown.offset(number)
         assert self._path is not None
         with fmt.opened_own(self._path, os.O_RDWR) as fd:
-            os.posix_fallocate(fd, at, STREAM_BYTES)  # blocks for what is stored there
-        window = self._core.new_window(words.cast("B")[at : at + STREAM_BYTES], 0)
-        words[FIRST_ID + number] = _hash(name)
-        words[COUNT] = number + 1
+            os.posix_fallocate(fd, at, shown.STREAM_BYTES)  # blocks for what is stored there
+        window = self._core.new_window(words.cast("B")[at : at + shown.STREAM_BYTES], 0)
+        words[shown.FIRST_ID + number] = _hash(name)
+        words[shown.COUNT] = number + 1
         counter.page = window
         self._windows[id(counter)] = found = counter, window, number, set[int]()
         return found
@@ -163,7 +149,7 @@ class Courses:
         allow(_SIZE)
         with fmt.opened_own(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR) as fd:
             os.ftruncate(fd, _SIZE)
-            os.posix_fallocate(fd, 0, PAGE)
+            os.posix_fallocate(fd, 0, shown.PAGE)
             mapping = shared(fd, _SIZE)
         self._guard = Guard(mapping)
         self.words = words = mapping.cast("Q")
@@ -190,4 +176,4 @@ def _what(call: Any, keys: Mapping[str, Any]) -> int:
 
 def _hash(told: object) -> int:
     """Never 0."""
-    return zlib.crc32(encode(told)) * FACTOR & MASK or 1
+    return zlib.crc32(encode(told)) * shown.FACTOR & shown.MASK or 1

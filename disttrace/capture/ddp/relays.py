@@ -95,11 +95,8 @@ class Awaited:
         issued = self._calls.pop(thread, [])
         if outer is not None:
             self._calls[thread] = outer
-        for operation, work in self._taken(issued):
-            if self._works.is_completed(work) or _future_is_done(work):
-                self._settle(operation, work, self._recorder.end)
-            else:
-                self._works.hold(work, operation)
+        for operation, work in self._complete(issued):
+            self._settle(operation, work, self._recorder.end)
 
     def _begin_pass(self, number: int) -> list[int]:
         if len(self._passes) >= _MOST_PASSES:
@@ -116,18 +113,18 @@ class Awaited:
         self._capture.guard(self._part, self._pass_is_over, number)
 
     def _pass_is_over(self, number: int) -> None:
-        complete, end = self._works.is_completed, self._recorder.end
-        for operation, work in self._taken(self._passes.pop(number, ())):
-            if complete(work) or _future_is_done(work):
-                end(operation)  # what failed would have ended the pass before
-            else:
-                self._works.hold(work, operation)  # not awaited after all
+        for operation, _ in self._complete(self._passes.pop(number, ())):
+            self._recorder.end(operation)  # what failed would have ended the pass before
         self._over()
 
-    def _taken(self, numbers: Iterable[int]) -> Iterable[tuple[Operation, Any]]:
-        """Those that were not looked at before."""
-        found = [self._open.pop(n, None) for n in numbers]
-        return [each for each in found if each is not None]
+    def _complete(self, numbers: Iterable[int]) -> Iterable[tuple[Operation, Any]]:
+        """Those that were not looked at before; what was not awaited after all is held."""
+        for each in [self._open.pop(n, None) for n in numbers]:
+            if each is not None:
+                if self._works.is_completed(each[1]) or _future_is_done(each[1]):
+                    yield each
+                else:
+                    self._works.hold(each[1], each[0])
 
     def _settle(
         self, operation: Operation, work: Any, ended: Callable[[Operation], object]

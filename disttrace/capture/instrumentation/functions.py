@@ -39,21 +39,17 @@ class ComposedFunction(NamedTuple):
     joins: bool = False  # makes groups: what torch registers about them is asked for afterwards
 
 
+def _rows(module: str, names: str, *, joins: bool = False) -> list[ComposedFunction]:
+    """Rows of functions that bear the names of their operations."""
+    return [ComposedFunction(module, name, joins=joins) for name in names.split()]
+
+
 ROWS: tuple[ComposedFunction, ...] = (
-    ComposedFunction(_C10D, "init_process_group", joins=True),
-    ComposedFunction(_C10D, "new_group", joins=True),
-    ComposedFunction(_C10D, "new_subgroups", joins=True),
-    ComposedFunction(_C10D, "new_subgroups_by_enumeration", joins=True),
-    ComposedFunction(_C10D, "split_group", joins=True),
-    ComposedFunction(_C10D, "shrink_group", joins=True),
-    ComposedFunction(_C10D, "destroy_process_group"),
-    ComposedFunction(_C10D, "all_gather_object"),
-    ComposedFunction(_C10D, "gather_object"),
-    ComposedFunction(_C10D, "broadcast_object_list"),
-    ComposedFunction(_C10D, "scatter_object_list"),
-    ComposedFunction(_C10D, "send_object_list"),
-    ComposedFunction(_C10D, "recv_object_list"),
-    ComposedFunction(_C10D, "batch_isend_irecv"),
+    *_rows(_C10D, "init_process_group new_group split_group shrink_group", joins=True),
+    *_rows(_C10D, "new_subgroups new_subgroups_by_enumeration", joins=True),
+    *_rows(_C10D, "destroy_process_group all_gather_object gather_object"),
+    *_rows(_C10D, "broadcast_object_list scatter_object_list send_object_list recv_object_list"),
+    *_rows(_C10D, "batch_isend_irecv"),
     ComposedFunction(_RENDEZVOUS, "_env_rendezvous_handler", "rendezvous"),
     ComposedFunction(_RENDEZVOUS, "_tcp_rendezvous_handler", "rendezvous"),
     ComposedFunction(_RENDEZVOUS, "_file_rendezvous_handler", "rendezvous"),
