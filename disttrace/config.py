@@ -320,10 +320,8 @@ def resolve(
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for row in SETTINGS:
-        value, source, complaint = _choose(row, arguments, environ, table)
-        values[row.keyword] = value
-        sources[row.keyword] = source
-        complaints += complaint
+        values[row.keyword], sources[row.keyword], wrong = _choose(row, arguments, environ, table)
+        complaints += wrong
     return Config(**values, sources=sources), complaints
 
 
@@ -364,20 +362,15 @@ def _choose(
     if given is None:
         given = table.values.get(row.keyword)
         source, where = project.FILE, f"{row.keyword} in [tool.disttrace] of {project.FILE}"
-    complaints: list[str] = []
+    wrong = []
     if given is not None:
         try:
-            return row.kind.parse(given), source, complaints
+            return row.kind.parse(given), source, []
         except ours(TypeError, ValueError, OverflowError, OSError):
-            shown = project.quoted(given)
-            fallback = to_text(row.default) or "no value"
-            complaints.append(
-                f"{where} is {shown}; allowed is {row.kind.allowed}; using {fallback}."
-            )
-    default = row.default
-    if row.name == "DIR":
-        default = project.absolute(str(default))
-    return default, "default", complaints
+            is_used = f"allowed is {row.kind.allowed}; using {to_text(row.default) or 'no value'}"
+            wrong = [f"{where} is {project.quoted(given)}; {is_used}."]
+    default = project.absolute(str(row.default)) if row.name == "DIR" else row.default
+    return default, "default", wrong
 
 
 def chosen(config: Config) -> dict[str, str]:

@@ -126,8 +126,7 @@ class Identity:
         self.job, self.job_source = _job(environ, job, inherited, self.process)
         self.run = environ.get("TORCHELASTIC_RUN_ID")
         self.attempt = integer(environ.get("TORCHELASTIC_RESTART_COUNT"))
-        self.host = _host()
-        self.boot_id = _boot_id()
+        self.host = os.uname().nodename
         self.pid = os.getpid()
         self.ppid = os.getppid()
         self.env = {name: environ[name] for name in RANK_VARIABLES if name in environ}
@@ -175,7 +174,7 @@ def launch(identity: Identity, environ: "Mapping[str, str]") -> "dict[str, Any]"
 
 def process_record(identity: Identity, argv: list[str]) -> "dict[str, Any]":
     """The process's part of the journal's first line; ``argv`` is masked already."""
-    labels = "process parent job job_source run attempt host boot_id pid ppid role env"
+    labels = "process parent job job_source run attempt host pid ppid role env"
     return {
         **{name: getattr(identity, name) for name in labels.split()},
         "start_ns": identity.clock.unix_ns,
@@ -294,18 +293,6 @@ def integer(text: str | None) -> int | None:
     except ValueError:
         return None
     return number if number is None or abs(number) < 1 << 31 else None
-
-
-def _boot_id() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
-            return file.read().decode().strip()
-    except OSError:
-        return _host()  # no Linux: processes of one host still compare
-
-
-def _host() -> str:
-    return os.uname().nodename
 
 
 def working_directory() -> str | None:

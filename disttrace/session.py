@@ -265,6 +265,7 @@ class Session:
             DEF: "process",
             "format": FORMAT,
             **header,
+            "boot_id": self.identity.host,  # no Linux: processes of one host still compare
             **proc.own(),
             "role": self.role,
             "disttrace": __version__,
@@ -285,9 +286,7 @@ class Session:
                 import torch
 
                 from disttrace.capture import parts  # and all that it needs
-                from disttrace.capture.ddp import parameters
             self.capture.sites.torch_home(os.path.dirname(torch.__file__))
-            self.capture.parameters_of = parameters.of
             with Paused():
                 parts.activate(self.capture)
                 covered = parts.coverage()

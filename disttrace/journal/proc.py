@@ -161,7 +161,7 @@ def own() -> dict[str, object]:
         ticks: int | None = stat("self").ticks
     except ours(OSError, ValueError):
         ticks = None
-    found = {"pid_ns": place.pid_ns, "time_ns": place.time_ns, "ticks": ticks}
+    found = {**place._asdict(), "ticks": ticks}
     return {key: value for key, value in found.items() if value is not None}
 
 

@@ -168,7 +168,12 @@ class ExitSummary:
             foreign.attempt(self._roll.leave, self._identity)
 
     def _say(self) -> None:
-        if not self._is_open() or not self._launched():
+        identity, joined = self._identity, self._joined_as()
+        rank = identity.rank if joined is None else joined
+        # Where the job began, as far as it can know by itself: torchrun's agent, a process that no
+        # traced one started, and of several such ranks the first.
+        launched = identity.role == AGENT or (identity.parent is None and rank in (None, 0))
+        if not (self._is_open() and launched):
             return
         folder = self._config.dir
         try:
@@ -184,16 +189,6 @@ class ExitSummary:
             )
         except foreign.ours(Exception):
             pass  # the folder is gone
-
-    def _launched(self) -> bool:
-        """Whether this process is where the job began, as far as it can know by itself: torchrun's
-        agent, a process that no traced one started, and of several such ranks the first.
-        """
-        identity, joined = self._identity, self._joined_as()
-        if identity.role == AGENT:
-            return True
-        rank = identity.rank if joined is None else joined
-        return identity.parent is None and rank in (None, 0)
 
 
 def _quoted(path: str) -> str:

@@ -104,7 +104,8 @@ def named(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def install(capture: Capture) -> None:
-    """Tell FSDP's modules apart, once the program imports it."""
+    """Tell FSDP's modules apart once it is imported, and name parameters for exceptions."""
+    capture.parameters_of = of
     modules = Modules(capture)
     capture.module_of = modules.of
     for name in _FSDP:

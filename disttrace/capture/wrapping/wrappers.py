@@ -163,10 +163,7 @@ def compose(
         operation = None
         try:
             try:
-                try:
-                    operation = enter(self, args, kwargs, _frame(1))
-                except BaseException as error:
-                    capture.failing(part, error)
+                operation = capture.guard(part, enter, self, args, kwargs, _frame(1))
             except RecursionError:
                 pass  # what is left of the stack is for the call
             try:
