@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import gc
 import importlib
 import os
@@ -17,6 +18,14 @@ from disttrace._version import __version__
 from disttrace.commands import CommandError
 
 INTERRUPTED = 130
+FAILED = 70
+"""EX_SOFTWARE of sysexits.h: disttrace itself failed, and nothing is known about the job."""
+
+_REFUSED = {
+    errno.EACCES, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EPERM,
+    errno.EROFS, errno.ESTALE,
+}  # fmt: skip
+"""What the machine refuses, which no report to us would put right."""
 DOCUMENTATION = "https://disttrace.github.io/disttrace"
 
 
@@ -210,13 +219,11 @@ def _unknown(name: str) -> str:
 
 def _failed(error: BaseException) -> int:
     """A failure of ours is no verdict on a job, and has a code of its own."""
-    from disttrace.commands import failure
-
     try:
         sys.stdout.flush()
     except (OSError, ValueError):  # a full disk
         _drop_output()
-    return _fail(failure.sentence(error), failure.EXIT_CODE)
+    return _fail(_sentence(error), FAILED)
 
 
 def _drop_output() -> None:
@@ -227,3 +234,28 @@ def _drop_output() -> None:
 def _fail(message: str, code: int) -> int:
     sys.stderr.write(f"disttrace: {message}\n")
     return code
+
+
+def _sentence(error: BaseException) -> str:
+    """What failed, where of ours, and what may put it right."""
+    from disttrace import errors
+
+    if isinstance(error, OSError) and error.errno in _REFUSED:
+        where = f"{errors.plain(str(error.filename))}: " if error.filename else ""
+        return f"cannot go on: {where}{error.strerror}."
+    what = f"failed here: {errors.plain(errors.first_line(error))}{_place(error)}"
+    return f"{what}; please report it, with the command and the output of `disttrace info`"
+
+
+def _place(error: BaseException) -> str:
+    """The innermost line of ours, which a report needs."""
+    traceback, place = error.__traceback__, ""
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        for package in ("disttrace_viewer", "disttrace"):
+            _, found, inside = code.co_filename.rpartition(f"/{package}/")
+            if found:
+                place = f" ({package}/{inside}:{traceback.tb_lineno})"
+                break
+        traceback = traceback.tb_next
+    return place

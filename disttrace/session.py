@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -27,13 +27,13 @@ from disttrace.identity import (
     process_record,
 )
 from disttrace.journal import proc, standard_library
-from disttrace.journal.format import DEF, FORMAT, UNINSTALLED
+from disttrace.journal.format import DEF, FORMAT, UNINSTALLED, job_trace_id, process_span_id
 from disttrace.journal.originals import Lock
 from disttrace.journal.own_file import OfParent, SlowWrites
 from disttrace.journal.segment import filesystem
 from disttrace.journal.standard_library import Paused, StandardLibrary
 from disttrace.journal.writer import JournalWriter, make_folder_below
-from disttrace.lifecycle import detached, gil_free_stacks, last_word, listeners, spans
+from disttrace.lifecycle import detached, gil_free_stacks, last_word, listeners
 from disttrace.lifecycle.companion import Companion
 from disttrace.lifecycle.exit_hooks import Ending, end_process
 from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
@@ -46,6 +46,9 @@ from disttrace.recording.recorder import Recorder
 from disttrace.waiting import ImportHook, hooks
 
 _DISTRIBUTED = "torch.distributed.distributed_c10d"
+
+_TRACEPARENT = "TRACEPARENT"
+_ALWAYS_ON = ("", "always_on", "parentbased_always_on")
 
 _lock = Lock()
 _session: Session | None = None
@@ -128,7 +131,7 @@ class Session:
         if self._without_gil is not None:
             self._without_gil.install()
         if self._companion.exports:
-            self._hook.when_imported("opentelemetry.trace", spans.note_spans(self.recorder))
+            self._hook.when_imported("opentelemetry.trace", _note_spans(self.recorder))
         self._hook.when_imported(_DISTRIBUTED, self._torch_arrived)
         # Who adopts orphans has to be there for those who want a companion, and wants none itself.
         self._only_adopts = self.role not in (AGENT, WORKER) and detached.adopts()
@@ -367,9 +370,37 @@ class Session:
             PARENT_VARIABLE: handed_down(self.identity, self.role),
         }
         if self._companion.exports:
-            handed |= spans.hand_down(self.identity, os.environ)
+            handed |= _trace_of(self.identity, os.environ)
         for name, value in handed.items():
             self._environment.put(name, value)
+
+
+def _trace_of(identity: Identity, environ: Mapping[str, str]) -> dict[str, str]:
+    """What a launcher hands to its children, so that their spans are in the job's trace; nothing
+    where there is one, or a sampler may drop it."""
+    sampler = environ.get("OTEL_TRACES_SAMPLER", "").strip().lower()
+    if identity.role != AGENT or environ.get(_TRACEPARENT) or sampler not in _ALWAYS_ON:
+        return {}
+    trace = job_trace_id(identity.job)
+    return {_TRACEPARENT: f"00-{trace}-{process_span_id(trace, identity.process)}-01"}
+
+
+def _note_spans(recorder: Recorder) -> Callable[[Any], None]:
+    """The callback that has begins name the program's span, once OpenTelemetry is imported."""
+
+    def imported(module: Any) -> None:
+        get_current_span = module.get_current_span
+
+        def under_span() -> bytes:
+            context = get_current_span().get_span_context()
+            if not context.span_id:
+                return b""
+            ids = (context.trace_id, context.span_id, context.trace_flags)
+            return b',"sp":"%032x-%016x-%02x"' % ids
+
+        recorder.core.ambient = under_span
+
+    return imported
 
 
 def install(**settings: object) -> None:

@@ -22,7 +22,7 @@ from disttrace.capture.instrumentation import (
     subclasses,
     work,
 )
-from disttrace.capture.native import dispatcher, functional, hooks, store_proxy
+from disttrace.capture.native import dispatcher, functional, hooks
 from disttrace.capture.wrapping import context
 from disttrace.capture.wrapping.context import Capture
 
@@ -46,7 +46,7 @@ def parts() -> list[tuple[str, Callable[[Capture], None]]]:
     by_kernels = ((dispatcher.PART, dispatcher.install), (relays.PART, relays.install))
     return [
         (digests.PART, digests.install),  # looks at inputs within the others' wrappers
-        (store_proxy.PART, store_proxy.install),
+        (store.FROM_CXX, store.install_proxies),
         (constructors.PART, constructors.install),
         (store.PART, store.install),
         (process_group.PART, process_group.install),

@@ -8,12 +8,12 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import disttrace
 from disttrace import project
 from disttrace._version import __version__
-from disttrace.commands.failure import installed
 from disttrace.config import SETTINGS, Config, resolve, to_text
 from disttrace.errors import plain
 from disttrace.project import SWITCH, is_on
@@ -64,7 +64,7 @@ def collect() -> dict[str, Any]:
         "python": {"version": platform.python_version(), "executable": sys.executable},
         "system": {"name": platform.system(), "release": platform.release()},
         "packages": [
-            {"name": name, "version": installed(name), "extra": extra or None}
+            {"name": name, "version": _installed(name), "extra": extra or None}
             for name, extra in PACKAGES
         ],
         "enabled": enabled,
@@ -116,7 +116,7 @@ def _capture(*, queried: bool) -> dict[str, Any]:
     refused = refusal()
     if refused is not None:
         return {**nothing, "problem": refused}
-    if installed("torch") is None:
+    if _installed("torch") is None:
         return {**nothing, "problem": "torch is not installed here; nothing can be traced."}
     try:
         from disttrace import capture
@@ -203,3 +203,11 @@ def _table(rows: list[tuple[str, str, str]]) -> Iterator[str]:
     second = max((len(row[1]) for row in rows if row[2]), default=0)
     for name, value, rest in rows:
         yield f"  {name:<{first}}  {value:<{second}}  {rest}".rstrip()
+
+
+def _installed(package: str) -> str | None:
+    """The version that is installed, None where none is."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
