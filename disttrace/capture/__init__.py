@@ -7,4 +7,4 @@ def has_distributed() -> bool:
     """Whether this torch was built with torch.distributed. Raises ImportError without torch."""
     import torch.distributed as dist
 
-    return dist.is_available()
+    return bool(dist.is_available())
