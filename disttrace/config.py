@@ -326,8 +326,7 @@ def resolve(
 
 
 def to_environ(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables by which a child resolves to the same settings: the folder, as it may start
-    elsewhere, and whatever is not the default."""
+    """The variables by which a child resolves to the same: the folder, and all but defaults."""
     variables = {project.SWITCH: "1"}
     for row in SETTINGS:
         value = getattr(config, row.keyword)

@@ -55,9 +55,7 @@ def skip_module(*modules: types.ModuleType) -> None:
 
 
 def call_unseen(function: Callable[..., object], /, *args: Any) -> None:
-    """Have dynamo look at no frame of this call: it counts those that it only declines, so this is
-    no context manager, whose own frames would be some of them.
-    """
+    """Have dynamo look at no frame of this call; no context manager, for its frames count too."""
     eval_frame: Any = sys.modules.get("torch._C._dynamo.eval_frame")
     if eval_frame is None:
         function(*args)
@@ -82,8 +80,7 @@ def _codes(value: object, module: str) -> list[types.CodeType]:
 
 
 def _functions(value: object) -> list[types.CodeType]:
-    """Code of a function, property, cache or the like; not ``contextlib``'s, which the program's
-    managers share."""
+    """Code of a function, property or cache; not contextlib's, which the program shares."""
     if isinstance(value, types.FunctionType):
         behind = [value, vars(value).get("__wrapped__")]
     elif isinstance(value, _PLAIN):

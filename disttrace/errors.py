@@ -57,8 +57,7 @@ def take_off(error: BaseException) -> None:
 
 
 def is_of_asked(error: BaseException) -> bool:
-    """Whether the program's own code raised ``error`` when we called it (a ``__hash__``): no
-    failure of ours."""
+    """Whether the program's own code (a ``__hash__``), which we called, raised ``error``."""
     traceback = foreign.innermost(error)
     if traceback is None:
         return False

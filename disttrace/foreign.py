@@ -255,9 +255,7 @@ def items_of(value: Any) -> list[Any]:
 
 
 def threads() -> dict[int, tuple[str, int | None]]:
-    """Name and native id of the threads that `threading` lists, by ident. Its lock is not taken,
-    and what a library of greenlets lists there is no thread.
-    """
+    """Name and native id by ident of threads in `threading`, without its lock or greenlets."""
     listed = dict.copy(vars(threading)["_active"])
     found = {ident: _fields_of(one) for ident, one in listed.items() if is_a(one, _THREAD)}
     return {

@@ -81,9 +81,8 @@ _FLAGS = frozenset(
 
 
 class ClockAnchor:
-    """One anchor: the tightest of five readings of the wall clock between two of the monotonic
-    clock, in nanoseconds; ``error_ns`` is half the time that it took.
-    """
+    """The tightest of five readings of the wall clock between two monotonic ones; ``error_ns`` is
+    half that time."""
 
     def __init__(self) -> None:
         self.mono_ns = self.unix_ns = 0
@@ -139,14 +138,12 @@ class Identity:
 
     @property
     def by_host(self) -> bool:
-        """Whether its journal lies in a folder of its job and host: of a named job with several
-        hosts."""
+        """Whether its journal lies in a folder of its job and host: a named job on several."""
         named = self.job_source != DRAWN and {self.job, self.host}.isdisjoint(("", ".", ".."))
         return self.spread and named
 
     def folder(self, root: str) -> str:
-        """Where its journal lies below ``root``: many ranks' files in one folder are slow to
-        make."""
+        """Where its journal lies below ``root``: many ranks' files in one folder are slow."""
         if not self.by_host:
             return root
         return os.path.join(root, file_part(self.job), file_part(self.host))
@@ -256,9 +253,8 @@ def _is_spread(environ: "Mapping[str, str]", role: str, parents: bool | None) ->
 
 
 def _torchrun() -> "dict[str, str] | None":
-    """The options with which this process is torchrun's agent, their names with underscores; None:
-    it is none.
-    """
+    """The options, with underscores, with which this process is torchrun's agent; None: no
+    agent."""
     arguments = iter(command_line()[1:])
     for argument in arguments:
         if argument == "-m":
@@ -327,8 +323,7 @@ _KUBEFLOW = (
 
 
 def launched_rank(environ: "Mapping[str, str]") -> "dict[str, int] | None":
-    """``rank``, ``world_size``, ``local_rank`` of a process of MPI or srun; None for one per host,
-    maybe a launcher."""
+    """Rank, world size, local rank given by MPI or srun; None for one per host, a launcher."""
     for names in _RANKS:
         number, size, local, beside = (_leading(environ.get(name)) for name in names)
         if number is None or size is None or number >= size or beside in (None, 1):
@@ -370,8 +365,7 @@ def named_job(environ: "Mapping[str, str]") -> tuple[str, str] | None:
 
 
 def _slurm(environ: "Mapping[str, str]") -> tuple[str, str] | None:
-    """``JOB``, ``ARRAY_TASK`` of an array, ``.STEP`` of a step on all its hosts: steps on parts may
-    be one job."""
+    """``JOB``, ``ARRAY_TASK`` of an array, ``.STEP`` if it has all hosts: others may be one job."""
     found, source = environ.get("SLURM_JOB_ID"), "SLURM_JOB_ID"
     if not found:
         return None

@@ -39,8 +39,7 @@ class Engine:
     def attribute(
         self, part: str, owner: type, name: str, make: Callable[[Callable[..., Any]], Any]
     ) -> bool:
-        """Replace ``owner.name`` by ``make(original)``, which gets a function that takes the object
-        first; False where there is no method of that name."""
+        """Replace ``owner.name`` by ``make(original as a function)``; False: no such method."""
         entry = owner.__dict__.get(name)
         if not _is_method(entry):
             return False

@@ -70,8 +70,7 @@ def _install() -> None:
 
 
 def _not_installed(error: BaseException) -> None:
-    """In the midst of the program's import of torch: what struck meanwhile (Ctrl-C, what a signal
-    handler raised) goes on to it."""
+    """In the program's import of torch: what struck (Ctrl-C, a handler's) goes on to it."""
     from disttrace.journal.standard_library import StandardLibrary
 
     try:

@@ -247,8 +247,7 @@ def begin(
     on_error: "Callable[[BaseException], None]",
     report: "Callable[[str], None]",
 ) -> None:
-    """Call ``arrived`` just before torch is executed; ``on_error`` gets what it raises, ``report``
-    a sentence if it came past us."""
+    """Call ``arrived`` just before torch is executed; ``report`` a sentence if it came past us."""
     global _state, _watching_forks
     if _state is not None:
         return

@@ -29,9 +29,7 @@ class Workers:
     """Writes ``worker`` records: started, exited, failed by itself, killed by its launcher."""
 
     def __init__(self, recorder: Recorder, left_journal: Callable[[int, bool], bool]) -> None:
-        """``left_journal``: whether the process with a pid has one in the folder; the second value
-        where that cannot be known.
-        """
+        """``left_journal(pid, unknown)``: whether a process has one in the folder."""
         self._recorder = recorder
         self._left_journal = left_journal
         self._running: set[int] = set()

@@ -32,8 +32,7 @@ def attempt(call: Callable[..., _T], *args: Any) -> _T | None:
 
 
 def still(fd: int, file: os.stat_result | None) -> os.stat_result | None:
-    """The status of ``fd`` while it is that of ``file``; None: the program closed it. (By hand: a
-    function of Python's would be a frame for dynamo to look at.)"""
+    """The status of ``fd`` while it is of ``file``, else None. By hand: no frame for dynamo."""
     try:
         found = os.fstat(fd)
     except foreign.ours(OSError):

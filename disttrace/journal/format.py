@@ -83,9 +83,7 @@ HOST, DEVICE, LINK = "host", "device", "link"
 COLLECTIVE = "collective"
 MESSAGE = "message"
 REPLAYED = "graph"
-"""The backend of what a replayed CUDA graph holds. It counts by itself: replays are in no order
-with what is issued otherwise.
-"""
+"""The backend of replayed CUDA graphs, which are in no order with other calls."""
 STORE = "store"
 CONSTRUCTOR = "constructor"
 COMPOSED = "composed"
@@ -290,9 +288,7 @@ CLOSED = {
     "role": frozenset({"agent", "worker", "child", "main"}),
     "origin": frozenset({"python", "c++"}),
 }
-"""All values of a type. Names of operations, dtypes and reductions grow with torch and with
-subclasses, so these are no tables.
-"""
+"""All values of a type. Operations, dtypes and reductions grow, so have no table."""
 
 MOST_MEMBERS = 1 << 20
 """A group or a world that claims to be larger is taken for one of unknown size."""
@@ -318,8 +314,7 @@ EXPORTER_LINE = b"exporter\n"
 
 
 def ends_on_device(backend: str | None, device: str | None) -> bool:
-    """Whether a device ends its operations, not a wait. An unknown backend with tensors of a device
-    is taken for one."""
+    """Whether a device ends it, not a wait; so with an unknown backend on a device."""
     if backend is None or backend in _ON_HOST:
         return False
     return backend in ON_DEVICE or (device is not None and device not in _HOST_DEVICES)
@@ -339,8 +334,7 @@ _FEW_RANKS = 8
 
 
 def with_ranges(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A definition with ranges in its long lists of ranks: each of 8,192 members would list 40
-    kB."""
+    """A definition with ranges in long lists of ranks: each of 8,192 would list 40 kB."""
     ranks, args = record.get("ranks"), record.get("args")
     if isinstance(ranks, (list, tuple)) and len(ranks) > _FEW_RANKS:
         record = {**record, "ranks": ranges_of(ranks)}
@@ -352,9 +346,8 @@ def with_ranges(record: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def ranges_of(ranks: Sequence[Any]) -> list[Any]:
-    """Ranks in their order, with ``{"from", "to", "step"}`` (``to`` included) for those that are
-    three or more at one distance; what is no number stays as it is.
-    """
+    """Ranks in order, three or more at one distance as ``{"from", "to", "step"}`` (inclusive);
+    others stay."""
     found: list[Any] = []
     start, count = 0, len(ranks)
     while start < count:
@@ -375,8 +368,7 @@ def ranges_of(ranks: Sequence[Any]) -> list[Any]:
 
 
 def ranks_of(value: object) -> tuple[int, ...] | None:
-    """The ranks of a list of numbers and ranges, else None; one object for equal lists of thousands
-    of members."""
+    """The ranks of a list of numbers and ranges, one object for equal lists; else None."""
     if isinstance(value, tuple):
         return value
     if not isinstance(value, list):
@@ -475,8 +467,7 @@ def _refuse_foreign(path: str, found: os.stat_result, owner: int | None) -> None
 
 
 def is_of_job(name: str, job: str) -> bool:
-    """Whether a file of this name is a journal of ``job``, as names have it: JOB-HOST-PID-PROCESS,
-    without further hyphens."""
+    """Whether this names a journal of ``job``: JOB-HOST-PID-PROCESS, with no more hyphens."""
     return name.startswith(f"{job}-") and name.count("-", len(job) + 1) == 2
 
 

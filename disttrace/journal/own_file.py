@@ -70,8 +70,7 @@ class OfParent(OSError):  # noqa: N818 - what it is, in one word
 
 
 class OwnFile:
-    """A new file whose descriptor is used only while it is the file's, and opened again where the
-    program took it (``times_opened``). Raises OSError."""
+    """A new file, opened again where the program took its descriptor. Raises OSError."""
 
     def __init__(self, path: str, flags: int, mode: int) -> None:
         self.times_opened = 1

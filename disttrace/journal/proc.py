@@ -76,9 +76,8 @@ def who(record: Mapping[str, Any]) -> Who:
 
 
 def find(process: Who) -> tuple[bool | None, Stat | None]:
-    """Whether a process runs (True), has ended (False), or cannot be known of from here (None);
-    and the kernel's record of one that is there, if only as a zombie.
-    """
+    """Whether a process runs (True), has ended (False), or is unknown (None); and its record, if
+    only as a zombie."""
     place, pid = process.place, process.pid
     if pid is None or pid <= 0 or process.ticks is None or None in (place.boot_id, place.pid_ns):
         return None, None
@@ -122,8 +121,7 @@ def send(process: Who, number: int) -> bool:
 
 
 def stat(task: int | str) -> Stat:
-    """The record of a process, or of ``PID/task/TID``. Raises OSError, or ValueError if
-    malformed."""
+    """The record of a process, or of ``PID/task/TID``. Raises OSError or ValueError."""
     with open(f"{ROOT}/{task}/stat", encoding="utf-8", errors="replace") as file:
         fields = file.read().rpartition(")")[2].split()
     if len(fields) <= _TICKS:
@@ -235,9 +233,7 @@ def boot_id() -> str | None:
 
 
 def end_with(starter: int) -> None:
-    """Called in a child: one that hangs would outlive a starter that was killed (on Linux;
-    prctl(2)). It holds after an exec, too.
-    """
+    """Called in a child: it dies with a killed starter, after an exec too (Linux, prctl(2))."""
     import ctypes
 
     prctl = getattr(ctypes.CDLL(None), "prctl", None)

@@ -357,8 +357,7 @@ def open_segment(
     mode: int = PRIVATE,
     window: MakeWindow = PlainWindow,
 ) -> Segment:
-    """A new segment at ``path``: written where ``budget`` is given, a mapping would not be safe any
-    more, or the kernel has none; else mapped."""
+    """A new segment: written with a ``budget``, or where no mapping is safe; else mapped."""
     if budget is None and guarded() is None:
         try:
             return MappedSegment(path, limit=limit, mode=mode, window=window)

@@ -102,8 +102,7 @@ class JournalWriter:
         self._defined = 0  # bytes of definitions
 
     def define(self, record: Mapping[str, Any]) -> int:
-        """Append a definition, masked, and with the kernel then; its size in bytes. Raises
-        OSError."""
+        """Append a definition, masked, as far as the kernel; its size in bytes. Raises OSError."""
         line = encode(fmt.with_ranges(redact.current.record(record))) + b"\n"
         allow(self._defined + len(line))
         self._defs.write(line, self._budget)

@@ -59,8 +59,7 @@ def start_ours(
     err: int,
     kept: bool,
 ) -> int:
-    """``start`` an interpreter in which ``main`` of our module gets ``order`` as JSON. Raises
-    OSError."""
+    """``start`` an interpreter; ``main`` of our module gets ``order`` as JSON. Raises OSError."""
     command = bare_command(interpreter(), _path(), module, json.dumps(order))
     return start(command, environment(environ), out=out, err=err, kept=kept)
 
@@ -133,8 +132,7 @@ def _native() -> Any:
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the process: not traced, not instrumented itself, and with absolute paths,
-    for it runs in another directory."""
+    """Not traced, not instrumented, with absolute paths, for it runs in another directory."""
     kept = {k: v for k, v in environ.items() if k != PARENT_VARIABLE}
     kept["DISTTRACE"] = "0"
     folders = kept.get("PYTHONPATH", "").split(os.pathsep)
@@ -173,8 +171,7 @@ class Adopter:
         self._keepers: list[int] = []
 
     def look(self, owner: Callable[[], int]) -> list[dict[str, Any]]:
-        """Orders for this adopter; its file is made first. ``owner`` as the disk has it. Raises
-        OSError."""
+        """Orders; first its file is made. ``owner``: this user on that disk. Raises OSError."""
         self._keepers = [pid for pid in self._keepers if not reap(pid)]
         if self._path is None:
             if not self._over and adopts():

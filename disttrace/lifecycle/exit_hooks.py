@@ -126,8 +126,7 @@ class Ending:
     def exit(
         self, how: str, code: int | None, stack: int = 0, caused_by: Sequence[str] = ()
     ) -> None:
-        """Record the first word on the end: ``stack`` requested it, while ``caused_by`` were
-        handled."""
+        """Record the first word on the end, the stack that requests it, and its causes."""
         if self._said or not self._capture.recorder.is_open:
             return
         self._said = True
@@ -415,8 +414,7 @@ def _is_torch_spawn(error: SystemExit) -> bool:
 
 
 def shown(lines: list[tuple[str, int, str]]) -> list[tuple[str, int, str]]:
-    """The innermost lines of a failure, and some from the program's own on where those lie deeper
-    (a loader's, a client's)."""
+    """The innermost lines of a failure, and the program's own where those lie deeper."""
     programs = [errors.is_program_file(file) and not is_generated(file) for file, _, _ in lines]
     own = programs.index(True) if True in programs else 0
     if own < _STACK:

@@ -99,8 +99,7 @@ class GilFreeStacks:
             recorder.note(ANSWERS, signal=state[0], fd=self._file, native=native, asked=asked)
 
     def sync(self, segment: int) -> bool:
-        """Have a segment and the definitions written to the disk, while everything goes on. False
-        where none does it: there is no thread, or it is still at it."""
+        """Have segment and definitions synced meanwhile; False: no thread is free for it."""
         return self._file >= 0 and bool(self._native.sync(segment, self._file))
 
     def pause(self) -> None:
@@ -150,8 +149,7 @@ class GilFreeStacks:
 
 
 def _unused() -> int | None:
-    """A signal that has no handler, be it Python's or C's, and is not ignored; None where there is
-    none, or the kernel does not tell."""
+    """A signal without a handler, of Python or C, that is not ignored; None: unknown, or none."""
     try:
         with open("/proc/self/status", "rb") as file:
             lines = dict(line.split(b":", 1) for line in file if b":" in line)

@@ -41,8 +41,7 @@ _clock = time.perf_counter_ns
 
 @dataclass(slots=True)
 class Periodic:
-    """What the thread does each ``pause_ns()`` nanoseconds, called with its clock. Where it raises
-    that is reported, and it is done no more."""
+    """What the thread does each ``pause_ns()``, called with its clock, until it raises."""
 
     part: str
     look: Callable[[int], object]

@@ -142,9 +142,7 @@ class ExitSummary:
         is_open: Callable[[], bool],
         joined_as: Callable[[], int | None],
     ) -> None:
-        """``is_open``: whether this process has a journal; ``joined_as``: its rank in the default
-        group, which no variable tells under mpirun and the like.
-        """
+        """``is_open``: it has a journal; ``joined_as``: rank in the default group, for mpirun."""
         self._config = config
         self._is_open = is_open
         self._joined_as = joined_as

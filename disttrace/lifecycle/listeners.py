@@ -135,8 +135,7 @@ KNOWN_S = 30.0
 def standing(
     capture: Capture, rank: int | None, of_ranks: dict[str, Any], process: str
 ) -> dict[str, Any]:
-    """``rank``: what a launcher gave, where there is no default group yet; ``of_ranks``: what the
-    companion of this host knows; ``process``: our id there."""
+    """``rank``: of a launcher; ``of_ranks``: the companion's knowledge; ``process``: our id."""
     core = capture.recorder.core
     joined = capture.groups.default_rank()
     in_flight = core.in_flight()

@@ -265,9 +265,7 @@ class Stacks:
 
     @property
     def pause_ns(self) -> int:
-        """Until the next look: a quarter of the shortest time limit of a group, half a second at
-        most, so that a place is noted before others give this process up.
-        """
+        """Until the next look: half a second, or a quarter of the shortest limit of a group."""
         limit_ns = self._capture.groups.shortest_limit_ns
         if limit_ns is None:
             return PAUSE_NS
@@ -303,9 +301,7 @@ class Stacks:
         self._handled.take(number)
 
     def _look_at_work(self) -> None:
-        """While operations begin and end: note a thread that has not moved, or waits for the
-        outside: a server of many requests is seen to wait for them.
-        """
+        """While operations go on: note a thread that has not moved, or waits for input."""
         last, self._last = self._last, self._at_work()
         for thread, lines in self._last.items():
             waits = bool(lines) and (lines[0][0] == BUILT_IN or lines[0][0].endswith(_WAITING))

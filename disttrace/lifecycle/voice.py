@@ -229,8 +229,7 @@ class Voice:
 
 
 def _print(lines: object) -> None:
-    """In one write, so that lines of other processes do not come between; the first, which is what
-    has been found, ends with the time of day."""
+    """In one write, apart from lines of others; the first, the finding, ends with the time."""
     if not isinstance(lines, list) or not lines:
         return
     found, *rest = (f"disttrace: {errors.plain(str(line))}" for line in lines)

@@ -52,8 +52,7 @@ Frame = tuple[str, int, str]
 
 
 class InternTable:
-    """Numbers of whatever has a definition. The subclass says how one is written, and whether there
-    is a journal."""
+    """Numbers of what has a definition. The subclass writes them, and has the journal."""
 
     core: PlainCore
     _journal: JournalWriter | None = None

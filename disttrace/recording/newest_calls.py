@@ -78,9 +78,8 @@ class Courses:
     def note(
         self, call: Any, counter: Any, name: Sequence[object], keys: Mapping[str, Any], place: int
     ) -> None:
-        """A collective of the stream ``counter`` is defined: ``keys`` as in its record, ``place``
-        of ``place_of``. ``name`` is equal for all members of the stream's group.
-        """
+        """A collective of the stream ``counter``, ``name`` in all members: ``keys`` of its record,
+        ``place`` as of ``place_of``."""
         if self._path is None:
             return
         call.what, call.where = _what(call, keys), _hash([call.op, place])

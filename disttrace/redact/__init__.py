@@ -361,8 +361,7 @@ def level_of(name: str) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def level_within(name: str) -> int:
-    """The level of a name whose earlier part tells: ``db.password.x``. A single word (``token``,
-    ``key``) tells nothing there."""
+    """The level of a name with a telling earlier part (``db.password.x``) of several words."""
     *parts, last = _PARTS.split(name)
     if set(map(str.lower, _WORD.findall(last))) & _ABOUT:
         return NEVER

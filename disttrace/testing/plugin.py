@@ -61,9 +61,7 @@ class RankOutcome:
 
 
 def culprit(outcomes: Sequence[RankOutcome]) -> RankOutcome | None:
-    """The rank whose failure comes first: one of its own, before any that only passes on that
-    others went away.
-    """
+    """The first failure: one of its own, before any that passes on that others went away."""
     bad = [one for one in outcomes if one.how in (FAILED, LOST)]
     return min(bad, key=lambda one: (one.echo and one.how == FAILED, one.at_s), default=None)
 
@@ -373,9 +371,8 @@ def _as_rank(item: pytest.Function, given: Mapping[str, Any], wanted: Wanted, fi
 
 
 def _meet(mine: Path, ranks: int) -> None:
-    """Go on when all ranks have the group: gloo fails in one whose peer is at its end by then. It
-    takes files, for the test's stores and calls are the test's.
-    """
+    """Go on when all have the group, for gloo fails if a peer has ended; by files, not by the
+    test's stores."""
     mine.touch()
     until = time.monotonic() + _MEET_S
     while len(list(mine.parent.glob("*.met"))) < ranks and time.monotonic() < until:

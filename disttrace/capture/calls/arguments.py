@@ -86,8 +86,7 @@ def _reduce_op(named: Mapping[str, Any]) -> str | None:
 def of_slots(
     named: Mapping[str, Any], *, device: str | None = None, reduce_op: str | None = None
 ) -> CallArguments:
-    """A call by the meaning of its arguments; ``device`` where no tensor is. Shapes are of inputs,
-    else of outputs."""
+    """A call by meanings of arguments; ``device`` without tensors. Shapes: inputs, else outputs."""
     whole = "data" in named  # tensors that are input and output
     sent = flat(named.get("data" if whole else "inputs"))
     received = [] if whole else flat(named.get("outputs"))

@@ -78,9 +78,7 @@ def model_of(frame: types.FrameType | None) -> Callable[[], Any]:
 
 
 def named(model: Any) -> Iterator[tuple[str, Any]]:
-    """What DDP reduces, as ``_build_params_for_reducer`` has it, read from the modules' own fields:
-    their methods may be the program's.
-    """
+    """What DDP reduces (``_build_params_for_reducer``), by fields: methods may be the program's."""
     if model is None:
         return
     fields = foreign.of_torch(model, "__dict__")

@@ -313,9 +313,8 @@ class Models:
                 self._note_lack(model, model.without_gradient())
 
     def _look(self, at_exit: bool = False) -> int:
-        """Note how often a model has changed, at the first changes and when these have doubled; and
-        what has no gradient, where a bucket is due and nothing moves.
-        """
+        """Note how often a model changed, when that doubles; and what lacks a gradient where a
+        bucket is due and nothing moves."""
         for models in list(self.by_group.values()):
             for one in models:
                 of = () if one.issued or one.passes else parameters.named(one.owner())

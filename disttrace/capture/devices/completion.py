@@ -101,8 +101,7 @@ _Found = tuple[Channel, "Reply | Exception | None"]
 
 
 class DeviceOperations(Unwatched):
-    """Operations that were issued and not seen finished. ``source`` gives how to query a
-    recorder."""
+    """Operations issued and not seen finished. ``source`` gives how to query a recorder."""
 
     def __init__(
         self, capture: Capture, source: Callable[[str], Ask | None], *, asker: Any = None

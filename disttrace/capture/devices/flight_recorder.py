@@ -350,9 +350,7 @@ def _answer(
 
 
 def _entries(text: bytes) -> list[bytes]:
-    """The objects of a dump's ``entries``, as text without the first key's name and the brace
-    after them: keys are sorted, so each begins alike.
-    """
+    """The texts of a dump's ``entries``, between the first key and the brace: keys are sorted."""
     begin = text.find(_FIRST)
     if begin < 0:
         return []

@@ -29,8 +29,7 @@ def issuing(
     asynchronous: Callable[[Any], bool | None] | None,
     tells: bool = False,
 ) -> Function:
-    """The wrapper of a method that issues a collective or a message; with ``tells`` the part gets
-    to know whatever it returns."""
+    """The wrapper of what issues a collective or message; ``tells``: the part gets all results."""
     recorder, works = part.capture.recorder, part.capture.works
     core: Any = recorder.core
 
@@ -65,8 +64,7 @@ def storing(
     told: Callable[[Args, Kwargs], bytes],
     returns: bool,
 ) -> Function:
-    """The wrapper of a method of stores, whose operation is over when its call returns; ``told``
-    is what its begin record has of its arguments."""
+    """The wrapper of a method of stores; ``told``: what its begin has of its arguments."""
     end = part.capture.recorder.core.end
 
     def returned(thread: ThreadState, operation: Operation, _: Any, __: Any, result: Any) -> None:

@@ -68,8 +68,7 @@ class Annotated(_Block):
 
 
 class Declared(_Block):
-    """An operation called ``name``: a collective, compared by its number among those declared, or
-    with ``peers`` in no sequence."""
+    """An operation ``name``: a collective in a sequence of its own, or with ``peers`` in none."""
 
     PART = "declared operations"
 

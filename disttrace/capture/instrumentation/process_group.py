@@ -216,8 +216,7 @@ class Coalescing:
         return _end_coalescing
 
     def _ended(self, group: Any, work: Any, call: tuple[int, int]) -> None:
-        """``work`` ends them all; without one they are over, or the device tells. ``call``: from
-        and to."""
+        """``work`` ends them; without one they are over, or the device tells. ``call``: when."""
         thread = self._capture.recorder.threads.state
         if thread.inside:
             return

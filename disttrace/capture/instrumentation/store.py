@@ -154,8 +154,7 @@ _PLAIN = ("set_timeout", "has_extended_api", "clone")
 
 
 def install_proxies(capture: Capture) -> None:
-    """Swap the store in the constructors that the setting names, before other parts patch Store's
-    methods."""
+    """Swap the store in chosen constructors, before other parts patch Store's methods."""
     chosen = capture.store_trace
     # Gloo's lazy connections come from threads of its own, at any time: there the real store stays.
     if os.environ.get("TORCH_GLOO_LAZY_INIT", "0") not in ("", "0"):

@@ -20,8 +20,7 @@ from disttrace.recording.recorder import Recorder
 
 @dataclass(slots=True, eq=False)
 class GroupEntry:
-    """A group as defined, with its counters; ``n`` is negative beyond the bound: its operations are
-    recorded without."""
+    """A group as defined, with its counters; ``n`` is negative where nothing is defined any more."""
 
     n: int
     keys: dict[str, Any]

@@ -71,9 +71,7 @@ class Works:
         self.given_to(Unwatched(recorder))
 
     def given_to(self, device: Unwatched, *, blocking: bool = False) -> None:
-        """``device`` takes operations that a device ends; ``blocking``: it is to hear of all waits,
-        and not only of those of calls that wait themselves.
-        """
+        """``device`` takes what a device ends; ``blocking``: it is to hear of all waits."""
         self.device = device
         self._core.enqueued = None if blocking else device.add
 

@@ -108,8 +108,7 @@ class Capture:
             self.recorder.note("note", text=sentence)
 
     def guard(self, part: str, ours: Callable[..., T], /, *args: Any, **kwargs: Any) -> T | None:
-        """What ``ours`` returns; None where it raises. Raises RecursionError where it cannot be
-        called."""
+        """What ``ours`` returns, or None where it raises. Raises RecursionError without a stack."""
         try:
             return ours(*args, **kwargs)
         except BaseException as error:
