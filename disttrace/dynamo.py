@@ -37,12 +37,6 @@ def skip(code: types.CodeType) -> None:
         mark(code)
 
 
-def inline(function: types.FunctionType, original: types.FunctionType) -> None:
-    """Have dynamo compile ``original`` where it meets ``function`` within what it compiles: a
-    program that wants a single graph gets it, and nothing breaks where nothing did."""
-    function._torchdynamo_inline = original  # type: ignore[attr-defined]
-
-
 def skip_module(*modules: types.ModuleType) -> None:
     """Mark every function and method defined in ``modules``."""
     mark = _find()

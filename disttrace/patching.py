@@ -51,7 +51,8 @@ class Engine:
             _document(function, original)
             if isinstance(original, types.FunctionType):  # which has more to offer
                 functools.update_wrapper(function, original)
-                dynamo.inline(function, original)
+                # Dynamo compiles that instead: a program that wants a single graph gets it.
+                function._torchdynamo_inline = original
         setattr(owner, name, wrapper)
 
         def undo() -> None:

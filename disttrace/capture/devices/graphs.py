@@ -79,23 +79,16 @@ class GraphReplays:
     def _begin(self, graph: Any, frame: Any) -> list[Operation]:
         number, names = self._names.entries[id(graph)]
         found = []
+        keys = {"kind": COLLECTIVE, "backend": REPLAYED, "device": _DEVICE, "async": True}
         for group, name in names:
             entry = self._capture.groups.by_number(group)
             if entry is not None:
-                found.append(self._one(number, name, entry, frame))
+                counter, key = entry.counter(REPLAYED), (REPLAYED, group, number)
+                told = {**keys, "group": group, "args": {"graph": number}}
+                found.append(
+                    self._capture.begin(frame, name, key, told, counter=counter, synchronous=False)
+                )
         return found
-
-    def _one(self, number: int, name: str, entry: Any, frame: Any) -> Operation:
-        keys = {
-            "kind": COLLECTIVE,
-            "group": entry.n,
-            "backend": REPLAYED,
-            "device": _DEVICE,
-            "async": True,
-            "args": {"graph": number},
-        }
-        counter, key = entry.counter(REPLAYED), (REPLAYED, entry.n, number)
-        return self._capture.begin(frame, name, key, keys, counter=counter, synchronous=False)
 
     def _issued(self, begun: list[Operation]) -> None:
         over = after(None)

@@ -20,7 +20,7 @@ from disttrace.recording.recorder import Recorder
 
 @dataclass(slots=True, eq=False)
 class GroupEntry:
-    """A group as defined, with its counters; ``n`` is negative where nothing is defined any more."""
+    """A group as defined, with its counters; ``n`` is negative beyond the bound of definitions."""
 
     n: int
     keys: dict[str, Any]
