@@ -52,7 +52,7 @@ class Engine:
             if isinstance(original, types.FunctionType):  # which has more to offer
                 functools.update_wrapper(function, original)
                 # Dynamo compiles that instead: a program that wants a single graph gets it.
-                function._torchdynamo_inline = original
+                function._torchdynamo_inline = original  # type: ignore[attr-defined]
         setattr(owner, name, wrapper)
 
         def undo() -> None:
