@@ -272,13 +272,9 @@ SETTINGS: tuple[Setting, ...] = (
 
 
 class Config(NamedTuple):
-    """The values that hold, and for each where it came from.
-
-    `dir` is absolute, `slow_write`, `stall` and `pending` are seconds, `max_mb` is in units of
-    2**20 bytes, `file_mode` is octal digits,
-    `redact` is a list for `redact.split`. `sources` maps each attribute to "argument",
-    "environment", "pyproject.toml" or "default".
-    """
+    """The values that hold, and in `sources` where each came from ("argument", "environment",
+    "pyproject.toml", "default"). `dir` is absolute; `slow_write`, `stall`, `pending` in seconds,
+    `max_mb` in 2**20 bytes, `file_mode` octal digits, `redact` a list for `redact.split`."""
 
     dir: str
     export: frozenset[str]
@@ -307,14 +303,9 @@ def resolve(
     arguments: Mapping[str, object], environ: Mapping[str, str], table: Table = _NO_TABLE
 ) -> tuple[Config, list[str]]:
     """The settings by precedence argument > environment > table of the project > default, and what
-    was wrong with them.
-
-    An argument of None and an empty variable count as not given. A wrong value is a sentence in
-    the returned list, and the default holds; so is a variable or a key that is no setting.
-
-    Raises:
-        TypeError: for an argument that is no setting.
-    """
+    was wrong with them: a wrong value, for which the default holds, and a variable or key that is
+    no setting. None and an empty variable count as not given. Raises TypeError for an argument that
+    is no setting."""
     _refuse_unknown(arguments)
     complaints = [*_unknown_variables(environ), *table.complaints, *_unknown_keys(table)]
     values: dict[str, Any] = {}

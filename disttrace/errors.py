@@ -145,13 +145,9 @@ class Reporter:
 
 
 def tell(lines: str, stream: Any) -> None:
-    """Write whole lines to stderr where they are taken at once; else they are lost.
-
-    A full pipe may have no reader, and a terminal may stop a process that writes to it from the
-    background: neither may hold up a program that itself prints nothing. ``stream`` is
-    `sys.stderr`, or the interpreter's own from a thread of ours, where no code of the program's
-    shall run.
-    """
+    """Write whole lines to stderr (``stream``, or the interpreter's own from a thread of ours)
+    where they are taken at once; else they are lost. A full pipe may have no reader, and a terminal
+    may stop who writes from the background: neither may hold up a program that prints nothing."""
     try:
         if stream is sys.__stderr__ and stream is not None:
             stream.flush()

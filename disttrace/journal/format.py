@@ -406,16 +406,10 @@ class ForeignFile(OSError):  # noqa: N818 - what it is about
 
 
 def open_own(path: str, flags: int, owner: int | None = None) -> int:
-    """Open a file of ours whose name can be foretold, in a folder where others may write.
-
-    It is made with the ``flags`` for that, readable by its owner alone. No link is followed and no
-    pipe waited for; what is there must be a regular file of ``owner`` (default: this user) under
-    one name, for another user may have put a link to another's file there.
-
-    Raises:
-        ForeignFile: for anything else.
-        OSError: when it cannot be opened.
-    """
+    """Open a file of ours whose name can be foretold, in a folder where others may write; it is
+    made with the ``flags`` for that, for its owner alone. No link is followed and no pipe waited
+    for: it must be a regular file of ``owner`` (default: this user) under one name, else another's
+    file may be meant. Raises ForeignFile, or OSError when it cannot be opened."""
     try:
         fd = aside(os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600))
     except ours(OSError):

@@ -126,12 +126,9 @@ _stays = False
 
 
 def bare_command(python: str, path: "Iterable[str]", module: str, *arguments: str) -> list[str]:
-    """What calls ``main`` of a module of ours with ``arguments`` in a process of its own.
-
-    Its imports look into the standard library first, then into ``path``. Neither `site` nor what
-    that would run (`sitecustomize`, lines of `.pth` files, as coverage's for each process) belongs
-    there, nor what PYTHON* variables set, but for where byte code may be written.
-    """
+    """What calls ``main`` of a module of ours with ``arguments`` in a process of its own. It
+    imports from the standard library, then from ``path``, without `site` (and `sitecustomize`,
+    lines of `.pth` files) and PYTHON* variables, but for where byte code may be written."""
     flags = ["-B"] if sys.dont_write_bytecode else []
     if sys.pycache_prefix is not None:
         flags += ["-X", f"pycache_prefix={os.path.abspath(sys.pycache_prefix)}"]
@@ -187,14 +184,9 @@ _NEVER = 2**30 + 1
 
 
 class Paused:
-    """A context in which no garbage collection begins by itself.
-
-    What the recorder allocates as it is put in place would bring on one of everything that torch
-    has made, which takes as long as all the rest of it.
-
-    By the threshold, not by `gc.disable`: what another thread sets meanwhile would be taken back
-    with ours.
-    """
+    """Within it no garbage collection begins by itself: putting the recorder in place would bring
+    on one of all that torch has made. By the threshold, for what another thread sets meanwhile
+    stays; `gc.disable` could not tell that."""
 
     def __enter__(self) -> None:
         self._before = gc.get_threshold()

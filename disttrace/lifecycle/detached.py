@@ -36,14 +36,10 @@ _FILES = ("_CERTIFICATE", "_CLIENT_KEY", "CERT_FILE", "CERT_DIR", "CA_BUNDLE")
 def start(
     command: Sequence[str], environ: Mapping[str, str], *, out: int, err: int, kept: bool
 ) -> int:
-    """Run ``command``, with ``out`` and ``err`` as its outputs and none of our descriptors.
-
-    ``kept``: not the adopter of orphans becomes its parent, but a process that this one cannot see
-    either, whose pid is returned (else 0) and which is to be reaped. The program goes on meanwhile.
-
-    Raises:
-        OSError: when it cannot be started, and where nothing was compiled.
-    """
+    """Run ``command``, with ``out`` and ``err`` as its outputs and none of our descriptors. Raises
+    OSError, also where nothing was compiled. ``kept``: its parent is no adopter of orphans, but a
+    process that this one cannot see either, whose pid is returned (else 0) and which is to be
+    reaped."""
     native = _native()
     variables = [os.fsencode(f"{name}={value}") for name, value in environ.items()]
     pid: int = native.start([os.fsencode(word) for word in command], variables, out, err, kept)

@@ -248,13 +248,10 @@ COMPARE_NS = 450_000_000
 
 
 class InStep:
-    """Whether the ranks of this host call the same things under the same numbers.
-
-    Each process compares itself with the first one of its job on this host, by the pages in which
-    both show what they called (``recording/newest_calls.py``). A difference is a suspicion and no
-    verdict: the companion judges it from the journals, by the rules of ``diagnose``. A suspicion
-    that leads to nothing is checked some times and then taken for the program's habit.
-    """
+    """Whether the ranks of this host call the same things under the same numbers: each compares
+    itself with the first one, by the pages of ``recording/newest_calls.py``. A difference is a
+    suspicion, which the companion judges from the journals; one that leads to nothing is taken for
+    a habit after some times."""
 
     def __init__(self, courses: Courses, root: str, suspect: Callable[[], None]) -> None:
         """``root``: the folder of all journals; ``suspect`` has the companion judge."""

@@ -26,12 +26,9 @@ def watch(
     after_in_parent: Callable[[], None],
     in_child: Callable[[], None],
 ) -> None:
-    """Call these around each fork, with ``lock`` (an RLock) held while the process is copied.
-
-    They cannot be taken away again, so this is called once, and they are held weakly: of a package
-    that was imported anew nothing stays for the sake of forks. Those before a fork are called by
-    the interpreter from the last to the first.
-    """
+    """Call these around each fork, with ``lock`` (an RLock) held while the process is copied. They
+    cannot be taken away again, so they are held weakly: a package may be imported anew. Those
+    before a fork are called from the last to the first."""
     called = [weakref.ref(action) for action in (before, after_in_parent, in_child)]
     os.register_at_fork(
         before=lock.acquire, after_in_parent=lock.release, after_in_child=lock._at_fork_reinit

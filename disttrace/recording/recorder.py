@@ -131,12 +131,9 @@ class Recorder(InternTable):
             return -1 if self._journal is None else self._journal.descriptor
 
     def progress_mark(self, *, launcher: bool = False) -> object:
-        """Equal at two moments between which the main thread began nothing and ended nothing.
-
-        It is told by the operation that the main thread is in, so that threads beside it may go
-        on; else by the whole journal's progress. A ``launcher`` asks its store all the time, and
-        stands still in the outermost of its operations or not at all.
-        """
+        """Equal at two moments between which the main thread began and ended nothing: the operation
+        that it is in, as threads beside it may go on, else the journal's progress. A ``launcher``
+        asks its store all the time, and stands still in its outermost operation or not at all."""
         in_flight = self.core.in_flight()
         for each in in_flight if launcher else reversed(in_flight):
             if b'"h":' not in self.core.begin_of(each):
@@ -151,12 +148,10 @@ class Recorder(InternTable):
         return self.clock() - self.core.t0
 
     def recover(self, error: BaseException, line: bytes) -> None:
-        """``put(line)`` raised ``error``: make room or open the next segment; give up where that
-        fails. A signal handler's exception goes on to the user: a time-out is an OSError, too.
-
-        A signal handler that records while its thread makes room leaves its lines in ``_late``: a
-        window or a segment half opened is not to be opened by another from within.
-        """
+        """``put(line)`` raised ``error``: make room, open the next segment, or give up. A signal
+        handler's exception goes on, though a time-out is an OSError. One that records while its
+        thread makes room leaves its lines in ``_late``, for nothing half opened may be opened from
+        within."""
         if not foreign.is_ours(error):
             raise error
         with self.lock:

@@ -39,12 +39,9 @@ class StoreEntry:
 
 
 class Stores:
-    """Numbers the stores of this process and follows chains of prefixes.
-
-    A prefix can be read nowhere afterwards, so the chain is collected while it is built; of a store
-    that was made before tracing started the prefix stays unknown. What is kept of a store goes away
-    with it, and with the groups that meet there.
-    """
+    """Numbers the stores of this process and follows chains of prefixes, while they are built: a
+    prefix can be read nowhere afterwards. What is kept of a store goes away with it, and with the
+    groups that meet there."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
