@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn
 
 from disttrace import project
 from disttrace._version import __version__
@@ -81,11 +81,6 @@ BROUGHT_BY = {
 }
 
 
-class _Module(Protocol):
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
-    def execute(self, arguments: argparse.Namespace) -> int: ...
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's) and return the exit code."""
     _open_streams()
@@ -134,10 +129,10 @@ def _dispatch(argv: list[str]) -> int:
     command = next((row for row in COMMANDS if row.name == argv[0]), None)
     if command is None:
         raise CommandError(_unknown(argv[0]))
-    module: _Module = importlib.import_module(command.module)
+    module: Any = importlib.import_module(command.module)
     if not command.module.startswith("disttrace."):
         _take_from_project()
-    return module.execute(parser_of(command).parse_args(argv[1:]))
+    return int(module.execute(parser_of(command).parse_args(argv[1:])))
 
 
 def _take_from_project() -> None:
@@ -157,8 +152,7 @@ def _take_from_project() -> None:
 def parser_of(command: Command) -> argparse.ArgumentParser:
     """The parser of a command's options; its mistakes are `CommandError`."""
     parser = _Parser(prog=f"disttrace {command.name}", description=command.help)
-    module: _Module = importlib.import_module(command.module)
-    module.add_arguments(parser)
+    importlib.import_module(command.module).add_arguments(parser)
     return parser
 
 

@@ -203,4 +203,4 @@ def _wrapper(digests: Digests, op: str, original: types.FunctionType) -> Callabl
         if isinstance(group, c10d.ProcessGroup) and not torch.compiler.is_compiling():
             digests.take(op, "", capture.groups.of(group), first, sys._getframe(1))
 
-    return compose(capture, PART, original, lambda *_: None, left)
+    return compose(capture, PART, original, left=left)

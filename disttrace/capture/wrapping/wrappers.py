@@ -1,4 +1,4 @@
-"""The shapes of a wrapper: around an operation, around one made of several, and beside a call.
+"""The shapes of a wrapper: around an operation, and around one made of several, or any call.
 
 Each calls torch's original from its own frame, outside of our guard, with the object as its first
 argument: see ``_overriding``.
@@ -153,8 +153,8 @@ def compose(
     capture: Capture,
     part: str,
     original: Function,
-    enter: Enter,
-    left: Callable[..., None] | None = None,
+    enter: Enter | None = None,
+    left: Callable[..., object] | None = None,
 ) -> Function:
     """The wrapper of what issues several operations: those are children of the one that ``enter``
     begins; ``left(operation, result, *arguments)`` is called once it is over."""
@@ -163,7 +163,8 @@ def compose(
         operation = None
         try:
             try:
-                operation = capture.guard(part, enter, self, args, kwargs, _frame(1))
+                if enter is not None:
+                    operation = capture.guard(part, enter, self, args, kwargs, _frame(1))
             except RecursionError:
                 pass  # what is left of the stack is for the call
             try:
@@ -175,7 +176,8 @@ def compose(
                     pass
                 raise
             try:
-                capture.leave(part, operation)
+                if operation is not None:
+                    capture.leave(part, operation)
                 if left is not None:
                     capture.guard(part, left, operation, result, self, *args, **kwargs)
             except RecursionError:
@@ -193,43 +195,20 @@ def compose(
 
 def before(capture: Capture, part: str, look: Callable[..., object]) -> Callable[..., Any]:
     """Makes wrappers that call ``look`` with the same arguments first."""
-    return _beside(capture, part, look, first=True)
+
+    def enter(owner: Any, args: Args, kwargs: Kwargs, _: Any) -> None:
+        look(owner, *args, **kwargs)
+
+    return lambda original: compose(capture, part, original, enter)
 
 
 def after(capture: Capture, part: str, look: Callable[..., object]) -> Callable[..., Any]:
     """Makes wrappers that call ``look`` with the result and the arguments afterwards."""
-    return _beside(capture, part, look, first=False)
 
+    def left(_: None, result: Any, owner: Any, /, *args: Any, **kwargs: Any) -> None:
+        look(result, owner, *args, **kwargs)
 
-def _beside(
-    capture: Capture, part: str, look: Callable[..., object], *, first: bool
-) -> Callable[..., Any]:
-    def make(original: Function) -> Function:
-        def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-            try:
-                result = None if first else original(self, *args, **kwargs)
-                try:
-                    if first:
-                        look(self, *args, **kwargs)
-                    else:
-                        look(result, self, *args, **kwargs)
-                except BaseException as error:
-                    try:
-                        capture.fail(part, error)
-                    except errors.SCARCE as further:
-                        if further is error:  # a handler's
-                            raise
-                return original(self, *args, **kwargs) if first else result
-            except BaseException as error:
-                try:
-                    errors.take_off(error)
-                except errors.SCARCE:
-                    pass
-                raise
-
-        return wrapper
-
-    return make
+    return lambda original: compose(capture, part, original, left=left)
 
 
 def passed_on(original: Function) -> Function:
