@@ -24,7 +24,6 @@ from disttrace.capture.hot_path import native, plain
 from disttrace.capture.instrumentation.constructors import BACKENDS
 from disttrace.capture.objects.groups import nanoseconds
 from disttrace.capture.objects.registry import Registry
-from disttrace.capture.objects.stores import StoreEntry
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, Part, after, passed_on, wrap
 from disttrace.journal.format import STORE
@@ -83,9 +82,10 @@ def install(capture: Capture) -> None:
 class StorePart(Part):
     """One method: its wrapper, and what that leaves to ordinary functions."""
 
-    def __init__(self, capture: Capture, row: StoreMethod) -> None:
-        super().__init__(capture, PART)
+    def __init__(self, capture: Capture, row: StoreMethod, *, from_cxx: bool = False) -> None:
+        super().__init__(capture, FROM_CXX if from_cxx else PART, on_issue=not from_cxx)
         self._row = row
+        self._origin = "c++" if from_cxx else "python"
         self._told = functools.partial(key_and_size, capture.keys, row)
 
     def wrapper(self, owner: type, original: Function) -> Any:
@@ -108,20 +108,14 @@ class StorePart(Part):
     def begin(
         self, thread: ThreadState, frame: Any, store: Any, /, *args: Any, **kwargs: Any
     ) -> Operation:
-        entry, told = self.capture.stores.of(store), self._told(args, kwargs)
-        return begin(self.capture, frame, self._row, entry, "python", told)
+        n, told = self.capture.stores.of(store).n, self._told(args, kwargs)
+        keys = {"kind": STORE, "store": n, "origin": self._origin, "async": False}
+        key = (n, self._origin)
+        return self.capture.begin(frame, f"store.{self._row.method}", key, keys, told)
 
     def returned(self, thread: ThreadState, operation: Operation, result: Any) -> None:
         extra = b',"n":%d' % size(result) if self._row.returns_value else b""
         self.capture.recorder.end(operation, extra)
-
-
-def begin(
-    capture: Capture, frame: Any, row: StoreMethod, store: StoreEntry, origin: str, told: bytes
-) -> Operation:
-    """Begin an operation of ``store``; ``told`` is of ``key_and_size``."""
-    keys = {"kind": STORE, "store": store.n, "origin": origin, "async": False}
-    return capture.begin(frame, f"store.{row.method}", (store.n, origin), keys, told)
 
 
 def key_and_size(keys: KeyTexts, row: StoreMethod, args: Args, kwargs: Kwargs) -> bytes:
@@ -228,7 +222,6 @@ def _proxy_class(capture: Capture) -> type:
     def __init__(self: Any, store: Any) -> None:
         construct(self)
         self.real = store
-        self._entry = capture.stores.of(store)
         if hasattr(store, "timeout"):
             set_timeout(self, store.timeout)
 
@@ -247,12 +240,12 @@ def _proxy_class(capture: Capture) -> type:
 def _recorded(
     capture: Capture, row: StoreMethod, original: Callable[..., Any]
 ) -> Callable[..., Any]:
+    part = StorePart(capture, row, from_cxx=True)
+
     def begun(thread: ThreadState, proxy: Any, args: Args, kwargs: Kwargs, frame: Any) -> Operation:
-        told = key_and_size(capture.keys, row, args, kwargs)
-        return begin(capture, frame, row, proxy._entry, "c++", told)
+        return part.begin(thread, frame, proxy.real, *args, **kwargs)
 
     def returned(thread: ThreadState, operation: Operation, _: Any, __: Any, result: Any) -> None:
-        capture.recorder.end(operation, b',"n":%d' % size(result) if row.returns_value else b"")
+        part.returned(thread, operation, result)
 
-    part = Part(capture, FROM_CXX, on_issue=False)
     return wrap(part, passed_on(original), begun, returned, nested=True)
