@@ -181,13 +181,6 @@ class Session:
         """Where torch came past the import hook: after a fork we are called all the same."""
         self._hook.catch_up()
 
-    def known_of_ranks(self) -> dict[str, Any]:
-        """What the companion knows of the ranks of this host; empty where there is none."""
-        if self._journal is None:
-            return {}
-        path = foreign.attempt(self._companion.live, self.identity)  # None: the folder is gone
-        return {} if path is None else listeners.known(path)
-
     @property
     def _folder(self) -> str:
         return self.identity.folder(self.config.dir)
@@ -453,8 +446,11 @@ def live() -> dict[str, Any]:
         return {}
     # Who merely inherited the variables has no rank.
     rank = listeners.launched_as() if session.role == WORKER else None
-    who = session.identity
-    return listeners.standing(session.capture, rank, session.known_of_ranks(), who.process)
+    who, has_journal = session.identity, session._journal is not None
+    # None: the folder is gone.
+    path = foreign.attempt(session._companion.live, who) if has_journal else None
+    of_ranks = {} if path is None else listeners.known(path)
+    return listeners.standing(session.capture, rank, of_ranks, who.process)
 
 
 @functools.cache
