@@ -19,13 +19,13 @@ from support.processes import ROOT, python  # noqa: E402
 from support.scenes import S, beat, stand, steps  # noqa: E402
 
 ROOMS: dict[str, int] = {
-    "disttrace": 3_700,
-    "disttrace/capture": 8_100,
+    "disttrace": 3_600,
+    "disttrace/capture": 7_850,
     "disttrace/commands": 750,
     "disttrace/integrations": 150,
-    "disttrace/journal": 2_250,
-    "disttrace/lifecycle": 2_850,
-    "disttrace/recording": 1_650,
+    "disttrace/journal": 2_100,
+    "disttrace/lifecycle": 2_650,
+    "disttrace/recording": 1_600,
     "disttrace/redact": 650,
     "disttrace/testing": 950,
     "viewer/disttrace_viewer": 100,
@@ -49,7 +49,7 @@ ROOMS: dict[str, int] = {
 """Lines of Python by the two outermost folders of a file. They are ceilings: what is added to one
 room another gives up. To be lowered below 67,000 in all."""
 TESTS = 67_950
-FILES = 327
+FILES = 316
 NAMED_TWICE = 0
 FILES_ENTERED, MODULES, CLIMBS = 90, 114, 2
 """By the diagnosis of a hang of two ranks, which stand in one folder of journals."""

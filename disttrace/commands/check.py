@@ -220,10 +220,9 @@ class Rehearsal:
         return 0
 
     def _show(self, failed: Mapping[int, int]) -> None:
-        for rank, code in failed.items():
+        for rank, code in list(failed.items())[:1]:
             text = (self.folder / f"rank{rank}.out").read_text("utf-8", "replace")[-_TAIL:]
             sys.stderr.write(f"disttrace: rank {rank} ended with {code}; it said:\n{text}")
-            return
 
 
 def _write(data: bytes) -> None:

@@ -61,7 +61,9 @@ def execute(arguments: argparse.Namespace) -> int:
     except OSError as error:
         missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
         code = _NOT_FOUND if missing else _NOT_EXECUTABLE
-        raise CommandError(_why(command[0], error), code) from None
+        hint = f"; did you mean `python {command[0]}`?" if command[0].endswith(".py") else ""
+        what = f"cannot run {command[0]!r}: {error.strerror or error}{hint}"
+        raise CommandError(what, code) from None
 
 
 def environment(given: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, str]:
@@ -100,8 +102,3 @@ def _installed() -> bool:
     """Whether other processes of this Python find the package (editable installs count too)."""
     folders = [*site.getsitepackages(), site.getusersitepackages()]
     return any(os.path.exists(os.path.join(folder, "disttrace.pth")) for folder in folders)
-
-
-def _why(program: str, error: OSError) -> str:
-    hint = f"; did you mean `python {program}`?" if program.endswith(".py") else ""
-    return f"cannot run {program!r}: {error.strerror or error}{hint}"

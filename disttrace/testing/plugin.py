@@ -74,12 +74,10 @@ def echoes(outcomes: Sequence[RankOutcome], first: RankOutcome) -> str:
     alike: dict[str, list[int]] = {}
     for one in others:
         alike.setdefault(one.first if one.how == FAILED else one.ended, []).append(one.rank)
-    parts = [f"{_ranks(ranks)}: {text}" for text, ranks in alike.items()]
-    return f"{'; '.join(parts)}"
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, sorted(ranks)))}"
+    return "; ".join(
+        f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, sorted(ranks)))}: {text}"
+        for text, ranks in alike.items()
+    )
 
 
 MARK = "distributed"
@@ -254,7 +252,12 @@ class _Run:
         bad = [one for one in self._outcomes(running) if one.how in (FAILED, LOST)]
         if bad and now - min(one.at_s for one in bad) > self.stall:
             return True  # the others have had their time to notice
-        if not (running.stand_still(self.stall) and self._hangs()):
+        if not running.stand_still(self.stall):
+            return False
+        try:  # that some are slow, or do something else than to communicate, is no fault
+            if not has_fault(self._diagnosed("json")):
+                return False
+        except ValueError:
             return False
         self.given_up = "hangs"
         self.verdict = self._diagnosed("text").decode("utf-8", "replace")
@@ -264,13 +267,6 @@ class _Run:
         stall = ("--stall", str(min(self.stall, 1.5)))
         width = ("--width", "100") if form == "text" else ()
         return diagnosed(self.journals, form, *stall, *width)
-
-    def _hangs(self) -> bool:
-        """Whether a fault holds the ranks up, and not work or slowness."""
-        try:
-            return has_fault(self._diagnosed("json"))
-        except ValueError:
-            return False
 
     def _outcomes(self, running: ranks.RunningRanks) -> list[RankOutcome]:
         found = []

@@ -1,1 +1,1 @@
-"""Operations that C++ issues or finishes: kernels, hooks, store traffic."""
+"""Operations that C++ issues or finishes: kernels, hooks, functional collectives."""
