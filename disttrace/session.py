@@ -87,7 +87,7 @@ class Session:
             config, self.identity, lambda: self._journal is not None, joined_as
         )
         self._voice: Voice | None = None
-        self._without_gil: GilFreeStacks | None = None
+        self._without_gil = without_gil = GilFreeStacks(self.capture)
         self._in_step: InStep | None = None
         tasks: list[Periodic] = []
         if config.heartbeat:
@@ -96,7 +96,6 @@ class Session:
             voice.sample = lambda: self.live.sample()
             self.capture.on_stopping = voice.ask_for_stacks
             in_step = InStep(self.recorder.courses, config.dir, voice.suspect)
-            without_gil = GilFreeStacks(self.capture)
             tasks = [
                 Periodic(gil_free_stacks.PART, without_gil.look),
                 Periodic("telling of stalls", lambda _: voice.look(), lambda: voice.pause_ns),
@@ -105,9 +104,9 @@ class Session:
             if filesystem(config.dir) not in IN_MEMORY:
                 syncing = Syncing(self.capture, without_gil)
                 tasks.append(Periodic("writing the journal to the disk", syncing.look))
-            self._voice, self._in_step, self._without_gil = voice, in_step, without_gil
+            self._voice, self._in_step = voice, in_step
         self.live = Live(
-            self.capture, beats=config.heartbeat, further=tasks, without_gil=self._without_gil
+            self.capture, beats=config.heartbeat, further=tasks, without_gil=without_gil
         )
         self.capture.wake = self.live.wake
         self.capture.store_trace = config.store_trace
@@ -128,7 +127,7 @@ class Session:
         self.recorder.main_thread()  # is number 0, whatever imports torch
         self._summary.install()
         self._ending.install(self._hook)
-        if self._without_gil is not None:
+        if self.config.heartbeat:
             self._without_gil.install()
         if self._companion.exports:
             self._hook.when_imported("opentelemetry.trace", _note_spans(self.recorder))
@@ -201,8 +200,7 @@ class Session:
                 "folder",
                 f"the journal of process {os.getpid()} lies in {folder} itself, for {instead_of}",
             )
-        if self._without_gil is not None:
-            self._without_gil.start(journal.definitions)
+        self._without_gil.start(journal.definitions)
         if self._voice is not None:
             self._voice.start(self.identity)
         if self._in_step is not None:
@@ -232,8 +230,7 @@ class Session:
         if self._hook.missed(_DISTRIBUTED):
             self._reporter.report("import hook", f"nothing was recorded: {waiting.PAST}")
         self.live.stop()
-        if self._without_gil is not None:
-            self._without_gil.stop()
+        self._without_gil.stop()
         self.recorder.close()
 
     def _last_word(self, code: int, *, failed: bool) -> None:

@@ -50,7 +50,7 @@ class GilFreeStacks:
         self._told: tuple[int, int] | None = None
 
     def install(self) -> None:
-        """Once, when tracing begins: what the program registers from now on is seen."""
+        """Once, to see what the program registers from now on; before, nothing here acts."""
         try:
             self._native = compiled.load("lifecycle._answers")
         except ours(ImportError):
@@ -65,7 +65,7 @@ class GilFreeStacks:
 
     def start(self, definitions: int) -> None:
         self.stop()
-        number = _unused()
+        number = None if self._register is None else _unused()
         if self._register is None or number is None:
             return
         self._file = copy_aside(definitions)

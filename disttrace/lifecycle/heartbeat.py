@@ -63,7 +63,7 @@ class Live:
         without_gil: GilFreeStacks | None = None,
     ) -> None:
         self._capture = capture
-        self._without_gil = without_gil
+        self._without_gil = without_gil or GilFreeStacks(capture)
         self._beats = beats
         own = (
             Periodic(PART, lambda now: capture.recorder.check()),
@@ -113,8 +113,7 @@ class Live:
         """A copy must not hold half of what the thread was doing, nor warn that it has threads."""
         self._paused = self._paused or self._thread is not None
         self.stop()
-        if self._without_gil is not None:
-            self._without_gil.pause()
+        self._without_gil.pause()
 
     def after_fork(self) -> None:
         if self._paused:
@@ -122,13 +121,11 @@ class Live:
                 self._wake = SimpleQueue()
             self.start()
             self._paused = False
-        if self._without_gil is not None:
-            self._without_gil.resume()
+        self._without_gil.resume()
 
     def in_child(self) -> None:
         """In a forked child: the thread stayed behind; one of its own comes with the journal."""
-        if self._without_gil is not None:
-            self._without_gil.stop()
+        self._without_gil.stop()
         self._fresh()
 
     def _fresh(self) -> None:
