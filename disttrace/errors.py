@@ -18,8 +18,7 @@ _LONGEST = 300  # characters of an exception's first line
 _FURTHER, _READ = 700, 2_000  # and of the lines behind it; how much is looked at
 _PATIENCE_MS = 200  # for a reader of stderr that has much to do
 _OF_WRITING = {signal.SIGTTOU, signal.SIGPIPE, signal.SIGXFSZ}
-"""What a write may bring: from a terminal's background, to a pipe without a reader, and beyond the
-limit of a file's size. By default each stops or ends the program."""
+"""Signals that a write may bring (background, no reader, size), which stop or end a program."""
 SCARCE = (MemoryError, RecursionError)
 
 _TRACEBACK = "Traceback (most recent call last):"

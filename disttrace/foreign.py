@@ -35,8 +35,7 @@ _SILENT = ("MemoryError", "StopIteration", "Empty")
 """Those that C raises without an argument."""
 
 MOST = 200
-"""Entries of a traceback that are looked at. An exception that is kept and raised again and again
-has all that it ever passed, and what it passed last comes first."""
+"""Entries of a traceback that are looked at: one raised again and again has all it ever passed."""
 
 _DEEPEST = 3  # containers within containers that are shown, and callables within callables
 _LONGEST, _WIDEST = 10_000, 100  # characters or bits, and items, of what is made a text of

@@ -70,8 +70,7 @@ _AGENT_MODULES = frozenset(
 _AGENT_SCRIPTS = frozenset({"torchrun", "torchrun.exe"})
 
 PREFIXES = () if getattr(sys, "frozen", False) else (sys.exec_prefix, sys.base_exec_prefix)
-"""The folders below which the interpreter that runs is installed; none for a frozen program. As
-they are before the program can change them."""
+"""Where this interpreter is installed, before the program changes it; none if it is frozen."""
 
 _WITH_VALUE = frozenset({"-X", "-W", "--check-hash-based-pycs"})  # the interpreter's options
 _FLAGS = frozenset(

@@ -177,8 +177,7 @@ def _document(function: types.FunctionType, original: Any) -> None:
 
 
 def _builtin(function: types.FunctionType, original: types.BuiltinFunctionType) -> Any:
-    """What calls ``function``, and is no method where a class of the program's has it as an
-    attribute (``leave = sys.exit``): a builtin is none."""
+    """Calls ``function``, and is no method as an attribute of a class (``leave = sys.exit``)."""
     kind: type = type(original)
     behaviour: dict[str, Any] = {
         "__call__": staticmethod(function),

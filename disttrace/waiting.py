@@ -163,8 +163,7 @@ def _initializing(module: object) -> bool:
 
 
 def _is_there(module: object) -> bool:
-    """Whether it is executed, or was, and `ImportHook._watch` did not hear of it. To look at an
-    attribute of a lazy one would have it executed."""
+    """Whether it is, or was, executed unheard. To read an attribute of a lazy one executes it."""
     loader = getattr(_spec(module), "loader", None)
     lazy = type(module).__module__ == "importlib.util"
     return module is not None and not lazy and "exec_module" not in getattr(loader, "__dict__", ())
@@ -302,8 +301,7 @@ def _forked() -> None:
 
 
 def _catch_up() -> None:
-    """Begin now if torch came past the hook. What forks is here for it: nothing else calls us where
-    nothing asks the hook any more."""
+    """Begin now if torch came past the hook, which nothing may ask any more."""
     if _state is not None and _state.hook.catch_up():
         _state.report(f"recorded from here on only: {PAST}")
 

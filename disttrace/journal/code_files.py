@@ -13,8 +13,7 @@ _PACKAGES = re.compile(r"/(?:site|dist)-packages/(.+)")
 _GENERATED = re.compile(
     r"^<eval_with_key>|^<frozen |^<__array_function__ |/torchinductor_[^/]*/|/c[a-z2-7]{51}\.py$"
 )
-"""What torch.compile or the interpreter made: no line of it is in the program. Inductor names
-files by hashes, wherever its cache is."""
+"""Made by torch.compile (files are named by hashes) or the interpreter, not the program."""
 _STARTER = re.compile(r"/bin/[^/.]+$")
 """A script that pip made to call a package."""
 

@@ -44,8 +44,7 @@ def missing(name: str) -> str | None:
 
 
 def checksum(name: str) -> int | None:
-    """The checksum of the source beside us: an editable install may keep what was compiled from
-    an older one. The build hook works it out alike."""
+    """Of the source beside us: what an editable install has compiled may be older."""
     for suffix in (".c", ".cpp"):
         try:
             with open(os.path.join(_ROOT, *name.split(".")) + suffix, "rb") as source:

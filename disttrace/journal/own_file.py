@@ -65,8 +65,7 @@ _lseek, _getpid = os.lseek, os.getpid
 
 
 class OfParent(OSError):  # noqa: N818 - what it is, in one word
-    """This process is a copy that a library forked, without Python's hooks: its files are those of
-    the process that it was copied from."""
+    """This process was forked without Python's hooks: its files are its parent's."""
 
 
 class OwnFile:

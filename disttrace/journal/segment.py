@@ -126,8 +126,7 @@ class SegmentFull(ValueError):  # noqa: N818 - a signal to open the next one, no
 
 
 class SegmentLost(SegmentFull):
-    """What is put there reaches no reader; the text is the reason. Without one nothing is lost yet,
-    but a mapping is not safe any more."""
+    """What is put there reaches no reader, and why; without a reason nothing is lost yet."""
 
 
 class Unmapped(SegmentLost):

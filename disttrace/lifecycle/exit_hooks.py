@@ -51,8 +51,7 @@ class Ending:
         close: Callable[[], None],
         last_word: Callable[..., None],
     ) -> None:
-        """``last_word(code, failed=)`` is called last, with the exit code; ``failed``: an exception
-        reached the top."""
+        """``last_word(code, failed=)`` comes last; ``failed``: an exception reached the top."""
         self._capture = capture
         self._guard = partial(capture.guard, PART)
         self._close = close

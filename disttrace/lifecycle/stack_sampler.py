@@ -107,8 +107,7 @@ def handled_reader() -> Callable[[int], Handled] | None:
 
 
 def walked(skip: int) -> Lines:
-    """Frame by frame, and no frame survives this: one that outlives its function keeps the
-    function's tensors and groups, which would then die in our thread."""
+    """Frame by frame; none is kept, for its tensors and groups would die in our thread."""
     found: Lines = {}
     frames = sys._current_frames()
     frame: FrameType | None = frames.pop(skip, None)
@@ -164,8 +163,7 @@ def _acts(steps: Sequence[tuple[int, object]]) -> bool:
 
 
 def _turns(code: CodeType, start: int, end: int) -> int:
-    """A line of the shortest loop that a part of the code is in, the same for all parts, where
-    nothing else is done than to look; 0: there is none."""
+    """A line of the shortest loop around all parts in which is only looked; 0: none."""
     steps = [*dis.get_instructions(code)]
     jumps = {*dis.hasjrel, *dis.hasjabs}
     loops = [

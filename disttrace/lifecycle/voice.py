@@ -47,11 +47,9 @@ LOOK_QUIET_NS = 150_000_000
 _START_AT = 0.4
 """Of the limit: so long nothing has moved when the companion is started; it is ready in time."""
 _ALONE_NS = 200_000_000
-"""After so long a rank looks whether it is alone on its host: processes that were started together
-have journals by then, and torch takes longer before anything can hang."""
+"""After so long a rank looks whether it is alone: others started with it have journals then."""
 _SLOW_NS = 30_000_000_000
-"""After so long a rank wants a companion to see which ranks make others wait: a job that is
-shorter, or just starts, is not worth a process."""
+"""After so long a rank wants a companion that sees slow ranks; shorter jobs need none."""
 _FAR_NS = 2_000_000_000
 """The same where other hosts are to hear soon what is called here."""
 _MOST_STARTS = 3  # one that was killed is replaced, but not for ever

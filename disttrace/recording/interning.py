@@ -34,8 +34,7 @@ VARIANTS = 64
 VARYING = ("name", "shapes", "dtypes", "bytes", "splits", "reduce_op", "root", "args")
 
 LOCK = RLock()
-"""A signal handler may record while its thread records. One for every recorder, for what is
-called around a fork is registered once."""
+"""A signal handler may record within; one for all recorders, as forks are watched once."""
 
 FURTHER = "(more than the journal may define)"
 

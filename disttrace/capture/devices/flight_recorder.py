@@ -212,8 +212,7 @@ def frees_gil(ask: Ask) -> bool:
 
 
 class FreeOfGil:
-    """By C++ without the GIL, and by the binding from the first time on that C++ throws: its JSON
-    knows no thread name that was cut inside a character."""
+    """By C++ without the GIL, until it throws (its JSON has no half characters); then bound."""
 
     def __init__(self, dump: Callable[[bool], bytes], bound: Callable[..., bytes]) -> None:
         self._dump, self._bound = dump, bound
@@ -331,8 +330,7 @@ def _answer(
     parse: Callable[[_E], Record],
     question: Question,
 ) -> Reply:
-    """Ask, and read the clocks around it; then read the entries that matter, while other threads
-    may go on after every few."""
+    """Ask between two clocks; read entries that matter, and let other threads go on."""
     offset, _ = unix_offset()
     begin, asked = time.thread_time_ns(), time.perf_counter_ns()
     text = dump()

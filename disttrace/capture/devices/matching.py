@@ -206,8 +206,7 @@ class Entries:
         return (max(made, key=lambda e: e.created).key,) if made else ()
 
     def _within(self, running: Running, before: int, after: int = 0) -> list[Record]:
-        """What was made in the calls of ``running``, or so long ``before`` and ``after`` them, in
-        the order of the answer."""
+        """What was made in its calls, ``before`` and ``after`` them so long, in order."""
         lanes = self._lanes_of(running)
         found: list[tuple[int, Record]] = []
         for since, until in running.windows:
@@ -234,8 +233,7 @@ class Entries:
 
 
 def is_complete(running: Running, by_key: Mapping[Key, Record]) -> bool | None:
-    """What an answer that holds all entries shows of an operation whose entries are known; None:
-    they are not there, or will never show more."""
+    """What a full answer shows of an operation; None: its entries are gone, or will not show it."""
     found = [by_key.get(key) for key in running.entries]
     if not found or None in found:
         return None

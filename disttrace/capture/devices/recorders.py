@@ -70,8 +70,7 @@ class Channel:
 
 
 class Recorders:
-    """Channels by name. ``source`` gives how to query a recorder; ``unsafe`` gets one that this
-    torch cannot query."""
+    """Channels by name, made by ``source``; ``unsafe`` gets one that torch cannot query."""
 
     def __init__(
         self,

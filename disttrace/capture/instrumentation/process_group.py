@@ -125,8 +125,7 @@ class _CalledBack(Part):
 
 
 def _called_back(capture: Capture, row: Method, make: Function, original: Function) -> Function:
-    """The wrapper of a Python backend's method: ``make(original)``, unless C++ calls it for an
-    operation that the group's pre-hook has put on record."""
+    """The wrapper of a Python backend's method, but for what a hook has put on record."""
     recorded, issuing = make(original), capture.issuing
 
     def begun(thread: ThreadState, backend: Any, *_: Any) -> Operation | None:

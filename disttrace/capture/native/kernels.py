@@ -127,8 +127,7 @@ def after_key(name: str = KEY) -> Any:
 
 @contextlib.contextmanager
 def including(name: str) -> Iterator[None]:
-    """Have the calling thread come through the kernels of a key, also in what a mode or a tensor
-    subclass runs: torch excludes all keys above its own there."""
+    """Have the thread come through the kernels of a key, also within modes and subclasses."""
     key = torch._C._parse_dispatch_key(name)  # not all of them are attributes of DispatchKey
     included = torch._C._dispatch_tls_is_dispatch_key_included(key)
     excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(key)

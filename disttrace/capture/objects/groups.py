@@ -55,8 +55,7 @@ class GroupEntry:
     def stream_counter(
         self, direction: str, peer: int, tag: int | None, backend: str | None, *, new: bool
     ) -> Counter | None:
-        """Counts messages to or from ``peer`` (group rank); without ``new`` only those of streams
-        that were seen before."""
+        """Counts messages with ``peer`` (group rank); only known streams without ``new``."""
         key = (direction, peer, None if backend in fmt.ON_DEVICE else tag)
         return self.counter(key) if new else self.counters.get(key)
 
@@ -230,8 +229,7 @@ class Groups:
         return self._add(group, keys)
 
     def _served_by(self, backend: Any) -> GroupEntry | None:
-        """The group of a backend for which C++ has handed out a new object, known from now on:
-        used directly, it is that group."""
+        """The group of a backend that C++ handed out anew, known from now on."""
         from torch._C._distributed_c10d import Backend, ProcessGroup
         from torch.distributed import distributed_c10d as c10d
 
