@@ -130,16 +130,20 @@ def _capture(*, queried: bool) -> dict[str, Any]:
     except Exception as error:  # a broken torch is what this command is for
         problem = f"torch cannot be examined: {type(error).__name__}: {error}"
         return {**nothing, "problem": problem}
-    off = {"completion": "unknown, for DISTTRACE_DEVICE is off", "set": "set DISTTRACE_DEVICE=auto"}
     return {
         "parts": [{"name": name, "state": state} for name, state in seen.parts],
         "not_captured": seen.not_captured,
-        "devices": [
-            {"backend": backend, **({"completion": how, "set": advice or None} if queried else off)}
-            for backend, how, advice in seen.devices
-        ],
+        "devices": _devices(seen.devices, queried=queried),
         "problem": None,
     }
+
+
+def _devices(seen: list[tuple[str, str, str]], *, queried: bool) -> list[dict[str, Any]]:
+    off = {"completion": "unknown, for DISTTRACE_DEVICE is off", "set": "set DISTTRACE_DEVICE=auto"}
+    return [
+        {"backend": backend, **({"completion": how, "set": advice or None} if queried else off)}
+        for backend, how, advice in seen
+    ]
 
 
 def _lines(report: dict[str, Any]) -> Iterator[str]:
