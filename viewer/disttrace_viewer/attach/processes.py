@@ -118,9 +118,7 @@ def _that_communicate(found: Sequence[Found], parents: Mapping[int, int]) -> lis
 
 
 def _threads(pid: int) -> tuple[bool, int]:
-    """Whether a process has threads of a process group, and how many threads it has: a fork has one
-    of them.
-    """
+    """Whether threads of a group are there, and how many threads: a fork has one."""
     names = thread_names(pid)
     return any(name.startswith(_OF_GROUPS) for name in names), len(names)
 

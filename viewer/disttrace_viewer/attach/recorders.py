@@ -49,9 +49,7 @@ class NoAnswer(Exception):  # noqa: N818 - what a process does, no error of ours
 
 
 def address(pid: int) -> Address | None:
-    """Where a process's worker server listens: a path or a port; None where there is none, or where
-    it is not known which of its ports it is.
-    """
+    """Path or port of a process's worker server; None where there is none that is certain."""
     try:
         kinds = (file.partition(":") for file in opened(pid))
         own = {inode.strip("[]") for kind, _, inode in kinds if kind == "socket"}

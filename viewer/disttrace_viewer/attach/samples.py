@@ -109,9 +109,7 @@ def _looks(found: Sequence[Found]) -> Mapping[int, Look]:
 
 
 def _look(pid: int) -> Look:
-    """The main thread of a process; once more, stopping it for a moment, where it moves too fast
-    to be read while it runs.
-    """
+    """A process's main thread; stopped for a moment where it moves too fast to be read."""
     trouble = "py-spy is not installed"
     for options in (["--nonblocking"], []):
         command = [py_spy() or "py-spy", "dump", "--json", "--locals", *options, "--pid", str(pid)]

@@ -299,9 +299,7 @@ def note(processes: Sequence[Process], but: Container[str] = frozenset()) -> Non
 
 
 def tell(processes: Sequence[Process], answers: Iterable[HostTrouble]) -> None:
-    """Reports on this host: into the journal of the process that it names, or else of the
-    lowest rank of ``processes``.
-    """
+    """Write reports on this host into the journal of the process named, else of the lowest rank."""
     own = sorted((p for p in processes if p.pid), key=lambda p: (p.rank is None, p.rank, p.pid))
     for one in answers:
         named = [p for p in own if p.pid == one.pid]

@@ -147,9 +147,7 @@ CALLS_S = 4.5
 
 
 def newest_calls(command: Sequence[str]) -> bytes:
-    """The newest calls of this host's processes, read by a process of ``command``
-    (``companion/verdict.py``); empty where they cannot be read in time.
-    """
+    """The newest calls on this host, read by a process of ``command``; empty where it is late."""
     try:
         read = subprocess.run(
             command,

@@ -100,9 +100,7 @@ class _Round:
 
 
 class Endpoint:
-    """``requested`` gets what the server requests, for ``answer`` to send it; ``wanted`` that a
-    client has waited for the limit.
-    """
+    """``requested`` gets requests of the server; ``wanted``: a client has waited for the limit."""
 
     def __init__(
         self,

@@ -8,9 +8,8 @@ from typing import Any
 from disttrace_viewer.companion.service import CompanionLog, Duty, Order
 from disttrace_viewer.otlp.pipeline import Pipeline
 from disttrace_viewer.otlp.sdk import Tracers
-from disttrace_viewer.otlp.sending import LAST_S, Metrics, Sender
+from disttrace_viewer.otlp.sending import LAST_S, Metrics, to_collector
 from disttrace_viewer.otlp.spans import Emit
-from disttrace_viewer.otlp.target import exporter, target
 from disttrace_viewer.trace.plain_text import whole
 
 
@@ -22,13 +21,10 @@ class Export(Duty):
         self._order = order
         self._owner = owner
         self._log = log
-        where = target("TRACES")
-        self._sender: Sender | None = None
         emit: Emit = lambda span: None  # noqa: E731 - no collector is set
         full: Callable[[], bool] = lambda: False  # noqa: E731
-        if (protocol := where.protocol) is not None:
-            name = f"the collector at {where.name}"
-            self._sender = Sender(lambda: exporter("TRACES", protocol), name, log.write)
+        self._sender = to_collector(log.write)
+        if self._sender is not None:
             emit, full = Tracers(self._sender).emit, self._sender.full
         pending_ns = int(order.pending_s * 1e9)
         self.pipeline = Pipeline(emit, pending_ns=pending_ns, say=log.write, full=full)

@@ -17,11 +17,10 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import IO
+from contextlib import suppress
 
 from disttrace.journal.format import DEVICE, HOST, LINK
 from disttrace.journal.proc import ROOT, here, opened
@@ -161,37 +160,31 @@ class NvidiaSmi:
     def __init__(self, command: str | None = None) -> None:
         """``command``: a path; else what PATH has, where NVIDIA's driver is loaded."""
         self._child: subprocess.Popen[bytes] | None = None
-        self._output: IO[bytes] | None = None
         if command is None and os.path.exists(_DRIVER):
             command = shutil.which("nvidia-smi")
-        if command is None:
-            return
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - read when it has answered
-        try:
-            self._child = subprocess.Popen(
-                [command, *_COMMAND],
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except OSError:
-            self._output.close()
+        if command is not None:
+            with suppress(OSError):
+                self._child = subprocess.Popen(
+                    [command, *_COMMAND],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
 
     def answers(self, until: float) -> list[HostTrouble]:
         """The output up to then (monotonic); one that a driver holds is killed and left behind."""
-        if self._child is None or self._output is None:
+        child = self._child
+        if child is None or child.stdout is None:
             return []
         try:
-            self._child.wait(max(0.0, until - time.monotonic()))
+            output, _ = child.communicate(timeout=max(0.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:
-            self._child.kill()
-            self._child.returncode = -signal.SIGKILL  # nobody waits: the driver may hold it
-            self._output.close()
+            child.kill()
+            child.returncode = -signal.SIGKILL  # nobody waits: the driver may hold it
+            child.stdout.close()
             return []
-        with self._output as output:
-            output.seek(0)
-            return read_smi(output.read(64 << 10).decode("utf-8", "replace"), time.time())
+        return read_smi(output[: 64 << 10].decode("utf-8", "replace"), time.time())
 
 
 def read_smi(output: str, at_s: float) -> list[HostTrouble]:
@@ -290,9 +283,7 @@ def read_ras(status: str, at_s: float) -> list[HostTrouble]:
 
 
 def is_theirs(port: int, pids: Collection[int]) -> bool:
-    """Whether this port is listened at, and by none but these processes: another job on this host
-    has the same one.
-    """
+    """Whether these processes alone listen at this port: jobs of one host share it."""
     listening = {inode for name in ("tcp", "tcp6") for inode in _listening(name, port)}
     sockets = {f"socket:[{inode}]" for inode in listening}
     return bool(sockets) and sockets <= {file for pid in pids for file in opened(pid)}
@@ -361,7 +352,7 @@ class Asking:
     def _ask(self, pids: Sequence[int], since_s: float, until: float) -> None:
         found: list[HostTrouble] = []
         try:
-            devices = uses_devices(pids)
+            devices = any(file.startswith(_GPU) for pid in pids for file in opened(pid))
             smi = NvidiaSmi() if devices else None
             reported = ask_kernel(since_s)
             found += concerning(reported, pids, devices=devices, counted=_counts_all())
@@ -374,11 +365,6 @@ class Asking:
                 one if one.pid is None or _is_here(one) else replace(one, pid=None)
                 for one in found[:MOST_TOLD]
             )
-
-
-def uses_devices(pids: Iterable[int]) -> bool:
-    """Whether any of them has a device of NVIDIA's open."""
-    return any(target.startswith(_GPU) for pid in pids for target in opened(pid))
 
 
 def concerning(

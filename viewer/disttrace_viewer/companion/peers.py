@@ -52,9 +52,7 @@ class Peers:
     def __init__(
         self, identity: str, answer: Callable[[Sequence[str]], bytes], *, about: str = ""
     ) -> None:
-        """``answer`` gives what is sent for the words of a request; what the hosts meet ``about``
-        has ports of its own.
-        """
+        """``answer`` gives what is sent for a request; each ``about`` has ports of its own."""
         self._about, self._me, self._answer = about, identity, answer
         self._secret = secret_of_job()
         self._requests: queue.SimpleQueue[tuple[int, tuple[str, ...]]] = queue.SimpleQueue()

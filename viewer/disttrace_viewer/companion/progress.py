@@ -37,9 +37,7 @@ class NewestSegment:
         self._open(newest_segment(self._path)).skip()
 
     def advance(self) -> bool:
-        """Take the next segment when this one is read to its end; whether what comes then does not
-        follow on what was read. Raises OSError.
-        """
+        """Go on to the next segment; whether records between are missed. Raises OSError."""
         now = time.monotonic()
         if self.tail is None:
             self.skip()

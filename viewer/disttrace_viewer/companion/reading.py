@@ -13,14 +13,7 @@ from contextlib import suppress
 
 import orjson
 
-from disttrace.journal.format import (
-    definitions_name,
-    is_of_job,
-    is_own,
-    is_plain_name,
-    opened_own,
-    segment_name,
-)
+import disttrace.journal.format as fmt
 from disttrace.journal.proc import ROOT, entries
 from disttrace_viewer.companion.protocol import Address, stores
 from disttrace_viewer.load.definitions import number_in
@@ -79,14 +72,14 @@ class OwnJournals:
     def _entries(self) -> dict[str, bool]:
         """Paths of the journals that processes here listed as theirs, and whether these live."""
         try:
-            with opened_own(self._roll, os.O_RDONLY) as fd:
+            with fmt.opened_own(self._roll, os.O_RDONLY) as fd:
                 data = os.pread(fd, _MOST_ROLL, 0)
         except OSError:
             return {}
         found = {}
         for one in entries(data):
             path = os.path.join(self._directory, one.base)
-            ours = is_plain_name(one.base) and is_of_job(one.base, self._job)
+            ours = fmt.is_plain_name(one.base) and fmt.is_of_job(one.base, self._job)
             if ours and path not in self._earlier:
                 found[path] = one.lives
         return found
@@ -94,10 +87,10 @@ class OwnJournals:
     def _of(self, base: str) -> Files:
         """Its files by their names; a long journal's oldest segments are gone."""
         found = Files(base)
-        if os.path.lexists(definitions_name(base)):
-            found.definitions = definitions_name(base)
+        if os.path.lexists(fmt.definitions_name(base)):
+            found.definitions = fmt.definitions_name(base)
         number = self._first.get(base, 1)
-        if not os.path.lexists(segment_name(base, number)):
+        if not os.path.lexists(fmt.segment_name(base, number)):
             listed = named(
                 os.path.join(self._directory, name)
                 for name in os.listdir(self._directory)
@@ -105,7 +98,7 @@ class OwnJournals:
             )
             number = min((n for one in listed for n in one.segments), default=1)
             self._first[base] = number
-        while os.path.lexists(path := segment_name(base, number)):
+        while os.path.lexists(path := fmt.segment_name(base, number)):
             found.segments[number] = path
             number += 1
         return found
@@ -134,7 +127,7 @@ def of_job(root: str, job: str) -> list[Files]:
 def _of_hosts(root: str, job: str) -> list[str]:
     """``ROOT/JOB/HOST`` of all hosts that have one. No link is followed: others may write there."""
     below = os.path.join(root, job)
-    if os.path.islink(below) or not is_plain_name(job):
+    if os.path.islink(below) or not fmt.is_plain_name(job):
         return []
     try:
         with os.scandir(below) as found:
@@ -144,18 +137,13 @@ def _of_hosts(root: str, job: str) -> list[str]:
 
 
 def _inside(path: str, job: str) -> list[Files]:
-    names = (name for name in os.listdir(path) if is_of_job(name, job))
+    names = (name for name in os.listdir(path) if fmt.is_of_job(name, job))
     return named(os.path.join(path, name) for name in names)
 
 
 def mark_of(base: str) -> tuple[str, ...]:
     """Host, pid and id of a journal's process, as its name has them whatever the job is called."""
     return tuple(_parts(base)[-3:])
-
-
-def marks_of(states: Iterable[State]) -> set[tuple[str, ...]]:
-    """The same of the processes of states."""
-    return {mark_of(state.base) for state in states}
 
 
 def written_s(files: Files) -> float:
@@ -171,7 +159,7 @@ def written_s(files: Files) -> float:
 
 def _began_s(base: str) -> float | None:
     try:
-        with opened_own(definitions_name(base), os.O_RDONLY) as fd:
+        with fmt.opened_own(fmt.definitions_name(base), os.O_RDONLY) as fd:
             record = orjson.loads(os.pread(fd, _FIRST_LINE, 0).partition(b"\n")[0])
         return None if record.get("role") == AGENT else record["start_ns"] / 1e9
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -240,13 +228,13 @@ def beside(root: str, job: str, local: Merged, known: Collection[State]) -> list
         return []
     ids = {*local.states, *(state.id for state in known)}
     began = min((p.start_ns for p in trace.processes), default=0)
-    marks = {*marks_of(local.states.values()), *marks_of(known)}
-    found = named(entry.path for entry in os.scandir(root) if not is_of_job(entry.name, job))
+    marks = {mark_of(state.base) for state in (*local.states.values(), *known)}
+    found = named(entry.path for entry in os.scandir(root) if not fmt.is_of_job(entry.name, job))
     newest = sorted(
         (modified_ns(one.definitions), one.base, one) for one in found if one.definitions
     )
     files = [one for at_ns, base, one in newest if at_ns >= began and mark_of(base) not in marks]
-    files = [one for one in files[-MOST_BESIDE:] if all(map(is_own, one.paths))]
+    files = [one for one in files[-MOST_BESIDE:] if all(map(fmt.is_own, one.paths))]
     others = folder.of_journals(files, window=WINDOW) if files else Merged({})
     return [
         others.states[process.id]

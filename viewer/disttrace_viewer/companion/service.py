@@ -18,13 +18,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import disttrace.journal.format as fmt
-from disttrace.journal.format import (
-    CALLS_SUFFIX,
-    LIVE_SUFFIX,
-    ROLL_SUFFIX,
-    is_plain_name,
-    opened_own,
-)
 from disttrace.journal.proc import Entry, entries
 from disttrace.lifecycle.meeting import namespace
 from disttrace_viewer.otlp.target import without_secrets
@@ -55,7 +48,7 @@ class JournalRegistry:
         new = []
         for entry in entries(data):
             path = os.path.join(os.path.dirname(self.path), entry.base)
-            if not is_plain_name(entry.base) or not fmt.is_own(
+            if not fmt.is_plain_name(entry.base) or not fmt.is_own(
                 fmt.definitions_name(path), self.owner
             ):
                 self.refused.append(entry.base)
@@ -112,7 +105,7 @@ def sweep(folder: str) -> int:
     their processes; how many. Of what cannot be read or removed nothing is reported.
     """
     removed = 0
-    own = f"-{namespace()}{ROLL_SUFFIX}"
+    own = f"-{namespace()}{fmt.ROLL_SUFFIX}"
     try:
         names = [name for name in os.listdir(folder) if name.endswith(own)][:_MOST]
     except OSError:
@@ -123,14 +116,14 @@ def sweep(folder: str) -> int:
             found = os.lstat(path)
             if time.time() - found.st_mtime < SETTLED_S or not stat.S_ISREG(found.st_mode):
                 continue
-            with opened_own(path, os.O_RDONLY) as fd:
+            with fmt.opened_own(path, os.O_RDONLY) as fd:
                 writers = [*entries(os.pread(fd, _MOST_BYTES, 0))]
             if any(one.lives for one in writers):
                 continue
             journals = name.partition("-")[0]
-            for base in {one.base for one in writers if is_plain_name(one.base)}:
+            for base in {one.base for one in writers if fmt.is_plain_name(one.base)}:
                 with suppress(FileNotFoundError):
-                    os.unlink(os.path.join(folder, f"{journals}-{base}{CALLS_SUFFIX}"))
+                    os.unlink(os.path.join(folder, f"{journals}-{base}{fmt.CALLS_SUFFIX}"))
             os.unlink(path)
             removed += 1
     return removed
@@ -208,7 +201,7 @@ class Order:
     @property
     def live(self) -> str:
         """The file in which processes of this host read what is known of their ranks."""
-        return os.path.splitext(self.says)[0] + LIVE_SUFFIX
+        return os.path.splitext(self.says)[0] + fmt.LIVE_SUFFIX
 
 
 class Duty:

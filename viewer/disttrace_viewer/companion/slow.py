@@ -177,9 +177,7 @@ def _at(seconds: float) -> str:
 def object_of(
     slow: Sequence[Slow], text: str, places: Places, ids: Mapping[int, str]
 ) -> dict[str, Any]:
-    """The object, with a finding that has the fields of ``diagnose --json``; ``ids``: of the
-    processes of this host, by rank.
-    """
+    """The object, with a finding as in ``diagnose --json``; ``ids`` of processes here by rank."""
     ranks = sorted(one.rank for one in slow)
     waiting = _waiting(slow)
     op, frame = places.get(slow[0].place, ("", None))

@@ -468,9 +468,7 @@ class Telling:
         leaning: Callable[[int], float | None],
         now: float,
     ) -> list[Notice]:
-        """The lines that are due. ``hosts``: by rank; ``leaning``: the share of a rank so far, None
-        where nothing is known of it any more.
-        """
+        """Lines that are due. ``hosts`` by rank; ``leaning``: a rank's share so far, if known."""
         ranks = {one.rank: one for one in reversed(slow)}  # the worst of a rank's groups
         self._seen = {rank: self._seen.get(rank, now) for rank in ranks}
         found, taken = [], set[int]()

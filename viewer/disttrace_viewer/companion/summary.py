@@ -346,9 +346,7 @@ _Waiter = tuple[int, str, int]
 
 
 def reported(others: Iterable[HostSummary], states: Iterable[State]) -> tuple[WaitsWith, ...]:
-    """Of hosts of which no states were requested the ranks that wait where processes wait whose
-    states are known.
-    """
+    """Ranks of hosts without states that wait where processes wait whose states are known."""
     exact: dict[tuple[str, int, int], list[_Waiter]] = {}
     alike: dict[int, list[_Waiter]] = {}
     for state in states:

@@ -61,10 +61,7 @@ HERE = ""
 
 
 class Judge:
-    """Reads the journals of a host on request, and requests of others what is not there.
-
-    Where these are of all ranks no other host is asked.
-    """
+    """Reads this host's journals on request; requests of others what it needs."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
@@ -177,9 +174,7 @@ class Judge:
         return found
 
     def _requested(self, local: Merged) -> tuple[list[PeerReply], list[PeerReply]]:
-        """The states of all hosts; of very many those of hosts that stand out, and summaries of the
-        others.
-        """
+        """States of all hosts; of more than a few only of those that stand out, else summaries."""
         summaries: list[PeerReply] = []
         if len(self.peers.clients) <= MOST_HOSTS:
             return self.peers.request(("states",)), summaries
@@ -249,34 +244,36 @@ class Judge:
         return self._found(self._settled(received), received, meets=meets)
 
     def _settled(self, received: Received) -> Verdict:
-        found = self._settled_of(received, None)
+        """The verdict, without processes that share no more than the job's name with ours."""
+        found = self._judged(received, None)
         errors = [f for f in found.findings if f.severity == ERROR]
         others = words.of_others(found.case, words.reached(found.case, errors, self._told))
         if not others:
             return found
         processes = found.case.evidence.trace.processes
-        return self._settled_of(received, {p.id for p in processes if p.index not in others})
+        return self._judged(received, {p.id for p in processes if p.index not in others})
 
     @property
     def _told(self) -> set[str]:
         return {process for process, _ in self._stalled}
 
-    def _settled_of(self, received: Received, only: Set[str] | None) -> Verdict:
-        return settled(lambda: self._judged(received, only), lambda one: [one.case.evidence])
-
     def _judged(self, received: Received, only: Set[str] | None) -> Verdict:
-        return judged(
-            self._own.files(),
-            choose=(lambda jobs: current(jobs, self._order.job, received))
-            if only is None
-            else None,
-            only=only,
-            stall_ns=round(self._order.stall_s * 1e9),
-            local=self._local(),
-            others=received.merged,
-            fetch=lambda wanted: self._fetched(wanted, received),
-            look=received.look,
-        )
+        def choose(jobs: Sequence[LaunchedJob]) -> list[str]:
+            return current(jobs, self._order.job, received)
+
+        def once() -> Verdict:
+            return judged(
+                self._own.files(),
+                choose=choose if only is None else None,
+                only=only,
+                stall_ns=round(self._order.stall_s * 1e9),
+                local=self._local(),
+                others=received.merged,
+                fetch=lambda wanted: self._fetched(wanted, received),
+                look=received.look,
+            )
+
+        return settled(once, lambda one: [one.case.evidence])
 
     def _fetched(self, wanted: Sequence[str], received: Received) -> Sequence[State]:
         """All of some processes, from the hosts that sent their states."""

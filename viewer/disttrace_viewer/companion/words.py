@@ -39,9 +39,7 @@ def lines(
     word: str = "stalled",
     apart: bool = False,
 ) -> list[str]:
-    """At most ten lines, whatever the number of ranks. ``word``: what all of it is; ``apart``: some
-    of the journals lie on other hosts.
-    """
+    """At most ten lines. ``word`` comes first; ``apart``: some journals lie on other hosts."""
     if not found:
         return []
     doubted = word in ("stalled", "diverged")
@@ -106,9 +104,7 @@ def for_command(
 
 
 def those_of(trace: JobTrace, job: Collection[int]) -> tuple[str, int]:
-    """``Ranks 0-2``, and how many they are; launchers, which are in no group, count only where
-    none has a rank.
-    """
+    """``Ranks 0-2``, and how many; launchers count only where none has a rank."""
     ranks = {*trace.ranks_of([i for i in job if not trace.processes[i].is_agent])}
     if ranks:
         return sentences.capital(sentences.ranks(ranks)), len(ranks)

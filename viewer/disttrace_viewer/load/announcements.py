@@ -42,9 +42,7 @@ def paths_of(directory: str, job: str) -> Iterator[str]:
 
 
 def said(directories: Iterable[str], jobs: Iterable[str]) -> tuple[dict[str, Any], ...]:
-    """The objects that were kept of some jobs, oldest first, by the folders of their journals; what
-    is none is left out.
-    """
+    """The announcements that were kept of some jobs, by folders of journals, oldest first."""
     places = [one for one in {*directories} if not files.is_remote(one)]
     paths = {path for one in places for job in {*jobs} for path in paths_of(one, job)}
     found = [one for path in sorted(paths) for one in _read(path)]
@@ -82,10 +80,7 @@ def keep(path: str, objects: Sequence[dict[str, Any]]) -> None:
 
 
 def keep_once(path: str, objects: Sequence[dict[str, Any]], is_said: Callable[[], bool]) -> bool:
-    """``keep`` unless ``is_said``, under one lock with it; whether it was kept.
-
-    Raises OSError.
-    """
+    """``keep`` unless ``is_said``, under one lock; whether it was kept. Raises OSError."""
     import fcntl  # not where journals are only read
 
     with _opened(path) as file:

@@ -114,9 +114,7 @@ def settle(found: Listing, taken: Taken, problems: Problems) -> list[Files]:
 def _strangers(
     paths: Sequence[str], asked: Sequence[str], beside: Collection[str], problems: Problems
 ) -> None:
-    """Name the files of no known form: those that were named, and JSON that lies beside
-    journals or where nothing else was found.
-    """
+    """Name files of no known form that were given, and JSON beside journals or alone."""
     of_folder: dict[str, list[str]] = {}
     for path in paths:
         folder, name = os.path.split(path)

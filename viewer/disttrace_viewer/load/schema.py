@@ -309,9 +309,7 @@ def json_object(line: bytes | str) -> dict[str, Any] | None:
 
 
 def _odd_json(line: bytes | str) -> object:
-    """JSON with halves of surrogate pairs, as undecodable file names leave them, or huge numbers:
-    the recorder writes it where orjson cannot.
-    """
+    """JSON that orjson refuses: huge numbers, halves of surrogate pairs of odd file names."""
     if len(line) > LONGEST_ODD:
         return None
     try:

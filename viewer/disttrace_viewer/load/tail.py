@@ -117,9 +117,7 @@ class Defined:
 
 
 def newest_segment(path: str) -> int:
-    """The number of the newest segment of the journal ``path``, of which the oldest ones may have
-    been dropped; 1 where there is none. Raises OSError.
-    """
+    """Number of a journal's newest segment, 1 where there is none. Raises OSError."""
     number = 1
     if not os.path.exists(fmt.segment_name(path, number)):
         folder, name = os.path.split(path)
@@ -135,9 +133,7 @@ _SEGMENT = re.compile(rf"\d{{1,18}}{re.escape(fmt.OPS_SUFFIX)}")
 
 
 def written(fd: int, start: int = 0) -> int:
-    """How much was written into a segment, of which ``start`` bytes were; a mapped one is longer,
-    and zeros from there on.
-    """
+    """Bytes written into a segment, from ``start`` on; one that is mapped ends in zeros."""
     low, high = start, os.fstat(fd).st_size
     while low < high:
         middle = (low + high) // 2

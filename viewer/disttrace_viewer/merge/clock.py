@@ -8,28 +8,14 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from operator import ge, le
-from typing import Any, TypeVar
+from typing import Any
 
 import disttrace.journal.format as fmt
 from disttrace_viewer.trace.model import Group, JobTrace, Member, Tables
 from disttrace_viewer.trace.operation import SYNCHRONIZING
-from disttrace_viewer.trace.process import (
-    Clock,
-    Digest,
-    Exit,
-    Failure,
-    NonFinite,
-    Process,
-    Sighting,
-    StackSample,
-    Trouble,
-    Unreduced,
-    Usage,
-    Worker,
-)
+from disttrace_viewer.trace.process import Clock, Process, StackSample
 from disttrace_viewer.trace.values import dataclass
 
-T = TypeVar("T", Digest, Exit, Failure, NonFinite, Sighting, Trouble, Unreduced, Usage, Worker)
 UNKNOWN_NS = 1 << 62
 """Error of a clock of which no journal has a reading: of a process without definitions."""
 
@@ -46,10 +32,7 @@ def by_wall_clock(clock: Clock, ns: int) -> int:
 
 
 def realign(trace: JobTrace, clocks: tuple[Clock, ...]) -> JobTrace:
-    """The same trace under other clocks (same order and length as ``trace.clocks``).
-
-    ``trace`` must be as it was loaded: without drift.
-    """
+    """The trace as it was loaded, under other clocks (in the order of ``trace.clocks``)."""
     import polars as pl  # here, for clocks of states are read where there is none
 
     from disttrace_viewer.trace.columns import TIMES
@@ -113,7 +96,7 @@ def _moved(process: Process, old: Clock, new: Clock) -> Process:
     def maybe(ns: int | None) -> int | None:
         return None if ns is None else at(ns)
 
-    def each(ones: Sequence[T]) -> tuple[T, ...]:
+    def each(ones: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(one._replace(t_ns=at(one.t_ns)) for one in ones)
 
     def seen(one: StackSample) -> StackSample:
@@ -148,9 +131,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What exchanges show of ``clock - reference`` at some times of that clock (ns after
-    ``origin_ns``).
-    """
+    """What exchanges show of ``clock - reference`` at times in ns after ``origin_ns``."""
 
     origin_ns: int
     upper: tuple[Point, ...]

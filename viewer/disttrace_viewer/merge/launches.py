@@ -45,10 +45,7 @@ class Union:
 
 
 def families(processes: Sequence[Process]) -> Union:
-    """Processes under the traced process from which they descend.
-
-    An agent is a launch of its own, whoever started it.
-    """
+    """Processes by the traced one from which they descend; an agent begins a family."""
     index = {p.id: p.index for p in processes}
     union = Union(len(processes))
     unseen: dict[str, list[int]] = {}
@@ -86,9 +83,7 @@ class Launch:
     world: int = 0
 
     def takes(self, other: Launch, begun: Mapping[int, int]) -> bool:
-        """Whether one that began later, on the same boot, is of this launch. ``begun``: when each
-        rank began there for the last time.
-        """
+        """Whether a later one of this boot belongs to it; ``begun``: when ranks began last."""
         last_ns = other.start_ns if self.last_ns is None else self.last_ns
         if last_ns < other.start_ns and any(begun[r] > last_ns for r in self.ranks):
             return False  # all ranks had given their last sign, and one of them begins again

@@ -39,9 +39,7 @@ class Life:
     """When it had ended for certain, since its launcher began the next attempt then."""
 
     def with_(self, other: Life) -> bool | None:
-        """Whether both are of one attempt of one launch, whatever the clocks of their hosts show;
-        None where no name tells.
-        """
+        """Whether both are of one attempt of one launch, by its name; None: no name tells."""
         if self.launch is None or other.launch is None or self.launch[0] != other.launch[0]:
             return None
         if self.launch != other.launch:

@@ -158,9 +158,7 @@ class Calls:
 
 
 def _lists(values: Sequence[Any], dtype: pl.DataType) -> pl.Series:
-    """Lists as a column, each made once: into each polars looks at length for what it holds, and
-    thousands of ranks have the same few.
-    """
+    """Lists as a column, each made once: polars looks long at each, and ranks share them."""
     import polars as pl
 
     known: dict[str, int] = {}

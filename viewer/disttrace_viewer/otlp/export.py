@@ -44,29 +44,22 @@ def lines(trace: JobTrace) -> Iterator[bytes]:
 
 
 def send(trace: JobTrace) -> int:
-    """Send to the collector of the environment; the exit code.
-
-    Raises:
-        ViewerError: when spans did not get there.
-    """
+    """Send to the collector of the environment; the exit code. Raises ViewerError when spans did
+    not get there."""
     from disttrace_viewer.otlp.sdk import Tracers
-    from disttrace_viewer.otlp.sending import Sender
-    from disttrace_viewer.otlp.target import exporter, target
+    from disttrace_viewer.otlp.sending import to_collector
 
-    where = target("TRACES")
-    protocol = where.protocol
-    if protocol is None:
-        raise ViewerError("OTEL_SDK_DISABLED or OTEL_TRACES_EXPORTER says that nothing is sent")
     # Nothing is printed meanwhile: the verdict at the end has it all.
-    name = f"the collector at {where.name}"
-    sender = Sender(lambda: exporter("TRACES", protocol), name, lambda _: None)
+    sender = to_collector(lambda _: None)
+    if sender is None:
+        raise ViewerError("OTEL_SDK_DISABLED or OTEL_TRACES_EXPORTER says that nothing is sent")
     pipeline = Pipeline(Tracers(sender).emit, pending_ns=_NEVER)
     for _ in _feed(pipeline, trace):
         if sender.hopeless():
             break
     if not sender.finish():
         raise ViewerError(sender.verdict())
-    sys.stderr.write(f"{sender.sent} spans sent to {name}\n")
+    sys.stderr.write(f"{sender.sent} spans sent to {sender.name}\n")
     return 0
 
 

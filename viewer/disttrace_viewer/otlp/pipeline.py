@@ -46,10 +46,7 @@ class Pipeline:
         say: Callable[[str], object] = lambda _: None,
         full: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``say`` gets a sentence about each journal of which something, or all, is left out.
-
-        While it is ``full`` where spans go, nothing more is read: it lies well in the journals.
-        """
+        """``say`` gets a sentence on what is left out; nothing is read while it is ``full``."""
         self.journals: dict[str, JournalReader] = {}
         self._emit = emit
         self._pending_ns = pending_ns

@@ -183,10 +183,7 @@ class Meters:
     def exchanged(
         self, journal: JournalReader, op: LiveOperation, duration_ns: int, *, clock: str
     ) -> None:
-        """All members of a collective are through, ``duration_ns`` after the last one arrived.
-
-        ``clock``: ``device`` where the backend measured it, else ``host``.
-        """
+        """A collective is over; ``clock``: ``device``, if the backend measured it, or ``host``."""
         shape = BUS.get(str(op.call.get("op")))
         group = journal.definitions.get("group", op.call.get("group")) or {}
         size = group.get("size")

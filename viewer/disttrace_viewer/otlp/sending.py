@@ -36,8 +36,9 @@ LAST_S = 5.0
 """What the last metrics may take at the end."""
 
 
-class Sender(SpanProcessor):
-    """OpenTelemetry's ``BatchSpanProcessor``, fed at the pace of the collector.
+class Sender(SpanProcessor, SpanExporter):
+    """Before and behind OpenTelemetry's ``BatchSpanProcessor``: feeds it at the pace of the
+    collector, and counts what it exports.
 
     A collector that works slowly makes the caller wait (the journals keep what is unread), one that
     does not work makes it drop: the SDK's queue is never full. ``say`` gets sentences for people.
@@ -49,7 +50,7 @@ class Sender(SpanProcessor):
         """``make`` gives the exporter. Raises ViewerError for settings that the SDK refuses."""
         self.sent = self.dropped = 0
         self._reason = ""
-        self._name = name
+        self.name = name
         self._say = say
         self._size = _setting("OTEL_BSP_MAX_QUEUE_SIZE", QUEUE)
         self._patience = _setting("OTEL_BSP_EXPORT_TIMEOUT", GIVE_UP_MS) / 1000
@@ -62,7 +63,8 @@ class Sender(SpanProcessor):
         self._heard = _Heard(self._hear)
         try:
             delay = _setting("OTEL_BSP_SCHEDULE_DELAY", DELAY_MS)
-            self._batches = BatchSpanProcessor(_Counted(make(), self._export), self._size, delay)
+            self._exporter = make()
+            self._batches = BatchSpanProcessor(self, self._size, delay)
         except ValueError as error:
             self._heard.close()
             raise ViewerError(f"OTEL_BSP_*: {error}") from None
@@ -108,7 +110,7 @@ class Sender(SpanProcessor):
         """What was lost, and why."""
         total = self.dropped + self.sent
         reason = self._reason or "no answer in time"
-        return f"{self.dropped} of {total} spans did not reach {self._name}: {reason}"
+        return f"{self.dropped} of {total} spans did not reach {self.name}: {reason}"
 
     def hopeless(self) -> bool:
         """Whether nothing was ever delivered, and a batch was given up."""
@@ -118,7 +120,10 @@ class Sender(SpanProcessor):
         self._batches.force_flush()
         self._batches.shutdown()
 
-    def _export(self, inner: SpanExporter, batch: Sequence[ReadableSpan]) -> SpanExportResult:
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
+
+    def export(self, batch: Sequence[ReadableSpan]) -> SpanExportResult:
         """On the SDK's thread: try, and count."""
         self._worker = threading.get_ident()
         found = SpanExportResult.FAILURE
@@ -126,7 +131,7 @@ class Sender(SpanProcessor):
             if self._gave_up:
                 return found
             try:
-                found = inner.export(batch)
+                found = self._exporter.export(batch)
             except Exception as error:  # a span that cannot be encoded must not end the rest
                 self._fails(f"{type(error).__name__}: {error}")
                 break
@@ -159,11 +164,11 @@ class Sender(SpanProcessor):
 
     def _fails(self, reason: str) -> None:
         self._reason = reason
-        self._once("failing", f"{self._name} does not take spans ({reason}); trying on")
+        self._once("failing", f"{self.name} does not take spans ({reason}); trying on")
 
     def _drop(self, count: int) -> None:
         self.dropped += count
-        self._once("dropping", f"spans are dropped, {self._name} did not take them in time")
+        self._once("dropping", f"spans are dropped, {self.name} did not take them in time")
 
     def _once(self, kind: str, sentence: str) -> None:
         if kind not in self._said:
@@ -171,22 +176,13 @@ class Sender(SpanProcessor):
             self._say(sentence)
 
 
-class _Counted(SpanExporter):
-    """An exporter whose batches go through ``export``."""
-
-    def __init__(
-        self,
-        inner: SpanExporter,
-        export: Callable[[SpanExporter, Sequence[ReadableSpan]], SpanExportResult],
-    ) -> None:
-        self._inner = inner
-        self._through = export
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        return self._through(self._inner, spans)
-
-    def shutdown(self) -> None:
-        self._inner.shutdown()
+def to_collector(say: Callable[[str], None]) -> Sender | None:
+    """What sends to the environment's collector, or None. Raises ViewerError for bad settings."""
+    found = target("TRACES")
+    if found is None:
+        return None
+    protocol, address = found
+    return Sender(lambda: exporter("TRACES", protocol), f"the collector at {address}", say)
 
 
 class _Heard(logging.Handler):
@@ -214,7 +210,7 @@ class Metrics:
 
     def __init__(self, pipeline: Pipeline, sender: Sender | None) -> None:
         """Raises ViewerError for settings that cannot be followed."""
-        self._protocol = target("METRICS").protocol
+        self._target = target("METRICS")
         self._pipeline = pipeline
         self._sender = sender
         self._provider: MeterProvider | None = None
@@ -223,10 +219,10 @@ class Metrics:
         """Start sending as soon as there is a process."""
         known = (j for j in self._pipeline.journals.values() if j.definitions.process)
         first = None if self._provider is not None else next(known, None)
-        if first is None or self._protocol is None:
+        if first is None or self._target is None:
             return
         shared = {k: v for k, v in resource(first).items() if k in _OF_THE_JOB}
-        reader = PeriodicExportingMetricReader(exporter("METRICS", self._protocol))
+        reader = PeriodicExportingMetricReader(exporter("METRICS", self._target[0]))
         self._provider = MeterProvider([reader], Resource.create(shared), shutdown_on_exit=False)
         meter = self._provider.get_meter(SCOPE)
         self._pipeline.use(Meters(meter, self._pipeline.in_flight))

@@ -10,31 +10,18 @@ from typing import Any
 from urllib.parse import unquote
 
 from disttrace_viewer.load.problems import ViewerError
-from disttrace_viewer.trace.values import dataclass
 
 _DEFAULTS = {"grpc": "http://localhost:4317", "http/protobuf": "http://localhost:4318"}
-
-
 _SHORTEST = 4  # of a header's value: less would mask words
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where a signal (``TRACES``, ``METRICS``) goes; ``protocol`` None: nowhere."""
-
-    protocol: str | None
-    name: str
-
-
-def target(signal: str) -> Target:
-    """The target of a signal by OpenTelemetry's variables.
-
-    Raises:
-        ViewerError: for an exporter or a protocol that this is not made for.
+def target(signal: str) -> tuple[str, str] | None:
+    """Protocol and collector of a signal (``TRACES``, ``METRICS``) by OpenTelemetry's variables;
+    None: it is not sent. Raises ViewerError for what this is not made for.
     """
     wanted = os.environ.get(f"OTEL_{signal}_EXPORTER", "otlp").strip().lower() or "otlp"
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or wanted == "none":
-        return Target(None, "nobody")
+        return None
     if "otlp" not in wanted.split(","):
         raise ViewerError(f"OTEL_{signal}_EXPORTER is {wanted!r}; disttrace sends otlp or none")
     protocol = _variable(signal, "PROTOCOL") or "grpc"
@@ -42,15 +29,11 @@ def target(signal: str) -> Target:
         raise ViewerError(
             f"the OTLP protocol is {protocol!r}; disttrace sends {' or '.join(_DEFAULTS)}"
         )
-    return Target(protocol, without_secrets(_variable(signal, "ENDPOINT") or _DEFAULTS[protocol]))
+    return protocol, without_secrets(_variable(signal, "ENDPOINT") or _DEFAULTS[protocol])
 
 
 def without_secrets(text: str) -> str:
-    """``text`` without what the environment tells the exporter alone.
-
-    That is users and passwords in addresses, and the headers, which OpenTelemetry quotes where it
-    cannot read them.
-    """
+    """``text`` without passwords in addresses, and headers that OpenTelemetry would quote."""
     for value in _secrets(os.environ):
         text = text.replace(value, "***")
     return re.sub(r"(://)[^\s/?#\"'<>@]+(?:@[^\s/?#\"'<>@]*){0,40}@", r"\1***@", text)

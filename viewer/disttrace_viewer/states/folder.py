@@ -50,10 +50,7 @@ CONNECT_S = 10
 
 
 def engine_of(address: str | None) -> Engine:
-    """The engine of an address: ``dask://host:port``; None: this machine.
-
-    Raises ViewerError for others, and where what it needs is not installed.
-    """
+    """``dask://host:port``, or None: this machine. Raises ViewerError for what cannot be used."""
     if address is None:
         return local
     scheme = address.partition("://")[0]
@@ -184,9 +181,7 @@ def reduced(
     batch: int = BATCH,
     progress: Progress | None = None,
 ) -> Parts:
-    """The states of all journals below ``paths``, task by task; ``history``: with the order of
-    collectives.
-    """
+    """The states of all journals below ``paths``, task by task; ``history``: of collectives too."""
     found = evidence(paths, Problems())
     tasks = [found[first : first + batch] for first in range(0, len(found), batch)]
     states_of = partial(run, window=window, history=history)

@@ -72,9 +72,7 @@ class History(Sequence[tuple[int, T]], Generic[T]):
     """Sequence numbers and calls of ``packed``, kept as that: few are ever looked at."""
 
     def __init__(self, text: str, calls: Mapping[int, T], first: int = 1) -> None:
-        """``calls``: what stands for each call; ``first``: the number of the first one. Raises
-        ValueError for what is no history.
-        """
+        """``calls`` by number; ``first`` is the lowest. Raises ValueError for no history."""
         self._first = first
         self._text = text
         self._calls = calls

@@ -66,9 +66,7 @@ BETWEEN_NS = 3_000_000_000
 
 @dataclass
 class Reading:
-    """What a journal's segments say, record by record. A begin is one dictionary all along: what
-    becomes of it is added to it.
-    """
+    """What a journal's segments say. What becomes of an operation is added to its begin."""
 
     definitions: Definitions
     count: int = 0

@@ -195,9 +195,7 @@ def _state(
 
 
 def _met(reading: Reading) -> list[list[Any]]:
-    """The newest exchanges, of the streams of collectives with most members and of the newest
-    messages.
-    """
+    """The newest exchanges of the largest streams of collectives, and of the newest messages."""
     groups = reading.definitions.numbered["group"]
 
     def order(meeting: Meeting) -> tuple[int, int]:

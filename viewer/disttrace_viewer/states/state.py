@@ -230,9 +230,7 @@ def unpack(data: bytes, known: dict[str, Any] | None = None) -> list[State]:
 
 
 def parsed(text: bytes, known: dict[str, Any] | None = None) -> list[State]:
-    """The states of a batch; equal definitions, and those that are ``known`` from others, are one
-    object, which is never changed. Raises StateError.
-    """
+    """The states of a batch; equal or ``known`` definitions are one object. Raises StateError."""
     known = {} if known is None else known
     try:
         value = orjson.loads(text)

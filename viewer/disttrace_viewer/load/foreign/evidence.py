@@ -28,10 +28,7 @@ class Reader(Protocol):
 
 
 def evidence(paths: Sequence[str | Files], problems: Problems) -> list[Files]:
-    """The journals below ``paths`` (folders or single files), sorted by name.
-
-    Raises ViewerError where a remote folder cannot be listed.
-    """
+    """The journals below ``paths``, by name. Raises ViewerError for a remote folder."""
     found = search(paths, problems)
     return settle(found, _take(found.candidates, problems), problems)
 

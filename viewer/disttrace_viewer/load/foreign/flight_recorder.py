@@ -145,9 +145,7 @@ class Translating:
 
     @cached_property
     def _launches(self) -> list[list[DumpEntry]]:
-        """What was launched together as one: equal numbers, next to each other. Its newest entry
-        has its state.
-        """
+        """What was launched together: equal numbers in a row, of which the last has the state."""
 
         def is_known(entry: DumpEntry) -> bool:
             start = self.of.starts.get(entry.group, 0)

@@ -157,10 +157,7 @@ def _profile(path: str, problems: Problems) -> _Profile | None:
 
 
 def unpacked(data: bytes, most: int) -> tuple[bytes, int]:
-    """What gzip packed, up to ``most`` bytes, and whether there is more; what is none, as it is.
-
-    Raises zlib.error.
-    """
+    """Up to ``most`` bytes of what gzip packed, and whether there is more. Raises zlib.error."""
     if not data.startswith(b"\x1f\x8b"):
         return data, 0
     part = zlib.decompressobj(zlib.MAX_WBITS | 16)  # gzip's format
@@ -261,9 +258,7 @@ def _of_gloo(
 
 
 def _journal(one: _Profile, every: Sequence[_Profile], *, numbered: bool) -> Files:
-    """The journal of one rank; ``every``: of all that are read together. ``numbered``: whether
-    operations of one number are one.
-    """
+    """The journal of one rank of ``every``; ``numbered``: equal numbers are one operation."""
     base_ns = min((c.begin_ns for p in every for c in p.calls[:1]), default=0) - 1_000_000_000
     last_ns = max((c.end_ns or c.returned_ns for c in one.calls), default=base_ns)
     records = Records(

@@ -85,9 +85,7 @@ _TIMES = ("time", "timestamp", "@timestamp", "ts")
 
 
 def plain(text: str) -> list[str]:
-    """The lines of a text without what forms and collectors of logs wrap them in: HTML, JSON,
-    colours.
-    """
+    """The lines of a text without the HTML, JSON or colours that it is wrapped in."""
     if "\x1b" in text:
         text = COLOUR.sub("", text)
     if "&gt;" in text or "&quot;" in text or "&#x" in text:
@@ -209,9 +207,7 @@ _GOES_ON = re.compile(r"[a-z0-9 ,.;:)_\]]")
 
 
 def width(lines: Sequence[str]) -> int | None:
-    """The column at which a form or a terminal has wrapped lines; None where none did: what fills
-    it goes on within a word, mostly.
-    """
+    """The column at which lines were wrapped (most that fill it end in a word), or None."""
     longest = max(map(len, lines), default=0)
     if not 60 <= longest <= _WIDEST:
         return None
@@ -232,9 +228,7 @@ def _begins(before: str, line: str) -> bool:
 
 
 def joined(lines: Iterable[str], width: int) -> list[str]:
-    """Lines of which each that fills ``width`` goes on in the next one. A space at its end may be
-    lost.
-    """
+    """Lines put together where one fills ``width``; a space at its end may be lost."""
     found: list[str] = []
     last = ""
     for line in lines:

@@ -215,9 +215,7 @@ def _marks(lines: Sequence[str]) -> Iterator[tuple[bool, bool, bool, bool]]:
 
 
 def _take(log: Log, path: str, own: int | None, first: int | None) -> None:
-    """The lines of one file; ``own``: the rank of which all of it is; ``first``: that of the host's
-    first process.
-    """
+    """Take a file's lines; ``own``: the rank of all; ``first``: the host's first rank."""
     year = time.gmtime(files.modified_ns(path) // 1_000_000_000).tm_year
     prefixes: Prefixes | None = None
     width = None
@@ -360,9 +358,7 @@ class _LogReader:
         return True
 
     def _alone(self, line: LogLine) -> bool:
-        """The last line of a traceback without the others, as far as a prefix tells its rank, or it
-        is one of torch's own.
-        """
+        """The last line of a traceback alone, if its rank is known or it is torch's own."""
         error = _ERROR.match(line.text)
         name = "" if error is None else error[1].rpartition(".")[2]
         if error is None or not name.endswith(("Error", "Exception", "KeyboardInterrupt")):
@@ -455,9 +451,7 @@ Failures = dict[int, LoggedFailure]
 
 
 def _sides(log: Log) -> tuple[Failures, Failures, list[LoggedFailure]]:
-    """By rank the failures that are its own, and those that pass on others'; and those of which no
-    line tells the rank.
-    """
+    """Failures of ranks that are their own, and that echo others'; those of no known rank."""
     own: Failures = {}
     echoes: Failures = {}
     unnamed: list[LoggedFailure] = []

@@ -165,9 +165,7 @@ def translated(
     whole: int | None = None,
     reports: Sequence[Mapping[str, Any]] = (),
 ) -> Iterator[Files]:
-    """The journals of one job's processes. ``world``: so many ranks there are at least, ``whole``:
-    so many there are.
-    """
+    """Journals of a job's ranks, of which there are at least ``world``, or exactly ``whole``."""
     if not samples:
         return
     ranks = by_rank(samples)
@@ -432,9 +430,7 @@ def _begins(text: str) -> bool:
 
 
 def _processes(data: bytes, number: int = 0, first: int | None = 0) -> list[DumpedProcess]:
-    """The processes of a file, in their order; ``first``: the rank of the first one of its host.
-    Raises ValueError where it has no stack.
-    """
+    """A file's processes; ``first``: their host's first rank. Raises ValueError without a stack."""
     found = _of_json(data) or [*_of_text(data.decode(errors="replace"), number, first)]
     found = [one for one in found if any(thread["frames"] for thread in one.threads)]
     if not found:

@@ -80,9 +80,7 @@ class Records:
         default: bool = False,
         partial: bool = False,
     ) -> None:
-        """A group with this rank in it. ``ranks``: its members, none where they are unknown;
-        ``partial``: others may be in it, too.
-        """
+        """A group with this rank in it; ``partial``: it may have more members than ``ranks``."""
         whole = isinstance(ranks, range) and len(ranks) > 2
         self.define(
             "group",
