@@ -81,7 +81,7 @@ def test_realigning_moves_every_time_that_a_process_has(tmp_path: Path) -> None:
     process = dataclasses.replace(trace.processes[0], heartbeat_ns=7, **fields)
     clock = trace.clocks[0]
     later = dataclasses.replace(clock, offset_ns=clock.offset_ns + 5)
-    again = realign(trace.replace(processes=(process,)), (later,)).processes[0]
+    again = realign(dataclasses.replace(trace, processes=(process,)), (later,)).processes[0]
     was, now = times(process), times(again)
     assert len(was) == len(fields) + 3 + 2  # of samples two
     assert [after - before for before, after in zip(was, now, strict=True)] == [5] * len(was)

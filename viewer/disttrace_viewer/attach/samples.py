@@ -17,21 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.attach.processes import Found, busy_s, switches
 from disttrace_viewer.load.discover import Files
+from disttrace_viewer.load.foreign import py_spy as stacks
 from disttrace_viewer.load.foreign.dump import Dump, DumpEntry
 from disttrace_viewer.load.foreign.dump_set import DumpSet, in_flight
 from disttrace_viewer.load.foreign.flight_recorder import MESSAGE, RELATIVE, Translating, op_of
-from disttrace_viewer.load.foreign.py_spy import (
-    MESSAGES,
-    Frame,
-    ProcessSample,
-    call_of,
-    is_guessed,
-    is_in_call,
-    main_thread,
-    names_in,
-    places,
-    recorded,
-)
 from disttrace_viewer.trace.process import ATTACHED
 from disttrace_viewer.trace.values import dataclass
 
@@ -47,20 +36,20 @@ class Look:
     """One process at one moment; ``trouble`` where py-spy could not look."""
 
     at_s: float = 0.0
-    frames: tuple[Frame, ...] = ()
+    frames: tuple[stacks.Frame, ...] = ()
     switches: int = 0
     busy_s: float = 0.0
     trouble: str | None = None
 
 
-def sample(found: Sequence[Found]) -> tuple[list[ProcessSample], dict[int, str]]:
+def sample(found: Sequence[Found]) -> tuple[list[stacks.ProcessSample], dict[int, str]]:
     """The ranks that could be looked at, and why not the others."""
     looks = [_looks(found)]
     for apart_s in (APART_S, LATER_S):
         time.sleep(apart_s)
         looks.append(_looks(found))
         before, after = looks[-2:]
-        inside = [one for one in found if is_in_call(after[one.pid].frames)]
+        inside = [one for one in found if stacks.is_in_call(after[one.pid].frames)]
         moved = any(_went_on(before[one.pid], after[one.pid]) for one in inside)
         if not inside or (len(inside) == len(found) and not moved):
             break
@@ -74,13 +63,14 @@ def sample(found: Sequence[Found]) -> tuple[list[ProcessSample], dict[int, str]]
             continue
         first, last = seen[-2:]
         samples.append(
-            ProcessSample(
+            stacks.ProcessSample(
                 f"process {one.pid}",
                 one.pid,
                 last.frames,
                 one.rank,
                 # Who is in no call all the time does not come, whatever it computes.
-                moved=_went_on(first, last) and any(is_in_call(look.frames) for look in seen),
+                moved=_went_on(first, last)
+                and any(stacks.is_in_call(look.frames) for look in seen),
                 idle=last.busy_s - first.busy_s < IDLE * (last.at_s - first.at_s),
                 at_ns=now,
                 waited_ns=int((last.at_s - first.at_s) * 1e9),
@@ -116,7 +106,7 @@ def _look(pid: int) -> Look:
         try:
             done = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=False)
             if done.returncode == 0:
-                frames = main_thread(done.stdout)
+                frames = stacks.main_thread(done.stdout)
                 return Look(time.monotonic(), frames, switches(pid), busy_s(pid))
             trouble = (done.stderr.decode("utf-8", "replace").strip().splitlines() or ["failed"])[0]
         except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as error:
@@ -129,7 +119,7 @@ _TOLD = ("position", "messages")
 
 
 def looked_at(
-    dumps: Mapping[int, Dump], samples: Mapping[int, ProcessSample], at_ns: int
+    dumps: Mapping[int, Dump], samples: Mapping[int, stacks.ProcessSample], at_ns: int
 ) -> Iterator[Files]:
     """The journals of ranks, by dumps as of a moment (unix ns) and the stacks just before it."""
     one = DumpSet(dict(sorted(dumps.items())), {ATTACHED}, asked_ns=at_ns)
@@ -142,14 +132,14 @@ class _LookedAt(Translating):
 
     kind = ATTACHED
 
-    def __init__(self, of: DumpSet, rank: int, dump: Dump, sample: ProcessSample) -> None:
-        self.sample, self.call = sample, call_of(sample)
+    def __init__(self, of: DumpSet, rank: int, dump: Dump, sample: stacks.ProcessSample) -> None:
+        self.sample, self.call = sample, stacks.call_of(sample)
         super().__init__(of, rank, dump)
         self.open = [entry for entry in dump.entries if in_flight(dump, entry)]
 
     def lacks(self) -> Iterator[str]:
         yield from (word for word in super().lacks() if word not in _TOLD)
-        if is_guessed(self.sample):
+        if stacks.is_guessed(self.sample):
             yield "rank"
 
     def stack(self, entry: DumpEntry) -> int | None:
@@ -167,21 +157,21 @@ class _LookedAt(Translating):
         message = MESSAGE.fullmatch(entry.name) if entry.p2p else None
         name = message[1] if message else op_of(entry)
         alone = len(self.open) == 1 and self.call is not None and self.call.op == UNKNOWN_OP
-        return alone or name in names_in(self.sample.frames)
+        return alone or name in stacks.names_in(self.sample.frames)
 
     def rest(self) -> None:
         """Where it is, and the call that it is in, if that is in no recorder. Counts are left out:
         those of NCCL's new groups (torch 2.15) are not those of their entries.
         """
         records, call = self.records, self.call
-        records.stands(self.cut_ns, records.stack(places(self.sample.frames)))
+        records.stands(self.cut_ns, records.stack(stacks.places(self.sample.frames)))
         if call is None or self.sample.moved or any(map(self._is_in, self.open)):
             return
         if call.op == UNKNOWN_OP and self.open:
             return
-        message = call.op in MESSAGES
+        message = call.op in stacks.MESSAGES
         of_default = (n for (name, _), n in self.groups.items() if name == self.of.default_name)
-        number = recorded(call, records, next(of_default, None) if message else None)
+        number = stacks.recorded(call, records, next(of_default, None) if message else None)
         # A send and a receive that wait for each other wait for the same message.
         counted = message and call.peer is not None
         at_ns = self.cut_ns - self.sample.waited_ns

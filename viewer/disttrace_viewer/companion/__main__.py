@@ -33,19 +33,11 @@ def main(argv: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)  # sent to the program; we end after it
     os.nice(19)  # training comes first
 
-    from disttrace_viewer.companion.service import (
-        BEGIN_S,
-        SOON_S,
-        CompanionLog,
-        JournalRegistry,
-        Later,
-        Order,
-        serve,
-    )
+    from disttrace_viewer.companion import service
 
-    log = CompanionLog(log_descriptor)
-    order = Order(**wanted)
-    registry = JournalRegistry(path, descriptor)
+    log = service.CompanionLog(log_descriptor)
+    order = service.Order(**wanted)
+    registry = service.JournalRegistry(path, descriptor)
     duties: list[Duty] = []
     tell = None
     if order.exports:
@@ -67,19 +59,18 @@ def main(argv: list[str]) -> int:
 
         watch = Watch(order, log, tell)
         duties.append(watch)
-        begin_s = SOON_S if order.quiet_since is None else BEGIN_S
-        duties.append(Later(lambda: _talk(order, watch), begin_s))
+        begin_s = service.SOON_S if order.quiet_since is None else service.BEGIN_S
+        duties.append(service.Later(lambda: _talk(order, watch), begin_s))
     try:
-        serve(duties, registry, log)
+        service.serve(duties, registry, log)
     except Exception as error:
         _unexpected(error, log)
         log.write(f"the companion of this job ended: {type(error).__name__}: {error}")
     _remove_if_empty(os.path.splitext(path)[0] + ".log")
     from disttrace.lifecycle.meeting import own_folder
-    from disttrace_viewer.companion.service import sweep
 
     if (folder := own_folder()) is not None:
-        sweep(folder)
+        service.sweep(folder)
     # The SDK's threads may still wait for a collector that never answers.
     os._exit(0)
 

@@ -81,12 +81,15 @@ class Peers:
         return None if self._endpoint is None else POLL_S
 
     @property
+    def _serving(self) -> Endpoint | None:
+        """Our end, where it is the server."""
+        return self._endpoint if self.role == SERVER else None
+
+    @property
     def clients(self) -> list[str]:
-        endpoint = self._endpoint
-        nothing: list[str] = []
-        if endpoint is None or endpoint.state != SERVER:
-            return nothing
-        return self._on_thread(lambda done: done(endpoint.clients), nothing, CONNECT_S)
+        if (endpoint := self._serving) is None:
+            return []
+        return self._on_thread(lambda done: done(endpoint.clients), [], CONNECT_S)
 
     def fileno(self) -> int:
         """Readable when ``poll`` has something to do."""
@@ -148,12 +151,10 @@ class Peers:
         within_s: float = ROUND_S,
     ) -> list[PeerReply]:
         """What all clients answer, or those with some names; nothing where we are no server."""
-        endpoint = self._endpoint
-        nothing: list[PeerReply] = []
-        if endpoint is None or endpoint.state != SERVER:
-            return nothing
+        if (endpoint := self._serving) is None:
+            return []
         return self._on_thread(
-            lambda done: endpoint.request(words, of, most, within_s, done), nothing, within_s + 1.0
+            lambda done: endpoint.request(words, of, most, within_s, done), [], within_s + 1.0
         )
 
     def speaks(self) -> bytes | None:
@@ -179,8 +180,8 @@ class Peers:
 
     def hand_over(self, data: bytes) -> bool:
         """Have a client print; with nothing: no client has to any more."""
-        endpoint = self._endpoint
-        if endpoint is None or endpoint.state != SERVER or not (data or self._handed_over):
+        endpoint = self._serving
+        if endpoint is None or not (data or self._handed_over):
             return False
         self._handed_over = bool(data)
         return self._on_thread(lambda done: done(endpoint.hand_over(data)), False, CONNECT_S)

@@ -206,18 +206,14 @@ class Judge:
         *,
         meets: bool,
     ) -> dict[str, Any]:
-        """What is found with these answers; without those that cannot be judged, for what is known
-        here is reported whatever others send."""
+        """What is found with these answers, or without them: what is known here is reported
+        whatever others send."""
         received = self._unpacked(answers, local, summaries)
         try:
             return self._found_by(received, local, meets=meets)
         except Exception:
             if not received.senders and not received.elsewhere:
                 raise  # it is not by what others sent
-        try:
-            received = self._unpacked([one for one in answers if judgeable(one)], local)
-            return self._found_by(received, local, meets=meets)
-        except Exception:
             return self._found_by(Received(), local, meets=meets)
 
     @staticmethod
@@ -462,17 +458,6 @@ def current(jobs: Sequence[LaunchedJob], ours: str, received: Received) -> list[
         if (one := received.seen.get(state.id)) is None or one.alive is not False
     }
     return [job.id for job in jobs if job.last_ns >= began_ns or not living.isdisjoint(job.names)]
-
-
-def judgeable(answer: PeerReply) -> bool:
-    """Whether a trace can be made of what one other host sent."""
-    try:
-        trace_of(
-            Merged({state.id: state for state in reports.unpacked([answer], Merged({})).states})
-        )
-    except Exception:
-        return False
-    return True
 
 
 def _divergence(judge: Judge, data: bytes) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import IO, Any
 
 from disttrace.journal.format import DEFS_SUFFIX, OPS_SUFFIX, VERDICTS_SUFFIX
@@ -194,7 +195,7 @@ class _Archive:
             self._found.leave_out(name, reason or "is no file")
             return
         beside = os.path.join(self._hidden, name)
-        with open(beside, "xb", opener=_private) as file:
+        with open(beside, "xb", opener=partial(os.open, mode=0o600)) as file:
             at = 0
             while chunk := source.read(_CHUNK):
                 if content := chunk.rstrip(b"\0"):
@@ -272,10 +273,6 @@ def _temporary(folder: str) -> Iterator[tuple[IO[bytes], str]]:
 def _compressed(file: IO[bytes]) -> gzip.GzipFile:
     # Level 1: journals shrink to a tenth by any, and a hung node's cores are the program's.
     return gzip.GzipFile(filename="", mode="wb", compresslevel=1, fileobj=file)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 class _Member(tarfile.TarInfo):

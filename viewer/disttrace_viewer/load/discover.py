@@ -8,24 +8,19 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from disttrace.journal.format import (
-    ANNOUNCEMENTS_SUFFIX,
-    DEFS_SUFFIX,
-    OPS_SUFFIX,
-    VERDICTS_SUFFIX,
-)
+import disttrace.journal.format as fmt
 from disttrace_viewer.load import files
 from disttrace_viewer.load.problems import Problems, ViewerError, plural
 from disttrace_viewer.trace.plain_text import plain
 from disttrace_viewer.trace.values import dataclass, field
 
-_SEGMENT = re.compile(r"^(?P<base>.+)\.(?P<number>\d+)" + re.escape(OPS_SUFFIX) + "$")
+_SEGMENT = re.compile(r"^(?P<base>.+)\.(?P<number>\d+)" + re.escape(fmt.OPS_SUFFIX) + "$")
 _JSON = (".json", ".jsonl", ".ndjson")
-_OURS = (*_JSON, DEFS_SUFFIX + ".gz", OPS_SUFFIX + ".gz")
+_OURS = (*_JSON, fmt.DEFS_SUFFIX + ".gz", fmt.OPS_SUFFIX + ".gz")
 _REMOTE = (*_OURS, ".json.gz")
 """Names that are looked at on remote file systems."""
 _NO_EVIDENCE = (
-    *(VERDICTS_SUFFIX, ANNOUNCEMENTS_SUFFIX, ".minutes.jsonl"),  # the last: of before 0.2.0
+    *(fmt.VERDICTS_SUFFIX, fmt.ANNOUNCEMENTS_SUFFIX, ".minutes.jsonl"),  # the last: of before 0.2.0
     *(".py", ".pyc", ".so", ".pt", ".pth", ".safetensors"),
     *(".bin", ".npy", ".npz", ".gz.part", ".html", ".parquet", ".lock"),
 )
@@ -145,13 +140,13 @@ def named(names: Iterable[str]) -> list[Files]:
 def _sort(path: str, found: dict[str, Files], others: list[str], problems: Problems) -> None:
     """Put a file to its journal, or to the others."""
     name = os.path.basename(path)
-    if name.endswith(DEFS_SUFFIX):
-        base = path[: -len(DEFS_SUFFIX)]
+    if name.endswith(fmt.DEFS_SUFFIX):
+        base = path[: -len(fmt.DEFS_SUFFIX)]
         found.setdefault(base, Files(base)).definitions = path
     elif match := _SEGMENT.match(path):
         base = match["base"]
         found.setdefault(base, Files(base)).segments[int(match["number"])] = path
-    elif name.endswith((DEFS_SUFFIX + ".gz", OPS_SUFFIX + ".gz")):
+    elif name.endswith((fmt.DEFS_SUFFIX + ".gz", fmt.OPS_SUFFIX + ".gz")):
         problems.add(path, "compressed", "is compressed and was not read; unpack it (gunzip).")
     else:
         others.append(path)
@@ -203,7 +198,7 @@ def _below(top: str, roots: Sequence[str], problems: Problems) -> Iterator[str]:
     for folder, folders, names in os.walk(top, followlinks=True, onerror=report):
         kept = []
         for name in sorted(folders):
-            if name.endswith((DEFS_SUFFIX, OPS_SUFFIX)):
+            if name.endswith((fmt.DEFS_SUFFIX, fmt.OPS_SUFFIX)):
                 problems.add(
                     os.path.join(folder, name),
                     "folder",
@@ -227,7 +222,7 @@ def _siblings(path: str) -> Iterator[str]:
     """A single file stands for its whole journal."""
     name = os.path.basename(path)
     match = _SEGMENT.match(name)
-    base = match["base"] if match else name.removesuffix(DEFS_SUFFIX)
+    base = match["base"] if match else name.removesuffix(fmt.DEFS_SUFFIX)
     if not match and base == name:
         yield path
         return

@@ -11,15 +11,7 @@ from typing import Any
 
 import orjson
 
-from disttrace.journal.format import (
-    BOUNDS,
-    CLOSED,
-    FIELDS,
-    LONGEST,
-    MOST_MEMBERS,
-    NEEDED,
-    ranks_of,
-)
+import disttrace.journal.format as fmt
 from disttrace_viewer.load.problems import plural
 from disttrace_viewer.trace.plain_text import plain, shortened
 
@@ -54,7 +46,7 @@ class Checker:
         found = self.fields(kind, record, strict=True)
         if self.wrong > before:
             return None
-        for key in NEEDED.get(kind, ()):
+        for key in fmt.NEEDED.get(kind, ()):
             if key not in found:
                 self._where = key
                 self._count_wrong(kind)
@@ -95,7 +87,7 @@ class Checker:
 
     def _count_wrong(self, kind: str) -> None:
         self.wrong += 1
-        named = f"a {kind}" if kind in FIELDS and len(kind) > 3 else f'a "{kind}"'
+        named = f"a {kind}" if kind in fmt.FIELDS and len(kind) > 3 else f'a "{kind}"'
         self.first_wrong = self.first_wrong or f"{self._where} of {named} record"
 
     def limited(self, what: str) -> None:
@@ -152,7 +144,7 @@ def _word(_checker: Checker, value: Any) -> str:
 def _size(checker: Checker, value: Any) -> int | None:
     if type(value) is not int or value < 0:
         raise Wrong
-    if value > MOST_MEMBERS:
+    if value > fmt.MOST_MEMBERS:
         checker.limited(f"{value:,} members" if value < 1 << 64 else "a number of many digits")
         return None
     return value
@@ -181,7 +173,7 @@ def _ranks(checker: Checker, value: Any) -> tuple[int, ...] | None:
         if checker.members > MOST_RANKS:
             checker.limited(f"ranges of more than {MOST_RANKS:,} ranks in one journal")
             return None
-    ranks = ranks_of(value)
+    ranks = fmt.ranks_of(value)
     if ranks is None:
         raise Wrong
     return ranks
@@ -190,7 +182,7 @@ def _ranks(checker: Checker, value: Any) -> tuple[int, ...] | None:
 def _numbers(_checker: Checker, value: Any) -> list[int]:
     if type(value) is not list or not set(map(type, value)) <= {int}:
         raise Wrong
-    low, high = BOUNDS["integer"]
+    low, high = fmt.BOUNDS["integer"]
     if value and not low <= min(value) <= max(value) <= high:
         raise Wrong
     found: list[int] = value
@@ -274,17 +266,17 @@ def _span(_checker: Checker, value: Any) -> str:
 
 
 _CHECKS: dict[str, Check] = {
-    **{name: number(*bounds) for name, bounds in BOUNDS.items()},
-    **{name: _text(most) for name, most in LONGEST.items()},
-    **{name: _one_of(words) for name, words in CLOSED.items()},
+    **{name: number(*bounds) for name, bounds in fmt.BOUNDS.items()},
+    **{name: _text(most) for name, most in fmt.LONGEST.items()},
+    **{name: _one_of(words) for name, words in fmt.CLOSED.items()},
     "flag": _flag,
     "word": _word,
     "words": list_of(_word),
     "size": _size,
-    "names": list_of(_text(LONGEST["name"])),
-    "texts": list_of(_text(LONGEST["text"])),
+    "names": list_of(_text(fmt.LONGEST["name"])),
+    "texts": list_of(_text(fmt.LONGEST["text"])),
     "keys": _keys,
-    "prefixes": list_of(maybe(_text(LONGEST["key"]))),
+    "prefixes": list_of(maybe(_text(fmt.LONGEST["key"]))),
     "map": _map,
     "ranks": _ranks,
     "shapes": list_of(_numbers),
@@ -295,7 +287,8 @@ _CHECKS: dict[str, Check] = {
     "span": _span,
 }
 _FIELDS: dict[str, dict[str, Check]] = {
-    kind: {key: _CHECKS[type_] for key, type_ in fields.items()} for kind, fields in FIELDS.items()
+    kind: {key: _CHECKS[type_] for key, type_ in fields.items()}
+    for kind, fields in fmt.FIELDS.items()
 }
 
 

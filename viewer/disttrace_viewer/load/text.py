@@ -5,11 +5,10 @@ from __future__ import annotations
 import codecs
 import re
 
-import orjson
-
 from disttrace.journal.format import DEF
 from disttrace_viewer.load import files
 from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.load.schema import json_object
 from disttrace_viewer.trace.values import dataclass
 
 TORN_LIMIT = 1 << 20
@@ -122,12 +121,9 @@ def _is_beyond(line: bytes) -> bool:
     """Whether a record of a segment has a number that no recorder writes; the reader counts it."""
     if not _has_long_number(line):
         return False
-    try:
-        record = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return False
+    record = json_object(line)
     return (
-        isinstance(record, dict)
+        record is not None
         and DEF not in record
         and any(type(v) in (int, float) and abs(v) >= _LARGEST for v in record.values())
     )
@@ -138,7 +134,7 @@ def _cut_end(path: str, data: bytes, problems: Problems) -> bytes:
     if not data or data.endswith(b"\n"):
         return data
     end = data.rfind(b"\n") + 1
-    if _is_object(data[end:]):
+    if json_object(data[end:]) is not None:
         return data + b"\n"
     if len(data) - end > TORN_LIMIT:
         size = f"{(len(data) - end) / 1e6:,.0f} MB"
@@ -148,10 +144,3 @@ def _cut_end(path: str, data: bytes, problems: Problems) -> bytes:
             f"ends in {size} that are no line of a journal; everything before them was read.",
         )
     return data[:end]
-
-
-def _is_object(line: bytes) -> bool:
-    try:
-        return isinstance(orjson.loads(line), dict)
-    except orjson.JSONDecodeError:
-        return False

@@ -63,7 +63,9 @@ def realign(trace: JobTrace, clocks: tuple[Clock, ...]) -> JobTrace:
     )
     processes, groups = moved_definitions(trace.processes, trace.groups, trace.clocks, clocks)
     tables = Tables(operations, trace.calls, trace.completions)
-    return trace.replace(tables=tables, processes=processes, groups=groups, clocks=clocks)
+    return dataclasses.replace(
+        trace, tables=tables, processes=processes, groups=groups, clocks=clocks
+    )
 
 
 def moved_definitions(

@@ -13,26 +13,10 @@ from disttrace_viewer.load.definitions import NONE, number_in
 from disttrace_viewer.load.journals import Journal, in_name
 from disttrace_viewer.load.schema import Record
 from disttrace_viewer.merge.clock import UNKNOWN_NS, to_unix
-from disttrace_viewer.trace.process import (
-    JOURNAL,
-    Clock,
-    Digest,
-    Dropped,
-    Exit,
-    Failure,
-    Frame,
-    NonFinite,
-    Process,
-    Sighting,
-    Stack,
-    StackSample,
-    Trouble,
-    Unreduced,
-    Usage,
-    Worker,
-)
+from disttrace_viewer.trace import process as values
+from disttrace_viewer.trace.process import Clock, Frame, Process, Stack
 
-_NO_SAMPLES: dict[int, StackSample] = {}
+_NO_SAMPLES: dict[int, values.StackSample] = {}
 _NO_THREADS: dict[int, str] = {}
 
 
@@ -70,7 +54,7 @@ def _rank(clock: Clock) -> tuple[int, int]:
 def tell(processes: list[Process], orphaned: Iterable[int]) -> None:
     """Write down in processes what those that launched them report of them."""
     _became(processes)
-    told: dict[tuple[str | None, int | None], Worker] = {
+    told: dict[tuple[str | None, int | None], values.Worker] = {
         (parent.id, worker.pid): worker
         for parent in processes
         for worker in parent.workers
@@ -114,7 +98,7 @@ def _became(processes: list[Process]) -> None:
         for process in found[1:]:
             ended = before.exit
             if ended is None or ended.how == EXEC:
-                last = Exit(EXEC, None, process.start_ns - 1) if ended is None else ended
+                last = values.Exit(EXEC, None, process.start_ns - 1) if ended is None else ended
                 processes[before.index] = replace(before, exit=last)
                 process = replace(
                     process,
@@ -171,8 +155,8 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
     def unix(item: Record, key: str = "t") -> int:
         return to_unix(clocks[clock], t0 + item.get(key, 0))
 
-    def failure(item: Record) -> Failure:
-        return Failure(
+    def failure(item: Record) -> values.Failure:
+        return values.Failure(
             t_ns=unix(item),
             type=item.get("type") or "?",
             text=item.get("text") or "",
@@ -212,7 +196,7 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
         heartbeat_ns=None,
         exit=None
         if ended is None
-        else Exit(
+        else values.Exit(
             how=ended.get("how") or "?",
             code=ended.get("code"),
             t_ns=unix(ended),
@@ -230,14 +214,14 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
         samples=(),
         notes=tuple(item.get("text") or "" for item in listed["note"]),
         dropped=tuple(
-            Dropped(
+            values.Dropped(
                 to_ns=unix(item, "to_t") if "to_t" in item else None,
                 operations=item.get("operations"),
             )
             for item in listed["dropped"]
         ),
         workers=tuple(
-            Worker(
+            values.Worker(
                 t_ns=unix(item),
                 pid=item.get("pid", 0),
                 event=item.get("event") or "?",
@@ -262,15 +246,17 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
         pid_ns=record.get("pid_ns"),
         time_ns=record.get("time_ns"),
         ticks=record.get("ticks"),
-        source=definitions.source.get("kind") or JOURNAL,
+        source=definitions.source.get("kind") or values.JOURNAL,
         lacks=frozenset(definitions.source.get("lacks") or ()),
         reports=tuple(one for one in definitions.source.get("reports") or () if "kind" in one),
         sightings=tuple(
-            Sighting(unix(item), item.get("state") or "?", item.get("code"), item.get("others", 0))
+            values.Sighting(
+                unix(item), item.get("state") or "?", item.get("code"), item.get("others", 0)
+            )
             for item in listed["seen"]
         ),
         troubles=tuple(
-            Trouble(
+            values.Trouble(
                 t_ns=unix(item) - item.get("ago", 0),
                 by=item["by"],
                 where=item["where"],
@@ -282,7 +268,7 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
             for item in listed["trouble"]
         ),
         usage=tuple(
-            Usage(
+            values.Usage(
                 t_ns=unix(item),
                 over_ns=item["over"],
                 cpu_ns=item.get("cpu", 0),
@@ -295,14 +281,16 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
             if item.get("over")
         ),
         digests=tuple(
-            Digest(**of(one), op=one["op"], name=one.get("name"), number=one["q"], value=one["v"])
+            values.Digest(
+                **of(one), op=one["op"], name=one.get("name"), number=one["q"], value=one["v"]
+            )
             for one in listed["digest"]
         ),
         nonfinite=tuple(
-            NonFinite(**of(one), op=one["op"], seq=one["q"]) for one in listed["nonfinite"]
+            values.NonFinite(**of(one), op=one["op"], seq=one["q"]) for one in listed["nonfinite"]
         ),
         unreduced=tuple(
-            Unreduced(
+            values.Unreduced(
                 **of(one),
                 **{name: one.get(name, 0) for name in ("bytes", "changes", "bucket")},
                 over_ns=one["over"],

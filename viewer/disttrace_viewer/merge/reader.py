@@ -14,9 +14,11 @@ import polars as pl
 from disttrace.journal.format import LONGEST, ends_on_device
 from disttrace_viewer.load import batch, segments
 from disttrace_viewer.load.batch import Batch
+from disttrace_viewer.load.definitions import completed
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.fates import Signs
 from disttrace_viewer.load.files import is_held, size
+from disttrace_viewer.load.journals import Journal
 from disttrace_viewer.load.problems import plural
 from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.merge.processes import stack_of
@@ -25,7 +27,10 @@ from disttrace_viewer.merge.tables import Calls
 from disttrace_viewer.trace.columns import COMPLETIONS, OPERATIONS, TIMES
 from disttrace_viewer.trace.model import JobTrace, Key, LaunchedJob, Tables
 from disttrace_viewer.trace.plain_text import plain, shortened
-from disttrace_viewer.trace.process import Process, StackSample
+from disttrace_viewer.trace.process import Process, Stack, StackSample
+
+_UNDEFINED = -1
+"""Number of a call that no definition describes."""
 
 
 def _nulls(name: str, count: int) -> pl.Series:
@@ -60,7 +65,7 @@ def load(
     part = whole if len(chosen) == len(whole.jobs) else restrict(whole, chosen)
     reading = _Reading(part, progress, engine)
     operations, completions = reading.read()
-    problems = part.problems
+    problems, stacks = part.problems, reading.stacks
     processes = tuple(
         dataclasses.replace(
             p,
@@ -71,7 +76,7 @@ def load(
     )
     return JobTrace(
         processes=processes,
-        tables=Tables(operations, reading.calls.table(), completions),
+        tables=Tables(operations, reading.calls.table(stacks), completions),
         groups=part.groups,
         stores=part.stores,
         places=part.places,
@@ -84,12 +89,13 @@ def load(
         ),
         of_others=frozenset(p.id for p in whole.processes if p.job not in chosen),
         clocks=part.clocks,
-        stacks=tuple(reading.calls.stacks),
+        stacks=stacks,
         errors=tuple(reading.errors),
         keys=tuple(reading.keys),
         problems=problems.found(),
         paths=part.paths,
         read_ns=read_ns,
+        all_calls=reading.calls.found,
     )
 
 
@@ -98,25 +104,45 @@ class _Reading:
 
     def __init__(self, survey: Survey, progress: Progress | None, engine: Engine | None) -> None:
         self._survey, self._progress, self._engine = survey, progress, engine
-        self.calls = Calls(
-            journals=survey.journals,
-            stores=survey.store_index,
-            groups=survey.group_index,
-            group_values=survey.groups,
-        )
-        self.calls.collect()
+        self._stacks: dict[Stack, Stack] = {}
+        self.calls = Calls(survey.store_index, survey.group_index, survey.copies, self._stack)
+        rows = [
+            (process, number, self.calls.add(process, journal, record))
+            for process, journal in enumerate(survey.journals)
+            for number, record in journal.definitions.numbered["call"].items()
+        ]
         self.errors: dict[str, int] = {}
         self.keys: list[Key] = []
         self._key_numbers: dict[str, int] = {}
         """By their text in the journal."""
         self._rows = pl.DataFrame(
-            [(p, n, row) for (p, n), row in self.calls.index.items()],
-            schema={"process": pl.UInt32, "s": pl.Int64, "call": pl.UInt32},
-            orient="row",
+            rows, schema={"process": pl.UInt32, "s": pl.Int64, "call": pl.UInt32}, orient="row"
         )
         """Of calls by process and number, the same for every batch."""
+        self._completed: dict[tuple[int, int, str], int] = {}
+        """By process, number and what one operation overrides (its ``a``, as JSON)."""
         self._signs: dict[int, Signs] = {}
         self._last_end: dict[int, int] = {}
+
+    @property
+    def stacks(self) -> tuple[Stack, ...]:
+        """Of all calls that have one."""
+        return tuple(filter(None, self._stacks))
+
+    def _stack(self, journal: Journal, number: int | None) -> Stack:
+        """One object for all processes that have this stack."""
+        found = stack_of(journal, number)
+        return self._stacks.setdefault(found, found)
+
+    def _call(self, process: int, number: int, override: str) -> int:
+        """A call, defined or not, with what one operation overrides."""
+        key = (process, number, override)
+        if key not in self._completed:
+            journal = self._survey.journals[process]
+            record = journal.definitions.numbered["call"].get(number) or {}
+            record = completed(record, orjson.loads(override))
+            self._completed[key] = self.calls.add(process, journal, record)
+        return self._completed[key]
 
     def read(self) -> tuple[pl.DataFrame, pl.DataFrame]:
         """The operations and the completions of all segments."""
@@ -194,7 +220,7 @@ class _Reading:
         waited = pl.col("wait").is_not_null()
         # A wait for what a device ends orders streams: it is over when it was seen to be complete.
         on_device = pl.Series(
-            [ends_on_device(row["backend"], row["device"]) for row in self.calls.rows],
+            [ends_on_device(c.backend, c.signature.device) for c in self.calls.found],
             dtype=pl.Boolean,
         ).gather(frame["call"])
         frame = frame.with_columns(_on_device=on_device)
@@ -228,14 +254,14 @@ class _Reading:
         )
         if rich.height:
             rows = [
-                self.calls.completed(process, call, override)
+                self._call(process, call, override)
                 for process, call, override in rich.select("process", "s", "a").iter_rows()
             ]
             calls = calls.scatter(rich["row"], pl.Series(rows, dtype=pl.UInt32))
         if calls.null_count():
             missing = calls.is_null()
             processes = raw["process"].filter(missing)
-            rows = [self.calls.unknown(p) for p in processes.to_list()]
+            rows = [self._call(p, _UNDEFINED, "{}") for p in processes.to_list()]
             calls = calls.scatter(missing.arg_true(), pl.Series(rows, dtype=pl.UInt32))
             for process, count in processes.value_counts(sort=True).iter_rows():
                 if self._survey.journals[process].definitions.process:

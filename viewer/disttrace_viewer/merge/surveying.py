@@ -11,25 +11,16 @@ from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.journals import Journal, gather
 from disttrace_viewer.load.problems import Problems
-from disttrace_viewer.load.schema import Record
 from disttrace_viewer.merge import jobs as launching
 from disttrace_viewer.merge import processes as processing
+from disttrace_viewer.merge import tables
 from disttrace_viewer.merge.clock import Met, aligned, moved_definitions, to_unix
 from disttrace_viewer.merge.jobs import as_called
 from disttrace_viewer.merge.processes import Clocks
 from disttrace_viewer.merge.store_servers import Life, places_of, until_restarts
-from disttrace_viewer.merge.tables import (
-    Copies,
-    Seen,
-    merge_groups,
-    named,
-    store_of,
-    stores_of,
-    without_copies,
-)
 from disttrace_viewer.trace.model import Group, LaunchedJob, Place, Store
 from disttrace_viewer.trace.process import Clock, Process
-from disttrace_viewer.trace.values import dataclass, field
+from disttrace_viewer.trace.values import dataclass, field, replace
 
 
 @dataclass(slots=True)
@@ -44,7 +35,7 @@ class Survey:
     """Of states still without ids."""
     group_index: dict[tuple[int, int], int]
     """Index of a group by (process, the process's own number of it)."""
-    copies: Copies
+    copies: tables.Copies
     firsts: list[tuple[int, int]]
     jobs: tuple[LaunchedJob, ...]
     paths: tuple[str, ...]
@@ -72,9 +63,8 @@ def surveyed(
     clocks = seen.found()
     processes: list[Process] = []
     lives: list[Life] = []
-    bases: list[Store] = []
-    records: list[Mapping[int, Record]] = []
-    definitions: list[Seen] = []
+    stores: list[Store] = []
+    definitions: list[tables.Seen] = []
     sources: list[str] = []
     modified: list[int] = []
     orphans: list[int] = []
@@ -90,18 +80,16 @@ def surveyed(
             orphans.append(place)
         if meetings:
             met.append((place, to_unix(clock, process.t0), meetings))
-        records.append(stores := journal.definitions.numbered["store"])
-        first_base = len(bases)
-        for number in base_stores(stores):
-            bases.append(store_of(len(bases), place, number, stores[number], len(bases), ""))
-        definitions += _groups(journal, process, clock, first_base)
+        own = tables.stores_of(place, journal.definitions.numbered["store"], len(stores))
+        stores += own.values()
+        definitions += _groups(journal, process, clock, own)
     processing.tell(processes, orphans)
     lives = launching.by_launch(processes, until_restarts(processes, lives), sources)
-    places, place_ids = places_of(processes, bases, lives)
+    places, place_ids = places_of(processes, stores, lives)
     place_ids = {index: sys.intern(identity) for index, identity in place_ids.items()}
     circles = launching.circles(processes, places)
-    groups, group_index, firsts = merge_groups(place_ids, definitions, circles, lives)
-    groups, copies = without_copies(groups, processes)
+    groups, group_index, firsts = tables.merge_groups(place_ids, definitions, circles, lives)
+    groups, copies = tables.without_copies(groups, processes)
     jobs = launching.jobs_of(
         processes, places, groups, lives, sources, frozenset(orphans), modified
     )
@@ -111,29 +99,35 @@ def surveyed(
         known, groups = moved_definitions(known, groups, clocks, moved)
     base_ids = {(s.process, s.number): place_ids[s.index] for s in bases}
     return Survey(
-        processes=known, clocks=moved, stores=stores_of(records, base_ids), places=places,
-        groups=groups, group_index=group_index, copies=copies, firsts=firsts, jobs=jobs,
-        paths=paths, problems=problems,
-    )  # fmt: skip
+        processes=known,
+        clocks=moved,
+        stores=tuple(replace(s, place=place_ids.get(s.base or 0, "")) for s in stores),
+        places=places,
+        groups=groups,
+        group_index=group_index,
+        copies=copies,
+        firsts=firsts,
+        jobs=jobs,
+        paths=paths,
+        problems=problems,
+    )
 
 
-def _groups(journal: Journal, process: Process, clock: Clock, first_base: int) -> Iterator[Seen]:
-    stores = journal.definitions.numbered["store"]
-    bases = base_stores(stores)
+def _groups(
+    journal: Journal, process: Process, clock: Clock, stores: Mapping[int, Store]
+) -> Iterator[tables.Seen]:
     for number, record in journal.definitions.numbered["group"].items():
         own = stores.get(record.get("store", -1))
-        base: int | None = None
-        prefix: tuple[str | None, ...] = ()
-        if own is not None:
-            under = own.get("base", record["store"])
-            at = bases.get(under if under in stores else record["store"], -1)
-            base = first_base + at if at >= 0 else -1
-            prefix = tuple(own.get("prefix") or ())
         t = record.get("t")
-        yield Seen(
-            process=process.index, number=number, name=record.get("name") or "",
-            desc=record.get("desc") or None, type=record.get("type") or None,
-            backends=record.get("backends") or {}, base=base, prefix=prefix,
+        yield tables.Seen(
+            process=process.index,
+            number=number,
+            name=record.get("name") or "",
+            desc=record.get("desc") or None,
+            type=record.get("type") or None,
+            backends=record.get("backends") or {},
+            base=None if own is None else own.base,
+            prefix=() if own is None else own.prefix,
             default=record.get("default", False),
             t_ns=None if t is None else to_unix(clock, process.t0 + t),
             timeout_ns=record.get("timeout"), partial=record.get("partial", False),
@@ -154,14 +148,6 @@ def life_of(process: Process, journal: Journal, clock: Clock) -> Life:
     rank = None if process.is_agent else process.rank
     sign_ns = min(sign_ns, end_ns)
     return Life(start_ns, end_ns, process.boot_id, ended, rank=rank, sign_ns=sign_ns)
-
-
-def base_stores(stores: Mapping[int, Mapping[str, Any]]) -> dict[int, int]:
-    """The stores of a process at the bottom of chains of prefixes: their numbers, in order."""
-    found = [
-        n for n, store in stores.items() if (b := store.get("base", n)) == n or b not in stores
-    ]
-    return {number: place for place, number in enumerate(sorted(found))}
 
 
 def survey(paths: Sequence[str | Files]) -> Survey:
@@ -190,5 +176,5 @@ def build(paths: tuple[str, ...], journals: list[Journal], problems: Problems) -
     found = surveyed(((journal, nothing) for journal in journals), clocks, paths, problems)
     ids = [journals[process].definitions.group_id(number) or "" for process, number in found.firsts]
     found.journals = journals
-    found.groups = named(found.groups, found.processes, ids)
+    found.groups = tables.named(found.groups, found.processes, ids)
     return found

@@ -3,158 +3,147 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from disttrace.journal.format import UNKNOWN_OP
-from disttrace_viewer.load.definitions import completed
+from disttrace.journal.format import UNKNOWN_OP, ranks_of
 from disttrace_viewer.load.journals import Journal
 from disttrace_viewer.load.schema import Record
-from disttrace_viewer.merge.processes import stack_of
 from disttrace_viewer.merge.store_servers import Life, clusters, identifier
-from disttrace_viewer.trace.model import Group, Member, Store
+from disttrace_viewer.trace.model import Call, Group, Member, Signature, Store
 from disttrace_viewer.trace.process import Process, Stack
-from disttrace_viewer.trace.values import dataclass, field, replace
+from disttrace_viewer.trace.values import ByIdentity, dataclass, field, replace
 
 if TYPE_CHECKING:
     import polars as pl
 
+Copies = frozenset[tuple[int, int]]
+"""Processes and groups that they inherited."""
 KINDS = ("collective", "message", "store", "constructor", "composed")
 _TEXTS = ("backend", "device", "reduce_op", "name", "origin")
-_AS_THEY_ARE = ("async", "shapes", "dtypes", "bytes", "root", "peer", "tag")
+_NUMBERS = ("bytes", "root", "peer", "tag")
 
 
-def stores_of(
-    processes: Sequence[Mapping[int, Record]], places: Mapping[tuple[int, int], str]
-) -> tuple[Store, ...]:
-    """Every store of every process, of which come the records by number; ``places``: the place of
-    each at the bottom of a chain of prefixes, by process and number.
-    """
-    found: list[Store] = []
-    first = 0
-    for process, records in enumerate(processes):
-        index = dict(zip(records, range(first, first + len(records)), strict=True))
-        first += len(records)
-        for number, record in records.items():
-            under = record.get("base", number)
-            under = under if under in index else number
-            place = places.get((process, under), "")
-            found.append(store_of(index[number], process, number, record, index[under], place))
-    return tuple(found)
+def stores_of(process: int, records: Mapping[int, Record], first: int) -> dict[int, Store]:
+    """The stores of a process by number, of which ``first`` is the first index; without places."""
+    index = dict(zip(records, range(first, first + len(records)), strict=True))
+    return {
+        number: Store(
+            index[number],
+            process,
+            number,
+            record.get("type") or "?",
+            record.get("name") or None,
+            index.get(record.get("base", number), index[number]),
+            tuple(record.get("prefix") or ()),
+            record.get("host") or None,
+            record.get("port"),
+            record.get("server", False),
+            record.get("address") or None,
+            record.get("path") or None,
+            "",
+            record.get("connection"),
+            record.get("timeout"),
+        )
+        for number, record in records.items()
+    }
 
 
-def store_of(index: int, process: int, number: int, record: Record, base: int, place: str) -> Store:
-    """A store of a process; ``base`` is the index of that at the bottom of its prefixes."""
-    return Store(
-        index,
-        process,
-        number,
-        record.get("type") or "?",
-        record.get("name") or None,
-        base,
-        tuple(record.get("prefix") or ()),
-        record.get("host") or None,
-        record.get("port"),
-        record.get("server", False),
-        record.get("address") or None,
-        record.get("path") or None,
-        place,
-        record.get("connection"),
-        record.get("timeout"),
-    )
+@dataclass(frozen=True, slots=True)
+class _Alike:
+    """What calls of one record share; numbers are the process's own."""
+
+    group: int
+    store: int
+    stack: int | None
+    signature: Signature
+
+    @classmethod
+    def of(cls, record: Record) -> _Alike:
+        args = record.get("args") or _NO_ARGS
+        ranks = ranks_of(args.get("ranks"))
+        shapes, dtypes = record.get("shapes"), record.get("dtypes")
+        kind = record.get("kind")
+        return cls(
+            group=record.get("group", -1),
+            store=record.get("store", -1),
+            stack=record.get("stack"),
+            signature=Signature(
+                op=record.get("op") or UNKNOWN_OP,
+                kind=kind if kind in KINDS else "unknown",
+                asynchronous=record.get("async"),
+                shapes=None if shapes is None else tuple(map(tuple, shapes)),
+                dtypes=None if dtypes is None else tuple(dtypes),
+                splits=record.get("splits"),
+                args=args if ranks is None else {**args, "ranks": list(ranks)},
+                **{name: record.get(name) or None for name in _TEXTS},
+                **{name: record.get(name) for name in _NUMBERS},
+            ),
+        )
+
+
+_NO_ARGS: dict[str, Any] = {}
 
 
 @dataclass(slots=True)
 class Calls:
-    """The calls of all processes while they are collected, and what they refer to."""
+    """The calls of all processes while they are collected."""
 
-    journals: Sequence[Journal]
     stores: Mapping[tuple[int, int], int]
     """Index of a store by (process, number)."""
     groups: Mapping[tuple[int, int], int]
-    group_values: Sequence[Group]
-    stacks: dict[Stack, int] = field(default_factory=dict)
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    index: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Row of a call by (process, number)."""
-    undefined: dict[int, int] = field(default_factory=dict)
+    copies: Copies
+    stack_of: Callable[[Journal, int | None], Stack]
+    found: list[Call] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    """By call."""
+    undefined: Counter[int] = field(default_factory=Counter)
     """Calls of each process that name a group which is not defined."""
-    _unknown: dict[int, int] = field(default_factory=dict)
-    _completed: dict[tuple[int, int, str], int] = field(default_factory=dict)
-    _signatures: dict[str, int] = field(default_factory=dict)
-    _stack_numbers: dict[tuple[int, int], int | None] = field(default_factory=dict)
-    _own_rank: dict[tuple[int, int], int | None] = field(default_factory=dict)
+    _alike: ByIdentity[_Alike] = field(default_factory=lambda: ByIdentity(_Alike.of))
+    """By record, which journals of a job share."""
 
-    def collect(self) -> None:
-        for group in self.group_values:
-            for member in group.members:
-                self._own_rank[member.process, group.index] = member.rank
-        for process, journal in enumerate(self.journals):
-            for number, record in journal.definitions.numbered["call"].items():
-                self.index[process, number] = self._add(process, record)
+    def add(self, process: int, journal: Journal, record: Record) -> int:
+        """Take a call of a process; its index."""
+        alike = self._alike.of(record)
+        group = self.groups.get((process, alike.group))
+        rank = None
+        if group is None and "group" in record:
+            self.undefined[process] += 1
+        elif group is not None and (process, group) not in self.copies:
+            rank = journal.definitions.numbered["group"][alike.group].get("rank")
+        index, stack = len(self.found), self.stack_of(journal, alike.stack)
+        store = self.stores.get((process, alike.store))
+        self.found.append(Call(index, process, group, rank, store, stack, alike.signature))
+        self.records.append(record)
+        return index
 
-    def unknown(self, process: int) -> int:
-        """The row that stands for calls of a process that no definition describes."""
-        if process not in self._unknown:
-            self._unknown[process] = self._add(process, {})
-        return self._unknown[process]
-
-    def completed(self, process: int, number: int, override: str) -> int:
-        """The row of a call with fields that one operation overrides (its ``a``, as JSON)."""
-        key = (process, number, override)
-        found = self._completed.get(key)
-        if found is None:
-            definitions = self.journals[process].definitions
-            record = definitions.numbered["call"].get(number) or {}
-            record = completed(record, orjson.loads(override))
-            found = self._completed[key] = self._add(process, record)
-        return found
-
-    def table(self) -> pl.DataFrame:
+    def table(self, stacks: Sequence[Stack]) -> pl.DataFrame:
+        """The calls as columns; stacks as their places in ``stacks``."""
         import polars as pl  # here, for calls of states are read where there is none
 
         from disttrace_viewer.trace.columns import CALLS
 
-        columns: dict[str, Any] = {name: [row[name] for row in self.rows] for name in CALLS}
+        own = ("process", "op", "kind", "group", "group_rank", "store")
+        columns: dict[str, Any] = {name: [getattr(c, name) for c in self.found] for name in own}
+        places = {stack: place for place, stack in enumerate(stacks)}
+        columns["stack"] = [places.get(call.stack) for call in self.found]
+        for name in ("splits", "args"):
+            columns[name] = [_json(record.get(name)) for record in self.records]
+        for name in _TEXTS:
+            columns[name] = [record.get(name) or None for record in self.records]
+        for name in ("async", *_NUMBERS):
+            columns[name] = [record.get(name) for record in self.records]
         for name in ("shapes", "dtypes"):
-            columns[name] = _lists(columns[name], CALLS[name])
-        return pl.DataFrame(columns, schema=CALLS, strict=False)
-
-    def _add(self, process: int, record: Record) -> int:
-        group = self.groups.get((process, record.get("group", -1)))
-        if group is None and "group" in record:
-            self.undefined[process] = self.undefined.get(process, 0) + 1
-        kind = record.get("kind")
-        row: dict[str, Any] = {
-            "process": process,
-            "op": record.get("op") or UNKNOWN_OP,
-            "kind": kind if kind in KINDS else "unknown",
-            "group": group,
-            "group_rank": None if group is None else self._own_rank.get((process, group)),
-            "splits": _json(record.get("splits")),
-            "store": self.stores.get((process, record.get("store", -1))),
-            "stack": self._stack(process, record.get("stack")),
-            "args": _json(record.get("args")),
-        }
-        row.update((name, record.get(name) or None) for name in _TEXTS)
-        row.update((name, record.get(name)) for name in _AS_THEY_ARE)
-        text = repr([row[n] for n in ("op", "root", "dtypes", "shapes", "splits", "reduce_op")])
-        row["signature"] = self._signatures.setdefault(text, len(self._signatures))
-        self.rows.append(row)
-        return len(self.rows) - 1
-
-    def _stack(self, process: int, number: int | None) -> int | None:
-        if number is None:
-            return None
-        key = (process, number)
-        if key not in self._stack_numbers:
-            stack = stack_of(self.journals[process], number)
-            self._stack_numbers[key] = (
-                self.stacks.setdefault(stack, len(self.stacks)) if stack else None
-            )
-        return self._stack_numbers[key]
+            columns[name] = _lists([record.get(name) for record in self.records], CALLS[name])
+        known: dict[str, int] = {}
+        names = ("root", "dtypes", "shapes", "splits", "reduce_op")
+        columns["signature"] = [
+            known.setdefault(repr([call.op, *map(record.get, names)]), len(known))
+            for call, record in zip(self.found, self.records, strict=True)
+        ]
+        return pl.DataFrame({name: columns[name] for name in CALLS}, schema=CALLS, strict=False)
 
 
 def _lists(values: Sequence[Any], dtype: pl.DataType) -> pl.Series:
@@ -248,10 +237,6 @@ def named(
     shared = Counter(ids)
     found = (replace(group, id=one) for group, one in zip(groups, ids, strict=True))
     return tuple(_unique(g, processes) if shared[g.id] > 1 else g for g in found)
-
-
-Copies = frozenset[tuple[int, int]]
-"""Processes and groups that they inherited."""
 
 
 def without_copies(

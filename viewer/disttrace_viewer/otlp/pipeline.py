@@ -11,19 +11,8 @@ from typing import TYPE_CHECKING
 from disttrace_viewer.analysis.process_ends import End
 from disttrace_viewer.load import ids
 from disttrace_viewer.load.ids import Context
-from disttrace_viewer.otlp import attributes
+from disttrace_viewer.otlp import attributes, spans
 from disttrace_viewer.otlp.journal import JournalReader, LiveOperation
-from disttrace_viewer.otlp.spans import (
-    Builder,
-    Emit,
-    Exchanged,
-    Span,
-    as_pending,
-    end_of,
-    exchanged,
-    process_end,
-    process_start,
-)
 from disttrace_viewer.trace.plain_text import plain
 from disttrace_viewer.trace.values import dataclass, field
 
@@ -40,7 +29,7 @@ class Pipeline:
 
     def __init__(
         self,
-        emit: Emit,
+        emit: spans.Emit,
         *,
         pending_ns: int,
         say: Callable[[str], object] = lambda _: None,
@@ -51,7 +40,7 @@ class Pipeline:
         self._emit = emit
         self._pending_ns = pending_ns
         self._say = say
-        self._builder = Builder()
+        self._builder = spans.Builder()
         self._exchanges = OpenExchanges(self._builder)
         self._rooted: set[str] = set()
         self._full = full
@@ -128,8 +117,8 @@ class Pipeline:
         if journal.definitions.process:
             self._root(journal)
             if not running:
-                how = end_of(journal) if how is None else how
-                self._emit(process_end(self._builder, journal, how, verdict))
+                how = spans.end_of(journal) if how is None else how
+                self._emit(spans.process_end(self._builder, journal, how, verdict))
         for _, what in journal.definitions.checker.sentences():
             self._say(f"{plain(journal.base)[:200]}: {what}")
         journal.close()
@@ -201,7 +190,7 @@ class Pipeline:
         self._send(journal, operation)
 
     def _joined(self, journal: JournalReader, operation: LiveOperation, now: int) -> None:
-        part: Exchanged | None = exchanged(journal, operation)
+        part: spans.Exchanged | None = spans.exchanged(journal, operation)
         if part is not None and part.peer is None:
             self._exchanges.joined(journal, operation, part, now)
 
@@ -213,7 +202,7 @@ class Pipeline:
     def _root(self, journal: JournalReader) -> None:
         if journal.base not in self._rooted and journal.definitions.process:
             self._rooted.add(journal.base)
-            self._emit(process_start(self._builder, journal))
+            self._emit(spans.process_start(self._builder, journal))
 
     def _send_exchanges(self, now: int, *, final: bool = False) -> None:
         for span in self._exchanges.poll(self.journals.values(), now, final=final):
@@ -240,7 +229,7 @@ Key = tuple[str, str, str | None, int]
 class Exchange:
     """One collective: who of this host is in, who is through."""
 
-    part: Exchanged
+    part: spans.Exchanged
     begun: dict[int, tuple[JournalReader, LiveOperation]] = field(default_factory=dict)
     """By group rank."""
     ended: set[int] = field(default_factory=set)
@@ -253,7 +242,7 @@ class Exchange:
 class OpenExchanges:
     """Collects members and tells which exchanges are over."""
 
-    def __init__(self, builder: Builder) -> None:
+    def __init__(self, builder: spans.Builder) -> None:
         self.meters: Meters | None = None
         """What takes bandwidths."""
         self._builder = builder
@@ -261,7 +250,9 @@ class OpenExchanges:
         self._closed: OrderedDict[Key, None] = OrderedDict()
         self._groups: set[tuple[str, str]] = set()
 
-    def joined(self, journal: JournalReader, op: LiveOperation, part: Exchanged, now: int) -> None:
+    def joined(
+        self, journal: JournalReader, op: LiveOperation, part: spans.Exchanged, now: int
+    ) -> None:
         """A member began its part, or is seen for the first time at its end."""
         key = (self._builder.trace(journal), part.group, part.backend, part.seq)
         if key in self._closed:
@@ -291,7 +282,7 @@ class OpenExchanges:
 
     def poll(
         self, journals: Iterable[JournalReader], now: int, *, final: bool = False
-    ) -> Iterator[Span]:
+    ) -> Iterator[spans.Span]:
         """Spans of the exchanges that are over, and of their groups."""
         alive = {j.base for j in journals if not j.gone}
         for key, exchange in list(self._open.items()):
@@ -309,7 +300,7 @@ class OpenExchanges:
                     key, exchange, 0, exchange.last_end or self._arrivals(exchange)[-1]
                 )
 
-    def pending(self, now: int, older_than: int) -> Iterator[Span]:
+    def pending(self, now: int, older_than: int) -> Iterator[spans.Span]:
         """Exchanges in flight for long, each once."""
         for key, exchange in self._open.items():
             if exchange.pending_sent or exchange.ended:
@@ -321,7 +312,7 @@ class OpenExchanges:
             if rank == 0:
                 yield from self._group_once(key, exchange)
             span = self._span(key, exchange, rank, max(now, self._arrivals(exchange)[0]))
-            yield as_pending(
+            yield spans.as_pending(
                 span, ids.other_span(span.context.trace, "pending", span.context.span, rank)
             )
 
@@ -337,18 +328,18 @@ class OpenExchanges:
         group = journal.definitions.get("group", exchange.part.number) or {}
         return len(exchange.begun) == group.get("size") or now - exchange.seen > _QUIET_NS
 
-    def _group_once(self, key: Key, exchange: Exchange) -> Iterator[Span]:
+    def _group_once(self, key: Key, exchange: Exchange) -> Iterator[spans.Span]:
         journal, _ = exchange.begun[0]
         trace, group, _, _ = key
         if (trace, group) not in self._groups:
             self._groups.add((trace, group))
             yield self._group(trace, journal, exchange.part)
 
-    def _group(self, trace: str, journal: JournalReader, part: Exchanged) -> Span:
+    def _group(self, trace: str, journal: JournalReader, part: spans.Exchanged) -> spans.Span:
         """A group: a moment at its creation, under which its exchanges stand."""
         known = journal.definitions.get("group", part.number) or {}
         at = self._builder.unix(journal, known.get("t", 0))
-        return Span(
+        return spans.Span(
             process=journal,
             name=f"group {attributes.group_label(journal.definitions, part.number)}",
             context=Context(trace, ids.group_span(trace, part.group)),
@@ -361,7 +352,7 @@ class OpenExchanges:
             },
         )
 
-    def _span(self, key: Key, exchange: Exchange, rank: int, end: int) -> Span:
+    def _span(self, key: Key, exchange: Exchange, rank: int, end: int) -> spans.Span:
         journal, op = exchange.begun[rank]
         arrivals = self._arrivals(exchange)
         trace, group, backend, seq = key
@@ -373,7 +364,7 @@ class OpenExchanges:
         found["disttrace.exchange.arrived"] = sorted(exchange.begun)
         found["disttrace.exchange.imbalance_ns"] = arrivals[-1] - arrivals[0]
         ops = sorted({str(o.call.get("op")) for _, o in exchange.begun.values()})
-        return Span(
+        return spans.Span(
             process=journal,
             name=" | ".join(ops),
             context=Context(trace, ids.exchange_span(trace, group, backend, seq)),

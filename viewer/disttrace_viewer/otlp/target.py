@@ -60,18 +60,13 @@ _EXPORTERS = {
 def exporter(signal: str, protocol: str) -> Any:
     """The SDK's exporter of a signal, which reads the rest of the variables itself."""
     way = "grpc" if protocol == "grpc" else "http"
-    if way == "http":
-        _certificate_wins(signal)
+    if way == "http" and _variable(signal, "CERTIFICATE"):
+        # ``requests`` puts its own variables above a session's certificate: OpenTelemetry's wins.
+        for variable in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+            os.environ.pop(variable, None)
     module, name = _EXPORTERS[signal]
     found = importlib.import_module(f"opentelemetry.exporter.otlp.proto.{way}.{module}")
     return getattr(found, name)()
-
-
-def _certificate_wins(signal: str) -> None:
-    """``requests`` puts its own variables above a session's certificate: OpenTelemetry's wins."""
-    if _variable(signal, "CERTIFICATE"):
-        for variable in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
-            os.environ.pop(variable, None)
 
 
 def _variable(signal: str, name: str) -> str:

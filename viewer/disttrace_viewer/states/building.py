@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import starmap
 from typing import Any, TypeVar
 
-from disttrace.journal.format import COLLECTIVE, MESSAGE, UNKNOWN_OP, ranks_of
+from disttrace.journal.format import COLLECTIVE, MESSAGE
 from disttrace_viewer.analysis.sample import Course, Sample
 from disttrace_viewer.load.journals import Journal
 from disttrace_viewer.load.problems import Problems
@@ -19,10 +19,9 @@ from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.merge.jobs import as_called
 from disttrace_viewer.merge.processes import stack_of
 from disttrace_viewer.merge.surveying import Survey
-from disttrace_viewer.merge.tables import KINDS, named
+from disttrace_viewer.merge.tables import Calls, named
 from disttrace_viewer.states.history import History, courses_differ
 from disttrace_viewer.states.state import (
-    ByIdentity,
     Merged,
     OpRow,
     State,
@@ -31,18 +30,16 @@ from disttrace_viewer.states.state import (
     survey,
 )
 from disttrace_viewer.trace.model import (
-    Call,
     Group,
     JobTrace,
     Key,
     Member,
     Reported,
-    Signature,
     Stream,
 )
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame, Problem, Process, Stack, StackSample
-from disttrace_viewer.trace.values import dataclass, field, replace
+from disttrace_viewer.trace.values import ByIdentity, dataclass, field, replace
 
 T = TypeVar("T")
 
@@ -81,10 +78,17 @@ def trace_of(
         ),
         other_jobs=tuple(replace(j, processes=()) for j in whole.jobs if j.id not in here),
         of_others=frozenset(p.id for p in whole.processes if p.job not in here),
-        clocks=found.clocks, stacks=(), errors=tuple(building.errors), keys=tuple(building.keys),
-        problems=problems.found(), paths=(), read_ns=time.time_ns(), reported=reported,
-        elsewhere=merged.elsewhere, _calls=building.calls,
-    )  # fmt: skip
+        clocks=found.clocks,
+        stacks=(),
+        errors=tuple(building.errors),
+        keys=tuple(building.keys),
+        problems=problems.found(),
+        paths=(),
+        read_ns=time.time_ns(),
+        reported=reported,
+        elsewhere=merged.elsewhere,
+        all_calls=building.calls.found,
+    )
     return trace, building.sample()
 
 
@@ -95,7 +99,6 @@ class _Building:
     processes: list[Process] = field(default_factory=list)
     index: dict[str, int] = field(default_factory=dict)
     """Place of a process by its id."""
-    calls: list[Call] = field(default_factory=list)
     ops: dict[int, list[Op]] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)
     longest: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -111,24 +114,24 @@ class _Building:
     history: dict[tuple[int, Stream], Course] = field(default_factory=dict)
     exact: set[tuple[int, Stream]] = field(default_factory=set)
     queues: dict[tuple[int, int, str], tuple[int, int]] = field(default_factory=dict)
-    _stores: dict[tuple[int, int], int] = field(default_factory=dict)
-    """By process and its own number."""
     _asked: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     """By process whose word is taken for a group: its own number of it, and the group."""
-    _alike: ByIdentity[_Alike] = field(init=False)
-    """By record, which states of a batch share."""
-    _stacks_alike: ByIdentity[Stack] = field(init=False)
-    """By frames."""
+    calls: Calls = field(init=False)
 
     def __post_init__(self) -> None:
-        self._alike = ByIdentity(_Alike.of)
-        self._stacks_alike = ByIdentity(lambda frames: tuple(starmap(Frame, frames)))
+        known = self.survey
+        alike: ByIdentity[Stack] = ByIdentity(lambda frames: tuple(starmap(Frame, frames)))
+
+        def stack_of(journal: Journal, number: int | None) -> Stack:
+            found = journal.definitions.get("stack", number)
+            return () if found is None else alike.of(found["frames"])
+
+        self.calls = Calls(known.store_index, known.group_index, known.copies, stack_of)
 
     def read(self) -> None:
         known = self.survey
         self.processes = list(known.processes)
         self.index = {process.id: process.index for process in known.processes}
-        self._stores = known.store_index
         self.ids = [""] * len(known.groups)
         for group, (process, number) in enumerate(known.firsts):
             self._asked.setdefault(process, []).append((number, group))
@@ -221,12 +224,12 @@ class _Building:
         )
         calls: dict[int, int] = {}
         for number, record in journal.definitions.numbered["call"].items():
-            calls[number] = self._call(index, journal, record)
+            calls[number] = self.calls.add(index, journal, record)
         unknown: int | None = None
         for row in state.ops:
             known = calls.get(row[OpRow.CALL])
             if known is None:
-                unknown = self._call(index, journal, {}) if unknown is None else unknown
+                unknown = self.calls.add(index, journal, {}) if unknown is None else unknown
                 known = unknown
             self._op(index, journal, row, known, unix(row[OpRow.T]))
         for call, ns in state.longest:
@@ -242,13 +245,13 @@ class _Building:
         for number, backend, text, *begun in state.history or ():
             group = self.survey.group_index.get((index, number))
             if group is not None and text is not None:
-                of = {n: self.calls[call] for n, call in calls.items()}
+                of = {n: self.calls.found[call] for n, call in calls.items()}
                 with suppress(ValueError):  # of whoever sent it; it is not compared then
                     self.history[index, (group, backend)] = History(text, of, *begun[:1])
                     if begun:
                         self.exact.add((index, (group, backend)))
         for store, key, pushed, popped in state.queues:
-            own = self._stores.get((index, store))
+            own = self.calls.stores.get((index, store))
             if own is not None:
                 self.queues[index, own, key] = (pushed, popped)
 
@@ -256,7 +259,7 @@ class _Building:
         missing = OpRow.COUNT - len(row)
         number, _, _, end, thread, parent, seq, key, *rest = row + _NONE[:missing]
         issued, wait, complete, source, error, refused, lost, was_asked = rest
-        of = self.calls[call]
+        of = self.calls.found[call]
         passed = end is not None and error is None and not refused
         if passed and of.kind in (COLLECTIVE, MESSAGE) and not of.asynchronous:
             issued = wait = complete = None
@@ -264,6 +267,9 @@ class _Building:
         if error is not None:
             text = journal.definitions.string(error) or "?"
             self.errors.setdefault(text, len(self.errors))
+        if key is not None:
+            many = isinstance(key, list)
+            key = self.keys.setdefault(Key(tuple(key) if many else (key,), many), len(self.keys))
         if refused and seq is not None:
             self.refused[process, number], seq = seq, None
         self.ops.setdefault(process, []).append(
@@ -274,7 +280,7 @@ class _Building:
                 thread or 0,
                 parent,
                 seq,
-                None if key is None else self.keys.setdefault(_key_of(key), len(self.keys)),
+                key,
                 source,
                 text,
                 bool(refused),
@@ -288,63 +294,5 @@ class _Building:
             )
         )
 
-    def _call(self, process: int, journal: Journal, record: dict[str, Any]) -> int:
-        alike = self._alike.of(record)
-        group = self.survey.group_index.get((process, alike.group))
-        index = len(self.calls)
-        numbered = journal.definitions.numbered["group"]
-        copied = group is None or (process, group) in self.survey.copies
-        own_rank = None if copied else numbered[alike.group].get("rank")
-        store = self._stores.get((process, alike.store))
-        frames = journal.definitions.get("stack", alike.stack)
-        stack = () if frames is None else self._stacks_alike.of(frames["frames"])
-        self.calls.append(Call(index, process, group, own_rank, store, stack, alike.signature))
-        return index
 
-
-def _key_of(value: str | list[str]) -> Key:
-    return Key(tuple(value), many=True) if isinstance(value, list) else Key((value,), many=False)
-
-
-@dataclass(frozen=True, slots=True)
-class _Alike:
-    """What calls of one record share; numbers are the process's own."""
-
-    group: int
-    store: int
-    stack: int | None
-    signature: Signature
-
-    @classmethod
-    def of(cls, record: dict[str, Any]) -> _Alike:
-        args = record.get("args") or _NO_ARGS
-        ranks = ranks_of(args.get("ranks"))
-        shapes, dtypes = record.get("shapes"), record.get("dtypes")
-        kind = record.get("kind")
-        return cls(
-            group=record.get("group", -1),
-            store=record.get("store", -1),
-            stack=record.get("stack"),
-            signature=Signature(
-                op=record.get("op") or UNKNOWN_OP,
-                kind=kind if kind in KINDS else "unknown",
-                backend=record.get("backend") or None,
-                device=record.get("device") or None,
-                asynchronous=record.get("async"),
-                shapes=None if shapes is None else tuple(map(tuple, shapes)),
-                dtypes=None if dtypes is None else tuple(dtypes),
-                bytes=record.get("bytes"),
-                splits=record.get("splits"),
-                reduce_op=record.get("reduce_op") or None,
-                root=record.get("root"),
-                peer=record.get("peer"),
-                tag=record.get("tag"),
-                name=record.get("name") or None,
-                origin=record.get("origin") or None,
-                args=args if ranks is None else {**args, "ranks": list(ranks)},
-            ),
-        )
-
-
-_NO_ARGS: dict[str, Any] = {}
 _NONE: list[Any] = [None] * OpRow.COUNT

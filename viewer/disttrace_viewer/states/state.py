@@ -16,7 +16,7 @@ import sys
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -29,7 +29,7 @@ from disttrace_viewer.merge.jobs import as_called, tries
 from disttrace_viewer.merge.processes import Clocks
 from disttrace_viewer.merge.surveying import Survey, surveyed
 from disttrace_viewer.trace.process import Problem
-from disttrace_viewer.trace.values import dataclass, field, fields
+from disttrace_viewer.trace.values import ByIdentity, dataclass, field, fields
 
 VERSION = 4
 LEVEL = 6
@@ -37,7 +37,6 @@ LEVEL = 6
 MOST_BYTES = 64 << 20
 """Of states that are sent or stored together, unpacked: a few hundred kilobytes, as a rule."""
 Record = dict[str, Any]
-V = TypeVar("V")
 
 
 class OpRow:
@@ -200,28 +199,6 @@ def pack(states: Iterable[State]) -> bytes:
     ]
     value = {"shared": [text.decode() for text in index], "states": found}
     return zlib.compress(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS), LEVEL)
-
-
-_MOST_KNOWN = 1 << 18
-
-
-class ByIdentity(Generic[V]):
-    """What was made of objects, found again by their identity: to hash or to compare them takes
-    longer. Each is kept, since its identity stands for it, until there are many.
-    """
-
-    def __init__(self, make: Callable[[Any], V]) -> None:
-        self._make = make
-        self._known: dict[int, tuple[object, V]] = {}
-
-    def of(self, thing: Any) -> V:
-        """What ``make`` gives for an object, which is never changed."""
-        found = self._known.get(id(thing))
-        if found is None:
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            found = self._known[id(thing)] = (thing, self._make(thing))
-        return found[1]
 
 
 def unpack(data: bytes, known: dict[str, Any] | None = None) -> list[State]:

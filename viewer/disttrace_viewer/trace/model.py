@@ -11,14 +11,10 @@ tables are in ``disttrace_viewer.trace.columns``.
 from __future__ import annotations
 
 import collections
-import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import orjson
-
-from disttrace.journal.format import ranks_of
 from disttrace_viewer.trace.process import (
     Clock,
     Frame,
@@ -321,8 +317,8 @@ class JobTrace:
     reported: tuple[Reported, ...] = ()
     elsewhere: frozenset[int] = frozenset()
     """All ranks of hosts of which no states were requested, wherever they wait."""
-    _calls: dict[int, Call] | list[Call] = field(default_factory=dict, repr=False, compare=False)
-    """Rows that were requested; of states, which have no table, all of them."""
+    all_calls: Sequence[Call] = field(default=(), repr=False, compare=False)
+    """In the order of the rows of ``calls``."""
 
     @property
     def operations(self) -> pl.DataFrame:
@@ -437,15 +433,8 @@ class JobTrace:
         return None if process.parent is None else self.by_id.get(process.parent)
 
     def call(self, index: int) -> Call:
-        """One row of ``calls`` as a value (kept, since rules ask for the same few again)."""
-        if isinstance(self._calls, list):
-            return self._calls[index]
-        found = self._calls.get(index)
-        if found is None:
-            row = self.calls.row(index, named=True)
-            stack = () if row["stack"] is None else self.stacks[row["stack"]]
-            found = self._calls[index] = _call(index, row, stack)
-        return found
+        """One row of ``calls`` as a value."""
+        return self.all_calls[index]
 
     def group_of(self, call: Call) -> Group | None:
         return None if call.group is None else self.groups[call.group]
@@ -473,34 +462,6 @@ class JobTrace:
         entry = self.keys[key]
         parts = [lead + part for part in entry.parts]
         return parts if entry.many else parts[0]
-
-    def replace(self, **changes: Any) -> JobTrace:
-        return dataclasses.replace(self, **changes, _calls={})
-
-
-_OF_SIGNATURE = tuple(field.name for field in dataclasses.fields(Signature))
-
-
-def _call(index: int, row: dict[str, Any], stack: Stack) -> Call:
-    shapes, dtypes, splits, args = (row[name] for name in ("shapes", "dtypes", "splits", "args"))
-    read = {
-        "asynchronous": row["async"],
-        "shapes": None if shapes is None else tuple(tuple(s) for s in shapes),
-        "dtypes": None if dtypes is None else tuple(dtypes),
-        "splits": None if splits is None else orjson.loads(splits),
-        "args": {} if args is None else _args(args),
-    }
-    as_they_are = {name: row[name] for name in _OF_SIGNATURE if name not in read}
-    own = {name: row[name] for name in ("process", "group", "group_rank", "store")}
-    return Call(index=index, **own, stack=stack, signature=Signature(**as_they_are, **read))
-
-
-def _args(text: str) -> dict[str, Any]:
-    args: dict[str, Any] = orjson.loads(text)
-    ranks = ranks_of(args.get("ranks"))
-    if ranks is not None:
-        args["ranks"] = list(ranks)
-    return args
 
 
 @dataclass(frozen=True, slots=True)

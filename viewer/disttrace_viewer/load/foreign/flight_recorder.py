@@ -15,15 +15,10 @@ from typing import Any
 
 from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.load.discover import Files
+from disttrace_viewer.load.foreign import dump_set
 from disttrace_viewer.load.foreign.dump import Dump, DumpEntry
 from disttrace_viewer.load.foreign.dump import read as read_dump
-from disttrace_viewer.load.foreign.dump_set import (
-    DEFAULT,
-    STOOD_NS,
-    DumpSet,
-    in_flight,
-    sets_of,
-)
+from disttrace_viewer.load.foreign.dump_set import DumpSet, in_flight
 from disttrace_viewer.load.foreign.records import Records, identity
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.trace.process import DUMPED
@@ -66,7 +61,7 @@ def recognises(path: str, head: bytes) -> bool:
 def read(paths: Sequence[str], problems: Problems) -> Iterator[Files]:
     """One process per rank that left a dump."""
     found = [dump for path in paths if (dump := read_dump(path, problems)) is not None]
-    for one in sets_of(found, problems):
+    for one in dump_set.sets_of(found, problems):
         for rank, dump in one.dumps.items():
             yield Translating(one, rank, dump).done()
 
@@ -116,9 +111,9 @@ class Translating:
         if self.of.asked_ns is None:
             yield "time"
             quiet_ns = self.of.quiet_ns
-            if quiet_ns is None or quiet_ns < STOOD_NS:
+            if quiet_ns is None or quiet_ns < dump_set.STOOD_NS:
                 yield "stood"
-            if quiet_ns is not None and quiet_ns < STOOD_NS:
+            if quiet_ns is not None and quiet_ns < dump_set.STOOD_NS:
                 yield "occasion"
         if not self.dump.entries:
             yield "arguments"
@@ -136,7 +131,7 @@ class Translating:
             device = "cpu" if backend in _ON_HOST else "cuda"
             records.group(
                 number, name, ranks, desc=desc, backends={device: backend} if backend else None,
-                default=name == of.default_name or desc == DEFAULT, partial=not whole,
+                default=name == of.default_name or desc == dump_set.DEFAULT, partial=not whole,
             )  # fmt: skip
         for launch in self._launches:
             self._write(launch)
@@ -262,7 +257,7 @@ class Translating:
             (number,), (key,) = self.dump.status, self.groups
             names = {number: key}
         elif self.of.default_name is not None:
-            names = {"0": (self.of.default_name, DEFAULT)}
+            names = {"0": (self.of.default_name, dump_set.DEFAULT)}
         for number, status in self.dump.status.items():
             group = self.groups.get(names.get(number, ("", "")))
             if group is None or status.enqueued < 1:

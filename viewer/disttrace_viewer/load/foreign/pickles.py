@@ -16,8 +16,6 @@ import struct
 from collections.abc import Callable
 from typing import Any, ClassVar, NoReturn
 
-MOST_MARKS = 16
-"""Levels of lists and dictionaries within one another."""
 MOST_TEXT = 64 << 10
 """Bytes of a string."""
 MOST_VALUES = 4 << 20
@@ -55,8 +53,6 @@ def _bounded(step: Callable[..., None], builds: bool) -> Callable[..., None]:
         reader.built += builds
         if reader.built > MOST_VALUES or len(reader.stack) > MOST_VALUES:
             raise Refused("holds more values than any dump")
-        if len(reader.metastack) > MOST_MARKS:
-            raise Refused(f"is nested more than {MOST_MARKS} levels deep")
 
     return bounded
 
@@ -180,7 +176,7 @@ def salvaged(data: bytes, inner: str) -> dict[str, Any]:
         value = _spread(reader.value(), len(data))
         return value if isinstance(value, dict) else {}
     except Torn:
-        stack = [*itertools.chain(*reader.metastack, reader.stack)]
+        stack = [*itertools.chain.from_iterable(reader.metastack), *reader.stack]
     if not stack or type(stack[0]) is not dict:
         return {}
     found = dict(stack[0])
