@@ -144,8 +144,7 @@ def _paths(pid: int, own: set[str]) -> Iterator[str]:
 
 
 def _ports(pid: int, own: set[str]) -> list[int]:
-    """Ports of all addresses at which this process listens and no other does; and none is
-    connected, for a store has its clients."""
+    """Ports at which only this process listens, and to which none is connected (as to a store)."""
     listening, used = set(), set()
     with open(f"{ROOT}/{pid}/net/tcp6", encoding="ascii") as file:
         for line in list(file)[1:]:
@@ -266,8 +265,7 @@ def ask(found: Sequence[Found]) -> Dumped:
 
 
 def _ask(one: Found) -> list[bytes | None] | str | None:
-    """What the recorders of a process hold, NCCL's first; a clause where it does not answer, None
-    where it cannot be asked."""
+    """What a process's recorders hold, NCCL's first; a clause: no answer; None: none to ask."""
     where = address(one.pid)
     if where is not None:
         try:

@@ -43,8 +43,7 @@ class Load:
         self._looks = [*self._looks, (now, {pid: threads(pid) for pid in pids})][-2:]
 
     def starved(self, pid: int) -> float:
-        """The part of the time since the look before the last one for which its most starved thread
-        waited for a processor."""
+        """The part of the time between two looks that its most starved thread waited to run."""
         if len(self._looks) < 2:
             return 0.0
         (then, before), (now, after) = self._looks

@@ -193,8 +193,7 @@ class Endpoint:
             self._send(self._server, Message("answer", {"n": number}, data))
 
     def call(self, *, mute: bool = False) -> None:
-        """Report to the server that a process has waited for the limit here; ``mute``: that none of
-        our processes can print."""
+        """Tell the server that a process has waited for the limit; ``mute``: and none can print."""
         self._send(self._server, Message("mute" if mute else "call"))
 
     def hand_over(self, data: bytes) -> bool:

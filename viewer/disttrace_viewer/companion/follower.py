@@ -102,8 +102,7 @@ class Holds:
             del self._open[next(iter(self._open))]
 
     def _ended(self, op: Record, call: _CallKind) -> Released | None:
-        """It held from its begin on, or from where it was waited for; of a synchronous one its
-        issue may be a wait as well."""
+        """It held from its begin or wait on; of a synchronous one its issue may be a wait too."""
         end = op["t"] + op["d"]
         self.last_ns = max(self.last_ns, end)
         since: int | None = op["t"]

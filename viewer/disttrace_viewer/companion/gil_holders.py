@@ -82,8 +82,7 @@ class GilHolders:
         self._send = _sender()
 
     def ask(self, silent: Iterable[Silent]) -> bool:
-        """Whether any process has answered; takes about a third of a second, where there is one to
-        ask."""
+        """Whether any process has answered; takes a third of a second where there is one."""
         found = {
             one: answers
             for one in silent

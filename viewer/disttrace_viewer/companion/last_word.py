@@ -58,8 +58,7 @@ class EndOrder:
     alone: bool
     """Say nothing while others of the job live here: they end later."""
     root: str
-    """The folder of all journals, below which ``directory`` is that of one job and host, or which
-    it is itself."""
+    """The folder of all journals: ``directory``, or what that of one job and host lies in."""
 
 
 def word(order: EndOrder) -> dict[str, Any] | None:

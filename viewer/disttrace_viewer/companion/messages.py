@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from disttrace_viewer.load.definitions import LISTED
-from disttrace_viewer.load.schema import Check, Checker, Wrong, list_of, maybe, number
+from disttrace_viewer.load.schema import Check, Checker, Wrong, list_of, maybe, number, typed
 from disttrace_viewer.states.state import MOST_BYTES, OpRow, State, checked, inflated
 
 WRONG = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
@@ -95,7 +95,7 @@ def table(key: Check, form: Check) -> Check:
     """Values by key."""
 
     def check(checker: Checker, value: Any) -> dict[Any, Any]:
-        pairs = _rows([*_table(value).items()], _MOST_ROWS)
+        pairs = _rows([*typed(dict, value).items()], _MOST_ROWS)
         return {key(checker, name): form(checker, one) for name, one in pairs}
 
     return check
@@ -104,14 +104,8 @@ def table(key: Check, form: Check) -> Check:
 def fields(**forms: Check) -> Check:
     """A value for each of these names, whatever else there is."""
     return lambda checker, value: {
-        name: form(checker, _table(value)[name]) for name, form in forms.items()
+        name: form(checker, typed(dict, value)[name]) for name, form in forms.items()
     }
-
-
-def _table(value: Any) -> dict[str, Any]:
-    if type(value) is not dict:
-        raise Wrong("a table")
-    return value
 
 
 def _rows(value: Any, most: int) -> list[Any]:
@@ -125,7 +119,7 @@ def _rows(value: Any, most: int) -> list[Any]:
 
 def _record(kind: str) -> Check:
     def check(checker: Checker, value: Any) -> dict[str, Any]:
-        found = checker.record(kind, _table(value))
+        found = checker.record(kind, typed(dict, value))
         if found is None:
             raise Wrong(kind)
         return found
@@ -137,7 +131,7 @@ def _numbered(kind: str) -> Check:
     """Definitions by number; ranks of groups as ranges, for a hundred thousand may be."""
 
     def check(checker: Checker, value: Any) -> dict[str, Any]:
-        found: dict[str, Any] = _record(kind)(checker, {**_table(value), "n": 0})
+        found: dict[str, Any] = _record(kind)(checker, {**typed(dict, value), "n": 0})
         del found["n"]
         if kind == "group" and found.get("ranks") is not None:
             names = ("from", "to", "step")
@@ -151,7 +145,7 @@ def _numbered(kind: str) -> Check:
 
 
 def _listed(checker: Checker, value: Any) -> dict[str, Any]:
-    known = {kind: found for kind, found in _table(value).items() if kind in LISTED}
+    known = {kind: found for kind, found in typed(dict, value).items() if kind in LISTED}
     return {kind: rows(_record(kind))(checker, found) for kind, found in known.items()}
 
 
@@ -162,7 +156,7 @@ def _op(checker: Checker, value: Any) -> list[Any]:
 
 
 def _process(checker: Checker, value: Any) -> dict[str, Any]:
-    found = checker.fields("process", _table(value))
+    found = checker.fields("process", typed(dict, value))
     # What a newer version tells of a process's identity is compared and never used otherwise.
     return {**{k: v for k, v in value.items() if type(v) is int and k not in found}, **found}
 
@@ -220,7 +214,7 @@ def state(_checker: Checker, value: Any) -> State:
     checker = Checker()  # which bounds the ranks of one process's groups together
     found, nothing = checked(value), dict[str, Any]()
     of = {name: form(checker, getattr(found, name)) for name, form in _STATE.items()}
-    known = _table(found.numbered)
+    known = typed(dict, found.numbered)
     of["numbered"] = {
         kind: form(checker, known.get(kind, nothing)) for kind, form in _DEFINED.items()
     }

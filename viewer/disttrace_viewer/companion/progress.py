@@ -77,8 +77,7 @@ class Pulse:
 
     @property
     def launcher(self) -> bool:
-        """Whether it is torchrun's agent: it asks its store all the time, and says itself when it
-        stands still."""
+        """Whether it is torchrun's agent, which asks its store all the time."""
         return self._defined.known.is_agent
 
     def look(self, now: float) -> bool:

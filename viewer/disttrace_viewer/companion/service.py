@@ -31,8 +31,7 @@ class JournalRegistry:
         self.path = path
         self.entries: list[Entry] = []
         self.inherited: list[str] = []
-        """Journals of processes that had ended when this companion began, in the file of one that
-        was killed before it."""
+        """Journals of ended processes, left in the file by a companion that was killed."""
         self.refused: list[str] = []
         """Names in the file that are not those of our journals, and not read."""
         self.owner = os.fstat(descriptor).st_uid
@@ -60,8 +59,7 @@ class JournalRegistry:
         return new
 
     def release(self) -> bool:
-        """Remove the file and let go of the lock; False if one registered meanwhile and all goes
-        on."""
+        """Remove the file and release the lock; False if one registered meanwhile."""
         if self._unread():
             return False
         try:
@@ -193,8 +191,7 @@ class Order:
     host: str
     """What follows ``in_names`` in those of this host; none: all that lie there are of it."""
     root: str
-    """The folder of all journals, below which ``directory`` is that of one job and host, or which
-    it is itself."""
+    """The folder of all journals: ``directory``, or what that of one job and host lies in."""
     slow: float
     """The share of their time from which ranks that make others wait are reported; 0: never."""
 

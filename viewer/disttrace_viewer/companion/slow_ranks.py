@@ -34,8 +34,7 @@ _BEHIND = 2
 
 
 class Sums(NamedTuple):
-    """Of exchanges at a place: how many, how long away before and inside (ns), and the bytes that
-    this rank brought."""
+    """Of exchanges at a place: how many, ns away before and inside, bytes that the rank brought."""
 
     times: int
     away: int
@@ -99,8 +98,7 @@ class _Begun:
 
 
 class Blocks:
-    """Of one process in one group; ``shifts`` is shared by all of them on this host, by group, for
-    they are to cut alike."""
+    """Of one process in one group; ``shifts`` by group is shared on this host: all cut alike."""
 
     def __init__(
         self, group: str, rank: int, size: int, shifts: dict[str, int], *, world: int = 1
@@ -296,8 +294,7 @@ class SlowRanks:
         return sorted(found, key=lambda one: -one.share)
 
     def leaning(self, rank: int) -> float | None:
-        """The share of a rank so far, reported or not: for whether a whole host is slow. None:
-        nothing is known of it any more."""
+        """The share of a rank so far, reported or not; None: it is not known any more."""
         found = [g.watched[rank].up for g in self._groups.values() if rank in g.watched]
         return max((d.mean if d.won > 0 else 0.0 for d in found), default=None)
 

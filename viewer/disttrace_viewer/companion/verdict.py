@@ -206,8 +206,7 @@ class Judge:
         *,
         meets: bool,
     ) -> dict[str, Any]:
-        """What is found with these answers, or without them: what is known here is reported
-        whatever others send."""
+        """What is found with these answers; if they cannot be judged, without them."""
         received = self._unpacked(answers, local, summaries)
         try:
             return self._found_by(received, local, meets=meets)

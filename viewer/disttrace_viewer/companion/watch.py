@@ -40,9 +40,7 @@ take no more than a fiftieth of the time.
 _SHARE = 50
 _LOOK_S = 0.5
 _LOOK_SOON_S = 0.1
-"""Where a stall may be reported soon, and while one stands: a job that goes on may be over before
-that could be printed.
-"""
+"""Where a stall may be near, and while one stands: a job that goes on may soon be over."""
 _TOGETHER_S = 0.7
 _ANSWER_S = 2.0
 """So long a process has to print a request; then the next one gets it."""

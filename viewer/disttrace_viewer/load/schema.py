@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -16,6 +16,7 @@ from disttrace_viewer.load.problems import plural
 from disttrace_viewer.trace.plain_text import plain, shortened
 
 Record = dict[str, Any]
+T = TypeVar("T")
 Check = Callable[["Checker", Any], Any]
 
 LONGEST_ODD = 1 << 20
@@ -109,20 +110,24 @@ def number(low: int = 0, high: int = (1 << 63) - 1) -> Check:
 
 def _text(most: int) -> Check:
     def check(checker: Checker, value: Any) -> str:
-        if type(value) is not str:
-            raise Wrong
-        if len(value) > most:
-            checker.limited(f"{len(value):,} characters")
-            value = shortened(value, most)
-        return value if value.isprintable() else plain(value)
+        text = typed(str, value)
+        if len(text) > most:
+            checker.limited(f"{len(text):,} characters")
+            text = shortened(text, most)
+        return text if text.isprintable() else plain(text)
 
     return check
 
 
-def _flag(_checker: Checker, value: Any) -> bool:
-    if type(value) is not bool:
+def typed(kind: type[T], value: Any) -> T:
+    """A value of this type, none of a class below it. Raises Wrong."""
+    if type(value) is not kind:
         raise Wrong
     return value
+
+
+def _flag(_checker: Checker, value: Any) -> bool:
+    return typed(bool, value)
 
 
 def _one_of(words: frozenset[str]) -> Check:
@@ -200,17 +205,15 @@ def _length(part: dict[str, Any]) -> int:
 
 
 def _map(checker: Checker, value: Any) -> dict[str, str]:
-    if type(value) is not dict:
-        raise Wrong
     name, text = _CHECKS["name"], _CHECKS["text"]
     # A backend without a version is null.
-    return {name(checker, k): text(checker, v) for k, v in value.items() if v is not None}
+    return {
+        name(checker, k): text(checker, v) for k, v in typed(dict, value).items() if v is not None
+    }
 
 
 def _frames(checker: Checker, value: Any) -> list[list[int]]:
-    if type(value) is not list:
-        raise Wrong
-    for frame in value:
+    for frame in typed(list, value):
         _numbers(checker, frame)
         if len(frame) != 3 or not 0 <= frame[1] < 1 << 31:
             raise Wrong
@@ -234,10 +237,7 @@ def _json(checker: Checker, value: Any, depth: int = 0) -> Any:
 
 
 def _object(checker: Checker, value: Any) -> dict[str, Any]:
-    if type(value) is not dict:
-        raise Wrong
-    found: dict[str, Any] = _json(checker, value)
-    return found
+    return _json(checker, typed(dict, value))  # type: ignore[no-any-return]
 
 
 def _keys(checker: Checker, value: Any) -> str | list[str]:
@@ -249,12 +249,10 @@ def _keys(checker: Checker, value: Any) -> str | list[str]:
 
 
 def _call(checker: Checker, value: Any) -> Record:
-    if type(value) is not dict:
-        raise Wrong
     fields = _FIELDS["call"]
     return {
         key: fields[key](checker, item)
-        for key, item in value.items()
+        for key, item in typed(dict, value).items()
         if key in fields and item is not None
     }
 

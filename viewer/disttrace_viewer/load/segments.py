@@ -22,8 +22,7 @@ from disttrace_viewer.trace.values import dataclass, field
 CHUNK_BYTES = 4 << 20
 """Text that is parsed at once: small enough to be in the caches and to use every core."""
 LIST_MARK = "\0"
-"""Begins the text of a key that was a list (its JSON follows). A key that begins so itself bears
-what is shown in its place."""
+"""Begins the text of a key that was a list, as JSON; a key that begins so is shown escaped."""
 
 _I = pl.Int64()
 _BEGIN: Mapping[str, pl.DataType] = dict.fromkeys(("b", "t", "s", "h", "q", "p", "n", "r"), _I)

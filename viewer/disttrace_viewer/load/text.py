@@ -89,27 +89,19 @@ def _as_utf8(data: bytes) -> bytes:
 
 def _without_giants(data: bytes) -> bytes:
     """Without lines that no recorder writes and that would cost a hundred times their length."""
-    if len(data) <= LONGEST_LINE:
-        return data
-    start = count = 0
-    kept = []
-    while start < len(data):
-        end = data.find(b"\n", start, start + LONGEST_LINE + 1) + 1
-        if end:
-            # All lines up to the last end within reach are short enough.
-            end = data.rfind(b"\n", start, start + LONGEST_LINE + 1) + 1
-            kept.append(data[start:end])
-        else:
-            end = data.find(b"\n", start) + 1
-            if not end:
-                break  # an unfinished line: of it, elsewhere
-            count += 1
-            kept.append(b"?\n")  # lines keep their numbers, and the reader counts it
+    start = 0
+    while len(data) - start > LONGEST_LINE:
+        # All lines up to the last end within reach are short enough.
+        end = data.rfind(b"\n", start, start + LONGEST_LINE + 1) + 1
+        if not end:
+            break
         start = end
-    if not count:
+    else:
         return data
-    kept.append(data[start:])
-    return b"".join(kept)
+    whole, end_of_line, unfinished = data.rpartition(b"\n")
+    # Lines keep their numbers, and the reader counts it.
+    kept = (b"?" if len(line) > LONGEST_LINE else line for line in whole.split(b"\n"))
+    return b"\n".join(kept) + end_of_line + unfinished
 
 
 def _has_long_number(data: bytes) -> bool:

@@ -325,9 +325,7 @@ def _hull(
 
 
 Meeting = tuple[str | None, int, "str | int | None", "int | None"]
-"""A stream of exchanges: of collectives (None, group, backend), else the side of a message, group,
-peer and tag.
-"""
+"""A stream of exchanges: (None, group, backend, None), or side of a message, group, peer, tag."""
 Side = tuple[int, int]
 """Of one clock in an exchange the last begin and the first end, unix ns."""
 Met = tuple[int, int, list[list[Any]]]

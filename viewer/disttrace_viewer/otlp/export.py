@@ -44,8 +44,7 @@ def lines(trace: JobTrace) -> Iterator[bytes]:
 
 
 def send(trace: JobTrace) -> int:
-    """Send to the collector of the environment; the exit code. Raises ViewerError when spans did
-    not get there."""
+    """Send to the environment's collector; the exit code. Raises ViewerError if spans are lost."""
     from disttrace_viewer.otlp.sdk import Tracers
     from disttrace_viewer.otlp.sending import to_collector
 

@@ -17,9 +17,7 @@ from disttrace_viewer.trace.values import dataclass
 IN_FLIGHT, OK, ERROR = "in_flight", "ok", "error"
 """What is known of an operation's outcome."""
 _EXPECTED_NS = 10_000_000_000
-"""What was seen complete may be waited for, and what was waited for in vain again: so long that is
-expected.
-"""
+"""So long a wait is expected for what was seen complete, or was waited for in vain."""
 
 
 @dataclass(slots=True, eq=False)

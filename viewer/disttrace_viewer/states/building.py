@@ -143,8 +143,7 @@ class _Building:
     def with_reported(
         self, rows: Sequence[WaitsWith]
     ) -> tuple[tuple[Group, ...], tuple[Reported, ...]]:
-        """Take the ranks that were reported to wait where processes wait for members of their
-        groups."""
+        """Take the ranks that were reported to wait where processes wait for their groups."""
         known, groups = self.survey, [*self.survey.groups]
         found = []
         for row in rows:
@@ -172,8 +171,7 @@ class _Building:
         return tuple(groups), tuple(found)
 
     def sample(self) -> Sample:
-        """The sample of the states; of courses those of streams in which a rank waits or failed, or
-        that differ."""
+        """The sample of the states; of courses those in question, and those that differ."""
         kept = tuple(op for i in range(len(self.processes)) for op in self.ops.pop(i, ()))
         in_question = {op.call.stream for op in kept if op.pending or op.error is not None}
         return Sample(

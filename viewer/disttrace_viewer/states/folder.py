@@ -108,22 +108,11 @@ def _dask(address: str) -> Engine:
                 f"no Dask scheduler answers at {address}: see whether it runs and can be reached."
             ) from error
         with client:
-            numbers = {}
-            again = set(range(len(tasks)))
-            for number, task in enumerate(tasks):
-                numbers[client.submit(function, task, pure=False)] = number
-            queue = dask.as_completed(list(numbers))
-            for future in queue:
-                number = numbers.pop(future)
-                if future.status == "finished":
-                    yield number, future.result()
-                elif number in again:
-                    again.discard(number)
-                    retried = client.submit(function, tasks[number], pure=False)
-                    numbers[retried] = number
-                    queue.add(retried)
-                else:
-                    yield number, None
+            # The scheduler itself gives the task of a lost worker to another one.
+            tasked = {future: n for n, future in enumerate(client.map(function, tasks, pure=False))}
+            for future in dask.as_completed(list(tasked)):
+                found = future.result() if future.status == "finished" else None
+                yield tasked.pop(future), found
 
     return run
 
@@ -135,9 +124,7 @@ SUFFIX = ".states.jsonl.gz"
 
 @dataclass(frozen=True, slots=True)
 class StateBatch:
-    """States of some journals as a batch, compressed, and the names of those that could not be
-    read: their worker was lost twice.
-    """
+    """States of some journals, packed, and the names of those whose worker was lost."""
 
     states: bytes | None
     count: int

@@ -90,9 +90,7 @@ class Reading:
     """The first operation in a store inside of each composed one."""
     sourced: dict[tuple[int, int], Record] = field(default_factory=dict)
     courses: dict[tuple[int, str | None], list[int]] = field(default_factory=dict)
-    """By stream of collectives: newest number, hash of all call sites up to it and before it, and
-    whether none was left out.
-    """
+    """By stream: newest number, hash of call sites up to it, before it, and whether it is whole."""
     history: dict[tuple[int, str | None], CallOrder] | None = None
     """The calls of each stream, where that is requested."""
     recent: bool = False

@@ -76,9 +76,7 @@ class State:
     versions: Record
     listed: dict[str, list[Record]]
     numbered: dict[str, dict[int, Any]]
-    """Only definitions to which something kept refers; ranks of groups as ranges, frames of stacks
-    with their names.
-    """
+    """Definitions to which something kept refers; ranks as ranges, frames with their names."""
     ops: list[list[Any]]
     """Kept operations, each as ``OpRow`` says."""
     count: int
@@ -90,9 +88,7 @@ class State:
     queues: list[list[Any]]
     """Store, key, pushes, finished pops."""
     courses: list[list[Any]]
-    """Group, backend, newest number, hash of the call sites of all collectives up to it, and up to
-    the one before.
-    """
+    """Group, backend, newest number, hash of all call sites up to it, and up to the one before."""
     beat: int | None
     last_t: int
     stands: list[list[int]]
@@ -102,9 +98,7 @@ class State:
     problems: list[list[str]]
     """Path, kind, sentence."""
     met: list[list[Any]] = field(default_factory=list)
-    """Side of a message, group, backend or peer, tag, [number, begin, end] of the newest that bound
-    clocks.
-    """
+    """Side of a message, group, backend or peer, tag, newest [number, begin, end] for clocks."""
     history: list[list[Any]] | None = None
     """Only where it was requested: group, backend, packed calls of all collectives by number
     (``disttrace_viewer.states.history``), or of the newest ones, with the number of the first call.

@@ -119,9 +119,7 @@ class Group:
     """Id of the ``Place`` it met in; None where the store is unknown."""
     prefix: tuple[str | None, ...]
     members: tuple[Member, ...]
-    """Every traced process in it, by group rank, then process; for a rank that was only reported
-    the process that it waits with.
-    """
+    """Every traced process in it, by group rank; for a reported rank the one that it waits with."""
     timeout_ns: int | None = None
     """After which its backend gives an operation up."""
     partial: bool = False

@@ -268,8 +268,7 @@ class Process:
     time_ns: int | None = None
     """Inode of its namespace of time."""
     ticks: int | None = None
-    """Clock ticks from boot to its start; with ``boot_id``, ``pid_ns`` and ``pid`` it is one
-    process only of all that ever were."""
+    """Clock ticks from boot to its start: with boot, namespace and pid they name one process."""
     source: str = JOURNAL
     """What it was read from: ``journal``, or the kind of another tool's evidence."""
     lacks: frozenset[str] = frozenset()

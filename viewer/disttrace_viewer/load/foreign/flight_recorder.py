@@ -46,9 +46,7 @@ _LIBRARY = re.compile(
     r"[/\\](torch|torchvision)[/\\]|^<frozen|^<string>|\.(c|cc|cpp|h|hpp|cu)$|^\?\?"
 )
 RELATIVE = 1 << 20
-"""Messages are counted from here where rings have lost the first ones: the last one that is over is
-the same for both ends.
-"""
+"""Messages are counted from here where rings have lost the first: both ends know the last."""
 
 
 def recognises(path: str, head: bytes) -> bool:
