@@ -437,7 +437,7 @@ def test_what_takes_too_much_is_skipped(tmp_path: Path, monkeypatch: pytest.Monk
     followers = {BASE: Follower(str(tmp_path), BASE, {})}
 
     def turn() -> None:
-        followers[BASE].define()
+        followers[BASE].definitions.read()
         duty.turn(followers)
         duty.hear({})
 

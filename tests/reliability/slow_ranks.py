@@ -107,7 +107,7 @@ def read(folder: Path) -> dict[str, Any]:
     ranks: list[dict[str, list[int]]] = []
     for path in sorted(folder.glob("*.defs.jsonl")):
         follower = Follower(str(folder), path.name.removesuffix(".defs.jsonl"), {})
-        follower.define()
+        follower.definitions.read()
         if follower.definitions.rank is None:
             continue
         ranks.append({})

@@ -262,7 +262,7 @@ class Talk(Duty):
     def look(self) -> None:
         """Do what is due: read, request, and judge what came."""
         for one in self._followers.values():
-            one.define()
+            one.definitions.read()
         if self._slowness is not None:
             self._slowness.turn(self._followers)
         self._ask()

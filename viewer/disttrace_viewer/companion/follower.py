@@ -23,7 +23,7 @@ from disttrace_viewer.companion.slow_ranks import Block, Blocks, Released
 from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.load.fates import fold
 from disttrace_viewer.load.schema import Record, json_object
-from disttrace_viewer.load.tail import Defined
+from disttrace_viewer.load.tail import GrowingDefinitions
 from disttrace_viewer.trace.operation import SYNCHRONIZING
 from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.trace.values import dataclass
@@ -160,8 +160,7 @@ class Follower:
         """``shifts``: of all journals of this host together, see ``Blocks``."""
         self.base = base
         self._path = os.path.join(directory, base)
-        self._defined = Defined(self._path)
-        self.definitions = self._defined.known
+        self.definitions = GrowingDefinitions(self._path)
         self.holds = Holds(self.definitions)
         self._shifts = shifts
         self._segment = NewestSegment(self._path)
@@ -178,7 +177,7 @@ class Follower:
             if self._segment.advance():
                 self._skipped()
         lines = [] if self._segment.tail is None else self._segment.tail.lines(most=PIECE)
-        self.define()  # a definition is in its file before what refers to it
+        self.definitions.read()  # a definition is in its file before what refers to it
         found = []
         for held in self.holds.take(records(lines)):
             blocks = self._of(held.group)
@@ -187,11 +186,8 @@ class Follower:
                 found.append(block)
         return found, sum(map(len, lines)) > PIECE // 2
 
-    def define(self) -> None:
-        self._defined.read()
-
     def close(self) -> None:
-        self._defined.close()
+        self.definitions.close()
         self._segment.close()
 
     def _skipped(self) -> None:

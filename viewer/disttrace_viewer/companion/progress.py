@@ -11,7 +11,7 @@ import re
 import time
 
 import disttrace.journal.format as fmt
-from disttrace_viewer.load.tail import Defined, Tail, newest_segment
+from disttrace_viewer.load.tail import GrowingDefinitions, Tail, newest_segment
 
 MOST_READ = 16 << 10
 """Bytes of a look: a job that is well may have written megabytes since the last one."""
@@ -72,13 +72,13 @@ class Pulse:
         self.quiet_since = quiet_since
         path = os.path.join(directory, base)
         self._segment = NewestSegment(path)
-        self._defined = Defined(path, os.geteuid())
-        self._defined.read()
+        self._definitions = GrowingDefinitions(path, os.geteuid())
+        self._definitions.read()
 
     @property
     def launcher(self) -> bool:
         """Whether it is torchrun's agent, which asks its store all the time."""
-        return self._defined.known.is_agent
+        return self._definitions.is_agent
 
     def look(self, now: float) -> bool:
         """Whether anything was begun since the last look."""
@@ -91,19 +91,19 @@ class Pulse:
         return moved
 
     def close(self) -> None:
-        self._defined.close()
+        self._definitions.close()
         self._segment.close()
 
     def _has_begun(self) -> bool:
         self._segment.advance()
         lines = [] if self._segment.tail is None else self._segment.tail.recent(MOST_READ)
         if lines:
-            self._defined.read()  # a call is before any of its operations is on record
+            self._definitions.read()  # a call is before any of its operations is on record
         return any(map(self._is_begin, reversed(lines)))
 
     def _is_begin(self, line: bytes) -> bool:
         if not line.startswith(_BEGIN) or _BESIDE in line:
             return False
         number = _CALL.search(line)
-        call = None if number is None else self._defined.known.get("call", int(number[1]))
+        call = None if number is None else self._definitions.get("call", int(number[1]))
         return (call or {}).get("kind") != fmt.STORE

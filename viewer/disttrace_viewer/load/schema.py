@@ -110,11 +110,12 @@ def number(low: int = 0, high: int = (1 << 63) - 1) -> Check:
 
 def _text(most: int) -> Check:
     def check(checker: Checker, value: Any) -> str:
-        text = typed(str, value)
-        if len(text) > most:
-            checker.limited(f"{len(text):,} characters")
-            text = shortened(text, most)
-        return text if text.isprintable() else plain(text)
+        if type(value) is not str:
+            raise Wrong
+        if len(value) > most:
+            checker.limited(f"{len(value):,} characters")
+            value = shortened(value, most)
+        return value if value.isprintable() else plain(value)
 
     return check
 

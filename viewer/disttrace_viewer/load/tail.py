@@ -90,12 +90,11 @@ class Tail:
             data = data[newline + 1 :]
 
 
-class Defined:
+class GrowingDefinitions(Definitions):
     """Those of the journal ``path``; ``owner`` as of ``Tail``. Nothing here raises."""
 
     def __init__(self, path: str, owner: int | None = None) -> None:
-        self.known = Definitions()
-        self._path = fmt.definitions_name(path)
+        super().__init__(fmt.definitions_name(path))
         self._owner = owner
         self._tail: Tail | None = None
 
@@ -103,13 +102,13 @@ class Defined:
         """Take what was defined since; ``final``: the process is gone."""
         if self._tail is None:
             try:
-                self._tail = Tail(self._path, self._owner)
+                self._tail = Tail(self.path, self._owner)
             except OSError:
                 return  # nothing is there yet
         while lines := self._tail.lines(final=final):
             for line in lines:
                 if (record := json_object(line)) is not None:
-                    self.known.add(record)
+                    self.add(record)
 
     def close(self) -> None:
         if self._tail is not None:

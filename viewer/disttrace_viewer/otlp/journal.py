@@ -11,7 +11,7 @@ from disttrace_viewer.load.definitions import completed
 from disttrace_viewer.load.fates import fold, over
 from disttrace_viewer.load.ids import Context, parse_traceparent
 from disttrace_viewer.load.schema import Record, json_object
-from disttrace_viewer.load.tail import Defined, Tail
+from disttrace_viewer.load.tail import GrowingDefinitions, Tail
 from disttrace_viewer.trace.values import dataclass
 
 IN_FLIGHT, OK, ERROR = "in_flight", "ok", "error"
@@ -100,8 +100,7 @@ class JournalReader:
         self.unread = 0
         """Segments that were dropped before they could be read."""
         self._path = os.path.join(directory, base)
-        self._defined = Defined(self._path, owner)
-        self.definitions = self._defined.known
+        self.definitions = GrowingDefinitions(self._path, owner)
         self._segments: list[Tail] = []
         self._next = 1
         self._expected: dict[int, LiveOperation] = {}
@@ -117,7 +116,7 @@ class JournalReader:
             self._open_segments()
             lines = self._read_operations(final=final)
             # After the operations: a definition is in its file before what refers to it.
-            self._defined.read(final=final)
+            self.definitions.read(final=final)
             self._seen(self.definitions.last_t)
             for line in lines:
                 record = json_object(line)
@@ -136,7 +135,7 @@ class JournalReader:
 
     def close(self) -> None:
         """Let go of all files."""
-        self._defined.close()
+        self.definitions.close()
         for tail in self._segments:
             tail.close()
         self._segments.clear()
