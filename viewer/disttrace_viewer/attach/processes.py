@@ -86,14 +86,19 @@ def path_in(pid: int, path: str) -> str:
     return f"{ROOT}/{pid}/{f'root{path}' if os.path.isabs(path) else f'cwd/{path}'}"
 
 
-def thread_names(pid: int) -> list[bytes]:
-    """How the kernel calls the threads of a process; none of one that is gone."""
-    names = []
+def of_threads(pid: int, name: str) -> Iterator[tuple[str, bytes]]:
+    """The threads of a process, and what ``/proc`` has of each in a file; none that has ended."""
+    threads: list[str] = []
     with suppress(OSError):
-        for thread in os.listdir(f"{ROOT}/{pid}/task"):
-            with open(f"{ROOT}/{pid}/task/{thread}/comm", "rb") as file:
-                names.append(file.read().strip())
-    return names
+        threads = os.listdir(f"{ROOT}/{pid}/task")
+    for thread in threads:
+        with suppress(OSError), open(f"{ROOT}/{pid}/task/{thread}/{name}", "rb") as file:
+            yield thread, file.read()
+
+
+def thread_names(pid: int) -> list[bytes]:
+    """How the kernel calls the threads of a process."""
+    return [name.strip() for _, name in of_threads(pid, "comm")]
 
 
 def _that_communicate(found: Sequence[Found], parents: Mapping[int, int]) -> list[Found]:

@@ -15,6 +15,7 @@ import socket
 import struct
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -22,6 +23,7 @@ import orjson
 from disttrace.journal.format import DEF, SEEN_GONE, STOPPED, definitions_name, opened_own
 from disttrace.journal.proc import ROOT, opened, stat
 from disttrace_viewer.analysis.liveness import look
+from disttrace_viewer.attach.processes import of_threads
 from disttrace_viewer.companion.machine import HostTrouble
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.trace.values import dataclass
@@ -58,17 +60,10 @@ class Load:
 def threads(pid: int) -> Threads:
     """What ``/proc/PID/task/*/schedstat`` says; nothing where there is no such file."""
     found = {}
-    try:
-        names = os.listdir(f"{ROOT}/{pid}/task")
-    except OSError:
-        return {}  # it has ended, or another kernel
-    for name in names:
-        try:
-            with open(f"{ROOT}/{pid}/task/{name}/schedstat", encoding="ascii") as file:
-                ran, waited, _ = file.read().split()
-                found[name] = int(ran), int(waited)
-        except (OSError, ValueError):
-            continue  # the thread has ended
+    for name, text in of_threads(pid, "schedstat"):
+        with suppress(ValueError):
+            ran, waited, _ = map(int, text.split())
+            found[name] = ran, waited
     return found
 
 
@@ -198,7 +193,8 @@ def _family(pid: int | None, received: Mapping[int, int]) -> dict[int, _Taken]:
             found[one] = _taken(one, received)
         except (OSError, ValueError):
             continue  # it has ended, or is hidden
-        waiting += _children(one)
+        for _, children in of_threads(one, "children"):  # some kernels have no such file
+            waiting += map(int, children.split())
     return found
 
 
@@ -225,17 +221,6 @@ def _taken(pid: int, received: Mapping[int, int]) -> _Taken:
 
 
 _NOTHING = _Taken(0, 0, 0, {}, (0, 0), {})
-
-
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    try:
-        for thread in os.listdir(f"{ROOT}/{pid}/task"):
-            with open(f"{ROOT}/{pid}/task/{thread}/children", encoding="ascii") as file:
-                found += map(int, file.read().split())
-    except (OSError, ValueError):
-        pass  # a thread has ended, or this kernel tells none
-    return found
 
 
 _SOCK_DIAG, _BY_FAMILY, _DUMP = 4, 20, 0x301  # of <linux/netlink.h> and <linux/sock_diag.h>

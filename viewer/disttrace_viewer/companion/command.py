@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 MOST_BYTES = 60_000
+"""Of a report: what the kernel takes of it at once, for it may never be read."""
 _LEFT_OUT: tuple[tuple[str, Any], ...] = (
     ("report", ""),
     ("also", []),
@@ -39,8 +40,6 @@ def line(findings: Sequence[dict[str, Any]], alert: dict[str, Any]) -> str:
 
 _SHELL = "/bin/sh"
 _IN_FOLDER = 'cd -- "$1" 2>/dev/null; exec /bin/sh -c "$2"'
-_LONGEST = 60_000
-"""Bytes of a report: what the kernel takes of it at once, for it may never be read."""
 GRACE_S = 5.0
 """So long it may go on when the job is over."""
 _TERMINATED_S = 2.0
@@ -80,7 +79,7 @@ class Commands:
             )
             self._groups.add(pid)
             os.set_blocking(writes, False)
-            os.write(writes, text.encode("utf-8", "replace")[:_LONGEST])
+            os.write(writes, text.encode("utf-8", "replace")[:MOST_BYTES])
         finally:
             os.close(reads)
             os.close(writes)

@@ -27,7 +27,7 @@ from disttrace_viewer.diagnosis.job import judged
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.findings.finding import ERROR, LIKELY
-from disttrace_viewer.load.announcements import keep_once, path_of
+from disttrace_viewer.load.announcements import keep, path_of
 from disttrace_viewer.merge.jobs import closure
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.building import trace_of
@@ -119,7 +119,7 @@ def _kept(
     one = {"disttrace": 1, "at": time.time(), **values}
     whose = {"process": found.case.evidence.trace.processes[0].id}
     path = path_of(order.directory, names[0], order.root)
-    if not keep_once(path, [{**one, **whose}], is_said):
+    if not keep(path, [{**one, **whose}], is_said):
         return None
     unsure = " (likely)" if one.get("certainty") == LIKELY and one["kind"] == FAILED else ""
     if len(json.dumps(one)) > _LONGEST:

@@ -19,6 +19,7 @@ from disttrace_viewer.companion.protocol import Address, stores
 from disttrace_viewer.load.definitions import number_in
 from disttrace_viewer.load.discover import Files, named
 from disttrace_viewer.load.files import modified_ns
+from disttrace_viewer.load.tail import segments_of
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.reduce import WINDOW
@@ -91,13 +92,7 @@ class OwnJournals:
             found.definitions = fmt.definitions_name(base)
         number = self._first.get(base, 1)
         if not os.path.lexists(fmt.segment_name(base, number)):
-            listed = named(
-                os.path.join(self._directory, name)
-                for name in os.listdir(self._directory)
-                if name.startswith(f"{os.path.basename(base)}.")
-            )
-            number = min((n for one in listed for n in one.segments), default=1)
-            self._first[base] = number
+            number = self._first[base] = min(segments_of(base), default=1)
         while os.path.lexists(path := fmt.segment_name(base, number)):
             found.segments[number] = path
             number += 1

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import orjson
@@ -73,27 +72,17 @@ def subject(finding: object) -> object:
     return repr([finding.get(name) for name in ("kind", "culprit_ranks", "group", "seq")])
 
 
-def keep(path: str, objects: Sequence[dict[str, Any]]) -> None:
-    """Append to a job's verdicts (``path_of``). Raises OSError."""
-    with _opened(path) as file:
-        os.write(file, _lines(objects))
+def keep(
+    path: str, objects: Sequence[dict[str, Any]], is_said: Callable[[], bool] | None = None
+) -> bool:
+    """Append to a job's verdicts (``path_of``), unless ``is_said``, under one lock with that;
+    whether it was kept. Raises OSError."""
+    with opened_own(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND) as file:
+        if is_said is not None:
+            import fcntl  # not where journals are only read
 
-
-def keep_once(path: str, objects: Sequence[dict[str, Any]], is_said: Callable[[], bool]) -> bool:
-    """``keep`` unless ``is_said``, under one lock; whether it was kept. Raises OSError."""
-    import fcntl  # not where journals are only read
-
-    with _opened(path) as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        if is_said():
-            return False
-        os.write(file, _lines(objects))
-        return True
-
-
-def _lines(objects: Sequence[dict[str, Any]]) -> bytes:
-    return b"".join(orjson.dumps(one) + b"\n" for one in objects)
-
-
-def _opened(path: str) -> AbstractContextManager[int]:
-    return opened_own(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if is_said():
+                return False
+        os.write(file, b"".join(orjson.dumps(one) + b"\n" for one in objects))
+    return True

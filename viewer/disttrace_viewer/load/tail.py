@@ -115,14 +115,18 @@ class GrowingDefinitions(Definitions):
             self._tail.close()
 
 
+def segments_of(path: str) -> list[int]:
+    """Numbers of the segments of the journal ``path``. Raises OSError."""
+    folder, name = os.path.split(path)
+    ours = (one.removeprefix(f"{name}.") for one in os.listdir(folder) if one.startswith(name))
+    return [int(one.removesuffix(fmt.OPS_SUFFIX)) for one in ours if _SEGMENT.fullmatch(one)]
+
+
 def newest_segment(path: str) -> int:
     """Number of a journal's newest segment, 1 where there is none. Raises OSError."""
     number = 1
     if not os.path.exists(fmt.segment_name(path, number)):
-        folder, name = os.path.split(path)
-        ours = (n.removeprefix(f"{name}.") for n in os.listdir(folder) if n.startswith(name))
-        numbers = (int(n.removesuffix(fmt.OPS_SUFFIX)) for n in ours if _SEGMENT.fullmatch(n))
-        number = max(numbers, default=number)
+        number = max(segments_of(path), default=number)
     while os.path.exists(fmt.segment_name(path, number + 1)):
         number += 1
     return number
