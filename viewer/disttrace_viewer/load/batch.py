@@ -84,16 +84,7 @@ def _matched(
     return operations.collect(), repeated, ended_twice, unbegun
 
 
-_END_NAMES = {
-    "d": "end",
-    "u": "u",
-    "v": "v",
-    "n": "n_end",
-    "q": "q_end",
-    "y": "y",
-    "x": "x",
-    "f": "f",
-}
+_END_NAMES = {"d": "end", "n": "n_end", "q": "q_end", **{name: name for name in "uvyxf"}}
 _MARKS = {kind: {"d": name} for kind, name in MARKS.items()}  # a lost one may have "o" too
 _MARKS[fmt.COMPLETE] |= {"g": "g", "z": "z"}
 

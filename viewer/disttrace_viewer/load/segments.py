@@ -125,38 +125,25 @@ def parse(parts: list[Slice]) -> Chunk:
             kind.append(reader.usable(frame))
         if taken:
             lines = lines.filter(~shapes.is_in(taken))
-    begin = _LINE.str.starts_with('{"b":')
-    end = _LINE.str.starts_with('{"e":')
-    mark = pl.any_horizontal(_LINE.str.starts_with(f'{{"{key}":') for key in MARKS)
-    keyed = _LINE.str.contains('"k":', literal=True)
-    rich = _LINE.str.contains_any(['"a":', '"k":['])
-    kinds = lines.select(
-        pl.when(begin & rich)
-        .then(pl.lit(2, pl.UInt8))
-        .when(begin & keyed)
-        .then(pl.lit(1, pl.UInt8))
-        .when(begin)
-        .then(pl.lit(0, pl.UInt8))
-        .when(end)
-        .then(pl.lit(3, pl.UInt8))
-        .when(mark)
-        .then(pl.lit(4, pl.UInt8))
-        .otherwise(pl.lit(5, pl.UInt8))
-        .alias("kind")
-    )["kind"]
+    found = lines.select(
+        begin=_LINE.str.starts_with('{"b":'),
+        end=_LINE.str.starts_with('{"e":'),
+        mark=pl.any_horizontal(_LINE.str.starts_with(f'{{"{key}":') for key in MARKS),
+        rich=_LINE.str.contains_any(['"a":', '"k":[']),
+    )
+    begin, end, mark, rich = found.iter_columns()
     begins += [
-        reader.decode(lines.filter(kinds == 0), _BEGIN),
-        reader.decode(lines.filter(kinds == 1), _KEYED),
-        reader.one_by_one(lines.filter(kinds == 2), _RICH),
+        reader.decode(lines.filter(begin & ~rich), _KEYED),
+        reader.one_by_one(lines.filter(begin & rich), _RICH),
     ]
-    ends.append(reader.decode(lines.filter(kinds == 3), _END))
-    marks.append(reader.decode(lines.filter(kinds == 4), _MARK))
+    ends.append(reader.decode(lines.filter(end), _END))
+    marks.append(reader.decode(lines.filter(mark), _MARK))
     chunk = Chunk(
         begins=_begins([frame for frame in begins if frame.height]),
         ends=_in_order(ends),
         marks=_in_order(marks),
     )
-    chunk.signs = reader.signs(lines.filter(kinds == 5))
+    chunk.signs = reader.signs(lines.filter(~(begin | end | mark)))
     chunk.bad = reader.bad
     return chunk
 

@@ -339,31 +339,23 @@ class _Reading:
         tell(total - done)
 
     def _report(self, part: Batch) -> None:
-        for process, count in part.repeated.items():
-            self._problem(
-                process,
-                "duplicate begins",
-                f"{plural(count, 'begin')} with a number that was taken already; the first of each"
-                " was used.",
-            )
-        for process, count in part.ended_twice.items():
-            self._problem(
-                process,
-                "duplicate ends",
-                f"{plural(count, 'operation')} ended more than once; the first end was used.",
-            )
-        for process, count in part.unbegun.items():
-            journal = self._survey.journals[process]
-            explained = journal.definitions.listed["dropped"] or self._survey.problems.losses(
-                journal.files.paths
-            )
-            if not explained:
-                self._problem(
-                    process,
-                    "ends without begins",
-                    f"{plural(count, 'end')} of operations whose begin is not there; left out,"
-                    " all others were read.",
-                )
+        taken = "with a number that was taken already; the first of each was used."
+        twice = "ended more than once; the first end was used."
+        absent = "of operations whose begin is not there; left out, all others were read."
+        unbegun = {p: count for p, count in part.unbegun.items() if not self._is_cut(p)}
+        for found, kind, noun, what in (
+            (part.repeated, "duplicate begins", "begin", taken),
+            (part.ended_twice, "duplicate ends", "operation", twice),
+            (unbegun, "ends without begins", "end", absent),
+        ):
+            for process, count in found.items():
+                self._problem(process, kind, f"{plural(count, noun)} {what}")
+
+    def _is_cut(self, process: int) -> bool:
+        """Whether a part of a journal was dropped or lost."""
+        journal = self._survey.journals[process]
+        dropped = journal.definitions.listed["dropped"]
+        return bool(dropped or self._survey.problems.losses(journal.files.paths))
 
     def _problem(self, process: int, kind: str, what: str) -> None:
         self._survey.problems.add(self._survey.journals[process].files.paths[0], kind, what)
