@@ -10,13 +10,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 
 from disttrace.cli import main
+from disttrace_viewer.load import batch
 from disttrace_viewer.merge.reader import load
-from disttrace_viewer.merge.tables import Calls
 from support.journals import MS, Journal, training
 
 STEPS = 5
@@ -329,13 +330,13 @@ def test_nothing_at_all_is_a_problem_and_no_error(tmp_path: Path) -> None:
 def test_files_that_vanish_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder deleted between finding and reading costs its own operations only."""
     first, _ = training(tmp_path, 2, STEPS)
-    original = Calls.collect
+    original = batch.read
 
-    def vanish(calls: Calls) -> None:
+    def vanish(*of: Any) -> batch.Batch:
         first.segments[0].unlink(missing_ok=True)
-        original(calls)
+        return original(*of)
 
-    monkeypatch.setattr(Calls, "collect", vanish)
+    monkeypatch.setattr(batch, "read", vanish)
     trace = load([str(tmp_path)])
     assert [p.kind for p in trace.problems] == ["unreadable"]
     assert trace.operations.height == STEPS

@@ -16,6 +16,7 @@ from disttrace_viewer.merge.clock import UNKNOWN_NS, to_unix
 from disttrace_viewer.trace import process as values
 from disttrace_viewer.trace.process import Clock, Frame, Process, Stack
 
+_AS_RECORDED = ("boot_id", "ppid", "parent", "cwd", "pid_ns", "time_ns", "ticks")
 _NO_SAMPLES: dict[int, values.StackSample] = {}
 _NO_THREADS: dict[int, str] = {}
 
@@ -184,13 +185,9 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
         local_rank=definitions.local_rank,
         world_size=definitions.world_size,
         host=record.get("host") or named.get("host") or "?",
-        boot_id=record.get("boot_id"),
         pid=record.get("pid", number_in(named.get("pid"))),
-        ppid=record.get("ppid"),
-        parent=record.get("parent"),
         attempt=definitions.attempt,
         argv=tuple(record.get("argv") or ()),
-        cwd=record.get("cwd"),
         start_ns=start_ns,
         last_ns=max(start_ns, to_unix(clocks[clock], t0 + definitions.last_t)),
         heartbeat_ns=None,
@@ -243,9 +240,7 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
         paths=journal.files.paths,
         clock=clock,
         t0=t0,
-        pid_ns=record.get("pid_ns"),
-        time_ns=record.get("time_ns"),
-        ticks=record.get("ticks"),
+        **{name: record.get(name) for name in _AS_RECORDED},
         source=definitions.source.get("kind") or values.JOURNAL,
         lacks=frozenset(definitions.source.get("lacks") or ()),
         reports=tuple(one for one in definitions.source.get("reports") or () if "kind" in one),

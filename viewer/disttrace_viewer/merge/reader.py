@@ -22,7 +22,7 @@ from disttrace_viewer.load.journals import Journal
 from disttrace_viewer.load.problems import plural
 from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.merge.processes import stack_of
-from disttrace_viewer.merge.surveying import Survey, restrict, survey
+from disttrace_viewer.merge.surveying import Survey, restrict, survey, trace_of
 from disttrace_viewer.merge.tables import Calls
 from disttrace_viewer.trace.columns import COMPLETIONS, OPERATIONS, TIMES
 from disttrace_viewer.trace.model import JobTrace, Key, LaunchedJob, Tables
@@ -66,29 +66,20 @@ def load(
     reading = _Reading(part, progress, engine)
     operations, completions = reading.read()
     problems, stacks = part.problems, reading.stacks
-    processes = tuple(
+    processes = [
         dataclasses.replace(
             p,
             damage=problems.of(part.journals[p.index].told_of),
             losses=problems.losses(part.journals[p.index].told_of),
         )
         for p in map(reading.told, part.processes)
-    )
-    return JobTrace(
-        processes=processes,
+    ]
+    return trace_of(
+        part,
+        whole,
+        processes,
         tables=Tables(operations, reading.calls.table(stacks), completions),
         groups=part.groups,
-        stores=part.stores,
-        places=part.places,
-        jobs=tuple(
-            dataclasses.replace(job, last_ns=max(processes[i].last_ns for i in job.processes))
-            for job in part.jobs
-        ),
-        other_jobs=tuple(
-            dataclasses.replace(job, processes=()) for job in whole.jobs if job.id not in chosen
-        ),
-        of_others=frozenset(p.id for p in whole.processes if p.job not in chosen),
-        clocks=part.clocks,
         stacks=stacks,
         errors=tuple(reading.errors),
         keys=tuple(reading.keys),

@@ -18,7 +18,7 @@ from disttrace_viewer.merge.clock import Met, aligned, moved_definitions, to_uni
 from disttrace_viewer.merge.jobs import as_called
 from disttrace_viewer.merge.processes import Clocks
 from disttrace_viewer.merge.store_servers import Life, places_of, until_restarts
-from disttrace_viewer.trace.model import Group, LaunchedJob, Place, Store
+from disttrace_viewer.trace.model import Group, JobTrace, LaunchedJob, Place, Store
 from disttrace_viewer.trace.process import Clock, Process
 from disttrace_viewer.trace.values import dataclass, field, replace
 
@@ -156,6 +156,25 @@ def survey(paths: Sequence[str | Files]) -> Survey:
     journals = gather(evidence(paths, problems), problems)
     names = (one if isinstance(one, str) else one.base for one in paths)
     return build(tuple(names), journals, problems)
+
+
+def trace_of(part: Survey, whole: Survey, processes: Sequence[Process], **found: Any) -> JobTrace:
+    """The trace of a part of what was surveyed: its ``processes`` as they are known now, and what
+    else was ``found`` of it."""
+    here = {job.id for job in part.jobs}
+    return JobTrace(
+        processes=tuple(processes),
+        stores=part.stores,
+        places=part.places,
+        jobs=tuple(
+            replace(job, last_ns=max(processes[i].last_ns for i in job.processes))
+            for job in part.jobs
+        ),
+        other_jobs=tuple(replace(job, processes=()) for job in whole.jobs if job.id not in here),
+        of_others=frozenset(p.id for p in whole.processes if p.job not in here),
+        clocks=part.clocks,
+        **found,
+    )
 
 
 def restrict(whole: Survey, jobs: Collection[str]) -> Survey:

@@ -15,6 +15,7 @@ from disttrace.journal.format import COLLECTIVE, MESSAGE
 from disttrace_viewer.analysis.sample import Course, Sample
 from disttrace_viewer.load.journals import Journal
 from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.merge import surveying
 from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.merge.jobs import as_called
 from disttrace_viewer.merge.processes import stack_of
@@ -65,20 +66,12 @@ def trace_of(
     building = _Building(found, merged.states)
     building.read()
     groups, reported = building.with_reported(merged.reported)
-    here = {job.id for job in found.jobs}
-    trace = JobTrace(
-        processes=tuple(building.processes),
+    trace = surveying.trace_of(
+        found,
+        whole,
+        building.processes,
         tables=None,
         groups=named(groups, building.processes, building.ids),
-        stores=found.stores,
-        places=found.places,
-        jobs=tuple(
-            replace(job, last_ns=max(building.processes[i].last_ns for i in job.processes))
-            for job in found.jobs
-        ),
-        other_jobs=tuple(replace(j, processes=()) for j in whole.jobs if j.id not in here),
-        of_others=frozenset(p.id for p in whole.processes if p.job not in here),
-        clocks=found.clocks,
         stacks=(),
         errors=tuple(building.errors),
         keys=tuple(building.keys),

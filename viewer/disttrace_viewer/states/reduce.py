@@ -250,22 +250,11 @@ def _row(record: Record, call: int, keys: Record) -> list[Any]:
     if end is None and over(record, keys):
         end = record.get("complete")
     row = [
-        record["b"],
-        call,
-        record["t"],
-        end,
-        record.get("h"),
-        record.get("p"),
-        record.get("q"),
-        record.get("k"),
-        record.get("issued"),
-        record.get("wait"),
+        *(record["b"], call, record["t"], end),
+        *map(record.get, ("h", "p", "q", "k", "issued", "wait")),
         completed_at(record),
-        record.get("y"),
-        record.get("x"),
-        record.get("f"),
-        1 if "lost" in record else None,
-        1 if "asked" in record else None,
+        *map(record.get, ("y", "x", "f")),
+        *(1 if mark in record else None for mark in ("lost", "asked")),
     ]
     for place, value in enumerate(row):
         if value is not None and type(value) is not int and place != OpRow.KEY:
