@@ -214,11 +214,12 @@ def _map(checker: Checker, value: Any) -> dict[str, str]:
 
 
 def _frames(checker: Checker, value: Any) -> list[list[int]]:
-    for frame in typed(list, value):
+    frames: list[list[int]] = typed(list, value)
+    for frame in frames:
         _numbers(checker, frame)
         if len(frame) != 3 or not 0 <= frame[1] < 1 << 31:
             raise Wrong
-    return value
+    return frames
 
 
 def _json(checker: Checker, value: Any, depth: int = 0) -> Any:
