@@ -98,10 +98,7 @@ def kernel_text() -> str:
 
 
 def read_kernel_log(log: str, since_s: float, boot_s: float) -> list[HostTrouble]:
-    """``boot_s``: the unix time at which the log's clock was zero.
-
-    What was down and is up again counts too: connections may not have lived through it.
-    """
+    """Trouble in a log whose clock was 0 at ``boot_s``; also what was down and is up again."""
     found: dict[tuple[str, str | None, int | None], HostTrouble] = {}
     for line in log.splitlines():
         stamped = _LINE.match(line)

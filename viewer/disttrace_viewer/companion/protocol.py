@@ -88,10 +88,8 @@ def _only_own(version: str) -> bool:
 
 
 def to_listen_at(host: str, numeric: Sequence[str]) -> str | None:
-    """The address of ours at which ``host`` is reached from everywhere; None: it is another host.
-
-    A host's own name may stand for 127.0.1.1 on itself, and for another address elsewhere.
-    """
+    """Our address at which ``host`` is reached from everywhere; None: it is another host. A host's
+    own name may be 127.0.1.1 on itself, and another address elsewhere."""
     here = [address for address in numeric if is_here(address)]
     outside = [address for address in here if not ipaddress.ip_address(address).is_loopback]
     if outside:

@@ -110,15 +110,9 @@ def pack(paths: Iterable[str], target: str) -> int:
 
 
 def unpack(archives: Iterable[str], folder: str) -> Unpacked:
-    """Put the journals of all archives into ``folder``, which is made where it is missing.
-
-    A file that is there already stays, unless the archive's is the same journal some time later.
-
-    Raises:
-        ViewerError: for what is no archive, is damaged, or holds more than the limits, after all
-            others were read.
-        OSError: when something cannot be read or written.
-    """
+    """Put the journals of all archives into ``folder``. A file that is there stays, unless this is
+    the same one some time later. Raises OSError, and ViewerError, once all others were read,
+    for what is no archive, is damaged, or holds more than the limits."""
     os.makedirs(folder, mode=0o700, exist_ok=True)
     found = Unpacked()
     troubles, besides = [], MOST_BESIDES

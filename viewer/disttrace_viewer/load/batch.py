@@ -175,10 +175,7 @@ def batches(files: Sequence[Segment]) -> list[list[Segment]]:
 
 
 def read(files: Sequence[Segment], tell: Callable[[int], None] | None = None) -> Batch:
-    """Read, parse and match them. ``tell`` gets the bytes of each file when it was read.
-
-    Raises nothing for damaged files: what is wrong is in ``Batch.problems``.
-    """
+    """Read, parse and match; ``tell`` gets bytes read. What is wrong is in ``Batch.problems``."""
     problems = Problems()
     bad: dict[int, tuple[int, int]] = {}
     signs: list[tuple[int, Signs]] = []

@@ -62,10 +62,7 @@ class Listing:
 
 
 def search(paths: Sequence[str | Files], problems: Problems) -> Listing:
-    """What lies below ``paths``; where the files of a journal are known, nothing is listed for it.
-
-    Raises ViewerError where a remote folder cannot be listed.
-    """
+    """What lies below ``paths``. Raises ViewerError where a remote folder cannot be listed."""
     found = {one.base: one for one in paths if isinstance(one, Files)}
     places = [path for path in paths if isinstance(path, str)]
     others: list[str] = []

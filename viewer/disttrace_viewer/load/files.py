@@ -38,10 +38,7 @@ def is_held(path: str) -> bool:
 
 
 def open_regular(path: str, *, follow: bool = True) -> int:
-    """A descriptor to read from. Raises OSError, also for what is no regular file.
-
-    ``follow``: also through a link (where it leads was looked at when the file was found).
-    """
+    """A descriptor to read from; ``follow`` links. Raises OSError, also for no regular file."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not hold anybody up
     descriptor = os.open(path, flags | (0 if follow else os.O_NOFOLLOW))
     if stat.S_ISREG(os.fstat(descriptor).st_mode):

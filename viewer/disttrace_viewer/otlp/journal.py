@@ -108,10 +108,7 @@ class JournalReader:
         self._begun: list[LiveOperation] = []
 
     def poll(self, *, final: bool = False) -> Iterator[LiveOperation]:
-        """Read what is new, and yield operations that ended, in the order of their ends.
-
-        ``final``: the process is gone, and so are holes that stay.
-        """
+        """Read what is new, and yield what ended in order; ``final``: the process is gone."""
         while True:
             self._open_segments()
             lines = self._read_operations(final=final)

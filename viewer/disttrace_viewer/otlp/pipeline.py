@@ -59,11 +59,8 @@ class Pipeline:
             self.journals[base] = JournalReader(directory, base, owner=owner)
 
     def poll(self) -> None:
-        """Take in what is new, and send what had ended at the turn before.
-
-        A receive links to its send, whose begin was on disk before: by the next turn it was read,
-        whatever the order of the journals.
-        """
+        """Take in what is new, and send what had ended a turn ago: a receive links to its send,
+        whose begin was read by then, whatever the order of the journals."""
         if not self._due:
             self._due, self._ended = self._ended, deque()
             self._read_all()

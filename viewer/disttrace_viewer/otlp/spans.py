@@ -309,10 +309,7 @@ def process_end(
 
 
 def as_pending(final: Span, own: str) -> Span:
-    """A span of what ``final`` is about, while it is in flight.
-
-    It has an id of its own (``own``), since no backend replaces a span: the final one links to it.
-    """
+    """``final`` while it is in flight, under an id of its own: no backend replaces a span."""
     about: Attributes = {
         attributes.PENDING: True,
         "disttrace.replaced_by": final.context.span,

@@ -48,10 +48,8 @@ T = TypeVar("T")
 def trace_of(
     merged: Merged, *, only: Collection[str] | None = None, more: Iterable[Problem] = ()
 ) -> tuple[JobTrace, Sample]:
-    """The trace of merged states, without tables, and the sample that takes their place.
-
-    ``only``: ids of the processes to keep (default: all); ``more`` is wrong with files of no state.
-    """
+    """The trace of merged states, and the sample in place of its tables; ``only``: ids of the
+    processes to keep; ``more`` is wrong with files of no state."""
     whole = found = merged.survey
     if only is not None and any(p.id not in only for p in whole.processes):
         found = survey(merged.states, only)

@@ -205,10 +205,7 @@ def of_journals(
 
 
 def write(path: str, parts: Parts) -> tuple[int, int]:
-    """States to a file, or to one in a folder; how many, and how many journals were not read.
-
-    Raises ViewerError where it cannot be written.
-    """
+    """Write states to a file or a folder; how many, and how many unread. Raises ViewerError."""
     count = unread = 0
     try:
         if not path.endswith(SUFFIX):

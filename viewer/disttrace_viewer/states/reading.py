@@ -384,10 +384,8 @@ class Reading:
         return begin
 
     def settle(self) -> None:
-        """Take what is waited for again and again for one wait in the moment between two tries.
-
-        Not where the thread has gone on to something else since, or the program ended by the last.
-        """
+        """Between two tries, take a wait that is tried again and again for one; not where its
+        thread has gone on, or the program has ended."""
         if self.definitions.listed["exit"] or self.definitions.listed["failure"]:
             return
         for number, begin in list(self.given_up.items()):

@@ -45,10 +45,7 @@ OVERRIDES = 1 << 30
 
 
 def reduce(files: Files, *, window: int | None = None, history: bool = False) -> State | None:
-    """The state of the process that wrote these files; None where they hold no journal.
-
-    ``history``: with the order of all its collectives, or of those in the window.
-    """
+    """The state of the process that wrote these files, if any; ``history`` of its collectives."""
     problems = Problems()
     journal = open_journal(files, problems)
     if journal is None:

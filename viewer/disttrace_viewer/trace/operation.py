@@ -278,10 +278,7 @@ def because_of_others(op: Op) -> bool:
 
 
 def is_connection_error(text: str | None) -> bool:
-    """Whether the error of an operation is about others that went away, or did not come.
-
-    An exception that a remote call brought back is an answer, whatever it says of a time-out there.
-    """
+    """Whether others went away or did not come. What a remote call answered is none of that."""
     if text is None or _ANSWERED.search(text):
         return False
     return bool(_CLOSED.search(text) or _BROKEN.search(text))

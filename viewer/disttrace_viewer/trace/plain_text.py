@@ -47,10 +47,7 @@ _MOST_DIGITS = 18
 
 
 def whole(text: str) -> int | None:
-    """The number that a text of ASCII digits is; None for every other text, and for huge ones.
-
-    ``int`` takes digits of other scripts too; others than decimal ones it refuses.
-    """
+    """The number that up to 18 ASCII digits are; None for other texts, and other digits."""
     is_one = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
     return int(text) if is_one else None
 

@@ -187,10 +187,7 @@ def in_flight(dump: Dump, entry: DumpEntry) -> bool:
 
 
 def sets_of(found: Sequence[Dump], problems: Problems) -> list[DumpSet]:
-    """The dumps by job: those of a folder, and of folders whose ranks and times fit together.
-
-    Of a rank that left several the one with the newest operation counts.
-    """
+    """The dumps by job, which folders, ranks and times tell; of each rank the newest one."""
     folders: dict[str, list[Dump]] = {}
     for dump in found:
         folders.setdefault(os.path.dirname(dump.path), []).append(dump)

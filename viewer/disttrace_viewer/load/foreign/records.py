@@ -32,10 +32,7 @@ def identity(*parts: object) -> str:
 
 
 class Records:
-    """The journal of one rank, line by line. Times are unix nanoseconds.
-
-    ``base_ns`` is the begin of the journals that are read together, ``clock`` names their clock.
-    """
+    """The journal of one rank. Those of one ``clock`` begin at ``base_ns`` (unix) together."""
 
     def __init__(
         self,
@@ -146,10 +143,7 @@ class Records:
         self._line({"at": self.t(at_ns), "h": 0, "k": stack or 0})
 
     def done(self, path: str, last_ns: int) -> Files:
-        """The journal, read from ``path``; ``last_ns``: the last sign of life.
-
-        It is held in memory from now on, so that whatever reads journals reads it.
-        """
+        """The journal as read from ``path``, held in memory for whatever reads journals."""
         self._line({"hb": self.t(last_ns)})
         found = Files(path, f"{path}#definitions", {1: f"{path}#operations"})
         for name, lines in zip(found.paths, (self._definitions, self._lines), strict=True):
