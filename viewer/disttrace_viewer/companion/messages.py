@@ -175,7 +175,7 @@ _OP[OpRow.KEY] = maybe(text("keys"))
 _FRAME = row(text("text"), _N, _NAME)
 _PAIRS = rows(row(_N, _N))
 _STATE: dict[str, Check] = {
-    **dict.fromkeys(("modified_ns", "head_t", "segment", "read", "size", "count", "last_t"), _N),
+    **dict.fromkeys(("modified_ns", "head_t", "read", "size", "count", "last_t"), _N),
     "id": text("id"),
     "base": text("text"),
     "named": table(lambda _, name: name, _NAME),
@@ -200,7 +200,6 @@ _STATE: dict[str, Check] = {
     "beat": maybe(_N),
     "stands": rows(numbers(_MOST_ROWS)),
     "history": maybe(rows(_course)),
-    "format": lambda _, value: value if type(value) is int else None,
 }
 _DEFINED: dict[str, Check] = {
     "string": table(_N, text("text")),

@@ -145,13 +145,11 @@ def _state(
     if (definitions.process.get("settings") or {}).get("on_stall") == "abort":
         process["settings"] = {"on_stall": "abort"}
     return State(
-        format=definitions.process.get("format"),
         id=journal.id,
         base=journal.files.base,
         named=journal.from_name,
         modified_ns=journal.modified_ns,
         head_t=journal.head_t,
-        segment=max(journal.files.segments, default=0),
         read=read,
         size=size,
         process=process,

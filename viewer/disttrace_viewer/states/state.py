@@ -69,8 +69,6 @@ class State:
     """Bytes of its segments that were read."""
     size: int
     """Bytes of its segments that there are."""
-    segment: int
-    """The newest one."""
     process: Record
     identity: Record
     versions: Record
@@ -106,8 +104,6 @@ class State:
     """
     source: Record = field(default_factory=dict)
     """Which other tool's evidence this is."""
-    format: int | None = None
-    """Of the journal."""
     state: int = VERSION
     """Of this schema."""
 
