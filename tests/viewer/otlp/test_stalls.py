@@ -38,7 +38,7 @@ def test_a_stall_is_an_event(
         export.follow(waits.base.name)
         export.turn()
         (number,) = (operation.number for _, operation, _ in export.pipeline.in_flight())
-        export.stalled(SUMMARY, "the report", [[waits.process, number], ["another", 7]])
+        export.stalled(SUMMARY, [[waits.process, number], ["another", 7]])
         export.finish()
     told = [span for span in collector.pending() if span.events]
     assert [span.events for span in told] == [

@@ -299,7 +299,7 @@ class Endpoint:
     def _take(self, stream: int, one: _Stream, message: Message) -> None:
         now = self._transport.now()
         if stream == self._server:
-            self._from_server(one, message, now)
+            self._from_server(message, now)
         elif not one.called or self.state != SERVER:
             raise Garbled("nothing that was requested")
         elif not one.id:
@@ -321,7 +321,7 @@ class Endpoint:
         else:
             raise Garbled("out of turn")
 
-    def _from_server(self, one: _Stream, message: Message, now: float) -> None:
+    def _from_server(self, message: Message, now: float) -> None:
         self._heard_at = now
         if message.kind == "beat":
             self._lost_s = LOST_BEATS * message.fields["ms"] / 1e3 + BEAT_S

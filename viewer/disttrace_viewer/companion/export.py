@@ -42,7 +42,7 @@ class Export(Duty):
         self._warn_of_hosts()
         self._metrics.begin()
 
-    def stalled(self, summary: str, text: str, ops: Sequence[Sequence[Any]]) -> None:
+    def stalled(self, summary: str, ops: Sequence[Sequence[Any]]) -> None:
         """Send a stall: an event on the spans of the waiting ranks."""
         self.pipeline.poll()
         self.pipeline.stalled(summary, [(str(one), int(number)) for one, number in ops])

@@ -279,7 +279,7 @@ class SlowRanks:
             group.seen = now
         for name, group in list(self._groups.items()):
             if name in touched or group.blocks:
-                self._judge(name, group, now)
+                self._judge(group, now)
             elif now - group.seen > GONE_S:
                 self._tests.subtract(group.watched.keys())
                 del self._groups[name]
@@ -310,7 +310,7 @@ class SlowRanks:
         group.blocks.setdefault(key, {})[block.rank] = block
         group.first.setdefault(key, now)
 
-    def _judge(self, name: str, group: _Group, now: float) -> None:
+    def _judge(self, group: _Group, now: float) -> None:
         for key in sorted(group.blocks):
             rows = group.blocks[key]
             late = now - group.first[key] > LATE_S
@@ -319,12 +319,12 @@ class SlowRanks:
             del group.blocks[key], group.first[key]
             if len(rows) > 1 and 2 * len(rows) > group.size:
                 group.done = key
-                self._compare(name, group, [*rows.values()], now)
+                self._compare(group, [*rows.values()], now)
         while len(group.blocks) > _KEPT:
             oldest = min(group.first, key=lambda key: group.first[key])
             del group.blocks[oldest], group.first[oldest]
 
-    def _compare(self, name: str, group: _Group, rows: Sequence[Block], now: float) -> None:
+    def _compare(self, group: _Group, rows: Sequence[Block], now: float) -> None:
         span_ns = median(one.span_ns for one in rows)
         if span_ns <= 0:
             return

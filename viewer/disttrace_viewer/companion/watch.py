@@ -60,7 +60,7 @@ ABORTED = 75
 _FAILURE = b'{"%s":"failure"' % fmt.DEF.encode()
 _END = 64 << 10
 _CALLED = b'{"called"'
-Tell = Callable[[str, str, Sequence[Sequence[Any]]], None]
+Tell = Callable[[str, Sequence[Sequence[Any]]], None]
 
 
 class Watch(Duty):
@@ -266,7 +266,7 @@ class Watch(Duty):
             self._announce(verdict["lines"], verdict["voices"], objects)
             self._tell_command(objects, verdict["alert"])
             if self._tell is not None and verdict["lines"]:
-                self._tell(verdict["lines"][0], verdict["alert"]["report"], verdict["ops"])
+                self._tell(verdict["lines"][0], verdict["ops"])
         elif changed and self._signature is not None and over:
             if verdict["going_on"]:
                 objects = _objects("going on", [{"summary": verdict["going_on"]}])
