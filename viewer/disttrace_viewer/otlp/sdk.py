@@ -8,7 +8,7 @@ from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.context import Context as OtelContext
-from opentelemetry.metrics import CallbackOptions, Meter, Observation
+from opentelemetry.metrics import Meter, Observation
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import SpanProcessor, SynchronousMultiSpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator
@@ -156,13 +156,13 @@ class Meters:
         )
         meter.create_observable_gauge(
             "disttrace.operation.in_flight.age",
-            [self._ages],
+            [lambda _: self._observed(lambda oldest_ns, _: oldest_ns / 1e9)],
             "s",
             "Age of the oldest operation in flight: what to alert on.",
         )
         meter.create_observable_gauge(
             "disttrace.operation.in_flight.count",
-            [self._counts],
+            [lambda _: self._observed(lambda _, count: count)],
             "{operation}",
             "Operations in flight.",
         )
@@ -195,19 +195,14 @@ class Meters:
         labels["disttrace.clock"] = clock
         self._bus.record(total / (duration_ns / 1e9) * factor, labels)
 
-    def _ages(self, options: CallbackOptions) -> Iterable[Observation]:
-        return [Observation(age / 1e9, dict(labels)) for labels, (age, _) in self._grouped()]
-
-    def _counts(self, options: CallbackOptions) -> Iterable[Observation]:
-        return [Observation(count, dict(labels)) for labels, (_, count) in self._grouped()]
-
-    def _grouped(self) -> Iterable[tuple[tuple[tuple[str, Any], ...], tuple[int, int]]]:
+    def _observed(self, value: Callable[[int, int], float]) -> Iterable[Observation]:
+        """``value`` of the oldest age (ns) and the count of operations in flight, by labels."""
         found: dict[tuple[tuple[str, Any], ...], tuple[int, int]] = {}
         for journal, op, age in self._in_flight():
             labels = tuple(sorted(_labels(journal, op).items()))
             oldest, count = found.get(labels, (0, 0))
             found[labels] = (max(oldest, age), count + 1)
-        return found.items()
+        return [Observation(value(*known), dict(labels)) for labels, known in found.items()]
 
 
 def _labels(journal: JournalReader, op: LiveOperation) -> dict[str, str | int]:

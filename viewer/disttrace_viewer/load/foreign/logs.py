@@ -7,6 +7,7 @@ A log is of all ranks or of some: who is in it are so many ranks at least, never
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import time
 from collections import Counter
@@ -651,10 +652,7 @@ def _parted_calls(log: Log) -> dict[int, list[Called]]:
         found[rank] = [*log.calls[key]]
     if len(found) < 2:
         return {}
-    rows: dict[int, set[tuple[Any, ...]]] = {}
-    for calls in found.values():
-        for one in calls:
-            rows.setdefault(one.seq, set()).add((one.op, one.shape, one.dtype))
+    rows = _by_number(found)
     last = Counter(calls[-1].seq for calls in found.values())
     behind = len(last) == 2 and last[max(last)] == len(found) - 1 > 1
     log.whole = size if len(found) == size else log.whole
@@ -663,6 +661,14 @@ def _parted_calls(log: Log) -> dict[int, list[Called]]:
     if parted and 0 in rows:  # journals count from 1 on
         found = {r: [replace(one, seq=one.seq + 1) for one in its] for r, its in found.items()}
     return found if parted else {}
+
+
+def _by_number(found: Mapping[int, Sequence[Called]]) -> dict[int, set[tuple[Any, ...]]]:
+    """What ranks called under each number."""
+    rows: dict[int, set[tuple[Any, ...]]] = {}
+    for one in itertools.chain(*found.values()):
+        rows.setdefault(one.seq, set()).add((one.op, one.shape, one.dtype))
+    return rows
 
 
 def _left_out(log: Log, found: Mapping[int, Sequence[Called]]) -> None:
@@ -826,10 +832,7 @@ def _framed(failure: LoggedFailure) -> tuple[py_spy.Frame, ...]:
 
 def _parted_at(parted: Mapping[int, Sequence[Called]]) -> int:
     """The first number under which ranks called other things, or not all have called."""
-    rows: dict[int, set[tuple[Any, ...]]] = {}
-    for calls in parted.values():
-        for one in calls:
-            rows.setdefault(one.seq, set()).add((one.op, one.shape, one.dtype))
+    rows = _by_number(parted)
     differ = min((seq for seq, row in rows.items() if len(row) > 1), default=1 << 62)
     return min(differ, min((calls[-1].seq + 1 for calls in parted.values()), default=0))
 

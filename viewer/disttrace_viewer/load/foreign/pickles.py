@@ -98,15 +98,6 @@ class _BoundedUnpickler(pickle._Unpickler):
         """Nothing is looked up by a name, whatever the opcodes above let through."""
         raise Refused(f"asks for {module}.{name}")
 
-    def _skip_frame(self) -> None:
-        self._data.seek(8, io.SEEK_CUR)
-
-    def _short_text(self) -> None:
-        self._text("<B")
-
-    def _long_text(self) -> None:
-        self._text("<I")
-
     def _text(self, layout: str) -> None:
         (count,) = struct.unpack(layout, self._data.read(struct.calcsize(layout)))
         if count > MOST_TEXT:
@@ -116,12 +107,9 @@ class _BoundedUnpickler(pickle._Unpickler):
             raise Torn
         self.stack.append(text.decode("utf-8", "replace"))
 
-    def _set_item(self) -> None:
+    def _pop_pair(self) -> list[Any]:
         value = self.stack.pop()
-        self._set([self.stack.pop(), value])
-
-    def _set_items(self) -> None:
-        self._set(self.pop_mark())
+        return [self.stack.pop(), value]
 
     def _set(self, items: list[Any]) -> None:
         if len(items) % 2 or type(self.stack[-1]) is not dict:
@@ -131,11 +119,11 @@ class _BoundedUnpickler(pickle._Unpickler):
         self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
 
     for _code, _step in (
-        (pickle.FRAME, _skip_frame),
-        (pickle.SHORT_BINUNICODE, _short_text),
-        (pickle.BINUNICODE, _long_text),
-        (pickle.SETITEM, _set_item),
-        (pickle.SETITEMS, _set_items),
+        (pickle.FRAME, lambda self: self._data.seek(8, io.SEEK_CUR)),
+        (pickle.SHORT_BINUNICODE, lambda self: self._text("<B")),
+        (pickle.BINUNICODE, lambda self: self._text("<I")),
+        (pickle.SETITEM, lambda self: self._set(self._pop_pair())),
+        (pickle.SETITEMS, lambda self: self._set(self.pop_mark())),
     ):
         dispatch[_code[0]] = _bounded(_step, builds=False)
 
