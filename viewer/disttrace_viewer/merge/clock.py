@@ -37,31 +37,23 @@ def realign(trace: JobTrace, clocks: tuple[Clock, ...]) -> JobTrace:
 
     from disttrace_viewer.trace.columns import TIMES
 
-    of_process = [p.clock for p in trace.processes]
-    changed = [new != old for new, old in zip(clocks, trace.clocks, strict=True)]
-    if not any(changed):
+    if clocks == trace.clocks:
         return trace
-    table = pl.DataFrame(
-        {
-            "process": pl.Series(range(len(of_process)), dtype=pl.UInt32),
-            "old": [trace.clocks[c].offset_ns for c in of_process],
-            "new": [clocks[c].offset_ns for c in of_process],
-            "origin": [clocks[c].origin_ns for c in of_process],
-            "drift": [clocks[c].drift for c in of_process],
-        }
-    )
-    moved = trace.operations.lazy().join(table.lazy(), on="process", maintain_order="left")
-    monotonic = {name: pl.col(name) - pl.col("old") for name in TIMES}
-    moved = moved.with_columns(
-        (
-            m + pl.col("new") - ((m - pl.col("origin")) * pl.col("drift")).round().cast(pl.Int64)
-        ).alias(name)
-        for name, m in monotonic.items()
-    )
-    operations = (
-        moved.select(trace.operations.columns).sort("begin_ns", "process", "number").collect()
-    )
+    table = trace.operations
+    process = table["process"]
+
+    def of(name: str, known: Sequence[Clock]) -> pl.Series:
+        """What the clock of each operation's process has of this."""
+        return pl.Series([getattr(known[p.clock], name) for p in trace.processes]).gather(process)
+
+    old, new = of("offset_ns", trace.clocks), of("offset_ns", clocks)
+    origin, drift = of("origin_ns", clocks), of("drift", clocks)
+    for name in TIMES:
+        monotonic = table[name] - old
+        drifted = ((monotonic - origin) * drift).round().cast(pl.Int64)
+        table = table.with_columns((monotonic + new - drifted).alias(name))
     processes, groups = moved_definitions(trace.processes, trace.groups, trace.clocks, clocks)
+    operations = table.sort("begin_ns", "process", "number")
     tables = Tables(operations, trace.calls, trace.completions)
     return dataclasses.replace(
         trace, tables=tables, processes=processes, groups=groups, clocks=clocks

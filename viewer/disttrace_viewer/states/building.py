@@ -39,8 +39,8 @@ from disttrace_viewer.trace.model import (
     Stream,
 )
 from disttrace_viewer.trace.operation import Op
-from disttrace_viewer.trace.process import Frame, Problem, Process, Stack, StackSample
-from disttrace_viewer.trace.values import ByIdentity, dataclass, field, replace
+from disttrace_viewer.trace.process import Frame, Problem, Stack, StackSample
+from disttrace_viewer.trace.values import ByIdentity, replace
 
 T = TypeVar("T")
 
@@ -62,7 +62,6 @@ def trace_of(
     for sentence in merged.unread:
         problems.add(sentence, "unread", "was not read: two processes ended while they read it.")
     building = _Building(found, merged.states)
-    building.read()
     groups, reported = building.with_reported(merged.reported)
     trace = surveying.trace_of(
         found,
@@ -83,50 +82,40 @@ def trace_of(
     return trace, building.sample()
 
 
-@dataclass
 class _Building:
-    survey: Survey
-    states: Mapping[str, State]
-    processes: list[Process] = field(default_factory=list)
-    index: dict[str, int] = field(default_factory=dict)
-    """Place of a process by its id."""
-    ops: dict[int, list[Op]] = field(default_factory=dict)
-    counts: dict[int, int] = field(default_factory=dict)
-    longest: dict[tuple[int, int], int] = field(default_factory=dict)
-    active: dict[tuple[int, int], int] = field(default_factory=dict)
-    courses: dict[Stream, dict[int, tuple[int, int, int]]] = field(default_factory=dict)
-    ids: list[str] = field(default_factory=list)
-    """Of groups."""
-    reported: dict[int, dict[int, list[int]]] = field(default_factory=dict)
-    """By group and rank in it the ranks there that wait with it."""
-    errors: dict[str, int] = field(default_factory=dict)
-    keys: dict[Key, int] = field(default_factory=dict)
-    refused: dict[tuple[int, int], int] = field(default_factory=dict)
-    history: dict[tuple[int, Stream], Course] = field(default_factory=dict)
-    exact: set[tuple[int, Stream]] = field(default_factory=set)
-    queues: dict[tuple[int, int, str], tuple[int, int]] = field(default_factory=dict)
-    _asked: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    """By process whose word is taken for a group: its own number of it, and the group."""
-    calls: Calls = field(init=False)
+    """What states hold, while it is put together."""
 
-    def __post_init__(self) -> None:
-        known = self.survey
+    def __init__(self, survey: Survey, states: Mapping[str, State]) -> None:
+        self.survey = survey
+        self.processes = list(survey.processes)
+        self.index = {process.id: process.index for process in survey.processes}
+        self.ops: dict[int, list[Op]] = {}
+        self.counts: dict[int, int] = {}
+        self.longest: dict[tuple[int, int], int] = {}
+        self.active: dict[tuple[int, int], int] = {}
+        self.courses: dict[Stream, dict[int, tuple[int, int, int]]] = {}
+        self.ids = [""] * len(survey.groups)
+        """Of groups."""
+        self.reported: dict[int, dict[int, list[int]]] = {}
+        """By group and rank in it the ranks there that wait with it."""
+        self.errors: dict[str, int] = {}
+        self.keys: dict[Key, int] = {}
+        self.refused: dict[tuple[int, int], int] = {}
+        self.history: dict[tuple[int, Stream], Course] = {}
+        self.exact: set[tuple[int, Stream]] = set()
+        self.queues: dict[tuple[int, int, str], tuple[int, int]] = {}
         alike: ByIdentity[Stack] = ByIdentity(lambda frames: tuple(starmap(Frame, frames)))
 
-        def stack_of(journal: Journal, number: int | None) -> Stack:
+        def stack(journal: Journal, number: int | None) -> Stack:
             found = journal.definitions.get("stack", number)
             return () if found is None else alike.of(found["frames"])
 
-        self.calls = Calls(known.store_index, known.group_index, known.copies, stack_of)
-
-    def read(self) -> None:
-        known = self.survey
-        self.processes = list(known.processes)
-        self.index = {process.id: process.index for process in known.processes}
-        self.ids = [""] * len(known.groups)
-        for group, (process, number) in enumerate(known.firsts):
+        self.calls = Calls(survey.store_index, survey.group_index, survey.copies, stack)
+        self._asked: dict[int, list[tuple[int, int]]] = {}
+        """By process whose word is taken for a group: its own number of it, and the group."""
+        for group, (process, number) in enumerate(survey.firsts):
             self._asked.setdefault(process, []).append((number, group))
-        for state in self.states.values():
+        for state in states.values():
             index = self.index.get(state.id)
             if index is not None:
                 self._process(index, state)

@@ -19,27 +19,13 @@ from disttrace_viewer.load.foreign import dump_set
 from disttrace_viewer.load.foreign.dump import Dump, DumpEntry
 from disttrace_viewer.load.foreign.dump import read as read_dump
 from disttrace_viewer.load.foreign.dump_set import DumpSet, in_flight
-from disttrace_viewer.load.foreign.records import Records, identity
+from disttrace_viewer.load.foreign.records import Records, identity, public_name
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.trace.process import DUMPED
 
 NAME = "Flight Recorder"
 _MARKS = (b"pg_config", b"pg_status", b"comm_lib_version", b"nccl_version", b"nccl_comm_state")
 _ENTRY = (b"record_id", b"collective_seq_id", b"profiling_name")
-_OPS = {
-    "_all_gather_base": "all_gather_into_tensor",
-    "_allgather_base": "all_gather_into_tensor",
-    "_reduce_scatter_base": "reduce_scatter_tensor",
-    "all_reduce_barrier": "barrier",
-    "allreduce": "all_reduce",
-    "allreduce_coalesced": "all_reduce_coalesced",
-    "allgather": "all_gather",
-    "allgather_coalesced": "all_gather_coalesced",
-    "alltoall": "all_to_all",
-    "alltoall_base": "all_to_all_single",
-    "_alltoall_base": "all_to_all_single",
-}
-"""torch's names of kernels, and of operation types, as those of its public functions."""
 _ON_HOST = ("gloo", "mpi", "ucc")
 MESSAGE = re.compile(r"(send|recv) (\d{1,9})(->|<-)(\d{1,9}|\?)")
 _LIBRARY = re.compile(
@@ -283,11 +269,8 @@ class Translating:
 
 def op_of(entry: DumpEntry) -> str:
     """The public function of an entry's name."""
-    name = entry.name
-    if name.upper() == name or name.endswith("_coalesced"):
-        name = name.lower()
-        base = name.removesuffix("_coalesced")
-        return _OPS.get(name, _OPS.get(base, base) + ("_coalesced" if base != name else ""))
-    if name == "all_to_all" and len(entry.inputs) == len(entry.outputs) == 1:
+    if entry.name == "all_to_all" and len(entry.inputs) == len(entry.outputs) == 1:
         return "all_to_all_single"
-    return _OPS.get(name, name)
+    name = entry.name.lower() if entry.name.isupper() else entry.name
+    base = name.removesuffix("_coalesced")
+    return public_name(base) + name.removeprefix(base)

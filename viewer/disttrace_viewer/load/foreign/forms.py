@@ -15,6 +15,7 @@ import orjson
 from disttrace_viewer.load.foreign.lines import LogLine, unix
 from disttrace_viewer.load.foreign.nccl_ras import OPS
 from disttrace_viewer.load.foreign.py_spy import ProcessSample
+from disttrace_viewer.load.foreign.records import public_name
 from disttrace_viewer.trace.plain_text import numbers
 from disttrace_viewer.trace.values import dataclass, field, replace
 
@@ -36,11 +37,6 @@ _COUNTS = re.compile(
     r"[Ll]ast enqueued (?:[A-Z]{3,6} )?work: (-?\d{1,18}),(?: last started [^\[]{0,100}?,)?"
     r" last completed (?:[A-Z]{3,6} )?work: (-?\d{1,18})(?!\d)"
 )
-_OPS = {
-    "ALLREDUCE": "all_reduce", "ALLGATHER": "all_gather", "REDUCESCATTER": "reduce_scatter",
-    "_ALLGATHER_BASE": "all_gather_into_tensor", "_REDUCE_SCATTER_BASE": "reduce_scatter_tensor",
-    "ALLTOALL": "all_to_all", "ALLTOALL_BASE": "all_to_all_single",
-}  # fmt: skip
 _GATHERING = frozenset(
     ["ALLGATHER", "_ALLGATHER_BASE", "REDUCESCATTER", "_REDUCE_SCATTER_BASE", "GATHER", "SCATTER"]
 )
@@ -225,7 +221,7 @@ def _work(found: re.Match[str]) -> Work:
     elements = int(found[3]) if found[3] else None
     if elements is not None and elements >= _LARGEST:
         elements = None
-    op = _OPS.get(found[2], found[2].lower())
+    op = public_name(found[2].lower())
     return Work(int(found[1]), op, elements, int(found[5]) * 1_000_000)
 
 
@@ -341,7 +337,7 @@ def fingerprints(log: Log, line: LogLine, _speaker: Speaker, _found: re.Match[st
     for rank, seq, op, shape, dtype in _FINGERPRINT.findall(line.text):
         number = int(seq or (after[1] if after else 0))
         sizes = tuple(int(n) for n in shape.split(",") if n.strip()) if shape else None
-        known = _OPS.get(op, op.lower())
+        known = public_name(op.lower())
         if int(rank) not in log.called or log.called[int(rank)].shape is None:
             log.called[int(rank)] = Called(known, number, sizes, dtype or None)
     return True

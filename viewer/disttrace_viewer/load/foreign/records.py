@@ -21,8 +21,26 @@ COUNTS_LACK = (
     "store",
 )
 """What numbers of collectives do not tell."""
+_PUBLIC = {
+    "_all_gather_base": "all_gather_into_tensor",
+    "_allgather_base": "all_gather_into_tensor",
+    "_reduce_scatter_base": "reduce_scatter_tensor",
+    "all_reduce_barrier": "barrier",
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all_single",
+    "_alltoall_base": "all_to_all_single",
+}
+"""torch's names of kernels, and of operation types, as those of its public functions."""
 Frames = Sequence[tuple[str, int, str]]
 """(file, line, function), innermost first."""
+
+
+def public_name(name: str) -> str:
+    """The public function of what torch calls a kernel, or a type of operations."""
+    return _PUBLIC.get(name, name)
 
 
 def identity(*parts: object) -> str:
