@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 def main(argv: list[str]) -> int:
     """Run until the job is over."""
     wanted = json.loads(argv[0])
-    path = wanted["registry"]
     descriptor = os.dup(1)
     log_descriptor = os.dup(2)
     quiet = os.open(os.devnull, os.O_RDWR)
@@ -37,7 +36,7 @@ def main(argv: list[str]) -> int:
 
     log = service.CompanionLog(log_descriptor)
     order = service.Order(**wanted)
-    registry = service.JournalRegistry(path, descriptor)
+    registry = service.JournalRegistry(order.registry, descriptor)
     duties: list[Duty] = []
     tell = None
     if order.exports:
@@ -66,7 +65,7 @@ def main(argv: list[str]) -> int:
     except Exception as error:
         _unexpected(error, log)
         log.write(f"the companion of this job ended: {type(error).__name__}: {error}")
-    _remove_if_empty(os.path.splitext(path)[0] + ".log")
+    _remove_if_empty(os.path.splitext(order.registry)[0] + ".log")
     from disttrace.lifecycle.meeting import own_folder
 
     if (folder := own_folder()) is not None:

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import disttrace.journal.format as fmt
 from disttrace.journal.proc import Who, find, stat
-from disttrace_viewer.load.files import open_regular, size
+from disttrace_viewer.load.files import is_open, open_regular, size
 from disttrace_viewer.trace.values import dataclass
 
 OF_LIMIT, SHORTEST_S = 0.7, 2.5
@@ -59,7 +59,6 @@ class Silent:
 
 class _Answers(NamedTuple):
     signal: int
-    fd: int
     native: int
     asked: int
 
@@ -98,7 +97,7 @@ class GilHolders:
             now = _threads(pid)
             thread = holder(pid, before[one], now, answers.native, answers.signal)
             path = fmt.definitions_name(one.base)
-            if thread is None or not _has_open(pid, answers.fd, path):
+            if thread is None or not is_open(pid, path):
                 continue
             length = size(path)
             # Last of all: within microseconds no number of a process is given to another one.
@@ -165,13 +164,6 @@ def _waits_for_a_lock(thread: int) -> bool:
         and arguments[1] & _COMMAND in _WAITS
         and not arguments[3]
     )
-
-
-def _has_open(pid: int, fd: int, path: str) -> bool:
-    try:
-        return os.path.samestat(os.stat(f"/proc/{pid}/fd/{fd}"), os.stat(path))
-    except OSError:
-        return False
 
 
 def _answers(base: str) -> _Answers | None:

@@ -18,13 +18,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import disttrace.journal.format as fmt
-from disttrace.journal.proc import has_open, send, who
+from disttrace.journal.proc import send, who
 from disttrace.journal.standard_library import bare_command
 from disttrace_viewer.companion import command
 from disttrace_viewer.companion.command import Commands
 from disttrace_viewer.companion.progress import Pulse
 from disttrace_viewer.companion.service import DIED_S, CompanionLog, Duty, Order, stay_s
 from disttrace_viewer.load.announcements import keep, path_of
+from disttrace_viewer.load.files import is_open
 from disttrace_viewer.load.schema import json_object
 from disttrace_viewer.load.tail import Tail
 from disttrace_viewer.trace.values import asdict, dataclass
@@ -322,7 +323,8 @@ class Watch(Duty):
     def _abort(self, processes: list[dict[str, Any]], *, died: bool = False) -> None:
         """Each process ends itself; one that cannot (it holds the GIL) is killed a little later."""
         for process in processes:
-            if process["process"] in self._aborted and _writes(process):
+            known = process["process"] in self._aborted
+            if known and is_open(process["pid"], process["journal"]):
                 send(who(process), signal.SIGKILL)
         named = [process["process"] for process in processes]
         self._aborted.update(named)
@@ -436,14 +438,6 @@ def _objects(kind: str, objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The same for programs: at one time, however many findings it is."""
     at = time.time()
     return [{"disttrace": 1, "kind": kind, "at": at, **one} for one in objects]
-
-
-def _writes(process: dict[str, Any]) -> bool:
-    """Whether a process has its journal open: it may have become a program that has none."""
-    try:
-        return has_open(process["pid"], os.stat(process["journal"]))
-    except OSError:
-        return False  # the folder is gone
 
 
 def _has_failed(base: str) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from disttrace.journal.proc import has_open
 from disttrace_viewer.load.problems import ViewerError
 
 MOST_BYTES = 512 << 20
@@ -45,6 +46,14 @@ def open_regular(path: str, *, follow: bool = True) -> int:
         return descriptor
     os.close(descriptor)
     raise OSError(0, "it is no regular file", path)
+
+
+def is_open(pid: int, path: str) -> bool:
+    """Whether a process has a file open: it may have become a program that writes no journal."""
+    try:
+        return has_open(pid, os.stat(path))
+    except OSError:
+        return False  # the folder is gone
 
 
 def read(path: str, most: int = MOST_BYTES) -> tuple[bytes, int]:
