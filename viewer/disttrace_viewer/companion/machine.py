@@ -175,7 +175,7 @@ class NvidiaSmi:
         if child is None or child.stdout is None:
             return []
         try:
-            output, _ = child.communicate(timeout=max(0.0, until - time.monotonic()))
+            output, _ = child.communicate(timeout=_left_s(until))
         except subprocess.TimeoutExpired:
             child.kill()
             child.returncode = -signal.SIGKILL  # nobody waits: the driver may hold it
@@ -226,38 +226,30 @@ def ask_ras(pids: Collection[int], until: float, address: str | None = None) -> 
 
 
 def _conversation(place: tuple[str, int], until: float) -> str:
-    def left_s() -> float:
-        if (left := until - time.monotonic()) <= 0:
-            raise TimeoutError
-        return left
+    with socket.create_connection(place, timeout=_left_s(until)) as one:
 
-    with socket.create_connection(place, timeout=left_s()) as one:
-
-        def line() -> bytes:
+        def received(most: int, end: bytes | None = None) -> bytes:
+            """What came in time, up to its ``end``: that is true as well."""
             found = b""
-            while not found.endswith(b"\n") and len(found) < 1024:
-                one.settimeout(left_s())
-                if not (piece := one.recv(1024)):
-                    break
-                found += piece
+            with suppress(TimeoutError):
+                while len(found) < most and not (end and found.endswith(end)):
+                    one.settimeout(_left_s(until))
+                    if not (piece := one.recv(1 << 16)):
+                        break
+                    found += piece
             return found
 
         one.sendall(_PROTOCOL)
-        if not line().upper().startswith(b"SERVER PROTOCOL "):
+        if not received(1024, b"\n").upper().startswith(b"SERVER PROTOCOL "):
             return ""
         one.sendall(b"TIMEOUT 1\n")  # s that it waits for processes that do not answer
-        line()
+        received(1024, b"\n")
         one.sendall(b"VERBOSE STATUS\n")
-        reported = b""
-        try:
-            while len(reported) < _MOST:
-                one.settimeout(left_s())
-                if not (piece := one.recv(1 << 16)):
-                    break
-                reported += piece
-        except TimeoutError:
-            pass  # what has come so far is true as well
-    return reported.decode("utf-8", "replace")
+        return received(_MOST).decode("utf-8", "replace")
+
+
+def _left_s(until: float) -> float:
+    return max(0.001, until - time.monotonic())
 
 
 def read_ras(status: str, at_s: float) -> list[HostTrouble]:
