@@ -25,7 +25,7 @@ from disttrace_viewer.companion.peers import WHOLE_S, Peers
 from disttrace_viewer.companion.protocol import stores
 from disttrace_viewer.companion.service import Duty
 from disttrace_viewer.companion.slow import HERE, Slowness
-from disttrace_viewer.load.schema import maybe, number
+from disttrace_viewer.load.schema import maybe, number, numbers
 from disttrace_viewer.trace.values import dataclass
 
 MOST_STREAMS = 64
@@ -126,9 +126,9 @@ CALLS_FORM = messages.rows(
     messages.row(
         _WORD,
         _WORD,
-        messages.numbers(KEPT, _LINE),
+        numbers(0, _LINE, KEPT),
         messages.rows(messages.row(_WORD, _WORD)),
-        messages.numbers(KEPT - FIRST_LINE, _LINE),
+        numbers(0, _LINE, KEPT - FIRST_LINE),
     ),
     MOST_STREAMS,
 )

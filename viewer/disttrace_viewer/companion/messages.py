@@ -11,8 +11,9 @@ from typing import Any
 
 import orjson
 
+from disttrace_viewer.load import schema
 from disttrace_viewer.load.definitions import LISTED
-from disttrace_viewer.load.schema import Check, Checker, Wrong, list_of, maybe, number, typed
+from disttrace_viewer.load.schema import Check, Checker, Wrong, maybe, number, numbers, one_of
 from disttrace_viewer.states.state import MOST_BYTES, OpRow, State, checked, inflated
 
 WRONG = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
@@ -41,31 +42,7 @@ def value_of(data: bytes, form: Check) -> Any:
 
 def rows(form: Check, most: int = _MOST_ROWS) -> Check:
     """At most so many of these."""
-    return list_of(form, most)
-
-
-def numbers(most: int, highest: int = _MOST_NUMBER) -> Check:
-    """At most so many numbers, none of them negative."""
-
-    def check(_checker: Checker, value: Any) -> list[int]:
-        if type(value) is not list or len(value) > most or not set(map(type, value)) <= {int}:
-            raise Wrong("numbers")
-        if value and not 0 <= min(value) <= max(value) <= highest:
-            raise Wrong("numbers")
-        return value
-
-    return check
-
-
-def one_of(*values: Any) -> Check:
-    """One of these."""
-
-    def check(_checker: Checker, value: Any) -> Any:
-        if not any(type(value) is type(one) and value == one for one in values):
-            raise Wrong("a word")
-        return value
-
-    return check
+    return schema.list_of(form, most)
 
 
 def text(kind: str) -> Check:
@@ -95,7 +72,7 @@ def table(key: Check, form: Check) -> Check:
     """Values by key."""
 
     def check(checker: Checker, value: Any) -> dict[Any, Any]:
-        pairs = _rows([*typed(dict, value).items()], _MOST_ROWS)
+        pairs = _rows([*schema.typed(dict, value).items()], _MOST_ROWS)
         return {key(checker, name): form(checker, one) for name, one in pairs}
 
     return check
@@ -104,7 +81,7 @@ def table(key: Check, form: Check) -> Check:
 def fields(**forms: Check) -> Check:
     """A value for each of these names, whatever else there is."""
     return lambda checker, value: {
-        name: form(checker, typed(dict, value)[name]) for name, form in forms.items()
+        name: form(checker, schema.typed(dict, value)[name]) for name, form in forms.items()
     }
 
 
@@ -119,7 +96,7 @@ def _rows(value: Any, most: int) -> list[Any]:
 
 def _record(kind: str) -> Check:
     def check(checker: Checker, value: Any) -> dict[str, Any]:
-        found = checker.record(kind, typed(dict, value))
+        found = checker.record(kind, schema.typed(dict, value))
         if found is None:
             raise Wrong(kind)
         return found
@@ -131,7 +108,7 @@ def _numbered(kind: str) -> Check:
     """Definitions by number; ranks of groups as ranges, for a hundred thousand may be."""
 
     def check(checker: Checker, value: Any) -> dict[str, Any]:
-        found: dict[str, Any] = _record(kind)(checker, {**typed(dict, value), "n": 0})
+        found: dict[str, Any] = _record(kind)(checker, {**schema.typed(dict, value), "n": 0})
         del found["n"]
         if kind == "group" and found.get("ranks") is not None:
             names = ("from", "to", "step")
@@ -145,7 +122,7 @@ def _numbered(kind: str) -> Check:
 
 
 def _listed(checker: Checker, value: Any) -> dict[str, Any]:
-    known = {kind: found for kind, found in typed(dict, value).items() if kind in LISTED}
+    known = {kind: found for kind, found in schema.typed(dict, value).items() if kind in LISTED}
     return {kind: rows(_record(kind))(checker, found) for kind, found in known.items()}
 
 
@@ -156,7 +133,7 @@ def _op(checker: Checker, value: Any) -> list[Any]:
 
 
 def _process(checker: Checker, value: Any) -> dict[str, Any]:
-    found = checker.fields("process", typed(dict, value))
+    found = checker.fields("process", schema.typed(dict, value))
     # What a newer version tells of a process's identity is compared and never used otherwise.
     return {**{k: v for k, v in value.items() if type(v) is int and k not in found}, **found}
 
@@ -165,7 +142,7 @@ def _course(checker: Checker, value: Any) -> list[Any]:
     """Of a stream of collectives: its calls, and the number of the first of them or none."""
     return [
         *row(_N, maybe(_NAME), maybe(word(MOST_BYTES)))(checker, value[:3]),
-        *numbers(1)(checker, value[3:]),
+        *numbers(0, _MOST_NUMBER, 1)(checker, value[3:]),
     ]
 
 
@@ -198,7 +175,7 @@ _STATE: dict[str, Check] = {
         )
     ),
     "beat": maybe(_N),
-    "stands": rows(numbers(_MOST_ROWS)),
+    "stands": rows(numbers(0, _MOST_NUMBER, _MOST_ROWS)),
     "history": maybe(rows(_course)),
 }
 _DEFINED: dict[str, Check] = {
@@ -213,7 +190,7 @@ def state(_checker: Checker, value: Any) -> State:
     checker = Checker()  # which bounds the ranks of one process's groups together
     found, nothing = checked(value), dict[str, Any]()
     of = {name: form(checker, getattr(found, name)) for name, form in _STATE.items()}
-    known = typed(dict, found.numbered)
+    known = schema.typed(dict, found.numbered)
     of["numbered"] = {
         kind: form(checker, known.get(kind, nothing)) for kind, form in _DEFINED.items()
     }

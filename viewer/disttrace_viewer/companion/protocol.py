@@ -19,8 +19,8 @@ from typing import Any
 
 import orjson
 
-from disttrace_viewer.companion.messages import WRONG, fields, one_of, rows, word
-from disttrace_viewer.load.schema import Check, Checker, number
+from disttrace_viewer.companion.messages import WRONG, fields, rows, word
+from disttrace_viewer.load.schema import Check, Checker, number, one_of
 from disttrace_viewer.trace.plain_text import whole
 from disttrace_viewer.trace.values import dataclass, field
 

@@ -18,7 +18,7 @@ from disttrace_viewer.analysis.liveness import Look, Observation, look
 from disttrace_viewer.analysis.process_ends import quotes
 from disttrace_viewer.companion import messages
 from disttrace_viewer.companion.endpoint import PeerReply
-from disttrace_viewer.load.schema import maybe, number
+from disttrace_viewer.load.schema import maybe, number, one_of
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.reading import is_creation
 from disttrace_viewer.states.state import Merged, OpRow, State, WaitsWith, inflated
@@ -121,7 +121,7 @@ _REPLIES = messages.rows(
 )
 _HANDED_OVER = messages.row(_REPLIES, _REPLIES)
 _SEEN = messages.row(
-    messages.one_of(True, False, None),
+    one_of(True, False, None),
     maybe(number(-(1 << 31))),
     maybe(messages.text("id")),
 )

@@ -30,7 +30,7 @@ from disttrace_viewer.companion.slow_ranks import (
     Sums,
     Telling,
 )
-from disttrace_viewer.load.schema import number
+from disttrace_viewer.load.schema import number, one_of
 from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import file_name
@@ -55,7 +55,7 @@ def _hash(_checker: object, value: Any) -> str:
 _N = number(0, 1 << 62)
 _PLACES = messages.rows(messages.row(_hash, _N, _N, _N, _N), MOST_PLACES)
 FORM = messages.fields(
-    slow=messages.one_of(VERSION),
+    slow=one_of(VERSION),
     host=messages.text("name"),
     blocks=messages.rows(
         messages.row(_hash, number(0, MOST_SHIFT), _N, _N, _N, _N, _PLACES), MOST_BLOCKS

@@ -127,13 +127,11 @@ def typed(kind: type[T], value: Any) -> T:
     return value
 
 
-def _flag(_checker: Checker, value: Any) -> bool:
-    return typed(bool, value)
+def one_of(*values: Any) -> Check:
+    """One of these."""
 
-
-def _one_of(words: frozenset[str]) -> Check:
-    def check(_checker: Checker, value: Any) -> str:
-        if type(value) is not str or value not in words:
+    def check(_checker: Checker, value: Any) -> Any:
+        if not any(type(value) is type(one) and value == one for one in values):
             raise Wrong
         return value
 
@@ -185,14 +183,21 @@ def _ranks(checker: Checker, value: Any) -> tuple[int, ...] | None:
     return ranks
 
 
-def _numbers(_checker: Checker, value: Any) -> list[int]:
-    if type(value) is not list or not set(map(type, value)) <= {int}:
-        raise Wrong
-    low, high = fmt.BOUNDS["integer"]
-    if value and not low <= min(value) <= max(value) <= high:
-        raise Wrong
-    found: list[int] = value
-    return found
+def numbers(low: int, high: int, most: int = sys.maxsize) -> Check:
+    """At most so many whole numbers within these bounds."""
+
+    def check(_checker: Checker, value: Any) -> list[int]:
+        found: list[int] = typed(list, value)
+        if len(found) > most or not set(map(type, found)) <= {int}:
+            raise Wrong
+        if found and not low <= min(found) <= max(found) <= high:
+            raise Wrong
+        return found
+
+    return check
+
+
+_numbers = numbers(*fmt.BOUNDS["integer"])
 
 
 def _length(part: dict[str, Any]) -> int:
@@ -268,8 +273,8 @@ def _span(_checker: Checker, value: Any) -> str:
 _CHECKS: dict[str, Check] = {
     **{name: number(*bounds) for name, bounds in fmt.BOUNDS.items()},
     **{name: _text(most) for name, most in fmt.LONGEST.items()},
-    **{name: _one_of(words) for name, words in fmt.CLOSED.items()},
-    "flag": _flag,
+    **{name: one_of(*words) for name, words in fmt.CLOSED.items()},
+    "flag": one_of(True, False),
     "word": _word,
     "words": list_of(_word),
     "size": _size,
