@@ -33,7 +33,7 @@ ROOMS: dict[str, int] = {
     "viewer/disttrace_viewer/api": 2_100,
     "viewer/disttrace_viewer/attach": 700,
     "viewer/disttrace_viewer/commands": 1_150,
-    "viewer/disttrace_viewer/companion": 7_000,
+    "viewer/disttrace_viewer/companion": 6_950,
     "viewer/disttrace_viewer/diagnosis": 2_000,
     "viewer/disttrace_viewer/evidence": 3_450,
     "viewer/disttrace_viewer/findings": 7_400,

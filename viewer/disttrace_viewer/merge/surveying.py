@@ -97,7 +97,6 @@ def surveyed(
     known = launching.with_jobs(processes, jobs)
     if moved != clocks:
         known, groups = moved_definitions(known, groups, clocks, moved)
-    base_ids = {(s.process, s.number): place_ids[s.index] for s in bases}
     return Survey(
         processes=known,
         clocks=moved,
@@ -130,9 +129,10 @@ def _groups(
             prefix=() if own is None else own.prefix,
             default=record.get("default", False),
             t_ns=None if t is None else to_unix(clock, process.t0 + t),
-            timeout_ns=record.get("timeout"), partial=record.get("partial", False),
+            timeout_ns=record.get("timeout"),
+            partial=record.get("partial", False),
             **{key: record.get(key) for key in ("ranks", "rank", "size", "nth")},
-        )  # fmt: skip
+        )
 
 
 def life_of(process: Process, journal: Journal, clock: Clock) -> Life:
