@@ -18,8 +18,8 @@ from disttrace_viewer.load.definitions import completed
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.fates import Signs
 from disttrace_viewer.load.files import is_held, size
-from disttrace_viewer.load.journals import Journal
 from disttrace_viewer.load.problems import plural
+from disttrace_viewer.load.schema import Record
 from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.merge.processes import stack_of
 from disttrace_viewer.merge.surveying import Survey, restrict, survey, trace_of
@@ -96,9 +96,9 @@ class _Reading:
     def __init__(self, survey: Survey, progress: Progress | None, engine: Engine | None) -> None:
         self._survey, self._progress, self._engine = survey, progress, engine
         self._stacks: dict[Stack, Stack] = {}
-        self.calls = Calls(survey.store_index, survey.group_index, survey.copies, self._stack)
+        self.calls = Calls(survey.store_index, survey.group_index, survey.copies)
         rows = [
-            (process, number, self.calls.add(process, journal, record))
+            (process, number, self._add(process, record))
             for process, journal in enumerate(survey.journals)
             for number, record in journal.definitions.numbered["call"].items()
         ]
@@ -120,19 +120,19 @@ class _Reading:
         """Of all calls that have one."""
         return tuple(filter(None, self._stacks))
 
-    def _stack(self, journal: Journal, number: int | None) -> Stack:
-        """One object for all processes that have this stack."""
-        found = stack_of(journal, number)
-        return self._stacks.setdefault(found, found)
+    def _add(self, process: int, record: Record) -> int:
+        """Take a call; of equal stacks all processes have one object."""
+        journal = self._survey.journals[process]
+        stack = stack_of(journal, record.get("stack"))
+        return self.calls.add(process, journal, record, self._stacks.setdefault(stack, stack))
 
     def _call(self, process: int, number: int, override: str) -> int:
         """A call, defined or not, with what one operation overrides."""
         key = (process, number, override)
         if key not in self._completed:
-            journal = self._survey.journals[process]
-            record = journal.definitions.numbered["call"].get(number) or {}
-            record = completed(record, orjson.loads(override))
-            self._completed[key] = self.calls.add(process, journal, record)
+            known = self._survey.journals[process].definitions.numbered["call"]
+            record = completed(known.get(number) or {}, orjson.loads(override))
+            self._completed[key] = self._add(process, record)
         return self._completed[key]
 
     def read(self) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import orjson
 
@@ -14,11 +14,12 @@ from disttrace_viewer.load.schema import Record
 from disttrace_viewer.merge.store_servers import Life, clusters, identifier
 from disttrace_viewer.trace.model import Call, Group, Member, Signature, Store
 from disttrace_viewer.trace.process import Process, Stack
-from disttrace_viewer.trace.values import ByIdentity, dataclass, field, replace
+from disttrace_viewer.trace.values import dataclass, field, replace
 
 if TYPE_CHECKING:
     import polars as pl
 
+V = TypeVar("V")
 Copies = frozenset[tuple[int, int]]
 """Processes and groups that they inherited."""
 KINDS = ("collective", "message", "store", "constructor", "composed")
@@ -51,13 +52,34 @@ def stores_of(process: int, records: Mapping[int, Record], first: int) -> dict[i
     }
 
 
+_MOST_KNOWN = 1 << 18
+
+
+class ByIdentity(Generic[V]):
+    """What was made of objects, found again by their identity: to hash or to compare them takes
+    longer. Each is kept, since its identity stands for it, until there are many.
+    """
+
+    def __init__(self, make: Callable[[Any], V]) -> None:
+        self._make = make
+        self._known: dict[int, tuple[object, V]] = {}
+
+    def of(self, thing: Any) -> V:
+        """What ``make`` gives for an object, which is never changed."""
+        found = self._known.get(id(thing))
+        if found is None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            found = self._known[id(thing)] = (thing, self._make(thing))
+        return found[1]
+
+
 @dataclass(frozen=True, slots=True)
 class _Alike:
     """What calls of one record share; numbers are the process's own."""
 
     group: int
     store: int
-    stack: int | None
     signature: Signature
 
     @classmethod
@@ -69,7 +91,6 @@ class _Alike:
         return cls(
             group=record.get("group", -1),
             store=record.get("store", -1),
-            stack=record.get("stack"),
             signature=Signature(
                 op=record.get("op") or UNKNOWN_OP,
                 kind=kind if kind in KINDS else "unknown",
@@ -95,7 +116,6 @@ class Calls:
     """Index of a store by (process, number)."""
     groups: Mapping[tuple[int, int], int]
     copies: Copies
-    stack_of: Callable[[Journal, int | None], Stack]
     found: list[Call] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
     """By call."""
@@ -104,7 +124,7 @@ class Calls:
     _alike: ByIdentity[_Alike] = field(default_factory=lambda: ByIdentity(_Alike.of))
     """By record, which journals of a job share."""
 
-    def add(self, process: int, journal: Journal, record: Record) -> int:
+    def add(self, process: int, journal: Journal, record: Record, stack: Stack) -> int:
         """Take a call of a process; its index."""
         alike = self._alike.of(record)
         group = self.groups.get((process, alike.group))
@@ -113,7 +133,7 @@ class Calls:
             self.undefined[process] += 1
         elif group is not None and (process, group) not in self.copies:
             rank = journal.definitions.numbered["group"][alike.group].get("rank")
-        index, stack = len(self.found), self.stack_of(journal, alike.stack)
+        index = len(self.found)
         store = self.stores.get((process, alike.store))
         self.found.append(Call(index, process, group, rank, store, stack, alike.signature))
         self.records.append(record)

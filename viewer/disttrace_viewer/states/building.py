@@ -20,7 +20,7 @@ from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.merge.jobs import as_called
 from disttrace_viewer.merge.processes import stack_of
 from disttrace_viewer.merge.surveying import Survey
-from disttrace_viewer.merge.tables import Calls, named
+from disttrace_viewer.merge.tables import ByIdentity, Calls, named
 from disttrace_viewer.states.history import History, courses_differ
 from disttrace_viewer.states.state import (
     Merged,
@@ -40,7 +40,7 @@ from disttrace_viewer.trace.model import (
 )
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame, Problem, Stack, StackSample
-from disttrace_viewer.trace.values import ByIdentity, replace
+from disttrace_viewer.trace.values import replace
 
 T = TypeVar("T")
 
@@ -104,13 +104,9 @@ class _Building:
         self.history: dict[tuple[int, Stream], Course] = {}
         self.exact: set[tuple[int, Stream]] = set()
         self.queues: dict[tuple[int, int, str], tuple[int, int]] = {}
-        alike: ByIdentity[Stack] = ByIdentity(lambda frames: tuple(starmap(Frame, frames)))
-
-        def stack(journal: Journal, number: int | None) -> Stack:
-            found = journal.definitions.get("stack", number)
-            return () if found is None else alike.of(found["frames"])
-
-        self.calls = Calls(survey.store_index, survey.group_index, survey.copies, stack)
+        self._stacks: ByIdentity[Stack] = ByIdentity(lambda of: tuple(starmap(Frame, of)))
+        """By frames."""
+        self.calls = Calls(survey.store_index, survey.group_index, survey.copies)
         self._asked: dict[int, list[tuple[int, int]]] = {}
         """By process whose word is taken for a group: its own number of it, and the group."""
         for group, (process, number) in enumerate(survey.firsts):
@@ -202,12 +198,12 @@ class _Building:
         )
         calls: dict[int, int] = {}
         for number, record in journal.definitions.numbered["call"].items():
-            calls[number] = self.calls.add(index, journal, record)
+            calls[number] = self._call(index, journal, record)
         unknown: int | None = None
         for row in state.ops:
             known = calls.get(row[OpRow.CALL])
             if known is None:
-                unknown = self.calls.add(index, journal, {}) if unknown is None else unknown
+                unknown = self._call(index, journal, {}) if unknown is None else unknown
                 known = unknown
             self._op(index, journal, row, known, unix(row[OpRow.T]))
         for call, ns in state.longest:
@@ -232,6 +228,11 @@ class _Building:
             own = self.calls.stores.get((index, store))
             if own is not None:
                 self.queues[index, own, key] = (pushed, popped)
+
+    def _call(self, process: int, journal: Journal, record: dict[str, Any]) -> int:
+        known = journal.definitions.get("stack", record.get("stack"))
+        stack = () if known is None else self._stacks.of(known["frames"])
+        return self.calls.add(process, journal, record, stack)
 
     def _op(self, process: int, journal: Journal, row: list[Any], call: int, begin: int) -> None:
         missing = OpRow.COUNT - len(row)

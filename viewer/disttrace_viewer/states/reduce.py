@@ -25,10 +25,10 @@ from disttrace_viewer.load.journals import Journal, name_gaps, open_journal
 from disttrace_viewer.load.problems import CUT_OFF, Problems
 from disttrace_viewer.load.schema import Record
 from disttrace_viewer.merge.clock import Meeting
+from disttrace_viewer.merge.tables import ByIdentity
 from disttrace_viewer.states.history import MOST_DIFFERENT, CallOrder, packed
 from disttrace_viewer.states.reading import Reading
 from disttrace_viewer.states.state import OpRow, State
-from disttrace_viewer.trace.values import ByIdentity
 
 WINDOW = 256 << 10
 """Bytes at the end of a journal that say where its process stands, but for rare cases."""

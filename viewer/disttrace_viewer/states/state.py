@@ -28,8 +28,9 @@ from disttrace_viewer.load.problems import CUT_OFF, Problems
 from disttrace_viewer.merge.jobs import as_called, tries
 from disttrace_viewer.merge.processes import Clocks
 from disttrace_viewer.merge.surveying import Survey, surveyed
+from disttrace_viewer.merge.tables import ByIdentity
 from disttrace_viewer.trace.process import Problem
-from disttrace_viewer.trace.values import ByIdentity, dataclass, field, fields
+from disttrace_viewer.trace.values import dataclass, field, fields
 
 VERSION = 4
 LEVEL = 6
@@ -172,11 +173,10 @@ def pack(states: Iterable[State]) -> bytes:
     """States as bytes, a kilobyte or two each, in which equal definitions are written once."""
     index: dict[bytes, int] = {}
 
-    def place_of(value: Any) -> int:
-        text = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
-        return index.setdefault(text, len(index))
+    def text_of(value: Any) -> bytes:
+        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
 
-    places = ByIdentity(place_of)
+    places = ByIdentity(lambda value: index.setdefault(text_of(value), len(index)))
     found = [
         {
             **state.values(),
@@ -188,7 +188,7 @@ def pack(states: Iterable[State]) -> bytes:
         for state in states
     ]
     value = {"shared": [text.decode() for text in index], "states": found}
-    return zlib.compress(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS), LEVEL)
+    return zlib.compress(text_of(value), LEVEL)
 
 
 def unpack(data: bytes, known: dict[str, Any] | None = None) -> list[State]:

@@ -1,16 +1,13 @@
-"""Value classes that cost little to make, and values that are made once for many objects."""
+"""Value classes that cost little to make."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import asdict, field, fields, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
-__all__ = ["ByIdentity", "asdict", "dataclass", "field", "fields", "replace"]
-
-V = TypeVar("V")
+__all__ = ["asdict", "dataclass", "field", "fields", "replace"]
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
@@ -82,25 +79,3 @@ def _refuse(self: Any, name: str, _value: object = None) -> NoReturn:
 def _restore(self: Any, state: tuple[None, dict[str, Any]]) -> None:
     for name, value in state[1].items():
         object.__setattr__(self, name, value)
-
-
-_MOST_KNOWN = 1 << 18
-
-
-class ByIdentity(Generic[V]):
-    """What was made of objects, found again by their identity: to hash or to compare them takes
-    longer. Each is kept, since its identity stands for it, until there are many.
-    """
-
-    def __init__(self, make: Callable[[Any], V]) -> None:
-        self._make = make
-        self._known: dict[int, tuple[object, V]] = {}
-
-    def of(self, thing: Any) -> V:
-        """What ``make`` gives for an object, which is never changed."""
-        found = self._known.get(id(thing))
-        if found is None:
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            found = self._known[id(thing)] = (thing, self._make(thing))
-        return found[1]
