@@ -22,6 +22,7 @@ from support.journals import MS, Journal, bulk, training, workers
 from support.pages import Page, page
 from support.scenes import S, alive, beat, stand
 
+LOOKS = ("light", "light", "dark")
 NASTY = "</script><script>alert(1)</script><!--"
 NONE = (1 << 32) - 1
 
@@ -208,12 +209,16 @@ def test_a_healthy_job(chromium: Browser, tmp_path: Path) -> None:
     view.press("?")
     assert "measure" in view.text("#keys")
     view.press("Escape")
-    theme = "document.documentElement.dataset.theme"
+    theme = "document.documentElement.dataset.theme + ' by ' + get('theme').textContent"
     seen = [view.run(theme)]
-    for _ in range(3):
+    for _ in range(2):
         view.click("#theme")
         seen.append(view.run(theme))
-    assert seen == ["light", "light", "dark", "light"]
+    assert seen == [
+        f"{a} by Theme: {b}" for a, b in zip(LOOKS, ("system", *LOOKS[1:]), strict=True)
+    ]
+    names = [{"name": "all_gather_into_tensor", "group": f"group [{n}-7]"} for n in "04"]
+    assert view.run(f"{names}.map(shortName)") == ["all_gath…or [0-7]", "all_gath…or [4-7]"]
     assert view.run("document.querySelectorAll('#canvas[aria-label], [aria-live]').length") >= 3
     view.close()
 

@@ -170,7 +170,7 @@ function fillVisible() {
   const bar = element("div", undefined, panel, "bar");
   for (const part of [share, found.total ? 100 - share : 0]) element("i", "", bar).style.width = part + "%";
   grid(panel, { name: "where", title: "Where time goes", level: "h3", most: 8, sort: "total", rows: found.ops, columns: [
-    { title: "operation", value: sortName, left: true, tip: (one) => sortName(one) + ": " + time(one.total) },
+    { title: "operation", value: sortName, text: shortName, left: true, tip: (one) => sortName(one) + ": " + time(one.total) },
     { title: "calls", value: (one) => one.calls, text: (one) => whole(one.calls) },
     { title: "waiting", value: (one) => one.waiting, text: (one) => time(one.waiting) },
     { title: "last to arrive", value: lastTimes, text: lastName },
@@ -187,6 +187,11 @@ function fillVisible() {
 
 const spanInWords = (from, to) => (V.span ? "In the measured " : "In view, ") + time(to - from);
 const sortName = ({ name, group }) => name + (group && group !== "the default group" ? ", " + group : "");
+// Without its middle: rows of one operation differ in their groups, which stand at the end.
+function shortName(one) {
+  const name = sortName(one).replace(", group [", " [");
+  return name.length > 17 ? name.slice(0, 8) + "…" + name.slice(-8) : name;
+}
 const most = (last) => [...last].sort((a, b) => b[1] - a[1])[0];
 const lastTimes = ({ last }) => (last.size ? most(last)[1] : 0);
 const lastName = ({ last }) => (last.size ? T.processes[most(last)[0]].label + " ×" + whole(most(last)[1]) : "");

@@ -144,7 +144,7 @@ function store(value) {
 
 function paintTheme() {
   const wanted = store();
-  get("theme").textContent = { system: "Auto", light: "Light", dark: "Dark" }[wanted];
+  get("theme").textContent = "Theme: " + wanted;
   paintAs(wanted === "system" ? (dark.matches ? "dark" : "light") : wanted);
   redraw();
 }
