@@ -87,7 +87,6 @@ class Garbage:
 
 
 def main(name: str) -> None:
-    """All rounds."""
     seen = {"first": 0, "then": 0}
     if name == "handled":
         handled = stack_sampler.handled_reader()

@@ -70,7 +70,6 @@ def test_a_program_that_waits_for_all_its_children_ends_as_ever(tmp_path: Path, 
 
 
 def children(pid: int) -> list[str]:
-    """Of all threads of a process."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return [child for task in tasks for child in (task / "children").read_text().split()]
 

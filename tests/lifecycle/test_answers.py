@@ -123,7 +123,6 @@ def run(folder: Path, program: str, *, traced: bool, before: tuple[str, ...] = (
 
 
 def said(outcome: Outcome) -> tuple[int, str]:
-    """How it ended, and what it said, without addresses."""
     return outcome.code, outcome.stdout.replace("/True/", "/False/")
 
 

@@ -24,7 +24,6 @@ from support.raw import verdicts
 
 
 def told(calls: Calls, *, name: int = 1, room: int = 400) -> Excerpt:
-    """What a host tells of these calls, as it arrives."""
     made = Excerpts("")._excerpt(name, pages(calls), room)
     (found,) = opened(messages.packed(comparison.values_of([made])))
     assert found.digests == made.digests

@@ -166,12 +166,9 @@ def test_a_failure_is_left_behind_where_journals_are_elsewhere(
     ],
 )
 def test_who_is_alone_on_its_host(
-    bench: Bench,
-    monkeypatch: pytest.MonkeyPatch,
-    variables: dict[str, str],
-    beside: str | None,
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], beside: str | None,
     alone: bool,
-) -> None:
+) -> None:  # fmt: skip
     """By what the launcher says, and without one by which bare ranks said that they are here."""
     for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)

@@ -109,7 +109,6 @@ dist.all_reduce(torch.full((4,), float("inf")))
 def told(
     tmp_path: Path, text: str, nproc: int = 3, **settings: str
 ) -> tuple[list[dict[str, Any]], str]:
-    """What a program says of divergences, and its stderr."""
     program = tmp_path / "program.py"
     program.write_text(text)
     environ = clean_environ(

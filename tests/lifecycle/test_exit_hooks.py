@@ -89,6 +89,7 @@ def test_way_out(tmp_path: Path, name: str, code: int, exits: Exits, failures: F
     assert outcome.code == code, f"{outcome}"
     (journal,) = read_journals(tmp_path)
     assert ends(journal) == (exits, failures)
+    assert name != "raises" or "causes" not in journal.only("failure")
 
 
 @pytest.mark.parametrize(("start", "name", "code", "exits", "failures"), IN_CHILD)
@@ -102,6 +103,12 @@ def test_way_out_of_a_child(
     parents = [j for j in read_journals(tmp_path) if j.only("process")["role"] == "main"]
     told = [(r["event"], r["code"]) for parent in parents for r in parent.of("worker")]
     assert told == ([("failed", code)] if code else [])  # nobody else knows a signal
+    for failure in journal.of("failure"):  # it shows where it was raised, innermost first
+        strings = {record["n"]: record["v"] for record in journal.of("string")}
+        stacks = {record["n"]: record["frames"] for record in journal.of("stack")}
+        file, line, function = stacks[failure["stack"]][0]
+        assert (strings[file], strings[function]) == (str(PROGRAM), "raises")
+        assert PROGRAM.read_text().splitlines()[line - 1].strip().startswith("raise ValueError")
 
 
 def test_way_out_of_torch_spawn(tmp_path: Path) -> None:
@@ -136,17 +143,6 @@ def test_an_interrupt_that_torch_spawn_swallows(tmp_path: Path) -> None:
     assert ends(journal) == ([("exception", code)], [("KeyboardInterrupt", "")])
 
 
-def test_the_failing_line(tmp_path: Path) -> None:
-    """A failure shows where it was raised, innermost first."""
-    traced(tmp_path, "fork", "raises")
-    journal = of_child(tmp_path)
-    strings = {record["n"]: record["v"] for record in journal.of("string")}
-    stacks = {record["n"]: record["frames"] for record in journal.of("stack")}
-    file, line, function = stacks[journal.only("failure")["stack"]][0]
-    assert (strings[file], strings[function]) == (str(PROGRAM), "raises")
-    assert PROGRAM.read_text().splitlines()[line - 1].strip().startswith("raise ValueError")
-
-
 def test_a_failure_deep_inside_a_library_shows_the_programs_line() -> None:
     """The innermost eight lines, and the program's own where these are all of a library."""
     library = [(os.__file__, n, "inner") for n in range(12)]
@@ -158,13 +154,9 @@ def test_a_failure_deep_inside_a_library_shows_the_programs_line() -> None:
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [
-        ("passes_on", "failure"),
-        ("says_so", "failure"),
-        ("leaves_over_it", "exit"),
-        ("leaves_at_once_over_it", "exit"),
-    ],
-)
+    [("passes_on", "failure"), ("says_so", "failure"), ("leaves_over_it", "exit"),
+     ("leaves_at_once_over_it", "exit")],
+)  # fmt: skip
 def test_what_it_was_raised_from(tmp_path: Path, name: str, kind: str) -> None:
     """A failure, or a request to end, names the error of the operation that it follows from."""
     traced(tmp_path, "main", name)
@@ -174,10 +166,9 @@ def test_what_it_was_raised_from(tmp_path: Path, name: str, kind: str) -> None:
     assert journal.only(kind)["causes"] == [failed]
 
 
-@pytest.mark.parametrize("name", ["raises", "goes_on_without"])
-def test_a_failure_of_its_own_has_no_causes(tmp_path: Path, name: str) -> None:
-    """Nothing was being handled when it was raised, or what the program does without."""
-    traced(tmp_path, "main", name)
+def test_a_failure_of_its_own_has_no_causes(tmp_path: Path) -> None:
+    """Nothing but what the program does without was being handled when it was raised."""
+    traced(tmp_path, "main", "goes_on_without")
     (journal,) = read_journals(tmp_path)
     assert "causes" not in journal.only("failure")
 

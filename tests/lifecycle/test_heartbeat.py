@@ -37,7 +37,6 @@ def journal_has(text):
 
 
 def run(folder: Path, program: str, **variables: str) -> list[RawJournal]:
-    """Journals of the program, which must end well."""
     variables = {"DISTTRACE_DIR": str(folder), **variables}
     preloaded("-c", QUICK + program, timeout=60.0, **variables).check()
     return read_journals(folder)
@@ -213,13 +212,9 @@ def test_who_begins_something_during_a_look_wakes_the_thread() -> None:
     """A poller has looked and seen nothing: what is pending since is not left for the next turn."""
     reporter = errors.Reporter()
     recorder = Recorder(
-        t0=0,
-        process=lambda: "1-1",
-        open_journal=lambda: pytest.fail("nothing is recorded"),
-        opening=list,
-        on_failure=lambda error: None,
-        core="python",
-    )
+        t0=0, process=lambda: "1-1", open_journal=lambda: pytest.fail("nothing is recorded"),
+        opening=list, on_failure=lambda error: None, core="python",
+    )  # fmt: skip
     live = Live(Capture(recorder, reporter, stack_depth=1), beats=False)
     live._thread = background.Thread(lambda: None, "it runs")
     recorder.core.idle = False  # something was pending at the turn before

@@ -23,7 +23,6 @@ COUNTS = ROOT / "tests" / "reliability" / "counted_keys.py"
 
 @pytest.fixture
 def hosts(request: pytest.FixtureRequest) -> Iterator[Sequence[Host]]:
-    """As many as the test asks for."""
     with networks.hosts_or_skip(request.param) as made:
         yield made
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from torch.distributed import TCPStore
@@ -148,15 +149,19 @@ def test_without_the_server_each_speaks_by_its_order(store: TCPStore, join: Join
     assert elsewhere.speaks() == b""
 
 
+def leaves(port: int, serve: Callable[[], object]) -> threading.Thread:
+    """The companion of a host whose processes failed, which goes after a while."""
+    gone, place = Peers("z", lambda _: b"why"), [("127.0.0.1", port)]
+    stay = partial(gone.stay, place, stay_s=60, serve=serve)
+    thread = threading.Thread(target=stay, daemon=True)
+    thread.start()
+    return thread
+
+
 def test_a_host_whose_processes_failed_says_why(store: TCPStore, join: Join) -> None:
-    """Once that was requested its companion goes; and where the store has gone."""
+    """Once that was requested its companion goes."""
     first = join("a", 1)
-    gone = Peers("z", lambda _: b"why")
-    place = [("127.0.0.1", store.port)]
-    leaving = threading.Thread(
-        target=lambda: gone.stay(place, stay_s=30, serve=lambda: None), daemon=True
-    )
-    leaving.start()
+    leaving = leaves(store.port, lambda: None)
     within(10, lambda: first.clients == ["z"])
     assert told(first.request(("states",))) == [b"why"]
     leaving.join(10)
@@ -165,14 +170,8 @@ def test_a_host_whose_processes_failed_says_why(store: TCPStore, join: Join) -> 
 
 def test_a_host_whose_processes_failed_goes_with_the_store() -> None:
     """Then the job is over, and none will ask."""
-    store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=5))
-    place, served = [("127.0.0.1", store.port)], list[bool]()
-    gone = Peers("z", lambda _: b"")
-    leaving = threading.Thread(
-        target=lambda: gone.stay(place, stay_s=60, serve=lambda: served.append(True)),
-        daemon=True,
-    )
-    leaving.start()
+    store, served = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=5)), list[bool]()
+    leaving = leaves(store.port, lambda: served.append(True))
     within(10, lambda: served)
     assert leaving.is_alive()
     del store
@@ -254,7 +253,6 @@ def _quietly(hostile: Callable[..., None], caller: socket.socket) -> None:
 
 
 def _is_over(caller: socket.socket) -> bool:
-    """Whether the other side has let go of it."""
     if caller.fileno() < 0:
         return True
     caller.settimeout(0.01)
@@ -347,44 +345,36 @@ class _Wire:
         return "honest" if stream == 0 else f"10.0.0.{stream % 3}"
 
 
-def test_all_peers_together_hold_no_more_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces of messages from many connections of three addresses: that of the most is let go."""
-    monkeypatch.setattr(endpoint, "MOST_BYTES", 200_000)
+@pytest.mark.parametrize("most", [200_000, 100_000])
+def test_all_peers_together_hold_no_more_than_the_bound(
+    monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Pieces of messages from many connections of three addresses: that of the most is let go.
+    Whole answers of all together are bounded too.
+    """
+    monkeypatch.setattr(endpoint, "MOST_BYTES", most)
     wire = _Wire()
     server = Endpoint("server", wire, lambda *_: None, secret=None)
     server.meet("job", (), [("", 1)], 0)
     assert server.state == SERVER
-    _client(server, 0)
-    for stream in range(1, 100):
+    pieces = most == 200_000
+    streams = range(100 if pieces else 30)
+    for stream in streams:
         _client(server, stream)
     answers: list[PeerReply] = []
     server.request(("states",), None, 8_000, 1.5, answers.extend)
-    for stream in range(1, 100):
-        server.received(stream, struct.pack("!II", 1_000, 8_000) + b"x" * 7_000)
-        assert server.held <= 200_000
-    assert wire.closed
-    assert 0 not in wire.closed
-    server.received(0, to_bytes(Message("answer", {"n": 1}, b"heard")))
+    for stream in streams[1:] if pieces else streams:
+        part = struct.pack("!II", 1_000, 8_000) + b"x" * 7_000
+        whole = to_bytes(Message("answer", {"n": 1}, b"x" * 8_000))
+        server.received(stream, part if pieces else whole)
+        assert server.held <= most
+    if pieces:
+        assert wire.closed
+        assert 0 not in wire.closed
+        server.received(0, to_bytes(Message("answer", {"n": 1}, b"heard")))
     wire.seconds += 2
     server.tick()
-    assert [answer.data for answer in answers] == [b"heard"]
-
-
-def test_answers_of_all_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "MOST_BYTES", 100_000)
-    wire = _Wire()
-    server = Endpoint("server", wire, lambda *_: None, secret=None)
-    server.meet("job", (), [("", 1)], 0)
-    for stream in range(30):
-        _client(server, stream)
-    answers: list[PeerReply] = []
-    server.request(("states",), None, 8_000, 1.5, answers.extend)
-    for stream in range(30):
-        server.received(stream, to_bytes(Message("answer", {"n": 1}, b"x" * 8_000)))
-    wire.seconds += 2
-    server.tick()
-    assert sum(len(answer.data) for answer in answers) <= 100_000
-    assert len(answers) == 12
+    assert [len(answer.data) for answer in answers] == ([5] if pieces else [8_000] * 12)
 
 
 def _client(server: Endpoint, stream: int) -> Conversation:
@@ -408,16 +398,15 @@ def test_of_one_address_so_many(pair: tuple[Peers, int], monkeypatch: pytest.Mon
         caller.close()
 
 
-@pytest.mark.parametrize("secrets", [(b"one", b"other"), (b"one", None), (None, b"one")])
-def test_without_the_secret_nothing_is_said(secrets: tuple[bytes | None, bytes | None]) -> None:
-    """Neither to one that has another one, nor to one that has none."""
-    with pytest.raises(Garbled):
-        greeted(*secrets)
-
-
-@pytest.mark.parametrize("secret", [None, b"one"])
-def test_with_the_same_secret_both_speak(secret: bytes | None) -> None:
-    _, listener = greeted(secret, secret)
+@pytest.mark.parametrize("ours", [None, b"one"])
+@pytest.mark.parametrize("theirs", [None, b"one", b"other"])
+def test_only_those_of_one_secret_speak(ours: bytes | None, theirs: bytes | None) -> None:
+    """Nothing is said to one that has another one, or none."""
+    if ours != theirs:
+        with pytest.raises(Garbled):
+            greeted(ours, theirs)
+        return
+    _, listener = greeted(ours, theirs)
     for number in range(3):
         messages, _ = listener.heard(to_bytes(Message("beat", {"ms": number})), 0.0)
         assert [message.fields for message in messages] == [{"ms": number}]

@@ -110,7 +110,6 @@ sys.exit(max(one.wait() for one in ranks))
 
 
 def bare(tmp_path: Path, *args: str | Path, **more: str) -> Outcome:
-    """Two ranks that nobody traced has started."""
     given = settings(tmp_path, WORLD_SIZE="2", **more) | {"DISTTRACE": "0"}
     return python("-c", RANKS, *args, timeout=120.0, **given)
 

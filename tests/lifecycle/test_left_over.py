@@ -62,7 +62,6 @@ def launch(tmp_path: Path, how: str, **variables: str) -> list[subprocess.Popen[
 
 
 def outcome(ranks: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
-    """Exit code and output of each."""
     said = [process.communicate(timeout=120) for process in ranks]
     return [(process.returncode, *both) for process, both in zip(ranks, said, strict=True)]
 

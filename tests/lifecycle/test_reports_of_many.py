@@ -58,16 +58,11 @@ def both(hosts: Hosts) -> tuple[dict[str, Any], dict[str, Any]]:
     return said(by_all(hosts)), said(few)
 
 
+long = functools.partial(pytest.param, marks=pytest.mark.long)
+
+
 @pytest.mark.parametrize(
-    "fault",
-    [
-        "tp",
-        "world",
-        *(
-            pytest.param(fault, marks=pytest.mark.long)
-            for fault in ("msg", "mp", "dp_scatter", "dp_gather")
-        ),
-    ],
+    "fault", ["tp", "world", *map(long, ("msg", "mp", "dp_scatter", "dp_gather"))]
 )
 def test_it_is_the_verdict_on_all(tmp_path: Path, fault: str) -> None:
     """The same words and ranks, whatever group the others wait in."""
@@ -90,23 +85,18 @@ def _later(state: State) -> None:
         row[6] = None if row[6] is None else row[6] + 1
 
 
+FEW_ODD, MANY = (11, 19, 100), range(40, 140)
+MORE = (("dp_scatter", FEW_ODD), ("world", FEW_ODD), ("world", MANY), ("mp", MANY))
+CHANGES = (_other_shape, _other_operation, _later)
+
+
 @pytest.mark.parametrize(
     ("fault", "odd", "change"),
     [
-        ("world", (11, 19, 100), _other_operation),
-        ("dp_scatter", (11, 19, 100), _other_shape),
-        *(
-            pytest.param(fault, odd, change, marks=pytest.mark.long)
-            for fault, odd in (
-                ("dp_scatter", (11, 19, 100)),
-                ("world", (11, 19, 100)),
-                ("world", range(40, 140)),
-                ("mp", range(40, 140)),
-            )
-            for change in (_other_shape, _other_operation, _later)
-        ),
+        ("world", FEW_ODD, _other_operation), ("dp_scatter", FEW_ODD, _other_shape),
+        *(long(*one, change) for one in MORE for change in CHANGES),
     ],
-)
+)  # fmt: skip
 def test_ranks_that_disagree_are_counted(
     tmp_path: Path, fault: str, odd: range, change: Callable[[State], None]
 ) -> None:
@@ -179,8 +169,7 @@ def _one(**fields: object) -> bytes:
     "data",
     [
         b"", b"[]", b"[" * 5000, _one(ranks=[{"from": 0, "to": 1 << 40}]),
-        _one(ranks=[{"from": 0, "to": (1 << 63) - 1}]),
-        _one(ranks=[[0, 1, 1]]),
+        _one(ranks=[{"from": 0, "to": (1 << 63) - 1}]), _one(ranks=[[0, 1, 1]]),
         _one(groups=[[[], [{"from": 0, "to": 1 << 40}], None, None]]),
         _one(groups=[[[], [{"from": 0, "to": (1 << 63) - 1}], None, None]]),
     ],

@@ -172,7 +172,6 @@ def test_two_neighbours_make_the_next_size() -> None:
 
 
 def blocks(index: int, times: Mapping[int, tuple[int, int]], span: int = 1000) -> list[Block]:
-    """Of ranks that were away and inside so long, in milliseconds."""
     return [
         Block(GROUP, 0, index, rank, len(times), span * MS, {"aa": Sums(1, away * MS, inside * MS)})
         for rank, (away, inside) in times.items()
@@ -241,7 +240,6 @@ def test_a_bet_that_is_lost_in_the_mean_wins_much_as_seldom_as_it_says() -> None
 
 
 def rounds(ranks: SlowRanks, count: int, late: int, *, first: int = 0, size: int = 8) -> None:
-    """Steps in which rank 3 is later than the others by so many milliseconds."""
     draw = random.Random(first)
     for n in range(first, first + count):
         away = {rank: 800 + draw.randrange(-20, 20) + late * (rank == 3) for rank in range(size)}
@@ -393,7 +391,6 @@ BASE = "j-h-1-a"
 
 
 def define(folder: Path) -> None:
-    """The definitions of a journal of rank 1."""
     lines = [orjson.dumps({"def": "process", "process": "p", "role": "worker"})]
     lines += [orjson.dumps({"def": "identity", "t": 0, "rank": 1})]
     for kind, table in definitions().numbered.items():
@@ -528,7 +525,6 @@ def test_a_job_that_is_well_says_nothing(tmp_path: Path) -> None:
 
 @pytest.fixture
 def script() -> Any:
-    """``tests/reliability/slow_ranks.py`` as a module."""
     path = ROOT / "tests" / "reliability" / "slow_ranks.py"
     spec = importlib.util.spec_from_file_location("slow_ranks", path)
     assert spec is not None

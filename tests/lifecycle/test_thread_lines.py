@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -45,7 +46,6 @@ def _no_collection() -> Iterator[None]:
 
 @pytest.fixture
 def stands() -> Iterator[Callable[[int], int]]:
-    """Starts a thread that stands still so many frames deep; gives its ident."""
     over = threading.Event()
     threads: list[threading.Thread] = []
 
@@ -83,15 +83,10 @@ def test_a_thread_that_stands(make: Callable[[], Reader], stands: Callable[[int]
     found = make()(threading.get_ident())
     assert threading.get_ident() not in found
     first = start_line()
-    assert own(found[ident]) == [
-        (__file__, first + 8, "down"),
-        *[(__file__, first + 5, "down")] * 3,
-    ]
-    assert [function for _, _, function in found[ident]][-3:] == [
-        "run",
-        "_bootstrap_inner",
-        "_bootstrap",
-    ]
+    frames = [(__file__, first + line, "down") for line in (8, 5, 5, 5)]
+    assert own(found[ident]) == frames
+    functions = [function for _, _, function in found[ident]]
+    assert functions[-3:] == ["run", "_bootstrap_inner", "_bootstrap"]
 
 
 def start_line() -> int:
@@ -100,9 +95,10 @@ def start_line() -> int:
     return next(n for n, line in enumerate(text, 1) if "def start(" in line)
 
 
-@pytest.mark.parametrize(
-    ("make", "most"), list(zip(READERS, (200, 100, 200), strict=True)), ids=NAMES
-)
+MOST = [(READERS[0], 200), (READERS[1], 100), (READERS[2], 200)]
+
+
+@pytest.mark.parametrize(("make", "most"), MOST, ids=NAMES)
 def test_deep_stacks(make: Callable[[], Reader], most: int, stands: Callable[[int], int]) -> None:
     """The outermost frames are left out."""
     ident = stands(300)
@@ -143,7 +139,6 @@ def test_any_name(make: Callable[[], Reader]) -> None:
 
 @pytest.mark.parametrize("on", [True, False])
 def test_the_collector_stays_as_it_is(on: bool) -> None:
-    """On or off."""
     (gc.enable if on else gc.disable)()
     reader()(threading.get_ident())
     assert gc.isenabled() == on
@@ -158,21 +153,16 @@ def test_a_collection_at_any_allocation(name: str) -> None:
 
 
 VAIN = {
-    "while True: pass": {2},
-    "while not flag:\n  pass": {2, 3},
-    "while not (self.done or flags[0]): continue": {2},
-    "while not event.is_set(): pass": {2},
+    "while True: pass": {2}, "while not flag:\n  pass": {2, 3},
+    "while not (self.done or flags[0]): continue": {2}, "while not event.is_set(): pass": {2},
     "while not self.queue.empty() is False:\n  time.sleep(0.001)": {2, 3},
     "while len(found) < n and not os.path.exists(flags): time.sleep(1)": {2},
-    "while time.monotonic() < n: pass": set(),
-    "while not event.is_set():\n  sum(range(9))": set(),
+    "while time.monotonic() < n: pass": set(), "while not event.is_set():\n  sum(range(9))": set(),
     "while not event.is_set():\n  n = len(flags)": set(),
-    "while not event.is_set():\n  self.step()": set(),
-    "while n < 10: n += 1": set(),
-    "for n in range(9):\n  if flag: pass": set(),
-    "[n for n in range(9)]": set(),
+    "while not event.is_set():\n  self.step()": set(), "while n < 10: n += 1": set(),
+    "for n in range(9):\n  if flag: pass": set(), "[n for n in range(9)]": set(),
     "sum(range(9))": set(),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("body", VAIN)
@@ -193,15 +183,12 @@ def test_a_loop_that_only_looks(body: str, library: int) -> None:
     assert found == VAIN[body.replace("\n ", "\n")]
 
 
-def test_which_one_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing is compiled, the one that is safe for this Python."""
-
-    def absent(name: str) -> None:
-        raise ImportError(name)
-
-    monkeypatch.setattr(compiled, "load", absent)
+def test_where_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader is safe for this Python; an exception that Python holds would die in ours."""
+    monkeypatch.setattr(compiled, "load", Mock(side_effect=ImportError))
     monkeypatch.setattr(stack_sampler, "_native", stack_sampler._native.__wrapped__)
     assert reader() is (walked if SAFE_IN_PYTHON else dumped)
+    assert handled_reader() is None
 
 
 def test_a_dump() -> None:
@@ -313,17 +300,6 @@ def test_what_a_thread_handles() -> None:
     ]
     assert len(told[3][2]) == 200  # type: ignore[index]
     assert look(threading.get_ident()) == {}
-
-
-def test_uncompiled_nothing_is_said_of_exceptions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that Python holds would die in our thread."""
-
-    def absent(name: str) -> None:
-        raise ImportError(name)
-
-    monkeypatch.setattr(compiled, "load", absent)
-    monkeypatch.setattr(stack_sampler, "_native", stack_sampler._native.__wrapped__)
-    assert handled_reader() is None
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from disttrace_viewer.trace.process import Process
 from support import scenes
 from support.journals import MS, Journal
 from support.orders import order
-from support.scenes import PEER_GONE, S, alive, beat, fail, lose, stand, steps
+from support.scenes import PEER_GONE, S, alive, beat, fail, lose, stand, steps, tried
 
 
 class Told(Watch):
@@ -38,26 +38,10 @@ class Told(Watch):
         self.died = False
         monkeypatch.setattr("time.monotonic", lambda: self.now)
 
-    def _announce(
-        self,
-        lines: list[str],
-        voices: list[str],
-        objects: list[dict[str, Any]],
-        *,
-        keep: bool = True,
-    ) -> None:
+    def _announce(self, lines: list[str], *_: object, **__: object) -> None:
         self.said += lines
 
-    def see(
-        self,
-        at: float,
-        missing: str = "",
-        *,
-        waiting: bool = True,
-        over: bool = False,
-        spare: str = "",
-        going_on: str = "all",
-    ) -> None:
+    def see(self, at: float, missing: str = "", *, spare: str = "", **more: object) -> None:
         """A verdict at a time: these processes are missing in one collective; empty: no fault."""
         self.now = at
         found: dict[str, Any] = {
@@ -65,8 +49,8 @@ class Told(Watch):
             "lines": [f"stalled: {missing}"], "voices": ["me"],
             "notes": [f"waiting: {spare}"] if spare else [], "noted": [*spare],
             "alert": {"report": ""}, "ops": [], "objects": [],
-            "aborting": self.aborting, "waiting": waiting, "over": over, "next_s": 5.0,
-            "going_on": going_on, "marks": self.marks, "died": self.died,
+            "aborting": self.aborting, "waiting": True, "over": False, "next_s": 5.0,
+            "going_on": "all", "marks": self.marks, "died": self.died, **more,
         }  # fmt: skip
         self._judge(found)
 
@@ -90,63 +74,34 @@ def test_what_nobody_can_say_is_ended_as_well(told: Told, monkeypatch: pytest.Mo
     assert ended
 
 
-def test_a_picture_is_told_once(told: Told) -> None:
-    """However often it is looked at."""
-    for at in (10, 12, 70):
-        told.see(at, "ab")
-    assert told.said == ["stalled: ab"]
+FAILED: dict[str, Any] = {"over": True, "waiting": False, "going_on": ""}
+LONG = [(at, "a") for at in range(10, 5000, 60)]
+COMING = [(10, "abc"), (15, "ab"), (20, "b"), (30, "b")]
+PICTURES: dict[str, tuple[list[Any], str]] = {
+    "however often it is looked at": ([(10, "ab"), (12, "ab"), (70, "ab")], "stalled: ab"),
+    "again after 10, 30 and 70 minutes, for who looks there an hour later":
+        (LONG, "stalled: a|stalled: a|stalled: a|stalled: a"),
+    "another one after these":
+        ([*LONG, (5000, "b"), (5300, "b")], "stalled: a|" * 4 + "stalled: b"),
+    "waits that ended with their processes do not go on":
+        ([(10, "ab"), (12, "", FAILED), (40, "ab"), (42, "", {"over": True})],
+         "stalled: ab|stalled: ab|going on: all"),
+    "who waits while others get on is no stall, which is told when the others stop":
+        ([*((at, "", {"spare": "a"}) for at in (10, 12, 70)), (80, "b")], "waiting: a|stalled: b"),
+    "who comes is slow": (COMING, "stalled: abc"),
+    "who is still missing after twice the limit": ([*COMING, (36, "b")], "stalled: abc|stalled: b"),
+    "another rank is another picture": ([(10, "a"), (12, "ab")], "stalled: a|stalled: ab"),
+    "waits that ended by errors": ([(10, "a"), (12, "", FAILED)], "stalled: a"),
+    "what comes after these": ([(10, "a"), (12, "", FAILED), (30, "a")], "stalled: a|stalled: a"),
+}  # fmt: skip
+"""What is seen: when, who is missing, what else; and what is told of it."""
 
 
-def test_a_stall_that_goes_on_is_told_again_ever_more_rarely(told: Told) -> None:
-    """It is what somebody finds at the end of the log who looks there an hour later."""
-    for at in range(10, 5000, 60):
-        told.see(at, "a")
-    assert told.said == ["stalled: a"] * 4  # after 10, 30 and 70 minutes
-    told.see(5000, "b")
-    told.see(5300, "b")
-    assert told.said[4:] == ["stalled: b"]
-
-
-def test_waits_that_ended_with_their_processes_do_not_go_on(told: Told) -> None:
-    """They failed: nobody communicates again, and what comes next is a stall of its own."""
-    told.see(10, "ab")
-    told.see(12, over=True, waiting=False, going_on="")
-    told.see(40, "ab")
-    told.see(42, over=True)
-    assert told.said == ["stalled: ab", "stalled: ab", "going on: all"]
-
-
-def test_who_waits_while_all_others_get_on_is_told_once(told: Told) -> None:
-    """It is no stall, which is told when the others stop."""
-    for at in (10, 12, 70):
-        told.see(at, spare="a")
-    told.see(80, "b")
-    assert told.said == ["waiting: a", "stalled: b"]
-
-
-def test_who_comes_is_not_told_of_at_once(told: Told) -> None:
-    """They are slow; whoever is still missing after twice the limit is told."""
-    for at, missing in ((10, "abc"), (15, "ab"), (20, "b"), (30, "b")):
-        told.see(at, missing)
-    assert told.said == ["stalled: abc"]
-    told.see(36, "b")
-    assert told.said == ["stalled: abc", "stalled: b"]
-
-
-def test_who_is_missing_anew_is_told_at_once(told: Told) -> None:
-    """Another rank, or another exchange, is another picture."""
-    told.see(10, "a")
-    told.see(12, "ab")
-    assert told.said == ["stalled: a", "stalled: ab"]
-
-
-def test_nobody_goes_on_whose_waits_ended_by_errors(told: Told) -> None:
-    """It is no stall any more either: what comes next is told anew."""
-    told.see(10, "a")
-    told.see(12, over=True, waiting=False, going_on="")
-    assert told.said == ["stalled: a"]
-    told.see(30, "a")
-    assert told.said == ["stalled: a"] * 2
+@pytest.mark.parametrize(("seen", "said"), PICTURES.values(), ids=PICTURES)
+def test_what_is_told_of_pictures(told: Told, seen: list[Any], said: str) -> None:
+    for at, missing, *more in seen:
+        told.see(at, missing, **(more[0] if more else {}))
+    assert told.said == said.split("|")
 
 
 @pytest.mark.parametrize("over", [True, False])
@@ -289,10 +244,7 @@ def test_what_holds_up_the_living_is_told_before_why_an_earlier_attempt_failed(
     agent = Journal(tmp_path, pid=3999, role="agent")
     for attempt in (0, 1):
         for rank in (0, 1):
-            journal = Journal(
-                tmp_path, pid=4000 + 100 * attempt + rank, rank=rank, world_size=2,
-                parent=agent.process, keys={"attempt": attempt},
-            )  # fmt: skip
+            journal = tried(tmp_path, agent, attempt, rank)
             group = journal.world(port=29500 + attempt)
             if attempt == 0:
                 fail(journal, 200 * MS, "ValueError", "the first attempt fails")
