@@ -35,10 +35,7 @@ NAME = re.compile(r"\bdisttrace_[a-z_]+")
 UNITS = {"s": "seconds", "By": "bytes", "By/s": "bytes_per_second"}
 KNOWN = {
     "at": 0.0, "job": 'night"ly', "host": "node7", "stalled": False,
-    "ranks": {
-        "p": {"rank": 0, "waiting_share": 0.25},
-        "q": {"rank": 1, "waiting_share": None},
-    },
+    "ranks": {"p": {"rank": 0, "waiting_share": 0.25}, "q": {"rank": 1, "waiting_share": None}},
     "slow": [
         {"rank": 1, "share": 0.07, "since": 1.0, "line": "a.py:4", "others": 63, "rank_hours": 31.0}
     ],

@@ -30,11 +30,8 @@ def told(a: AlignedSide, b: AlignedSide) -> list[tuple[str, str]]:
     """Kind and call of each difference; a side that has ended is ``-``."""
     found = []
     for one in compare(a, b):
-        shown = (
-            (a.tokens[one.a] if one.a is not None else None),
-            (b.tokens[one.b] if one.b is not None else None),
-        )
-        letters = "".join("-" if token is None else chr(token) for token in shown)
+        shown = ((side.tokens, at) for side, at in ((a, one.a), (b, one.b)))
+        letters = "".join("-" if at is None else chr(of[at]) for of, at in shown)
         found.append((one.kind, letters))
     return found
 
@@ -95,12 +92,13 @@ def test_steps_begin_where_the_loop_does() -> None:
 def test_lines_move_with_what_they_call() -> None:
     """A new line above, in another folder, and one that is called the same from another line."""
     a = [call("all_reduce", 10), call("broadcast", 12), call("all_reduce", 14, size=8)]
-    b = [
-        call("all_reduce", 10, size=1, file="/b/train.py"),
-        call("all_reduce", 20, file="/b/train.py"),
-        call("broadcast", 22, file="/b/train.py"),
-        call("all_reduce", 24, size=8, file="/b/train.py"),
-    ]
+    rows = (
+        ("all_reduce", 10, 1),
+        ("all_reduce", 20, 4),
+        ("broadcast", 22, 4),
+        ("all_reduce", 24, 8),
+    )
+    b = [call(op, line, size=size, file="/b/train.py") for op, line, size in rows]
     of_a, of_b = tokens(a, b)
     assert of_b[1:] == of_a
     assert of_b[0] not in of_a
@@ -120,15 +118,11 @@ def test_callers_tell_apart_what_a_helper_does() -> None:
 
 
 def test_swapped_lines_are_the_same_calls() -> None:
-    """What changed is their order."""
+    """What changed is their order; the line alone makes no call the same."""
     a = [call("all_reduce", 10), call("barrier", 11)]
     b = [call("barrier", 10), call("all_reduce", 11)]
     of_a, of_b = tokens(a, b)
     assert of_b == of_a[::-1]
-
-
-def test_what_another_operation_takes_the_place_of_is_gone() -> None:
-    """The line alone makes no call the same."""
     of_a, of_b = tokens([call("all_reduce", 10)], [call("reduce", 10)])
     assert of_a != of_b
 

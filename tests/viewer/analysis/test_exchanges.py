@@ -17,7 +17,6 @@ from support.scenes import steps
 
 
 def exchanges(folder: Path) -> Exchanges:
-    """The exchanges of the journals in a folder."""
     return Exchanges(load([str(folder)]))
 
 
@@ -54,9 +53,8 @@ def test_unlike_arguments_are_flagged(tmp_path: Path) -> None:
     for journal in workers(tmp_path, 2):
         group = journal.world()
         journal.run(journal.collective(group), MS, MS, q=1)
-        journal.run(
-            journal.collective(group, reduce_op="MAX" if journal.rank else "SUM"), 3 * MS, MS, q=2
-        )
+        other = journal.collective(group, reduce_op="MAX" if journal.rank else "SUM")
+        journal.run(other, 3 * MS, MS, q=2)
     assert exchanges(tmp_path).collectives["alike"].to_list() == [True, False]
 
 
@@ -113,9 +111,8 @@ def test_backends_that_ignore_tags_have_one_stream(tmp_path: Path) -> None:
     one, g1, two, g2 = message_pair(tmp_path)
     one.run(one.message(g1, "send", 1, tag=1, backend="nccl"), MS, 10, q=1)
     two.run(two.message(g2, "recv", 0, tag=2, backend="nccl"), MS, 10, q=1)
-    assert exchanges(tmp_path).messages.select("tag", "send_number", "recv_number").rows() == [
-        (None, 1, 1)
-    ]
+    found = exchanges(tmp_path).messages
+    assert found.select("tag", "send_number", "recv_number").rows() == [(None, 1, 1)]
 
 
 def test_a_receive_from_any_source_counts_when_its_source_is_known(tmp_path: Path) -> None:
@@ -209,7 +206,6 @@ def two_hosts(folder: Path, *, offset: int = OFFSET, ppm: float = PPM) -> None:
 
 
 def clocks(trace: JobTrace) -> dict[str, Clock]:
-    """By host."""
     return {p.host: trace.clocks[p.clock] for p in trace.processes}
 
 

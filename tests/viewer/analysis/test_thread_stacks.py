@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from textwrap import dedent
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import Any, cast
 
 import pytest
 
@@ -44,47 +44,28 @@ def shown(folder: Path) -> Frame | None:
     return None if found is None else found.stack[0]
 
 
-def test_a_note_holds_while_nothing_is_done(tmp_path: Path) -> None:
-    """Heartbeats do not count."""
-    journal, _ = one(tmp_path)
-    stand(journal, 3 * S, *LOADER)
-    beat(journal, 20)
-    assert shown(tmp_path) == LOADER
-
-
-def test_a_later_operation_makes_it_old(tmp_path: Path) -> None:
-    """Also a composed one, which nothing is inside of."""
-    journal, _ = one(tmp_path)
-    stand(journal, 3 * S, *LOADER)
-    journal.run(journal.call("destroy_process_group", kind="composed"), t=4 * S, d=MS)
-    assert shown(tmp_path) is None
-
-
-def test_what_was_waited_for_since_makes_it_old(tmp_path: Path) -> None:
-    """The operation began before the note; its thread waited for it after."""
+@pytest.mark.parametrize(
+    ("since", "holds"),
+    [("beats", True), ("operation", False), ("wait", False), ("poll", True), ("helper", True)],
+)
+def test_a_note_holds_while_its_thread_does_nothing(
+    tmp_path: Path, since: str, holds: bool
+) -> None:
+    """What a poller sees complete, and what a helper does, does not move the main thread."""
     journal, group = one(tmp_path)
-    number = journal.issue(journal.collective(group, asynchronous=True), 1 * S, q=3, d=MS)
+    if since in ("wait", "poll"):
+        number = journal.issue(journal.collective(group, asynchronous=True), 1 * S, q=3, d=MS)
     stand(journal, 3 * S, *LOADER)
-    journal.record(w=number, d=3 * S)
-    assert shown(tmp_path) is None
-
-
-def test_what_somebody_else_saw_complete_does_not(tmp_path: Path) -> None:
-    """The background thread polls; the main one has not moved for that."""
-    journal, group = one(tmp_path)
-    number = journal.issue(journal.collective(group, asynchronous=True), 1 * S, q=3, d=MS)
-    stand(journal, 3 * S, *LOADER)
-    journal.record(c=number, d=3 * S)
-    assert shown(tmp_path) == LOADER
-
-
-def test_another_thread_does_not_move_it(tmp_path: Path) -> None:
-    """A helper that sets keys leaves the main thread where it is."""
-    journal, _ = one(tmp_path)
-    journal.define("thread", n=1, name="helper", native=7)
-    stand(journal, 3 * S, *LOADER)
-    journal.run(journal.call("store.set", kind="store"), t=5 * S, d=MS, h=1, k="alive")
-    assert shown(tmp_path) == LOADER
+    if since == "beats":
+        beat(journal, 20)
+    elif since == "operation":  # also a composed one, which nothing is inside of
+        journal.run(journal.call("destroy_process_group", kind="composed"), t=4 * S, d=MS)
+    elif since == "helper":
+        journal.define("thread", n=1, name="helper", native=7)
+        journal.run(journal.call("store.set", kind="store"), t=5 * S, d=MS, h=1, k="alive")
+    else:
+        journal.record(**{"w" if since == "wait" else "c": number}, d=3 * S)
+    assert shown(tmp_path) == (LOADER if holds else None)
 
 
 def test_an_old_line_is_not_told(tmp_path: Path) -> None:
@@ -154,9 +135,6 @@ def test_a_pool_that_was_given_the_call_itself_is_told_by_who_waits_for_it(
     assert f"rank 0 has been waiting at {told} for" in found.summary
 
 
-if TYPE_CHECKING:
-    from disttrace_viewer.trace.model import Call
-
 PACKAGES = "/env/lib/python3.11/site-packages"
 DDP = Frame(f"{PACKAGES}/lightning/pytorch/strategies/ddp.py", 303, "barrier")
 MINE = Frame("/src/train.py", 42, "step")
@@ -166,8 +144,7 @@ INDUCTOR = "c" + "a7" * 25 + "b.py"
 @pytest.mark.parametrize(
     ("file", "owner"),
     [
-        ("/src/train.py", "program"),
-        ("<cell 3>", "program"),
+        ("/src/train.py", "program"), ("<cell 3>", "program"),
         ("/home/me/python3-work/train.py", "program"),
         ("/usr/lib64/python3.11/queue.py", "library"),
         ("/env/lib/python3.11/multiprocessing/process.py", "library"),
@@ -213,7 +190,7 @@ def test_calls_from_generated_code_are_compared_by_the_users_line() -> None:
         (MINE, Frame("<frozen runpy>", 88, "_run_code")),
     )
     first, second, third, last = (
-        cast("Call", SimpleNamespace(named="all_reduce", stack=stack)) for stack in stacks
+        cast(Any, SimpleNamespace(named="all_reduce", stack=stack)) for stack in stacks
     )
     assert site(first) == site(second) == ("all_reduce", MINE)
     assert site(third) != site(second)

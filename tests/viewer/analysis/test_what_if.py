@@ -132,8 +132,7 @@ def test_windows_stand_for_all_of_a_run(tmp_path: Path, monkeypatch: pytest.Monk
         ("rank=7", "no such rank; there are 0 to 2"), ("rank=x", "no such rank"),
         ("colour=red", "not understood"), ("rank", "not understood"),
         ("line=other.py:3", "nothing of that name"), ("host=nobody", "nothing of that name"),
-        ("group=none", "nothing of that name"),
-        ("group=default,rank=1", "left out by itself"),
+        ("group=none", "nothing of that name"), ("group=default,rank=1", "left out by itself"),
     ],
 )  # fmt: skip
 def test_a_question_that_cannot_be_answered(tmp_path: Path, question: str, answer: str) -> None:

@@ -23,7 +23,6 @@ LINE = re.compile(r"slow_loader\.py:(\d+)")
 
 
 def shown(*arguments: str) -> str:
-    """What a command prints."""
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
         main([*arguments])

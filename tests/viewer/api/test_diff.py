@@ -47,7 +47,6 @@ def run(folder: Path, *names: str, moved: int = 0, late: int = 0, world_size: in
 
 
 def told(capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int, list[str]]:
-    """Exit code and lines of the command."""
     code = cli.main(["diff", *map(str, args)])
     return code, capsys.readouterr().out.splitlines()
 

@@ -169,11 +169,8 @@ def test_no_clock_runs_for_them(scene: Scene) -> None:
     "name", [pytest.param(n, marks=[] if n in OFTEN else pytest.mark.long) for n in SCENES]
 )
 def test_every_surface_says_the_same(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
-    name: str,
-) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, name: str,
+) -> None:  # fmt: skip
     """Rank, line, certainty, zero and exit code, from stderr to `serve` and an archive."""
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "200")

@@ -34,12 +34,10 @@ def straggler(folder: Path, late: int = 2, world_size: int = 4) -> None:
 
 
 def states(stats: Stats) -> dict[str, int]:
-    """Milliseconds by wait state."""
     return {state: time // MS for state, _, time in stats.wait_states.iter_rows()}
 
 
 def waited(stats: Stats) -> list[int]:
-    """Milliseconds by rank."""
     return [time // MS for time in stats.ranks["waiting_ns"].to_list()]
 
 
@@ -179,7 +177,6 @@ def test_time_in_several_operations_counts_once(tmp_path: Path) -> None:
 
 
 def waited_ns(stats: Stats) -> int:
-    """Of all ranks."""
     return int(stats.ranks["waiting_ns"].sum())
 
 
@@ -294,7 +291,6 @@ def test_a_window_cuts_times_and_lives(tmp_path: Path) -> None:
 
 
 def told(folder: Path, capfdbinary: pytest.CaptureFixture[bytes], *options: str) -> Any:
-    """What ``stats --json`` prints."""
     assert cli.main(["stats", str(folder), "--json", *options]) == 0
     return orjson.loads(capfdbinary.readouterr().out)
 

@@ -31,14 +31,9 @@ def alive(_process: Process) -> Observation:
 
 
 def scene(
-    folder: Path,
-    used: dict[str, int] | None,
-    lines: Sequence[int] = (12,),
-    now: int = 12,
-    *,
-    loop: int | None = None,
-    frozen: bool = False,
-) -> dict[str, Any]:
+    folder: Path, used: dict[str, int] | None, lines: Sequence[int] = (12,), now: int = 12, *,
+    loop: int | None = None, frozen: bool = False,
+) -> dict[str, Any]:  # fmt: skip
     """Rank 1 waits for rank 0, which was seen every other second at these lines of tokenize."""
     for journal in workers(folder, 2):
         group = journal.numbered(

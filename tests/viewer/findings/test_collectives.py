@@ -251,7 +251,6 @@ def test_an_abort_inside_a_difference_is_its_consequence(tmp_path: Path) -> None
 
 
 def test_a_reduce_op_that_returned_explains_nothing_else(tmp_path: Path) -> None:
-    """Two faults are two findings."""
     for journal, group in alive(steps(tmp_path, 3)):
         op = "MAX" if journal.rank == 1 else "SUM"
         journal.run(journal.collective(group, reduce_op=op), t=200 * MS, d=MS, q=3)
@@ -297,7 +296,6 @@ def test_split_sizes_of_all_to_all_single_are_compared_pair_by_pair(tmp_path: Pa
 
 
 def test_everybody_in_and_nobody_returns_is_no_progress(tmp_path: Path) -> None:
-    """No culprit."""
     for journal, group in alive(steps(tmp_path, 2)):
         journal.begin(journal.collective(group), 200 * MS, q=3)
     finds(tmp_path, "no_progress", [], certainty="likely", waiting=[0, 1])

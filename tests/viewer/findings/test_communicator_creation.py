@@ -91,20 +91,14 @@ def test_the_time_begins_when_the_last_one_has_come(tmp_path: Path) -> None:
     assert (found.severity, "100 s so far" in found.summary) == ("note", True)
 
 
-def test_some_have_come_out_of_the_call_before_the_others(tmp_path: Path) -> None:
-    """Their devices wait for those that are still in it."""
+@pytest.mark.parametrize(("out", "severity"), [([0], "note"), ([0, 1, 2], "error")])
+def test_who_has_come_out_of_the_call(tmp_path: Path, out: list[int], severity: str) -> None:
+    """Devices wait for those that are still in it; once all are out, what hangs is the device."""
     for journal in alive(workers(tmp_path, 3), 40):
         number = journal.begin(journal.collective(group_of(journal), **ON_DEVICE), S, q=1)
-        if journal.rank == 0:
+        if journal.rank in out:
             journal.record(i=number, d=2 * S)
-    assert only(findings(tmp_path)).severity == "note"
-
-
-def test_all_have_come_out_of_the_call(tmp_path: Path) -> None:
-    """Then the communicator is there, and what hangs is the device."""
-    for journal in alive(workers(tmp_path, 2), 40):
-        journal.issue(journal.collective(group_of(journal, 2), **ON_DEVICE), S, q=1, d=2 * S)
-    assert only(findings(tmp_path)).severity == "error"
+    assert only(findings(tmp_path)).severity == severity
 
 
 def test_a_first_exchange_of_a_pair(tmp_path: Path) -> None:
@@ -116,9 +110,7 @@ def test_a_first_exchange_of_a_pair(tmp_path: Path) -> None:
         journal.begin(journal.message(group, op, peer, **ON_DEVICE), 2 * S, q=1)
     found = only(findings(tmp_path))
     assert found.severity == "note"
-    assert "the communicator of the pair of ranks 0, 1: 38 s so far, both are in it" in (
-        found.summary
-    )
+    assert "of the pair of ranks 0, 1: 38 s so far, both are in it" in found.summary
 
 
 @pytest.mark.parametrize(("op", "before", "severity"), [
@@ -227,24 +219,20 @@ def replaying(folder: Path, *graphs: list[str]) -> None:
         beat(journal, 40)
 
 
-def test_one_replay_less(tmp_path: Path) -> None:
-    """Rank 2 has replayed twice, the others wait in their third."""
-    three = ["2 all_reduce"] * 3
-    replaying(tmp_path, three, three, three[:2])
-    found = findings(tmp_path)[0]
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [2])
+TWO, THREE = "2 all_reduce", "3 all_reduce"
 
 
-def test_another_graph(tmp_path: Path) -> None:
-    """It holds one all_reduce more."""
-    replaying(tmp_path, ["2 all_reduce"], ["2 all_reduce"], ["3 all_reduce"])
-    finds(tmp_path, "op_mismatch", [2])
-
-
-def test_a_replay_that_hangs(tmp_path: Path) -> None:
-    """All have replayed the same, and no device gets on."""
-    replaying(tmp_path, ["2 all_reduce"], ["2 all_reduce"])
-    assert only(findings(tmp_path)).kind == "no_progress"
+@pytest.mark.parametrize(("graphs", "kind", "culprits"), [
+    ([[TWO] * 3, [TWO] * 3, [TWO] * 2], "missing_participant", [2]),
+    ([[TWO], [TWO], [THREE]], "op_mismatch", [2]),
+    ([[TWO], [TWO]], "no_progress", []),
+])  # fmt: skip
+def test_replays(tmp_path: Path, graphs: list[list[str]], kind: str, culprits: list[int]) -> None:
+    """One less, another graph, or all the same, and no device gets on."""
+    replaying(tmp_path, *graphs)
+    found, *more = findings(tmp_path)
+    assert (found.kind, ranks(tmp_path, found.culprits)) == (kind, culprits)
+    assert not more or kind == "missing_participant"
 
 
 def store_call(journal: Journal, op: str, line: int, **keys: object) -> int:

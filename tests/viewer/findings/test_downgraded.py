@@ -29,6 +29,7 @@ from support.scenes import (
     stand,
     steps,
     store_call,
+    tried,
     verdict,
 )
 
@@ -53,7 +54,6 @@ def hang(folder: Path, *, calls: bool, **handled: Any) -> None:
 
 @pytest.mark.parametrize(("calls", "kind"), [(True, "op_mismatch"), (False, "missing_participant")])
 def test_it_is_told_with_its_line(tmp_path: Path, calls: bool, kind: str) -> None:
-    """Be it in another call, or in none."""
     hang(tmp_path, calls=calls)
     found = finds(tmp_path, kind, [1])
     assert found.summary.endswith(" Rank 1 handles ValueError: bad batch (loader.py:7) there.")
@@ -117,13 +117,10 @@ def run(folder: Path, pid: int, start_s: int, written_ns: int | None) -> list[tu
         one = journal.begin(init, MS)
         journal.run(make, 2 * MS, MS, p=one)
         mesh = journal.call(
-            "ProcessGroupGloo",
-            kind="constructor",
-            store=journal.prefix_store(base, "default_pg", "0/"),
-            origin="python",
-            stack=where,
+            "ProcessGroupGloo", kind="constructor",
+            store=journal.prefix_store(base, "default_pg", "0/"), origin="python", stack=where,
             args={"rank": rank, "size": 2},
-        )
+        )  # fmt: skip
         number = journal.begin(mesh, 4 * MS, p=one)
         found.append((journal, number))
     return found
@@ -193,10 +190,7 @@ def test_one_that_hangs_and_is_ended_from_outside_keeps_its_verdict(tmp_path: Pa
         agent.define("worker", t=t, pid=journal.pid, event=event, rank=journal.rank)
 
     for attempt, rank in itertools.product((0, 1), (0, 1)):
-        journal = Journal(
-            tmp_path, rank=rank, world_size=2, pid=600 + 10 * attempt + rank,
-            parent=agent.process, keys={"attempt": attempt},
-        )  # fmt: skip
+        journal = tried(tmp_path, agent, attempt, rank)
         group = journal.world()
         begin = 4 * S * attempt
         journal.run(journal.collective(group), begin + 100 * MS, MS, q=1)
@@ -232,13 +226,7 @@ def test_a_job_that_goes_on_without_a_node_that_was_killed(tmp_path: Path, how: 
     """Node 0 began anew and came through; a node that ended well, or later, may belong to it."""
     stays = Journal(tmp_path, pid=500, role="agent")
     gone = Journal(tmp_path, pid=501, role="agent")
-    first = [
-        Journal(
-            tmp_path, rank=rank, world_size=2, pid=600 + rank,
-            parent=agent.process, keys={"attempt": 0},
-        )
-        for rank, agent in enumerate((stays, gone))
-    ]  # fmt: skip
+    first = [tried(tmp_path, agent, 0, rank) for rank, agent in enumerate((stays, gone))]
     for journal in first:
         group = journal.world()
         journal.run(journal.collective(group), S, MS, q=1)
@@ -255,10 +243,7 @@ def test_a_job_that_goes_on_without_a_node_that_was_killed(tmp_path: Path, how: 
     if how == "left":
         leave(gone, S + 20 * MS)
     if how == "began anew":
-        Journal(
-            tmp_path, rank=1, world_size=2, pid=701, parent=gone.process, keys={"attempt": 1},
-            t0=T0 + 8 * S,
-        )  # fmt: skip
+        tried(tmp_path, gone, 1, 1, t0=T0 + 8 * S)
     case, (found, *_) = verdict(tmp_path, look=all_gone)
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
     assert found.severity == ("note" if how == "killed" else "error")
@@ -282,14 +267,12 @@ def test_an_attempt_that_failed_holds_up_nobody_of_the_next_one(tmp_path: Path) 
     for journal in (agent, second):
         beat(journal, 20)
     case, found = verdict(tmp_path)
-    assert {(f.kind, f.severity) for f in found} == {
-        ("process_failed", "error"),
-        ("rendezvous_incomplete", "note"),
-    }
+    told = {(f.kind, f.severity) for f in found}
+    assert told == {("process_failed", "error"), ("rendezvous_incomplete", "note")}
     assert live.stalled(case, found, 10.0) == []
     late = verdict(tmp_path, stall_s=2)
-    told = [f.kind for f in live.stalled(*late, 2.0)]
-    assert told == ["rendezvous_incomplete", "process_failed"]  # what holds up the living is first
+    first = [f.kind for f in live.stalled(*late, 2.0)]  # what holds up the living
+    assert first == ["rendezvous_incomplete", "process_failed"]
 
 
 @pytest.mark.parametrize("own_keys", [False, True])
@@ -299,10 +282,7 @@ def test_an_attempt_meets_the_addresses_of_the_last_one(tmp_path: Path, *, own_k
     agent.tcp_store(29500, server=True)
     for attempt in (0, 1):
         for rank in (0, 1):
-            journal = Journal(
-                tmp_path, pid=4000 + 100 * attempt + rank, rank=rank, world_size=2,
-                parent=agent.process, t0=T0 + 10 * S * attempt, keys={"attempt": attempt},
-            )  # fmt: skip
+            journal = tried(tmp_path, agent, attempt, rank, t0=T0 + 10 * S * attempt)
             lead = (f"attempt_{attempt}",) if own_keys else ()
             store = journal.prefix_store(journal.tcp_store(29500), *lead, "default_pg", "0/")
             call = journal.call(
@@ -329,10 +309,7 @@ def test_an_attempt_hangs_in_the_addresses_of_the_last_one(tmp_path: Path, own_k
     agent.tcp_store(29500, server=True)
     beat(agent, 40)
     for attempt, rank in itertools.product((0, 1), (0, 1)):
-        journal = Journal(
-            tmp_path, pid=4000 + 100 * attempt + rank, rank=rank, world_size=2,
-            parent=agent.process, t0=T0 + 10 * S * attempt, keys={"attempt": attempt},
-        )  # fmt: skip
+        journal = tried(tmp_path, agent, attempt, rank, t0=T0 + 10 * S * attempt)
         lead = (f"attempt_{attempt}",) if own_keys else ()
         store = journal.prefix_store(journal.tcp_store(29500), *lead, "default_pg", "0/")
         call = journal.call(

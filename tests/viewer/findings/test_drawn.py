@@ -82,13 +82,9 @@ def act(journal: Journal, drawn: random.Random, done: dict[int, int], size: int)
 
 
 def begin(
-    journal: Journal,
-    drawn: random.Random,
-    groups: list[int],
-    size: int,
-    now: int,
+    journal: Journal, drawn: random.Random, groups: list[int], size: int, now: int,
     done: dict[int, int],
-) -> int:
+) -> int:  # fmt: skip
     """Begin a collective, a message or a store operation; the operation's number."""
     kind = drawn.choice(["collective", "collective", "message", "key"])
     if kind == "collective":
@@ -129,7 +125,6 @@ def by_table(folder: Path, look: Look) -> list[tuple[object, ...]]:
 
 
 def by_states(folder: Path, look: Look, **ways: Any) -> list[tuple[object, ...]]:
-    """The verdict from states."""
     choose = lambda jobs: [job.id for job in jobs]  # noqa: E731
     found = judged([str(folder)], choose=choose, look=look, **ways)
     return told(found.case, found.findings)

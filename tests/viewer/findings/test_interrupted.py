@@ -26,7 +26,6 @@ from support.scenes import (
 
 
 def interrupt(journal: Journal, t: int) -> None:
-    """A KeyboardInterrupt that nobody caught."""
     stack = journal.stack(("train.py", 44, "load"))
     journal.define("failure", t=t, type="KeyboardInterrupt", text="", stack=stack, h=0)
     journal.define("exit", t=t + MS, how="exception")

@@ -119,10 +119,8 @@ def test_waiting_in_what_cannot_be_seen_is_no_progress(tmp_path: Path) -> None:
         for number in (store, meet):
             journal.end(number, MS)
         assert init == 1
-    found = findings(tmp_path)
-    assert {(f.kind, f.op, f.culprits) for f in found} == {
-        ("no_progress", "init_process_group", ())
-    }
+    told = {(f.kind, f.op, f.culprits) for f in findings(tmp_path)}
+    assert told == {("no_progress", "init_process_group", ())}
 
 
 def test_a_time_out_in_the_store_has_come_all_the_same(tmp_path: Path) -> None:
@@ -252,20 +250,19 @@ def agent_that_listens(folder: Path) -> None:
     beat(agent, 35)
 
 
-def test_a_second_rendezvous_at_another_port(tmp_path: Path) -> None:
-    """Where the first one was nobody dials any more: rank 0's new port is the right one."""
+@pytest.mark.parametrize(("ports", "listens", "culprits", "told"), [
+    ([29502, 29502, 29501], True, [2], "rank 0 listens at 127.0.0.1:29502, where the others dial"),
+    ([29502] * 3, False, [], "listens: rank 0, which should listen, dials it itself."),
+])  # fmt: skip
+def test_a_second_rendezvous(
+    tmp_path: Path, ports: list[int], listens: bool, culprits: list[int], told: str
+) -> None:
+    """Where the first one was nobody dials any more; the agent serves that one only."""
     agent_that_listens(tmp_path)
-    again(workers(tmp_path, 3), [29502, 29502, 29501], listens=True)
-    found = finds(tmp_path, "rendezvous_unreachable", [2])
-    assert "rank 0 listens at 127.0.0.1:29502, where the others dial" in found.summary
-
-
-def test_a_second_rendezvous_that_nobody_serves(tmp_path: Path) -> None:
-    """Under torchrun rank 0 is a client too; the agent serves the first store only."""
-    agent_that_listens(tmp_path)
-    again(workers(tmp_path, 3), [29502] * 3, listens=False)
-    found = finds(tmp_path, "rendezvous_unreachable", [], certainty="likely")
-    assert "listens: rank 0, which should listen, dials it itself." in found.summary
+    again(workers(tmp_path, 3), ports, listens=listens)
+    found = finds(tmp_path, "rendezvous_unreachable", culprits)
+    assert told in found.summary
+    assert listens or found.certainty == "likely"
 
 
 def test_who_listened_before_and_has_ended_answers_nobody(tmp_path: Path) -> None:
@@ -416,10 +413,8 @@ def test_who_alone_makes_a_group_is_to_blame(tmp_path: Path) -> None:
     for journal, _ in hang_without(tmp_path, 3, 0):
         create(journal, 200 * MS, [0, 1, 2])
     found = finds(tmp_path, "group_mismatch", [0])
-    assert (
-        "ranks 1, 2 went past it and are in all_reduce #3 of the default group (train.py:10)."
-        in (found.summary)
-    )
+    told = "ranks 1, 2 went past it and are in all_reduce #3 of the default group (train.py:10)."
+    assert told in found.summary
 
 
 def test_who_is_held_up_by_each_other_has_not_gone_past_a_creation(tmp_path: Path) -> None:
@@ -486,10 +481,7 @@ def test_who_waits_in_a_creation_before_it_has_not_gone_past(tmp_path: Path) -> 
             call = journal.call("new_group", kind="composed", origin="python", args=args)
             outer = journal.begin(call, 200 * MS)
             mesh(journal, 200 * MS + 1, outer, 2, rank, "0/", f"hash{rank}/", "cpu/")
-    found = findings(tmp_path)
-    assert {(f.kind, f.culprits) for f in found} == {("group_mismatch", ())}
-    assert found
-    assert not any(f.culprits for f in found)
+    assert {(f.kind, f.culprits) for f in findings(tmp_path)} == {("group_mismatch", ())}
 
 
 def test_who_may_still_come_to_a_creation_is_missing(tmp_path: Path) -> None:

@@ -314,14 +314,9 @@ def batch(journal: Journal, group: int, *messages: tuple[str, int], number: int 
 
 
 def ring(
-    folder: Path,
-    size: int,
-    *,
-    away: int | None = None,
-    behind: int | None = None,
-    batches: int = 1,
-    until_s: int | None = None,
-) -> None:
+    folder: Path, size: int, *, away: int | None = None, behind: int | None = None,
+    batches: int = 1, until_s: int | None = None,
+) -> None:  # fmt: skip
     """Each sends to the next one and receives from the one before, in one batch, or in several;
     they end at a time, or live on.
 

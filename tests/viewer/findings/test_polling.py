@@ -59,12 +59,10 @@ def job(
 
 
 def in_barrier(journal: Journal, group: int) -> None:
-    """It went on without counting itself in."""
     journal.begin(journal.collective(group, "barrier", shapes=None), 200 * MS, q=3)
 
 
 def in_loader(journal: Journal, group: int) -> None:
-    """It does something else."""
     stand(journal, 3 * S, "/src/train.py", 70, "load")
 
 

@@ -28,6 +28,7 @@ from support.scenes import (
     ranks,
     stand,
     steps,
+    tried,
 )
 
 
@@ -291,21 +292,10 @@ def test_what_is_an_echo(text: str, echo: bool) -> None:
 def test_a_failure_explains_nothing_in_the_next_attempt(tmp_path: Path) -> None:
     """All was started anew since; what hangs now is a finding of its own."""
     agent = Journal(tmp_path, pid=3999, role="agent")
-    first = [
-        Journal(tmp_path, pid=4000 + rank, rank=rank, world_size=2, parent=agent.process)
-        for rank in (0, 1)
-    ]
-    for journal in first:
+    for journal in [tried(tmp_path, agent, 0, rank) for rank in (0, 1)]:
         journal.run(journal.collective(journal.world()), t=100 * MS, d=MS, q=1)
         fail(journal, 200 * MS, "ValueError", "the first attempt fails")
-    again = [
-        Journal(
-            tmp_path, pid=4100 + rank, rank=rank, world_size=2, parent=agent.process,
-            keys={"attempt": 1},
-        )
-        for rank in (0, 1)
-    ]  # fmt: skip
-    for journal in again:
+    for journal in [tried(tmp_path, agent, 1, rank) for rank in (0, 1)]:
         group = journal.world(port=29501)
         if journal.rank == 0:
             get = journal.call("store.get", kind="store", store=1, stack=0)

@@ -41,7 +41,6 @@ def hang(folder: Path) -> None:
 
 
 def as_json(folder: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> tuple[int, Any]:
-    """Exit code and report of the command."""
     code = main(["diagnose", str(folder), "--json"])
     return code, json.loads(capsysbinary.readouterr().out)
 
@@ -128,7 +127,6 @@ def test_a_report_of_many_findings_fits_a_screen(tmp_path: Path) -> None:
 
 
 def test_nothing_to_read_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One sentence that says what to do."""
     for more in (["diagnose"], ["reduce", "-o", str(tmp_path / "states")]):
         assert main([*more, str(tmp_path)]) == 2
         said = capsys.readouterr().err
@@ -233,12 +231,9 @@ def test_stacks_of_whoever_is_stuck(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize(("color", "expected"), [("FORCE_COLOR", True), ("NO_COLOR", False)])
 def test_colour_is_asked_for_by_variables(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    color: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], color: str,
     expected: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Into a pipe only where somebody wants it."""
     hang(tmp_path)
     monkeypatch.setenv(color, "1")

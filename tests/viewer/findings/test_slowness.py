@@ -9,20 +9,16 @@ import pytest
 
 from disttrace_viewer.findings.finding import RuleFinding
 from support.journals import MS, Journal
-from support.scenes import all_gone, findings, finds, leave, only, ranks, steps
+from support.scenes import all_gone, findings, finds, leave, ranks, steps
 
 LATE = 40 * MS
 COUNT = 20
 
 
 def late_steps(
-    folder: Path,
-    delays: dict[int, int] | Callable[[int], dict[int, int]],
-    *,
-    world_size: int = 3,
-    count: int = COUNT,
-    works: int = MS,
-) -> None:
+    folder: Path, delays: dict[int, int] | Callable[[int], dict[int, int]], *, world_size: int = 3,
+    count: int = COUNT, works: int = MS,
+) -> None:  # fmt: skip
     """All_reduces, each rank after its delay (of that step) since the last one, and all's work."""
     let_go = 200 * MS
     jobs = steps(folder, world_size)
@@ -92,31 +88,24 @@ def test_two_equally_slow_ranks_are_both_found(tmp_path: Path) -> None:
 
 def test_who_is_late_now_and_then_is_found(tmp_path: Path) -> None:
     """Rank 0 evaluates for 300 ms before every tenth step, and nobody else is ever late."""
-    late_steps(
-        tmp_path, lambda number: {} if number % 10 else {0: 300 * MS}, count=120, works=20 * MS
-    )
+    late_steps(tmp_path, lambda n: {} if n % 10 else {0: 300 * MS}, count=120, works=20 * MS)
     finds(tmp_path, "straggler", [0], look=all_gone)
 
 
-def test_everybody_equally_slow_is_no_straggler(tmp_path: Path) -> None:
-    """They all compute for 40 ms."""
-    late_steps(tmp_path, {0: LATE, 1: LATE, 2: LATE})
+@pytest.mark.parametrize("delays", [{0: LATE, 1: LATE, 2: LATE}, {1: 9 * MS}])
+def test_equal_and_small_delays_are_not_told(tmp_path: Path, delays: dict[int, int]) -> None:
+    """All compute for 40 ms; nine milliseconds are below what is worth a warning."""
+    late_steps(tmp_path, delays)
     assert findings(tmp_path, look=all_gone) == []
 
 
-def test_small_delays_are_not_told(tmp_path: Path) -> None:
-    """Nine milliseconds are below what is worth a warning."""
-    late_steps(tmp_path, {1: 9 * MS})
-    assert findings(tmp_path, look=all_gone) == []
-
-
-def overlapping(folder: Path, *, late: int, waits: int, buckets: int = 1) -> list[RuleFinding]:
-    """Three ranks issue ``buckets`` a step, rank 1 ``late`` ns after, and await them later."""
+def overlapping(folder: Path, *, waits: int, buckets: int = 1) -> list[RuleFinding]:
+    """Three ranks issue ``buckets`` a step, rank 1 40 ms after, and await them later."""
     let_go = 200 * MS
     jobs = steps(folder, 3)
     calls = [journal.collective(group, asynchronous=True) for journal, group in jobs]
     for step in range(COUNT):
-        begins = [let_go + MS + (late if journal.rank == 1 else 0) for journal, _ in jobs]
+        begins = [let_go + MS + LATE * (journal.rank == 1) for journal, _ in jobs]
         over = max(begins) + buckets * MS
         ends = []
         for (journal, _), call, begin in zip(jobs, calls, begins, strict=True):
@@ -137,28 +126,21 @@ def overlapping(folder: Path, *, late: int, waits: int, buckets: int = 1) -> lis
     return findings(folder, look=all_gone)
 
 
-def test_who_is_late_while_others_compute_makes_nobody_wait(tmp_path: Path) -> None:
-    """Work is issued 40 ms late by rank 1, and awaited by the others after 50 ms."""
-    assert overlapping(tmp_path, late=LATE, waits=50 * MS) == []
-
-
-def test_lateness_counts_from_where_the_others_wait(tmp_path: Path) -> None:
-    """Of 40 ms the others spend 15 computing."""
-    found = only(overlapping(tmp_path, late=LATE, waits=15 * MS))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("straggler", [1])
-    assert "by 25 ms in 20 of" in found.summary
-    assert "waited 1.0 s for it in total" in found.summary
-
-
-def test_of_overlapping_work_only_the_first_is_late(tmp_path: Path) -> None:
-    """What a late rank issues in a row is late by one delay, and counts once."""
-    found = only(overlapping(tmp_path, late=LATE, waits=3 * MS, buckets=3))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("straggler", [1])
-    assert "waited 1.5 s for it in total" in found.summary
+@pytest.mark.parametrize(("waits", "buckets", "told"), [
+    (50 * MS, 1, ()), (15 * MS, 1, ("by 25 ms in 20 of", "waited 1.0 s for it in total")),
+    (3 * MS, 3, ("waited 1.5 s for it in total",)),
+])  # fmt: skip
+def test_lateness_counts_from_where_the_others_wait(
+    tmp_path: Path, waits: int, buckets: int, told: tuple[str, ...]
+) -> None:
+    """After 50 ms, or 15, of computing; what a late rank issues in a row is late by one delay."""
+    found = overlapping(tmp_path, waits=waits, buckets=buckets)
+    late = [("straggler", [1])] * bool(told)
+    assert [(f.kind, ranks(tmp_path, f.culprits)) for f in found] == late
+    assert all(words in found[0].summary for words in told)
 
 
 def ball(journal: Journal, call: int, begin: int, end: int, number: int) -> None:
-    """One end of a message."""
     journal.run(call, t=begin, d=end - begin, q=number)
 
 
@@ -220,10 +202,8 @@ def test_who_enqueues_later_by_a_constant_is_not_late(tmp_path: Path, op: str, w
             journal.record(c=n, d=over - t)
         leave(journal, 1500 * MS)
     found = findings(tmp_path, look=all_gone)
-    kind = "late_sender" if op == "send" else "straggler"
-    assert [(f.kind, ranks(tmp_path, f.culprits)) for f in found] == (
-        [(kind, [1])] if works else []
-    )
+    told = [("late_sender" if op == "send" else "straggler", [1])] * bool(works)
+    assert [(f.kind, ranks(tmp_path, f.culprits)) for f in found] == told
 
 
 @pytest.mark.parametrize("slow", [None, 3])
@@ -252,20 +232,16 @@ def test_the_first_of_equal_workers_is_not_late(tmp_path: Path, slow: int | None
     for journal, _ in [(server, group), *workers]:
         leave(journal, t)
     found = findings(tmp_path, look=all_gone)
-    assert [(f.kind, ranks(tmp_path, f.culprits)) for f in found] == (
-        [] if slow is None else [("late_sender", [slow])]
-    )
+    told = [] if slow is None else [("late_sender", [slow])]
+    assert [(f.kind, ranks(tmp_path, f.culprits)) for f in found] == told
 
 
 def paused_steps(folder: Path, late_ns: int, *, steps_of: int, calls: int, every: int) -> None:
     """``calls`` equal collectives of one line, one of another; every so-manieth step a pause."""
     jobs = steps(folder, 3, count=0)
     rows = [
-        (
-            journal.collective(group),
-            journal.collective(group, stack=journal.stack(("t.py", 90, "n"))),
-        )
-        for journal, group in jobs
+        (one.collective(group), one.collective(group, stack=one.stack(("t.py", 90, "n"))))
+        for one, group in jobs
     ]
     let_go, number = 200 * MS, 0
     for step in range(steps_of):

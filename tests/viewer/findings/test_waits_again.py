@@ -40,7 +40,6 @@ def tries(journal: Journal, group: int, until_s: int = UNTIL_S, pause_ns: int = 
 
 
 def in_loader(journal: Journal) -> None:
-    """It does something else."""
     stand(journal, 3 * S, "/src/train.py", 70, "load")
     beat(journal, UNTIL_S)
 

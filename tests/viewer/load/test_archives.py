@@ -20,7 +20,6 @@ from support.processes import python
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """Every file of a folder by its name."""
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -103,14 +102,10 @@ def test_other_content_under_a_name_that_is_there_is_left_out(tmp_path: Path) ->
     "member",
     [
         named("../" + JOURNAL), named("/" + JOURNAL), named("sub/" + JOURNAL), named(".bashrc"),
-        named("train.py"),
-        named("-rf-job-host-17-0123456789ab.defs.jsonl"),
-        named(JOURNAL + "\n"),
+        named("train.py"), named("-rf-job-host-17-0123456789ab.defs.jsonl"), named(JOURNAL + "\n"),
         named(JOURNAL, tarfile.SYMTYPE, "/etc/passwd"),
-        named(JOURNAL, tarfile.LNKTYPE, "/etc/passwd"),
-        named(JOURNAL, tarfile.FIFOTYPE),
-        named(JOURNAL, tarfile.CHRTYPE),
-        named(JOURNAL, tarfile.DIRTYPE),
+        named(JOURNAL, tarfile.LNKTYPE, "/etc/passwd"), named(JOURNAL, tarfile.FIFOTYPE),
+        named(JOURNAL, tarfile.CHRTYPE), named(JOURNAL, tarfile.DIRTYPE),
         named(JOURNAL, tarfile.GNUTYPE_SPARSE),
     ],
     ids=lambda member: f"{member.type.decode()} {member.name[:12]!r}",

@@ -43,7 +43,6 @@ class Damage:
 
 
 def edit(path: Path, change: Callable[[bytes], bytes]) -> None:
-    """Rewrite a file."""
     path.write_bytes(change(path.read_bytes()))
 
 
@@ -60,7 +59,6 @@ def torn_in_the_middle(journal: Journal) -> None:
 
 
 def without_head(journal: Journal) -> None:
-    """The definitions lose their first line."""
     edit(journal.definitions, lambda data: data.split(b"\n", 1)[1])
 
 
@@ -113,17 +111,14 @@ def foreign_under_our_name(journal: Journal) -> None:
 
 
 def rewrite(change: Callable[[bytes], bytes]) -> Callable[[Journal], None]:
-    """Damage of the segment's bytes."""
     return lambda journal: edit(journal.segments[0], change)
 
 
 def appended(data: bytes) -> Callable[[Journal], None]:
-    """Bytes at the end of the segment."""
     return rewrite(lambda old: old + data)
 
 
 def inserted(data: bytes) -> Callable[[Journal], None]:
-    """Bytes after the head of the segment."""
     return rewrite(lambda old: old.replace(b"\n", b"\n" + data, 1))
 
 
@@ -152,31 +147,23 @@ TABLE = (
     Damage("a number too large", inserted(b'{"b":9,"t":1e99,"s":1}\n'), "noise", ("line 2",)),
     Damage("two records in a line", inserted(b'{"hb":1}{"hb":2}\n'), "noise", ("line 2",)),
     Damage(
-        "unknown records",
-        inserted(b'{"zz":1}\n{"b":0,"t":1,"s":1,"zz":[1]}\n'),
-        None,
+        "unknown records", inserted(b'{"zz":1}\n{"b":0,"t":1,"s":1,"zz":[1]}\n'), None,
         operations=HEALTHY + 1,
     ),
     Damage("UTF-8 with a mark", rewrite(lambda d: b"\xef\xbb\xbf" + d), None),
     Damage("UTF-16", rewrite(lambda d: d.decode().encode("utf-16")), "noise", ("1 line",)),
     Damage(
-        "Latin-1",
-        inserted('{"b":0,"t":1,"s":1,"k":"Käse"}\n'.encode("latin-1")),
-        None,
+        "Latin-1", inserted('{"b":0,"t":1,"s":1,"k":"Käse"}\n'.encode("latin-1")), None,
         operations=HEALTHY + 1,
     ),
     Damage(
-        "duplicate begins",
-        appended(b'{"b":1,"t":99,"s":1}\n'),
-        "duplicate begins",
+        "duplicate begins", appended(b'{"b":1,"t":99,"s":1}\n'), "duplicate begins",
         ("1 begin", "first"),
     ),
     Damage("duplicate ends", appended(b'{"e":1,"d":99}\n'), "duplicate ends", ("1 operation",)),
     Damage("repeated begin", appended(b'{"b":1,"t":99,"s":1,"r":1}\n'), None),
     Damage(
-        "ends without begins",
-        appended(b'{"e":77,"d":9}\n{"e":78,"d":9}\n'),
-        "ends without begins",
+        "ends without begins", appended(b'{"e":77,"d":9}\n{"e":78,"d":9}\n'), "ends without begins",
         ("2 ends",),
     ),
     Damage(
@@ -188,17 +175,14 @@ TABLE = (
         ended=STEPS,
     ),
     Damage(
-        "empty definitions",
-        lambda j: edit(j.definitions, lambda _: b""),
-        "no process record",
+        "empty definitions", lambda j: edit(j.definitions, lambda _: b""), "no process record",
         ("durations",),
     ),
     Damage("no process record", without_head, "no process record", ("durations",)),
     Damage(
         "noise in definitions",
         lambda j: edit(j.definitions, lambda d: d.replace(b"\n", b"\n" + NOISE + b"\n", 1)),
-        "noise",
-        ("1 line", "definitions"),
+        "noise", ("1 line", "definitions"),
     ),
     Damage(
         "no definitions", lambda j: j.definitions.unlink(), "no definitions", ("Collect that file",)
@@ -214,9 +198,7 @@ TABLE = (
     Damage("copy", copied, "copy", ("copy",)),
     Damage("older copy", older_copy, "copy", ("copy",)),
     Damage(
-        "newer format",
-        lambda j: j.define("process", format=3),
-        "newer format",
+        "newer format", lambda j: j.define("process", format=3), "newer format",
         ("format 3", "knows 2", "update"),
     ),
     Damage(
@@ -226,16 +208,12 @@ TABLE = (
     Damage("foreign JSON", foreign, "foreign", ("2 files", "package.json")),
     Damage("foreign under our name", foreign_under_our_name, "foreign", ("no record",)),
     Damage(
-        "folder named like a journal",
-        lambda j: (j.folder / "x.defs.jsonl").mkdir(),
-        "folder",
+        "folder named like a journal", lambda j: (j.folder / "x.defs.jsonl").mkdir(), "folder",
         ("is a folder",),
     ),
     Damage(
-        "compressed",
-        lambda j: (j.folder / "x.defs.jsonl.gz").write_bytes(gzip.compress(b"{}")),
-        "compressed",
-        ("gunzip",),
+        "compressed", lambda j: (j.folder / "x.defs.jsonl.gz").write_bytes(gzip.compress(b"{}")),
+        "compressed", ("gunzip",),
     ),
     Damage(
         "compressed under its old name", lambda j: edit(j.segments[0], gzip.compress), "compressed",

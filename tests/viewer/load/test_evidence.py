@@ -232,7 +232,6 @@ def test_what_stands_around_lines(tmp_path: Path, name: str) -> None:
 
 
 def check(report: Report, piece: Piece) -> None:
-    """Whether a report is the right one."""
     text = str(report)
     bad = [one for one in report.findings if one.severity != "note"]
     assert next((one.kind for one in bad), None) == piece.kind, text
@@ -249,16 +248,13 @@ def check(report: Report, piece: Piece) -> None:
 
 STATED = {
     "heartbeat": ("heartbeat monitors", "heartbeat monitors"),
-    "watchdog": ("watchdogs", "a watchdog"),
-    "_timed_out_there": ("watchdogs", "a watchdog"),
-    "timed_out": ("watchdogs", "a watchdog"),
-    "failed_stack": ("stacks", "a watchdog"),
+    "watchdog": ("watchdogs", "a watchdog"), "_timed_out_there": ("watchdogs", "a watchdog"),
+    "timed_out": ("watchdogs", "a watchdog"), "failed_stack": ("stacks", "a watchdog"),
     "fingerprints": ("TORCH_DISTRIBUTED_DEBUG=DETAIL", "`TORCH_DISTRIBUTED_DEBUG=DETAIL`"),
     "shapes": ("TORCH_DISTRIBUTED_DEBUG=DETAIL", "accelerate's debug mode"),
     "_report": ("monitored and store barriers", "monitored and store barriers"),
     "nccl": ("NCCL_DEBUG=INFO", "`NCCL_DEBUG=INFO` with `COLL`"),
-    "lost_peer": ("tracebacks", "tracebacks"),
-    "cause": ("tracebacks", "tracebacks"),
+    "lost_peer": ("tracebacks", "tracebacks"), "cause": ("tracebacks", "tracebacks"),
     "crashes": ("tracebacks", "tracebacks"),
     "native_error": ("gloo's time-outs", "gloo's time-outs"),
     "ended": ("ends by launchers", "ends by torchrun"),
@@ -269,7 +265,7 @@ STATED = {
     "ours": ("our own", "lines of disttrace itself"),
     "came": ("monitored and store barriers", "monitored and store barriers"),
     "world": ("any prefix of ranks", "heartbeat monitors"),
-}
+}  # fmt: skip
 """By form of line: its words in the help of ``diagnose``, and in the row of docs/compare.md."""
 
 

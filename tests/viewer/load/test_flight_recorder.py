@@ -59,7 +59,6 @@ def without(missing: int) -> Last:
 
 
 def kinds(report: Report) -> list[tuple[str, str]]:
-    """Kind and severity of what was found."""
     return [(found.kind, found.severity) for found in report.findings]
 
 
@@ -115,9 +114,7 @@ REPORTED = {
         ("all_gather_into_tensor #4",), (0,),
     ),
     # pytorch/pytorch#196968: who raised is held in its teardown, and leaves no dump
-    "only those who wait": (
-        "trace_rank_", {r: [waiting()] for r in (1, 2, 3)}, ("rank 0",), (),
-    ),
+    "only those who wait": ("trace_rank_", {r: [waiting()] for r in (1, 2, 3)}, ("rank 0",), ()),
 }  # fmt: skip
 
 
@@ -297,8 +294,7 @@ def batch(*messages: str, seq: int, state: str, at_s: float) -> list[dict[str, A
     return [
         entry(
             name, 1, at_s=at_s + n / 1000, p2p=seq,
-            state=state if n == len(named) - 1 else "scheduled",
-            retired=state == "completed",
+            state=state if n == len(named) - 1 else "scheduled", retired=state == "completed",
         )
         for n, name in enumerate(named)
     ]  # fmt: skip

@@ -75,20 +75,13 @@ def test_a_record_of_a_wrong_type_is_left_out(kind: str, record: dict[str, objec
     assert [name for name, _ in checker.sentences()] == ["wrong values"]
 
 
-def test_null_and_unknown_keys_are_as_good_as_absent() -> None:
-    """Other versions write other keys."""
+def test_what_is_wrong_or_unknown_is_as_good_as_absent() -> None:
+    """Other versions write other keys; and the whole journal hangs on the process record."""
     record = {"n": 1, "size": None, "later": {"x": [1]}}
     assert Checker().record("group", record) == {"n": 1}
-
-
-def test_the_process_record_loses_only_what_is_wrong() -> None:
-    """The whole journal hangs on it."""
     checker = Checker()
-    assert checker.fields("process", {"process": "p", "pid": "x", "t0": 5}) == {
-        "process": "p",
-        "t0": 5,
-    }
-    assert checker.wrong == 1
+    found = checker.fields("process", {"process": "p", "pid": "x", "t0": 5})
+    assert (found, checker.wrong) == ({"process": "p", "t0": 5}, 1)
 
 
 def test_sizes_are_bounded() -> None:
@@ -101,14 +94,10 @@ def test_sizes_are_bounded() -> None:
     assert "size, 100,000,000,000 members" in sentence
 
 
-def test_text_is_made_plain() -> None:
-    """Nothing that a terminal obeys is left, and what can be seen stays."""
+def test_text_is_made_plain_and_cut() -> None:
+    """What can be seen stays; keys that differ in their end only are two keys."""
     assert plain("naïve 名 \U0001f600 a b") == "naïve 名 \U0001f600 a b"
     assert plain(NASTY) == (r"\x1b]0;owned\x07\x9b2J\u202e\u200b\n\r\x08\ud800end")
-
-
-def test_long_text_is_cut_and_stays_different() -> None:
-    """Keys that differ in their end only are two keys."""
     one, two = shortened("k" * 5000 + "1", 100), shortened("k" * 5000 + "2", 100)
     assert one != two
     assert max(len(one), len(two)) <= 100
@@ -142,7 +131,6 @@ def training_of(folder: Path, **keys: object) -> list[Journal]:
 
 
 def values_of(value: object) -> list[str]:
-    """All text in a trace."""
     found: list[str] = []
     if isinstance(value, str):
         found.append(value)
@@ -165,10 +153,9 @@ def test_no_text_of_a_trace_can_be_obeyed(tmp_path: Path) -> None:
     odd.write_bytes(b"{}\n")
     trace: JobTrace = load([str(tmp_path)])
     calls = [trace.call(i) for i in range(trace.calls.height)]
-    texts = values_of(
-        (trace.processes, trace.groups, trace.stores, trace.places, trace.jobs, trace.stacks)
-    )
-    texts += values_of((trace.errors, trace.keys, calls, [p.sentence for p in trace.problems]))
+    texts = values_of((trace.processes, trace.groups, trace.stores, trace.places, trace.jobs))
+    said = [problem.sentence for problem in trace.problems]
+    texts += values_of((trace.stacks, trace.errors, trace.keys, calls, said))
     assert len([t for t in texts if r"\x1b]0;" in t]) > 20
     assert [t for t in texts if not t.isprintable()] == []
 
@@ -274,20 +261,17 @@ def test_a_file_is_read_up_to_a_limit(tmp_path: Path) -> None:
     assert files.read(str(path))[1] == 0
 
 
-def test_a_tail_follows_no_link_and_opens_no_pipe(tmp_path: Path) -> None:
-    """The exporter reads in folders where others write."""
+def test_a_tail_follows_no_link_opens_no_pipe_and_skips_a_line_without_an_end(
+    tmp_path: Path,
+) -> None:
+    """The exporter reads in folders where others write; such a line is not read into memory."""
     os.mkfifo(tmp_path / "fifo")
-    (tmp_path / "file").write_bytes(b"{}\n")
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * (3 * LONGEST_LINE) + b"\n" + b"good\n")
     (tmp_path / "link").symlink_to("file")
     for name in ("fifo", "link"):
         with pytest.raises(OSError, match=re.escape(name)):
             Tail(str(tmp_path / name))
-
-
-def test_a_tail_skips_a_line_without_an_end(tmp_path: Path) -> None:
-    """It is not read into memory."""
-    path = tmp_path / "x"
-    path.write_bytes(b"x" * (3 * LONGEST_LINE) + b"\n" + b"good\n")
     tail = Tail(str(path))
     lines = tail.lines()
     assert lines[-1] == b"good"
@@ -334,9 +318,8 @@ def test_an_impossible_number_costs_its_record_alone(tmp_path: Path, key: str, v
     """Sums of such numbers are beyond 64 bits: every command ended by it."""
     journal = training(tmp_path)[0]
     lines = journal.segments[-1].read_bytes().splitlines()
-    place = next(
-        i for i, line in enumerate(lines) if line.startswith(b'{"b":' if key == "t" else b'{"e":')
-    )
+    head = b'{"b":' if key == "t" else b'{"e":'
+    place = next(i for i, line in enumerate(lines) if line.startswith(head))
     record = json.loads(lines[place])
     lines[place] = json.dumps({**record, key: value}).encode()
     journal.segments[-1].write_bytes(b"\n".join([*lines, b""]))

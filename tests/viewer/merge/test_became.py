@@ -15,13 +15,9 @@ SAME = {"pid_ns": 5, "time_ns": 6, "ticks": 700}
 
 
 def program(
-    folder: Path,
-    number: int,
-    *,
-    role: str = "worker",
-    keys: dict[str, int] | None = None,
+    folder: Path, number: int, *, role: str = "worker", keys: dict[str, int] | None = None,
     **more: Any,
-) -> Journal:
+) -> Journal:  # fmt: skip
     """The n-th program of the process that was launched as rank 1 of two."""
     return Journal(
         folder, pid=7, role=role, rank=1 if role == "worker" else None, world_size=2,

@@ -13,12 +13,10 @@ from support.scenes import fail
 
 
 def groups(folder: Path) -> list[Group]:
-    """The groups in a folder."""
     return list(survey([str(folder)]).groups)
 
 
 def ranks(group: Group) -> list[int | None]:
-    """Group ranks of the processes in it."""
     return [member.rank for member in group.members]
 
 

@@ -26,7 +26,6 @@ SOON: dict[str, Any] = {"OTEL_BSP_EXPORT_TIMEOUT": "1000", "OTEL_EXPORTER_OTLP_T
 
 @contextlib.contextmanager
 def down(protocol: str) -> Iterator[str]:
-    """Nobody listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{probe.getsockname()[1]}"
@@ -63,7 +62,6 @@ def half_closing(protocol: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def refusing(protocol: str) -> Iterator[str]:
-    """Every request is denied."""
     serve = serve_grpc if protocol == "grpc" else serve_http
     with serve(Collector(refuse=True)) as collector:
         yield collector.endpoint

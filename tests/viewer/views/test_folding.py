@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import polars as pl
+import pytest
 
 from disttrace_viewer.views.terminal.sequence import Stretch, fold
 
@@ -12,10 +13,8 @@ def rows(kinds: str, unusual: str = "", families: str = "") -> pl.DataFrame:
     marked = {int(place) for place in unusual.split()}
     return pl.DataFrame(
         {
-            "signature": [ord(k) for k in kinds],
-            "family": [ord(k) for k in families or kinds],
-            "seq": [None] * len(kinds),
-            "unusual": [place in marked for place in range(len(kinds))],
+            "signature": [ord(k) for k in kinds], "family": [ord(k) for k in families or kinds],
+            "seq": [None] * len(kinds), "unusual": [place in marked for place in range(len(kinds))],
         },
         schema={
             "signature": pl.UInt64, "family": pl.UInt64, "seq": pl.UInt32, "unusual": pl.Boolean,
@@ -23,18 +22,24 @@ def rows(kinds: str, unusual: str = "", families: str = "") -> pl.DataFrame:
     )  # fmt: skip
 
 
-def test_an_iteration_is_found_with_what_is_around_it() -> None:
-    """Setting up and ending stay; the iterations between are one span of their period."""
-    assert fold(rows("xy" + "abb" * 10 + "z")) == [
-        Stretch(0, 2),
-        Stretch(2, 32, 3),
-        Stretch(32, 33),
-    ]
+FOLDS: dict[str, tuple[str, str, list[Stretch]]] = {
+    "an iteration, with what is around it":
+        ("xy" + "abb" * 10 + "z", "", [Stretch(0, 2), Stretch(2, 32, 3), Stretch(32, 33)]),
+    "the shortest period wins": ("a" * 20, "", [Stretch(0, 20, 1)]),
+    "what repeats within a step is its part": (("a" * 12 + "bc") * 100, "", [Stretch(0, 1400, 14)]),
+    "folding must spare rows": ("ab" * 3, "", [Stretch(0, 6)]),
+    "nothing": ("", "", []),
+    "an unusual row is never folded":
+        ("a" * 41, "20", [Stretch(0, 20, 1), Stretch(20, 21), Stretch(21, 41, 1)]),
+}  # fmt: skip
 
 
-def test_the_shortest_period_wins() -> None:
-    """Twenty equal rows are twenty iterations of one row, not ten of two."""
-    assert fold(rows("a" * 20)) == [Stretch(0, 20, 1)]
+@pytest.mark.parametrize(("kinds", "unusual", "spans"), FOLDS.values(), ids=FOLDS)
+def test_what_is_folded(kinds: str, unusual: str, spans: list[Stretch]) -> None:
+    assert fold(rows(kinds, unusual)) == spans
+    # One iteration is shown, and one line for the others.
+    assert (Stretch(2, 32, 3).repeats, Stretch(2, 32, 3).shown) == (10, 4)
+    assert (Stretch(0, 7).repeats, Stretch(0, 7).shown) == (1, 7)
 
 
 def test_a_rare_call_leaves_the_steps_between_folded() -> None:
@@ -44,31 +49,8 @@ def test_a_rare_call_leaves_the_steps_between_folded() -> None:
     assert sum(span.shown for span in spans) == 4 * (4 + 1)
 
 
-def test_what_repeats_within_a_step_is_part_of_the_step() -> None:
-    """Twelve buckets in each of a hundred steps are no hundred folds."""
-    assert fold(rows(("a" * 12 + "bc") * 100)) == [Stretch(0, 1400, 14)]
-
-
-def test_folding_must_spare_rows() -> None:
-    """Three rounds of two are shown as they are."""
-    assert fold(rows("ab" * 3)) == [Stretch(0, 6)]
-    assert fold(rows("")) == []
-
-
-def test_an_unusual_row_is_never_folded() -> None:
-    """The repetition stops before it and starts again after it."""
-    spans = fold(rows("a" * 41, unusual="20"))
-    assert spans == [Stretch(0, 20, 1), Stretch(20, 21), Stretch(21, 41, 1)]
-
-
 def test_what_runs_side_by_side_may_come_in_any_order() -> None:
     """Messages between two pairs count as the same iteration in either order."""
     kinds = "abcbac" * 5
     spans = fold(rows(kinds, families=kinds.replace("b", "a")))
     assert spans == [Stretch(0, 30, 3)]
-
-
-def test_spans_say_how_much_they_show() -> None:
-    """A span of a period shows one iteration and one line for the others."""
-    assert (Stretch(2, 32, 3).repeats, Stretch(2, 32, 3).shown) == (10, 4)
-    assert (Stretch(0, 7).repeats, Stretch(0, 7).shown) == (1, 7)

@@ -196,15 +196,11 @@ def test_without_a_folder_the_newest_job_of_the_default_is_taken(
     assert len(capfdbinary.readouterr().out.splitlines()) == 6
 
 
-def test_nothing_to_read_is_exit_code_2(tmp_path: Path) -> None:
-    """With a sentence that says what to do."""
+def test_what_cannot_be_read_or_written_is_a_sentence(tmp_path: Path) -> None:
+    """With what to do, and exit code 2."""
     with pytest.raises(ViewerError, match=r"no journals in .*: run the program with") as error:
         run(str(tmp_path))
     assert error.value.exit_code == 2
-
-
-def test_a_target_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
-    """No traceback for a wrong path."""
     training(tmp_path, 1, 1)
     with pytest.raises(ViewerError, match=r"cannot write .*/none/x: No such file or directory"):
         run(str(tmp_path), "-o", str(tmp_path / "none" / "x"))

@@ -26,13 +26,10 @@ from viewer.views.test_html import data
 
 Event = dict[str, Any]
 REQUIRED = {
-    "X": {"name", "cat", "pid", "tid", "ts", "dur", "args"},
-    "C": {"name", "pid", "ts", "args"},
-    "i": {"name", "cat", "pid", "tid", "ts", "s"},
-    "s": {"name", "cat", "pid", "tid", "ts", "id"},
-    "f": {"name", "cat", "pid", "tid", "ts", "id", "bp"},
-    "M": {"name", "pid", "args"},
-}
+    "X": {"name", "cat", "pid", "tid", "ts", "dur", "args"}, "C": {"name", "pid", "ts", "args"},
+    "i": {"name", "cat", "pid", "tid", "ts", "s"}, "s": {"name", "cat", "pid", "tid", "ts", "id"},
+    "f": {"name", "cat", "pid", "tid", "ts", "id", "bp"}, "M": {"name", "pid", "args"},
+}  # fmt: skip
 
 
 def document(folder: Path) -> dict[str, Any]:

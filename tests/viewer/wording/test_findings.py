@@ -103,8 +103,7 @@ def test_a_failure_says_what_the_process_did_last_only_where_nothing_tells_more(
 @pytest.mark.parametrize(
     ("code", "what"),
     [
-        (-9, "out-of-memory killer"),
-        (-11, "native code (run with PYTHONFAULTHANDLER=1)"),
+        (-9, "out-of-memory killer"), (-11, "native code (run with PYTHONFAULTHANDLER=1)"),
         (-15, "who sent it"), (-24, "limit of CPU time"), (-14, "signal.alarm"),
         (-44, "or a crash in native code (run with"), (None, "or a crash in native code (run with"),
     ],
@@ -122,38 +121,23 @@ def failed(text: str, *causes: str) -> str:
     return ended(End(FAILED, 0, None, failure))
 
 
-def test_of_a_chain_the_first_exception_is_told_too() -> None:
-    """What was raised last often says only that something failed."""
+def test_what_a_failure_says() -> None:
+    """The first exception of a chain too, for the last often says only that something failed; a
+    text has its middle, where a port stands; and lines that number parameters are told.
+    """
     assert failed("epoch failed") == "failed with RuntimeError: epoch failed"
-    assert failed("epoch failed", "ValueError: step", "KeyError: 'lr'") == (
-        "failed with RuntimeError: epoch failed (after KeyError: 'lr')"
-    )
-
-
-def test_no_text_loses_its_middle() -> None:
-    """There stands a port, for example."""
+    told = "failed with RuntimeError: epoch failed (after KeyError: 'lr')"
+    assert failed("epoch failed", "ValueError: step", "KeyError: 'lr'") == told
     text = "The server socket has failed to listen. port: 29500, useIpv6: false, code: -98, name: X"
-    assert failed(f"{text}, message: address in use") == (
-        f"failed with RuntimeError: {text}, message: address in use"
-    )
-
-
-def test_further_lines_that_number_something_are_told() -> None:
-    """Parameters, shapes; not what a library advises to set."""
+    text += ", message: address in use"
+    assert failed(text) == f"failed with RuntimeError: {text}"
     lines = ("Compile with X=1", "Parameter indices for rank 1: 2 3", "In addition, you can")
-    failure = Failure(
-        t_ns=0, type="E", text="not reduced. This means", stack=(), thread=0, lines=lines
-    )
+    failure = Failure(0, "E", "not reduced. This means", (), 0, lines=lines)
     told = ended(End(FAILED, 0, None, failure))
     assert told == "failed with E: not reduced; Parameter indices for rank 1: 2 3"
-
-
-def test_an_end_without_a_word_may_have_been_any_signal() -> None:
-    """Time limits, and whoever ends it by SIGTERM, end it as silently as SIGKILL does."""
-    told = ended(End(SILENT, 0, None, None))
-    assert all(
-        name in told for name in ("SIGKILL", "SIGTERM", "SIGXCPU", "SIGALRM", "SIGPIPE", "memory")
-    )
+    told = ended(End(SILENT, 0, None, None))  # it may have been any signal
+    names = ("SIGKILL", "SIGTERM", "SIGXCPU", "SIGALRM", "SIGPIPE", "memory")
+    assert all(name in told for name in names)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +155,7 @@ def test_durations_have_three_digits(ns: int, text: str) -> None:
 
 
 def test_small_words() -> None:
-    """Offsets, sizes, counts, runs of ranks and tensors."""
+    """Offsets, sizes, counts, runs of ranks, tensors, and what words have in common."""
     assert offset(2_872_495_123) == "+2.872495"
     assert [size(n) for n in (16, 4_096, 25_200_000)] == ["16 B", "4.10 kB", "25.2 MB"]
     assert number(1, "worker") == "1 worker"
@@ -184,10 +168,6 @@ def test_small_words() -> None:
     assert tensors(["int64", "int64"], [[4], [4]]) == "int64[4] x 2"
     assert tensors(["int64", "int64"], [[4], [5]]) == "2 tensors"
     assert tensors(None, None) == ""
-
-
-def test_common_words_mark_where_they_differ() -> None:
-    """What ranks say alike stays, what they say differently becomes a star."""
     assert common(["as 0 of 3", "as 1 of 3"]) == "as * of 3"
     assert common(["step/1", "step/1"]) == "step/1"
     assert common(["a", "ab"]) == "a*"
@@ -204,7 +184,7 @@ def test_errors_are_brief() -> None:
 
 
 def test_times_are_offsets_unix_seconds_or_iso() -> None:
-    """All three ways of writing a time mean the same instant."""
+    """Which mean the same instant; a wrong filter becomes a sentence with an example."""
     start = 1_700_000_000_000_000_000
     assert parse_time("+12.3s", start) == start + 12_300_000_000
     assert parse_time("+1500", start) == start + 1_500_000_000_000
@@ -212,10 +192,6 @@ def test_times_are_offsets_unix_seconds_or_iso() -> None:
     assert parse_time("1700000000.5", start) == start + 500_000_000
     assert parse_time("2023-11-14T22:13:20Z", 0) == start
     assert parse_time("2023-11-14T22:13:20.000250+00:00", 0) == start + 250_000
-
-
-def test_wrong_filters_say_what_to_write() -> None:
-    """A mistake becomes a sentence with an example, not a traceback."""
     with pytest.raises(ViewerError, match=r"'tomorrow' is no time; write an offset \(\+12\.3s\)"):
         parse_time("tomorrow", 0)
     with pytest.raises(ViewerError, match=r"'one' is no list of ranks; write --rank 0,3-5"):
