@@ -48,26 +48,22 @@ def names(table: Table) -> list[str]:
 # -- statistics and text -----------------------------------------------------------------------
 
 
-def test_what_a_tracer_adds_is_taken_within_a_round() -> None:
-    """The machine's mood, which both meet in one round, does not count."""
+def test_figures_of_a_run() -> None:
+    """A tracer's share is taken within a round: the machine's mood does not count. Ratios are of
+    medians; one sample is its own spread; exponents are slopes of logarithms.
+    """
     variants = {"bare": [10.0, 100.0, 20.0], "disttrace": [13.0, 104.0, 25.0]}
     assert added(variants, "disttrace") == Spread(3.5, 4.0, 4.5)
-
-
-def test_ratios_are_those_of_medians() -> None:
-    """Three microseconds against two are one and a half; nothing cannot be a unit."""
     variants = {"bare": [1.0, 1.0], "ours": [4.0, 4.0], "theirs": [3.0, 3.0], "free": [1.0, 0.5]}
     assert ratio(variants, "ours", "theirs") == 1.5
     assert ratio(variants, "ours", "free") is None
     assert ratio(variants, "ours", "absent") is None
     assert relative(variants, "theirs") == Spread(2.0, 2.0, 2.0)
-
-
-def test_one_sample_is_its_own_spread() -> None:
-    """The smallest run still gives a figure."""
     assert spread([7.0]) == Spread(7.0, 7.0, 7.0)
     assert Spread(-1.0, 0.5, 2.0).holds_zero
     assert not Spread(0.5, 1.0, 2.0).holds_zero
+    assert exponent([1, 2, 4, 8], [3, 6, 12, 24]) == pytest.approx(1)
+    assert exponent([1, 2, 4, 8], [1, 4, 16, 64]) == pytest.approx(2)
 
 
 def test_a_table_is_aligned_markdown() -> None:
@@ -93,17 +89,14 @@ def test_goals_come_first_and_say_when_they_cannot_be_judged() -> None:
 
 
 def test_figures_replace_what_stands_between_the_marks() -> None:
-    """The hand-written part of the page stays, and writing twice changes nothing."""
+    """What is written by hand stays, writing twice changes nothing, and no machine is named."""
     page = f"# Title\n\n{BEGIN}\nold\n{END}\n\nHow to read.\n"
     once = replaced(page, "new\n")
     assert once == f"# Title\n\n{BEGIN}\n\nnew\n\n{END}\n\nHow to read.\n"
     assert replaced(once, "new\n") == once
     with pytest.raises(ValueError, match="the page has no"):
         replaced("# Title\n", "new")
-
-
-def test_the_page_has_its_marks_and_names_no_machine() -> None:
-    """What `--write` replaces is there, and no path or host name got into it."""
+    page = overhead.PAGE.read_text()
     page = overhead.PAGE.read_text()
     assert all(replaced(page, "x", part) != page for part in overhead.PARTS)
     assert str(ROOT) not in page
@@ -113,13 +106,12 @@ def test_the_page_has_its_marks_and_names_no_machine() -> None:
 
 def test_begins_are_counted_by_function_and_origin(tmp_path: Path) -> None:
     """Copies at the head of a segment, ends, heartbeats and torn lines are not counted."""
-    definitions = [
-        {"def": "string", "n": 1, "v": "main.py"},
-        {"def": "string", "n": 2, "v": "step"},
+    definitions: list[dict[str, object]] = [
+        {"def": "string", "n": 1, "v": "main.py"}, {"def": "string", "n": 2, "v": "step"},
         {"def": "stack", "n": 1, "frames": [[1, 12, 2]]},
         {"def": "call", "n": 1, "op": "all_reduce", "stack": 1, "origin": "python"},
         {"def": "call", "n": 2, "op": "broadcast", "origin": "c++"},
-    ]
+    ]  # fmt: skip
     records = [
         {"seg": 2, "format": 1, "t": 5}, {"b": 1, "t": 6, "s": 1, "r": 1},
         {"b": 2, "t": 7, "s": 1, "q": 2}, {"e": 2, "d": 4}, {"b": 3, "t": 8, "s": 2}, {"hb": 9},
@@ -127,22 +119,18 @@ def test_begins_are_counted_by_function_and_origin(tmp_path: Path) -> None:
     (tmp_path / "x.defs.jsonl").write_text("".join(json.dumps(d) + "\n" for d in definitions))
     text = "".join(json.dumps(record) + "\n" for record in records)
     (tmp_path / "x.000002.ops.jsonl").write_text(text + '{"b":4,"t":9' + "\0" * 8)
-    assert origins(tmp_path) == {
-        Origin("all_reduce", "step", "python"): 1,
-        Origin("broadcast", "", "c++"): 1,
-    }
+    step, other = Origin("all_reduce", "step", "python"), Origin("broadcast", "", "c++")
+    assert origins(tmp_path) == {step: 1, other: 1}
     assert begins(tmp_path) == {"step": 1, "": 1}
 
 
 def test_a_figure_of_a_tracer_that_saw_nothing_is_marked() -> None:
     """Calls without begins are said in the table, and no goal is judged by them."""
     clocks = {"bare": [1e3], "disttrace": [1e3], "profiler, stacks": [2e3]}
-    result = {
-        "figures": {"all_reduce": {"cpu": clocks, "wall": clocks}},
-        "recorded": {"all_reduce": [25, 0]},
-    }
+    figures = {"all_reduce": {"cpu": clocks, "wall": clocks}}
+    result = {"figures": figures, "recorded": {"all_reduce": [25, 0]}}
     note = latency.table("T", result).note
-    assert note == ("**Not recorded, so of no worth:** all_reduce (0 begins of 25 calls).")
+    assert note == "**Not recorded, so of no worth:** all_reduce (0 begins of 25 calls)."
     (verdict,) = latency.against("Python", result, ["all_reduce"], "profiler, stacks", 1.25)
     assert verdict.met is None
 
@@ -188,9 +176,8 @@ def test_store_operations() -> None:
     report = store_operations.measure(TINY)
     (table,) = report.tables
     assert names(table) == ["HashStore.set", "HashStore.get", "TCPStore.set", "TCPStore.get"]
-    assert [verdict.goal for verdict in report.verdicts] == [
-        "Operations of a HashStore: at most 0.4 us"
-    ]
+    (verdict,) = report.verdicts
+    assert verdict.goal == "Operations of a HashStore: at most 0.4 us"
     complete(table)
 
 
@@ -276,9 +263,8 @@ def test_parts_are_chosen_by_name() -> None:
     """A wrong name is one sentence with the right ones, before anything is measured."""
     outcome = run("--parts", "fake,nothing")
     assert outcome.returncode == 2
-    assert "--parts takes fake, calls, stores, gloo, startup, bytes, memory, segments" in (
-        outcome.stderr
-    )
+    parts = "fake, calls, stores, gloo, startup, bytes, memory, segments"
+    assert f"--parts takes {parts}" in outcome.stderr
 
 
 @pytest.mark.parametrize("fault", ["tp", "dp", "mp", "world"])
@@ -295,12 +281,5 @@ def test_a_simulated_job_hangs_where_it_should(tmp_path: Path, fault: str) -> No
 def test_the_server_judges_what_clients_send() -> None:
     """Of 40 hosts 39 send what they know, and the verdict names the rank."""
     row = live_judge.measured(40, 1, "world")
-    assert re.match(
-        r"\| 40 \| [\d,]+ kB \| [\d.]+ \| \d+ MB \| stalled: Rank \d+ never joined", row
-    )
-
-
-def test_exponents_are_slopes_of_logarithms() -> None:
-    """Of costs that double with each size, or grow fourfold."""
-    assert exponent([1, 2, 4, 8], [3, 6, 12, 24]) == pytest.approx(1)
-    assert exponent([1, 2, 4, 8], [1, 4, 16, 64]) == pytest.approx(2)
+    pattern = r"\| 40 \| [\d,]+ kB \| [\d.]+ \| \d+ MB \| stalled: Rank \d+ never joined"
+    assert re.match(pattern, row)

@@ -14,9 +14,12 @@ from disttrace.config import PRIVATE, SETTINGS, Config, resolve, to_environ, to_
 from support.processes import ROOT
 
 
-def test_every_row_is_an_attribute_of_the_config() -> None:
-    """The table and the typed view of it name the same settings in the same order."""
+def test_the_table_is_the_config_and_the_keywords_of_install() -> None:
+    """In the same order; a new setting is a keyword too."""
     assert [row.keyword for row in SETTINGS] == list(Config._fields)[:-1]
+    given = inspect.signature(disttrace.install).parameters
+    names = [name for name, one in given.items() if one.kind is one.KEYWORD_ONLY]
+    assert names == [row.keyword for row in SETTINGS]
 
 
 def test_defaults_hold_when_nothing_is_said() -> None:
@@ -95,38 +98,26 @@ def test_a_wrong_value_is_one_sentence_and_the_default_holds(variable: str, text
     assert complaints == [f"{variable} is {text!r}; allowed is {allowed}; using {fallback}."]
 
 
-def test_a_wrong_argument_names_keyword_and_variable() -> None:
-    """An argument of the wrong type is a sentence too, not an exception."""
-    config, complaints = resolve({"max_mb": True}, {"DISTTRACE_MAX_MB": "5"})
-    assert config.max_mb == 256
-    assert len(complaints) == 1
-    assert complaints[0] == (
-        "The argument max_mb (DISTTRACE_MAX_MB) is True; "
-        "allowed is a whole number from 1 to 1048576; using 256."
-    )
-
-
-def test_python_values_are_taken_as_arguments() -> None:
-    """Paths, lists, numbers and booleans need not be spelled as text."""
+def test_arguments_need_not_be_text() -> None:
+    """Of a wrong type they are a sentence with keyword and variable, not an exception."""
     config, complaints = resolve(
         {"dir": Path("/x"), "export": ["otlp"], "heartbeat": False, "stall": 3, "job": None}, {}
     )
     assert complaints == []
     assert (config.dir, config.export, config.heartbeat) == ("/x", frozenset({"otlp"}), False)
     assert (config.stall, config.job) == (3.0, None)
+    config, complaints = resolve({"max_mb": True}, {"DISTTRACE_MAX_MB": "5"})
+    assert config.max_mb == 256
+    allowed = "allowed is a whole number from 1 to 1048576; using 256."
+    assert complaints == [f"The argument max_mb (DISTTRACE_MAX_MB) is True; {allowed}"]
 
 
-def test_an_unknown_argument_is_a_type_error_with_a_proposal() -> None:
-    """A misspelt keyword raises as Python does, and names the nearest one."""
+def test_an_unknown_name_is_told_with_a_proposal() -> None:
+    """A keyword raises as in Python; a variable is a sentence, but for our private ones."""
     with pytest.raises(TypeError, match=r"keyword argument 'stal'; did you mean 'stall'\?"):
         resolve({"stal": 1}, {})
-
-
-def test_an_unknown_variable_is_a_sentence_with_a_proposal() -> None:
-    """Misspelt variables are told with the nearest name; our own private ones are not."""
     environ = {"DISTTRACE": "1", "DISTTRACE_STAL": "1", "DISTTRACE_QQQ": ""}
-    environ |= dict.fromkeys(PRIVATE, "x")
-    _, complaints = resolve({}, environ)
+    _, complaints = resolve({}, environ | dict.fromkeys(PRIVATE, "x"))
     assert complaints == [
         "DISTTRACE_QQQ is no setting of disttrace; `disttrace info` lists the settings.",
         "DISTTRACE_STAL is no setting of disttrace; did you mean DISTTRACE_STALL?",
@@ -137,12 +128,9 @@ def test_children_get_the_folder_and_what_differs() -> None:
     """A child started elsewhere writes into the same folder, with the same settings."""
     config, _ = resolve({"stall": 2.5, "heartbeat": False}, {"DISTTRACE_JOB": "j"})
     assert to_environ(config, {"DISTTRACE_JOB": "j"}) == {
-        "DISTTRACE": "1",
-        "DISTTRACE_DIR": os.path.abspath("disttrace-out"),
-        "DISTTRACE_STALL": "2.5",
-        "DISTTRACE_JOB": "j",
-        "DISTTRACE_HEARTBEAT": "off",
-    }
+        "DISTTRACE": "1", "DISTTRACE_DIR": os.path.abspath("disttrace-out"),
+        "DISTTRACE_STALL": "2.5", "DISTTRACE_JOB": "j", "DISTTRACE_HEARTBEAT": "off",
+    }  # fmt: skip
 
 
 def test_children_resolve_to_the_same_values() -> None:
@@ -160,19 +148,9 @@ def test_children_resolve_to_the_same_values() -> None:
 def test_every_setting_is_read_somewhere() -> None:
     """A row that nobody asks for is a promise that nobody keeps."""
     packages = (ROOT / "disttrace", ROOT / "viewer" / "disttrace_viewer")
-    sources = [
-        path.read_text()
-        for package in packages
-        for path in package.rglob("*.py")
-        if path != ROOT / "disttrace" / "config.py"
-    ]
+    config = ROOT / "disttrace" / "config.py"
+    files = [path for package in packages for path in package.rglob("*.py") if path != config]
+    sources = [path.read_text() for path in files]
     for row in SETTINGS:
         read = re.compile(rf"(?:config|settings)\.{row.keyword}\b|[\"']{row.variable}[\"']")
         assert any(read.search(text) for text in sources), f"{row.variable} is never read"
-
-
-def test_the_keywords_of_install_are_the_settings() -> None:
-    """A new setting is a keyword too."""
-    given = inspect.signature(disttrace.install).parameters
-    names = [name for name, one in given.items() if one.kind is one.KEYWORD_ONLY]
-    assert names == [row.keyword for row in SETTINGS]

@@ -54,13 +54,11 @@ TABLE = (
 
 
 def exported(folder: Path) -> list[Operation]:
-    """All operations of a run."""
     done = python("-m", "disttrace", "export", str(folder), "--format", "jsonl", "-o", "-").check()
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def traced(program: str, workers: int, folder: Path, *arguments: str) -> Outcome:
-    """Run an example under tracing."""
     path = EXAMPLES / program
     if workers:
         return torchrun(path, workers, *arguments, DISTTRACE="1", DISTTRACE_DIR=str(folder))

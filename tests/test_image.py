@@ -19,7 +19,6 @@ TEXT = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 
 
 def step(pattern: str) -> str:
-    """The one instruction that matches, on one line."""
     (found,) = re.findall(pattern, TEXT.replace("\\\n", " "), re.MULTILINE)
     return str(found)
 

@@ -19,7 +19,6 @@ LIVE: dict[str, Any] = {
 
 @pytest.fixture
 def live(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What `disttrace.live` says, for a test to change."""
     values = dict(LIVE)
     monkeypatch.setattr(disttrace, "live", lambda: dict(values))
     return values

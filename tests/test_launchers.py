@@ -39,19 +39,15 @@ def plain_program(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("environ", "job"),
     [
-        (OPEN_MPI, "3146317825"),
-        ({**OPEN_MPI, **PMIX}, "prterun-node0-4711@1"),
+        (OPEN_MPI, "3146317825"), ({**OPEN_MPI, **PMIX}, "prterun-node0-4711@1"),
         (STEP, "771.2"), ({**STEP, **ARRAY}, "770_3.2"), ({**BATCH, **ARRAY}, "770_3"),
-        (BATCH, "771"), ({**STEP, **HEAD}, "771"),
-        ({**STEP, "SLURM_STEP_ID": "4294967291"}, "771"),
+        (BATCH, "771"), ({**STEP, **HEAD}, "771"), ({**STEP, "SLURM_STEP_ID": "4294967291"}, "771"),
         ({**STEP, **OPEN_MPI}, "771.2"),
         ({"PBS_JOBID": "12.server", "RAY_JOB_ID": "01000000"}, "12.server"),
-        ({"LSB_JOBID": "12"}, "12"),
-        ({"RAY_JOB_ID": "01000000"}, "ray-01000000"),
+        ({"LSB_JOBID": "12"}, "12"), ({"RAY_JOB_ID": "01000000"}, "ray-01000000"),
         (PYTORCHJOB, "llama-7b"),
         ({**IN_POD, "MASTER_ADDR": "localhost", "HOSTNAME": "llama-7b-master-0"}, "llama-7b"),
-        ({**PYTORCHJOB, "PET_RDZV_ID": "llama-elastic"}, "llama-elastic"),
-        (TRAINJOB, "llama"),
+        ({**PYTORCHJOB, "PET_RDZV_ID": "llama-elastic"}, "llama-elastic"), (TRAINJOB, "llama"),
         ({**IN_POD, "HOSTNAME": "llama-node-0-1-x7k2p"}, "llama"),
         ({**TRAINJOB, "TORCHELASTIC_RUN_ID": "none"}, "llama"),
     ],
@@ -64,12 +60,10 @@ def test_the_job_has_the_launchers_name(environ: dict[str, str], job: str) -> No
 @pytest.mark.parametrize(
     "environ",
     [
-        HYDRA,
-        {"MASTER_ADDR": "llama-7b-master-0"},
+        HYDRA, {"MASTER_ADDR": "llama-7b-master-0"}, {"SLURM_JOB_ID": ""},
         {**IN_POD, "HOSTNAME": "api-6d4cf56db6-x7k2p", "MASTER_ADDR": "10.0.0.2"},
-        {"SLURM_JOB_ID": ""},
     ],
-)
+)  # fmt: skip
 def test_what_names_no_job_is_no_name(environ: dict[str, str]) -> None:
     assert Identity(environ).job_source == "drawn"
 
@@ -89,30 +83,23 @@ def test_the_rank_is_the_launchers(environ: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     "environ",
     [
-        BATCH,
-        {**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "1"},
-        {**HYDRA, "PMI_RANK": "16"},
-        {**HYDRA, "PMI_SIZE": "\u00b2"},
-        {**STEP, "SLURM_STEP_TASKS_PER_NODE": "1(x4)"},
+        BATCH, {**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, {**HYDRA, "PMI_RANK": "16"},
+        {**HYDRA, "PMI_SIZE": "\u00b2"}, {**STEP, "SLURM_STEP_TASKS_PER_NODE": "1(x4)"},
         {"PMIX_RANK": "5"},
     ],
-)
+)  # fmt: skip
 def test_one_process_per_host_may_be_a_launcher(environ: dict[str, str]) -> None:
     """What it starts are the ranks; nor is a batch script one."""
     assert launched_rank(environ) is None
     assert Identity(environ).rank is None
 
 
-def test_children_are_not_that_rank() -> None:
-    """They inherit its variables, and its job."""
+def test_children_are_not_that_rank_and_torchruns_own_variables_come_first() -> None:
+    """They inherit its variables, and its job; a worker is below torchrun below srun."""
     rank = Identity(STEP)
     handed = {"DISTTRACE_PARENT": f"{rank.process},main,{rank.job}"}
     child = Identity({**STEP, **handed})
     assert (child.role, child.rank, child.job) == ("child", None, "771.2")
-
-
-def test_torchruns_own_variables_come_first() -> None:
-    """A worker below torchrun below srun."""
     worker = Identity({**STEP, "RANK": "11", "WORLD_SIZE": "32"})
     assert (worker.role, worker.rank) == ("worker", 11)
 

@@ -13,7 +13,8 @@ from support.processes import python
 # Interpreters like these are not at hand: what they say of themselves is.
 FREE_THREADED = "import sys; sys._is_gil_enabled = lambda: False; "
 WINDOWS = "import sys; sys.platform = 'win32'; "
-HERE = pytest.mark.parametrize(("place", "word"), [(FREE_THREADED, "GIL"), (WINDOWS, "Linux")])
+INSTALL = "import disttrace; disttrace.install(); "
+ACTIVATE = "from disttrace import startup; startup._called = False; startup.main(); "
 NOTHING = (
     "unwanted = 'disttrace.session', 'disttrace.recording.recorder', 'orjson'; "
     "print([n for n in unwanted if n in sys.modules])"
@@ -25,23 +26,14 @@ def test_this_interpreter_is_traced() -> None:
     assert refusal() is None
 
 
-@HERE
-def test_install_refuses(place: str, word: str) -> None:
+@pytest.mark.parametrize(("place", "word"), [(FREE_THREADED, "GIL"), (WINDOWS, "Linux")])
+@pytest.mark.parametrize(("begin", "on"), [(INSTALL, "0"), (ACTIVATE, "1")])
+def test_it_refuses(place: str, word: str, begin: str, on: str) -> None:
     """The program goes on, without an extension module that could switch the GIL on."""
-    outcome = python("-c", f"{place}import disttrace; disttrace.install(); {NOTHING}").check()
+    outcome = python("-S", "-c", f"{place}{begin}{NOTHING}", DISTTRACE=on).check()
     assert outcome.stdout == "[]\n"
     (sentence,) = outcome.stderr.splitlines()
     assert sentence.startswith("disttrace: not tracing: ")
-    assert word in sentence
-
-
-@HERE
-def test_activation_refuses(place: str, word: str) -> None:
-    """The same for DISTTRACE=1, whose hook runs before the program."""
-    code = f"{place}from disttrace import startup; startup._called = False; "
-    outcome = python("-S", "-c", f"{code}startup.main(); {NOTHING}", DISTTRACE="1").check()
-    assert outcome.stdout == "[]\n"
-    (sentence,) = outcome.stderr.splitlines()
     assert word in sentence
 
 

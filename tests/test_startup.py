@@ -15,9 +15,8 @@ from disttrace import waiting
 from support.processes import ROOT, Outcome, clean_environ, run_program
 
 LINE = (ROOT / "disttrace" / "startup.pth").read_text()
-INTERPRETERS = sorted(
-    {sys.executable, *map(str, Path.home().glob(".pyenv/versions/3.1*/bin/python"))}
-)
+_OTHERS = Path.home().glob(".pyenv/versions/3.1*/bin/python")
+INTERPRETERS = sorted({sys.executable, *map(str, _OTHERS)})
 LOADED = "print(sorted(name for name in sys.modules if name.split('.')[0] == 'disttrace'))"
 STAND_IN = """
 import os, sys
@@ -83,21 +82,15 @@ def test_two_readings_of_the_file_install_once() -> None:
     assert (outcome.stdout, outcome.stderr) == ("1\n", "")
 
 
-def test_an_explicit_off_does_not_install() -> None:
-    """Words for off are understood."""
-    outcome = start(
-        "import torch; print('disttrace.session' in sys.modules)", DISTTRACE="off"
-    ).check()
-    assert (outcome.stdout, outcome.stderr) == ("False\n", "")
-
-
-def test_a_wrong_switch_is_a_sentence() -> None:
-    """A value that is neither on nor off is named, and the program runs on untraced."""
-    outcome = start(
-        "import torch; print('disttrace.session' in sys.modules)", DISTTRACE="yess"
-    ).check()
-    assert outcome.stdout == "False\n"
-    assert outcome.stderr == "disttrace: DISTTRACE is 'yess'; allowed is 1 or 0; not tracing.\n"
+@pytest.mark.parametrize(
+    ("switch", "said"),
+    [("off", ""), ("yess", "disttrace: DISTTRACE is 'yess'; allowed is 1 or 0; not tracing.\n")],
+)
+def test_what_is_not_on_does_not_install(switch: str, said: str) -> None:
+    """Words for off are understood; what is neither is named, and the program runs on."""
+    code = "import torch; print('disttrace.session' in sys.modules)"
+    outcome = start(code, DISTTRACE=switch).check()
+    assert (outcome.stdout, outcome.stderr) == ("False\n", said)
 
 
 def test_a_long_wrong_switch_is_cut() -> None:
@@ -111,10 +104,8 @@ def test_a_long_wrong_switch_is_cut() -> None:
 def test_a_failure_is_one_sentence_and_the_program_runs() -> None:
     """An exception in starting leaves the program as it was."""
     outcome = start("import torch; print('ran')", times=2, DISTTRACE="1", FAIL="1").check()
-    assert outcome.stdout == "ran\n"
-    assert outcome.stderr == (
-        "disttrace: tracing is off, starting it failed: RuntimeError: no disk\n"
-    )
+    said = "disttrace: tracing is off, starting it failed: RuntimeError: no disk\n"
+    assert (outcome.stdout, outcome.stderr) == ("ran\n", said)
 
 
 _STRUCK = """
@@ -144,42 +135,25 @@ def test_what_strikes_while_it_starts_is_the_programs() -> None:
 
 
 def test_a_missing_package_is_one_sentence(tmp_path: Path) -> None:
-    """A start-up file left behind by hand does not stop the interpreter."""
-    program = f"exec({LINE!r}); print('ran')"
+    """A start-up file left behind by hand stops no interpreter, with a stderr or without."""
     environ = clean_environ(DISTTRACE="1", PYTHONPATH=str(tmp_path))
-    outcome = run_program([sys.executable, "-S", "-c", program], environ, 60, cwd=tmp_path).check()
-    assert outcome.stdout == "ran\n"
-    assert outcome.stderr == (
-        "disttrace: not started: ModuleNotFoundError: No module named 'disttrace'\n"
+    said = "disttrace: not started: ModuleNotFoundError: No module named 'disttrace'\n"
+    for first, stderr in (("", said), ("import sys; sys.stderr = None\n", "")):
+        words = [sys.executable, "-S", "-c", f"{first}exec({LINE!r}); print('ran')"]
+        outcome = run_program(words, environ, 60, cwd=tmp_path).check()
+        assert (outcome.stdout, outcome.stderr) == ("ran\n", stderr)
+
+
+def test_the_face_imports_nothing_heavy_and_stays_a_function() -> None:
+    """Nor does `uninstall` alone import what it would undo, but for the hook it is found by."""
+    code = (
+        "before = set(sys.modules); import disttrace; print(sorted(set(sys.modules) - before))\n"
+        f"disttrace.uninstall(); {LOADED}\n"
+        "import importlib; importlib.import_module('disttrace.session'); disttrace.install()\n"
+        "print(sys.modules['disttrace.session'].calls)"
     )
-
-
-def test_closed_streams_do_not_matter() -> None:
-    """Without a stderr the sentence is lost and nothing else happens."""
-    program = f"import sys; sys.stderr = None\nexec({LINE!r}); print('ran')"
-    environ = clean_environ(DISTTRACE="1", PYTHONPATH=os.devnull)
-    outcome = run_program([sys.executable, "-S", "-c", program], environ, 60, cwd="/").check()
-    assert outcome.stdout == "ran\n"
-
-
-def test_the_face_stays_a_function() -> None:
-    """The function stays what it is when the module behind it is imported."""
-    code = "import importlib, disttrace; importlib.import_module('disttrace.session')\n"
-    code += "disttrace.install(); print(sys.modules['disttrace.session'].calls)"
-    assert start(code).check().stdout == "1\n"
-
-
-def test_importing_the_face_imports_no_torch_and_nothing_heavy() -> None:
-    """`import disttrace` costs what a module of a few lines costs."""
-    code = "before = set(sys.modules); import disttrace; print(sorted(set(sys.modules) - before))"
-    assert start(code).check().stdout == "['disttrace']\n"
-
-
-def test_uninstall_without_install_does_nothing() -> None:
-    """It does not even import what it would undo, but for the hook by which that is found."""
-    code = f"import disttrace; disttrace.uninstall(); {LOADED}"
     own = ["disttrace", *(f"disttrace.{one}" for one in ("_version", "api", "identity", "waiting"))]
-    assert start(code).check().stdout == f"{own}\n"
+    assert start(code).check().stdout == f"['disttrace']\n{own}\n1\n"
 
 
 @pytest.mark.parametrize("python", INTERPRETERS)

@@ -25,8 +25,6 @@ class Thing:
 
 @pytest.fixture
 def recorder(tmp_path: Path) -> Recorder:
-    """One with a journal of its own."""
-
     def open_journal() -> JournalWriter:
         return JournalWriter(str(tmp_path), "j", max_bytes=2**24, window=made.core.new_window)
 
@@ -84,7 +82,6 @@ def test_what_is_kept_of_a_store_goes_with_it(recorder: Recorder) -> None:
 
 
 def stores_of(stores: Stores, place: Thing, base: Thing) -> Thing:
-    """``place`` as a store with a prefix."""
     stores.prefixed(place, "place", base)
     return place
 

@@ -201,13 +201,10 @@ def test_what_fsdp_calls_bears_the_name_of_its_module(tmp_path: Path) -> None:
     calls = [call for call in journal.calls().values() if "module" in call.get("args", {})]
     rest = ["2.weight", "2.bias", "3.weight", "3.bias"]
     assert {(c["op"][:10], c["args"]["module"], *c["args"]["parameters"]) for c in calls} == {
-        ("all_gather", "2, 3", *rest),
-        ("reduce_sca", "2, 3", *rest),
-        ("all_gather", "0", "0.weight", "0.bias"),
-        ("reduce_sca", "0", "0.weight", "0.bias"),
-        ("all_gather", "1", "1.weight", "1.bias"),
-        ("reduce_sca", "1", "1.weight"),
-    }
+        ("all_gather", "2, 3", *rest), ("reduce_sca", "2, 3", *rest),
+        ("all_gather", "0", "0.weight", "0.bias"), ("reduce_sca", "0", "0.weight", "0.bias"),
+        ("all_gather", "1", "1.weight", "1.bias"), ("reduce_sca", "1", "1.weight"),
+    }  # fmt: skip
 
 
 UNREDUCED = """

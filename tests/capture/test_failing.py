@@ -77,7 +77,6 @@ def run(helper: str, folder: Path) -> tuple[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What the program prints when nothing fails."""
     stdout, sentences = run("none", tmp_path_factory.mktemp("whole"))
     assert sentences == []
     return stdout

@@ -64,7 +64,6 @@ def captured(device: Device, graph: Graph, *groups: int) -> Graph:
 
 
 def replays(device: Device) -> list[tuple[str, int]]:
-    """Operation and group of each replay that was recorded."""
     calls = {d["n"]: d for d in device.journal.definitions if d["def"] == "call"}
     found = []
     for line in device.journal.lines:

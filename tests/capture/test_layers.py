@@ -23,7 +23,6 @@ Counts = collections.Counter[str]
 
 
 def journals_by_rank(folder: Path) -> list[RawJournal]:
-    """One journal per rank, in their order."""
     journals = read_journals(folder)
     return sorted(journals, key=lambda j: max(r["rank"] for r in j.of("identity") if "rank" in r))
 
@@ -41,7 +40,6 @@ def recorded(journal: RawJournal) -> Counts:
 
 
 def passed(by_part: dict[str, dict[str, int]]) -> Counts:
-    """How many of what passed the dispatcher, by public name."""
     total: Counts = collections.Counter({"barrier": 1})  # after the counts were printed
     for counts in by_part.values():
         for operator, number in counts.items():
@@ -50,13 +48,11 @@ def passed(by_part: dict[str, dict[str, int]]) -> Counts:
 
 
 def unfinished(journal: RawJournal) -> list[str]:
-    """Collectives and messages without an end."""
     over = {r[key] for r in journal.records for key in ("e", "c") if key in r}
     return [call["op"] for record, call in begins(journal, *ISSUED) if record["b"] not in over]
 
 
 def errors(journal: RawJournal) -> list[str]:
-    """Operations that ended with an error."""
     failed = {record["e"] for record in journal.records if "x" in record}
     every = begins(journal, *ISSUED, "composed", "constructor", "store")
     return [call["op"] for record, call in every if record["b"] in failed]

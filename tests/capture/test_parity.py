@@ -17,8 +17,6 @@ OVERRIDDEN = ("all_reduce", "barrier", "broadcast")
 
 
 def outputs(program: str, folder: Path, **variables: str) -> tuple[str, str]:
-    """What a program prints without and with tracing."""
-
     def run(mode: str) -> str:
         words = (PROGRAMS / program, mode, folder)
         return to_its_end(*words, timeout=150, **variables).check().stdout

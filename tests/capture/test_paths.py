@@ -128,7 +128,6 @@ def test_the_mesh_is_seen(tmp_path: Path, port: int) -> None:
 
 
 def keys(record: dict[str, object]) -> list[str]:
-    """The key of a begin, as a list of one."""
     key = record["k"]
     return [str(key[0])] if isinstance(key, list) else [str(key)]
 

@@ -30,7 +30,6 @@ def failed(journal: RawJournal) -> list[tuple[str, list[int] | None, str, int | 
 
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a traced run, in which everything was caught."""
     folder = tmp_path_factory.mktemp("refused")
     traced, plain = (side_by_side(PROGRAM, WORLD, folder, mode) for mode in ("trace", "plain"))
     assert traced == plain

@@ -29,11 +29,9 @@ class _Clock:
     base_ns: int
 
     def unix(self, true_ns: int) -> int:
-        """What this clock shows at a true unix time."""
         return self.base_ns + round((true_ns - self.base_ns) * self.rate) + self.offset_ns
 
     def shifted(self, record: dict[str, Any]) -> dict[str, Any]:
-        """The record as this clock would have had it."""
         changed = dict(record)
         for key in _TIMES:
             if isinstance(record.get(key), int):

@@ -66,7 +66,6 @@ class Row:
 
     @property
     def name(self) -> str:
-        """Short and unique: what a person would type."""
         way = "torchrun --standalone" if self.standalone else "torchrun"
         how = way if self.torchrun else f"{self.world} ranks"
         if self.launcher == NODES:
@@ -75,10 +74,8 @@ class Row:
 
     @property
     def path(self) -> Path:
-        """The program's file."""
         return EXAMPLES / self.program.split()[0]
 
     @property
     def arguments(self) -> list[str]:
-        """The program's own arguments."""
         return self.program.split()[1:]

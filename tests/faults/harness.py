@@ -33,8 +33,6 @@ ENDED_S = 110.0
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One diagnosis and what is wrong with it."""
-
     when: str  # "live", "post mortem" or "ended"
     said: str
     problems: tuple[str, ...]
@@ -43,8 +41,6 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A row's run."""
-
     row: Row
     verdicts: tuple[Verdict, ...]
     problems: tuple[str, ...]  # about the run itself
@@ -55,7 +51,6 @@ class Outcome:
 
     @property
     def right(self) -> bool:
-        """Everything was said rightly, as often as it should have been."""
         return not self.problems and not any(one.problems for one in self.verdicts)
 
     def explain(self) -> str:
@@ -109,13 +104,9 @@ def diagnose(folder: Path) -> tuple[dict[str, Any] | None, int, str]:
 
 @contextmanager
 def started(
-    row: Row,
-    folder: Path,
-    environ: Mapping[str, str],
-    *,
-    apart: bool = False,
+    row: Row, folder: Path, environ: Mapping[str, str], *, apart: bool = False,
     hosts: Sequence[Host] = (),
-) -> Iterator[subprocess.Popen[bytes]]:
+) -> Iterator[subprocess.Popen[bytes]]:  # fmt: skip
     """The row's program, traced, in a group of its own; ``apart``, ``hosts``: as ``command``."""
     environment = {
         **os.environ, "DISTTRACE": "1", "DISTTRACE_DIR": str(folder / "journals"),
@@ -219,11 +210,8 @@ def run_row(
         problems += _differing_by_workers(_journals(row, folder), row.name)
     problems += differing(_journals(row, folder))
     return Outcome(
-        row=row,
-        verdicts=tuple(verdicts),
-        problems=tuple(problems),
+        row=row, verdicts=tuple(verdicts), problems=tuple(problems),
         code=None if killed else process.returncode,
         stdout=(folder / "stdout").read_text(errors="replace"),
-        stderr=(folder / "stderr").read_text(errors="replace"),
-        seconds=time.monotonic() - began,
-    )
+        stderr=(folder / "stderr").read_text(errors="replace"), seconds=time.monotonic() - began,
+    )  # fmt: skip

@@ -11,7 +11,6 @@ Finding = Mapping[str, Any]
 
 
 def serious(report: Mapping[str, Any]) -> list[Finding]:
-    """The findings that make a run unhealthy."""
     return [one for one in report["findings"] if one["severity"] in ("error", "warning")]
 
 

@@ -20,13 +20,9 @@ def row(number: int, program: str, *expected: Expected, **keys: Any) -> Row:
 
 
 def said(
-    kinds: str,
-    culprits: tuple[int, ...],
-    lines: str | Mapping[int, tuple[str, ...]] = "",
-    *words: str,
-    waiting: tuple[int, ...] | None = None,
-    or_else: tuple[int, ...] | None = None,
-) -> Expected:
+    kinds: str, culprits: tuple[int, ...], lines: str | Mapping[int, tuple[str, ...]] = "",
+    *words: str, waiting: tuple[int, ...] | None = None, or_else: tuple[int, ...] | None = None,
+) -> Expected:  # fmt: skip
     """A finding of one of the kinds (``a|b``), with markers by rank: ``0:L1 1:L2a|L2b``."""
     if isinstance(lines, str):
         marks = (one.split(":") for one in lines.split())
@@ -256,12 +252,9 @@ TWO_HOSTS = (
 def _two_faults(program: str, world: int, first: int, second: int) -> Row:
     """A reduce-op difference by one rank, later a rank that is missing."""
     return row(
-        16,
-        program,
-        said("reduce_op_mismatch", (first,), {first: ("L1",)}),
-        said("missing_participant", (second,), {second: ("L2",)}),
-        world=world,
-    )
+        16, program, said("reduce_op_mismatch", (first,), {first: ("L1",)}),
+        said("missing_participant", (second,), {second: ("L2",)}), world=world,
+    )  # fmt: skip
 
 
 TWO_FAULTS = (
@@ -282,13 +275,9 @@ NCCL = (
 def _nodes(launch: str, *words: str, slice_: bool = False) -> Row:
     """Agents that do not find together; no rank exists yet, so there is nobody to name."""
     return row(
-        18,
-        "nodes_rendezvous.py",
-        said("rendezvous_incomplete", NOBODY, "", *words, waiting=()),
-        launcher=NODES,
-        launch=launch,
-        fixed_slice=slice_,
-    )
+        18, "nodes_rendezvous.py", said("rendezvous_incomplete", NOBODY, "", *words, waiting=()),
+        launcher=NODES, launch=launch, fixed_slice=slice_,
+    )  # fmt: skip
 
 
 NODES_RENDEZVOUS = (
@@ -316,12 +305,9 @@ ANY_SOURCE = (
 def _two_threads(program: str, world: int) -> Row:
     """The order is chance, so nobody is odd."""
     return row(
-        20,
-        program,
-        said("op_mismatch", NOBODY, "0:L1|L2 1:L1|L2", "threads"),
-        world=world,
+        20, program, said("op_mismatch", NOBODY, "0:L1|L2 1:L1|L2", "threads"), world=world,
         ends="either",
-    )
+    )  # fmt: skip
 
 
 TWO_THREADS = (
@@ -336,12 +322,9 @@ def _own_error(
 ) -> Row:
     """Whoever failed by itself is named, and nobody who lost it."""
     return row(
-        22,
-        f"own_errors.py {options}",
-        said("process_failed", culprits, dict.fromkeys(culprits, (marker,))),
-        ends=ends,
-        **keys,
-    )
+        22, f"own_errors.py {options}",
+        said("process_failed", culprits, dict.fromkeys(culprits, (marker,))), ends=ends, **keys,
+    )  # fmt: skip
 
 
 OWN_ERRORS = (
@@ -394,11 +377,9 @@ FROZEN = (
             24,
             f"frozen.py --how {how}",
             said(
-                "missing_participant",
-                (1,),
+                "missing_participant", (1,),
                 {0: ("L3",), **({1: ("L4",)} if how == "regex" else {})},
-                *(("suspends jobs",) if how == "stop" else ()),
-                waiting=(0, 2),
+                *(("suspends jobs",) if how == "stop" else ()), waiting=(0, 2),
             ),
             settled_s=12.0,
         )
@@ -504,7 +485,6 @@ SWALLOWED = (
 
 
 def _healthy(program: str, world: int, *, torchrun: bool = False, slice_: bool = False) -> Row:
-    """A program about which nothing may be said."""
     return row(0, program, world=world, torchrun=torchrun, ends="ends", fixed_slice=slice_)
 
 

@@ -28,7 +28,6 @@ ROW = Row(
 
 
 def finding(**changes: Any) -> dict[str, Any]:
-    """The right finding for the row, with changes."""
     location = {"rank": 2, "file": str(PROGRAM), "line": LINES["L1"], "function": "load"}
     return {
         "kind": "missing_participant", "severity": "error", "summary": "rank 2 is in its loader",
@@ -38,19 +37,18 @@ def finding(**changes: Any) -> dict[str, Any]:
 
 
 def problems(*findings: dict[str, Any], code: int = 1, healthy: bool = False) -> list[str]:
-    """What the judge says about a report of these findings."""
     return judge(ROW, {"findings": list(findings), "healthy": healthy}, code)
 
 
-def test_the_right_report_passes() -> None:
-    """Kind, culprits, waiting ranks, line and words as expected are no problem."""
+def test_the_right_report_passes_and_another_finding_does_not() -> None:
+    """A note beside it is not counted; silence is wrong even though nobody is blamed."""
     assert problems(finding()) == []
-
-
-def test_a_note_beside_it_is_not_counted() -> None:
-    """Notes are allowed about any run, also about a healthy one."""
     note = finding(kind="unwaited_work", severity="note", culprit_ranks=[0])
     assert problems(finding(), note) == []
+    second = finding(kind="process_failed", culprit_ranks=[1])
+    told = ["rank 1 is blamed and did nothing", "also said: process_failed [1]"]
+    assert problems(finding(), second) == told
+    assert problems(code=0, healthy=True) == ["no missing_participant; said was: nothing"]
 
 
 @pytest.mark.parametrize(
@@ -70,39 +68,19 @@ def test_a_wrong_report_does_not_pass(changes: dict[str, Any], said: str) -> Non
     assert said in problems(finding(**changes))
 
 
-def test_a_consequence_must_not_be_a_finding() -> None:
-    """A second finding is a problem, and whoever it blames wrongly is named."""
-    second = finding(kind="process_failed", culprit_ranks=[1])
-    assert problems(finding(), second) == [
-        "rank 1 is blamed and did nothing",
-        "also said: process_failed [1]",
-    ]
-
-
 @pytest.mark.parametrize(("code", "healthy"), [(0, False), (1, True), (2, False)])
 def test_exit_code_and_healthy_must_agree_with_the_findings(code: int, healthy: bool) -> None:
-    """A finding means exit code 1 and not healthy."""
     said = f"healthy is {healthy} and the exit code {code} with 1 findings"
     assert problems(finding(), code=code, healthy=healthy) == [said]
 
 
-def test_silence_is_wrong_where_there_is_a_fault() -> None:
-    """Nothing said about a fault is a problem even though nobody is blamed."""
-    assert problems(code=0, healthy=True) == ["no missing_participant; said was: nothing"]
-
-
 def test_blame_where_nobody_can_be_blamed_is_wrong() -> None:
     """A row that expects no culprit does not take one."""
-    row = Row(
-        number=4,
-        program="faults/slow_loader.py",
-        expected=(Expected(kinds=("deadlock",), culprits=(NOBODY,)),),
-    )
+    expected = (Expected(kinds=("deadlock",), culprits=(NOBODY,)),)
+    row = Row(number=4, program="faults/slow_loader.py", expected=expected)
     report = {"findings": [finding(kind="deadlock")], "healthy": False}
-    assert judge(row, report, 1) == [
-        "rank 2 is blamed and did nothing",
-        "deadlock blames (2,), not ((),)",
-    ]
+    told = ["rank 2 is blamed and did nothing", "deadlock blames (2,), not ((),)"]
+    assert judge(row, report, 1) == told
 
 
 PROCESS = {
@@ -122,7 +100,6 @@ def write(folder: Path, tail: bytes) -> None:
 
 
 def read(folder: Path) -> list[dict[str, object]]:
-    """All records of the journal."""
     text = (folder / "j.defs.jsonl").read_text() + (folder / "j.000001.ops.jsonl").read_text()
     return [json.loads(line) for line in text.splitlines()]
 

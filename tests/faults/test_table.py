@@ -36,7 +36,6 @@ def test_each_fault_has_a_program_and_two_variants() -> None:
 
 
 def test_no_run_is_there_twice() -> None:
-    """Names tell rows apart."""
     names = [row.name for row in ROWS]
     assert len(names) == len(set(names))
 

@@ -35,7 +35,6 @@ dist.destroy_process_group()
 
 
 def judged(folder: Path) -> tuple[int, dict[str, Any]]:
-    """Exit code and report."""
     command = ("-m", "disttrace", "diagnose", "--json", "--stall", "1", str(folder))
     done = python(*command, timeout=60)
     return done.code, orjson.loads(done.stdout) if done.stdout else {}

@@ -53,12 +53,9 @@ class Framework:
         torch = Path(sys.executable).parent / words[0]  # torchrun is in ours
         starter = programs / words[0] if (programs / words[0]).exists() else torch
         return [
-            str(programs / "python"),
-            *([] if words[0] == "python" else [str(starter)]),
-            *words[1:],
-            str(PROGRAMS / self.program),
-            *arguments,
-        ]
+            str(programs / "python"), *([] if words[0] == "python" else [str(starter)]), *words[1:],
+            str(PROGRAMS / self.program), *arguments,
+        ]  # fmt: skip
 
     def environ(self, out: Path) -> dict[str, str]:
         path = f"{environment(*self.packages)}{os.pathsep}{os.environ['PATH']}"
@@ -87,7 +84,6 @@ ALL = (LIGHTNING, TRANSFORMERS, ACCELERATE, DEEPSPEED, MEGATRON, RAY)
 
 
 def name(framework: Framework) -> str:
-    """For pytest."""
     return framework.packages[0]
 
 
@@ -121,7 +117,6 @@ def wait_for(pattern: str, *said: Path) -> str:
 
 
 def disttrace(*words: str) -> Outcome:
-    """One of our commands."""
     return run_program([sys.executable, "-m", "disttrace", *words], clean_environ())
 
 

@@ -21,7 +21,6 @@ from fuzz.mutations import CHANGES, Change, write
 
 
 def main() -> int:
-    """Run all checks on so many cases in all; 1 if one of them failed."""
     parser = argparse.ArgumentParser(prog="fuzz", description=__doc__)
     parser.add_argument("--cases", type=int, default=20_000)
     parser.add_argument("--check", action="append", choices=sorted(CHECKS))

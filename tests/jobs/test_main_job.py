@@ -148,13 +148,10 @@ def test_journals_by_torchruns_logs(tmp_path: Path, capsys: pytest.CaptureFixtur
     """``diagnose`` takes the whole folder, and minds no file that is none of a journal."""
     logs = tmp_path / "logs"
     outcome = torchrun(
-        ROOT / "examples" / "pingpong_allreduce.py",
-        2,
-        options=("--log-dir", str(logs), "--redirects=3"),
-        timeout=170,
-        DISTTRACE="1",
+        ROOT / "examples" / "pingpong_allreduce.py", 2,
+        options=("--log-dir", str(logs), "--redirects=3"), timeout=170, DISTTRACE="1",
         DISTTRACE_DIR=str(logs / "disttrace"),
-    )
+    )  # fmt: skip
     assert outcome.code == 0, outcome.stderr
     assert list(logs.rglob("stdout.log"))
     assert cli.main(["diagnose", str(logs)]) in (0, 1)  # 1: one was slow on a busy machine

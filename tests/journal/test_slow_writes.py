@@ -19,8 +19,6 @@ SECOND = 1_000_000_000
 
 
 class Clock:
-    """Says what time it is."""
-
     def __init__(self) -> None:
         self.now = 0
 

@@ -24,13 +24,10 @@ class Bench:
         self.opened = 0
         self._max_bytes = max_bytes
         self.recorder = Recorder(
-            t0=0,
-            process=lambda: "p",
-            open_journal=self._open,
-            opening=lambda: [{"def": "process", "process": "p"}],
-            on_failure=self.failures.append,
+            t0=0, process=lambda: "p", open_journal=self._open,
+            opening=lambda: [{"def": "process", "process": "p"}], on_failure=self.failures.append,
             core=core,
-        )
+        )  # fmt: skip
 
     def _open(self) -> JournalWriter:
         self.opened += 1

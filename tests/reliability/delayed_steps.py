@@ -82,7 +82,6 @@ def moe(steps: int, held: float) -> None:
 
 
 def main() -> None:
-    """Join, warm up, take the time of the steps."""
     kind, steps, rank, milliseconds = sys.argv[1], *map(int, sys.argv[2:5])
     torch.set_num_threads(1)
     dist.init_process_group("gloo")

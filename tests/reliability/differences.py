@@ -98,7 +98,6 @@ def source(lines: list[Line], blank: int) -> str:
 
 
 def drawn(dice: random.Random) -> list[Line]:
-    """A program."""
     everies = [0, 0, *[1] * dice.randint(3, 6), dice.choice((3, 5, 10))]
     return [
         Line(dice.choice(list(CALLS)), dice.choice((4, 64, 1000)), every=every, number=number)

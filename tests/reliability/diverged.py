@@ -150,7 +150,6 @@ def healthy(kinds: Sequence[str], world: int, seconds: float, most: int, digest:
 
 
 def main() -> int:
-    """Exit code 1 if anything was told wrongly."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=int, default=len(MUTATIONS))
     parser.add_argument("--seed", type=int, default=1)

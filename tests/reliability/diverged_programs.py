@@ -59,13 +59,10 @@ def mutated(name: str, seconds: float, seed: int, odd: int, at: int) -> None:
         calls = list(body)
         if wrong:
             other: dict[str, list[Callable[[], None]]] = {
-                "skip": [],
-                "double": [grads, grads],
-                "shape": [lambda: grads(n=12)],
+                "skip": [], "double": [grads, grads], "shape": [lambda: grads(n=12)],
                 "dtype": [lambda: grads(dtype=torch.float64)],
-                "op": [lambda: dist.broadcast(torch.ones(8), 0)],
-                "reduce": [lambda: grads(op=MAX)],
-            }
+                "op": [lambda: dist.broadcast(torch.ones(8), 0)], "reduce": [lambda: grads(op=MAX)],
+            }  # fmt: skip
             calls = other.get(name, [grads]) + calls[1:]
             if name == "swap":
                 calls[0], calls[1] = calls[1], calls[0]
@@ -337,7 +334,6 @@ MUTATIONS = ("skip", "double", "swap", "shape", "dtype", "op", "root", "reduce")
 
 
 def main(kind: str, seconds: str, *numbers: str) -> None:
-    """Run one."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     known = {**HEALTHY, **FRAMEWORKS}

@@ -58,7 +58,6 @@ def chosen(options: argparse.Namespace) -> list[Row]:
 
 
 def line(outcome: Outcome) -> str:
-    """One row of the table, in Markdown."""
     row = outcome.row
     said = {verdict.when: verdict.said for verdict in outcome.verdicts}
     live = said.get("live", "-")

@@ -127,7 +127,6 @@ def _plain(sentence: str) -> str:
 
 
 def line(one: Told) -> str:
-    """A row of the table."""
     seconds = "-" if one.seconds is None else f"{one.seconds:.1f} s"
     what = one.summary if not one.problems else f"WRONG {'; '.join(one.problems)}"
     return f"| `{one.row.name}` | {seconds} | {one.lines} | {what} |"

@@ -68,13 +68,8 @@ def main() -> int:
             environ = clean_environ(DISTTRACE="1", DISTTRACE_DIR=f"{folder}/out")
             command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={world}"]
             command += [
-                f"--master-port={free_port()}",
-                str(program),
-                how,
-                prefix,
-                str(odd),
-                str(at),
-            ]
+                f"--master-port={free_port()}", str(program), how, prefix, str(odd), str(at),
+            ]  # fmt: skip
             subprocess.run(command, env=environ, capture_output=True, timeout=180, check=False)
             command = [sys.executable, "-m", "disttrace", "diagnose", "--json", f"{folder}/out"]
             told = subprocess.run(

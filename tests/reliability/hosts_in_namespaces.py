@@ -242,7 +242,6 @@ def row(case: str, all_of: Sequence[Judge], *, same_keys: bool) -> tuple[str, bo
 
 
 def main() -> int:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--hosts", type=int, default=40)
     parser.add_argument("--load", default="0,20")

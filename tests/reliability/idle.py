@@ -25,37 +25,19 @@ from faults.harness import diagnose, started  # noqa: E402
 from support.processes import kill_family  # noqa: E402
 
 IDLE = (
-    "--waits accept",
-    "--waits recv",
-    "--waits select --send scatter",
-    "--waits poll --send message",
-    "--waits selector",
-    "--waits queue --send tensor",
-    "--waits simple",
-    "--waits condition",
-    "--waits key",
-    "--waits key_wait",
-    "--waits empty",
-    "--waits input",
-    "--waits pipe",
-    "--waits file",
-    "--waits connection",
-    "--waits asyncio",
-)
+    "--waits accept", "--waits recv", "--waits select --send scatter",
+    "--waits poll --send message", "--waits selector", "--waits queue --send tensor",
+    "--waits simple", "--waits condition", "--waits key", "--waits key_wait", "--waits empty",
+    "--waits input", "--waits pipe", "--waits file", "--waits connection", "--waits asyncio",
+)  # fmt: skip
 BROKEN: dict[str, set[int]] = {
-    "--waits accept --broken first": {0},
-    "--waits accept --broken line": {0},
-    "--waits queue --broken others": {2},
-    "--waits queue --broken lock": {0},
-    "--waits queue --broken client": {0},
-    "--waits queue --broken sleep": {0},
-    "--waits queue --broken stop": {0},
-    "--waits queue --broken join": {0},
-    "--waits queue --send all_reduce": {0},
-    "--waits locked": {0},
-    "--waits pooled": {0},
+    "--waits accept --broken first": {0}, "--waits accept --broken line": {0},
+    "--waits queue --broken others": {2}, "--waits queue --broken lock": {0},
+    "--waits queue --broken client": {0}, "--waits queue --broken sleep": {0},
+    "--waits queue --broken stop": {0}, "--waits queue --broken join": {0},
+    "--waits queue --send all_reduce": {0}, "--waits locked": {0}, "--waits pooled": {0},
     "--waits of_rank": {0, 1},
-}
+}  # fmt: skip
 READY_S, LONGEST_S = 120.0, 60.0
 
 

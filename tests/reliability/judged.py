@@ -21,7 +21,6 @@ from viewer.findings.test_drawn import APART_S, blamed, job, ways
 
 
 def main(jobs: int) -> int:
-    """Print a line per distance of the clocks."""
     bad = 0
     for apart_s in (None, *APART_S):
         differ, others = 0, []

@@ -141,7 +141,6 @@ class Scene:
 
     @property
     def here(self) -> int | None:
-        """The line that has to be named."""
         lines = self.program.splitlines()
         return next((number for number, line in enumerate(lines, 1) if "# HERE" in line), None)
 
@@ -193,13 +192,9 @@ def started(scene: Scene, folder: Path) -> Launchers:
             command += [f"--nnodes={scene.nodes}", f"--node-rank={node}", "--nproc-per-node=1"]
             command += ["--master-addr=127.0.0.1", f"--master-port={port}"]
         env = clean_environ(
-            DISTTRACE="1",
-            DISTTRACE_DIR=str(folder / f"out{0 if scene.bare else node}"),
-            DISTTRACE_STALL="3",
-            DISTTRACE_QUIET="0",
-            OMP_NUM_THREADS="1",
-            **own,
-        )
+            DISTTRACE="1", DISTTRACE_DIR=str(folder / f"out{0 if scene.bare else node}"),
+            DISTTRACE_STALL="3", DISTTRACE_QUIET="0", OMP_NUM_THREADS="1", **own,
+        )  # fmt: skip
         with (folder / f"node{node}.err").open("w") as stream:
             launchers.append(
                 subprocess.Popen([*command, str(program)], env=env, stdout=stream, stderr=stream)

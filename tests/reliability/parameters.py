@@ -69,7 +69,6 @@ def drawn(seed: int, count: int) -> list[Program]:
 
 
 def run(program: Program, rank: int, folder: str) -> None:
-    """One rank."""
     import disttrace
 
     disttrace.install(dir=folder)

@@ -74,7 +74,6 @@ def reimported() -> Any:
 
 
 def turn(folder: str, core: str, look: Callable[[Any], None]) -> None:
-    """From install to uninstall."""
     disttrace = reimported()
     disttrace.install(dir=folder, quiet=True, core=core)
     assert disttrace.session._session.recorder.core.name == core
@@ -92,13 +91,11 @@ def looks(disttrace: Any) -> None:
 
 
 def rss() -> int:
-    """Resident bytes."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def main(folder: str, core: str, rounds: int) -> None:
-    """All of them."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     is_over = threading.Event()
     threads = [threading.Thread(target=works, args=(is_over,)) for _ in range(BESIDE)]

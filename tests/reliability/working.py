@@ -471,7 +471,6 @@ class _Slow(http.server.BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def server() -> Iterator[str]:
-    """Its address."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Slow) as one:
         one.daemon_threads = True
         threading.Thread(target=one.serve_forever, daemon=True).start()

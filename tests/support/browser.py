@@ -98,13 +98,11 @@ class Browser:
         self._call("Input.dispatchMouseEvent", type=what, x=x, y=y, **keys)
 
     def click(self, x: float, y: float) -> None:
-        """With the left button."""
         self.drag((x, y), (x, y))
 
     def drag(
         self, start: tuple[float, float], end: tuple[float, float], *, shift: bool = False
     ) -> None:
-        """From one point to another with the left button down."""
         keys: dict[str, Any] = {"button": "left", "clickCount": 1}
         keys["modifiers"] = MODIFIERS["Shift"] if shift else 0
         self.mouse("mouseMoved", *start)
@@ -138,7 +136,6 @@ class Browser:
         return found
 
     def paper(self, path: Path) -> None:
-        """The page as a PDF."""
         found = self._call("Page.printToPDF", printBackground=True)
         path.write_bytes(base64.b64decode(found["data"]))
 

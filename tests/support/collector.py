@@ -73,11 +73,9 @@ class Collector:
     _stop: Any = None
 
     def operations(self) -> list[Received]:
-        """Final spans of operations."""
         return [s for s in self.of("operation") if not s.pending]
 
     def pending(self) -> list[Received]:
-        """Pending spans of operations."""
         return [s for s in self.of("operation") if s.pending]
 
     def of(self, kind: str) -> list[Received]:
@@ -112,7 +110,6 @@ class Collector:
                         self.metrics.setdefault(metric.name, []).extend(data.data_points)
 
     def stop(self) -> None:
-        """Close the port."""
         if self._stop is not None:
             self._stop()
             self._stop = None
@@ -211,8 +208,7 @@ def _received(span: Any, resource: dict[str, Any]) -> Received:
         resource=resource,
         links=[
             (
-                link.trace_id.hex(),
-                link.span_id.hex(),
+                link.trace_id.hex(), link.span_id.hex(),
                 str(_plain(link.attributes).get("disttrace.link")),
             )
             for link in span.links

@@ -119,11 +119,9 @@ class Device:
         return made
 
     def begin(self, group: int = 1) -> Operation:
-        """A call that goes on."""
         return self.recorder.begin(self.recorder.threads.state, self.calls[group])
 
     def done(self, operation: Operation, call: tuple[int, int] | None = None) -> None:
-        """Its call returned."""
         self.recorder.issued(operation)
         self.operations.add(operation, call, None)
 

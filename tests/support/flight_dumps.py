@@ -15,21 +15,11 @@ LIBRARY = "/usr/lib/python3/site-packages/torch/distributed/distributed_c10d.py"
 
 
 def entry(
-    op: str,
-    seq: int,
-    *,
-    at_s: float = 0.0,
-    state: str = "completed",
-    group: tuple[str, str] = ("0", "default_pg"),
-    pg_id: int = 0,
-    sizes: Sequence[Sequence[int]] = ((4,),),
-    dtype: str = "Float",
-    p2p: int | None = None,
-    backend: str = "nccl",
-    line: int = 7,
-    retired: bool | None = None,
-    timeout_ms: int = 600_000,
-) -> dict[str, Any]:
+    op: str, seq: int, *, at_s: float = 0.0, state: str = "completed",
+    group: tuple[str, str] = ("0", "default_pg"), pg_id: int = 0,
+    sizes: Sequence[Sequence[int]] = ((4,),), dtype: str = "Float", p2p: int | None = None,
+    backend: str = "nccl", line: int = 7, retired: bool | None = None, timeout_ms: int = 600_000,
+) -> dict[str, Any]:  # fmt: skip
     """One entry; ``p2p``: the number of a message."""
     over = state == "completed"
     created = CREATED_NS + int(at_s * 1e9)
@@ -53,14 +43,10 @@ def entry(
 
 
 def dump(
-    entries: Sequence[dict[str, Any]],
-    *,
-    groups: Mapping[str, Sequence[int]],
-    first: int = 0,
-    version: str = NEWEST,
-    status: Mapping[str, tuple[int, int]] | None = None,
+    entries: Sequence[dict[str, Any]], *, groups: Mapping[str, Sequence[int]], first: int = 0,
+    version: str = NEWEST, status: Mapping[str, tuple[int, int]] | None = None,
     descs: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """A whole dump; entries are numbered from ``first`` on."""
     value: dict[str, Any] = {
         "version": version,
@@ -93,13 +79,9 @@ def dump(
 
 
 def write(
-    folder: Path,
-    dumps: Mapping[int, dict[str, Any]],
-    *,
-    made_s: float | None = 60.0,
-    form: str = "pickle",
-    name: str = "nccl_trace_rank_",
-) -> Path:
+    folder: Path, dumps: Mapping[int, dict[str, Any]], *, made_s: float | None = 60.0,
+    form: str = "pickle", name: str = "nccl_trace_rank_",
+) -> Path:  # fmt: skip
     """The files of a job, made so long after the first operation; None: times tell nothing."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, (rank, value) in enumerate(dumps.items()):

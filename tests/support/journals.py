@@ -82,7 +82,6 @@ class Journal:
     # -- definitions -------------------------------------------------------------------------
 
     def define(self, what: str, /, **keys: Any) -> None:
-        """A definition record as given."""
         _append(self.definitions, {fmt.DEF: what, **keys})
 
     def numbered(self, what: str, /, **keys: Any) -> int:
@@ -92,7 +91,6 @@ class Journal:
         return n
 
     def string(self, text: str) -> int:
-        """The number of a string."""
         if text not in self._strings:
             self._strings[text] = self.numbered("string", v=text)
         return self._strings[text]
@@ -180,7 +178,6 @@ class Journal:
         return n
 
     def end(self, n: int, d: int, **keys: Any) -> None:
-        """An end ``d`` ns after the begin."""
         self.record(e=n, d=d, **keys)
 
     def run(self, call: int, t: int, d: int, **keys: Any) -> int:

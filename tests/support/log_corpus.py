@@ -60,15 +60,9 @@ def v22(rank: int, seq: int, op: str = "ALLREDUCE", elements: int = 1024) -> lis
 
 
 def v23(
-    rank: int,
-    seq: int,
-    op: str = "ALLREDUCE",
-    *,
-    group: str = "0",
-    inner: int | None = None,
-    enqueued: int | None = None,
-    completed: int | None = None,
-) -> list[str]:
+    rank: int, seq: int, op: str = "ALLREDUCE", *, group: str = "0", inner: int | None = None,
+    enqueued: int | None = None, completed: int | None = None,
+) -> list[str]:  # fmt: skip
     """2.3: groups by a number of the process; counts that were never set are what stood there."""
     who = rank if inner is None else inner
     last = seq if enqueued is None else enqueued
@@ -88,15 +82,9 @@ def v23(
 
 
 def v24(
-    rank: int,
-    seq: int,
-    op: str = "ALLREDUCE",
-    *,
-    group: str = "0 (default_pg)",
-    inner: int | None = None,
-    elements: int = 1024,
-    enqueued: int | None = None,
-) -> list[str]:
+    rank: int, seq: int, op: str = "ALLREDUCE", *, group: str = "0 (default_pg)",
+    inner: int | None = None, elements: int = 1024, enqueued: int | None = None,
+) -> list[str]:  # fmt: skip
     """2.4 to 2.6: a time, and the description; 2.5 has a name that holds in all processes."""
     who = rank if inner is None else inner
     head = f"[rank{rank}]:[E909 09:55:46.99667{rank % 10} ProcessGroupNCCL.cpp"
@@ -118,17 +106,10 @@ def v25(rank: int, seq: int, op: str = "ALLREDUCE", **more: object) -> list[str]
 
 
 def v27(
-    rank: int,
-    seq: int,
-    op: str = "ALLREDUCE",
-    *,
-    group: str = "ID 0 PG GUID 0(default_pg)",
-    inner: int | None = None,
-    elements: int = 1024,
-    enqueued: int | None = None,
-    started: int | None = None,
-    own: bool = True,
-) -> list[str]:
+    rank: int, seq: int, op: str = "ALLREDUCE", *, group: str = "ID 0 PG GUID 0(default_pg)",
+    inner: int | None = None, elements: int = 1024, enqueued: int | None = None,
+    started: int | None = None, own: bool = True,
+) -> list[str]:  # fmt: skip
     """2.7 and later, 2.13's with what began; ``own``: it timed out itself, else it only heard."""
     who = rank if inner is None else inner
     head = f"[rank{rank}]:[E709 17:05:38.16255585{rank % 10} ProcessGroupNCCL.cpp"
@@ -241,10 +222,8 @@ CORPUS: tuple[Excerpt, ...] = (
     Excerpt(
         "2.3, groups by numbers of processes: two groups have one",
         [
-            *v23(0, 610, group="1", inner=0),
-            *v23(1, 610, group="1", inner=1),
-            *v23(2, 608, group="1", inner=0),
-            *v23(3, 608, group="1", inner=1),
+            *v23(0, 610, group="1", inner=0), *v23(1, 610, group="1", inner=1),
+            *v23(2, 608, group="1", inner=0), *v23(3, 608, group="1", inner=1),
         ],
         "no_progress", (),
     ),
@@ -322,8 +301,7 @@ CORPUS: tuple[Excerpt, ...] = (
         "2.8, a hang of a pair; in the default group all are equal",
         [
             *v27(0, 809868, "ALLGATHER", group=TP.format(22), inner=0, enqueued=809948),
-            *v27(0, 58, own=False),
-            *of((1, 2, 3), v27, 58, own=False),
+            *v27(0, 58, own=False), *of((1, 2, 3), v27, 58, own=False),
         ],
         "no_progress", (), "all_gather", 809868,
     ),

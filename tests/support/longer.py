@@ -73,6 +73,10 @@ LONGER = (
     "capture/test_interrupted.py::test_each_try_is_a_wait_of_one_operation[python]",
     "journal/test_shortened.py::test_a_journal_goes_on_after_its_files_were_shortened[python]",
     "viewer/views/test_html.py::test_200000_operations",
+    "viewer/findings/test_losses.py::test_losing_a_file_blames_nobody_else[mismatch",
+    "viewer/findings/test_losses.py::test_losing_a_file_blames_nobody_else[ring",
+    "viewer/findings/test_losses.py::test_losing_a_file_blames_nobody_else[left_early",
+    "viewer/findings/test_drawn.py::test_a_drawn_situation[1",
 )
 _ALL = 4000
 """Who collects so many tests collects all of them."""

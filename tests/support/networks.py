@@ -18,8 +18,6 @@ DEVICE = "eth0"
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A namespace and its address."""
-
     name: str
     address: str
 
@@ -103,13 +101,9 @@ def _ip(*arguments: str) -> None:
 
 @contextmanager
 def job(
-    on: Sequence[Host],
-    words: Sequence[str],
-    environ: Mapping[str, str],
-    folder: Path,
-    *,
+    on: Sequence[Host], words: Sequence[str], environ: Mapping[str, str], folder: Path, *,
     shared: bool = False,
-) -> Iterator[list[subprocess.Popen[bytes]]]:
+) -> Iterator[list[subprocess.Popen[bytes]]]:  # fmt: skip
     """A rank on each host, output in ``folder/RANK``; all are ended. ``shared``: one folder."""
     processes = []
     folder.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,6 @@ from support.browser import Browser
 
 
 def page(folder: Path, **options: bool) -> str:
-    """The whole page."""
     return b"".join(content.lines(load([str(folder)]), **options)).decode()
 
 
@@ -73,7 +72,6 @@ class Page:
         return found
 
     def close(self) -> None:
-        """Nothing but the page was asked for, and nobody complained."""
         assert self.chromium.complaints == []
         pages = {request.partition("#")[0] for request in self.chromium.requests}
         assert pages <= {self.file.as_uri(), "about:blank"}

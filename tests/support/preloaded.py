@@ -48,12 +48,9 @@ def to_its_end(*args: str | os.PathLike[str], timeout: float = 60.0, **variables
 
 
 def _ordered(
-    args: Sequence[str | os.PathLike[str]],
-    timeout: float,
-    variables: dict[str, str],
-    *,
+    args: Sequence[str | os.PathLike[str]], timeout: float, variables: dict[str, str], *,
     whole: bool,
-) -> Outcome:
+) -> Outcome:  # fmt: skip
     order = {"args": [os.fspath(arg) for arg in args], "env": clean_environ(**variables)}
     return _interpreter().run({**order, "cwd": os.getcwd(), "whole": whole}, timeout)
 
@@ -83,13 +80,9 @@ def launched(program: Path, world: int, **variables: str) -> None:
 
 
 def torchrun(
-    script: str | os.PathLike[str],
-    nproc: int,
-    *args: str,
-    timeout: float = 120.0,
-    options: Sequence[str] = (),
-    **variables: str,
-) -> Outcome:
+    script: str | os.PathLike[str], nproc: int, *args: str, timeout: float = 120.0,
+    options: Sequence[str] = (), **variables: str,
+) -> Outcome:  # fmt: skip
     """As ``support.processes.torchrun``, for what is not about the agent: it alone is a fork."""
     variables = {"OMP_NUM_THREADS": "1", **variables}
     return preloaded(*launcher(script, nproc, *args, options=options), timeout=timeout, **variables)
@@ -102,12 +95,9 @@ class _Interpreter:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, _INTERPRETER, str(theirs.fileno())],
-                env=clean_environ(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-            )
+                [sys.executable, _INTERPRETER, str(theirs.fileno())], env=clean_environ(),
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=(theirs.fileno(),),
+            )  # fmt: skip
 
     def run(self, order: dict[str, object], timeout: float) -> Outcome:
         """What ``support.processes.run_program`` does, with its hard limit."""

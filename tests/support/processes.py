@@ -61,12 +61,9 @@ def clean_environ(**variables: str) -> dict[str, str]:
 
 
 def run_program(
-    args: Sequence[str | os.PathLike[str]],
-    env: Mapping[str, str] | None = None,
-    timeout: float = 60.0,
-    *,
-    cwd: str | os.PathLike[str] | None = None,
-) -> Outcome:
+    args: Sequence[str | os.PathLike[str]], env: Mapping[str, str] | None = None,
+    timeout: float = 60.0, *, cwd: str | os.PathLike[str] | None = None,
+) -> Outcome:  # fmt: skip
     """Run `args` in a process group of its own, for `timeout` seconds at most.
 
     After that every process of the group gets SIGABRT, with which Python prints the stacks of all
@@ -151,13 +148,9 @@ def python(*args: str | os.PathLike[str], timeout: float = 60.0, **variables: st
 
 
 def torchrun(
-    script: str | os.PathLike[str],
-    nproc: int,
-    *args: str,
-    timeout: float = 120.0,
-    options: Sequence[str] = (),
-    **variables: str,
-) -> Outcome:
+    script: str | os.PathLike[str], nproc: int, *args: str, timeout: float = 120.0,
+    options: Sequence[str] = (), **variables: str,
+) -> Outcome:  # fmt: skip
     """Run `script` under torchrun with `nproc` workers on a port of its own choice.
 
     `options` are torchrun's (`("--max-restarts", "1")`), `args` the script's, `variables` are put

@@ -23,7 +23,6 @@ class RawJournal:
         return [record for record in self.definitions if record["def"] == kind]
 
     def only(self, kind: str) -> Record:
-        """The one definition of a kind."""
         (record,) = self.of(kind)
         return record
 

@@ -51,6 +51,7 @@ def verdict(
     """The case too. Of the states of the same journals the rules must say the same."""
     whole = verdict_on(load([str(folder)]), stall_ns=round(stall_s * 1e9), look=look)
     found = (whole.case, whole.findings)
+    _RANKS[folder] = [process.rank for process in whole.case.evidence.trace.processes]
     assert {one.kind for one in found[1]} <= {*KINDS}
     again = _by_states(folder, stall_s, look, history=False)
     if any("made one more call" in f.summary for f in found[1]):
@@ -96,7 +97,6 @@ def told(case: Case, finding: RuleFinding) -> tuple[object, ...]:
 
 
 def only(found: Sequence[RuleFinding]) -> RuleFinding:
-    """The one finding that there is."""
     assert [f.kind for f in found] == [found[0].kind if found else "one finding"]
     return found[0]
 
@@ -118,10 +118,14 @@ def _fact(case: Case, finding: RuleFinding, name: str) -> object:
     return sorted((processes[index].rank for index in value), key=lambda rank: rank or 0)
 
 
+_RANKS: dict[Path, list[int | None]] = {}
+"""Those of the processes of folders that were judged: to load them again takes long."""
+
+
 def ranks(folder: Path, indices: Sequence[int]) -> list[int | None]:
     """Ranks of processes by their index in the trace of a folder."""
-    processes = load([str(folder)]).processes
-    return sorted((processes[i].rank for i in indices), key=lambda rank: rank or 0)
+    known = _RANKS.get(folder) or [one.rank for one in load([str(folder)]).processes]
+    return sorted((known[i] for i in indices), key=lambda rank: rank or 0)
 
 
 def store_call(journal: Journal, op: str, line: int, function: str = "main") -> int:
@@ -166,7 +170,6 @@ def lose(journal: Journal, group: int, t: int, d: int, text: str = PEER_GONE) ->
 
 
 def leave(journal: Journal, t: int) -> None:
-    """A clean end."""
     journal.define("exit", t=t, how="normal", code=None)
 
 
@@ -180,6 +183,13 @@ def steps(folder: Path, world_size: int, count: int = 2, **keys: Any) -> list[tu
             journal.run(call, t=100 * MS + number * MS, d=MS // 2, q=number)
         found.append((journal, group))
     return found
+
+
+def tried(folder: Path, agent: Journal, attempt: int, rank: int, **more: Any) -> Journal:
+    """One of the two ranks of an attempt of a launcher."""
+    pid, keys = 4000 + 100 * attempt + rank, {"attempt": attempt}
+    parent = agent.process
+    return Journal(folder, pid, rank=rank, world_size=2, parent=parent, keys=keys, **more)
 
 
 def hang_without(

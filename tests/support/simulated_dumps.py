@@ -172,14 +172,9 @@ def _met(
 
 
 def dumped(
-    one: Rank,
-    groups: Mapping[str, Sequence[int]],
-    *,
-    version: str,
-    backend: str = "nccl",
-    active: bool = False,
-    ring: int = 2_000,
-) -> dict[str, Any]:
+    one: Rank, groups: Mapping[str, Sequence[int]], *, version: str, backend: str = "nccl",
+    active: bool = False, ring: int = 2_000,
+) -> dict[str, Any]:  # fmt: skip
     """A rank's newest entries; ``active``: those in flight. gloo's has no messages."""
     host = backend == "gloo"
     mine = {name: ranks for name, ranks in groups.items() if one.rank in ranks}

@@ -9,12 +9,9 @@ from collections.abc import Mapping, Sequence
 
 
 def on_terminal(
-    command: Sequence[str],
-    environ: Mapping[str, str],
-    *,
-    only_errors: bool = False,
+    command: Sequence[str], environ: Mapping[str, str], *, only_errors: bool = False,
     limit_s: float = 120,
-) -> str:
+) -> str:  # fmt: skip
     """What a command writes to a terminal; ``only_errors``: its standard error alone."""
     lead, follow = pty.openpty()
     process = subprocess.Popen(

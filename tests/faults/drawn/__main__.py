@@ -124,7 +124,6 @@ def _explain(number: int, smallest: Faulty, execute: object) -> None:
 
 
 def _summary(seed: int, results: dict[int, Run], seconds: float) -> int:
-    """The figures, by kind of fault."""
     total, right = Counter[str](), Counter[str]()
     for result in results.values():
         name = result.faulty.truth.name

@@ -59,7 +59,6 @@ class Run:
 
     @property
     def wrong(self) -> list[str]:
-        """Everything that was said wrongly."""
         if self.broken is not None:
             return [self.broken]
         found = [f"{one.when}: {text}" for one in self.said for text in problems(self, one)]
@@ -77,7 +76,6 @@ class Run:
 
     @property
     def certain_wrong(self) -> list[str]:
-        """What findings say that are marked certain and wrong."""
         truth = self.faulty.truth
         return [
             f"{one.when}: {f['summary']}"
@@ -104,14 +102,12 @@ def innocent(truth: Truth, said: Said) -> list[int]:
 
 
 def allowed(truth: Truth, said: Said) -> frozenset[str]:
-    """The kinds of findings that are right at that time."""
     mute = truth.mute and said.when == "post mortem"
     meanwhile = truth.meanwhile if said.when != "ended" else frozenset[str]()
     return truth.kinds | meanwhile | (FAILED if mute else frozenset())
 
 
 def problems(run: Run, said: Said) -> list[str]:
-    """What is wrong with one diagnosis."""
     truth = run.faulty.truth
     found = [f"rank {rank} is blamed and did nothing" for rank in innocent(truth, said)]
     kinds = [f["kind"] for f in said.findings]
@@ -193,7 +189,6 @@ class Zygote:
             return int(self._answer())
 
     def close(self) -> None:
-        """End it, and whatever is left of what it forked and what bears its mark."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
@@ -304,7 +299,6 @@ def _launcher(
 
 
 def _alive(pids: Sequence[int]) -> bool:
-    """Whether one of these runs."""
     return any(map(is_running, pids))
 
 

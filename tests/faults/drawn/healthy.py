@@ -37,29 +37,18 @@ from faults.drawn.store_layers import (
 )
 
 LAYERS: tuple[tuple[Callable[[random.Random, int], Layer], frozenset[int]], ...] = (
-    (data_parallel, frozenset({2, 3, 4})),
-    (two_dimensions, frozenset({4})),
-    (some_of_them, frozenset({3, 4})),
-    (pipeline, frozenset({2, 3, 4})),
-    (ring, frozenset({2, 3, 4})),
-    (parameter_server, frozenset({2, 3, 4})),
-    (store_protocol, frozenset({2, 3, 4})),
-    (store_barrier, frozenset({2, 3, 4})),
-    (objects, frozenset({2, 3, 4})),
-    (wrapped_model, frozenset({2, 3})),
-    (sharded_model, frozenset({2, 4})),
-    (other_thread, frozenset({2, 3, 4})),
-    (listener, frozenset({2, 3, 4})),
-    (computing, frozenset({2, 3, 4})),
-    (equal_lines, frozenset({2, 3, 4})),
-    (equal_lines, frozenset({2, 3, 4})),
-    (logging_by_rank, frozenset({2, 3, 4})),
-    (made_by_hand, frozenset({2, 3, 4})),
-    (lock_in_store, frozenset({2, 3})),
-    (polls_all_day, frozenset({2, 3, 4})),
-    (groups_in_steps, frozenset({2, 3, 4})),
-    (retried_wait, frozenset({2, 3, 4})),
-)
+    (data_parallel, frozenset({2, 3, 4})), (two_dimensions, frozenset({4})),
+    (some_of_them, frozenset({3, 4})), (pipeline, frozenset({2, 3, 4})),
+    (ring, frozenset({2, 3, 4})), (parameter_server, frozenset({2, 3, 4})),
+    (store_protocol, frozenset({2, 3, 4})), (store_barrier, frozenset({2, 3, 4})),
+    (objects, frozenset({2, 3, 4})), (wrapped_model, frozenset({2, 3})),
+    (sharded_model, frozenset({2, 4})), (other_thread, frozenset({2, 3, 4})),
+    (listener, frozenset({2, 3, 4})), (computing, frozenset({2, 3, 4})),
+    (equal_lines, frozenset({2, 3, 4})), (equal_lines, frozenset({2, 3, 4})),
+    (logging_by_rank, frozenset({2, 3, 4})), (made_by_hand, frozenset({2, 3, 4})),
+    (lock_in_store, frozenset({2, 3})), (polls_all_day, frozenset({2, 3, 4})),
+    (groups_in_steps, frozenset({2, 3, 4})), (retried_wait, frozenset({2, 3, 4})),
+)  # fmt: skip
 
 
 def _local(layer: Layer) -> bool:

@@ -22,5 +22,4 @@ def everybody(world: int) -> dict[int, tuple[int, ...]]:
 
 
 def together(template: str, world: int, kind: str = COLLECTIVE, **fields: str) -> Act:
-    """A line that all ranks run, and in which all take part."""
     return Act(kind=kind, template=template, fields=fields, members=everybody(world))

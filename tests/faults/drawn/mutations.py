@@ -53,16 +53,10 @@ def pick(draw: random.Random, program: Program, *kinds: str) -> tuple[int, Act, 
 
 
 def changed(
-    program: Program,
-    place: tuple[int, int, int],
-    name: str,
-    kinds: frozenset[str],
-    *,
-    before: tuple[str, ...] = (),
-    instead: tuple[str, ...] | None = None,
-    after: tuple[str, ...] = (),
-    **truth: Any,
-) -> Faulty:
+    program: Program, place: tuple[int, int, int], name: str, kinds: frozenset[str], *,
+    before: tuple[str, ...] = (), instead: tuple[str, ...] | None = None,
+    after: tuple[str, ...] = (), **truth: Any,
+) -> Faulty:  # fmt: skip
     """One guilty rank does something else; ``place``: of the act, the rank and the step."""
     index, rank, step = place
     change = Change(act=index, rank=rank, step=step, before=before, instead=instead, after=after)
@@ -252,14 +246,9 @@ def wrong_group(draw: random.Random, program: Program) -> Faulty | None:
 
 
 def does(
-    name: str,
-    *lines: str,
-    kinds: frozenset[str],
-    named: bool,
-    line: str | None = None,
-    unsaid: tuple[str, ...] = (),
-    meanwhile: frozenset[str] = frozenset(),
-) -> Mutation:
+    name: str, *lines: str, kinds: frozenset[str], named: bool, line: str | None = None,
+    unsaid: tuple[str, ...] = (), meanwhile: frozenset[str] = frozenset(),
+) -> Mutation:  # fmt: skip
     """One rank does something before a communication that others need it for; ``line`` shows it."""
 
     def mutate(draw: random.Random, program: Program) -> Faulty | None:

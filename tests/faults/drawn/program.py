@@ -36,7 +36,6 @@ class Act:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Who runs the line."""
         return tuple(sorted(self.members))
 
     def code(self, **changed: str) -> str:
@@ -84,7 +83,6 @@ class Program:
     """Ranks whose journals are taken away before anybody reads them."""
 
     def but(self, **changed: object) -> Program:
-        """The same program with other fields."""
         return replace(self, **changed)  # type: ignore[arg-type]
 
 

@@ -94,5 +94,4 @@ def other_port(draw: random.Random, program: Program) -> Faulty | None:
 
 
 def unharmed(draw: random.Random, program: Program) -> Faulty | None:
-    """Nothing is changed."""
     return Faulty(program, Truth(name="healthy", hangs=False))

@@ -55,8 +55,6 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class Faulty:
-    """A program and what is true of it."""
-
     program: Program
     truth: Truth
 

@@ -23,7 +23,6 @@ WORLD = 3
 
 
 def rank(folder: Path, how: str, fault: str) -> None:
-    """One of the ranks."""
     number = int(os.environ["RANK"])
     device = torch.device("cuda", number % torch.cuda.device_count())
     torch.cuda.set_device(device)

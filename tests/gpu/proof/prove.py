@@ -103,11 +103,7 @@ def _failed(run: Run) -> list[Said]:
 def _of_this_torch() -> tuple[str, ...]:
     """What there is besides one GPU."""
     found = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            _ASKED,
-        ],
+        [sys.executable, "-c", _ASKED],
         capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
     more = zip(("gpus", "nccl2", "shrink"), (int(found[0]) > 1, *found[1:]), strict=True)

@@ -69,12 +69,9 @@ class Rank:
             torch.cuda.set_device(self.device)
         bound = self.cuda and os.environ.get("KIT_COMMUNICATORS") == "eager"
         dist.init_process_group(
-            backend,
-            timeout=datetime.timedelta(seconds=timeout),
-            rank=self.rank,
-            world_size=self.world,
-            **({"device_id": self.device} if bound else {}),
-        )
+            backend, timeout=datetime.timedelta(seconds=timeout), rank=self.rank,
+            world_size=self.world, **({"device_id": self.device} if bound else {}),
+        )  # fmt: skip
         self.x = torch.ones(1024, device=self.device)
         if not warm:
             return

@@ -27,16 +27,11 @@ def hooks_of_the_interpreter() -> None:
     say(
         excepthook=sys.excepthook is sys.__excepthook__,
         unraisable=sys.unraisablehook is sys.__unraisablehook__,
-        threads=threading.excepthook is threading.__excepthook__,
-        profile=sys.getprofile(),
-        trace=sys.gettrace(),
-        callbacks=len(gc.callbacks),
-        display=sys.displayhook is sys.__displayhook__,
-        filters=len(warnings.filters),
-        switch=sys.getswitchinterval(),
-        limit=sys.getrecursionlimit(),
-        collector=gc.get_threshold(),
-    )
+        threads=threading.excepthook is threading.__excepthook__, profile=sys.getprofile(),
+        trace=sys.gettrace(), callbacks=len(gc.callbacks),
+        display=sys.displayhook is sys.__displayhook__, filters=len(warnings.filters),
+        switch=sys.getswitchinterval(), limit=sys.getrecursionlimit(), collector=gc.get_threshold(),
+    )  # fmt: skip
 
 
 def threads_of_the_program() -> None:
@@ -207,13 +202,10 @@ def tracebacks_of_failures() -> None:
     store = dist.TCPStore("127.0.0.1", 0, 1, True, wait_for_workers=False)
     failing: tuple[Any, ...] = (
         lambda: dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BAND),
-        lambda: dist.broadcast(torch.ones(2), src=5),
-        lambda: dist.all_reduce("no tensor"),
-        lambda: dist.send(torch.ones(1), 0),
-        lambda: store.set(1, 2),
-        lambda: store.wait(["x"], __import__("datetime").timedelta(milliseconds=50)),
-        store.get,
-    )
+        lambda: dist.broadcast(torch.ones(2), src=5), lambda: dist.all_reduce("no tensor"),
+        lambda: dist.send(torch.ones(1), 0), lambda: store.set(1, 2),
+        lambda: store.wait(["x"], __import__("datetime").timedelta(milliseconds=50)), store.get,
+    )  # fmt: skip
     for call in failing:
         try:
             call()

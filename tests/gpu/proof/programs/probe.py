@@ -34,12 +34,9 @@ def probe(rank: Rank) -> None:
             )
             entries = told.get("entries", [])
             say(
-                dump=name,
-                **more,
-                version=told.get("version"),
-                entries=len(entries),
+                dump=name, **more, version=told.get("version"), entries=len(entries),
                 last={k: str(v) for k, v in entries[-1].items()} if entries else None,
-            )
+            )  # fmt: skip
     dump = dumps.get("_dump_nccl_trace") or dumps["_dump_fr_trace"]
     for _ in range(2100):
         dist.all_reduce(rank.x)

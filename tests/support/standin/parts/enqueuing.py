@@ -28,8 +28,6 @@ _nth: dict[str, int] = {}
 
 
 class Enqueues(ProcessGroup):
-    """What is common to all operations."""
-
     def __init__(
         self, options: Any, rank: int, size: int, ranks: list[int], name: str, timeout_s: float
     ) -> None:
@@ -145,15 +143,9 @@ class Enqueues(ProcessGroup):
         return (self._key, kind, route, next(counter))
 
     def enqueue(
-        self,
-        name: str,
-        stream: Any,
-        run: Run,
-        tensors: Any,
-        *,
-        route: Any = "collective",
+        self, name: str, stream: Any, run: Run, tensors: Any, *, route: Any = "collective",
         asynchronous: bool = True,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         """Have it run on ``stream``; messages have a ``route`` that both ends know."""
         failed()
         if self._aborted:

@@ -18,7 +18,6 @@ DEVICE_ERROR: list[str] = []
 
 
 def failed() -> None:
-    """Raise it."""
     for text in DEVICE_ERROR[-1:]:
         raise RuntimeError(f"CUDA error: {text}")
 
@@ -47,7 +46,6 @@ class Streams:
         self.clear()
 
     def clear(self) -> None:
-        """Nothing is enqueued."""
         self._queues: dict[Any, queue.SimpleQueue[Operation]] = {}
         self._lock = threading.Lock()
         self._all: list[Operation] = []
